@@ -1,0 +1,81 @@
+"""The contract of an engine: a graph goes in, float32 arrays come out.
+
+An engine never resizes, decodes, draws, prints or looks at a clock. The loop measures it from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Request:
+    """One place to put a batch and one call to run it. Many may be filled while others are inside ``infer``.
+
+    ``slot``: writable u8 RGB [B, H, W, 3]. The caller fills rows 0..n-1.
+    """
+
+    slot: NDArray[np.uint8]
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        """Runs the batch; blocks until the result is there, with the GIL released; returns one array per output.
+
+        Each array is float32 with n rows, valid until this request's next ``infer``. A ragged last batch (n < B)
+        runs full and is cut. Waits for this request's own work only, never for the whole device.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What the user may ask of any engine. 0 threads = the engine's own choice; 0 concurrency = likewise."""
+
+    batch: int = 1
+    requests: int = 2
+    threads: int = 0
+    concurrency: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerExecution:
+    """One layer as the engine really ran it; ``median_ms`` only where it was profiled."""
+
+    name: str
+    type: str
+    precision: str
+    median_ms: float | None = None
+
+
+class Engine:
+    """``requests`` hold slots; ``concurrency`` says how many may be inside ``infer`` at once, each from its own
+    thread. ``precision`` is what the graph is executed in, ``threads`` the CPU threads of one request."""
+
+    name: str
+    requests: Sequence[Request]
+    concurrency: int = 1
+    precision: str = "fp32"
+    threads: int = 1
+
+    def execution(self) -> list[LayerExecution]:
+        """Layers with the precision really executed; empty where the engine cannot tell."""
+        return []
+
+    def device_ms(self) -> float | None:
+        """Device time of the last request, as the device reports it; None where it reports none."""
+        return None
+
+    def close(self) -> None:
+        """Releases everything. May be called twice."""
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Any:
+        self.close()

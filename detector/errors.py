@@ -1,0 +1,50 @@
+"""The one tree of errors, and the one table of exit codes.
+
+    DetectVideoError                 1  a bug, when nothing more precise fits
+      UsageError                     2  a wrong option, configuration key or value
+      SourceError                    3  a source that cannot be opened, or has no frame
+      ModelError                     4  a model, weights or names file that cannot be used
+      EngineError                    5  an engine that is absent or failed
+      OutputError                    6  an output or a session folder that cannot be written
+
+Codes that no error carries: 0 done, 7 finished but frames were bad or the file ended early,
+8 a gate failed, 130 interrupted, 143 terminated.
+"""
+
+EXIT_DONE = 0
+EXIT_INTERNAL = 1
+EXIT_USAGE = 2
+EXIT_SOURCE = 3
+EXIT_MODEL = 4
+EXIT_ENGINE = 5
+EXIT_OUTPUT = 6
+EXIT_DAMAGED = 7
+EXIT_GATE = 8
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class DetectVideoError(Exception):
+    """Base of all errors that are written for the user: one line, what is wrong and how to fix it."""
+
+    exit_code = EXIT_INTERNAL
+
+
+class UsageError(DetectVideoError):
+    exit_code = EXIT_USAGE
+
+
+class SourceError(DetectVideoError):
+    exit_code = EXIT_SOURCE
+
+
+class ModelError(DetectVideoError):
+    exit_code = EXIT_MODEL
+
+
+class EngineError(DetectVideoError):
+    exit_code = EXIT_ENGINE
+
+
+class OutputError(DetectVideoError):
+    exit_code = EXIT_OUTPUT

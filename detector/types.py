@@ -1,0 +1,109 @@
+"""The nouns that cross rooms: Frame, SourceInfo, Letterbox, Candidates, Detections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Image = NDArray[np.uint8]  # [h, w, 3] BGR, or [B, H, W, 3] RGB for a request's slot
+
+
+@dataclass(slots=True)
+class Frame:
+    """One decoded picture.
+
+    ``index`` is its number in the source, counted from 0 before ``--stride`` drops any. ``pts`` is in ticks of
+    the source's time base, as stored (it need not start at 0); ``time_s`` = pts * time_base. ``path`` is the
+    picture's own file where the source is a folder or glob, else None.
+    """
+
+    index: int
+    pts: int
+    time_s: float
+    image: Image  # u8 BGR [h, w, 3], after rotation
+    path: str | None = None
+
+
+@dataclass(slots=True)
+class SourceInfo:
+    """What a source says of itself before the first frame. Counts and durations are hints: containers lie."""
+
+    path: str
+    kind: str  # "video" | "pictures"
+    width: int  # displayed pixels, after rotation; of the first picture for kind "pictures"
+    height: int
+    fps: Fraction  # nominal frame rate, 1/s
+    time_base: Fraction  # seconds per tick of pts
+    start_pts: int = 0
+    frames_declared: int | None = None
+    duration_s: float | None = None
+    rotation: int = 0  # degrees, as the container states it; already applied to the frames
+    codec: str = ""
+    sample_aspect_ratio: Fraction = Fraction(1)  # of the displayed picture
+    has_audio: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Letterbox:
+    """Where a source picture lies in the network's input: network = source * scale + pad, per axis."""
+
+    scale_x: float
+    scale_y: float
+    pad_x: float
+    pad_y: float
+    width: int  # of the source picture, pixels
+    height: int
+
+    def to_source(self, detections: Detections) -> Detections:
+        """Boxes from network pixels to source pixels, clipped to the picture. Returns a new Detections."""
+        boxes = detections.boxes - np.float32([self.pad_x, self.pad_y, self.pad_x, self.pad_y])
+        boxes /= np.float32([self.scale_x, self.scale_y, self.scale_x, self.scale_y])
+        np.clip(boxes, 0, np.float32([self.width, self.height, self.width, self.height]), out=boxes)
+        return Detections(boxes, detections.scores, detections.class_ids, detections.names, detections.cut)
+
+
+class Candidates(NamedTuple):
+    """What a head hands to NMS: every box above the confidence threshold, in network pixels."""
+
+    boxes: NDArray[np.float32]  # xyxy [M, 4]
+    scores: NDArray[np.float32]  # [M], objectness x class score where the head has both
+    class_ids: NDArray[np.int64]  # [M]
+
+
+@dataclass(slots=True)
+class Detections:
+    """The objects of one frame, best score first.
+
+    ``boxes`` are x1, y1, x2, y2 in pixels of the displayed source frame, origin at the outer corner of the first
+    pixel, clipped to the frame. ``names`` maps a class id to its name. ``cut`` counts what ``--max-det`` dropped.
+    """
+
+    boxes: NDArray[np.float32]  # xyxy [M, 4]
+    scores: NDArray[np.float32]  # [M]
+    class_ids: NDArray[np.int64]  # [M]
+    names: tuple[str, ...] = field(default=(), repr=False)
+    cut: int = 0
+
+    def __post_init__(self) -> None:
+        n = len(self.scores)
+        if self.boxes.shape != (n, 4) or self.class_ids.shape != (n,):
+            raise ValueError(
+                f"boxes must be [M, 4], scores [M], class_ids [M]; got {self.boxes.shape}, "
+                f"{self.scores.shape}, {self.class_ids.shape}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @staticmethod
+    def empty(names: tuple[str, ...] = ()) -> Detections:
+        return Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), names)
+
+    def name(self, i: int) -> str:
+        """Class name of detection i; the id as text where the model has no name for it."""
+        class_id = int(self.class_ids[i])
+        return self.names[class_id] if class_id < len(self.names) else str(class_id)

@@ -1,0 +1,40 @@
+"""Packaging. Tool settings live in pyproject.toml; what CI ran is pinned in constraints.txt."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+setup(
+    name="detect-video",
+    version=next(
+        line.split('"')[1] for line in (ROOT / "detector/version.py").read_text().splitlines() if "=" in line
+    ),
+    description="Detect objects in a video on interchangeable engines, and see where every millisecond went",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=[*find_packages(include=["detector", "detector.*"]), "detector.cfg"],
+    package_dir={"detector.cfg": "cfg"},
+    package_data={"detector.cfg": ["*.yaml", "models/*.yaml", "darknet/*.cfg", "names/*.names"]},
+    install_requires=[
+        "numpy>=1.26",
+        # Headless: the same cv2 without libGL, which bare servers lack.
+        "opencv-python-headless>=4.10",
+        "click>=8.1",
+        "pyyaml>=6.0",
+        "nvtx>=0.2.10",
+        "onnxruntime>=1.20",
+        "onnx>=1.17",
+        "av>=14.0",
+        "rich>=13.7",
+    ],
+    extras_require={
+        "torch": ["torch>=2.4"],
+        "test": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "ruff>=0.8", "mypy>=1.13", "types-PyYAML"],
+    },
+    entry_points={"console_scripts": ["detect-video = detector.cli:main"]},
+)
