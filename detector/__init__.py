@@ -1,1 +1,33 @@
-"""detect-video: find objects in a video, and see where every millisecond went."""
+"""detect-video: find objects in a video, and see where every millisecond went.
+
+    from detector import Detector
+
+    with Detector("x.cfg", engine="ort") as detector:
+        for frame, detections in detector.stream("in.mp4"):
+            ...
+
+Importing this package imports neither torch nor cv2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detector.version import version as __version__
+
+__all__ = ["DetectVideoError", "Detections", "Detector", "Frame", "__version__"]
+
+_HOMES = {
+    "DetectVideoError": "detector.errors",
+    "Detections": "detector.types",
+    "Detector": "detector.api",
+    "Frame": "detector.types",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'detector' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

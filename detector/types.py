@@ -60,9 +60,10 @@ class Letterbox:
 
     def to_source(self, detections: Detections) -> Detections:
         """Boxes from network pixels to source pixels, clipped to the picture. Returns a new Detections."""
-        boxes = detections.boxes - np.float32([self.pad_x, self.pad_y, self.pad_x, self.pad_y])
-        boxes /= np.float32([self.scale_x, self.scale_y, self.scale_x, self.scale_y])
-        np.clip(boxes, 0, np.float32([self.width, self.height, self.width, self.height]), out=boxes)
+        pad = np.array([self.pad_x, self.pad_y] * 2, np.float32)
+        scale = np.array([self.scale_x, self.scale_y] * 2, np.float32)
+        boxes = (detections.boxes - pad) / scale
+        np.clip(boxes, 0, np.array([self.width, self.height] * 2, np.float32), out=boxes)
         return Detections(boxes, detections.scores, detections.class_ids, detections.names, detections.cut)
 
 

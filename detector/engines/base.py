@@ -5,13 +5,17 @@ An engine never resizes, decodes, draws, prints or looks at a clock. The loop me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from detector.errors import DetectVideoError, EngineError
 
 
 class Request:
@@ -79,3 +83,20 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Any:
         self.close()
+
+
+@contextmanager
+def translated(engine: str, doing: str) -> Iterator[None]:
+    """Whatever an engine's library raises becomes one line of ours; used at the door to it and nowhere else."""
+    try:
+        yield
+    except DetectVideoError:
+        raise
+    except Exception as exc:
+        raise EngineError(f"engine {engine}: failed to {doing}: {' '.join(str(exc).split())}") from exc
+
+
+def cpu_threads(options: EngineOptions) -> int:
+    """Threads of one request on a CPU: as asked, else the cores that this process may use, shared out."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return options.threads or max(1, cores // max(1, options.concurrency))

@@ -23,8 +23,8 @@ class ReadCounts:
 class Source:
     """Iterable of Frame. A bad frame is counted in ``counts`` and skipped, never raised one by one.
 
-    ``decoder`` names who reads ("opencv", "av", "opencv then av", ...); ``notes`` are sentences for the session.
-    ``ended_early`` is True when the data stopped before the container said it would, or was damaged.
+    ``decoder`` names who reads ("opencv", "av", "opencv (28 frames) then av", ...); ``notes`` are sentences for the
+    session. ``ended_early`` is True when the data stopped before the container said it would, or was damaged.
     """
 
     info: SourceInfo
@@ -32,6 +32,11 @@ class Source:
     decoder: str = ""
     notes: list[str]
     ended_early: bool = False
+
+    @property
+    def damaged(self) -> bool:
+        """True when not everything that the source held came out whole: the run then exits with 7."""
+        return self.ended_early or self.counts.bad > 0
 
     def read(self, into: Image | None = None) -> Frame | None:
         """The next frame, or None at the end (and ever after).
@@ -55,3 +60,52 @@ class Source:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Any:
         self.close()
+
+
+class SteppingSource(Source):
+    """A source in two steps, as cv2 has them: ``grab`` moves on, ``retrieve`` makes the picture.
+
+    Stride and limit live here, once for all readers, so a frame that the stride drops is never converted.
+    """
+
+    def __init__(self, stride: int = 1, frames: int | None = None) -> None:
+        self.counts = ReadCounts()
+        self.notes = []
+        self._stride = stride
+        self._frames = frames  # hand out at most so many; None: all
+        self._next = 0  # index of the next picture in the source
+        self._handed_out = 0
+        self._held = False  # a picture is grabbed already
+        self._closed = False
+
+    def grab(self) -> bool:
+        """Moves to the next picture. False at the end, and ever after."""
+        raise NotImplementedError
+
+    def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        """The picture that was grabbed last, as frame ``index``. None: it turned out unreadable and was counted."""
+        raise NotImplementedError
+
+    def hold_first(self) -> bool:
+        """Grabs the first picture and keeps it for the first read: so that open() knows that there is one."""
+        self._held = self.grab()
+        return self._held
+
+    def read(self, into: Image | None = None) -> Frame | None:
+        while self._handed_out != self._frames and not self._closed and self._advance():
+            index, self._next = self._next, self._next + 1
+            if index % self._stride:
+                self.counts.skipped += 1
+            elif (frame := self.retrieve(index, into)) is not None:
+                self._handed_out += 1
+                return frame
+        return None
+
+    def _advance(self) -> bool:
+        if self._held:
+            self._held = False
+            return True
+        return self.grab()
+
+    def close(self) -> None:
+        self._closed = True

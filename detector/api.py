@@ -1,0 +1,114 @@
+"""The Python API: ``Detector``, on one picture or on a stream of frames."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from detector.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from detector.engines.base import Request
+    from detector.types import Detections, Frame, Image
+
+
+class Detector:
+    """A model on an engine, warmed up.
+
+    ``model``: path of a .cfg or a known name. ``engine``: "auto", "ort", "torch", "null". ``options``: any option of
+    the command line under its name (``conf=0.4``, ``batch=8``, ``classes=["person"]``, ``weights=...``); an unknown
+    one raises UsageError. Raises ModelError and EngineError like the command. Close it, or use ``with``.
+    """
+
+    def __init__(self, model: str, *, engine: str = "auto", **options: Any) -> None:
+        from detector.layers import resolved
+        from detector.machine import Phases, open_machine
+
+        self._config = resolved(None, {"model": str(model), "engine": engine, **options})
+        self._machine = open_machine(self._config, Phases(), spare_requests=1)
+        turns = threading.BoundedSemaphore(self._machine.engine.concurrency)
+        self._requests = [_Turn(request, turns) for request in self._machine.engine.requests]
+        self._streaming = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Class names, by class id."""
+        return self._machine.network.names
+
+    @property
+    def engine(self) -> str:
+        return self._machine.engine.name
+
+    def __call__(self, image: Image) -> Detections:
+        """The objects of one picture: u8 BGR [h, w, 3], as ``cv2.imread`` gives it. The picture is not changed."""
+        from detector.machine import stage_functions
+
+        if getattr(image, "ndim", 0) != 3 or image.shape[2] != 3 or image.dtype.name != "uint8" or not image.size:
+            found = f"{getattr(image, 'dtype', type(image).__name__)} {getattr(image, 'shape', '')}"
+            raise UsageError(f"a picture must be uint8 BGR [height, width, 3], not {found.strip()}")
+        preprocess, head, nms = stage_functions(self._config, self._machine)
+        request = self._requests[-1]  # the spare one: a stream may be using the others
+        fit = preprocess(image, request.slot[0])
+        return fit.to_source(nms(head([output[:1] for output in request.infer(1)])))
+
+    def stream(self, source: str) -> Iterator[tuple[Frame, Detections]]:
+        """Every frame of a video, a picture, a folder or a glob, with its objects, in order.
+
+        Reading and inference run in threads of their own while the caller works. Frames are the caller's to keep.
+        Leaving the loop early stops the threads. Raises SourceError. One stream at a time.
+        """
+        from detector import sources
+        from detector.loop.parts import Parts, Progress
+        from detector.machine import frames_of, stage_functions
+        from detector.timeline import OffTimeline
+        from detector.types import Frame
+
+        if self._streaming:
+            raise UsageError(
+                "this Detector is streaming already: close that stream first, or make another Detector"
+            )
+        options = self._config.input
+        self._streaming = True
+        try:
+            with sources.open(
+                str(source), decoder=options.decoder, stride=options.stride, frames=options.frames
+            ) as opened:
+                preprocess, head, nms = stage_functions(self._config, self._machine)
+                parts = Parts(opened, self._requests[:-1], self._machine.engine.concurrency, preprocess, head, nms)
+                with closing(frames_of(parts, self._config, OffTimeline(), Progress())) as frames:
+                    for frame, detections in frames:
+                        own = frame.image.copy()  # the loop uses its buffer again
+                        yield Frame(frame.index, frame.pts, frame.time_s, own, frame.path), detections
+        finally:
+            self._streaming = False
+
+    def close(self) -> None:
+        """Releases the engine. May be called twice."""
+        self._machine.engine.close()
+
+    def __enter__(self) -> Detector:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Turn:
+    """A request that waits until the engine has room: a call and a stream together must not exceed its concurrency."""
+
+    def __init__(self, request: Request, turns: threading.BoundedSemaphore) -> None:
+        self._request = request
+        self._turns = turns
+        self.slot = request.slot
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        with self._turns:
+            return self._request.infer(n)

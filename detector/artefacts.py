@@ -1,0 +1,148 @@
+"""Built files of the engines, with manifests and one lock: made once, used again, rebuilt when damaged.
+
+engines/yolov4-tiny-416x416-b1-0123456789ab.onnx    the graph; 12 digits of its own sha256
+engines/yolov4-tiny-416x416-b1-0123456789ab.json    the manifest: from what it was made
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from detector.errors import OutputError
+from detector.models.base import Network
+from detector.version import version
+
+LOCK = ".lock"
+READ_BYTES = 1 << 20
+
+
+class Artefact(NamedTuple):
+    path: str
+    built: bool  # False: it was there already, whole
+    notes: tuple[str, ...]  # lines for the user
+
+
+def default_folder() -> Path:
+    """``engines/`` of the checkout that the package runs from; of an installed package, the user's cache."""
+    checkout = Path(__file__).parents[1]
+    place = checkout / "engines"
+    if (checkout / "setup.py").is_file() and (place / "README.md").is_file() and os.access(place, os.W_OK):
+        return place
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "detect-video" / "engines"
+
+
+def export(network: Network, folder: str | Path | None = None) -> Artefact:
+    """The network's graph as a file in ``folder``, where it was not yet; sets ``network.path``.
+
+    The name holds the graph's own digest, so another model, size, batch or version of this program never gets a
+    stale file. Two runs that start together build it once. Raises OutputError.
+    """
+    data = network.graph.SerializeToString(deterministic=True)
+    digest = hashlib.sha256(data).hexdigest()
+    place = Path(folder) if folder is not None else default_folder()
+    target = place / f"{_stem(network)}-{digest[:12]}.onnx"
+    manifest = _manifest(network, digest, len(data))
+    with _written(place):
+        artefact = _export(target, data, manifest)
+    network.path = artefact.path
+    return artefact
+
+
+def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
+    if _is_whole(target, manifest):  # also where the folder can only be read
+        return Artefact(str(target), False, ())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target.parent):
+        if _is_whole(target, manifest):  # another run built it while this one waited
+            return Artefact(str(target), False, ())
+        notes = (f"{target}: damaged or without its manifest, built again",) if target.exists() else ()
+        _write(target, data)
+        _write(target.with_suffix(".json"), (json.dumps(manifest, indent=2) + "\n").encode())
+    return Artefact(str(target), True, notes)
+
+
+def _stem(network: Network) -> str:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", network.name).strip("._-")[:80] or "model"
+    return f"{name}-{network.input.width}x{network.input.height}-b{network.batch}"
+
+
+def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
+    graph = network.graph.graph
+    return {
+        "schema": 1,
+        "name": network.name,
+        "family": network.family,
+        "made_by": f"detect-video {version}",
+        "file_sha256": digest,
+        "file_bytes": size,
+        "sources_sha256": network.sha256,
+        "random_seed": network.random_seed,
+        "batch": network.batch,
+        "input_shape": list(network.input_shape),
+        "output_shapes": [list(shape) for shape in network.output_shapes],
+        "inputs": [info.name for info in graph.input],
+        "outputs": [info.name for info in graph.output],
+        "opset": max(entry.version for entry in network.graph.opset_import),
+        "parameters": network.parameters,
+        "macs": network.macs,
+    }
+
+
+def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
+    """The manifest is the one that would be written, and the file is what it says."""
+    try:
+        found = json.loads(target.with_suffix(".json").read_bytes())
+        return bool(found == manifest) and _digest(target) == manifest["file_sha256"]
+    except (OSError, ValueError):
+        return False
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    with (place / LOCK).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file closes, or the process dies
+        yield
+
+
+def _write(target: Path, data: bytes) -> None:
+    """All of it under the final name, or nothing: a run that is killed leaves at most a temporary file."""
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+@contextmanager
+def _written(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise OutputError(
+            f"{place}: the graph cannot be written there: {exc.strerror or exc}; give --engines-dir DIR"
+        ) from exc

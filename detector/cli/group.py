@@ -1,0 +1,63 @@
+"""The click group: commands are the files of this folder, and ``detect`` is the one that needs no name."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from detector.version import version
+
+DEFAULT = "detect"
+_NOT_COMMANDS = {"__init__", "group", "exits", "flags"}
+
+
+def command_names() -> list[str]:
+    return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - _NOT_COMMANDS)
+
+
+class DefaultGroup(click.Group):
+    """``detect-video in.mp4`` means ``detect-video detect in.mp4``. A file named like a command: ``./build``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return command_names()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in command_names():
+            return None
+        command: click.Command = importlib.import_module(f"detector.cli.{cmd_name}").command
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in command_names() and args[0] not in ("--help", "-h", "--version"):
+            args.insert(0, DEFAULT)
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "[COMMAND] SOURCE... [OPTIONS]")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options of the default command, then the commands: what most people look for stands first."""
+        detect = self.get_command(ctx, DEFAULT)
+        assert detect is not None
+        detect.format_options(click.Context(detect), formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_text(
+                "0 done; 2 usage; 3 source; 4 model or weights; 5 engine; 6 output; 7 finished but frames were bad or "
+                "the file ended early; 130 interrupted; 143 terminated; 1 internal error."
+            )
+
+
+@click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.version_option(version, prog_name="detect-video")
+def cli(**_: Any) -> None:
+    """Find objects in every frame of a video and see where every millisecond went.
+
+    SOURCE: a video, a picture, a folder or a quoted glob of pictures; several are run in turn. Writes an annotated
+    video and the detections, and prints inference FPS beside end-to-end FPS with a ledger of every stage.
+    """

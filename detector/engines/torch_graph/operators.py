@@ -1,0 +1,151 @@
+"""One function an ONNX operator: node -> (torch module, names of the tensors that it is called with)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from detector.engines.torch_graph import modules
+from detector.errors import EngineError
+
+if TYPE_CHECKING:
+    import onnx
+
+Made = tuple[nn.Module, list[str]]
+
+
+class Node:
+    """An ONNX node with its attributes as a mapping and its constant inputs as arrays."""
+
+    def __init__(self, proto: onnx.NodeProto, constants: Mapping[str, NDArray[Any]]) -> None:
+        from onnx import helper
+
+        self.name, self.operator = proto.name, proto.op_type
+        self.inputs = list(proto.input)
+        self.attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute}
+        self._constants = constants
+
+    def constant(self, at: int) -> NDArray[Any] | None:
+        """Input number ``at``; None where it is absent. Raises where it is not a constant."""
+        if at >= len(self.inputs) or not self.inputs[at]:
+            return None
+        if self.inputs[at] not in self._constants:
+            raise self.error(f"input {self.inputs[at]} is computed, only constants are supported there")
+        return self._constants[self.inputs[at]]
+
+    def scalar(self, at: int) -> float | None:
+        value = self.constant(at)
+        return None if value is None else float(value.item())
+
+    def error(self, text: str) -> EngineError:
+        return EngineError(f"engine torch: node {self.name} ({self.operator}): {text}; use --engine ort")
+
+    def refuse(self, **allowed: tuple[Any, ...]) -> None:
+        """Attributes with values that are not written here; an absent one is allowed."""
+        for key, values in allowed.items():
+            if key in self.attributes and self.attributes[key] not in values:
+                raise self.error(f"{key}={self.attributes[key]!r} is not supported")
+
+
+def _plain(make: Callable[[], nn.Module]) -> Callable[[Node], Made]:
+    """An operator without settings."""
+    return lambda node: (make(), node.inputs)
+
+
+def _conv(node: Node) -> Made:
+    weight, bias = node.constant(1), node.constant(2)
+    if weight is None or weight.ndim != 4:
+        raise node.error("only convolutions over pictures are supported")
+    node.refuse(auto_pad=(b"NOTSET",))
+    groups = node.attributes.get("group", 1)
+    top, left, bottom, right = node.attributes.get("pads", [0] * 4)
+    if (top, left) != (bottom, right):
+        raise node.error(f"unequal padding {top, left, bottom, right} is not supported")
+    # skip_init: the numbers come from the graph, drawing others first would double the time to load.
+    module = nn.utils.skip_init(
+        nn.Conv2d,
+        weight.shape[1] * groups,
+        weight.shape[0],
+        kernel_size=tuple(weight.shape[2:]),
+        stride=tuple(node.attributes.get("strides", [1, 1])),
+        padding=(top, left),
+        dilation=tuple(node.attributes.get("dilations", [1, 1])),
+        groups=groups,
+        bias=bias is not None,
+    )
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor(weight))
+        if bias is not None:
+            module.bias.copy_(torch.tensor(bias))
+    return module, node.inputs[:1]
+
+
+def _maxpool(node: Node) -> Made:
+    node.refuse(auto_pad=(b"NOTSET",), ceil_mode=(0,), storage_order=(0,), dilations=([1, 1],))
+    kernel = tuple(node.attributes["kernel_shape"])
+    stride = tuple(node.attributes.get("strides", [1] * len(kernel)))
+    top, left, bottom, right = node.attributes.get("pads", [0] * 4)
+    if (top, left) == (bottom, right) and 2 * top <= kernel[0] and 2 * left <= kernel[1]:
+        return nn.MaxPool2d(kernel, stride, (top, left)), node.inputs
+    return modules.PaddedMaxPool(kernel, stride, (left, right, top, bottom)), node.inputs
+
+
+def _resize(node: Node) -> Made:
+    node.refuse(mode=(b"nearest",), coordinate_transformation_mode=(b"asymmetric",), nearest_mode=(b"floor",))
+    scales = node.constant(2)
+    if scales is None or scales.shape != (4,) or scales[0] != 1 or scales[1] != 1:
+        raise node.error("only enlarging height and width by given scales is supported")
+    if node.attributes.get("mode") != b"nearest" or (scales % 1).any():
+        raise node.error("only the nearest pixel at whole scales is supported")
+    return nn.Upsample(scale_factor=(float(scales[2]), float(scales[3])), mode="nearest"), node.inputs[:1]
+
+
+def _slice(node: Node) -> Made:
+    starts, ends, axes, steps = (node.constant(at) for at in (1, 2, 3, 4))
+    if starts is None or ends is None:
+        raise node.error("starts and ends must be given")
+    if steps is not None and (steps != 1).any():
+        raise node.error("steps other than 1 are not supported")
+    if (starts < 0).any() or (ends < 0).any() or (ends >= np.iinfo(np.int32).max).any():
+        raise node.error("bounds that count from the end are not supported")
+    dims = range(len(starts)) if axes is None else [int(axis) for axis in axes]
+    ranges = [(dim, int(start), int(end)) for dim, start, end in zip(dims, starts, ends, strict=True)]
+    return modules.Narrow(ranges), node.inputs[:1]
+
+
+def _cast(node: Node) -> Made:
+    node.refuse(to=(1,))  # TensorProto.FLOAT
+    return modules.ToFloat(), node.inputs
+
+
+def _clip(node: Node) -> Made:
+    return modules.Clamp(node.scalar(1), node.scalar(2)), node.inputs[:1]
+
+
+OPERATORS: dict[str, Callable[[Node], Made]] = {
+    "Add": _plain(modules.Sum),
+    "Cast": _cast,
+    "Clip": _clip,
+    "Concat": lambda node: (modules.Concat(node.attributes["axis"]), node.inputs),
+    "Conv": _conv,
+    "Elu": lambda node: (nn.ELU(node.attributes.get("alpha", 1.0)), node.inputs),
+    "GlobalAveragePool": _plain(lambda: nn.AdaptiveAvgPool2d(1)),
+    "HardSwish": _plain(nn.Hardswish),
+    "Identity": _plain(nn.Identity),
+    "LeakyRelu": lambda node: (nn.LeakyReLU(node.attributes.get("alpha", 0.01)), node.inputs),
+    "MaxPool": _maxpool,
+    "Mul": _plain(modules.Product),
+    "Relu": _plain(nn.ReLU),
+    "Resize": _resize,
+    "Sigmoid": _plain(nn.Sigmoid),
+    "Slice": _slice,
+    "Softplus": _plain(nn.Softplus),
+    "Sum": _plain(modules.Sum),
+    "Tanh": _plain(nn.Tanh),
+    "Transpose": lambda node: (modules.Permute(list(node.attributes["perm"])), node.inputs),
+}

@@ -1,0 +1,91 @@
+"""The two halves of a batch's life that both loops share: filling a request, and taking its outputs apart."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from detector.loop.parts import BatchRequest, Outputs, Parts, Progress
+from detector.loop.queues import AnyTrack, Pool
+from detector.timeline import ANNOTATE, HEAD, NMS, PREPROCESS, READ, WRITE
+from detector.types import Candidates, Detections, Frame, Image, Letterbox
+
+
+@dataclass(slots=True)
+class Batch:
+    """``number`` counts batches from 0; ``fits[i]`` says where ``frames[i]`` lies in row i of the slot."""
+
+    number: int
+    request: BatchRequest
+    frames: list[Frame]
+    fits: list[Letterbox]
+    outputs: Outputs | None = None
+
+
+def image_pool(parts: Parts) -> Pool[Image | None]:
+    """Places for pictures in flight. Each starts empty (None): the source makes the picture, the pool then keeps it.
+
+    As many as all requests hold and a batch being written, within ``image_bytes``; never fewer than a batch and one,
+    or a batch could not be filled.
+    """
+    info, rows = parts.source.info, len(parts.requests[0].slot)
+    wanted = rows * (len(parts.requests) + 1)
+    affordable = parts.image_bytes // max(1, info.width * info.height * 3)
+    return Pool("image", [None] * max(rows + 1, min(wanted, affordable)))
+
+
+def fill(
+    track: AnyTrack, parts: Parts, progress: Progress, images: Pool[Image | None], request: BatchRequest, number: int
+) -> Batch | None:
+    """Reads and preprocesses until the slot is full or the source ends; None when there was nothing left.
+
+    The order of the source is the order of the rows. Spans carry the number of the frame in this run, from 0.
+    """
+    batch = Batch(number, request, [], [])
+    while len(batch.frames) < len(request.slot) and not progress.stop.is_set():
+        place = images.get(track, progress.read)
+        with track.span(READ, progress.read):
+            frame = parts.source.read(place)
+        if frame is None:
+            images.put(place)
+            break
+        with track.span(PREPROCESS, progress.read):
+            fit = parts.preprocess(frame.image, request.slot[len(batch.frames)])
+        batch.frames.append(frame)
+        batch.fits.append(fit)
+        progress.read += 1
+    return batch if batch.frames else None
+
+
+def decode(track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int) -> list[Candidates]:
+    """The head of every picture in the batch. After it the request may go back: candidates are copies."""
+    decoded = []
+    for row in range(len(batch.frames)):
+        with track.span(HEAD, first + row):
+            decoded.append(parts.head([output[row : row + 1] for output in outputs]))
+    return decoded
+
+
+def select(
+    track: AnyTrack, parts: Parts, batch: Batch, decoded: list[Candidates], first: int
+) -> Generator[tuple[Frame, Detections], None, None]:
+    for row, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True)):
+        with track.span(NMS, first + row):
+            detections = fit.to_source(parts.nms(decoded[row]))
+        yield frame, detections
+
+
+def deliver(
+    track: AnyTrack, parts: Parts, progress: Progress, pairs: Generator[tuple[Frame, Detections], None, None]
+) -> Generator[tuple[Frame, Detections], None, None]:
+    """Draws and writes each frame, then hands it on. Spans carry the frame's number in this run."""
+    for frame, detections in pairs:
+        number = progress.written
+        if parts.annotate is not None:
+            with track.span(ANNOTATE, number):
+                parts.annotate(frame.image, detections)
+        with track.span(WRITE, number):
+            for sink in parts.sinks:
+                sink.write(frame, detections)
+        progress.written = number + 1
+        yield frame, detections

@@ -1,0 +1,116 @@
+"""The threaded loop: reading, inference and writing at the same time, order kept.
+
+    reader thread          read, preprocess into a free request's slot      (1)
+    worker threads         infer                                            (engine's concurrency)
+    the caller's thread    head, nms, annotate, write, in the source's order
+
+Requests and pictures come from pools, filled batches wait in a bounded queue, results in a queue that restores order.
+Nothing is allocated per frame in steady state. A stage that fails closes every queue; the threads leave, are joined,
+and the caller gets the stage's own error. Memory is bounded by the pools: requests x batch pictures and one batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+
+from detector.loop.batches import Batch, decode, deliver, fill, image_pool, select
+from detector.loop.parts import BatchRequest, Parts, Progress
+from detector.loop.queues import AnyTrack, ClosedError, InOrder, Pool, Queue
+from detector.timeline import INFER, OffTimeline, Timeline
+from detector.types import Detections, Frame
+
+
+def frames_overlapped(
+    parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
+) -> Generator[tuple[Frame, Detections], None, None]:
+    """Yields each frame after its sinks have it; the picture may be used again once the next one is asked for.
+
+    Closing the generator early stops and joins the threads.
+    """
+    crew = _Crew(parts, timeline, progress)
+    with timeline.track("writer") as track:
+        crew.start()
+        try:
+            yield from deliver(track, parts, progress, crew.detected(track))
+        except ClosedError:
+            pass  # a thread failed: its error is raised below
+        finally:
+            crew.dismiss()
+        crew.raise_failure()
+
+
+class _Crew:
+    """The reader, the workers, and what they share."""
+
+    def __init__(self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress) -> None:
+        self._parts, self._timeline, self._progress = parts, timeline, progress
+        self._images = image_pool(parts)
+        self._requests: Pool[BatchRequest] = Pool("request", parts.requests)
+        self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
+        self._done: InOrder[Batch] = InOrder("result", parts.queue_batches + parts.concurrency)
+        self._channels = (self._images, self._requests, self._filled, self._done)
+        self._failures: list[BaseException] = []
+        self._threads = [self._thread("reader", self._read)]
+        self._threads += [self._thread(f"worker-{i}", self._work) for i in range(parts.concurrency)]
+
+    def _thread(self, name: str, job: Callable[[AnyTrack], None]) -> threading.Thread:
+        def life() -> None:
+            try:
+                with self._timeline.track(name) as track:
+                    job(track)
+            except ClosedError:
+                pass
+            except BaseException as error:  # handed to the caller's thread, whatever it is
+                self._failures.append(error)
+                self._close()
+
+        return threading.Thread(target=life, name=f"detect-video {name}", daemon=True)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, track: AnyTrack) -> None:
+        number = 0
+        while True:
+            request = self._requests.get(track, number)
+            batch = fill(track, self._parts, self._progress, self._images, request, number)
+            if batch is None:
+                break
+            self._filled.put(track, number, batch)
+            number += 1
+        self._filled.finish()
+        self._done.finish(number)
+
+    def _work(self, track: AnyTrack) -> None:
+        number = 0
+        while (batch := self._filled.get(track, number)) is not None:
+            number = batch.number
+            with track.span(INFER, number):
+                batch.outputs = batch.request.infer(len(batch.frames))
+            self._done.put(track, number, batch)
+
+    def detected(self, track: AnyTrack) -> Generator[tuple[Frame, Detections], None, None]:
+        done = 0
+        while (batch := self._done.get(track)) is not None:
+            candidates = decode(track, self._parts, batch, batch.outputs or [], done)
+            self._requests.put(batch.request)
+            for frame, detections in select(track, self._parts, batch, candidates, done):
+                yield frame, detections
+                self._images.put(frame.image)
+            done += len(batch.frames)
+
+    def _close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+
+    def dismiss(self) -> None:
+        """Ends and joins the threads. After a normal end they are gone already and nothing waits."""
+        self._close()
+        for thread in self._threads:
+            thread.join()
+
+    def raise_failure(self) -> None:
+        if self._failures:
+            raise self._failures[0]

@@ -1,0 +1,32 @@
+"""The plain loop of the textbook: one batch at a time, every stage in turn, one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from detector.loop.batches import decode, deliver, fill, image_pool, select
+from detector.loop.parts import Parts, Progress
+from detector.loop.queues import AnyTrack
+from detector.timeline import INFER, OffTimeline, Timeline
+from detector.types import Detections, Frame
+
+
+def frames_in_turn(
+    parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
+) -> Generator[tuple[Frame, Detections], None, None]:
+    """Yields each frame after its sinks have it; the picture may be used again once the next one is asked for."""
+    with timeline.track("main") as track:
+        yield from deliver(track, parts, progress, _detected(track, parts, progress))
+
+
+def _detected(track: AnyTrack, parts: Parts, progress: Progress) -> Generator[tuple[Frame, Detections], None, None]:
+    images, request, number, done = image_pool(parts), parts.requests[0], 0, 0
+    while (batch := fill(track, parts, progress, images, request, number)) is not None:
+        with track.span(INFER, number):
+            outputs = request.infer(len(batch.frames))
+        candidates = decode(track, parts, batch, outputs, done)
+        for frame, detections in select(track, parts, batch, candidates, done):
+            yield frame, detections
+            images.put(frame.image)
+        number += 1
+        done += len(batch.frames)

@@ -1,0 +1,81 @@
+"""Model file -> Network. A front end is a module of this folder with ``SUFFIXES`` and ``read``: one file each."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+from detector.errors import ModelError
+from detector.models.base import Network
+from detector.models.packaged import known, known_model
+
+__all__ = ["known", "open_network", "suffixes"]
+
+MAX_BATCH = 1024
+
+
+def open_network(
+    model: str,
+    *,
+    weights: str | None = None,
+    names: str | None = None,
+    random_seed: int | None = None,
+    size: tuple[int, int] | None = None,
+    batch: int = 1,
+) -> Network:
+    """The network of a model file, or of a model known by name.
+
+    ``size``: (height, width) of the input in place of the model's own. ``random_seed``: numbers from this seed in
+    place of a weights file. Raises ModelError.
+    """
+    if not 1 <= batch <= MAX_BATCH:
+        raise ModelError(f"batch {batch} is out of range: --batch takes 1 to {MAX_BATCH}")
+    path, default_weights, default_names = _locate(model)
+    reader = _front_end(path)
+    network: Network = reader.read(
+        path,
+        weights=_path(weights) or (default_weights if random_seed is None else None),
+        names=_path(names) or default_names,
+        random_seed=random_seed,
+        size=size,
+        batch=batch,
+    )
+    return network
+
+
+def suffixes() -> dict[str, ModuleType]:
+    """Suffix of a model file -> its front end, by listing this folder. Front ends import their libraries late."""
+    found: dict[str, ModuleType] = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        found |= {suffix: module for suffix in getattr(module, "SUFFIXES", ())}
+    return found
+
+
+def _locate(model: str) -> tuple[Path, Path | None, Path | None]:
+    """The model file with the weights and names that belong to it, where a description states them."""
+    path = Path(model)
+    if path.is_file():
+        return path, None, None
+    if path.is_dir():
+        raise ModelError(f"{model}: is a folder; give a model file ({', '.join(suffixes())})")
+    if path.suffix.lower() in suffixes() or len(path.parts) != 1:
+        raise ModelError(f"{model}: no such file; give the path of a model file, or a known name: {', '.join(known())}")
+    entry = known_model(model)
+    return entry.cfg, entry.weights, entry.names
+
+
+def _front_end(path: Path) -> ModuleType:
+    readers = suffixes()
+    suffix = path.suffix.lower()
+    if suffix not in readers:
+        raise ModelError(
+            f"{path}: model family {suffix or 'without suffix'} is not supported yet; supported: {', '.join(readers)}"
+        )
+    return readers[suffix]
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

@@ -1,0 +1,179 @@
+"""Writing ONNX graphs node by node, by the rules of the house; shapes and MACs of any ONNX graph.
+
+Every node has one output, named like the node: identifiers or digits joined by dots, no keyword, no slash.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.errors import ModelError
+from detector.version import version
+
+if TYPE_CHECKING:
+    import onnx
+
+OPSET = 17
+IR_VERSION = 8  # the one of opset 17; newer ones lock out older runtimes
+INPUT = "images"
+LIGHT_FLOATS = 4096  # an initializer above this is not handed to shape inference: only its shape matters there
+
+Shape = tuple[int, ...]
+
+
+class GraphBuilder:
+    """Collects nodes and constants; ``model()`` makes the checked ONNX model."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[str, onnx.TensorProto] = {}
+        self._input: onnx.ValueInfoProto | None = None
+        self._names: set[str] = set()
+
+    def input_u8(self, batch: int, height: int, width: int) -> str:
+        """The one input: u8 RGB [batch, height, width, 3]; returns its float32 form [batch, 3, height, width]."""
+        from onnx import TensorProto, helper
+
+        self._input = helper.make_tensor_value_info(INPUT, TensorProto.UINT8, [batch, height, width, 3])
+        # TensorRT accepts nothing but a conversion as the first reader of u8.
+        cast = self.add("Cast", "input.cast", [INPUT], to=TensorProto.FLOAT)
+        return self.add("Transpose", "input.transpose", [cast], perm=[0, 3, 1, 2])
+
+    def constant(self, name: str, values: NDArray[Any]) -> str:
+        from onnx import numpy_helper
+
+        self._take(name)
+        self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
+        return name
+
+    def add(self, operator: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """One node; returns the name of its output, which is its own. An empty input is an absent one."""
+        from onnx import helper
+
+        self._take(name)
+        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def _take(self, name: str) -> None:
+        if not good_name(name) or name in self._names:
+            raise ValueError(f"node name {name!r} is taken, or breaks the rule of the house")
+        self._names.add(name)
+
+    def model(self, outputs: Sequence[str]) -> onnx.ModelProto:
+        """What leads to ``outputs``, with all shapes inferred and checked."""
+        from onnx import TensorProto, helper
+
+        assert self._input is not None, "input_u8 comes first"
+        nodes, constants = self._needed(outputs)
+        infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+        graph = helper.make_graph(nodes, self.name, [self._input], infos, initializer=constants)
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="detect-video",
+            producer_version=version,
+        )
+        infer_shapes(model)
+        return model
+
+    def _needed(self, outputs: Sequence[str]) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+        wanted = set(outputs)
+        nodes = []
+        for node in reversed(self._nodes):
+            if node.output[0] in wanted:
+                nodes.append(node)
+                wanted.update(node.input)
+        return nodes[::-1], [tensor for name, tensor in self._constants.items() if name in wanted]
+
+
+def good_name(name: str) -> bool:
+    """Names of the house are module paths in torch and file-safe words in every table."""
+    parts = name.split(".")
+    return all(re.fullmatch(r"[0-9]+|[A-Za-z_]\w*", part, re.ASCII) and not keyword.iskeyword(part) for part in parts)
+
+
+def infer_shapes(model: onnx.ModelProto) -> None:
+    """Checks the model and writes the shape of every tensor into it, in place.
+
+    Works on a copy without the large weights, whose values matter to neither; protobuf copies cost seconds else.
+    """
+    from onnx import checker, helper, shape_inference
+
+    graph = model.graph
+    heavy = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > LIGHT_FLOATS]
+    heavy_names = {tensor.name for tensor in heavy}
+    standins = [helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in heavy]
+    light = helper.make_model(
+        helper.make_graph(
+            graph.node,
+            graph.name or "graph",
+            [*graph.input, *standins],
+            graph.output,
+            initializer=[tensor for tensor in graph.initializer if tensor.name not in heavy_names],
+        ),
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+    )
+    try:
+        whole = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=True)
+        checker.check_model(whole)
+    except (checker.ValidationError, shape_inference.InferenceError) as exc:
+        raise ModelError(f"graph {graph.name}: ONNX refuses it: {' '.join(str(exc).split())}") from exc
+    del graph.value_info[:]
+    graph.value_info.extend(whole.graph.value_info)
+    del graph.output[:]
+    graph.output.extend(whole.graph.output)
+
+
+def tensor_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
+    """Tensor name -> shape, of all tensors whose dimensions are fixed."""
+    graph = model.graph
+    shapes: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            shapes[info.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return shapes
+
+
+def output_shapes(model: onnx.ModelProto) -> list[Shape]:
+    shapes = tensor_shapes(model)
+    return [shapes[info.name] for info in model.graph.output]
+
+
+def count_macs(model: onnx.ModelProto) -> int:
+    """Multiply-accumulates of convolutions, Gemm and MatMul for ONE picture. FLOPs = 2 x MACs.
+
+    All shapes must be fixed (``infer_shapes`` writes them); the first input's first dimension is the batch.
+    """
+    shapes = tensor_shapes(model)
+    batch = shapes[model.graph.input[0].name][0]
+    total = sum(node_macs(node, shapes) for node in model.graph.node)
+    return total // batch
+
+
+def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
+    """Of one node, for the whole batch; 0 for every operator that is not counted."""
+    if node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+        return 0
+    try:
+        left, right, out = shapes[node.input[0]], shapes[node.input[1]], shapes[node.output[0]]
+    except KeyError as exc:
+        raise ModelError(f"node {node.name}: tensor {exc} has no fixed shape, so its MACs cannot be counted") from exc
+    if node.op_type == "Conv":
+        return math.prod(out) * math.prod(right[1:])
+    if node.op_type == "ConvTranspose":
+        return math.prod(left) * math.prod(right[1:])
+    if node.op_type == "MatMul":
+        return math.prod(out) * left[-1]
+    transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+    return math.prod(out) * left[0 if transposed else 1]

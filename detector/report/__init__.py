@@ -1,0 +1,1 @@
+"""Facts -> text. Computes nothing."""

@@ -1,0 +1,118 @@
+"""The end of a run on a terminal: the lab's table, the ledger, the verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from detector.analysis.ledger import stage_rows, thread_rows
+
+
+def print_run(console: Console, summary: dict[str, Any], verbose: bool = False) -> None:
+    """Everything that a person is told after a run."""
+    written = summary["frames"]["written"]
+    parts: list[RenderableType] = []
+    if written:
+        parts += [_lab_table(summary), _ledger(summary, written), _threads(summary, written), _seconds(summary)]
+    parts += [Text(line) for line in _lines(summary, verbose)]
+    if written:
+        parts.append(Text(summary["verdict"]["sentence"], style="bold"))
+    console.print(Group(*parts))
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
+    return table
+
+
+def _lab_table(summary: dict[str, Any]) -> Table:
+    table = _table("", "model", "engine", "precision", "model input", "video size", "inference FPS", "end-to-end FPS")
+    table.title = None
+    height, width = summary["model_input"]
+    fps = summary["fps"]
+    table.add_row(
+        summary["model"],
+        summary["engine"],
+        summary["precision"],
+        f"{width}x{height}" + (f" batch {summary['batch']}" if summary["batch"] > 1 else ""),
+        _video_size(summary),
+        _number(fps["inference"]),
+        _number(fps["end_to_end"]),
+    )
+    return table
+
+
+def _video_size(summary: dict[str, Any]) -> str:
+    videos = [summary["video"]] if "video" in summary else [source["video"] for source in summary["sources"]]
+    sizes = {f"{video['width']}x{video['height']}" for video in videos if video["width"]}
+    return sizes.pop() if len(sizes) == 1 else "several"
+
+
+def _ledger(summary: dict[str, Any], frames: int) -> Table:
+    table = _table(
+        f"ledger of {frames} frames, ms a frame", "stage", "busy", "share", "p50", "p90", "p99", "CPU", "thread"
+    )
+    for row in stage_rows(summary, frames):
+        table.add_row(
+            row.stage, f"{row.busy_ms:.2f}", f"{row.share:.1%}", _ms(row.p50_ms), _ms(row.p90_ms), _ms(row.p99_ms),
+            f"{row.cpu_ms:.2f}", row.thread,
+        )  # fmt: skip
+    cpu = summary["cpu"]
+    note = "in the stages" if cpu["stages_include_libraries"] else ""
+    library = f"{cpu['library_threads_s'] * 1e3 / frames:.2f}"
+    table.add_row("library threads", "", "", "", "", "", library, note, style="dim")
+    return table
+
+
+def _threads(summary: dict[str, Any], frames: int) -> Table:
+    table = _table(
+        "threads, ms a frame", "thread", "busy", "wait for input", "wait for output", "other", "= wall", "waited for"
+    )
+    for row in thread_rows(summary, frames):
+        times = (row.busy_ms, row.wait_input_ms, row.wait_output_ms, row.other_ms, row.wall_ms)
+        table.add_row(row.thread, *(f"{time:.2f}" for time in times), ", ".join(row.waits))
+    return table
+
+
+def _seconds(summary: dict[str, Any]) -> Text:
+    parts = [f"{name} {seconds:.2f}" for name, seconds in summary["seconds"].items()]
+    return Text("seconds: " + ", ".join(parts), style="dim")
+
+
+def _lines(summary: dict[str, Any], verbose: bool) -> list[str]:
+    frames, detections = summary["frames"], summary["detections"]
+    by_class = ", ".join(f"{count} {name}" for name, count in list(detections["by_class"].items())[:8])
+    lines = [
+        f"frames: {frames['read']} read, {frames['written']} written"
+        + "".join(f", {frames[key]} {key}" for key in ("dropped", "bad", "corrupt", "skipped") if frames[key]),
+        f"detections: {detections['total']}" + (f" ({by_class})" if by_class else "")
+        + (f"; {detections['cut_by_max_det']} more were cut by --max-det" if detections["cut_by_max_det"] else ""),
+    ]  # fmt: skip
+    if verbose:
+        lines.append(f"engine: {summary['engine']}, {summary['engine_reason']}; {summary['engine_threads']} threads")
+    lines += [f"note: {note}" for note in summary["notes"]]
+    for source in summary.get("sources", [summary]):
+        code, reason = source["exit"]["code"], source["exit"]["reason"]
+        if "sources" in summary:
+            lines.append(f"{source['video']['path']}: {source['frames']['written']} frames, {reason}")
+        elif code:
+            lines.append(f"exit {code}: {reason}")
+        lines += [f"{name}: {path}" for name, path in source["outputs"].items()]
+        lines += [f"kept of the failed run: {path}" for path in source["partial_outputs"]]
+    if summary.get("session"):
+        lines.append(f"session: {summary['session']}")
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

@@ -1,0 +1,266 @@
+"""Config -> source, network, engine, sinks; runs the loop, returns the session. Here names become objects."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from detector.config import Config
+from detector.environment import cores, environment, process_age_s, sha256_of
+from detector.errors import DetectVideoError, EngineError, SourceError
+from detector.interrupts import Stop, stop_on_signals
+from detector.machine import Machine, Phases, frames_of, open_machine, stage_functions
+from detector.outputs import OutputPlan, stem_of
+
+if TYPE_CHECKING:
+    from detector.loop.parts import Parts, Progress
+    from detector.session.outcome import RunFacts, SourceRun
+    from detector.session.store import Session
+    from detector.sinks.base import Sink
+    from detector.sources.base import Source
+    from detector.timeline import OffTimeline, Timeline
+    from detector.types import Detections, Image, SourceInfo
+
+
+class Live(Protocol):
+    """Somebody who watches a run: looks at ``progress`` and ``timeline`` whenever it likes, from its own thread."""
+
+    def start(
+        self, info: SourceInfo, progress: Progress, timeline: Timeline | OffTimeline, frames: int | None
+    ) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Result:
+    """``summary`` as in summary.json; ``session``: its folder, None where nothing could even be opened."""
+
+    summary: dict[str, Any]
+    session: Path | None
+    errors: list[DetectVideoError]
+
+    @property
+    def exit_code(self) -> int:
+        return int(self.summary["exit"]["code"])
+
+
+def detect(specs: Sequence[str], config: Config, *, command: Sequence[str] = (), live: Live | None = None) -> Result:
+    """Runs every source in turn; writes outputs and session.
+
+    Raises DetectVideoError for what ends everything before the first frame (options, model, engine, session folder).
+    What happens to one source is in ``Result.errors`` and the summary; the others go on, unless the engine failed.
+    """
+    phases = Phases()
+    phases.seconds["import"] = process_age_s() or 0.0
+    with stop_on_signals() as stop:
+        machine = open_machine(config, phases)
+        with machine.engine as engine:
+            from detector.session.store import Session
+
+            plan = OutputPlan(config.output, engine.name, specs)
+            session = Session.create(config.output.run_dir, f"{stem_of(specs[0])}-{engine.name}")
+            try:
+                runs = _run_sources(specs, config, machine, plan, session, phases, stop, live)
+            except Exception:
+                session.path("error.log").write_text(traceback.format_exc(), encoding="utf-8")
+                raise
+            with phases("close"):
+                engine.close()
+            return _conclude(runs, config, machine, session, phases, stop, command)
+
+
+def _conclude(
+    runs: list[SourceRun],
+    config: Config,
+    machine: Machine,
+    session: Session,
+    phases: Phases,
+    stop: Stop,
+    command: Sequence[str],
+) -> Result:
+    """Summary and session files. A session of which no source could be opened is taken back."""
+    from detector.analysis.summary import session_document, summarize
+
+    errors = [run.error for run in runs if run.error is not None]
+    with phases("close"):
+        opened = any(run.info is not None for run in runs)
+        spans = session.write_spans([run.timeline for run in runs]) if opened else {}
+        clips = {run.spec: sha256_of(run.spec) for run in runs} if opened else {}
+    summary = summarize(_facts(config, machine), runs, phases.seconds, stop.exit_code)
+    if not opened:
+        session.discard()
+        return Result(summary, None, errors)
+    summary["session"] = str(session.folder)
+    more = {"command": list(command), "spans": spans, "clip_sha256": clips, "model_sha256": machine.network.sha256}
+    session.write_json("summary.json", summary)
+    session.write_json("session.json", session_document(summary, config.as_dict(), environment(), more))
+    return Result(summary, session.folder, errors)
+
+
+def _facts(config: Config, machine: Machine) -> RunFacts:
+    from detector.session.outcome import RunFacts
+
+    network, engine = machine.network, machine.engine
+    return RunFacts(
+        model=network.name,
+        family=network.family,
+        engine=engine.name,
+        engine_reason=machine.engine_reason,
+        precision=engine.precision,
+        batch=network.batch,
+        model_input=(network.input.height, network.input.width),
+        class_names=network.names,
+        random_weights=network.random_seed,
+        threads=engine.threads,
+        concurrency=engine.concurrency,
+        cores=cores(),
+        sync=config.loop.sync,
+        notes=machine.notes,
+    )
+
+
+def _run_sources(
+    specs: Sequence[str],
+    config: Config,
+    machine: Machine,
+    plan: OutputPlan,
+    session: Session,
+    phases: Phases,
+    stop: Stop,
+    live: Live | None,
+) -> list[SourceRun]:
+    from detector.session.outcome import SourceRun
+    from detector.timeline import Timeline
+
+    runs: list[SourceRun] = []
+    cpu_clock = time.process_time_ns if config.loop.sync else time.thread_time_ns
+    for number, spec in enumerate(specs):
+        run = SourceRun(spec, Timeline(cpu_clock=cpu_clock, nvtx=config.loop.nvtx))
+        runs.append(run)
+        with phases("run"):
+            try:
+                _run_source(run, config, machine, plan, session.path(f"source-{number}.jsonl"), session, stop, live)
+            except DetectVideoError as error:
+                run.error = error
+        if isinstance(run.error, EngineError) or stop.is_set():
+            break
+    return runs
+
+
+def _run_source(
+    run: SourceRun,
+    config: Config,
+    machine: Machine,
+    plan: OutputPlan,
+    own_rows: Path,
+    session: Session,
+    stop: Stop,
+    live: Live | None,
+) -> None:
+    """One source from open to the last sink's close. ``own_rows``: where rows go that the user did not ask for."""
+    from detector import sources
+
+    started, cpu, main_cpu = time.perf_counter(), time.process_time(), time.thread_time()
+    options = config.input
+    try:
+        with sources.open(run.spec, decoder=options.decoder, stride=options.stride, frames=options.frames) as source:
+            run.info = source.info
+            paths = plan.paths(run.spec, source.info)
+            sinks = open_sinks(paths if "jsonl" in paths else {"jsonl": own_rows, **paths}, source.info)
+            _pump(run, config, machine, source, sinks, stop, live)
+        if "jsonl" in run.outputs:
+            session.adopt(Path(run.outputs["jsonl"]))
+            if "jsonl" not in paths:
+                Path(run.outputs.pop("jsonl")).unlink()
+    finally:
+        run.run_s = time.perf_counter() - started
+        run.process_cpu_s = time.process_time() - cpu
+        run.main_thread_cpu_s = time.thread_time() - main_cpu
+
+
+def _pump(
+    run: SourceRun,
+    config: Config,
+    machine: Machine,
+    source: Source,
+    sinks: list[Sink],
+    stop: Stop,
+    live: Live | None,
+) -> None:
+    """Drives the loop to its end and closes the sinks, or aborts them."""
+    from detector.loop.parts import Progress
+
+    progress = Progress(stop=stop)
+    if live is not None:
+        live.start(source.info, progress, run.timeline, config.input.frames)
+    try:
+        for _, detections in frames_of(make_parts(config, machine, source, sinks), config, run.timeline, progress):
+            run.by_class.update(detections.class_ids.tolist())
+            run.cut += detections.cut
+        if not progress.written and not stop.is_set():
+            raise SourceError(f"{run.spec}: no frame could be read")
+        _close(sinks, run, progress)
+    except BaseException:
+        run.partial = [str(path) for sink in sinks if (path := sink.abort()) is not None]
+        raise
+    finally:
+        if live is not None:
+            live.stop()
+        run.read, run.written = progress.read, progress.written
+        counts = source.counts
+        run.bad, run.corrupt, run.skipped = counts.bad, counts.corrupt, counts.skipped
+        run.ended_early, run.decoder = source.ended_early, source.decoder
+        run.notes += source.notes
+
+
+def open_sinks(paths: dict[str, Path], info: SourceInfo) -> list[Sink]:
+    """Opened sinks, in the order of ``paths``; those that were opened before one failed are aborted."""
+    from detector import sinks
+
+    opened: list[Sink] = []
+    try:
+        for name, path in paths.items():
+            sink = sinks.open(name, path)
+            sink.open(info)
+            opened.append(sink)
+    except BaseException:
+        for sink in opened:
+            sink.abort()
+        raise
+    return opened
+
+
+def _close(sinks: list[Sink], run: SourceRun, progress: Progress) -> None:
+    """Finishes every sink; without a frame (interrupted at once) there is nothing to finish."""
+    for sink in sinks:
+        if progress.written:
+            run.outputs[sink.name] = str(sink.close())
+        else:
+            sink.abort()
+        run.notes += sink.notes
+
+
+def make_parts(config: Config, machine: Machine, source: Source, sinks: Sequence[Sink]) -> Parts:
+    """What the loop needs for one source."""
+    from detector.loop.parts import Parts
+
+    preprocess, head, nms = stage_functions(config, machine)
+    draw: Callable[[Image, Detections], None] | None = None
+    if any(sink.name in ("video", "pictures") for sink in sinks):
+        from detector.stages.annotate import annotate as draw
+    return Parts(
+        source=source,
+        requests=machine.engine.requests,
+        concurrency=machine.engine.concurrency,
+        preprocess=preprocess,
+        head=head,
+        nms=nms,
+        annotate=draw,
+        sinks=sinks,
+        queue_batches=config.loop.queue_batches,
+    )

@@ -1,0 +1,134 @@
+"""A timeline's sums as plain data, for one source or merged over several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from detector.timeline import STAGES, WAIT_INPUT, WAIT_OUTPUT, WORK, OffTimeline, Timeline
+from detector.timeline.histogram import Histogram
+from detector.timeline.stages import INFER
+
+
+@dataclass(slots=True)
+class StageSum:
+    """All calls of one stage. Times in nanoseconds."""
+
+    threads: list[str] = field(default_factory=list)
+    calls: int = 0
+    busy_ns: int = 0
+    cpu_ns: int = 0
+    durations: Histogram = field(default_factory=Histogram)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "thread": ",".join(self.threads),
+            "calls": self.calls,
+            "busy_s": self.busy_ns / 1e9,
+            "cpu_s": self.cpu_ns / 1e9,
+            **{f"p{p}_ms": _ms(self.durations.percentile(p)) for p in (50, 90, 99)},
+            "max_ms": _ms(self.durations.maximum) if self.calls else None,
+        }
+
+
+@dataclass(slots=True)
+class ThreadSum:
+    """One thread's wall time and what it went into: busy + waits + other = wall. Nanoseconds."""
+
+    busy_ns: int = 0
+    wait_input_ns: int = 0
+    wait_output_ns: int = 0
+    other_ns: int = 0
+    wall_ns: int = 0
+    cpu_ns: int = 0
+    ready_ns: int | None = None
+    waits: dict[str, int] = field(default_factory=dict)  # what it waited for -> ns
+
+    def self_check(self) -> None:
+        total = self.busy_ns + self.wait_input_ns + self.wait_output_ns + self.other_ns
+        if total != self.wall_ns:
+            raise AssertionError(f"a thread's ledger does not add up: {total} ns of {self.wall_ns} ns")
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "busy_s": self.busy_ns / 1e9,
+            "wait_input_s": self.wait_input_ns / 1e9,
+            "wait_output_s": self.wait_output_ns / 1e9,
+            "other_s": self.other_ns / 1e9,
+            "wall_s": self.wall_ns / 1e9,
+            "cpu_s": self.cpu_ns / 1e9,
+            "ready_s": None if self.ready_ns is None else self.ready_ns / 1e9,
+            "waits": {what: ns / 1e9 for what, ns in sorted(self.waits.items())},
+        }
+
+
+@dataclass(slots=True)
+class Recording:
+    stages: dict[str, StageSum] = field(default_factory=dict)
+    threads: dict[str, ThreadSum] = field(default_factory=dict)
+    infer_ns: int = 0  # time in which at least one infer was running
+
+    def self_check(self) -> None:
+        for thread in self.threads.values():
+            thread.self_check()
+
+
+def record(timeline: Timeline | OffTimeline) -> Recording:
+    """The sums of a finished timeline. Every thread's ledger is checked to add up to its wall time."""
+    recording = Recording({stage: StageSum() for stage in STAGES})
+    if isinstance(timeline, OffTimeline):
+        return recording
+    for name, track in timeline.tracks.items():
+        thread = recording.threads[name] = ThreadSum(
+            other_ns=track.other_ns, wall_ns=track.wall_ns, cpu_ns=track.cpu_ns, ready_ns=track.ready_ns
+        )
+        for (kind, what), totals in track.totals.items():
+            if kind == WORK:
+                thread.busy_ns += totals.self_ns
+                _add(recording.stages.setdefault(what, StageSum()), name, totals)
+            else:
+                thread.waits[what] = thread.waits.get(what, 0) + totals.self_ns
+                thread.wait_input_ns += totals.self_ns if kind == WAIT_INPUT else 0
+                thread.wait_output_ns += totals.self_ns if kind == WAIT_OUTPUT else 0
+    recording.infer_ns = timeline.meters[INFER].total_ns
+    recording.self_check()
+    return recording
+
+
+def _add(stage: StageSum, thread: str, totals: Any) -> None:
+    stage.threads.append(thread)
+    stage.calls += totals.calls
+    stage.busy_ns += totals.self_ns
+    stage.cpu_ns += totals.cpu_ns
+    stage.durations.merge(totals.durations)
+
+
+def merged(recordings: Iterable[Recording]) -> Recording:
+    """The sums of several sources, one after the other."""
+    total = Recording({stage: StageSum() for stage in STAGES})
+    for recording in recordings:
+        total.infer_ns += recording.infer_ns
+        for name, stage in recording.stages.items():
+            into = total.stages.setdefault(name, StageSum())
+            into.threads = list(dict.fromkeys([*into.threads, *stage.threads]))
+            into.calls += stage.calls
+            into.busy_ns += stage.busy_ns
+            into.cpu_ns += stage.cpu_ns
+            into.durations.merge(stage.durations)
+        for name, thread in recording.threads.items():
+            _merge_thread(total.threads.setdefault(name, ThreadSum()), thread)
+    return total
+
+
+def _merge_thread(into: ThreadSum, thread: ThreadSum) -> None:
+    for key in ("busy_ns", "wait_input_ns", "wait_output_ns", "other_ns", "wall_ns", "cpu_ns"):
+        setattr(into, key, getattr(into, key) + getattr(thread, key))
+    if thread.ready_ns is not None:
+        into.ready_ns = (into.ready_ns or 0) + thread.ready_ns
+    for what, ns in thread.waits.items():
+        into.waits[what] = into.waits.get(what, 0) + ns
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6

@@ -1,0 +1,158 @@
+"""The folder of a run: session.json, summary.json, spans.npz, detections.jsonl. The only reader and writer of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.errors import OutputError
+from detector.timeline import KINDS, OTHER, OffTimeline, Timeline
+
+SCHEMA = 1
+FILES = ("session.json", "summary.json", "spans.npz", "detections.jsonl")
+
+
+class Session:
+    """Made before the run, so that a folder that cannot be written is known before an hour of work."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, run_dir: str | None, name: str) -> Session:
+        """``run_dir`` itself, or a new folder runs/NAME (NAME-2, NAME-3, ... where it exists)."""
+        folder = Path(run_dir) if run_dir else Path("runs") / name
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if run_dir:
+                folder.mkdir(exist_ok=True)
+            else:
+                folder = _fresh(folder)
+            probe = folder / f".probe-{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
+            for old in FILES:  # a folder used again holds one run, not two
+                (folder / old).unlink(missing_ok=True)
+        except OSError as error:
+            reason = "a file of that name is in the way" if isinstance(error, FileExistsError) else error.strerror
+            raise OutputError(
+                f"{folder}: the session's folder cannot be written: {reason}; choose another with --run-dir DIR"
+            ) from error
+        return cls(folder)
+
+    def discard(self) -> None:
+        """Takes the folder back when nothing came of the run. A folder that holds anything stays."""
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def write_json(self, name: str, content: Any) -> Path:
+        """Whole or not at all."""
+        path = self.path(name)
+        temporary = path.with_name(f".{name}.tmp")
+        try:
+            temporary.write_text(json.dumps(content, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
+            os.replace(temporary, path)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written: {error.strerror}; the run's outputs are kept") from error
+        return path
+
+    def adopt(self, path: Path) -> None:
+        """Appends a source's finished JSONL to the session's detections.jsonl."""
+        target = self.path("detections.jsonl")
+        if path.resolve() == target.resolve():
+            return
+        try:
+            with open(target, "ab") as into, open(path, "rb") as rows:
+                shutil.copyfileobj(rows, into)
+        except OSError as error:
+            raise OutputError(f"{target}: cannot be written: {error.strerror}; {path} is whole") from error
+
+    def write_spans(self, timelines: list[Timeline | OffTimeline]) -> dict[str, int]:
+        """Columns of every span kept, as spans.npz. Returns how many there were and how many are kept."""
+        columns, seen, kept = span_columns(timelines)
+        try:
+            with open(self.path("spans.npz"), "wb") as file:
+                np.savez_compressed(file, **columns)  # type: ignore[arg-type]
+        except OSError as error:
+            raise OutputError(f"{self.path('spans.npz')}: cannot be written: {error.strerror}") from error
+        return {"seen": seen, "kept": kept}
+
+
+def _fresh(folder: Path) -> Path:
+    """mkdir is the lock: two runs that start together get two folders."""
+    for number in range(1, 10_000):
+        candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        try:
+            candidate.mkdir()
+        except FileExistsError:
+            continue
+        return candidate
+    raise OutputError(f"{folder}: 9999 sessions of that name; delete some or choose --run-dir DIR")
+
+
+def span_columns(timelines: list[Timeline | OffTimeline]) -> tuple[dict[str, NDArray[Any]], int, int]:
+    """thread, stage, kind (codes into the name columns), source, index, start_ns and end_ns, plus the gaps between
+    top-level spans as rows of kind "other": what nobody claimed is kept, not computed away."""
+    names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
+    blocks: list[NDArray[np.int64]] = []
+    seen = kept = 0
+    for source, timeline in enumerate(timelines):
+        for track in [] if isinstance(timeline, OffTimeline) else timeline.tracks.values():
+            rows = np.frombuffer(track.rows, np.int64).reshape(-1, 4)
+            seen, kept = seen + track.spans_seen, kept + len(rows)
+            codes = np.array(
+                [(_code(names["stage"], stage), KINDS.index(kind)) for kind, stage in track.codes] or [(0, 0)]
+            )
+            block = np.empty((len(rows), 7), np.int64)
+            block[:, 0] = _code(names["thread"], track.name)
+            block[:, 1:3] = codes[rows[:, 0]]
+            block[:, 3] = source
+            block[:, 4:7] = rows[:, 1:4]
+            gaps = _gaps(np.frombuffer(track.lives, np.int64).reshape(-1, 2), rows, track.spans_seen)
+            other = np.zeros((len(gaps), 7), np.int64)
+            other[:, 0], other[:, 1] = block[:1, 0] if len(block) else 0, -1
+            other[:, 2], other[:, 3], other[:, 4] = KINDS.index(OTHER), source, -1
+            other[:, 5:7] = gaps
+            blocks += [block, other]
+    table = np.concatenate(blocks) if blocks else np.zeros((0, 7), np.int64)
+    table = table[np.argsort(table[:, 5], kind="stable")]
+    columns: dict[str, NDArray[Any]] = {
+        "thread": table[:, 0].astype(np.uint8),
+        "stage": table[:, 1].astype(np.int8),
+        "kind": table[:, 2].astype(np.uint8),
+        "source": table[:, 3].astype(np.int32),
+        "index": table[:, 4].astype(np.int32),
+        "start_ns": table[:, 5],
+        "end_ns": table[:, 6],
+    }
+    columns |= {f"{name}_names": np.array(values or [""]) for name, values in names.items()}
+    return columns, seen, kept
+
+
+def _code(names: list[str], name: str) -> int:
+    if name not in names:
+        names.append(name)
+    return names.index(name)
+
+
+def _gaps(lives: NDArray[np.int64], rows: NDArray[np.int64], seen: int) -> NDArray[np.int64]:
+    """[G, 2] start and end of what lies in ``lives`` and in no span. Rows end in the order in which spans end."""
+    if not len(lives):
+        return np.zeros((0, 2), np.int64)
+    order = np.argsort(rows[:, 2], kind="stable")
+    starts, ends = rows[order, 2], np.maximum.accumulate(rows[order, 3]) if len(rows) else rows[order, 3]
+    # Where rows were dropped, what comes after the last kept one is unknown, not "other".
+    last = lives[-1, 1] if len(rows) == seen else (ends[-1] if len(ends) else lives[0, 0])
+    before = np.concatenate([lives[:1, 0], ends])
+    after = np.concatenate([starts, [last]])
+    return np.stack([before, after], axis=1)[after > before]

@@ -1,0 +1,113 @@
+"""The sound of the source, cut to the frames that are written: copied where MP4 holds it, AAC otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any
+
+import av
+
+# Copied as they are: what players expect in MP4. (The muxer would take others too, such as Vorbis.)
+COPIED = ("aac", "mp3", "ac3", "eac3", "alac", "opus", "flac")
+AAC_BITS_PER_S = 160_000
+BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # what a damaged or silent file raises
+
+
+class AudioTrack:
+    """Reads the first audio stream of ``path`` a second time, beside the frames, and makes packets for ``output``.
+
+    All times are exact fractions of a second on the source's clock. Memory is bounded: one packet is read ahead.
+    Broken audio ends the track and says so in ``note``; the video goes on.
+
+    ``preroll``: also keep the packet that lies across ``start_s`` or ends on it. Its stamp becomes negative, which
+    MP4 hides by an edit list; without it the sound begins with the first packet after the first frame. Either way
+    what is heard keeps its place beside the frames.
+    """
+
+    def __init__(self, path: str, output: Any, start_s: Fraction, *, preroll: bool) -> None:
+        self.note = ""
+        self._held: Any = None  # packet or decoded frame that begins after the frames so far
+        self._last_pts: int | None = None
+        self._container = av.open(path)
+        try:
+            self._source = self._container.streams.audio[0]
+            self.copied = self._source.codec_context.name in COPIED
+            self.stream = self._copy_stream(output) if self.copied else self._aac_stream(output)
+            self._seek_before(start_s)
+        except BaseException:
+            self._container.close()
+            raise
+        self._reader = self._read_from(start_s, preroll)
+
+    def _copy_stream(self, output: Any) -> Any:
+        return output.add_stream_from_template(self._source)
+
+    def _aac_stream(self, output: Any) -> Any:
+        rate, channels = self._source.codec_context.sample_rate, self._source.codec_context.channels
+        stream = output.add_stream("aac", rate=rate if 8000 <= rate <= 48000 else 48000)
+        stream.codec_context.layout = "mono" if channels == 1 else "stereo"
+        stream.codec_context.bit_rate = AAC_BITS_PER_S
+        return stream
+
+    def _seek_before(self, start_s: Fraction) -> None:
+        """Skips what lies well before the first frame. Without an index the file is read from its start."""
+        if start_s - (self._source.start_time or 0) * self._source.time_base > 10:
+            with suppress(*BROKEN):
+                self._container.seek(int((start_s - 5) / self._source.time_base), stream=self._source)
+
+    def _read_from(self, start_s: Fraction, preroll: bool) -> Iterator[Any]:
+        for item, duration_s in self._items():
+            if item.pts is not None:
+                begin_s = item.pts * item.time_base
+                if begin_s >= start_s or (preroll and begin_s + duration_s >= start_s):
+                    yield item
+
+    def _items(self) -> Iterator[tuple[Any, Fraction]]:
+        """Packets to copy, or decoded frames to encode, each with its duration in seconds."""
+        for packet in self._container.demux(self._source):
+            if self.copied:
+                if packet.size:  # the last one is empty: flush the decoder
+                    yield packet, (packet.duration or 0) * packet.time_base
+                continue
+            with suppress(av.InvalidDataError):  # a packet that does not decode is a gap in the sound
+                for frame in packet.decode():
+                    yield frame, Fraction(frame.samples, frame.sample_rate)
+
+    def packets(self, until_s: Fraction, shift_s: Fraction) -> Iterator[Any]:
+        """What begins before ``until_s`` and was not handed out yet, moved ``shift_s`` earlier, ready to be muxed."""
+        while (item := self._peek()) is not None and item.pts * item.time_base < until_s:
+            self._held = None
+            yield from self._moved(item, shift_s)
+
+    def _peek(self) -> Any:
+        if self._held is None:
+            try:
+                self._held = next(self._reader, None)
+            except BROKEN as error:
+                self.end(f"it is damaged ({error})")
+        return self._held
+
+    def _moved(self, item: Any, shift_s: Fraction) -> list[Any]:
+        ticks = round(shift_s / item.time_base)
+        if self._last_pts is not None and item.pts - ticks <= self._last_pts:
+            return []  # lies in what a jump of the clock cut out
+        self._last_pts = item.pts = item.pts - ticks
+        if not self.copied:
+            return list(self.stream.encode(item))
+        item.dts = item.pts  # audio is never reordered; some containers leave dts out
+        item.stream = self.stream
+        return [item]
+
+    def flush(self) -> list[Any]:
+        """The last packets of the AAC encoder."""
+        return [] if self.copied else list(self.stream.encode(None))
+
+    def end(self, why: str) -> None:
+        """No more sound from here on, with a note."""
+        self.note = self.note or f"the audio ends early: {why}"
+        self._held, self._reader = None, iter(())
+
+    def close(self) -> None:
+        self._container.close()

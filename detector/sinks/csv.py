@@ -1,0 +1,25 @@
+"""One row per detection, quoted as RFC 4180 wants it. A frame without detections has no row."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from detector.sinks._rows import RowsSink, plain
+from detector.types import Detections, Frame
+
+COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1", "y1", "x2", "y2")
+
+
+class CsvSink(RowsSink):
+    name = "csv"
+    suffix = ".csv"
+    header = ",".join(COLUMNS) + "\r\n"  # RFC 4180 ends lines so
+
+    def rows(self, frame: Frame, detections: Detections) -> str:
+        place = (frame.path or self._info.path, frame.index, frame.pts, round(frame.time_s, 6))
+        lines = io.StringIO(newline="")
+        csv.writer(lines).writerows(
+            (*place, name, class_id, score, *box) for name, class_id, score, box in plain(detections)
+        )
+        return lines.getvalue()

@@ -1,0 +1,99 @@
+"""Pictures: a folder, a glob or a single file. Each is one frame; the time of frame n is n seconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.errors import SourceError
+from detector.sources._cv2 import cv2, fits
+from detector.sources.base import SteppingSource
+from detector.types import Frame, Image, SourceInfo
+
+MAX_NOTES = 10  # unreadable pictures named one by one; all are counted
+
+
+def open(spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None) -> SteppingSource:
+    """``paths`` in their order. Raises SourceError when none of those asked for is readable."""
+    return PictureSource(spec, paths, stride, frames)
+
+
+class PictureSource(SteppingSource):
+    """Frame.index is the number in the list, so an unreadable picture leaves a gap."""
+
+    decoder = "opencv"
+
+    def __init__(self, spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None) -> None:
+        super().__init__(stride, frames)
+        self._paths = paths
+        self._grabbed = 0
+        self._first, first = self._first_readable(spec)
+        self._first_image: Image | None = first
+        self.info = SourceInfo(
+            path=spec,
+            kind="pictures",
+            width=first.shape[1],
+            height=first.shape[0],
+            fps=Fraction(1),
+            time_base=Fraction(1),
+            frames_declared=len(paths),
+            duration_s=float(len(paths)),
+            codec=os.path.splitext(paths[self._first])[1].lstrip(".").lower(),
+        )
+
+    def _first_readable(self, spec: str) -> tuple[int, Image]:
+        for index in range(0, len(self._paths), self._stride):
+            image = load(self._paths[index])
+            if image is not None:
+                return index, image
+        if len(self._paths) == 1:
+            raise SourceError(
+                f"{self._paths[0]}: not a picture that OpenCV can read; open it in a viewer, or replace it"
+            )
+        raise SourceError(f"{spec}: none of its {len(self._paths)} pictures can be read; open one in a viewer")
+
+    def grab(self) -> bool:
+        self._grabbed += 1
+        return self._grabbed <= len(self._paths)
+
+    def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        path = self._paths[index]
+        if index == self._first and self._first_image is not None:
+            image, self._first_image = self._first_image, None
+        elif (image := load(path, into)) is None:
+            self._note_bad(path)
+            return None
+        return Frame(index, index, float(index), image, path)
+
+    def _note_bad(self, path: str) -> None:
+        self.counts.bad += 1
+        if self.counts.bad <= MAX_NOTES:
+            self.notes.append(f"{path}: cannot be read as a picture, skipped")
+
+    def close(self) -> None:
+        super().close()
+        self._first_image = None
+
+
+def load(path: str, into: Image | None = None) -> Image | None:
+    """u8 BGR [h, w, 3] with the EXIF orientation applied; grey, 16 bit and alpha are converted. None: unreadable."""
+    try:
+        # Read by numpy: also where cv2.imread cannot take the name.
+        image = _decoded(np.fromfile(path, np.uint8))
+    except (OSError, cv2.error):
+        return None
+    if into is None or image is None or not fits(into, image.shape[1], image.shape[0]):
+        return image
+    np.copyto(into, image)
+    return into
+
+
+def _decoded(data: NDArray[np.uint8]) -> Image | None:
+    if not data.size or (data[:4].tobytes() == b"\x89PNG" and b"IEND" not in data[-4096:].tobytes()):
+        return None  # a PNG without its end: libpng would complain on the terminal
+    image: Image | None = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    return image

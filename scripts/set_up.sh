@@ -1,0 +1,43 @@
+# Sourced by scripts/demo and scripts/test: a Python, and the checkout's .venv. ROOT is the checkout.
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "${0##*/}: $*"; exit 1; }
+
+# Prints the command of a Python >= 3.11, newest name last in the list wins nothing: the plain one is preferred.
+find_python() {
+  local name
+  for name in python3 python3.14 python3.13 python3.12 python3.11 python; do
+    if command -v "$name" >/dev/null && "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$name"
+      return
+    fi
+  done
+  local line="apt install python3 python3-venv"
+  say "${0##*/}: no Python >= 3.11 found (python3 is $(python3 -V 2>/dev/null || echo absent)). On Debian 12 or newer: $line"
+  return 1
+}
+
+# A .venv that runs, was made for this folder, and has pip; anything less is made anew.
+make_venv() {
+  local venv="$ROOT/.venv" python
+  if "$venv/bin/python" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    if [[ ! -f $venv/.made-for || $(<"$venv/.made-for") == "$ROOT" ]]; then return; fi
+    say "$venv was made for another folder: making it anew"
+  elif [[ -e $venv || -L $venv ]]; then
+    say "$venv is there but does not work: making it anew"
+  fi
+  python=$(find_python) || exit 1
+  "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+    die "$python cannot make virtual environments. As root: apt install python3-venv"
+  say "making $venv with $("$python" -V)"
+  rm -rf -- "$venv"
+  "$python" -m venv "$venv" || { rm -rf -- "$venv"; die "could not make $venv: is the disk full, or the folder read-only?"; }
+  printf '%s\n' "$ROOT" >"$venv/.made-for"
+}
+
+pip_install() { "$ROOT/.venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+
+# fresh NAME: does .venv hold what setup.py and constraints.txt ask for now?  stamp NAME: it does.
+state() { cat "$ROOT/setup.py" "$ROOT/constraints.txt" "$ROOT/pyproject.toml" | cksum; }
+fresh() { [[ -f $ROOT/.venv/.installed-$1 && $(<"$ROOT/.venv/.installed-$1") == "$(state)" ]]; }
+stamp() { state >"$ROOT/.venv/.installed-$1"; }

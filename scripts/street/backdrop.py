@@ -1,0 +1,390 @@
+"""What does not move: sky, ground, houses, and the trees and posts that people pass behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from street.camera import Camera, Layer, Light, to_ground
+from street.layout import LANE_M, Layout
+
+OVER = 2  # the backdrop is painted this much larger, then averaged down
+WALLS = [(120, 145, 175), (90, 105, 150), (150, 165, 180), (175, 185, 190), (85, 95, 110), (140, 170, 195),
+         (105, 120, 135), (70, 85, 140), (190, 200, 205), (130, 135, 130)]  # fmt: skip
+SIGNS = [(40, 40, 180), (150, 80, 30), (40, 120, 40), (30, 30, 30), (40, 160, 210), (160, 160, 160), (90, 40, 110)]
+
+
+def noise(rng: np.random.Generator, height: int, width: int, cells: int, octaves: int = 4) -> np.ndarray:
+    """Smooth noise, zero mean, float32; ``cells`` bumps over the height in the first octave."""
+    total = np.zeros((height, width), np.float32)
+    for octave in range(octaves):
+        n = cells * 2**octave
+        grid = rng.standard_normal((min(n, height) + 1, min(max(2, n * width // height), width) + 1)).astype(np.float32)
+        total += cv2.resize(grid, (width, height), interpolation=cv2.INTER_CUBIC) * 0.55**octave
+    return total
+
+
+def sky(camera: Camera, light: Light, rng: np.random.Generator) -> np.ndarray:
+    h, w = camera.height * OVER, camera.width * OVER
+    top = {"day": [215, 165, 105], "dusk": [130, 95, 85], "overcast": [200, 197, 193]}[light.mode]
+    low = {"day": [235, 225, 210], "dusk": [120, 160, 225], "overcast": [222, 220, 218]}[light.mode]
+    ramp = np.linspace(0, 1, h)[:, None, None] ** 0.8 * 2.2
+    picture = np.array(top) + (np.array(low, float) - top) * np.clip(ramp, 0, 1)
+    clouds = np.clip(noise(rng, h, w, 5) * 0.35 + rng.uniform(-0.2, 0.2), 0, 0.8)[..., None]
+    white = np.array(low, float) * 1.03
+    return picture * np.ones((1, w, 1)) * (1 - clouds) + np.minimum(white, 250) * clouds
+
+
+def ground(camera: Camera, light: Light, layout: Layout, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Colours of the ground seen in every pixel, and where ground is seen at all."""
+    x, z, far, seen = (a.astype(np.float32) if a.dtype != bool else a for a in camera.ground(OVER))
+    rx, half = layout.road_x, layout.half
+    main, crossing = np.abs(x - rx) - half, np.maximum(layout.cross[0] - z, z - layout.cross[1])
+    radius = 2.2
+    corner = (main > 0) & (main < radius) & (crossing > 0) & (crossing < radius)
+    edge = np.where(corner, radius - np.hypot(radius - main, radius - crossing), np.minimum(main, crossing))
+
+    grain = cv2.remap(_tile(rng), _fold(x * 40), _fold(z * 40), cv2.INTER_LINEAR)
+    stain = cv2.remap(_tile(rng, 4), _fold(x * 16), _fold(z * 16), cv2.INTER_LINEAR)
+    fine = np.clip(18 / np.maximum(far, 1), 0.05, 1.0)
+    asphalt = rng.uniform(72, 105) + grain * 7 * fine + stain * 1.5
+    picture = asphalt[..., None] * np.array([1.03, 1.0, 0.98], np.float32)
+
+    tile_m = rng.choice([0.5, 0.6, 1.0])
+    joints = (((x % tile_m) < 0.03) | ((z % tile_m) < 0.03)) * np.clip(14 / np.maximum(far, 1), 0, 1) * 26
+    slab = rng.uniform(135, 170) + grain * 4 * fine + stain * 3 - joints
+    tint = np.array([0.97, 1.0, 1.02]) + rng.uniform(-0.03, 0.03, 3)
+    picture = np.where((edge > 0)[..., None], slab[..., None] * tint.astype(np.float32), picture)
+    grass = np.array([55, 105, 80]) * (1 + 0.12 * grain * fine + 0.08 * stain)[..., None]
+    green = (edge > layout.pavement) & (z > layout.cross[0])
+    green &= np.where(x < rx, layout.park[0], layout.park[1])
+    picture = np.where(green[..., None], grass, picture)
+    picture = np.where(((edge > 0) & (edge < 0.16))[..., None], np.array([178.0, 180, 182]), picture)
+    picture = np.where(((edge > -0.1) & (edge <= 0))[..., None], picture * 0.75, picture)
+
+    wear = np.clip(0.85 + 0.1 * stain + 0.08 * grain, 0.35, 1.0)[..., None] * (marks(layout, x, z, edge)[..., None])
+    picture = picture * (1 - wear) + np.array([222.0, 225, 226]) * wear
+    lit = light.ambient * 0.95 + light.direct * max(0.25, float(light.sun[1])) * 0.9
+    picture = picture * lit
+    haze = (1 - np.exp(-far / 190))[..., None]
+    return picture * (1 - haze) + light.haze * haze, seen
+
+
+def _tile(rng: np.random.Generator, cells: int = 64) -> np.ndarray:
+    return noise(rng, 512, 512, cells, 3).astype(np.float32)
+
+
+def _fold(place: np.ndarray) -> np.ndarray:
+    """Endless without a seam: there and back over the tile."""
+    return np.abs((place % 1020) - 510)
+
+
+def marks(layout: Layout, x: np.ndarray, z: np.ndarray, edge: np.ndarray) -> np.ndarray:
+    """1 where paint is on the road."""
+    dx, half = x - layout.road_x, layout.half
+    zn, zc, zf = layout.zebra, layout.cross, layout.far_zebra
+    on_main, on_cross = np.abs(dx) < half - 0.15, (z > zc[0] + 0.1) & (z < zc[1] - 0.1)
+    stripes = ((dx % 1.0) < 0.5) & on_main
+    paint = stripes & (((z > zn[0]) & (z < zn[1])) | ((z > zf[0]) & (z < zf[1])))
+    for low, high in layout.side_zebras:
+        paint |= ((z % 1.0) < 0.5) & on_cross & (x > low) & (x < high)
+    free = (z < zn[0] - 1.0) | (z > zf[1] + 1.0)
+    paint |= free & (np.abs(dx) < 0.07) & on_main
+    for lane in range(1, layout.lanes):
+        for sign in (-1, 1):
+            paint |= free & (np.abs(dx - sign * lane * LANE_M) < 0.06) & ((z % 6.0) < 3.0)
+    stop_near = (z > zn[0] - 0.9) & (z < zn[0] - 0.5) & (dx > 0.1) & on_main
+    stop_far = (z > zf[1] + 0.5) & (z < zf[1] + 0.9) & (dx < -0.1) & on_main
+    away = np.abs(dx) > half + 5.4
+    middle = (np.abs(z - (zc[0] + zc[1]) / 2) < 0.06) & away & ((x % 4.0) < 2.4)
+    return ((paint | stop_near | stop_far | middle) & (edge < -0.1)).astype(np.float32)
+
+
+def facade(rng: np.random.Generator, wide: float, tall: float, ppm: float, light: Light) -> np.ndarray:
+    """A house front, ``ppm`` pixels a metre."""
+    ppm = float(np.clip(ppm, 5, 60))
+    w, h = max(24, int(wide * ppm)), max(24, int(tall * ppm))
+    wall = np.clip(np.array(WALLS[rng.integers(len(WALLS))]) * rng.uniform(0.85, 1.15), 20, 235)
+    picture = wall + noise(rng, h, w, 6)[..., None] * 3.5
+    if rng.random() < 0.6:  # courses of bricks
+        rows = (np.arange(h) % max(2, int(ppm * 0.18))) == 0
+        picture[rows] *= 0.93
+    floor, shop = rng.uniform(2.9, 3.5), bool(rng.random() < 0.65)
+    bay, frame = rng.uniform(1.7, 3.0), wall * rng.choice([1.25, 0.6])
+    tall_pane, wide_pane = rng.uniform(1.3, 1.9), rng.uniform(0.9, 1.4)
+    lit_share = 0.35 if light.mode == "dusk" else 0.03
+
+    def rect(x0: float, y0: float, x1: float, y1: float, color: np.ndarray) -> None:  # metres, y up from the street
+        a, b = int(max(0, x0 * ppm)), int(max(0, h - y1 * ppm))
+        c, d = int(x1 * ppm), int(max(0, h - y0 * ppm))
+        picture[b:d, a:c] = np.clip(color, 0, 255)
+
+    ground_floor = 3.6 if shop else floor
+    level = ground_floor + 0.8
+    while level + tall_pane < tall - 0.5:
+        count = int((wide - 0.8) / bay)
+        gap = (wide - count * bay) / 2
+        for k in range(count):
+            x = gap + k * bay + (bay - wide_pane) / 2
+            rect(x - 0.1, level - 0.12, x + wide_pane + 0.1, level + tall_pane + 0.1, frame)
+            glass = np.array([88.0, 78, 68]) * rng.uniform(0.6, 1.5)
+            if rng.random() < lit_share:
+                glass = np.array([120.0, 190, 235])
+            rect(x, level, x + wide_pane, level + tall_pane, glass)
+            rect(x, level + tall_pane * 0.55, x + wide_pane, level + tall_pane, glass * 1.18)
+            rect(x + wide_pane / 2 - 0.04, level, x + wide_pane / 2 + 0.04, level + tall_pane, frame * 0.9)
+            if rng.random() < 0.25:
+                rect(x, level + tall_pane * 0.5, x + wide_pane, level + tall_pane, np.array([200.0, 205, 208]))
+        level += floor
+    rect(0, tall - 0.5, wide, tall, wall * 0.72)
+    rect(0, tall - 0.62, wide, tall - 0.5, wall * 0.5)
+    if shop:
+        _shops(rng, rect, wide, light)
+    else:
+        rect(0, 0, wide, 0.7, wall * 0.6)
+        door = rng.uniform(1, wide - 2)
+        rect(door, 0, door + 1.1, 2.3, np.array(SIGNS[rng.integers(len(SIGNS))]) * 0.6)
+    return np.clip(picture, 0, 255)
+
+
+def _shops(rng: np.random.Generator, rect, wide: float, light: Light) -> None:
+    x = 0.3
+    while x < wide - 2:
+        w = min(rng.uniform(3, 6), wide - 0.3 - x)
+        glass = np.array([150.0, 205, 235]) if light.mode == "dusk" else np.array([85.0, 80, 75])
+        rect(x, 0, x + w, 3.3, np.array([50.0, 50, 52]))
+        rect(x + 0.15, 0.5, x + w - 0.15, 2.6, glass * rng.uniform(0.7, 1.2))
+        for k in range(int(w / 0.5)):  # things in the window
+            tall = rng.uniform(0.3, 1.4)
+            a = x + 0.2 + k * 0.5
+            rect(a, 0.55, a + rng.uniform(0.15, 0.4), 0.55 + tall, rng.uniform(30, 210, 3))
+        rect(x + w * 0.45, 0, x + w * 0.45 + 1.0, 2.5, np.array([60.0, 60, 62]) * rng.uniform(0.6, 1.6))
+        rect(x, 2.7, x + w, 3.3, np.array(SIGNS[rng.integers(len(SIGNS))]) * 1.0)
+        for k in range(int(w / 0.45) - 2):  # letters, nearly
+            rect(x + 0.5 + k * 0.4, 2.85, x + 0.5 + k * 0.4 + rng.uniform(0.15, 0.3), 3.15, np.array([225.0, 228, 230]))
+        x += w + 0.3
+
+
+@dataclass
+class House:
+    corners: np.ndarray  # [4, 3] foot left, foot right, top right, top left as seen from the street
+    normal: np.ndarray
+
+    def depth(self, camera: Camera) -> float:
+        return camera.depth(self.corners.mean(0) * [1, 0, 1])
+
+
+def houses(layout: Layout, rng: np.random.Generator) -> list[House]:
+    found = []
+    for sign in (-1.0, 1.0):
+        line = layout.road_x + sign * (layout.half + layout.pavement)
+        found += _row(rng, line, sign, 2.0, layout.cross[0] - layout.pavement)
+        park = layout.park[0 if sign < 0 else 1]
+        start = layout.cross[1] + layout.pavement + (28.0 if park else 0.0)
+        found += _row(rng, line, sign, start, 150.0)
+        x = line
+        while abs(x - line) < 75:  # along the cross street, facing the camera
+            wide, tall = rng.uniform(8, 16), rng.uniform(8, 22)
+            a, b = sorted((x, x + sign * wide))
+            found.append(House(np.array([[a, 0, start], [b, 0, start], [b, tall, start], [a, tall, start]]), np.array([0, 0, -1.0])))
+            x += sign * wide
+    end = 150.0
+    for x in np.arange(-120, 120, 20.0):
+        tall = rng.uniform(10, 28)
+        found.append(House(np.array([[x, 0, end], [x + 20, 0, end], [x + 20, tall, end], [x, tall, end]]), np.array([0, 0, -1.0])))
+    return found
+
+
+def _row(rng: np.random.Generator, line: float, sign: float, z0: float, z1: float) -> list[House]:
+    found, z = [], z0
+    while z < z1 - 3:
+        wide, tall = min(rng.uniform(7, 14), z1 - z), rng.uniform(8, 22)
+        a, b = (z, z + wide) if sign < 0 else (z + wide, z)
+        corners = np.array([[line, 0, a], [line, 0, b], [line, tall, b], [line, tall, a]])
+        found.append(House(corners, np.array([-sign, 0, 0])))
+        z += wide
+    return found
+
+
+@dataclass
+class Backdrop:
+    picture: np.ndarray  # the empty street at frame size, float32 BGR
+    earth: np.ndarray  # share of ground in a pixel
+    shade: np.ndarray  # u8, where houses keep the sun off
+    corner: np.ndarray  # premultiplied BGRA: the houses before the crossing, which hide what drives behind them
+    corner_depth: float
+
+
+def paint_backdrop(camera: Camera, light: Light, layout: Layout, rng: np.random.Generator) -> Backdrop:
+    picture = sky(camera, light, rng)
+    earth, seen = ground(camera, light, layout, rng)
+    picture = np.where(seen[..., None], earth, picture).astype(np.float32)
+    mask = seen.astype(np.float32)
+    rows = houses(layout, rng)
+    near_end = layout.cross[0] - layout.pavement + 0.1
+    hidden = np.zeros(mask.shape, np.float32)
+    shade = np.zeros((camera.height, camera.width), np.uint8)
+    for house in sorted(rows, key=lambda h: -h.depth(camera)):
+        drawn = _paint_house(picture, mask, house, camera, light, rng)
+        if drawn is not None and house.corners[:, 2].max() < near_end:
+            part, inside = drawn
+            hidden[part][inside > 0] = 255
+        if light.shadow and float(house.normal @ light.sun) < 0:
+            shadow_on_ground(shade, camera, np.concatenate([house.corners[:2], to_ground(house.corners[2:], light)]))
+    size = (camera.width, camera.height)
+    picture, mask, hidden = (cv2.resize(a, size, interpolation=cv2.INTER_AREA) for a in (picture, mask, hidden))
+    corner = np.dstack([picture * (hidden[..., None] / 255), hidden])
+    return Backdrop(picture, mask, shade, corner, camera.depth(np.array([layout.road_x, 0, near_end])))
+
+
+def shadow_on_ground(shade: np.ndarray, camera: Camera, points: np.ndarray) -> None:
+    """Fill the hull of ground points that lie in front of the camera."""
+    ahead = np.array([p for p in points if camera.depth(p) > 0.5])
+    if len(ahead) < 3:
+        return
+    uv = np.clip(camera.project(ahead), -8000, 8000).astype(np.float32)
+    cv2.fillConvexPoly(shade, np.round(cv2.convexHull(uv)[:, 0] * 16).astype(np.int32), 255, cv2.LINE_AA, 4)
+
+
+def _paint_house(picture: np.ndarray, mask: np.ndarray, house: House, camera: Camera, light: Light, rng: np.random.Generator) -> tuple | None:
+    """Returns where it was drawn, or None where it is not seen."""
+    wide = float(np.linalg.norm(house.corners[1] - house.corners[0]))
+    near = min(camera.depth(c) for c in house.corners[:2])
+    middle = max(1.0, camera.depth(house.corners.mean(0)))
+    texture = facade(rng, wide, float(house.corners[2, 1]), camera.focal * OVER / max(near, 4.0), light)
+    if near < 0.5 or float((camera.eye - house.corners[0]) @ house.normal) <= 0:
+        return None
+    lit = light.ambient + light.direct * max(0.0, float(house.normal @ light.sun))
+    haze = 1 - np.exp(-middle / 170)
+    texture = (texture * lit * (1 - haze) + light.haze * haze).astype(np.float32)
+    h, w = texture.shape[:2]
+    uv = (camera.project(house.corners) * OVER).astype(np.float32)
+    low = np.clip(np.floor(uv.min(0)), 0, None).astype(int)
+    high = np.minimum(np.ceil(uv.max(0)).astype(int) + 1, [picture.shape[1], picture.shape[0]])
+    if (high - low).min() <= 0:
+        return None
+    source = np.array([[0, h], [w, h], [w, 0], [0, 0]], np.float32)
+    matrix = cv2.getPerspectiveTransform(source, uv - low.astype(np.float32))
+    size = tuple(int(n) for n in high - low)
+    warped = cv2.warpPerspective(texture, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    inside = np.zeros((size[1], size[0]), np.uint8)
+    cv2.fillConvexPoly(inside, np.round((uv - low) * 16).astype(np.int32), 1, cv2.LINE_8, 4)
+    part = (slice(low[1], high[1]), slice(low[0], high[0]))
+    cv2.copyTo(warped, inside, picture[part])
+    mask[part][inside > 0] = 0
+    return part, inside
+
+
+@dataclass
+class Tree:
+    place: np.ndarray
+    tall: float
+    seed: int
+
+    def base(self, _t: float) -> np.ndarray:
+        return self.place
+
+    def draw(self, camera: Camera, light: Light, _t: float) -> Layer:
+        rng = np.random.default_rng(self.seed)
+        reach = self.tall * 0.36
+        layer = Layer(camera, self.place + np.array([[-reach, 0, 0], [reach, self.tall * 1.05, 0], [0, 0, 0.2]]))
+        if layer.empty:
+            return layer
+        px = camera.focal / max(camera.depth(self.place), 0.5)
+        trunk = camera.project(self.place + np.array([[0, 0, 0], [0, self.tall * 0.55, 0]]))
+        bark = light.shade(np.array([50.0, 62, 75]), np.array([0, 0.2, 0]))
+        layer.limb(trunk[0], trunk[1], self.tall * 0.03 * px, self.tall * 0.018 * px, bark)
+        base = np.array([45.0, 95, 65]) * rng.uniform(0.75, 1.25)
+        count = int(np.clip(px * 3, 90, 420))
+        spread = rng.normal(0, 1, (count, 3))
+        spread /= np.linalg.norm(spread, axis=1, keepdims=True) * rng.uniform(1, 1.9, (count, 1))
+        side = 1.0 if light.sun @ camera.axes[0] > 0 else -1.0
+        for x, y, z in spread[np.argsort(spread[:, 1] * 0.4 - spread[:, 2])]:
+            at = camera.project((self.place + [x * reach * 0.85, self.tall * (0.66 + 0.3 * y), 0])[None])[0]
+            gain = 0.72 + 0.38 * y + 0.22 * x * side + rng.uniform(-0.18, 0.18)
+            leaf = np.clip(base * gain * (light.ambient + light.direct * 0.6) * 1.1, 0, 255)
+            size = rng.uniform(0.05, 0.14) * reach * px
+            layer.ellipse(at, (size * 1.3, size), leaf, rng.uniform(0, 3))
+        return layer
+
+    def shadows(self, light: Light, _t: float) -> list[np.ndarray]:
+        turn = np.linspace(0, 2 * np.pi, 10, endpoint=False)
+        r = self.tall * 0.27
+        crown = self.place + np.stack([r * np.cos(turn), self.tall * 0.66 + r * np.sin(turn), 0 * turn], 1)
+        flat = to_ground(crown, light)
+        foot = self.place + np.array([[-0.12, 0, 0], [0.12, 0, 0]])
+        top = to_ground(self.place[None] + [[0, self.tall * 0.5, 0]], light)
+        return [flat + [0, 0, 1] * (flat - flat.mean(0))[:, :1] * 0.4, np.concatenate([foot, top])]
+
+
+@dataclass
+class Post:
+    """A lamp, a traffic light, a sign or a bin: upright, thin, in people's way."""
+
+    place: np.ndarray
+    kind: str
+    green: bool = False
+
+    def base(self, _t: float) -> np.ndarray:
+        return self.place
+
+    def tall(self) -> float:
+        return {"lamp": 6.5, "signal": 3.3, "sign": 2.6, "bin": 1.0, "bollard": 0.9}[self.kind]
+
+    def draw(self, camera: Camera, light: Light, _t: float) -> Layer:
+        h = self.tall()
+        layer = Layer(camera, self.place + np.array([[-0.9, 0, 0], [0.9, h + 0.1, 0]]))
+        if layer.empty:
+            return layer
+        px = camera.focal / max(camera.depth(self.place), 0.5)
+        foot, top = camera.project(self.place + np.array([[0, 0, 0], [0, h, 0]]))
+        metal = light.shade(np.array([88.0, 90, 88]), np.array([0, 0.3, 0]))
+        r = {"lamp": 0.07, "signal": 0.06, "sign": 0.035, "bin": 0.24, "bollard": 0.07}[self.kind] * px
+        layer.limb(foot, top, r, r * 0.8, metal * 0.7)
+        layer.limb(foot + [r * 0.25, 0], top + [r * 0.25, 0], r * 0.5, r * 0.4, metal)
+        if self.kind == "lamp":
+            layer.limb(top, top + np.array([0.7, -0.02]) * px, 0.05 * px, 0.08 * px, metal * 0.6)
+        if self.kind == "sign":
+            layer.ellipse(top, (0.3 * px, 0.3 * px), np.array([40.0, 40, 190]))
+            layer.ellipse(top, (0.22 * px, 0.22 * px), np.array([225.0, 225, 225]))
+        if self.kind == "signal":
+            box = top + np.array([[-0.16, 0], [0.16, 0], [0.16, 0.95], [-0.16, 0.95]]) * px
+            layer.polygon(box, np.array([25.0, 28, 25]))
+            lamps = [np.array([60.0, 60, 250]), np.array([60.0, 190, 250]), np.array([160.0, 240, 60])]
+            for k, color in enumerate(lamps):
+                bright = 1.0 if k == (2 if self.green else 0) else 0.22
+                layer.ellipse(top + np.array([0, 0.18 + 0.3 * k]) * px, (0.1 * px, 0.1 * px), color * bright)
+        return layer
+
+    def shadows(self, light: Light, _t: float) -> list[np.ndarray]:
+        r = 0.22 if self.kind == "bin" else 0.06
+        foot = self.place + np.array([[-r, 0, 0], [r, 0, 0]])
+        return [np.concatenate([foot, to_ground(foot + [0, self.tall(), 0], light)[::-1]])]
+
+
+def furniture(layout: Layout, rng: np.random.Generator) -> list[Tree | Post]:
+    found: list[Tree | Post] = []
+    for sign in (-1.0, 1.0):
+        kerb = layout.road_x + sign * (layout.half + 0.6)
+        trees = bool(rng.random() < 0.6)
+        for z in np.arange(layout.far_zebra[1] + 5, 110, rng.uniform(8, 13)):
+            if trees and rng.random() < 0.8:
+                place = np.array([kerb + sign * 0.3, 0, z + rng.uniform(-1, 1)])
+                found.append(Tree(place, rng.uniform(4.5, 8), int(rng.integers(1 << 31))))
+            elif rng.random() < 0.6:
+                found.append(Post(np.array([kerb, 0, z]), "lamp"))
+        for z, green in ((layout.zebra[0] - 0.6, layout.phase == "main"), (layout.far_zebra[1] + 0.4, layout.phase == "main")):
+            found.append(Post(np.array([kerb, 0, z]), "signal", green))
+        back = layout.cross[1] + 0.7
+        for x in np.arange(7, 45, rng.uniform(7, 12)):
+            kind = str(rng.choice(["lamp", "sign", "bollard", "bin", "tree"]))
+            place = np.array([layout.road_x + sign * (layout.half + x), 0, back])
+            found.append(Tree(place, rng.uniform(4, 7), int(rng.integers(1 << 31))) if kind == "tree" else Post(place, kind))
+        if layout.park[0 if sign < 0 else 1]:
+            for _ in range(int(rng.integers(5, 12))):
+                x = layout.road_x + sign * (layout.half + layout.pavement + rng.uniform(2, 26))
+                place = np.array([x, 0, layout.cross[1] + layout.pavement + rng.uniform(2, 24)])
+                found.append(Tree(place, rng.uniform(4.5, 9), int(rng.integers(1 << 31))))
+    return found

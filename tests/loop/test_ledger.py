@@ -1,0 +1,180 @@
+"""The ledger against truth: exact on a fake clock; with threads, against what the stubs noted themselves."""
+
+import time
+
+import pytest
+
+from detector.loop.overlapped import frames_overlapped
+from detector.loop.parts import Progress
+from detector.loop.queues import Queue
+from detector.loop.sync import frames_in_turn
+from detector.session.recording import record
+from detector.session.store import span_columns
+from detector.timeline import STAGES, Timeline
+from tests.loop.stubs import FakeClock, Notes, stub_parts
+
+COSTS = {"read": 7, "preprocess": 3, "infer": 50, "head": 2, "nms": 1, "annotate": 4, "write": 11}  # ns
+TOLERANCE_NS = 3_000_000  # a thread that wants to run may wait this long for its core
+
+
+def run(loop, parts, timeline):
+    for _ in loop(parts, timeline, Progress()):
+        pass
+    return record(timeline)
+
+
+def test_plain_loop_on_a_fake_clock_is_exact():
+    clock = FakeClock()
+    parts = stub_parts(10, batch=2, requests=1, work=lambda name: clock.sleep(COSTS[name]))
+    recording = run(frames_in_turn, parts, Timeline(clock, clock, nvtx=False))
+    calls = {stage: 10 for stage in STAGES} | {"read": 11, "infer": 5}  # the last read finds the end, for nothing
+    for stage in STAGES:
+        busy = COSTS[stage] * (5 if stage == "infer" else 10)
+        assert (recording.stages[stage].calls, recording.stages[stage].busy_ns) == (calls[stage], busy), stage
+        assert recording.stages[stage].cpu_ns == busy
+    main = recording.threads["main"]
+    assert (main.other_ns, main.wait_input_ns, main.wait_output_ns) == (0, 0, 0)
+    assert main.wall_ns == main.busy_ns == sum(COSTS.values()) * 10 - COSTS["infer"] * 5
+    assert recording.infer_ns == 5 * COSTS["infer"]
+
+
+def test_time_between_stages_is_other_and_nowhere_else():
+    clock = FakeClock()
+    parts = stub_parts(10, requests=1, work=lambda name: clock.sleep(COSTS[name]))
+    timeline = Timeline(clock, clock, nvtx=False)
+    for _ in frames_in_turn(parts, timeline, Progress()):
+        clock.sleep(1000)  # the caller of the loop, between write and the next read
+    recording = record(timeline)
+    assert recording.threads["main"].other_ns == 10 * 1000
+    assert recording.threads["main"].busy_ns == 10 * sum(COSTS.values())
+    columns, seen, kept = span_columns([timeline])
+    other = columns["kind"] == list(columns["kind_names"]).index("other")
+    assert (columns["end_ns"] - columns["start_ns"])[other].tolist() == [1000] * 10
+    assert (seen, kept) == (71, 71)
+
+
+def test_nested_spans_count_once():
+    clock = FakeClock()
+    timeline = Timeline(clock, clock, nvtx=False)
+    with timeline.track("main") as track, track.span("read", 0):
+        clock.sleep(5)
+        with track.span("image", 0, "wait_output"):
+            clock.sleep(100)
+        clock.sleep(2)
+    recording = record(timeline)
+    assert recording.stages["read"].busy_ns == 7
+    assert recording.threads["main"].wait_output_ns == 100
+    assert recording.threads["main"].wall_ns == 107
+
+
+def test_a_stage_that_raises_is_closed_and_counted():
+    clock = FakeClock()
+    timeline = Timeline(clock, clock, nvtx=False)
+
+
+    def failing():
+        clock.sleep(5)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), timeline.track("main") as track, track.span("read", 0):
+        failing()
+    assert record(timeline).stages["read"].busy_ns == 5
+    assert timeline.track("main").innermost is None
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+def test_ledger_equals_what_the_stubs_noted(concurrency):
+    notes = Notes()
+    seconds = {"read": 1e-3, "infer": 3e-3, "write": 2e-3}
+    parts = stub_parts(
+        40, requests=concurrency + 3, concurrency=concurrency, work=lambda n: notes.work(n, seconds.get(n, 0))
+    )
+    timeline = Timeline(nvtx=False)
+    recording = run(frames_overlapped, parts, timeline)
+    for stage in STAGES:
+        noted = notes.total_ns(stage)
+        assert noted <= recording.stages[stage].busy_ns <= noted + 40 * 200_000 + TOLERANCE_NS, stage
+    assert notes.union_ns("infer") <= recording.infer_ns <= notes.union_ns("infer") + 40 * 200_000 + TOLERANCE_NS
+    for thread in recording.threads.values():
+        assert thread.busy_ns + thread.wait_input_ns + thread.wait_output_ns + thread.other_ns == thread.wall_ns
+
+
+PLANTED = [
+    # where the delay is planted, the lines that must grow by it, per thread
+    ("infer", "worker-0", "busy_ns"),
+    ("write", "writer", "busy_ns"),
+    ("read", "reader", "busy_ns"),
+    ("caller", "writer", "other_ns"),
+    ("queue", "worker-0", "other_ns"),
+]
+
+
+@pytest.mark.parametrize(("place", "thread", "line"), PLANTED)
+def test_a_planted_delay_lands_in_its_line_and_nowhere_else(place, thread, line, monkeypatch):
+    """30 frames x 4 ms in one place: that line takes it; other threads show it as waiting, none as work or other."""
+    notes, frames, delay = Notes(), 30, 4e-3
+    parts = stub_parts(frames, work=lambda name: notes.work(name, delay if name == place else 0))
+    if place == "queue":
+
+        def slow_get(queue, *arguments, real=Queue.get):
+            notes.work("queue", delay)
+            return real(queue, *arguments)
+
+        monkeypatch.setattr(Queue, "get", slow_get)
+    timeline = Timeline(nvtx=False)
+    for _ in frames_overlapped(parts, timeline, Progress()):
+        if place == "caller":
+            notes.work("caller", delay)
+    recording = record(timeline)
+    planted = notes.total_ns(place)
+    for name, sums in recording.threads.items():
+        for kind in ("busy_ns", "other_ns"):
+            value = getattr(sums, kind)
+            if (name, kind) == (thread, line):
+                assert planted <= value <= planted * 1.25 + TOLERANCE_NS, (name, kind)
+            else:
+                assert value < planted * 0.35, (name, kind, value, planted)
+        if name != thread:
+            waited = sums.wait_input_ns + sums.wait_output_ns
+            assert waited > planted * 0.6, (name, "must have waited")
+
+
+def test_waits_name_their_cause():
+    """Slow writer: the reader waits for buffers to come back, the worker for room. Slow reader: all wait for input."""
+    slow_writer = stub_parts(30, requests=3, work=lambda name: time.sleep(3e-3 if name == "write" else 0))
+    recording = run(frames_overlapped, slow_writer, Timeline(nvtx=False))
+    assert recording.threads["reader"].wait_output_ns > 20e6
+    assert set(recording.threads["reader"].waits) <= {"request", "image", "batch"}
+    assert recording.threads["writer"].wait_input_ns < 30e6
+    slow_reader = stub_parts(30, requests=3, work=lambda name: time.sleep(3e-3 if name == "read" else 0))
+    recording = run(frames_overlapped, slow_reader, Timeline(nvtx=False))
+    assert recording.threads["worker-0"].waits["batch"] > 60e6
+    assert recording.threads["writer"].waits["result"] > 60e6
+    assert recording.threads["reader"].wait_output_ns < 10e6
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+def test_a_slow_reader_leaves_inference_fps_at_the_engines_own(concurrency):
+    """The reader takes four times as long as the engine: frames / (time with an infer running) is the engine's own."""
+    notes, frames = Notes(), 30
+    seconds = {"read": 20e-3, "infer": 5e-3}
+    parts = stub_parts(
+        frames, requests=concurrency + 3, concurrency=concurrency, work=lambda n: notes.work(n, seconds.get(n, 0))
+    )
+    recording = run(frames_overlapped, parts, Timeline(nvtx=False))
+    inference_fps = frames / (recording.infer_ns / 1e9)
+    own_fps = frames / (notes.union_ns("infer") / 1e9)
+    assert inference_fps == pytest.approx(own_fps, rel=0.05)
+    assert inference_fps > 2.5 * (1 / seconds["read"]), "it fell towards the reader's rate"
+
+
+def test_rows_are_capped_and_sums_are_not():
+    clock = FakeClock()
+    timeline = Timeline(clock, clock, nvtx=False, max_rows=10)
+    with timeline.track("main") as track:
+        for i in range(100):
+            with track.span("read", i):
+                clock.sleep(1)
+    _, seen, kept = span_columns([timeline])
+    assert (seen, kept) == (100, 10)
+    assert record(timeline).stages["read"].busy_ns == 100

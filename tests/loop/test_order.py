@@ -1,0 +1,105 @@
+"""Order, completeness and errors of both loops, in every small combination."""
+
+import itertools
+import random
+import threading
+import time
+
+import pytest
+
+from detector.loop.overlapped import frames_overlapped
+from detector.loop.parts import Progress
+from detector.loop.sync import frames_in_turn
+from detector.timeline import OffTimeline, Timeline
+from tests.loop.stubs import stub_parts
+
+LOOPS = [frames_in_turn, frames_overlapped]
+COMBINATIONS = list(itertools.product([1, 2, 3], [1, 2, 3], [1, 2, 3, 5], [1, 2], [0, 1, 2, 7]))
+
+
+def consume(parts, loop, timeline=None, progress=None):
+    progress = progress or Progress()
+    pairs = [(frame.index, float(found.scores[0])) for frame, found in loop(parts, timeline or OffTimeline(), progress)]
+    return pairs, progress
+
+
+def expected(frames):
+    return [(i, float(i)) for i in range(frames)]
+
+
+@pytest.mark.parametrize(("batch", "concurrency", "requests", "queue", "frames"), COMBINATIONS)
+def test_every_small_combination(batch, concurrency, requests, queue, frames):
+    """Also with fewer requests than concurrency + queue + 1, and memory for hardly any picture."""
+    jitter = random.Random(batch * 1000 + concurrency * 100 + requests * 10 + frames)
+
+    def work(name):
+        if name in ("infer", "read", "write") and jitter.random() < 0.3:
+            time.sleep(jitter.random() * 1e-3)
+
+    parts = stub_parts(frames, batch, requests, concurrency, work, queue_batches=queue, image_bytes=1)
+    pairs, progress = consume(parts, frames_overlapped)
+    assert pairs == expected(frames)
+    assert parts.sinks[0].rows == [(i, i, float(i)) for i in range(frames)]
+    assert (progress.read, progress.written) == (frames, frames)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+@pytest.mark.parametrize("frames", [0, 1, 2, 7])
+def test_plain_loop(batch, frames):
+    parts = stub_parts(frames, batch, requests=1)
+    pairs, progress = consume(parts, frames_in_turn)
+    assert pairs == expected(frames)
+    assert parts.sinks[0].rows == [(i, i, float(i)) for i in range(frames)]
+    assert (progress.read, progress.written) == (frames, frames)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("stage", ["read", "preprocess", "infer", "head", "nms", "annotate", "write"])
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrency):
+    before = threading.active_count()
+    parts = stub_parts(50, concurrency=concurrency, fail={stage: 7})
+    with pytest.raises(RuntimeError, match=f"{stage} failed"):
+        consume(parts, loop, Timeline(nvtx=False))
+    assert threading.active_count() == before, "a thread is left behind"
+    written = [row[0] for row in parts.sinks[0].rows]
+    assert written == list(range(len(written)))
+    assert len(written) <= 7
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_stop_writes_what_was_read(loop):
+    progress = Progress()
+
+    def work(name):
+        if name == "write" and progress.written == 4:
+            progress.stop.set()
+
+    parts = stub_parts(1000, work=work)
+    pairs, _ = consume(parts, loop, progress=progress)
+    assert 5 <= len(pairs) < 100
+    assert len(pairs) == progress.read == progress.written
+    assert pairs == expected(len(pairs))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_leaving_early_joins_the_threads(loop):
+    before = threading.active_count()
+    pairs = loop(stub_parts(1000), OffTimeline(), Progress())
+    next(pairs)
+    pairs.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_pictures_come_from_a_pool(loop):
+    parts = stub_parts(500, batch=2, requests=4)
+    consume(parts, loop)
+    assert len(parts.source.buffers) <= 2 * (4 + 1)
+
+
+def test_memory_bound_holds_with_large_pictures():
+    """A budget of three pictures and a batch of one: never more than three alive, whatever the queues allow."""
+    parts = stub_parts(100, requests=8, concurrency=4, image_bytes=3 * 8 * 8 * 3)
+    consume(parts, frames_overlapped)
+    assert len(parts.source.buffers) <= 3

@@ -1,0 +1,55 @@
+"""Small sources, and foreign eyes (ffprobe, ffmpeg) for what the sinks write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detector.types import Detections, Frame, SourceInfo
+
+NAMES = ("person", 'a "quoted", name')
+
+
+def make_info(path: str = "in.mp4", **changes: Any) -> SourceInfo:
+    fields = dict(kind="video", width=64, height=48, fps=Fraction(25), time_base=Fraction(1, 12800)) | changes
+    return SourceInfo(path, **fields)
+
+
+def make_frame(index: int, pts: int | None = None, size: tuple[int, int] = (48, 64), **changes: Any) -> Frame:
+    """A grey picture whose brightness says its index: 16 levels, far enough apart to survive the encoder."""
+    pts = index * 512 if pts is None else pts
+    image = np.full((*size, 3), brightness(index), np.uint8)
+    return Frame(index, pts, pts / 12800, image, **changes)
+
+
+def brightness(index: int) -> int:
+    return 20 + index % 16 * 14
+
+
+def one_person(score: float = 0.91) -> Detections:
+    boxes = np.array([[1.234, 2, 30.5, 40.999]], np.float32)
+    return Detections(boxes, np.array([score], np.float32), np.array([0]), NAMES)
+
+
+def probe(path: Path) -> dict[str, Any]:
+    """ffprobe's word on the streams and the format."""
+    command = ["ffprobe", "-v", "error", "-show_streams", "-show_format", "-of", "json", str(path)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def probe_pts(path: Path) -> list[int]:
+    """Stamps of the frames that ffprobe decodes, in ticks of the stream."""
+    command = ["ffprobe", "-v", "error", "-select_streams", "v", "-show_entries", "frame=pts", "-of", "csv=p=0", path]
+    return [int(line.strip(",")) for line in subprocess.check_output(command, text=True).split()]
+
+
+def decode(path: Path, width: int, height: int) -> np.ndarray:
+    """All pictures as ffmpeg decodes them, u8 BGR [n, height, width, 3]."""
+    command = ["ffmpeg", "-v", "error", "-i", path, "-map", "0:v", "-fps_mode", "passthrough"]
+    raw = subprocess.check_output([*command, "-f", "rawvideo", "-pix_fmt", "bgr24", "-"])
+    return np.frombuffer(raw, np.uint8).reshape(-1, height, width, 3)

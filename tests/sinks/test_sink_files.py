@@ -1,0 +1,190 @@
+"""What every sink promises of its file: a whole one or none, one writer, one line for whoever must act."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probing import make_frame, make_info, one_person
+
+from detector import sinks
+from detector.errors import OutputError, UsageError
+
+FILES = ("video", "jsonl", "csv")
+
+
+def target(name: str, folder: Path) -> Path:
+    return folder / f"out{sinks.find(name).suffix}"
+
+
+def partial(name: str, folder: Path) -> Path:
+    return folder / f"out.partial{sinks.find(name).suffix}"
+
+
+def opened(name: str, path: Path, **info: Any) -> sinks.Sink:
+    sink = sinks.open(name, path)
+    sink.open(make_info(**info))
+    return sink
+
+
+def write(sink: sinks.Sink, n: int = 3) -> None:
+    for i in range(n):
+        sink.write(make_frame(i), one_person())
+
+
+def test_the_folder_is_the_list() -> None:
+    assert sinks.names() == ["csv", "jsonl", "pictures", "video"]
+    assert [sinks.find(name).suffix for name in sinks.names()] == [".csv", ".jsonl", "", ".mp4"]
+    assert all(sinks.find(name).name == name for name in sinks.names())
+
+
+def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'avi'; choose from csv, jsonl, pictures, video"):
+        sinks.open("avi", tmp_path / "x.avi")
+
+
+@pytest.mark.parametrize("name", sinks.names())
+def test_only_close_makes_the_final_name(name: str, tmp_path: Path) -> None:
+    sink = opened(name, target(name, tmp_path))
+    assert partial(name, tmp_path).exists()
+    write(sink)
+    assert not target(name, tmp_path).exists()
+    assert sink.close() == target(name, tmp_path)
+    assert target(name, tmp_path).exists()
+    assert sorted(tmp_path.iterdir()) == [target(name, tmp_path)]
+    assert sink.close() == target(name, tmp_path)  # a second close changes nothing
+    assert sink.abort() is None
+
+
+@pytest.mark.parametrize("name", sinks.names())
+def test_abort_keeps_what_is_whole_under_the_temporary_name(name: str, tmp_path: Path) -> None:
+    sink = opened(name, target(name, tmp_path))
+    write(sink)
+    assert sink.abort() == partial(name, tmp_path)
+    assert sorted(tmp_path.iterdir()) == [partial(name, tmp_path)]
+    assert sink.abort() is None
+
+
+@pytest.mark.parametrize("name", sinks.names())
+def test_abort_without_a_frame_leaves_nothing(name: str, tmp_path: Path) -> None:
+    sink = opened(name, target(name, tmp_path))
+    assert sink.abort() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", sinks.names())
+def test_abort_before_open_is_harmless(name: str, tmp_path: Path) -> None:
+    assert sinks.open(name, target(name, tmp_path)).abort() is None
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_an_existing_file_lasts_until_close(name: str, end: str, tmp_path: Path) -> None:
+    target(name, tmp_path).write_bytes(b"precious")
+    sink = opened(name, target(name, tmp_path))
+    write(sink)
+    assert target(name, tmp_path).read_bytes() == b"precious"
+    getattr(sink, end)()
+    assert (target(name, tmp_path).read_bytes() == b"precious") == (end == "abort")
+
+
+@pytest.mark.parametrize("name", sinks.names())
+def test_a_second_writer_is_refused(name: str, tmp_path: Path) -> None:
+    first, path = opened(name, target(name, tmp_path)), target(name, tmp_path)
+    write(first)
+    with pytest.raises(OutputError, match="another run is writing it"):
+        opened(name, path)
+    first.close()
+    third = opened(name, path)  # the lock went with the first
+    write(third)
+    third.close()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_two_links_to_one_target_share_the_lock_and_stay_links(name: str, tmp_path: Path) -> None:
+    link = tmp_path / f"link{sinks.find(name).suffix}"
+    link.symlink_to(target(name, tmp_path))
+    sink = opened(name, link)
+    with pytest.raises(OutputError, match="another run"):
+        opened(name, target(name, tmp_path))
+    write(sink)
+    assert sink.close() == link
+    assert link.is_symlink()
+    assert target(name, tmp_path).is_file()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_a_killed_run_left_is_written_over(name: str, tmp_path: Path) -> None:
+    partial(name, tmp_path).write_bytes(b"x" * 100_000)
+    sink = opened(name, target(name, tmp_path))
+    write(sink)
+    assert b"xxx" not in sink.close().read_bytes()
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("which", [target, partial], ids=["target", "temporary name"])
+def test_the_source_is_never_written(name: str, which: Any, tmp_path: Path) -> None:
+    which(name, tmp_path).write_bytes(b"source")
+    (tmp_path / "hard link").hardlink_to(which(name, tmp_path))
+    for source in (which(name, tmp_path), tmp_path / "hard link"):
+        sink = sinks.open(name, target(name, tmp_path))
+        with pytest.raises(OutputError, match="overwrite the source"):
+            sink.open(make_info(str(source)))
+        assert sink.abort() is None
+        assert source.read_bytes() == b"source"
+
+
+@pytest.mark.parametrize("name", sinks.names())
+def test_a_missing_folder_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"folder \S*/nowhere does not exist; create it") as caught:
+        opened(name, target(name, tmp_path / "nowhere"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_folder_under_the_target_name_is_refused(name: str, tmp_path: Path) -> None:
+    target(name, tmp_path).mkdir()
+    with pytest.raises(OutputError, match="not a regular file"):
+        opened(name, target(name, tmp_path))
+    assert list(tmp_path.iterdir()) == [target(name, tmp_path)]
+
+
+@pytest.mark.parametrize("name", sinks.names())
+def test_no_permission(name: str, tmp_path: Path) -> None:
+    """Root may write anywhere but into /proc, so that is asked too."""
+    with pytest.raises(OutputError, match="cannot write"):
+        opened(name, target(name, Path("/proc")))
+    if os.geteuid() != 0:
+        tmp_path.chmod(0o500)
+        with pytest.raises(OutputError, match="no permission"):
+            opened(name, target(name, tmp_path))
+
+
+@pytest.mark.parametrize("name", sinks.names())
+def test_names_that_are_hard_to_write(name: str, tmp_path: Path) -> None:
+    for stem in ("视频 out", "a:b%03d", "-", "file:x", os.fsdecode(b"caf\xe9"), "#[x]?"):
+        sink = opened(name, tmp_path / f"{stem}{sinks.find(name).suffix}")
+        write(sink)
+        assert sink.close().exists()
+
+
+@pytest.mark.parametrize("name", sinks.names())
+def test_a_full_disk(name: str, small_disk: Any) -> None:
+    folder = small_disk(64)
+    sink = opened(name, target(name, folder))
+    noise = make_frame(0, size=(240, 320))
+    with pytest.raises(OutputError, match=r"^disk full: \S*/out\S* needs more space in ") as caught:
+        for i in range(3000):
+            noise.index, noise.pts = i, i * 512
+            noise.image[:] = noise.image[::-1] + (
+                i * 7 + noise.image.reshape(-1)[: 240 * 320 * 3].cumsum() % 251
+            ).astype("uint8").reshape(240, 320, 3)
+            sink.write(noise, one_person())
+        sink.close()
+    assert "\n" not in str(caught.value)
+    kept = sink.abort()
+    assert not target(name, folder).exists()
+    if kept is None:
+        assert list(folder.iterdir()) == []

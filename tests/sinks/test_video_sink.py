@@ -1,0 +1,250 @@
+"""The annotated video, as ffprobe, ffmpeg and PyAV see it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import cv2
+import numpy as np
+import pytest
+from probing import brightness, decode, make_frame, make_info, probe, probe_pts
+
+from detector import sinks
+from detector.errors import OutputError, UsageError
+from detector.types import Detections, Frame
+
+NONE = Detections.empty()
+
+
+def write_video(path: Path, frames: list[Frame], *, options: dict[str, Any] | None = None, **info: Any) -> sinks.Sink:
+    sink = sinks.open("video", path, **(options or {}))
+    sink.open(make_info(**info))
+    for frame in frames:
+        sink.write(frame, NONE)
+    sink.close()
+    return sink
+
+
+def at(pts: list[int], step: int = 1) -> list[Frame]:
+    return [make_frame(i * step, p) for i, p in enumerate(pts)]
+
+
+def read_stamps(path: Path) -> list[Fraction]:
+    """Seconds of each frame, as PyAV decodes them."""
+    with av.open(str(path)) as container:
+        return [frame.pts * frame.time_base for frame in container.decode(video=0)]
+
+
+def test_what_ffprobe_says(tmp_path: Path) -> None:
+    write_video(tmp_path / "x.mp4", [make_frame(i) for i in range(10)], sample_aspect_ratio=Fraction(16, 11))
+    (stream,) = probe(tmp_path / "x.mp4")["streams"]
+    wanted = {
+        "codec_name": "h264",
+        "pix_fmt": "yuv420p",
+        "nb_frames": "10",
+        "start_pts": 0,
+        "time_base": "1/12800",
+        "duration": "0.400000",  # the last frame lasts as long as the others
+        "sample_aspect_ratio": "16:11",
+        "color_space": "smpte170m",
+        "color_range": "tv",
+        "chroma_location": "topleft",
+        "r_frame_rate": "25/1",
+    }
+    assert {key: stream.get(key) for key in wanted} == wanted
+
+
+def test_the_index_comes_before_the_pictures(tmp_path: Path) -> None:
+    write_video(tmp_path / "x.mp4", [make_frame(i) for i in range(10)])
+    data = (tmp_path / "x.mp4").read_bytes()
+    assert 0 < data.index(b"moov") < data.index(b"mdat")
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".m4v", ".mov", ".mkv", ".MP4"])
+def test_every_frame_arrives_in_order(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    write_video(path, [make_frame(i) for i in range(40)])
+    pictures = decode(path, 64, 48)
+    assert [round(float(p.mean())) for p in pictures] == pytest.approx([brightness(i) for i in range(40)], abs=3)
+    assert read_stamps(path) == [Fraction(i, 25) for i in range(40)]  # 40 ms: exact in Matroska's milliseconds too
+
+
+def test_the_callers_buffer_is_used_again_at_once(tmp_path: Path) -> None:
+    sink = sinks.open("video", tmp_path / "x.mp4")
+    sink.open(make_info())
+    frame = make_frame(0)
+    for i in range(30):  # more than x264 looks ahead
+        frame.image[:], frame.index, frame.pts = brightness(i), i, i * 512
+        sink.write(frame, NONE)
+        frame.image[:] = 255
+    sink.close()
+    means = [float(p.mean()) for p in decode(tmp_path / "x.mp4", 64, 48)]
+    assert means == pytest.approx([brightness(i) for i in range(30)], abs=3)
+
+
+def test_other_suffixes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"x\.avi; end its name in \.mp4, \.m4v, \.mov, \.mkv"):
+        sinks.open("video", tmp_path / "x.avi")
+
+
+TIME_BASES = [
+    # time base, ticks per frame, fps
+    (Fraction(1, 12800), 512, Fraction(25)),  # what ffmpeg writes into MP4 for 25 fps
+    (Fraction(1, 90000), 3003, Fraction(30000, 1001)),  # MPEG-TS, NTSC
+    (Fraction(1001, 24000), 1, Fraction(24000, 1001)),  # a tick is a frame, numerator not 1
+    (Fraction(1, 24), 1, Fraction(24)),  # AVI
+    (Fraction(1, 1000), 41, Fraction(24000, 1001)),  # Matroska: milliseconds
+    (Fraction(1, 11988), 500, Fraction(2997, 125)),
+    (Fraction(1, 1_000_000), 33_367, Fraction(30)),  # microseconds
+    (Fraction(1, 30), 1, Fraction(0)),  # no frame rate known
+]
+
+
+@pytest.mark.parametrize(("base", "ticks", "fps"), TIME_BASES, ids=lambda value: str(value))
+@pytest.mark.parametrize("start", [0, 133_500, -7])
+def test_stamps_survive_exactly(base: Fraction, ticks: int, fps: Fraction, start: int, tmp_path: Path) -> None:
+    """Uneven steps (1, 2, 1, 3 frames apart), moved to 0; the track's own tick may be finer than the source's."""
+    steps = np.cumsum([0, *([1, 2, 1, 3] * 6)]).tolist()
+    sink = write_video(tmp_path / "x.mp4", at([start + ticks * s for s in steps]), time_base=base, fps=fps)
+    wanted = [s * ticks * base for s in steps]
+    assert read_stamps(tmp_path / "x.mp4") == wanted
+    stream_base = Fraction(probe(tmp_path / "x.mp4")["streams"][0]["time_base"])
+    assert [pts * stream_base for pts in probe_pts(tmp_path / "x.mp4")] == wanted
+    assert sink.notes == []
+
+
+STAMPS = [
+    # why, source pts, written pts, how many were replaced
+    ("equal", [0, 512, 512, 1536], [0, 512, 1024, 1536], 1),
+    ("a step back, then its own stamps again", [0, 512, 200, 1536], [0, 512, 1024, 1536], 1),
+    ("9 s of pause are kept", [0, 512, 512 + 9 * 12800], [0, 512, 512 + 9 * 12800], 0),
+    ("a jump of 11 s, the clock goes on from there", [0, 512, 141_312, 142_000], [0, 512, 1024, 1712], 1),
+    ("the clock is set back by an hour", [46_080_000, 46_080_512, 0, 512], [0, 512, 1024, 1536], 1),
+    ("there and back again", [0, 512, 1_280_000, 1536, 2048], [0, 512, 1024, 1536, 2048], 2),
+    ("stands still", [7, 7, 7, 7], [0, 512, 1024, 1536], 3),
+]
+
+
+@pytest.mark.parametrize(("why", "source", "written", "replaced"), STAMPS, ids=[row[0] for row in STAMPS])
+def test_stamps_that_no_container_takes(
+    why: str, source: list[int], written: list[int], replaced: int, tmp_path: Path
+) -> None:
+    sink = write_video(tmp_path / "x.mp4", at(source))
+    assert probe_pts(tmp_path / "x.mp4") == written
+    assert [note.split()[0] for note in sink.notes] == ([str(replaced)] if replaced else [])
+
+
+def test_a_wide_stride_is_no_jump(tmp_path: Path) -> None:
+    sink = write_video(tmp_path / "x.mp4", at([i * 300 * 512 for i in range(4)], step=300))  # 12 s apart
+    assert probe_pts(tmp_path / "x.mp4") == [i * 300 * 512 for i in range(4)]
+    assert sink.notes == []
+    assert probe(tmp_path / "x.mp4")["streams"][0]["duration"] == "48.000000"  # the last one lasts 12 s too
+
+
+@pytest.mark.parametrize("size", [(241, 427), (48, 63), (47, 64), (16, 16), (1, 1), (2, 900)], ids=str)
+def test_odd_sizes_are_padded_by_their_edge(size: tuple[int, int], tmp_path: Path) -> None:
+    height, width = size
+    even = height + height % 2, width + width % 2
+    frames = [make_frame(i, size=size) for i in range(5)]
+    write_video(tmp_path / "x.mp4", frames)
+    pictures = decode(tmp_path / "x.mp4", even[1], even[0])
+    assert len(pictures) == 5
+    for i, picture in enumerate(pictures):  # the pad is as bright as the picture
+        assert np.abs(picture.astype(int) - brightness(i)).max() <= 6
+
+
+@pytest.mark.parametrize("size", [(64, 96), (720, 1280)], ids=["small", "720 lines"])
+def test_colours_come_back(size: tuple[int, int], tmp_path: Path) -> None:
+    """The matrix that converts must be the one that the tag names: with the wrong one, pure green is off by 30."""
+    height, width = size
+    colours = np.array(
+        [[0, 0, 255], [0, 255, 0], [255, 0, 0], [0, 255, 255], [255, 255, 0], [255, 0, 255], [0, 0, 0], [255] * 3],
+        np.uint8,
+    )
+    image = np.repeat(np.repeat(colours.reshape(2, 4, 3), height // 2, 0), width // 4, 1)
+    frames = [Frame(i, i * 512, 0.0, image) for i in range(3)]
+    write_video(tmp_path / "x.mp4", frames, options={"crf": 1})
+    for picture in (decode(tmp_path / "x.mp4", width, height)[1], decode_with_cv2(tmp_path / "x.mp4")):
+        for row in range(2):
+            for column in range(4):  # the middle of each field: chroma is shared across its edges
+                y, x = height // 4 + row * height // 2, width // 8 + column * width // 4
+                assert np.abs(picture[y, x].astype(int) - colours[row * 4 + column]).max() <= 5
+
+
+def decode_with_cv2(path: Path) -> np.ndarray:
+    capture = cv2.VideoCapture(str(path))
+    done, picture = capture.read()
+    capture.release()
+    assert done
+    return picture
+
+
+def test_a_picture_of_another_size_is_fitted_whole(tmp_path: Path) -> None:
+    frames = [make_frame(0), make_frame(1, size=(96, 64)), make_frame(2)]
+    write_video(tmp_path / "x.mp4", frames)
+    pictures = decode(tmp_path / "x.mp4", 64, 48)
+    assert len(pictures) == 3
+    assert pictures[1][:, :12].max() <= 8  # black at the sides: 64x96 became 32x48
+    assert abs(float(pictures[1][:, 20:44].mean()) - brightness(1)) < 4
+
+
+def test_abort_leaves_a_playable_file(tmp_path: Path) -> None:
+    sink = sinks.open("video", tmp_path / "x.mp4")
+    sink.open(make_info())
+    for i in range(12):
+        sink.write(make_frame(i), NONE)
+    assert sink.abort() == tmp_path / "x.partial.mp4"
+    assert len(decode(tmp_path / "x.partial.mp4", 64, 48)) == 12
+
+
+def test_no_frame_no_video(tmp_path: Path) -> None:
+    sink = sinks.open("video", tmp_path / "x.mp4")
+    sink.open(make_info())
+    with pytest.raises(OutputError, match="no frame came"):
+        sink.close()
+    assert sink.abort() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_frames_that_do_not_arrive_are_noticed(tmp_path: Path) -> None:
+    sink = sinks.open("video", tmp_path / "x.mp4")
+    sink.open(make_info())
+    for i in range(5):
+        sink.write(make_frame(i), NONE)
+    sink._sent += 1  # as if the muxer had swallowed one
+    with pytest.raises(OutputError, match="6 frames were sent, 5 arrived"):
+        sink.close()
+    assert not (tmp_path / "x.mp4").exists()
+    assert sink.abort() == tmp_path / "x.partial.mp4"
+
+
+def test_too_large_for_h264(tmp_path: Path) -> None:
+    sink = sinks.open("video", tmp_path / "x.mp4")
+    sink.open(make_info())
+    with pytest.raises(OutputError, match="16384 pixels a side"):
+        sink.write(make_frame(0, size=(2, 16386)), NONE)
+    assert sink.abort() is None
+
+
+def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_video(tmp_path / "x.mp4", at([0, 512, 512, 10]))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_conversion_equals_the_plain_one(tmp_path: Path) -> None:
+    """The fast path (cv2, its chroma at the top left pixel) against BT.601 written out."""
+    rng = np.random.default_rng(7)
+    image = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    sink = sinks.open("video", tmp_path / "x.mp4")
+    sink.open(make_info())
+    sink.write(Frame(0, 0, 0.0, image), NONE)
+    b, g, r = (image[..., c].astype(float) / 255 for c in range(3))
+    luma = 0.299 * r + 0.587 * g + 0.114 * b
+    y, u, v = 16 + 219 * luma, 128 + 112 * (b - luma) / 0.886, 128 + 112 * (r - luma) / 0.701
+    assert np.abs(sink._yuv[:48] - y).max() <= 1
+    assert np.abs(sink._yuv[48:60].reshape(24, 32) - u[::2, ::2]).max() <= 1
+    assert np.abs(sink._yuv[60:].reshape(24, 32) - v[::2, ::2]).max() <= 1
+    sink.abort()

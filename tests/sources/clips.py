@@ -1,0 +1,60 @@
+"""Small videos and pictures, written by PyAV and numpy, so that the tests need no file from elsewhere."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+
+WIDTH, HEIGHT = 96, 64
+
+
+def picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> np.ndarray:
+    """u8 RGB [h, w, 3]: a bright square that moves by four pixels a frame, over noise that costs bytes."""
+    image = np.random.default_rng(number).integers(0, 90, (height, width, 3), dtype=np.uint8)
+    image[8:24, 4 * number % width :][:, :16] = 220
+    return image
+
+
+def write_video(path: Path, ticks: list[int] | int = 24, codec: str = "libx264", **options: str) -> Path:
+    """One frame per entry of ``ticks`` (1/1000 s), or that many at 25/s. ``options`` go to the encoder."""
+    times = [40 * n for n in range(ticks)] if isinstance(ticks, int) else ticks
+    container_options = {"movflags": "+faststart"} if path.suffix == ".mp4" else {}
+    with av.open(str(path), "w", options=container_options) as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
+        stream.options = {"threads": "1", **options}
+        for number, time in enumerate(times):
+            frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")
+            frame.pts, frame.time_base = time, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def cut(path: Path, share: float) -> Path:
+    """A copy beside ``path`` that holds the first ``share`` of its bytes."""
+    data = path.read_bytes()
+    short = path.with_name(f"cut-{path.name}")
+    short.write_bytes(data[: int(len(data) * share)])
+    return short
+
+
+def write_sound(path: Path) -> Path:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=16000, layout="mono")
+        for number in range(4):
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+            frame.sample_rate, frame.pts = 16000, number * 1024
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def pts_of(path: Path) -> list[int]:
+    """The pts that a plain PyAV loop sees."""
+    with av.open(str(path)) as container:
+        return [frame.pts for frame in container.decode(video=0)]

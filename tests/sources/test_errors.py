@@ -1,0 +1,124 @@
+"""What cannot be read gets one line: what was asked, what was found, what to do."""
+
+import builtins
+import os
+import subprocess
+import sys
+
+import pytest
+
+from detector import sources
+from detector.errors import EXIT_SOURCE, SourceError
+
+from .clips import cut, write_sound, write_video
+
+
+def refused(spec, **options):
+    with pytest.raises(SourceError) as caught:
+        sources.open(str(spec), **options)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 400
+    assert text.startswith(f"{spec}: ")
+    assert caught.value.exit_code == EXIT_SOURCE
+    return text
+
+
+@pytest.mark.parametrize(
+    "spec", ["0", "2", "/dev/video0", "rtsp://camera/stream", "http://host/a.mp4", "HTTPS://host/a.mp4"]
+)
+def test_live_sources_are_not_there_yet(spec):
+    assert "not supported yet; save it to a file first" in refused(spec)
+
+
+def test_a_file_named_like_a_camera_is_a_file(tmp_path, monkeypatch):
+    write_video(tmp_path / "a.mp4").rename(tmp_path / "0")
+    monkeypatch.chdir(tmp_path)
+    assert len(list(sources.open("0"))) == 24
+
+
+def test_a_name_that_looks_like_a_protocol(tmp_path, monkeypatch):
+    write_video(tmp_path / "a.mp4").rename(tmp_path / "tcp:1 [x].mp4")
+    monkeypatch.chdir(tmp_path)
+    for decoder in ("auto", "av"):
+        assert len(list(sources.open("tcp:1 [x].mp4", decoder=decoder))) == 24
+
+
+def test_missing_file_names_the_nearest(tmp_path):
+    (tmp_path / "holiday.mp4").touch()
+    assert f"did you mean {tmp_path}/holiday.mp4?" in refused(tmp_path / "holyday.mp4")
+    assert "no such file" in refused(tmp_path / "zzz.mkv")
+    assert "the folder" in refused(tmp_path / "no" / "x.mp4")
+    with pytest.raises(SourceError, match="an empty name"):
+        sources.open("")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.mp4", b"", "empty"),
+        ("a.mp4", b"dear diary\n" * 9, "text, not video"),
+        ("a.mp4", bytes(range(256)) * 9, "ffprobe"),
+        ("a.jpg", b"", "picture"),
+        ("a.png", b"\x89PNG\r\n\x1a\n" + bytes(64), "picture"),
+    ],
+)
+@pytest.mark.parametrize("decoder", ["auto", "opencv", "av"])
+def test_not_a_video(tmp_path, name, data, words, decoder, capfd):
+    (tmp_path / name).write_bytes(data)
+    assert words in refused(tmp_path / name, decoder=decoder)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_unfinished_recording(tmp_path):
+    path = write_video(tmp_path / "a.mov")  # its moov atom stands at the end
+    assert "no moov atom" in refused(cut(path, 0.7))
+
+
+def test_sound_only(tmp_path):
+    assert "no video stream in it (found: audio)" in refused(write_sound(tmp_path / "a.m4a"))
+
+
+def test_no_frame_decodes(tmp_path):
+    path = write_video(tmp_path / "a.mkv", 12, "mpeg4")
+    data = bytearray(path.read_bytes())
+    start = data.find(b"\x1f\x43\xb6\x75")  # the first cluster
+    for at in range(start + 40, len(data)):
+        data[at] = 0
+    path.write_bytes(data)
+    assert "frame" in refused(path)
+
+
+def test_folders_and_globs_without_pictures(tmp_path):
+    assert "nothing at all" in refused(tmp_path)
+    write_video(tmp_path / "a.mp4")
+    assert "1 other files" in refused(tmp_path)
+    assert "1 other files" in refused(tmp_path / "*.mp4")
+    assert "nothing at all" in refused(tmp_path / "*.jpg")
+
+
+def test_unreadable_and_irregular(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe")
+    assert "pipe" in refused(tmp_path / "pipe")
+    path = write_video(tmp_path / "a.mp4")
+
+    def denied(name, *_):
+        raise PermissionError(13, "Permission denied", name)
+
+    monkeypatch.setattr(builtins, "open", denied)  # root may read everything, so chmod shows nothing
+    assert "Permission denied" in refused(path)
+
+
+def test_nothing_reaches_the_terminal(tmp_path):
+    """cv2 and FFmpeg complain on stderr from C; only a process of its own shows that they do not."""
+    path = cut(write_video(tmp_path / "a.mp4", 50), 0.6)
+    code = "import sys; from detector import sources; s = sources.open(sys.argv[1]); print(len(list(s)), s.damaged)"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENCV")}
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, env=clean, check=True)
+    assert done.stderr == ""
+    assert done.stdout.endswith(" True\n")
+
+
+def test_import_is_light():
+    code = "import sys, detector.sources; print({'cv2', 'av'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

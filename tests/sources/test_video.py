@@ -1,0 +1,212 @@
+"""Videos made here: what comes out, in what order, in which buffer."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from detector import sources
+from detector.errors import SourceError, UsageError
+
+from .clips import HEIGHT, WIDTH, cut, pts_of, write_video
+
+DECODERS = ["auto", "opencv", "av"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("clips")
+
+
+@pytest.fixture(scope="module")
+def plain(folder):
+    return write_video(folder / "plain.mp4")
+
+
+def read_all(path, **options):
+    with sources.open(str(path), **options) as source:
+        return list(source), source
+
+
+def test_names_are_the_files_of_the_folder():
+    assert sources.names() == ["auto", "av", "images", "opencv"]
+    assert sources.decoders() == ["auto", "av", "opencv"]
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_plain_video(plain, decoder):
+    frames, source = read_all(plain, decoder=decoder)
+    assert [frame.index for frame in frames] == list(range(24))
+    assert [frame.pts for frame in frames] == pts_of(plain)
+    assert [frame.time_s for frame in frames] == [frame.pts * float(source.info.time_base) for frame in frames]
+    assert {(frame.image.shape, frame.image.dtype) for frame in frames} == {((HEIGHT, WIDTH, 3), np.dtype(np.uint8))}
+    assert (source.damaged, source.notes, source.counts.bad) == (False, [], 0)
+    assert source.decoder == ("opencv" if decoder == "auto" else decoder)
+    assert source.read() is None
+
+
+def test_pictures_are_the_ones_written(plain):
+    frames, _ = read_all(plain)
+    for frame in frames[:20]:
+        bright = frame.image[8:24].mean(axis=(0, 2)) > 150
+        assert abs(int(bright.argmax()) - 4 * frame.index) <= 1  # the square is where it was drawn
+
+
+def test_info(plain):
+    _, source = read_all(plain)
+    info = source.info
+    assert (info.kind, info.width, info.height, info.codec) == ("video", WIDTH, HEIGHT, "h264")
+    assert (info.fps, info.frames_declared, info.rotation, info.has_audio) == (Fraction(25), 24, 0, False)
+    assert info.duration_s == pytest.approx(0.96, abs=0.05)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_variable_frame_rate(folder, decoder, suffix):
+    times = [0, 40, 80, 280, 480, 496, 512, 1500]
+    path = write_video(folder / f"vfr{suffix}", times)
+    frames, source = read_all(path, decoder=decoder)
+    assert [frame.pts for frame in frames] == pts_of(path)
+    assert [round(1000 * frame.time_s) - round(1000 * frames[0].time_s) for frame in frames] == times
+    assert not source.damaged
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "options"),
+    [
+        ("b.avi", "libx264", {"bf": "2"}),  # AVI has no pts; the last ones are nobody's
+        ("b.ts", "libx264", {"bf": "2"}),
+        ("raw.h264", "libx264", {"bf": "2"}),  # no timestamp at all
+        ("m.avi", "mjpeg", {"strict": "unofficial"}),
+    ],
+)
+def test_decoders_agree(folder, name, codec, options):
+    path = write_video(folder / name, 24, codec, **options)
+    with_cv2, source = read_all(path)
+    with_av, _ = read_all(path, decoder="av")
+    assert [(f.index, f.pts) for f in with_cv2] == [(f.index, f.pts) for f in with_av]
+    assert [f.pts for f in with_av] == sorted({f.pts for f in with_av})
+    assert all(np.array_equal(a.image, b.image) for a, b in zip(with_cv2, with_av, strict=True))
+    assert (len(with_cv2), source.decoder, source.notes) == (24, "opencv", [])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(
+    ("stride", "limit", "indices"),
+    [
+        (1, 5, [0, 1, 2, 3, 4]),
+        (7, None, [0, 7, 14, 21]),
+        (7, 2, [0, 7]),
+        (24, None, [0]),
+        (1, 100, list(range(24))),
+    ],
+)
+def test_stride_and_limit(plain, decoder, stride, limit, indices):
+    frames, source = read_all(plain, decoder=decoder, stride=stride, frames=limit)
+    pts = pts_of(plain)
+    assert [frame.index for frame in frames] == indices
+    assert [frame.pts for frame in frames] == [pts[index] for index in indices]
+    last = indices[-1] if limit == len(indices) else 23
+    assert source.counts.skipped == last + 1 - len(indices)
+    assert not source.damaged
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_frames_lie_in_the_buffer_where_it_fits(plain, decoder):
+    buffer = np.empty((HEIGHT, WIDTH, 3), np.uint8)
+    wrong = np.empty((HEIGHT + 2, WIDTH, 3), np.uint8)
+    expected, _ = read_all(plain, decoder=decoder)
+    with sources.open(str(plain), decoder=decoder) as source:
+        for reference in expected[:4]:
+            assert source.read(buffer).image is buffer
+            assert np.array_equal(buffer, reference.image)
+        frame = source.read(wrong)
+        assert frame.image.shape == (HEIGHT, WIDTH, 3)
+        assert not np.shares_memory(frame.image, wrong)
+        assert not np.shares_memory(frame.image, source.read().image)
+
+
+def test_skipped_frames_are_not_converted(plain, monkeypatch):
+    with sources.open(str(plain), decoder="opencv", stride=6) as source:
+        converted = []
+        retrieve = source.retrieve
+        monkeypatch.setattr(source, "retrieve", lambda index, into: converted.append(index) or retrieve(index, into))
+        assert len(list(source)) == 4
+    assert converted == [0, 6, 12, 18]
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_close_twice_and_read_after(plain, decoder):
+    source = sources.open(str(plain), decoder=decoder)
+    source.read()
+    source.close()
+    source.close()
+    assert source.read() is None
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi"])
+def test_cut_off_is_said(folder, decoder, suffix):
+    path = cut(write_video(folder / f"whole{suffix}", 50, g="10"), 0.6)
+    frames, source = read_all(path, decoder=decoder)
+    assert 20 < len(frames) < 40
+    assert source.ended_early
+    assert source.damaged
+    assert any("cut off" in note for note in source.notes)
+
+
+def test_limit_before_the_cut_is_no_damage(folder):
+    path = cut(write_video(folder / "limit.mp4", 50), 0.6)
+    frames, source = read_all(path, frames=5)
+    assert (len(frames), source.damaged) == (5, False)
+
+
+def test_interlaced_is_left_to_av(folder):
+    # OpenCV 5.0 hands out black frames for it, without a word.
+    path = write_video(folder / "interlaced.mp4", flags="+ilme+ildct", **{"x264-params": "tff=1"})
+    frames, source = read_all(path)
+    assert (len(frames), source.decoder, source.damaged) == (24, "av", False)
+    assert min(frame.image.mean() for frame in frames) > 30
+    with pytest.raises(SourceError, match="interlaced"):
+        sources.open(str(path), decoder="opencv")
+
+
+def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
+    from detector.sources import _container
+
+    expected, _ = read_all(plain)
+    monkeypatch.setattr(_container, "tail", lambda *_: _container.Tail(packets=3))
+    frames, source = read_all(plain)
+    assert [(f.index, f.pts) for f in frames] == [(f.index, f.pts) for f in expected]
+    assert (source.decoder, source.damaged) == ("opencv", False)
+    assert "no further frame" in source.notes[0]
+
+
+def test_take_over_with_stride_gives_every_frame_once(plain, monkeypatch):
+    from detector.sources.opencv import OpenCVSource
+
+    reference, _ = read_all(plain, decoder="av", stride=3)
+    real = OpenCVSource.grab
+
+    def gives_up_after_ten(self):
+        if self.grabbed == 10 and not self._ended:
+            self._ended = True
+            return self.at_end()
+        return real(self)
+
+    monkeypatch.setattr(OpenCVSource, "grab", gives_up_after_ten)
+    frames, source = read_all(plain, stride=3)
+    assert source.decoder == "opencv (10 frames) then av"
+    assert [(f.index, f.pts) for f in frames] == [(f.index, f.pts) for f in reference]
+    assert all(np.array_equal(a.image, b.image) for a, b in zip(frames, reference, strict=True))
+    assert source.counts.skipped == 16
+    assert not source.damaged
+    frames, source = read_all(plain, decoder="opencv")
+    assert (len(frames), source.ended_early) == (10, True)
+    assert "opencv stopped after 10 frames (14 packets left)" in source.notes[0]
+
+
+@pytest.mark.parametrize("options", [{"decoder": "vlc"}, {"stride": 0}, {"frames": 0}])
+def test_wrong_options(plain, options):
+    with pytest.raises(UsageError):
+        sources.open(str(plain), **options)

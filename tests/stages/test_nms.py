@@ -1,0 +1,128 @@
+"""NMS against a plain one that a student can read."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detector.stages import nms as room
+from detector.stages.nms import nms
+from detector.types import Candidates
+
+NAMES = ("a", "b", "c")
+
+
+def candidates(*rows: tuple[float, ...]) -> Candidates:
+    """Rows of x1, y1, x2, y2, score, class."""
+    table = np.array(rows, np.float32).reshape(-1, 6)
+    return Candidates(table[:, :4], table[:, 4], table[:, 5].astype(np.int64))
+
+
+def plain_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.float32, np.float32]:
+    """Intersection and union."""
+    width = max(np.float32(0), min(a[2], b[2]) - max(a[0], b[0]))
+    height = max(np.float32(0), min(a[3], b[3]) - max(a[1], b[1]))
+    union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - width * height
+    return width * height, union
+
+
+def plain_nms(found: Candidates, iou: float, max_det: int, agnostic: bool) -> tuple[list[int], int]:
+    """Indices kept, best first, and how many the limit cut."""
+    left = sorted(range(len(found.scores)), key=lambda i: (-found.scores[i], i))
+    kept = []
+    while left:
+        best, *left = left
+        kept.append(best)
+
+        def suppressed(i: int, best: int = best) -> bool:
+            if not agnostic and found.class_ids[i] != found.class_ids[best]:
+                return False
+            intersection, union = plain_iou(found.boxes[i], found.boxes[best])
+            return bool(intersection > np.float32(iou) * union)
+
+        left = [i for i in left if not suppressed(i)]
+    return kept[:max_det], max(0, len(kept) - max_det)
+
+
+TABLE = [
+    # rows, options, rows kept, reason
+    ([], {}, [], "nothing in, nothing out"),
+    ([(0, 0, 10, 10, 0.9, 0)], {}, [0], "a single box"),
+    ([(0, 0, 10, 10, 0.8, 0), (0, 0, 10, 10, 0.9, 0)], {}, [1], "the better of two equal boxes"),
+    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 10, 0.9, 0)], {}, [0], "a tie goes to the lower index"),
+    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 10, 0.8, 1)], {}, [0, 1], "other classes do not suppress"),
+    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 10, 0.8, 1)], {"agnostic": True}, [0], "unless agnostic"),
+    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 5, 0.8, 0)], {"iou": 0.5}, [0, 1], "IoU equal to the threshold stays"),
+    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 5, 0.8, 0)], {"iou": 0.49}, [0], "above it goes"),
+    # B is suppressed by A, so it cannot suppress C
+    ([(0, 0, 10, 10, 0.9, 0), (4, 0, 14, 10, 0.8, 0), (8, 0, 18, 10, 0.7, 0)], {"iou": 0.3}, [0, 2], "a chain"),
+    ([(5, 5, 5, 5, 0.9, 0), (5, 5, 5, 5, 0.8, 0)], {}, [0, 1], "empty boxes overlap nothing"),
+    ([(0, 0, 10, 10, 0.9, 0), (20, 0, 30, 10, 0.8, 1)], {"classes": [1]}, [1], "classes keep what was asked for"),
+    # dropped before NMS: the better box of an unwanted class suppresses nobody
+    (
+        [(0, 0, 9, 9, 0.9, 0), (0, 0, 9, 9, 0.8, 1)],
+        {"classes": [1], "agnostic": True},
+        [1],
+        "first classes, then NMS",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rows", "options", "kept", "reason"), TABLE, ids=[row[3] for row in TABLE])
+def test_known_cases(rows, options, kept, reason):
+    found = candidates(*rows)
+    detections = nms(found, **{"iou": 0.45, "max_det": 300, **options}, names=NAMES)
+    assert detections.boxes.tolist() == found.boxes[kept].tolist()
+    assert detections.class_ids.tolist() == found.class_ids[kept].tolist()
+
+
+def test_max_det_cuts_the_worst_and_counts_them():
+    found = candidates(*[(20 * i, 0, 20 * i + 10, 10, 0.5 + i / 100, 0) for i in range(10)])
+    detections = nms(found, iou=0.45, max_det=3)
+    assert detections.scores.tolist() == pytest.approx([0.59, 0.58, 0.57])
+    assert detections.cut == 7
+
+
+boxes = st.lists(
+    st.tuples(
+        st.integers(0, 40), st.integers(0, 40), st.integers(0, 25), st.integers(0, 25),
+        st.integers(1, 8), st.integers(0, 2),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(boxes, st.sampled_from([0.0, 0.3, 0.45, 0.5, 1.0]), st.integers(1, 20), st.booleans(), st.sampled_from([4, 256]))
+def test_equals_plain_greedy(rows, iou, max_det, agnostic, block):
+    """Blocks of 4 put several block borders into a few boxes."""
+    found = candidates(*[(x, y, x + w, y + h, score / 8, c) for x, y, w, h, score, c in rows])
+    kept, cut = plain_nms(found, iou, max_det, agnostic)
+    before, room.BLOCK = room.BLOCK, block
+    try:
+        detections = nms(found, iou=iou, max_det=max_det, agnostic=agnostic)
+    finally:
+        room.BLOCK = before
+    assert detections.boxes.tolist() == found.boxes[kept].tolist()
+    assert detections.scores.tolist() == found.scores[kept].tolist()
+    assert detections.cut == cut
+
+
+def test_many_candidates_need_no_square_array(monkeypatch):
+    largest = 0
+
+    def watched(first, second, *rest, real=room._suppresses):
+        nonlocal largest
+        largest = max(largest, len(first) * len(second))
+        return real(first, second, *rest)
+
+    monkeypatch.setattr(room, "_suppresses", watched)
+    rng = np.random.default_rng(0)
+    corner = rng.uniform(0, 600, (20_000, 2)).astype(np.float32)
+    found = Candidates(
+        np.concatenate([corner, corner + 40], axis=1), rng.random(20_000).astype(np.float32), np.zeros(20_000, np.int64)
+    )
+    detections = nms(found, iou=0.45, max_det=300)
+    assert len(detections) == 300
+    assert detections.cut > 0
+    assert largest < 20_000**2 / 50

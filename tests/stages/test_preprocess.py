@@ -1,0 +1,74 @@
+"""The three geometries, against their definitions written out."""
+
+import cv2
+import numpy as np
+import pytest
+
+from detector.stages.preprocess import letterbox
+from detector.types import Detections
+
+RNG = np.random.default_rng(1)
+SHAPES = [(360, 640), (640, 360), (416, 416), (241, 427), (16, 16), (1, 999), (720, 1280)]
+
+
+def picture(height: int, width: int) -> np.ndarray:
+    return RNG.integers(0, 256, (height, width, 3), np.uint8)
+
+
+def expected(image: np.ndarray, height: int, width: int, geometry: str) -> np.ndarray:
+    """The plain way: resize, swap, pad with a new array at every step."""
+    h, w = image.shape[:2]
+    if geometry == "stretch":
+        return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)[..., ::-1]
+    scale = min(width / w, height / h)
+    if geometry == "centre":
+        inner = (max(1, round(w * scale)), max(1, round(h * scale)))
+        left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
+    else:
+        inner = (max(1, int(w * scale)), max(1, int(h * scale)))
+        left = top = 0
+    canvas = np.full((height, width, 3), 114, np.uint8)
+    small = image if inner == (w, h) else cv2.resize(image, inner, interpolation=cv2.INTER_LINEAR)
+    canvas[top : top + inner[1], left : left + inner[0]] = small[..., ::-1]
+    return canvas
+
+
+@pytest.mark.parametrize("geometry", ["centre", "top-left-truncate", "stretch"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pixels(geometry, shape):
+    image = picture(*shape)
+    before = image.copy()
+    slot = np.full((2, 256, 416, 3), 7, np.uint8)
+    letterbox(image, slot[1], geometry=geometry)
+    assert np.array_equal(slot[1], expected(image, 256, 416, geometry))
+    assert np.array_equal(image, before), "the source picture is written to"
+    assert (slot[0] == 7).all(), "another row of the slot is written to"
+
+
+@pytest.mark.parametrize("geometry", ["centre", "top-left-truncate", "stretch"])
+def test_boxes_come_back(geometry):
+    image = np.zeros((540, 960, 3), np.uint8)
+    fit = letterbox(image, np.zeros((416, 416, 3), np.uint8), geometry=geometry)
+    corners = np.array([[0, 0, 960, 540], [100, 50, 200, 400]], np.float32)
+    scale = np.array([fit.scale_x, fit.scale_y] * 2, np.float32)
+    inside = corners * scale + np.array([fit.pad_x, fit.pad_y] * 2, np.float32)
+    found = Detections(inside, np.ones(2, np.float32), np.zeros(2, np.int64))
+    assert fit.to_source(found).boxes == pytest.approx(corners, abs=1e-3)
+
+
+def test_boxes_are_clipped_to_the_picture():
+    fit = letterbox(np.zeros((100, 200, 3), np.uint8), np.zeros((64, 64, 3), np.uint8), geometry="stretch")
+    found = Detections(np.array([[-5, -5, 99, 99]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))
+    assert fit.to_source(found).boxes.tolist() == [[0, 0, 200, 100]]
+
+
+def test_odd_padding_goes_right_and_below():
+    """Width 5 in 8: three columns of padding, one left and two right."""
+    slot = np.zeros((8, 8, 3), np.uint8)
+    letterbox(np.zeros((8, 5, 3), np.uint8), slot, geometry="centre")
+    assert [bool((slot[:, x] == 114).all()) for x in range(8)] == [True] + [False] * 5 + [True] * 2
+
+
+def test_unknown_geometry():
+    with pytest.raises(ValueError, match="centre, top-left-truncate, stretch"):
+        letterbox(picture(4, 4), np.zeros((8, 8, 3), np.uint8), geometry="fit")

@@ -1,0 +1,36 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detector.timeline.histogram import Histogram
+
+
+def filled(values):
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    return histogram
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300), st.floats(0, 1))
+def test_quantiles_are_within_one_percent(values, q):
+    true = sorted(values)[max(1, math.ceil(q * len(values))) - 1]
+    assert filled(values).quantile(q) == pytest.approx(true, rel=0.0101)
+
+
+@given(st.lists(st.integers(0, 10**9), max_size=50), st.lists(st.integers(0, 10**9), max_size=50))
+def test_merged_equals_one(first, second):
+    merged = filled(first)
+    merged.merge(filled(second))
+    both = filled(first + second)
+    for q in (0, 0.5, 0.9, 1):
+        assert merged.quantile(q) == both.quantile(q)
+    assert (merged.count, merged.maximum) == (both.count, both.maximum)
+
+
+@pytest.mark.parametrize(("p", "floor"), [(50, 5), (90, 20), (99, 200)])
+def test_percentiles_need_samples(p, floor):
+    assert filled([7] * (floor - 1)).percentile(p) is None
+    assert filled([7] * floor).percentile(p) == 7
