@@ -33,7 +33,9 @@ class AudioTrack:
         self._container = av.open(path)
         try:
             self._source = self._container.streams.audio[0]
-            self.copied = self._source.codec_context.name in COPIED
+            if self._source.codec_context is None:
+                raise ValueError("nothing here can decode it")
+            self.copied = self._source.codec_context.codec.canonical_name in COPIED
             self.stream = self._copy_stream(output) if self.copied else self._aac_stream(output)
             self._seek_before(start_s)
         except BaseException:

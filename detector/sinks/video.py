@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import av
-import cv2
-import numpy as np
 
 from detector.errors import OutputError, UsageError
 from detector.sinks._audio import BROKEN, AudioTrack
+from detector.sinks._canvas import Canvas
 from detector.sinks._stamps import Stamps
 from detector.sinks.base import Partial, Sink, output_errors
-from detector.types import Detections, Frame, Image, SourceInfo
+from detector.types import Detections, Frame, SourceInfo
 
 FORMATS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
 FOREIGN = (av.FFmpegError, OSError)  # what PyAV raises: only some of its errors are OSErrors
@@ -62,10 +61,9 @@ class VideoSink(Sink):
         with output_errors(self.path, FOREIGN):
             if self._container is None:
                 self._start(frame)
-            self._fill(frame.image)
-            picture, stamps = self._picture, self._stamps
-            picture.pts = stamps.place(self._ticks(frame.pts), frame.index)
-            picture.duration = stamps.duration
+            picture = self._canvas.fill(frame.image)
+            picture.pts = self._stamps.place(self._ticks(frame.pts), frame.index)
+            picture.duration = self._stamps.duration
             self._container.mux(self._stream.encode(picture))
             self._sent += 1
             self._mux_audio()
@@ -101,40 +99,23 @@ class VideoSink(Sink):
         self._container.start_encoding()
 
     def _video_stream(self, height: int, width: int) -> Any:
-        """The stream, and the one buffer [H * 3 / 2, W] u8 that every frame is converted into.
-
-        One buffer is enough: x264 copies a picture before ``encode`` returns.
-        """
         if max(height, width) > LARGEST:
             raise OutputError(f"cannot write {self.path}: H.264 holds {LARGEST} pixels a side; use --save pictures")
-        self._size = height, width
         even_height, even_width = height + height % 2, width + width % 2  # 4:2:0 has one colour for 2x2 pixels
-        self._padded = np.empty((even_height, even_width, 3), np.uint8) if (height | width) % 2 else None
-        self._yuv = np.empty((even_height * 3 // 2, even_width), np.uint8)
-        self._picture = av.VideoFrame.from_numpy_buffer(self._yuv, format="yuv420p")
-        self._picture.time_base = self._time_base
+        self._canvas = Canvas((height, width), (even_height, even_width), self._time_base)
         if height * width > HUGE_PIXELS:
-            self._options["preset"] = "ultrafast"
+            self._options["preset"] = "ultrafast"  # 1.1 GB at 8192x8192, however many frames
+            self.notes.append(f"encoded with x264's ultrafast preset to save memory at {width}x{height}")
         stream = self._container.add_stream("libx264", rate=self._fps, options=self._options)
         context = stream.codec_context
         context.width, context.height, context.pix_fmt = even_width, even_height, "yuv420p"
         context.time_base = self._time_base
+        context.flags |= av.codec.context.Flags.frame_duration  # else the last frame lasts one tick
         context.colorspace, context.color_primaries, context.color_trc = BT601, BT709, BT709
         context.color_range = LIMITED
         if self._info.sample_aspect_ratio > 0:
             stream.sample_aspect_ratio = context.sample_aspect_ratio = self._info.sample_aspect_ratio
         return stream
-
-    def _fill(self, image: Image) -> None:
-        """u8 BGR [h, w, 3] into the encoder's buffer: YUV 4:2:0, BT.601, limited range."""
-        if image.shape[:2] != self._size:
-            image = _fit(image, *self._size)
-        if self._padded is not None:
-            (height, width), (even_height, even_width) = self._size, self._padded.shape[:2]
-            image = cv2.copyMakeBorder(
-                image, 0, even_height - height, 0, even_width - width, cv2.BORDER_REPLICATE, dst=self._padded
-            )
-        cv2.cvtColor(image, cv2.COLOR_BGR2YUV_I420, dst=self._yuv)
 
     def _mux_audio(self) -> None:
         """The sound up to the end of the last frame."""
@@ -203,17 +184,6 @@ class VideoSink(Sink):
                 return partial.path
         partial.discard()
         return None
-
-
-def _fit(image: Image, height: int, width: int) -> Image:
-    """A picture of another size, scaled to lie whole and centred in [height, width], on black."""
-    scale = min(height / image.shape[0], width / image.shape[1])
-    inner_height, inner_width = max(1, round(image.shape[0] * scale)), max(1, round(image.shape[1] * scale))
-    top, left = (height - inner_height) // 2, (width - inner_width) // 2
-    fitted = np.zeros((height, width, 3), np.uint8)
-    inner = fitted[top : top + inner_height, left : left + inner_width]
-    inner[:] = cv2.resize(image, (inner_width, inner_height), interpolation=cv2.INTER_LINEAR)
-    return fitted
 
 
 def _count_packets(path: Path) -> int:

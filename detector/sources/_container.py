@@ -114,7 +114,7 @@ def is_truncated(container: Any, stream: Any) -> bool:
 
     Counts in headers play no part here, they lie and harm nobody. Formats made of packets (MPEG-TS) cannot tell.
     """
-    size = container.size
+    size: int = container.size
     if size <= 0:
         return False
     if "mov" in container.format.name:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+
+import numpy as np
 
 from detector.types import Image
 
@@ -22,11 +23,17 @@ _ROTATE = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROT
 
 
 def rotate(image: Image, degrees: int, into: Image | None) -> Image:
-    """``image`` turned counter-clockwise by 90, 180 or 270 degrees; written to ``into`` when its shape fits."""
-    turned: Any = cv2.rotate(image, _ROTATE[degrees], dst=into)
-    return into if into is not None and turned.ctypes.data == into.ctypes.data else turned
+    """``image`` turned counter-clockwise by 90, 180 or 270 degrees; ``into`` itself where one that fits is given."""
+    turned: Image = cv2.rotate(image, _ROTATE[degrees], dst=into)
+    return turned
 
 
 def fits(into: Image | None, width: int, height: int) -> bool:
     """True when ``into`` can take a BGR picture of this size, in place."""
-    return into is not None and into.shape == (height, width, 3) and into.flags.c_contiguous and into.flags.writeable
+    return (
+        into is not None
+        and into.shape == (height, width, 3)
+        and into.dtype == np.uint8
+        and into.flags.c_contiguous
+        and into.flags.writeable
+    )

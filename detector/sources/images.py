@@ -51,10 +51,8 @@ class PictureSource(SteppingSource):
             if image is not None:
                 return index, image
         if len(self._paths) == 1:
-            raise SourceError(
-                f"{self._paths[0]}: not a picture that OpenCV can read; open it in a viewer, or replace it"
-            )
-        raise SourceError(f"{spec}: none of its {len(self._paths)} pictures can be read; open one in a viewer")
+            raise SourceError(f"{spec}: cannot be read as a picture; replace it (does a viewer open it?)")
+        raise SourceError(f"{spec}: none of its {len(self._paths)} pictures can be read; does a viewer open them?")
 
     def grab(self) -> bool:
         self._grabbed += 1
@@ -62,12 +60,15 @@ class PictureSource(SteppingSource):
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         path = self._paths[index]
-        if index == self._first and self._first_image is not None:
-            image, self._first_image = self._first_image, None
-        elif (image := load(path, into)) is None:
+        image = self._taken_first() if index == self._first else load(path, into)
+        if image is None:
             self._note_bad(path)
             return None
         return Frame(index, index, float(index), image, path)
+
+    def _taken_first(self) -> Image | None:
+        image, self._first_image = self._first_image, None
+        return image
 
     def _note_bad(self, path: str) -> None:
         self.counts.bad += 1

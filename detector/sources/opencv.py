@@ -6,7 +6,7 @@ import os
 
 from detector.errors import SourceError
 from detector.sources import _container
-from detector.sources._cv2 import cv2, rotate
+from detector.sources._cv2 import cv2, fits, rotate
 from detector.sources.base import SteppingSource
 from detector.types import Frame, Image
 
@@ -91,6 +91,8 @@ class OpenCVSource(SteppingSource):
         self.grabbed += 1
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        if not fits(into, self.info.width, self.info.height):
+            into = None  # cv2 raises on a buffer that it cannot use
         image = self._rotated(into) if self.info.rotation else self._retrieved(into)
         if image is None:
             self.counts.bad += 1
@@ -98,11 +100,8 @@ class OpenCVSource(SteppingSource):
         return Frame(index, self.pts, float(self.pts * self.info.time_base), image)
 
     def _retrieved(self, into: Image | None) -> Image | None:
-        done, image = self._capture.retrieve(into)
-        if not done:
-            return None
-        # cv2 returns a new array object over the same memory.
-        return into if into is not None and image.ctypes.data == into.ctypes.data else image
+        done, image = self._capture.retrieve(into)  # into itself, where one is given
+        return image if done else None
 
     def _rotated(self, into: Image | None) -> Image | None:
         self._scratch = self._retrieved(self._scratch)

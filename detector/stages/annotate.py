@@ -26,8 +26,14 @@ def _palette(n: int) -> tuple[tuple[int, int, int], ...]:
     return _HAND_PICKED + tuple((int(b), int(g), int(r)) for b, g, r in bgr)
 
 
+def _ink(color: tuple[int, int, int]) -> tuple[int, int, int]:
+    """White text on a dark colour, black on a light one: a contrast of 3 : 1 at least, as WCAG 2 counts it."""
+    blue, green, red = ((channel / 255) ** 2.2 for channel in color)
+    return (255, 255, 255) if 0.0722 * blue + 0.7152 * green + 0.2126 * red < 0.29 else (0, 0, 0)
+
+
 PALETTE = _palette(80)  # COCO's classes; a higher class id begins again
-BLACK, WHITE = (0, 0, 0), (255, 255, 255)
+INKS = tuple(_ink(color) for color in PALETTE)
 
 
 def annotate(image: Image, detections: Detections) -> None:
@@ -43,13 +49,14 @@ def annotate(image: Image, detections: Detections) -> None:
     boxes, scores = detections.boxes.tolist(), detections.scores.tolist()
     for i in reversed(range(len(detections))):
         x1, y1, x2, y2 = (round(value) for value in boxes[i])
-        color = PALETTE[int(detections.class_ids[i]) % len(PALETTE)]
+        shade = int(detections.class_ids[i]) % len(PALETTE)
+        color = PALETTE[shade]
         # A box ends at an outer corner (x2 = width is the right edge): its last pixel is the one before.
         cv2.rectangle(image, (x1, y1), (max(x1, x2 - 1), max(y1, y2 - 1)), color, line)
-        _label(image, f"{detections.name(i)} {scores[i]:.2f}", x1, y1, color, scale, line)
+        _label(image, f"{detections.name(i)} {scores[i]:.2f}", x1, y1, shade, scale, line)
 
 
-def _label(image: Image, text: str, x: int, y: int, color: tuple[int, int, int], scale: float, line: int) -> None:
+def _label(image: Image, text: str, x: int, y: int, shade: int, scale: float, line: int) -> None:
     """Text on a filled background: above the box's top left corner, or inside where the picture ends."""
     height, width = image.shape[:2]
     stroke = max(1, round(scale * 1.6))
@@ -60,7 +67,5 @@ def _label(image: Image, text: str, x: int, y: int, color: tuple[int, int, int],
     top = y - line // 2 - box_height
     if top < 0:
         top = max(0, min(y - line // 2, height - box_height))
-    cv2.rectangle(image, (left, top), (left + box_width - 1, top + box_height - 1), color, cv2.FILLED)
-    b, g, r = color
-    ink = BLACK if 0.114 * b + 0.587 * g + 0.299 * r > 140 else WHITE  # luma, BT.601
-    cv2.putText(image, text, (left + pad, top + pad + text_height), FONT, scale, ink, stroke, cv2.LINE_AA)
+    cv2.rectangle(image, (left, top), (left + box_width - 1, top + box_height - 1), PALETTE[shade], cv2.FILLED)
+    cv2.putText(image, text, (left + pad, top + pad + text_height), FONT, scale, INKS[shade], stroke, cv2.LINE_AA)

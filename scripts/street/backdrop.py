@@ -1,5 +1,7 @@
 """What does not move: sky, ground, houses, and the trees and posts that people pass behind."""
 
+# ruff: noqa: RUF005 -- arrays are added here, not lists joined
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -43,12 +45,12 @@ def ground(camera: Camera, light: Light, layout: Layout, rng: np.random.Generato
     rx, half = layout.road_x, layout.half
     main, crossing = np.abs(x - rx) - half, np.maximum(layout.cross[0] - z, z - layout.cross[1])
     radius = 2.2
-    corner = (main > 0) & (main < radius) & (crossing > 0) & (crossing < radius)
+    corner = (main > -0.2) & (main < radius) & (crossing > -0.2) & (crossing < radius)
     edge = np.where(corner, radius - np.hypot(radius - main, radius - crossing), np.minimum(main, crossing))
 
-    grain = cv2.remap(_tile(rng), _fold(x * 40), _fold(z * 40), cv2.INTER_LINEAR)
+    grain = cv2.remap(_tile(rng), _fold(x * 130), _fold(z * 130), cv2.INTER_LINEAR)
     stain = cv2.remap(_tile(rng, 4), _fold(x * 16), _fold(z * 16), cv2.INTER_LINEAR)
-    fine = np.clip(18 / np.maximum(far, 1), 0.05, 1.0)
+    fine = np.clip(12 / np.maximum(far, 1), 0.05, 1.0)
     asphalt = rng.uniform(72, 105) + grain * 7 * fine + stain * 1.5
     picture = asphalt[..., None] * np.array([1.03, 1.0, 0.98], np.float32)
 
@@ -188,13 +190,26 @@ def houses(layout: Layout, rng: np.random.Generator) -> list[House]:
         while abs(x - line) < 75:  # along the cross street, facing the camera
             wide, tall = rng.uniform(8, 16), rng.uniform(8, 22)
             a, b = sorted((x, x + sign * wide))
-            found.append(House(np.array([[a, 0, start], [b, 0, start], [b, tall, start], [a, tall, start]]), np.array([0, 0, -1.0])))
+            found.append(
+                House(
+                    np.array([[a, 0, start], [b, 0, start], [b, tall, start], [a, tall, start]]), np.array([0, 0, -1.0])
+                )
+            )
             x += sign * wide
     end = 150.0
     for x in np.arange(-120, 120, 20.0):
         tall = rng.uniform(10, 28)
-        found.append(House(np.array([[x, 0, end], [x + 20, 0, end], [x + 20, tall, end], [x, tall, end]]), np.array([0, 0, -1.0])))
+        found.append(
+            House(
+                np.array([[x, 0, end], [x + 20, 0, end], [x + 20, tall, end], [x, tall, end]]), np.array([0, 0, -1.0])
+            )
+        )
     return found
+
+
+def _facing(a: float, b: float, z: float, tall: float) -> House:
+    """A house front across the view, from x = a to b."""
+    return House(np.array([[a, 0, z], [b, 0, z], [b, tall, z], [a, tall, z]]), np.array([0, 0, -1.0]))
 
 
 def _row(rng: np.random.Generator, line: float, sign: float, z0: float, z1: float) -> list[House]:
@@ -248,7 +263,9 @@ def shadow_on_ground(shade: np.ndarray, camera: Camera, points: np.ndarray) -> N
     cv2.fillConvexPoly(shade, np.round(cv2.convexHull(uv)[:, 0] * 16).astype(np.int32), 255, cv2.LINE_AA, 4)
 
 
-def _paint_house(picture: np.ndarray, mask: np.ndarray, house: House, camera: Camera, light: Light, rng: np.random.Generator) -> tuple | None:
+def _paint_house(
+    picture: np.ndarray, mask: np.ndarray, house: House, camera: Camera, light: Light, rng: np.random.Generator
+) -> tuple | None:
     """Returns where it was drawn, or None where it is not seen."""
     wide = float(np.linalg.norm(house.corners[1] - house.corners[0]))
     near = min(camera.depth(c) for c in house.corners[:2])
@@ -301,7 +318,7 @@ class Tree:
         spread = rng.normal(0, 1, (count, 3))
         spread /= np.linalg.norm(spread, axis=1, keepdims=True) * rng.uniform(1, 1.9, (count, 1))
         side = 1.0 if light.sun @ camera.axes[0] > 0 else -1.0
-        for x, y, z in spread[np.argsort(spread[:, 1] * 0.4 - spread[:, 2])]:
+        for x, y, _ in spread[np.argsort(spread[:, 1] * 0.4 - spread[:, 2])]:
             at = camera.project((self.place + [x * reach * 0.85, self.tall * (0.66 + 0.3 * y), 0])[None])[0]
             gain = 0.72 + 0.38 * y + 0.22 * x * side + rng.uniform(-0.18, 0.18)
             leaf = np.clip(base * gain * (light.ambient + light.direct * 0.6) * 1.1, 0, 255)
@@ -375,13 +392,17 @@ def furniture(layout: Layout, rng: np.random.Generator) -> list[Tree | Post]:
                 found.append(Tree(place, rng.uniform(4.5, 8), int(rng.integers(1 << 31))))
             elif rng.random() < 0.6:
                 found.append(Post(np.array([kerb, 0, z]), "lamp"))
-        for z, green in ((layout.zebra[0] - 0.6, layout.phase == "main"), (layout.far_zebra[1] + 0.4, layout.phase == "main")):
+        signals = [(layout.zebra[0] - 0.6, 0.35), (layout.far_zebra[1] + 0.4, 1.0)]
+        for z in [place for place, odds in signals if rng.random() < odds]:
+            green = layout.phase == "main"
             found.append(Post(np.array([kerb, 0, z]), "signal", green))
         back = layout.cross[1] + 0.7
         for x in np.arange(7, 45, rng.uniform(7, 12)):
             kind = str(rng.choice(["lamp", "sign", "bollard", "bin", "tree"]))
             place = np.array([layout.road_x + sign * (layout.half + x), 0, back])
-            found.append(Tree(place, rng.uniform(4, 7), int(rng.integers(1 << 31))) if kind == "tree" else Post(place, kind))
+            found.append(
+                Tree(place, rng.uniform(4, 7), int(rng.integers(1 << 31))) if kind == "tree" else Post(place, kind)
+            )
         if layout.park[0 if sign < 0 else 1]:
             for _ in range(int(rng.integers(5, 12))):
                 x = layout.road_x + sign * (layout.half + layout.pavement + rng.uniform(2, 26))

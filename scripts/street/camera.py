@@ -39,7 +39,7 @@ class Camera:
         return float(self.axes[2] @ (np.asarray(point, float) - self.eye))
 
     def ground(self, scale: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """For every pixel of a picture ``scale`` times larger: x, z and distance of the ground, and whether it is seen."""
+        """x, z, distance of the ground, and whether it is seen, for every pixel of a picture ``scale`` times larger."""
         u = (np.arange(self.width * scale) + 0.5) / scale - self.width / 2
         v = self.height / 2 - (np.arange(self.height * scale) + 0.5) / scale
         rays = (

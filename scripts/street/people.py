@@ -1,5 +1,7 @@
 """Walking people: a skeleton with a gait cycle, dressed and drawn as shaded limbs."""
 
+# ruff: noqa: RUF005 -- arrays are added here, not lists joined
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -187,7 +189,7 @@ class _Figure:
             layer.gradient(quad, [self.tint(self.look["bag_color"]), self.tint(self.look["bag_color"], 0.6)])
 
     def outline(self, levels: list[tuple[float, float, float]]) -> np.ndarray:
-        """Silhouette of a stack of ellipses: (height from pelvis 0 to neck 1, half width, half depth), in body heights."""
+        """Silhouette of stacked ellipses: (place from pelvis 0 to neck 1, half width, half depth) in body heights."""
         pelvis, neck = self.at["pelvis"], self.at["neck"]
         c, s = np.cos(self.turn), np.sin(self.turn)
         left, right = [], []

@@ -46,7 +46,9 @@ class Scene:
             *traffic(self.layout, duration, self.rng[2]),
             *walkers(self.layout, duration, self.rng[3]),
         ]
-        self.still = [(thing, thing.draw(self.camera, self.light, 0.0)) for thing in furniture(self.layout, self.rng[4])]
+        self.still = [
+            (thing, thing.draw(self.camera, self.light, 0.0)) for thing in furniture(self.layout, self.rng[4])
+        ]
         self.still = [(thing, layer) for thing, layer in self.still if not layer.empty]
         self.grade = _grade(self.layout.mode, width, height, self.rng[0])
 
@@ -73,7 +75,7 @@ class Scene:
                 continue
             smear = np.zeros(2)
             if number:
-                smear = np.ptp(self.camera.project(np.stack([thing.base(t), thing.base(t) + thing.speed(t) / self.fps * SHUTTER])), axis=0)
+                smear = self._smear(thing, t)
             sprite = layer.averaged()
             whole[number] = int((sprite[..., 3] > 127).sum())
             _place(picture, owner, sprite, tuple(layer.origin), number, self._haze(depth), self.light.haze, smear)
@@ -81,6 +83,12 @@ class Scene:
                 self._glow(picture, thing, t)
         boxes = [b for i, m in enumerate(self.movers) if (b := _visible(owner, 1 + i, m, whole.get(1 + i, 0)))]
         return self._expose(picture), boxes
+
+    def _smear(self, mover: Person | Vehicle, t: float) -> np.ndarray:
+        """Pixels that the mover crosses while the shutter is open."""
+        here = mover.base(t)
+        a, b = self.camera.project(np.stack([here, here + mover.speed(t) / self.fps * SHUTTER]))
+        return b - a
 
     def _haze(self, depth: float) -> float:
         return float(1 - np.exp(-depth / 230))
@@ -99,7 +107,9 @@ class Scene:
         small = self.camera.height / 540
         cast = cv2.GaussianBlur(cast, (0, 0), 1.8 * small)
         contact = cv2.GaussianBlur(contact, (0, 0), 3.0 * small)
-        dark = 1 - (1 - self.light.shadow * cast.astype(np.float32) / 255) * (1 - 0.55 * contact.astype(np.float32) / 255)
+        dark = 1 - (1 - self.light.shadow * cast.astype(np.float32) / 255) * (
+            1 - 0.55 * contact.astype(np.float32) / 255
+        )
         return (1 - dark * self.backdrop.earth)[..., None]
 
     def _glow(self, picture: np.ndarray, vehicle: Vehicle, t: float) -> None:
@@ -137,8 +147,16 @@ def _grade(mode: str, width: int, height: int, rng: np.random.Generator) -> tupl
     return gain, float(sigma), (1 - 0.1 * (xx**2 + yy**2)).astype(np.float32)[..., None]
 
 
-def _place(picture: np.ndarray, owner: np.ndarray, sprite: np.ndarray, origin: tuple[int, int], number: int, haze: float,
-           fade: np.ndarray, smear: np.ndarray) -> None:  # fmt: skip
+def _place(
+    picture: np.ndarray,
+    owner: np.ndarray,
+    sprite: np.ndarray,
+    origin: tuple[int, int],
+    number: int,
+    haze: float,
+    fade: np.ndarray,
+    smear: np.ndarray,
+) -> None:
     """Lay a sprite over the picture, smeared along its way; note whose pixels these are now (unsmeared)."""
     x, y = origin
     part, cut = _overlap(picture.shape, x, y, sprite.shape)
@@ -228,7 +246,7 @@ def _parked(layout: Layout, rng: np.random.Generator, lights: bool) -> list[Vehi
 
 def _lane(rng: np.random.Generator, where: np.ndarray, heading: float, tail: float, head: float, stop: float | None,
           duration: float, lights: bool, mean_gap: float) -> list[Vehicle]:  # fmt: skip
-    """Fill a lane from ``head`` back to ``tail`` (metres along its direction) and let it drive; ``stop``: a red light."""
+    """Fill a lane from ``head`` back to ``tail`` (metres along it) and let it drive; ``stop``: a red light."""
     names, odds = list(SHAPES), [0.24, 0.24, 0.14, 0.2, 0.06, 0.05, 0.035, 0.035]
     forward = np.array([np.sin(heading), 0, np.cos(heading)])
     place, cars = head - rng.uniform(0, 6 if stop is None else 1), []
@@ -237,7 +255,9 @@ def _lane(rng: np.random.Generator, where: np.ndarray, heading: float, tail: flo
         name = str(rng.choice(names, p=odds))
         probe = random_vehicle(rng, heading, np.zeros((2, 3)), 1.0, np.zeros(2), np.zeros(2), lights, name)
         cars.append((place - probe.shape.length / 2, probe))
-        gap = 2.0 + rng.exponential(3.0) + (0 if stop is not None and len(cars) < 2 else rng.exponential(mean_gap * 0.6))
+        gap = (
+            2.0 + rng.exponential(3.0) + (0 if stop is not None and len(cars) < 2 else rng.exponential(mean_gap * 0.6))
+        )
         place -= probe.shape.length + gap
     if not cars:
         return []
@@ -267,7 +287,9 @@ def walkers(layout: Layout, duration: float, rng: np.random.Generator) -> list[P
 
     def add(x: float, z: float, dx: float, dz: float, heading: float = 0.0) -> None:
         tall = float(np.clip(rng.normal(1.71, 0.09), 1.5, 1.95)) * (0.72 if rng.random() < 0.06 else 1.0)
-        found.append(Person(np.array([x, z]), np.array([dx, dz]), heading, tall, rng.uniform(0, 6.28), random_look(rng)))
+        found.append(
+            Person(np.array([x, z]), np.array([dx, dz]), heading, tall, rng.uniform(0, 6.28), random_look(rng))
+        )
 
     left, right = layout.road_x - layout.half, layout.road_x + layout.half
     if layout.phase == "cross":
@@ -295,8 +317,17 @@ def walkers(layout: Layout, duration: float, rng: np.random.Generator) -> list[P
             add(x, z, rng.normal(0, 0.03), pace)
         for _ in range(int(rng.integers(1, 5))):  # along the far side of the cross street
             x = line + sign * rng.uniform(3, 22)
-            add(x, layout.cross[1] + rng.uniform(1.6, layout.pavement - 0.5), rng.uniform(0.9, 1.5) * rng.choice([-1, 1]), 0.0)
+            add(
+                x,
+                layout.cross[1] + rng.uniform(1.6, layout.pavement - 0.5),
+                rng.uniform(0.9, 1.5) * rng.choice([-1, 1]),
+                0.0,
+            )
         for _ in range(int(rng.integers(0, 4))):  # waiting at the corners
-            corner = layout.cross[1] + rng.uniform(0.8, 2.5) if rng.random() < 0.6 else layout.zebra[0] - rng.uniform(0.3, 1.5)
+            corner = (
+                layout.cross[1] + rng.uniform(0.8, 2.5)
+                if rng.random() < 0.6
+                else layout.zebra[0] - rng.uniform(0.3, 1.5)
+            )
             add(line + sign * rng.uniform(0.8, 2.8), corner, 0.0, 0.0, rng.uniform(0, 6.28))
     return found

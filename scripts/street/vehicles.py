@@ -1,5 +1,7 @@
 """Vehicles: profiles drawn out to a width, with windows, lamps and turning wheels."""
 
+# ruff: noqa: RUF005 -- arrays are added here, not lists joined
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ TRIM = np.array([34.0, 33.0, 32.0])
 
 @dataclass(frozen=True)
 class Part:
-    """A side profile (u along the vehicle, y up) and the half width at each of its points; what each edge is made of."""
+    """A side profile (u along the vehicle, y up), the half width at each of its points, and what each edge is of."""
 
     profile: tuple[tuple[float, float], ...]  # from the front's foot over the top to the rear's foot
     half: tuple[float, ...]
@@ -77,13 +79,23 @@ def _car(kind: str, length: float, height: float, belt: float, hood: float, cabi
 
 def _van(windows: bool) -> Shape:
     length, height, half = 5.3, 2.15, 0.98
-    lower = Part(((2.6, 0.25), (2.65, 0.5), (2.58, 0.85), (2.2, 1.12), (1.95, 1.18), (-2.65, 1.18), (-2.65, 0.28)),
-                 (0.9, 0.95, 0.95, 0.95, half, half, 0.95), ("trim", "paint", "paint", "paint", "paint", "paint"))  # fmt: skip
+    lower = Part(
+        ((2.6, 0.25), (2.65, 0.5), (2.58, 0.85), (2.2, 1.12), (1.95, 1.18), (-2.65, 1.18), (-2.65, 0.28)),
+        (0.9, 0.95, 0.95, 0.95, half, half, 0.95),
+        ("trim", "paint", "paint", "paint", "paint", "paint"),
+    )
     panes: list = [((1.85, 1.22), (1.3, 1.92), (0.45, 1.92), (0.45, 1.22))]
     if windows:
-        panes += [((0.35, 1.25), (0.35, 1.92), (-1.0, 1.92), (-1.0, 1.25)), ((-1.1, 1.25), (-1.1, 1.92), (-2.4, 1.92), (-2.4, 1.25))]  # fmt: skip
-    upper = Part(((2.05, 1.15), (1.35, 2.06), (1.1, height), (-2.5, height), (-2.63, 1.15)), (half, 0.82, 0.8, 0.8, half),
-                 ("glass", "paint", "paint", "glass" if windows else "paint"), tuple(panes))  # fmt: skip
+        panes += [
+            ((0.35, 1.25), (0.35, 1.92), (-1.0, 1.92), (-1.0, 1.25)),
+            ((-1.1, 1.25), (-1.1, 1.92), (-2.4, 1.92), (-2.4, 1.25)),
+        ]
+    upper = Part(
+        ((2.05, 1.15), (1.35, 2.06), (1.1, height), (-2.5, height), (-2.63, 1.15)),
+        (half, 0.82, 0.8, 0.8, half),
+        ("glass", "paint", "paint", "glass" if windows else "paint"),
+        tuple(panes),
+    )
     return Shape("van", length, 2 * half, height, (1.7, -1.6), 0.34, (lower, upper), (0.78, 0.95))
 
 
@@ -340,7 +352,11 @@ class _Body:
         self.layer.polygon(self.face_quad(1, (-half * 0.75, half * 0.75), (y - 0.34, y - 0.22)), dark * 0.8)
         plate = self.light.shade(np.array([215.0, 220.0, 220.0]), normal @ self.axes)
         self.layer.polygon(self.face_quad(1, (-0.26, 0.26), (y - 0.21, y - 0.11)), plate)
-        lamp = np.array([255.0, 255, 255]) if self.v.lights else self.light.shade(np.array([235.0, 232, 228]), normal @ self.axes)
+        lamp = (
+            np.array([255.0, 255, 255])
+            if self.v.lights
+            else self.light.shade(np.array([235.0, 232, 228]), normal @ self.axes)
+        )
         for side in (-1, 1):
             self.layer.polygon(self.face_quad(1, (side * half * 0.52, side * half * 0.93), (y - 0.09, y + 0.09)), dark)
             self.layer.polygon(self.face_quad(1, (side * half * 0.56, side * half * 0.9), (y - 0.06, y + 0.07)), lamp)
@@ -349,7 +365,11 @@ class _Body:
         normal = np.array([-1.0, 0, 0])
         y = s.lamps[1]
         stop = float(self.v._at(self.v.braking, self.t)) > 0.5
-        red = np.array([70.0, 60, 255]) if stop or self.v.lights else self.light.shade(np.array([35.0, 30, 165]), normal @ self.axes)
+        red = (
+            np.array([70.0, 60, 255])
+            if stop or self.v.lights
+            else self.light.shade(np.array([35.0, 30, 165]), normal @ self.axes)
+        )
         for side in (-1, 1):
             self.layer.polygon(self.face_quad(-1, (side * half * 0.62, side * half * 0.95), (y - 0.1, y + 0.1)), red)
         plate = self.light.shade(np.array([210.0, 215.0, 215.0]), normal @ self.axes)

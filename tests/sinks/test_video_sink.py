@@ -244,7 +244,7 @@ def test_conversion_equals_the_plain_one(tmp_path: Path) -> None:
     b, g, r = (image[..., c].astype(float) / 255 for c in range(3))
     luma = 0.299 * r + 0.587 * g + 0.114 * b
     y, u, v = 16 + 219 * luma, 128 + 112 * (b - luma) / 0.886, 128 + 112 * (r - luma) / 0.701
-    assert np.abs(sink._yuv[:48] - y).max() <= 1
-    assert np.abs(sink._yuv[48:60].reshape(24, 32) - u[::2, ::2]).max() <= 1
-    assert np.abs(sink._yuv[60:].reshape(24, 32) - v[::2, ::2]).max() <= 1
+    assert np.abs(sink._canvas.yuv[:48] - y).max() <= 1
+    assert np.abs(sink._canvas.yuv[48:60].reshape(24, 32) - u[::2, ::2]).max() <= 1
+    assert np.abs(sink._canvas.yuv[60:].reshape(24, 32) - v[::2, ::2]).max() <= 1
     sink.abort()

@@ -18,14 +18,22 @@ def picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> np.ndarray
     return image
 
 
-def write_video(path: Path, ticks: list[int] | int = 24, codec: str = "libx264", **options: str) -> Path:
-    """One frame per entry of ``ticks`` (1/1000 s), or that many at 25/s. ``options`` go to the encoder."""
+def write_video(
+    path: Path, ticks: list[int] | int = 24, codec: str = "libx264", rotation: int = 0, **options: str
+) -> Path:
+    """One frame per entry of ``ticks`` (1/1000 s), or that many at 25/s. ``options`` go to the encoder.
+
+    With a ``rotation`` (degrees) the pixels are not square either: 4:3, as stored.
+    """
     times = [40 * n for n in range(ticks)] if isinstance(ticks, int) else ticks
     container_options = {"movflags": "+faststart"} if path.suffix == ".mp4" else {}
     with av.open(str(path), "w", options=container_options) as container:
         stream = container.add_stream(codec, rate=25)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
+        if rotation:
+            stream.set_display_rotation(rotation)
+            stream.codec_context.sample_aspect_ratio = Fraction(4, 3)
         stream.options = {"threads": "1", **options}
         for number, time in enumerate(times):
             frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")

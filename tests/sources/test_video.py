@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import av
 import numpy as np
 import pytest
 
@@ -114,15 +115,23 @@ def test_stride_and_limit(plain, decoder, stride, limit, indices):
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_frames_lie_in_the_buffer_where_it_fits(plain, decoder):
     buffer = np.empty((HEIGHT, WIDTH, 3), np.uint8)
-    wrong = np.empty((HEIGHT + 2, WIDTH, 3), np.uint8)
+    locked = np.empty((HEIGHT, WIDTH, 3), np.uint8)
+    locked.flags.writeable = False
+    misfits = [
+        np.empty((HEIGHT + 2, WIDTH, 3), np.uint8),
+        np.empty((HEIGHT, WIDTH, 3), np.float32),
+        np.empty((HEIGHT, 2 * WIDTH, 3), np.uint8)[:, ::2],
+        locked,
+    ]
     expected, _ = read_all(plain, decoder=decoder)
     with sources.open(str(plain), decoder=decoder) as source:
         for reference in expected[:4]:
             assert source.read(buffer).image is buffer
             assert np.array_equal(buffer, reference.image)
-        frame = source.read(wrong)
-        assert frame.image.shape == (HEIGHT, WIDTH, 3)
-        assert not np.shares_memory(frame.image, wrong)
+        for misfit in misfits:
+            frame = source.read(misfit)
+            assert (frame.image.shape, frame.image.dtype) == ((HEIGHT, WIDTH, 3), np.uint8)
+            assert not np.shares_memory(frame.image, misfit)
         assert not np.shares_memory(frame.image, source.read().image)
 
 
@@ -149,7 +158,7 @@ def test_close_twice_and_read_after(plain, decoder):
 def test_cut_off_is_said(folder, decoder, suffix):
     path = cut(write_video(folder / f"whole{suffix}", 50, g="10"), 0.6)
     frames, source = read_all(path, decoder=decoder)
-    assert 20 < len(frames) < 40
+    assert 20 < len(frames) < 50
     assert source.ended_early
     assert source.damaged
     assert any("cut off" in note for note in source.notes)
@@ -182,28 +191,59 @@ def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
     assert "no further frame" in source.notes[0]
 
 
-def test_take_over_with_stride_gives_every_frame_once(plain, monkeypatch):
+@pytest.fixture
+def cv2_gives_up(monkeypatch):
+    """cv2 reads ten frames, then no more."""
     from detector.sources.opencv import OpenCVSource
 
-    reference, _ = read_all(plain, decoder="av", stride=3)
     real = OpenCVSource.grab
 
-    def gives_up_after_ten(self):
+    def grab(self):
         if self.grabbed == 10 and not self._ended:
             self._ended = True
             return self.at_end()
         return real(self)
 
-    monkeypatch.setattr(OpenCVSource, "grab", gives_up_after_ten)
+    monkeypatch.setattr(OpenCVSource, "grab", grab)
+
+
+@pytest.mark.usefixtures("cv2_gives_up")
+def test_take_over_with_stride_gives_every_frame_once(plain):
+    reference, _ = read_all(plain, decoder="av", stride=3)
     frames, source = read_all(plain, stride=3)
     assert source.decoder == "opencv (10 frames) then av"
     assert [(f.index, f.pts) for f in frames] == [(f.index, f.pts) for f in reference]
     assert all(np.array_equal(a.image, b.image) for a, b in zip(frames, reference, strict=True))
     assert source.counts.skipped == 16
     assert not source.damaged
+
+
+@pytest.mark.usefixtures("cv2_gives_up")
+def test_cv2_alone_says_what_it_left(plain):
     frames, source = read_all(plain, decoder="opencv")
     assert (len(frames), source.ended_early) == (10, True)
     assert "opencv stopped after 10 frames (14 packets left)" in source.notes[0]
+
+
+@pytest.mark.usefixtures("cv2_gives_up")
+@pytest.mark.parametrize("rotation", [90, 180, 270])
+def test_rotation_over_the_take_over(folder, rotation):
+    path = write_video(folder / f"turned{rotation}.mp4", rotation=rotation)
+    with av.open(str(path)) as container:
+        frames = list(container.decode(video=0))
+    turn = frames[0].rotation
+    expected = [np.rot90(frame.to_ndarray(format="bgr24", interpolation="BICUBIC"), turn // 90) for frame in frames]
+    into = np.empty_like(expected[0], order="C")
+    with sources.open(str(path)) as source:
+        for image in expected:
+            assert source.read(into).image is into
+            assert np.array_equal(into, image)
+    info = source.info
+    upright = rotation == 180
+    assert (info.width, info.height) == ((WIDTH, HEIGHT) if upright else (HEIGHT, WIDTH))
+    assert info.sample_aspect_ratio == (Fraction(4, 3) if upright else Fraction(3, 4))
+    assert info.rotation == turn % 360
+    assert source.decoder == "opencv (10 frames) then av"
 
 
 @pytest.mark.parametrize("options", [{"decoder": "vlc"}, {"stride": 0}, {"frames": 0}])

@@ -44,9 +44,12 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
         node = Node(proto, constants)
         module, inputs = OPERATORS[proto.op_type](node)
         for name in inputs:
+            if name not in values and name not in constants:
+                raise EngineError(f"engine torch: node {proto.name} reads the tensor {name}, which nothing makes")
             if name not in values:  # a constant that is an operand, not a parameter of the module
-                _attach(root, f"{name}.value", torch.tensor(constants[name]))
-                values[name] = graph.get_attr(f"{name}.value")
+                place = f"constants.{name}.value"
+                _attach(root, place, torch.tensor(constants[name]))
+                values[name] = graph.get_attr(place)
         _attach(root, proto.name, module)
         values[proto.output[0]] = graph.call_module(proto.name, tuple(values[name] for name in inputs))
     graph.output(tuple(values[info.name] for info in model.graph.output))

@@ -106,9 +106,9 @@ def fold(
 
     scales * (conv(x) - means) / sqrt(variances + eps) + biases, computed in float64 and rounded once.
     """
-    weights = stored.weights.astype(np.float64)
-    biases = stored.biases.astype(np.float64)
     with np.errstate(all="ignore"):  # what goes wrong is looked at below, once
+        weights = stored.weights.astype(np.float64)  # a signalling NaN warns here already
+        biases = stored.biases.astype(np.float64)
         if stored.scales is not None and stored.means is not None and stored.variances is not None:
             factor = stored.scales / np.sqrt(stored.variances.astype(np.float64) + BATCH_NORM_EPSILON)
             biases = biases - stored.means * factor

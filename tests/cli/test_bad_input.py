@@ -1,0 +1,239 @@
+"""Bad input: one line that says what and how to fix it, the documented exit code, no half file under a final name."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cli.command import COMMAND, assert_one_line_error, decoded, detect_video, rows_of, summary_of
+
+# name -> exit code, frames written (ffmpeg's own count)
+ALL = [f"{number:02}" for number in range(1, 30)]
+NASTY = {number: (0, 60) for number in ALL} | {
+    "01": (3, 0), "02": (3, 0), "03": (3, 0), "04": (7, 30), "05": (7, 54), "06": (7, 49), "09": (0, 40),
+    "10": (0, 40), "11": (0, 1), "12": (3, 0), "16": (0, 40), "19": (0, 30), "24": (0, 48), "25": (0, 30),
+    "27": (3, 0), "28": (0, 3), "29": (0, 15),
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(shared):
+    return shared / "data/weights/yolo-fastest-1.1.cfg"
+
+
+@pytest.fixture
+def clip(shared):
+    return shared / "data/videos/traffic.mp4"
+
+
+def final_files(folder):
+    return sorted(p.name for p in folder.iterdir() if "partial" not in p.name and p.name != "runs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", NASTY)
+def test_nasty_clip(shared, model, tmp_path, number):
+    code, frames = NASTY[number]
+    [source] = (shared / "data/videos/nasty").glob(f"{number}_*")
+    process = detect_video(source, "--model", model, "--json", cwd=tmp_path)
+    summary = summary_of(process)
+    assert process.returncode == summary["exit"]["code"] == code, process.stderr
+    if code == 3:
+        assert_one_line_error(process, 3, source.name)
+        assert list(tmp_path.iterdir()) == [], "a source without a frame leaves nothing behind"
+        return
+    assert process.stderr == "", "noise of a library"
+    assert summary["frames"]["written"] == summary["frames"]["read"] == frames
+    assert len(rows_of(tmp_path / summary["outputs"]["jsonl"])) == frames
+    pts = decoded(tmp_path / summary["outputs"]["video"])
+    assert len(pts) == frames
+    assert pts[0] == 0
+    assert pts == sorted(set(pts))
+
+
+@pytest.mark.slow
+def test_huge_frames_stay_below_3_gb(shared, model, tmp_path):
+    [source] = (shared / "data/videos/nasty").glob("28_*")
+    process = subprocess.Popen(
+        [*COMMAND, str(source), "--model", str(model), "--quiet"], cwd=tmp_path, stdin=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert usage.ru_maxrss < 3_000_000, f"{usage.ru_maxrss} kB"
+
+
+def test_truncated_weights(shared, model, clip, tmp_path):
+    weights = model.with_suffix(".weights").read_bytes()
+    (tmp_path / "short.weights").write_bytes(weights[: len(weights) // 2])
+    process = detect_video(clip, "--model", model, "--weights", "short.weights", cwd=tmp_path)
+    assert_one_line_error(process, 4, "short.weights", "346062")
+
+
+def test_weights_of_another_cfg(shared, model, clip, tmp_path):
+    other = shared / "data/weights/yolo-fastest-1.1-xl.weights"
+    process = detect_video(clip, "--model", model, "--weights", other, cwd=tmp_path)
+    assert_one_line_error(process, 4, "yolo-fastest-1.1-xl.weights")
+    assert final_files(tmp_path) == []
+
+
+def test_a_bad_line_in_a_cfg(model, clip, tmp_path):
+    lines = model.read_text().splitlines()
+    lines[24] = "filters=eight"
+    (tmp_path / "bad.cfg").write_text("\n".join(lines))
+    process = detect_video(clip, "--model", "bad.cfg", "--random-weights", 1, cwd=tmp_path)
+    assert_one_line_error(process, 4, "bad.cfg:25", "eight")
+
+
+CASES = [
+    # arguments after SOURCE and --model, exit code, words of the message
+    (["--classes", "persn"], 2, ["--classes persn", "person"]),
+    (["--engine", "tensorflow"], 2, ["tensorflow", "ort", "torch", "null"]),
+    (["--batch", "0"], 2, ["--batch", "at least 1"]),
+    (["--size", "abc"], 2, ["--size abc", "640x384"]),
+    (["--size", "333"], 4, ["333", "32"]),
+    (["--conf", "2"], 2, ["--conf", "at most 1"]),
+    (["--save", "vidoe"], 2, ["--save", "video"]),
+    (["--config", "none.yaml"], 2, ["none.yaml", "cannot read"]),
+    (["-o", "x.gif"], 2, ["x.gif", ".mp4"]),
+    (["--run-dir", "/proc/nowhere"], 6, ["/proc/nowhere", "--run-dir"]),
+    (["-o", "/proc/nowhere/"], 6, ["/proc/nowhere"]),
+    (["-o", "absent/x.mp4"], 6, ["absent"]),
+    (["--names", "none.names"], 4, ["none.names"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), CASES, ids=[" ".join(case[0]) for case in CASES])
+def test_wrong_arguments(model, clip, tmp_path, arguments, code, words):
+    process = detect_video(clip, "--model", model, "--frames", 5, *arguments, cwd=tmp_path)
+    assert_one_line_error(process, code, *words)
+    assert final_files(tmp_path) == []
+
+
+def test_unknown_flag(tmp_path):
+    process = detect_video("in.mp4", "--confidence", "0.5", cwd=tmp_path)
+    assert process.returncode == 2
+    assert "--conf" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_no_model(clip, tmp_path):
+    assert_one_line_error(detect_video(clip, cwd=tmp_path), 4, "--model")
+
+
+def test_absent_model(clip, tmp_path):
+    assert_one_line_error(detect_video(clip, "--model", "none.cfg", cwd=tmp_path), 4, "none.cfg")
+
+
+@pytest.mark.parametrize("source", ["0", "rtsp://camera/1", "/dev/video0"])
+def test_live_sources_are_not_yet(model, tmp_path, source):
+    assert_one_line_error(detect_video(source, "--model", model, cwd=tmp_path), 3, "not supported yet")
+
+
+def test_absent_engine_names_the_command_that_installs_it(model, clip, tmp_path):
+    """A finder that hides torch, as on a machine without it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.abc, importlib.util, sys\n"
+        "class Hide(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name.split('.')[0] == 'torch':\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    hidden = {"PYTHONPATH": str(tmp_path)}
+    process = detect_video(clip, "--model", model, "--engine", "torch", cwd=tmp_path, env=hidden)
+    assert_one_line_error(process, 5, "pip install", "torch")
+    process = detect_video(clip, "--model", model, "--frames", 3, "--quiet", cwd=tmp_path, env=hidden)
+    assert (process.returncode, process.stderr) == (0, ""), "the default engine works with torch absent"
+
+
+def test_the_source_itself_is_never_the_output(model, clip, tmp_path):
+    source = tmp_path / "in.mp4"
+    shutil.copy(clip, source)
+    before = source.read_bytes()
+    process = detect_video(source, "--model", model, "--frames", 3, "-o", "./in.mp4", cwd=tmp_path)
+    assert_one_line_error(process, 2, "source itself")
+    assert source.read_bytes() == before
+
+
+def test_an_existing_file_is_replaced_only_by_a_whole_one(shared, model, clip, tmp_path):
+    target = tmp_path / "out.mp4"
+    target.write_bytes(b"precious")
+    [broken] = (shared / "data/videos/nasty").glob("03_*")
+    assert detect_video(broken, "--model", model, "-o", target, cwd=tmp_path).returncode == 3
+    assert target.read_bytes() == b"precious"
+    assert detect_video(clip, "--model", model, "-o", target, "--frames", 3, cwd=tmp_path).returncode == 0
+    assert len(decoded(target)) == 3
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 300 kB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("machine: mounting a tmpfs is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_full_disk(model, clip, small_disk, tmp_path):
+    process = detect_video(clip, "--model", model, "-o", f"{small_disk}/", cwd=tmp_path)
+    assert_one_line_error(process, 6, "disk")
+    assert final_files(small_disk) == []
+
+
+def started(arguments, cwd):
+    """A running command that has written some frames."""
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)], cwd=cwd, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        rows = list(cwd.glob("*.partial.jsonl"))
+        if rows and rows[0].read_bytes().count(b"\n") > 20:
+            return process
+        time.sleep(0.02)
+    raise AssertionError(process.communicate())
+
+
+@pytest.mark.parametrize("loop", [[], ["--sync"]])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_closes_what_was_written(shared, model, tmp_path, number, code, loop):
+    source = shared / "data/videos/bench_720p.mp4"
+    process = started([source, "--model", model, "--json", *loop], tmp_path)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (code, "")
+    summary = summary_of(subprocess.CompletedProcess([], code, stdout, stderr))
+    assert summary["exit"]["code"] == code
+    assert "interrupted" in summary["exit"]["reason"]
+    rows = rows_of(tmp_path / summary["outputs"]["jsonl"])
+    assert 20 < len(rows) < 400
+    assert len(decoded(tmp_path / summary["outputs"]["video"])) == len(rows) == summary["frames"]["written"]
+    assert list(tmp_path.glob("*partial*")) == []
+
+
+def test_kill_9_leaves_no_file_under_a_final_name(shared, model, tmp_path):
+    process = started([shared / "data/videos/bench_720p.mp4", "--model", model], tmp_path)
+    process.kill()
+    process.communicate()
+    assert final_files(tmp_path) == []
+    [rows] = tmp_path.glob("*.partial.jsonl")
+    assert rows.read_bytes().endswith(b"\n")
+    assert len(rows_of(rows)) > 20
+
+
+def test_second_run_into_the_same_output_is_refused(shared, model, clip, tmp_path):
+    process = started([shared / "data/videos/bench_720p.mp4", "--model", model, "-o", "x.mp4"], tmp_path)
+    try:
+        second = detect_video(clip, "--model", model, "-o", "x.mp4", "--frames", 3, cwd=tmp_path)
+        assert_one_line_error(second, 6, "x")
+    finally:
+        process.kill()
+        process.communicate()

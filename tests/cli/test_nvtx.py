@@ -1,0 +1,78 @@
+"""NVTX seen from outside: the real command under an injection library that logs every range."""
+
+from collections import Counter
+
+import pytest
+
+from tests.cli.command import detect_video, summary_of
+from tests.nvtx_log import build_probe, probe_env, read_log
+
+STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory):
+    return build_probe(tmp_path_factory.mktemp("probe"))
+
+
+def run(shared, tmp_path, probe, *more):
+    log = tmp_path / "nvtx.log"
+    process = detect_video(
+        shared / "data/videos/people.mp4", "--model", shared / "data/weights/yolo-fastest-1.1.cfg", "--frames", 25,
+        "--json", *more, cwd=tmp_path, env=probe_env(probe, log),
+    )  # fmt: skip
+    return process, log
+
+
+@pytest.mark.parametrize(
+    ("more", "threads"), [([], 3), (["--batch", 4], 3), (["--concurrency", 2], 4), (["--sync"], 1)]
+)
+def test_one_range_per_stage_call(shared, tmp_path, probe, more, threads):
+    process, log = run(shared, tmp_path, probe, *more)
+    assert process.returncode == 0, process.stderr
+    summary, ranges = summary_of(process), read_log(log)  # read_log: nested and closed, thread by thread
+    work = [found for found in ranges if found.category == "work"]
+    assert Counter(found.name for found in work) == {name: summary["stages"][name]["calls"] for name in STAGES}
+    assert {found.category for found in ranges} <= {"work", "wait_input", "wait_output"}
+    for name in ("preprocess", "head", "nms", "annotate", "write"):
+        assert sorted(found.payload for found in work if found.name == name) == list(range(25)), name
+    batches = summary["stages"]["infer"]["calls"]
+    assert sorted(found.payload for found in work if found.name == "infer") == list(range(batches))
+    assert len({found.thread for found in work}) == threads
+    if "--sync" not in more:
+        place = {name: {found.thread for found in work if found.name == name} for name in STAGES}
+        assert place["read"] == place["preprocess"]
+        assert place["head"] == place["nms"] == place["annotate"] == place["write"]
+        assert not place["infer"] & (place["read"] | place["write"])
+
+
+def test_ranges_are_closed_when_a_stage_raises(shared, tmp_path, probe):
+    """An engine whose infer fails on the tenth call of the run, in a real process."""
+    log = tmp_path / "nvtx.log"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import detector.engines.null as null\n"
+        "from detector.errors import EngineError\n"
+        "calls = 0\n"
+        "def infer(self, n, real=null.NullRequest.infer):\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        "    if calls > 10:\n"
+        "        raise EngineError('engine null: planted failure')\n"
+        "    return real(self, n)\n"
+        "null.NullRequest.infer = infer\n"
+    )
+    process = detect_video(
+        shared / "data/videos/people.mp4", "--model", shared / "data/weights/yolo-fastest-1.1.cfg", "--engine", "null",
+        cwd=tmp_path, env={**probe_env(probe, log), "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert process.returncode == 5, process.stderr
+    assert "planted failure" in process.stderr
+    ranges = read_log(log)
+    assert any(found.name == "infer" for found in ranges)
+
+
+def test_switched_off_by_configuration(shared, tmp_path, probe):
+    (tmp_path / "off.yaml").write_text("loop: {nvtx: false}\n")
+    process, log = run(shared, tmp_path, probe, "--config", "off.yaml")
+    assert process.returncode == 0
+    assert not log.exists() or read_log(log) == []

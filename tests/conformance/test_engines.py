@@ -1,0 +1,230 @@
+"""What every engine of the folder must do, with answers that a test can write down."""
+
+from __future__ import annotations
+
+import threading
+import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from detector import engines
+from detector.engines.base import EngineOptions
+from detector.errors import EngineError, UsageError
+from tests.known_answers import plus_one
+
+COMPUTING = [name for name in engines.names() if name != "null"]
+
+
+@pytest.fixture(params=engines.names())
+def name(request) -> str:
+    reason = engines.usable()[request.param]
+    if reason is not None:
+        pytest.skip(f"machine: engine {request.param}: {reason}")
+    return request.param
+
+
+@pytest.fixture(params=COMPUTING)
+def computing(request) -> str:
+    reason = engines.usable()[request.param]
+    if reason is not None:
+        pytest.skip(f"machine: engine {request.param}: {reason}")
+    return request.param
+
+
+def pictures(seed: int, batch: int = 1, height: int = 2, width: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (batch, height, width, 3), np.uint8)
+
+
+def assert_answers(outputs: list[np.ndarray], given: np.ndarray) -> None:
+    planes = given.transpose(0, 3, 1, 2).astype(np.float32)
+    np.testing.assert_allclose(outputs[0], planes + 1, rtol=1e-6)
+    np.testing.assert_allclose(outputs[1], planes.sum(axis=(2, 3), keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_known_answers_at_every_filling_of_a_batch(computing, batch):
+    """A full batch, and every ragged one: the rows that were not filled change nothing."""
+    with engines.open(computing, plus_one(batch), EngineOptions(batch=batch, requests=1)) as engine:
+        request = engine.requests[0]
+        for n in [*range(1, batch + 1), 1]:
+            given = pictures(n, n)
+            request.slot[:n] = given
+            outputs = request.infer(n)
+            assert [len(output) for output in outputs] == [n, n]
+            assert_answers(outputs, given)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_shapes_types_and_slots(name, batch):
+    network = plus_one(batch)
+    with engines.open(name, network, EngineOptions(batch=batch, requests=3)) as engine:
+        assert engine.name == name
+        assert len(engine.requests) == 3
+        assert engine.concurrency >= 1
+        assert engine.threads >= 1
+        assert engine.device_ms() is None
+        for request in engine.requests:
+            assert request.slot.shape == (batch, 2, 3, 3)
+            assert request.slot.dtype == np.uint8
+            assert request.slot.flags.writeable
+            assert request.slot.flags.c_contiguous
+            outputs = request.infer(batch)
+            assert [output.shape for output in outputs] == network.output_shapes
+            assert all(output.dtype == np.float32 for output in outputs)
+        slots = [request.slot for request in engine.requests]
+        assert not np.shares_memory(slots[0], slots[1])
+
+
+def test_the_slot_is_untouched_by_infer(name):
+    with engines.open(name, plus_one()) as engine:
+        given = pictures(1)
+        request = engine.requests[0]
+        request.slot[:] = given
+        request.infer(1)
+        np.testing.assert_array_equal(request.slot, given)
+
+
+def test_outputs_stay_until_that_requests_next_infer(computing):
+    with engines.open(computing, plus_one(), EngineOptions(requests=3)) as engine:
+        given = [pictures(seed) for seed in range(3)]
+        results = []
+        for request, picture in zip(engine.requests, given, strict=True):
+            request.slot[:] = picture
+            results.append(request.infer(1))
+            request.slot[:] = 0  # the caller may fill it for the next one
+        for outputs, picture in zip(results, given, strict=True):
+            assert_answers(outputs, picture)
+        engine.requests[0].slot[:] = given[2]
+        engine.requests[0].infer(1)
+        assert_answers(results[1], given[1])  # another request's next infer is no reason to change
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+def test_requests_in_several_threads_do_not_mix(computing, concurrency):
+    """Each thread has its own requests; a barrier brings them inside infer together."""
+    size = {"height": 64, "width": 96}
+    options = EngineOptions(requests=2 * concurrency, concurrency=concurrency, threads=1)
+    together = threading.Barrier(concurrency)
+    with engines.open(computing, plus_one(**size), options) as engine:
+        assert engine.concurrency == concurrency
+
+        def work(at: int) -> None:
+            for turn in range(8):
+                request = engine.requests[2 * at + turn % 2]
+                given = pictures(100 * at + turn, **size)
+                request.slot[:] = given
+                together.wait(20)
+                assert_answers(request.infer(1), given)
+
+        with ThreadPoolExecutor(concurrency) as pool:
+            for done in [pool.submit(work, at) for at in range(concurrency)]:
+                done.result(60)
+
+
+def test_infer_lets_other_threads_run(computing):
+    """While one thread is inside infer, another one notes the time: with the GIL held, it could not in all of it."""
+    notes, stop = [], threading.Event()
+
+    def note() -> None:
+        while not stop.is_set():
+            notes.append(time.perf_counter())
+            time.sleep(0.0005)
+
+    with engines.open(computing, plus_one(4, 512, 512), EngineOptions(batch=4, threads=1)) as engine:
+        request = engine.requests[0]
+        request.infer(4)
+        thread = threading.Thread(target=note)
+        thread.start()
+        try:
+            start = time.perf_counter()
+            request.infer(4)
+            end = time.perf_counter()
+        finally:
+            stop.set()
+            thread.join()
+    inside = [start, *(at for at in notes if start < at < end), end]
+    assert max(b - a for a, b in pairwise(inside)) < 0.5 * (end - start)
+
+
+def test_close_twice_and_infer_after_it(name):
+    engine = engines.open(name, plus_one())
+    request = engine.requests[0]
+    engine.close()
+    engine.close()
+    if name != "null":
+        with pytest.raises(EngineError, match=f"engine {name}: infer after close"):
+            request.infer(1)
+
+
+def test_no_thread_is_left_behind(name):
+    before = threading.active_count()
+    with engines.open(name, plus_one()) as engine:
+        engine.requests[0].infer(1)
+    assert threading.active_count() == before
+
+
+def test_no_numpy_buffer_above_64_kb_is_allocated_in_steady_state(name):
+    """A 256x256 picture: its output of 786 KB would show at once."""
+    with engines.open(name, plus_one(1, 256, 256)) as engine:
+        request = engine.requests[0]
+        for _ in range(3):
+            request.infer(1)
+        tracemalloc.start()
+        try:
+            held = [request.infer(1) for _ in range(5)]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert len(held) == 5
+    assert peak < 64 * 1024, f"{peak} bytes at the peak"
+
+
+def test_a_graph_that_is_no_graph_is_our_error(computing):
+    network = plus_one()
+    network.graph.graph.node[2].input[0] = "nowhere"
+    with pytest.raises(EngineError, match=f"^engine {computing}: .*nowhere") as caught:
+        engines.open(computing, network)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda network: setattr(network, "output_shapes", [(1, 3, 2, 4), (1, 3, 1, 1)]),  # would write past the end
+        lambda network: setattr(network, "output_shapes", [(1, 3, 2, 3)]),
+        lambda network: setattr(network, "input", plus_one(1, 4, 4).input),
+    ],
+)
+def test_a_description_that_is_not_the_graphs_is_our_error(computing, change):
+    network = plus_one()
+    change(network)
+    with pytest.raises(EngineError, match=f"engine {computing}: the graph of plus_one takes"):
+        engines.open(computing, network)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [EngineOptions(batch=2), EngineOptions(requests=0), EngineOptions(threads=-1), EngineOptions(concurrency=-1)],
+)
+def test_options_that_cannot_be_are_refused(name, options):
+    with pytest.raises(EngineError, match=r"was built for batch 1|needs at least one request"):
+        engines.open(name, plus_one(), options)
+
+
+def test_an_absent_library_names_its_cure(monkeypatch, computing):
+    module = engines._module(computing)
+    monkeypatch.setattr(engines, "find_spec", lambda library: None)
+    assert engines.usable()[computing] == f"{module.LIBRARY} is not installed; install it with: {module.INSTALL}"
+    for call in (lambda: engines.open(computing, plus_one()), lambda: engines.load(computing)):
+        with pytest.raises(EngineError, match=rf"{module.LIBRARY} is not installed; install it with: pip install"):
+            call()
+
+
+def test_an_unknown_engine_is_a_usage_error_that_lists_the_known():
+    for call in (lambda: engines.open("tensorflow", plus_one()), lambda: engines.load("tensorflow")):
+        with pytest.raises(UsageError, match="unknown engine 'tensorflow'; engines are null, ort, torch, or auto"):
+            call()

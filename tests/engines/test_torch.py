@@ -1,0 +1,76 @@
+"""torch runs ordinary modules under the layers' own names, so that torch's own tools work on it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector import engines
+from detector.errors import EngineError
+from detector.models import open_network
+from tests.known_answers import plus_one
+
+torch = pytest.importorskip("torch", reason="machine: torch is not installed")
+
+
+@pytest.fixture(scope="module")
+def network():
+    return open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
+
+
+def test_modules_have_the_names_of_the_nodes(network):
+    with engines.open("torch", network) as engine:
+        assert isinstance(engine.module, torch.fx.GraphModule)
+        conv = engine.module.get_submodule("0.conv")
+        assert type(conv) is torch.nn.Conv2d
+        assert (conv.in_channels, conv.out_channels, conv.stride, conv.padding) == (3, 32, (2, 2), (1, 1))
+        assert type(engine.module.get_submodule("0.act")) is torch.nn.LeakyReLU
+        assert type(engine.module.get_submodule("9.maxpool")) is torch.nn.MaxPool2d
+        assert type(engine.module.get_submodule("33.upsample")) is torch.nn.Upsample
+        nodes = [node.name for node in network.graph.graph.node]
+        assert [layer.name for layer in engine.execution()] == nodes
+        assert engine.execution()[2].type == "Conv2d"
+        assert {layer.precision for layer in engine.execution()} == {"fp32"}
+        parameters = sum(parameter.numel() for parameter in engine.module.parameters())
+        folded = sum(part.out_channels for part in engine.module.modules() if isinstance(part, torch.nn.Conv2d))
+        convolutions_with_norm = folded - 2 * 21
+        assert parameters == network.parameters - 3 * convolutions_with_norm  # scale, mean, variance are folded
+
+
+def test_hooks_of_torch_see_the_layers(network):
+    seen = []
+    with engines.open("torch", network) as engine:
+        engine.module.get_submodule("29.conv").register_forward_hook(lambda *_: seen.append("29.conv"))
+        engine.requests[0].infer(1)
+    assert seen == ["29.conv"]
+
+
+def test_operators_without_a_module_are_listed_by_name():
+    network = plus_one()
+    network.graph.graph.node[2].op_type = "GridSample"
+    network.graph.graph.node[3].op_type = "Erf"
+    with pytest.raises(
+        EngineError, match="no module for the operators Erf, GridSample of this graph; use --engine ort"
+    ):
+        engines.open("torch", network)
+
+
+def test_settings_of_an_operator_that_are_not_written_are_refused_by_node():
+    from onnx import helper
+
+    network = plus_one()
+    network.graph.graph.node[2].attribute.append(helper.make_attribute("auto_pad", "SAME_UPPER"))
+    with pytest.raises(
+        EngineError, match=r"engine torch: node 0\.conv \(Conv\): auto_pad=b'SAME_UPPER' is not supported"
+    ):
+        engines.open("torch", network)
+
+
+def test_two_engines_on_one_graph_agree_after_a_change_of_the_other(network):
+    """Nothing is shared between two modules of one graph, not even weights."""
+    with engines.open("torch", network) as one, engines.open("torch", network) as two:
+        before = [output.copy() for output in one.requests[0].infer(1)]
+        with torch.no_grad():
+            two.module.get_submodule("29.conv").weight.zero_()
+        for output, kept in zip(one.requests[0].infer(1), before, strict=True):
+            np.testing.assert_array_equal(output, kept)

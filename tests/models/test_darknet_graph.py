@@ -1,0 +1,311 @@
+"""What the graph computes, against plain code; its names, shapes, parameters and MACs, against known figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector.models import open_network
+from detector.models.darknet.activations import ACTIVATIONS
+from detector.models.darknet.cfg import parse_cfg
+from detector.models.darknet.plan import make_plan
+from detector.models.darknet.weights import random_weights
+from detector.models.graph import count_macs, good_name
+from tests.known_answers import darknet_maxpool, plain_conv, run_once
+
+ENGINES = ("ort", "torch")
+
+
+@pytest.fixture
+def cfg(tmp_path: Path):
+    """``cfg(sections)``: a cfg of an 8x8 input whose last layer is made into 7 channels for one [yolo]."""
+
+    def write(sections: str, height: int = 8, width: int = 8, head: str = "") -> Path:
+        path = tmp_path / "t.cfg"
+        head = head or "[yolo]\nanchors=4,4\nclasses=2\nnum=1\n"
+        path.write_text(f"[net]\nwidth={width}\nheight={height}\n{sections}\n{head}")
+        return path
+
+    return write
+
+
+def filters_of(path: Path, seed: int = 3):
+    sections, _ = parse_cfg(path.read_text(), str(path))
+    return random_weights(make_plan(sections), seed)
+
+
+def picture(height: int = 8, width: int = 8, seed: int = 5) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (1, height, width, 3), np.uint8)
+
+
+def as_network_input(pictures: np.ndarray) -> np.ndarray:
+    """[c, h, w] of the first picture, 0..1."""
+    return pictures[0].transpose(2, 0, 1) / 255
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("keys", "arguments"),
+    [
+        ("size=1", {}),
+        ("size=3\npad=1", {"padding": 1}),
+        ("size=3\npad=1\nbatch_normalize=1", {"padding": 1}),
+        ("size=3\npadding=2\nstride=2", {"padding": 2, "stride": (2, 2)}),
+        ("size=3\npad=1\npadding=7", {"padding": 1}),  # pad wins
+        ("size=2\nstride=2", {"stride": (2, 2)}),
+        ("size=3\npad=1\nstride_x=2\nstride_y=1", {"padding": 1, "stride": (1, 2)}),
+        ("size=3\npad=1\ndilation=2", {"padding": 2, "dilation": 2}),
+    ],
+)
+def test_first_convolution_with_its_255th_folded_in_equals_the_plain_one(cfg, engine, keys, arguments):
+    path = cfg(f"[convolutional]\nfilters=7\nactivation=linear\n{keys}\n")
+    (stored,) = filters_of(path)
+    pictures = picture()
+    wanted = plain_conv(as_network_input(pictures), stored.weights, **arguments)
+    if stored.scales is not None:
+        wanted -= stored.means[:, None, None]
+        wanted *= (stored.scales / np.sqrt(stored.variances + 1e-5))[:, None, None]
+    wanted += stored.biases[:, None, None]
+    (found,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
+    np.testing.assert_allclose(found[0], wanted, atol=2e-6, rtol=2e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("groups", [2, 6])  # 6: depthwise
+def test_grouped_convolution_equals_the_plain_one(cfg, engine, groups):
+    path = cfg(
+        "[convolutional]\nfilters=6\nactivation=linear\n"
+        f"[convolutional]\nfilters=6\nsize=3\npad=1\ngroups={groups}\nactivation=linear\n"
+        "[route]\nlayers=0,1,-1\n",
+        head="[convolutional]\nfilters=7\nactivation=linear\n[yolo]\nanchors=4,4\nclasses=2\n",
+    )
+    first, second, last = filters_of(path)
+    pictures = picture()
+    a = plain_conv(as_network_input(pictures), first.weights) + first.biases[:, None, None]
+    b = plain_conv(a, second.weights, padding=1, groups=groups) + second.biases[:, None, None]
+    wanted = plain_conv(np.concatenate([a, b, b]), last.weights) + last.biases[:, None, None]
+    (found,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
+    np.testing.assert_allclose(found[0], wanted, atol=1e-5)
+
+
+PLAIN_ACTIVATIONS = {
+    "linear": lambda x: x,
+    "leaky": lambda x: np.where(x > 0, x, 0.1 * x),
+    "relu": lambda x: np.maximum(x, 0),
+    "relu6": lambda x: np.minimum(np.maximum(x, 0), 6),
+    "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "elu": lambda x: np.where(x > 0, x, np.exp(x) - 1),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    "hard_mish": lambda x: np.where(x > 0, x, np.where(x > -2, x * x / 2 + x, 0)),  # as in darknet's activations.h
+    "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+}
+
+
+def test_every_activation_has_a_plain_twin():
+    assert ACTIVATIONS.keys() == PLAIN_ACTIVATIONS.keys()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_activation_equals_its_formula(cfg, tmp_path, engine, name):
+    path = cfg(f"[convolutional]\nfilters=7\nactivation={name}\n")
+    (stored,) = filters_of(path)
+    header = np.array([0, 2, 5, 0, 0], "<i4").tobytes()
+    weights = stored.weights * 8  # so that every branch is reached: below -3, above 6
+    path.with_suffix(".weights").write_bytes(header + stored.biases.tobytes() + weights.tobytes())
+    pictures = picture()
+    x = plain_conv(as_network_input(pictures), weights) + stored.biases[:, None, None]
+    assert x.min() < -3
+    assert x.max() > 6
+    (found,) = run_once(open_network(str(path)), pictures, engine)
+    np.testing.assert_allclose(found[0], PLAIN_ACTIVATIONS[name](x), atol=2e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "side"),
+    [
+        (2, 2, None, 8),  # the usual one
+        (2, 2, None, 9),  # an odd side: the last window hangs over
+        (2, 1, None, 8),  # yolov3-tiny's: same size, only right and below are padded
+        (5, 1, None, 8),  # spatial pyramid pooling
+        (3, 2, 0, 8),
+        (3, 2, 1, 8),
+        (3, 3, 2, 8),
+    ],
+)
+def test_maxpool_equals_darknets_loop(cfg, engine, kernel, stride, padding, side):
+    whole = -(-side // stride) * stride  # the input is a multiple of the stride; a convolution cuts it to the side
+    keys = "" if padding is None else f"padding={padding}\n"
+    head = f"[maxpool]\nsize={kernel}\nstride={stride}\n{keys}[yolo]\nanchors=4,4\nclasses=2\n"
+    path = cfg(f"[convolutional]\nfilters=7\nsize={whole - side + 1}\nactivation=linear\n", whole, whole, head)
+    (stored,) = filters_of(path)
+    stored.biases -= 50  # all negative: a padding of zeros would win
+    path.with_suffix(".weights").write_bytes(
+        np.array([0, 2, 5, 0, 0], "<i4").tobytes() + stored.biases.tobytes() + stored.weights.tobytes()
+    )
+    pictures = picture(whole, whole)
+    x = plain_conv(as_network_input(pictures), stored.weights) + stored.biases[:, None, None]
+    assert x.shape[1:] == (side, side)
+    assert x.max() < 0
+    wanted = darknet_maxpool(x, kernel, stride, kernel - 1 if padding is None else padding)
+    (found,) = run_once(open_network(str(path)), pictures, engine)
+    np.testing.assert_allclose(found[0], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_route_groups_shortcut_upsample_dropout_and_avgpool(cfg, engine):
+    """One network with each; the answer is written down layer by layer."""
+    path = cfg(
+        "[convolutional]\nfilters=8\nactivation=linear\n"  # 0
+        "[route]\nlayers=-1\ngroups=2\ngroup_id=1\n"  # 1: channels 4..7
+        "[route]\nlayers=0\ngroups=4\ngroup_id=0\n"  # 2: channels 0, 1
+        "[route]\nlayers=-1,1,0\ngroups=2\ngroup_id=1\n"  # 3: second halves of 2, 1, 0: 1 + 2 + 4 channels
+        "[dropout]\nprobability=.5\n"  # 4
+        "[shortcut]\nfrom=3\nactivation=leaky\n"  # 5: 4 + 3
+        "[shortcut]\nfrom=-2,3\n"  # 6: 5 + 4 + 3
+        "[upsample]\nstride=2\nscale=.5\n",  # 7
+        head="[yolo]\nanchors=4,4\nclasses=2\n[route]\nlayers=6\n[avgpool]\n[yolo]\nanchors=4,4\nclasses=2\n",
+    )
+    (stored,) = filters_of(path)
+    pictures = picture()
+    x = plain_conv(as_network_input(pictures), stored.weights) + stored.biases[:, None, None]
+    joined = np.concatenate([x[1:2], x[6:8], x[4:8]])
+    doubled = PLAIN_ACTIVATIONS["leaky"](2 * joined)
+    total = doubled + 2 * joined
+    network = open_network(str(path), random_seed=3)
+    large, mean = run_once(network, pictures, engine)
+    np.testing.assert_allclose(large[0], 0.5 * total.repeat(2, 1).repeat(2, 2), atol=1e-5)
+    np.testing.assert_allclose(mean[0], total.mean((1, 2), keepdims=True), atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_a_convolution_at_the_front_the_255th_stays_a_node(cfg, engine):
+    path = cfg(
+        "[maxpool]\nsize=2\nstride=2\n",
+        head="[convolutional]\nfilters=7\nactivation=linear\n[yolo]\nanchors=1,1\nclasses=2\n",
+    )
+    (stored,) = filters_of(path)
+    pictures = picture()
+    pooled = darknet_maxpool(as_network_input(pictures), 2, 2, 1)
+    wanted = plain_conv(pooled, stored.weights) + stored.biases[:, None, None]
+    (found,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
+    np.testing.assert_allclose(found[0], wanted, atol=1e-5)
+
+
+def test_two_heads_on_one_map_are_two_outputs(cfg):
+    path = cfg(
+        "[convolutional]\nfilters=7\nactivation=linear\n",
+        head="[yolo]\nanchors=4,4\nclasses=2\n[route]\nlayers=0\n[yolo]\nanchors=8,8\nclasses=2\n",
+    )
+    network = open_network(str(path), random_seed=3)
+    assert [info.name for info in network.graph.graph.output] == ["0.conv", "3.yolo"]
+    one, two = run_once(network, picture())
+    np.testing.assert_array_equal(one, two)
+
+
+def test_batch_is_baked_in_and_rows_do_not_mix(cfg):
+    path = cfg("[convolutional]\nfilters=7\nsize=3\npad=1\nactivation=mish\n")
+    network = open_network(str(path), random_seed=3, batch=3)
+    assert network.input_shape == (3, 8, 8, 3)
+    pictures = np.concatenate([picture(seed=seed) for seed in range(3)])
+    (together,) = run_once(network, pictures)
+    one = open_network(str(path), random_seed=3)
+    for at in range(3):
+        np.testing.assert_allclose(together[at : at + 1], run_once(one, pictures[at : at + 1])[0], atol=1e-6)
+    assert network.macs == one.macs  # for ONE picture
+
+
+# Published sizes of the weights files, less their 20 bytes of header: yolov4-tiny.weights has 24,251,276 bytes,
+# yolov3-tiny.weights 35,434,956; darknet prints 6.9 and 5.57 BFLOPs for them, FLOPs = 2 x MACs.
+YOLOV3_TINY = "[net]\nwidth=416\nheight=416\n" + "".join(
+    f"[convolutional]\nbatch_normalize=1\nfilters={filters}\nsize=3\nstride=1\npad=1\nactivation=leaky\n"
+    f"[maxpool]\nsize=2\nstride={stride}\n"
+    for filters, stride in ((16, 2), (32, 2), (64, 2), (128, 2), (256, 2), (512, 1))
+) + "".join(
+    part.replace("conv ", "[convolutional]\nbatch_normalize=1\nactivation=leaky\npad=1\nfilters=")
+    for part in (
+        "conv 1024\nsize=3\n", "conv 256\nsize=1\n", "conv 512\nsize=3\n",
+        "[convolutional]\nsize=1\nfilters=255\nactivation=linear\n",
+        "[yolo]\nmask=3,4,5\nanchors=10,14, 23,27, 37,58, 81,82, 135,169, 344,319\nclasses=80\nnum=6\n",
+        "[route]\nlayers=-4\n", "conv 128\nsize=1\n", "[upsample]\nstride=2\n", "[route]\nlayers=-1,8\n",
+        "conv 256\nsize=3\n", "[convolutional]\nsize=1\nfilters=255\nactivation=linear\n",
+        "[yolo]\nmask=0,1,2\nanchors=10,14, 23,27, 37,58, 81,82, 135,169, 344,319\nclasses=80\nnum=6\n",
+    )
+)  # fmt: skip
+
+
+def test_yolov3_tiny_has_its_published_size(tmp_path):
+    (tmp_path / "yolov3-tiny.cfg").write_text(YOLOV3_TINY)
+    network = open_network(str(tmp_path / "yolov3-tiny.cfg"), random_seed=0)
+    assert network.parameters == (35_434_956 - 20) // 4
+    assert network.output_shapes == [(1, 255, 13, 13), (1, 255, 26, 26)]
+    assert 2 * network.macs / 1e9 == pytest.approx(5.57, abs=0.02)
+    assert (network.names[0], network.names[79], network.input.stride) == ("person", "toothbrush", 32)
+
+
+def test_yolov4_tiny_has_its_published_size(shared):
+    network = open_network(str(shared / "data/weights/yolov4-tiny.cfg"), random_seed=0)
+    assert network.parameters == (24_251_276 - 20) // 4
+    assert 2 * network.macs / 1e9 == pytest.approx(6.91, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["yolo-fastest-1.1", "yolo-fastest-1.1-xl"])
+def test_all_floats_of_real_weights_are_used(shared, name):
+    network = open_network(str(shared / "data/weights" / f"{name}.cfg"))
+    assert network.parameters * 4 + 20 == (shared / "data/weights" / f"{name}.weights").stat().st_size
+    assert network.warnings == []
+    assert (network.family, len(network.names), network.random_seed) == ("darknet", 80, None)
+
+
+def test_our_person_vehicle_cfg_is_the_labs_network(shared):
+    ours = open_network("yolov4-tiny-person-vehicle", random_seed=7)
+    labs = open_network(str(shared / "data/weights/yolov4-tiny-person-vehicle.cfg"), random_seed=7)
+    assert ours.parameters * 4 + 20 == 23_530_556
+    assert ours.graph.graph == labs.graph.graph  # every node, shape and weight
+    assert ours.names == labs.names == ("person", "vehicle")
+    rng = np.random.default_rng(0)
+    raw = [rng.normal(size=shape).astype(np.float32) for shape in ours.output_shapes]
+    np.testing.assert_array_equal(ours.dense(raw), labs.dense(raw))
+
+
+def test_names_follow_the_rule_of_the_house(shared):
+    graph = open_network(str(shared / "data/weights/yolov4-tiny.cfg"), random_seed=0).graph.graph
+    for node in graph.node:
+        assert list(node.output) == [node.name]
+        assert good_name(node.name), node.name
+    names = [node.name for node in graph.node]
+    assert names[:4] == ["input.cast", "input.transpose", "0.conv", "0.act"]
+    assert "3.route" in names
+    assert [info.name for info in graph.output] == ["29.conv", "36.conv"]
+
+
+def test_macs_of_each_counted_operator():
+    from onnx import TensorProto, helper
+
+    def info(name, *shape):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["a"], group=2),
+            helper.make_node("ConvTranspose", ["x", "t"], ["b"]),
+            helper.make_node("Gemm", ["m", "n"], ["c"], transA=1),
+            helper.make_node("MatMul", ["p", "q"], ["d"]),
+            helper.make_node("Add", ["d", "d"], ["e"]),
+        ],
+        "g",
+        [
+            info("x", 2, 4, 5, 5), info("w", 6, 2, 3, 3), info("t", 4, 3, 2, 2),
+            info("m", 7, 2), info("n", 7, 9), info("p", 2, 3, 4), info("q", 4, 5),
+        ],
+        [info("a", 2, 6, 3, 3), info("b", 2, 3, 6, 6), info("c", 2, 9), info("d", 2, 3, 5), info("e", 2, 3, 5)],
+    )  # fmt: skip
+    conv, transposed, gemm, matmul = 2 * 6 * 9 * 2 * 9, 2 * 4 * 25 * 3 * 4, 2 * 9 * 7, 2 * 3 * 5 * 4
+    assert count_macs(helper.make_model(graph)) == (conv + transposed + gemm + matmul) // 2

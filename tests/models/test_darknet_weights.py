@@ -1,0 +1,144 @@
+"""A weights file is read to its last number, or refused in one line."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector.errors import DetectVideoError, ModelError, UsageError
+from detector.models import open_network
+from detector.models.darknet.cfg import parse_cfg
+from detector.models.darknet.plan import make_plan
+from detector.models.darknet.weights import random_weights, read_weights
+
+CFG = (
+    "[net]\nwidth=8\nheight=8\n"
+    "[convolutional]\nbatch_normalize=1\nfilters=4\nsize=3\npad=1\nactivation=leaky\n"
+    "[convolutional]\nfilters=7\nactivation=linear\n"
+    "[yolo]\nanchors=4,4\nclasses=2\n"
+)
+FLOATS = 4 * 4 + 4 * 3 * 9 + 7 + 7 * 4
+
+
+@pytest.fixture
+def cfg(tmp_path: Path) -> Path:
+    path = tmp_path / "t.cfg"
+    path.write_text(CFG)
+    return path
+
+
+def plan(text: str = CFG):
+    return make_plan(parse_cfg(text, "t.cfg")[0])
+
+
+def stored(filters) -> bytes:
+    """Filters as darknet writes them."""
+    parts = []
+    for one in filters:
+        norm = [] if one.scales is None else [one.scales, one.means, one.variances]
+        parts += [one.biases, *norm, one.weights]
+    return b"".join(part.astype("<f4").tobytes() for part in parts)
+
+
+def write(cfg: Path, numbers: bytes, header: bytes = struct.pack("<3iq", 0, 2, 5, 0)) -> None:
+    cfg.with_suffix(".weights").write_bytes(header + numbers)
+
+
+def test_random_weights_are_the_recipes_file(shared):
+    """The sha256 of the file that the recipe of the reference gives for seed 7."""
+    text = (shared / "data/weights/yolov4-tiny-person-vehicle.cfg").read_text()
+    data = struct.pack("<3iq", 0, 2, 5, 0) + stored(random_weights(plan(text), 7))
+    assert len(data) == 23_530_556
+    assert hashlib.sha256(data).hexdigest() == "ce0ae0592c8a73357c4cef2668a5afc0c77aa1d6e10c1a63cdfe81519cd6a1dc"
+
+
+@pytest.mark.parametrize(
+    ("major", "minor", "seen"),
+    [
+        (0, 2, struct.pack("<q", 9)),  # every file since 2016
+        (1, 0, struct.pack("<q", 9)),
+        (0, 1, struct.pack("<i", 9)),  # older: four bytes less
+    ],
+)
+def test_header_of_both_lengths(cfg, major, minor, seen):
+    write(cfg, stored(random_weights(plan(), 3)), struct.pack("<3i", major, minor, 0) + seen)
+    found, _ = read_weights(cfg.with_suffix(".weights"), plan())
+    for one, other in zip(found, random_weights(plan(), 3), strict=True):
+        np.testing.assert_array_equal(one.weights, other.weights)
+        np.testing.assert_array_equal(one.biases, other.biases)
+    np.testing.assert_array_equal(found[0].variances, random_weights(plan(), 3)[0].variances)
+
+
+@pytest.mark.parametrize(
+    ("cut", "message"),
+    [
+        (-4, f"wants {FLOATS} floats, found {FLOATS - 1}: truncated, or weights of another cfg?"),
+        (-1, f"wants {FLOATS} floats, found {FLOATS - 1} and 3 stray bytes: truncated"),
+        (-4 * FLOATS, f"wants {FLOATS} floats, found 0: truncated"),
+        (4, f"wants {FLOATS} floats, found {FLOATS + 1}: weights of another cfg?"),
+        (40_000, f"wants {FLOATS} floats, found {FLOATS + 10_000}: weights of another cfg?"),
+    ],
+)
+def test_too_few_and_too_many_floats_are_counted(cfg, cut, message):
+    numbers = bytes(FLOATS * 4)
+    write(cfg, numbers[:cut] if cut < 0 else numbers + bytes(cut))
+    with pytest.raises(ModelError) as caught:
+        open_network(str(cfg))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 15, b"not weights"])
+def test_a_file_without_a_header_is_no_weights_file(cfg, data):
+    cfg.with_suffix(".weights").write_bytes(data)
+    with pytest.raises(ModelError, match=f"{len(data)} bytes are no .weights file"):
+        open_network(str(cfg))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e38])
+def test_numbers_that_are_none_are_refused_by_layer(cfg, value):
+    filters = random_weights(plan(), 3)
+    filters[0].variances[2] = value  # -1e38: a negative variance
+    write(cfg, stored(filters))
+    if value == np.inf:  # 1 / sqrt(inf) = 0: a dead filter, but a number
+        open_network(str(cfg))
+        return
+    with pytest.raises(ModelError, match=r"t\.cfg:4: the weights of this \[convolutional\] are no finite numbers"):
+        open_network(str(cfg))
+
+
+def test_a_signalling_nan_is_refused_without_a_warning(cfg):
+    write(cfg, b"\0\0\x81\x7f" * FLOATS)
+    with pytest.raises(ModelError, match="no finite numbers"):
+        open_network(str(cfg))
+
+
+def test_weights_missing_given_elsewhere_random_and_both(cfg, tmp_path):
+    with pytest.raises(ModelError, match=r"no t\.weights beside it; give --weights FILE or --random-weights SEED"):
+        open_network(str(cfg))
+    elsewhere = tmp_path / "other.bin"
+    elsewhere.write_bytes(struct.pack("<3iq", 0, 2, 5, 0) + stored(random_weights(plan(), 3)))
+    given = open_network(str(cfg), weights=str(elsewhere))
+    drawn = open_network(str(cfg), random_seed=3)
+    assert given.graph.graph == drawn.graph.graph
+    assert given.sha256 != drawn.sha256
+    assert given.random_seed is None
+    assert not any("meaningless" in line for line in given.warnings)
+    assert "random weights (seed 3): boxes are meaningless" in drawn.warnings
+    assert drawn.graph.graph != open_network(str(cfg), random_seed=4).graph.graph
+    with pytest.raises(UsageError, match="exclude each other"):
+        open_network(str(cfg), weights=str(elsewhere), random_seed=3)
+    with pytest.raises(ModelError, match="cannot be read: No such file"):
+        open_network(str(cfg), weights=str(tmp_path / "absent"))
+    with pytest.raises(ModelError, match="out of range: a seed is"):
+        open_network(str(cfg), random_seed=2**32)
+
+
+def test_every_error_of_this_room_carries_exit_code_4(cfg):
+    with pytest.raises(DetectVideoError) as caught:
+        open_network(str(cfg))
+    assert caught.value.exit_code == 4

@@ -1,0 +1,140 @@
+"""A model by path or by name, its class names, and what is said when there is none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from detector.errors import ModelError
+from detector.models import known, open_network, packaged, suffixes
+
+
+def write_cfg(folder: Path, stem: str = "t", classes: int = 2) -> str:
+    path = folder / f"{stem}.cfg"
+    path.write_text(
+        f"[net]\nwidth=8\nheight=8\n[convolutional]\nfilters={5 + classes}\nactivation=linear\n"
+        f"[yolo]\nanchors=4,4\nclasses={classes}\n"
+    )
+    return str(path)
+
+
+def names_of(cfg: str, **more) -> tuple[str, ...]:
+    return open_network(cfg, random_seed=1, **more).names
+
+
+def test_names_given_then_beside_then_coco_beside_then_the_packaged_lists(tmp_path):
+    cfg = write_cfg(tmp_path, classes=80)
+    assert names_of(cfg)[:3] == ("person", "bicycle", "car")
+    (tmp_path / "coco.names").write_text("\n".join(f"beside{i}" for i in range(80)))
+    assert names_of(cfg)[79] == "beside79"
+    (tmp_path / "t.names").write_text("\n".join(f"own{i}" for i in range(80)) + "\r\n\n")
+    assert names_of(cfg)[79] == "own79"
+    (tmp_path / "given.txt").write_text("\n".join(f"given{i}" for i in range(80)))
+    assert names_of(cfg, names=str(tmp_path / "given.txt"))[79] == "given79"
+
+
+def test_two_classes_are_person_and_vehicle_only_where_the_file_says_so(tmp_path):
+    assert names_of(write_cfg(tmp_path, "yolov4-tiny-person-vehicle")) == ("person", "vehicle")
+    network = open_network(write_cfg(tmp_path, "cats-dogs"), random_seed=1)
+    assert network.names == ("class0", "class1")
+    assert network.warnings[0] == (
+        "no names for the 2 classes of cats-dogs.cfg: they are called class0, class1, ...; give --names FILE"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a\nb\nc\n", "holds 3 names, t.cfg has 2 classes"),
+        ("", "holds 0 names"),
+        ("a\n\nb\n", ":2: no name on this line"),
+        ("a\x07\nb\n", ":1: no name on this line"),
+    ],
+)
+def test_a_names_file_that_does_not_fit_is_refused(tmp_path, content, message):
+    (tmp_path / "t.names").write_text(content)
+    with pytest.raises(ModelError) as caught:
+        names_of(write_cfg(tmp_path))
+    assert message in str(caught.value)
+
+
+def test_the_packaged_coco_list_is_darknets(shared):
+    ours = (packaged.folder() / "names/coco.names").read_text().split("\n")
+    assert ours == (shared / "data/weights/coco.names").read_text().split("\n")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("absent.cfg", "absent.cfg: no such file; give the path of a model file, or a known name: "),
+        ("no/such/thing", "no/such/thing: no such file"),
+        ("yolo99", "unknown model 'yolo99': no such file, and known by name are only yolov4-tiny-person-vehicle"),
+        ("../cfg", "../cfg: no such file"),
+        ("", "is a folder"),
+    ],
+)
+def test_a_model_that_is_not_there(tmp_path, monkeypatch, model, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError) as caught:
+        open_network(model, random_seed=1)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["x.onnx", "x.pt", "x.weights", "x"])
+def test_a_family_without_a_front_end_is_named_with_those_that_have_one(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\0")
+    with pytest.raises(ModelError, match=r"is not supported yet; supported: \.cfg$"):
+        open_network(str(tmp_path / name))
+
+
+def test_every_known_model_opens_by_name_and_states_its_licence():
+    assert "yolov4-tiny-person-vehicle" in known()
+    for name in known():
+        assert open_network(name, random_seed=1).names
+        assert packaged.known_model(name).licence
+        assert packaged.known_model(name).family == "darknet"
+
+
+def test_a_known_model_without_weights_says_how_to_give_them():
+    with pytest.raises(ModelError, match="give --weights FILE or --random-weights SEED"):
+        open_network("yolov4-tiny-person-vehicle")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cfg: t.cfg\nweigths: t.weights\n", "m.yaml: unknown key 'weigths'; known are family, cfg, weights"),
+        ("cfg: absent.cfg\n", "m.yaml: cfg: absent.cfg does not lie in"),
+        ("family: darknet\n", "m.yaml: lacks the key 'cfg'"),
+        ("- a\n", "m.yaml: must hold keys and values"),
+        ("a: [\n", "m.yaml: cannot be read: while parsing"),
+    ],
+)
+def test_a_wrong_description_is_named(tmp_path, monkeypatch, text, message):
+    for part in ("models", "darknet", "names"):
+        (tmp_path / part).mkdir()
+    write_cfg(tmp_path / "darknet")
+    (tmp_path / "models/m.yaml").write_text(text)
+    monkeypatch.setattr(packaged, "folder", lambda: tmp_path)
+    with pytest.raises(ModelError) as caught:
+        open_network("m", random_seed=1)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("batch", [0, -1, 100_000])
+def test_a_batch_out_of_range_is_refused(tmp_path, batch):
+    with pytest.raises(ModelError, match=f"batch {batch} is out of range"):
+        open_network(write_cfg(tmp_path), random_seed=1, batch=batch)
+
+
+def test_front_ends_and_engines_are_listed_without_heavy_imports():
+    code = (
+        "import sys; from detector import engines, models, artefacts; models.suffixes(); engines.usable(); "
+        "engines.choose(); print([m for m in ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert ".cfg" in suffixes()

@@ -1,0 +1,171 @@
+"""Annotated pictures: their names and formats, and what happens to a folder that is there already."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from probing import make_frame, make_info
+
+from detector import sinks
+from detector.errors import OutputError
+from detector.sinks.pictures import MANIFEST
+from detector.types import Detections
+
+NONE = Detections.empty()
+
+
+def save(folder: Path, *paths: str | None, level: int = 50) -> sinks.Sink:
+    sink = sinks.open("pictures", folder)
+    sink.open(make_info(str(folder.parent / "source"), kind="pictures"))
+    for i, path in enumerate(paths):
+        frame = make_frame(i, path=path)
+        frame.image[:] = level
+        sink.write(frame, NONE)
+    sink.close()
+    return sink
+
+
+def listed(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".JPG", ".jpeg", ".png", ".webp", ".bmp", ".tiff", ".jp2", ".ppm"])
+def test_name_and_format_of_the_source_are_kept(suffix: str, tmp_path: Path) -> None:
+    save(tmp_path / "out", f"in/photo{suffix}", level=200)
+    assert listed(tmp_path / "out") == [f"photo{suffix}"]
+    picture = cv2.imread(str(tmp_path / "out" / f"photo{suffix}"))
+    assert picture.shape == (48, 64, 3)
+    assert np.abs(picture.astype(int) - 200).max() <= 2
+
+
+NAMES = [
+    # source paths -> names in the folder
+    (["a/x.jpg", "b/x.jpg", "c/x.jpg"], ["x-2.jpg", "x-3.jpg", "x.jpg"]),
+    (["a/x.jpg", "a/x-2.jpg", "b/x.jpg"], ["x-2.jpg", "x-3.jpg", "x.jpg"]),  # x-2 is taken by a real one
+    (["x.jpg", "x.png"], ["x.jpg", "x.png"]),  # other format, other name
+    (["x.gif", "noname"], ["noname.png", "x.png"]),  # what OpenCV does not write faithfully becomes PNG
+    ([None, None], ["frame_000000.jpg", "frame_000001.jpg"]),  # frames of a video
+    (["视频.jpg", os.fsdecode(b"caf\xe9.png")], sorted(["视频.jpg", os.fsdecode(b"caf\xe9.png")])),
+]
+
+
+@pytest.mark.parametrize(("paths", "names"), NAMES, ids=[str(i) for i in range(len(NAMES))])
+def test_names(paths: list[str | None], names: list[str], tmp_path: Path) -> None:
+    save(tmp_path / "out", *paths)
+    assert listed(tmp_path / "out") == names
+
+
+def test_too_large_for_its_format_becomes_png(tmp_path: Path) -> None:
+    sink = sinks.open("pictures", tmp_path / "out")
+    sink.open(make_info())
+    sink.write(make_frame(0, size=(1, 16384), path="wide.webp"), NONE)
+    sink.close()
+    assert listed(tmp_path / "out") == ["wide.png"]
+
+
+def test_our_earlier_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    save(tmp_path / "out", "a.png", "b.png", level=10)
+    sink = save(tmp_path / "out", "b.png", "c.png", level=90)
+    assert listed(tmp_path / "out") == ["b.png", "c.png"]
+    assert cv2.imread(str(tmp_path / "out" / "b.png")).max() == 90
+    assert sink.notes == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_earlier_folder_is_whole_until_close(tmp_path: Path) -> None:
+    save(tmp_path / "out", "a.png", "b.png")
+    sink = sinks.open("pictures", tmp_path / "out")
+    sink.open(make_info())
+    sink.write(make_frame(0, path="a.png"), NONE)
+    assert listed(tmp_path / "out") == ["a.png", "b.png"]
+    assert sink.abort() == tmp_path / "out.partial"
+    assert listed(tmp_path / "out") == ["a.png", "b.png"]
+    assert listed(tmp_path / "out.partial") == ["a.png"]
+
+
+@pytest.mark.parametrize("ours_before", [True, False])
+def test_somebody_elses_files_are_never_deleted(ours_before: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    if ours_before:
+        save(folder, "a.png", "b.png", level=10)
+    folder.mkdir(exist_ok=True)
+    (folder / "thesis.txt").write_text("precious")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "deep.txt").write_text("precious")
+    sink = save(folder, "b.png", "c.png", level=90)
+    assert listed(folder) == ["a.png"] * ours_before + ["b.png", "c.png", "sub", "thesis.txt"]
+    assert (folder / "thesis.txt").read_text() == (folder / "sub" / "deep.txt").read_text() == "precious"
+    assert cv2.imread(str(folder / "b.png")).max() == 90
+    assert "one by one" in sink.notes[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_empty_folder_and_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    before = folder.stat().st_ino
+    save(folder, "in/a.png")
+    assert listed(folder) == ["a.png"]
+    assert folder.stat().st_ino == before  # the shell still stands in it
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_list_that_lies_deletes_nothing_outside(tmp_path: Path) -> None:
+    save(tmp_path / "out", "a.png")
+    (tmp_path / "precious").write_text("precious")
+    with (tmp_path / "out" / MANIFEST).open("a") as file:
+        file.write("../precious\n")
+    save(tmp_path / "out", "b.png")
+    assert (tmp_path / "precious").exists()
+    assert listed(tmp_path / "out") == ["b.png"]
+
+
+def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
+    sink = sinks.open("pictures", tmp_path / "out")
+    sink.open(make_info())
+    sink.write(make_frame(0, path="old.png"), NONE)
+    assert sink.abort() == tmp_path / "out.partial"
+    save(tmp_path / "out", "new.png")
+    assert listed(tmp_path / "out") == ["new.png"]
+
+
+def test_a_temporary_name_that_is_somebody_elses_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "thesis.txt").write_text("precious")
+    with pytest.raises(OutputError, match=r"out\.partial holds files that detect-video did not write"):
+        save(tmp_path / "out", "a.png")
+    assert (tmp_path / "out.partial" / "thesis.txt").exists()
+
+
+def test_the_sources_own_folder_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "photos" / "a.png"
+    source.parent.mkdir()
+    cv2.imwrite(str(source), np.zeros((4, 4, 3), np.uint8))
+    before = source.read_bytes()
+    sink = sinks.open("pictures", tmp_path / "photos")
+    sink.open(make_info(str(tmp_path / "photos" / "*.png"), kind="pictures"))
+    with pytest.raises(OutputError, match="choose another -o"):
+        sink.write(make_frame(0, path=str(source)), NONE)
+    assert sink.abort() is None
+    assert source.read_bytes() == before
+
+
+def test_a_file_under_the_folders_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("precious")
+    with pytest.raises(OutputError, match="is not a folder"):
+        save(tmp_path / "out", "a.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_full_disk_keeps_the_earlier_folder(small_disk: Any) -> None:
+    folder = small_disk(96) / "out"
+    save(folder, "a.bmp")
+    with pytest.raises(OutputError, match="disk full"):
+        save(folder, *[f"{i}.bmp" for i in range(20)])
+    assert listed(folder) == ["a.bmp"]

@@ -1,0 +1,152 @@
+"""JSONL and CSV: what the lines say, and that only whole lines are ever in the file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from probing import NAMES, make_frame, make_info, one_person
+
+from detector import sinks
+from detector.errors import OutputError
+from detector.types import Detections
+
+
+def rows(name: str, folder: Path, *written: Any, **info: Any) -> str:
+    sink = sinks.open(name, folder / "out")
+    sink.open(make_info(**info))
+    for frame, detections in written:
+        sink.write(frame, detections)
+    return sink.close().read_bytes().decode()
+
+
+def test_a_line_of_json(tmp_path: Path) -> None:
+    """The issue's own example, byte by byte; 0.91 and 1.234 are not what float32 holds."""
+    assert rows("jsonl", tmp_path, (make_frame(0), one_person())) == (
+        '{"source":"in.mp4","frame":0,"pts":0,"time_base":"1/12800","time_s":0.0,"detections":'
+        '[{"class":"person","class_id":0,"score":0.91,"box":[1.23,2.0,30.5,41.0]}]}\n'
+    )
+
+
+def test_a_frame_without_detections_has_its_line(tmp_path: Path) -> None:
+    text = rows("jsonl", tmp_path, (make_frame(7, 3584), Detections.empty()), time_base=Fraction(1))
+    assert json.loads(text) == {
+        "source": "in.mp4", "frame": 7, "pts": 3584, "time_base": "1/1", "time_s": 0.28, "detections": [],
+    }  # fmt: skip
+
+
+def test_numbers_are_short_and_never_minus_zero(tmp_path: Path) -> None:
+    boxes = np.array([[-0.001, 1 / 3, 2 / 3, 8191.996]], np.float32)
+    found = Detections(boxes, np.array([0.123456], np.float32), np.array([5]))
+    frame = make_frame(1)
+    frame.time_s = 1 / 3
+    line = rows("jsonl", tmp_path, (frame, found))
+    assert '"time_s":0.333333,' in line
+    assert '{"class":"5","class_id":5,"score":0.1235,"box":[0.0,0.33,0.67,8192.0]}' in line
+
+
+def test_not_a_number_is_a_bug_and_not_a_line(tmp_path: Path) -> None:
+    sink = sinks.open("jsonl", tmp_path / "out")
+    sink.open(make_info())
+    with pytest.raises(ValueError, match="JSON"):
+        sink.write(make_frame(0), one_person(score=float("nan")))
+    assert sink.abort() is None
+
+
+@pytest.mark.parametrize("raw", ["视频 é.jpg".encode(), b"caf\xe9.jpg", b'new\nline "q", x.jpg'])
+def test_any_file_name(raw: bytes, tmp_path: Path) -> None:
+    """A picture's own path is the source; bytes that are no UTF-8 come back through json as os.fsencode has them."""
+    path = os.fsdecode(raw)
+    line = rows("jsonl", tmp_path, (make_frame(0, path=path), one_person()))
+    assert os.fsencode(json.loads(line)["source"]) == raw
+    assert line.count("\n") == 1
+    (_, row) = csv.reader(rows("csv", tmp_path, (make_frame(0, path=path), one_person())).splitlines(keepends=True))
+    assert row[0] == path.encode("utf-8", "backslashreplace").decode()
+
+
+def test_csv(tmp_path: Path) -> None:
+    two = Detections(
+        np.array([[0, 0, 10, 20], [1.234, 2, 3, 4]], np.float32),
+        np.array([0.9, 0.5], np.float32),
+        np.array([1, 0]),
+        NAMES,
+    )
+    text = rows(
+        "csv", tmp_path, (make_frame(0), two), (make_frame(1), Detections.empty()), (make_frame(2), one_person())
+    )
+    assert text.splitlines(keepends=True) == [
+        "source,frame,pts,time_s,class,class_id,score,x1,y1,x2,y2\r\n",
+        'in.mp4,0,0,0.0,"a ""quoted"", name",1,0.9,0.0,0.0,10.0,20.0\r\n',
+        "in.mp4,0,0,0.0,person,0,0.5,1.23,2.0,3.0,4.0\r\n",
+        "in.mp4,2,1024,0.08,person,0,0.91,1.23,2.0,30.5,41.0\r\n",
+    ]
+    assert [row["class"] for row in csv.DictReader(text.splitlines())] == [NAMES[1], "person", "person"]
+
+
+def test_csv_without_any_detection_is_its_header(tmp_path: Path) -> None:
+    assert rows("csv", tmp_path).startswith("source,frame,")
+
+
+KILLED = """
+import sys
+sys.path.insert(0, {here!r})
+from probing import make_frame, make_info, one_person
+from detector import sinks
+sink = sinks.open({name!r}, {path!r})
+sink.open(make_info())
+for i in range(10**9):
+    sink.write(make_frame(i), one_person())
+    if i == 200:
+        print("running", flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["jsonl", "csv"])
+def test_kill_minus_nine_leaves_whole_lines(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"out.{name}"
+    code = KILLED.format(here=str(Path(__file__).parent), name=name, path=str(path))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"running\n"
+        process.send_signal(signal.SIGKILL)
+    assert not path.exists()
+    lines = (tmp_path / f"out.partial.{name}").read_text().splitlines(keepends=True)
+    assert len(lines) > 200
+    if name == "jsonl":
+        assert [json.loads(line)["frame"] for line in lines] == list(range(len(lines)))
+    assert all(line.endswith("\n") for line in lines)
+    sink = sinks.open(name, path)  # the dead run's lock is gone
+    sink.open(make_info())
+    sink.write(make_frame(0), one_person())
+    assert len(sink.close().read_text().splitlines()) <= 2
+
+
+@pytest.mark.parametrize("name", ["jsonl", "csv"])
+def test_a_full_disk_keeps_the_whole_lines(name: str, small_disk: Any) -> None:
+    folder = small_disk(16)
+    sink = sinks.open(name, folder / f"out.{name}")
+    sink.open(make_info())
+    written = 0
+
+    def fill() -> None:
+        nonlocal written
+        for i in range(1000):
+            sink.write(make_frame(i), one_person())
+            written += 1
+
+    with pytest.raises(OutputError, match="disk full"):
+        fill()
+    kept = sink.abort()
+    assert kept == folder / f"out.partial.{name}"
+    lines = kept.read_text().splitlines(keepends=True)
+    assert len(lines) == written + (name == "csv")
+    assert all(line.endswith("\n") for line in lines)

@@ -1,0 +1,203 @@
+"""The sound: cut with the frames, in step with them, copied where MP4 holds it."""
+
+from __future__ import annotations
+
+import subprocess
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from probing import probe
+
+from detector import sinks
+from detector.types import Detections, Frame, SourceInfo
+
+FLASH_S = 3.0  # the picture turns white and the beep begins
+
+
+def make_clip(path: Path, *codec: str, fps: int = 25, seconds: int = 6) -> Path:
+    """Black and silent but for a flash and a beep, from 3.0 s to 3.4 s."""
+    flash = f"color=black:s=64x48:r={fps}:d={seconds},drawbox=c=white:t=fill:enable='between(t,2.999,3.4)'"
+    beep = f"aevalsrc='if(between(t,3,3.4),0.8*sin(2*PI*1000*t),0)':s=44100:d={seconds}"
+    command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", flash, "-f", "lavfi", "-i", beep, "-c:v", "libx264"]
+    subprocess.run([*command, "-preset", "ultrafast", *codec, "-y", path], check=True)
+    return path
+
+
+def rewrite(source: Path, target: Path, first: int = 0, last: int = 10_000, stride: int = 1) -> sinks.Sink:
+    """Frames first..last of ``source`` through the sink, as the program would with --stride and --frames."""
+    with av.open(str(source)) as container:
+        video = container.streams.video[0]
+        info = SourceInfo(str(source), "video", 64, 48, video.average_rate, video.time_base, has_audio=True)
+        sink = sinks.open("video", target)
+        sink.open(info)
+        for i, picture in enumerate(container.decode(video)):
+            if first <= i <= last and (i - first) % stride == 0:
+                image = picture.to_ndarray(format="bgr24")
+                sink.write(Frame(i, picture.pts, float(picture.pts * video.time_base), image), Detections.empty())
+    sink.close()
+    return sink
+
+
+def flash_and_beep(path: Path) -> tuple[float, float]:
+    """Seconds at which the picture turns white and the sound begins."""
+    with av.open(str(path)) as container:
+        bright = [f.time for f in container.decode(video=0) if f.to_ndarray(format="gray").mean() > 128]
+    with av.open(str(path)) as container:
+        for frame in container.decode(audio=0):
+            loud = np.flatnonzero(np.abs(frame.to_ndarray()[0]) > (0.1 if frame.format.name == "fltp" else 3000))
+            if len(loud):
+                return bright[0], frame.time + loud[0] / frame.sample_rate
+    raise AssertionError(f"no beep in {path}")
+
+
+def codecs(path: Path) -> dict[str, str]:
+    return {stream["codec_type"]: stream["codec_name"] for stream in probe(path)["streams"]}
+
+
+SOURCES = [
+    # file, encoder, what is in the output
+    ("aac.mp4", ["-c:a", "aac"], "aac"),
+    ("aac.ts", ["-c:a", "aac"], "aac"),  # ADTS headers must become an MP4 description; the clock starts at 1.4 s
+    ("mp3.mkv", ["-c:a", "libmp3lame"], "mp3"),
+    ("ac3.mkv", ["-c:a", "ac3"], "ac3"),
+    ("opus.mkv", ["-c:a", "libopus", "-ar", "48000"], "opus"),
+    ("flac.mkv", ["-c:a", "flac"], "flac"),
+    ("vorbis.mkv", ["-c:a", "libvorbis"], "aac"),  # MP4 could hold it, players would not play it
+    ("pcm.mov", ["-c:a", "pcm_s16le"], "aac"),
+    ("mp2.ts", ["-c:a", "mp2"], "aac"),
+    ("pcm.avi", ["-c:a", "pcm_s16le"], "aac"),
+]
+
+
+@pytest.mark.parametrize(("name", "encoder", "wanted"), SOURCES, ids=[row[0] for row in SOURCES])
+@pytest.mark.parametrize("first", [0, 37], ids=["whole", "cut"])
+def test_sound_and_picture_stay_together(
+    name: str, encoder: list[str], wanted: str, first: int, tmp_path: Path
+) -> None:
+    source = make_clip(tmp_path / name, *encoder)
+    sink = rewrite(source, tmp_path / "out.mp4", first=first)
+    assert sink.notes == []
+    assert codecs(tmp_path / "out.mp4") == {"video": "h264", "audio": wanted}
+    flash, beep = flash_and_beep(tmp_path / "out.mp4")
+    assert flash == pytest.approx(FLASH_S - first / 25, abs=0.001)
+    source_flash, source_beep = flash_and_beep(source)  # how far apart they are in the source: its encoder's delay
+    assert beep - flash == pytest.approx(source_beep - source_flash, abs=0.025)
+    video, audio = (float(stream["duration"]) for stream in probe(tmp_path / "out.mp4")["streams"])
+    assert video == pytest.approx(6 - first / 25)
+    assert video - 0.1 < audio < video + 0.1
+
+
+@pytest.mark.parametrize("suffix", [".mkv", ".mov"])
+@pytest.mark.parametrize("encoder", ["aac", "pcm_s16le"])
+def test_other_containers(suffix: str, encoder: str, tmp_path: Path) -> None:
+    source = make_clip(tmp_path / "in.mov", "-c:a", encoder)
+    out = tmp_path / f"out{suffix}"
+    assert rewrite(source, out, first=30).notes == []
+    assert codecs(out) == {"video": "h264", "audio": "aac"}
+    with av.open(str(out)) as container:
+        assert next(container.decode(video=0)).pts == 0
+    flash, beep = flash_and_beep(out)
+    assert flash == pytest.approx(FLASH_S - 30 / 25, abs=0.001)
+    assert beep - flash == pytest.approx(0, abs=0.03)
+
+
+def test_the_sound_ends_with_the_last_frame(tmp_path: Path) -> None:
+    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
+    rewrite(source, tmp_path / "out.mp4", first=50, last=99)
+    durations = [float(stream["duration"]) for stream in probe(tmp_path / "out.mp4")["streams"]]
+    assert durations[0] == pytest.approx(2.0)
+    assert durations[1] == pytest.approx(2.0, abs=0.03)
+    assert flash_and_beep(tmp_path / "out.mp4") == pytest.approx((1.0, 1.0), abs=0.03)
+
+
+def test_stride_keeps_the_speed(tmp_path: Path) -> None:
+    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
+    rewrite(source, tmp_path / "out.mp4", stride=5)
+    streams = probe(tmp_path / "out.mp4")["streams"]
+    assert streams[0]["nb_frames"] == "30"
+    assert [float(stream["duration"]) for stream in streams] == pytest.approx([6.0, 6.0], abs=0.03)
+    assert flash_and_beep(tmp_path / "out.mp4") == pytest.approx((3.0, 3.0), abs=0.03)
+
+
+def test_a_late_start_is_sought(tmp_path: Path) -> None:
+    """Far into the source the reader seeks; the result must not show it."""
+    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac", fps=5, seconds=16)
+    rewrite(source, tmp_path / "out.mp4", first=55)
+    video, audio = (float(stream["duration"]) for stream in probe(tmp_path / "out.mp4")["streams"])
+    assert video == pytest.approx(5.0)
+    assert audio == pytest.approx(5.0, abs=0.06)
+
+
+def test_sound_lies_beside_its_frames_in_the_file(tmp_path: Path) -> None:
+    """Written as it comes, not all at the end: packets are at most the encoder's look-ahead apart."""
+    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac", seconds=20)
+    rewrite(source, tmp_path / "out.mp4")
+    with av.open(str(tmp_path / "out.mp4")) as container:
+        packets = sorted((p.pos, p.stream.type, p.pts * p.time_base) for p in container.demux() if p.size)
+    newest = {"video": Fraction(0), "audio": Fraction(0)}
+    for _, kind, time in packets:
+        newest[kind] = max(newest[kind], time)
+        assert abs(newest["video"] - newest["audio"]) < 1.5
+
+
+def test_broken_sound_is_a_note(tmp_path: Path) -> None:
+    """The second half of the file is gone for the audio reader only: the frames come from elsewhere."""
+    source = make_clip(tmp_path / "in.ts", "-c:a", "aac")
+    damaged = tmp_path / "damaged.ts"
+    damaged.write_bytes(source.read_bytes()[: source.stat().st_size // 2])
+    sink = write_frames(damaged, tmp_path / "out.mp4", has_audio=True)
+    assert codecs(tmp_path / "out.mp4") == {"video": "h264", "audio": "aac"}
+    assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "100"
+    assert sink.notes == []  # an early end is no damage that the demuxer can see
+
+
+@pytest.mark.parametrize(
+    ("content", "note"),
+    [(b"no video at all" * 100, "could not be taken over"), (None, "could not be taken over")],
+    ids=["garbage", "gone"],
+)
+def test_sound_that_cannot_be_opened_is_a_note(content: bytes | None, note: str, tmp_path: Path) -> None:
+    source = tmp_path / "in.mp4"
+    if content is not None:
+        source.write_bytes(content)
+    sink = write_frames(source, tmp_path / "out.mp4", has_audio=True)
+    assert codecs(tmp_path / "out.mp4") == {"video": "h264"}
+    assert len(sink.notes) == 1
+    assert note in sink.notes[0]
+
+
+def test_a_reader_that_fails_midway_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
+
+    def break_after(track: Any) -> Any:
+        for i, packet in enumerate(track._container.demux(track._source)):
+            if i == 50:
+                raise av.InvalidDataError(1, "planted")
+            yield packet, Fraction(1024, 44100)
+
+    monkeypatch.setattr("detector.sinks._audio.AudioTrack._items", break_after)
+    sink = write_frames(source, tmp_path / "out.mp4", has_audio=True)
+    assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "100"
+    assert "the audio ends early" in sink.notes[0]
+    assert "planted" in sink.notes[0]
+
+
+def test_no_audio_is_wanted(tmp_path: Path) -> None:
+    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
+    assert write_frames(source, tmp_path / "out.mp4", has_audio=False).notes == []
+    assert codecs(tmp_path / "out.mp4") == {"video": "h264"}
+
+
+def write_frames(source: Path, target: Path, *, has_audio: bool) -> sinks.Sink:
+    """100 grey frames beside the sound of ``source``."""
+    sink = sinks.open("video", target)
+    info = SourceInfo(str(source), "video", 64, 48, Fraction(25), Fraction(1, 90000), has_audio=has_audio)
+    sink.open(info)
+    for i in range(100):
+        sink.write(Frame(i, i * 3600 + 126_000, 0.0, np.full((48, 64, 3), 99, np.uint8)), Detections.empty())
+    sink.close()
+    return sink
