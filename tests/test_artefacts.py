@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,34 @@ def test_a_whole_one_in_a_folder_that_cannot_be_written_is_used(tmp_path, monkey
     monkeypatch.setattr(artefacts, "_write", refuse)
     monkeypatch.setattr(artefacts, "_locked", refuse)
     assert export(plus_one(), tmp_path) == (path, False, ())
+
+
+def test_what_another_run_built_while_this_one_waited_is_used(tmp_path, monkeypatch):
+    locked, others = artefacts._locked, []
+
+    @contextmanager
+    def wait_for_another_run(place):
+        monkeypatch.setattr(artefacts, "_locked", locked)
+        others.append(export(plus_one(), tmp_path))
+        with locked(place):
+            yield
+
+    monkeypatch.setattr(artefacts, "_locked", wait_for_another_run)
+    mine = export(plus_one(), tmp_path)
+    assert [other.built for other in others] == [True]
+    assert mine == (others[0].path, False, ())
+
+
+def test_a_run_waits_for_the_one_that_builds(tmp_path):
+    """The lock is held here; the other run must not be done before it is given back."""
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (export(plus_one(), tmp_path), done.set()))
+    with artefacts._locked(tmp_path):
+        thread.start()
+        assert not done.wait(0.3)
+        assert not list(tmp_path.glob("*.onnx"))
+    thread.join(20)
+    assert done.is_set()
 
 
 def test_processes_that_start_together_build_it_once(tmp_path):

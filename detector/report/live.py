@@ -62,5 +62,5 @@ def _busiest(timeline: Any) -> str | None:
     if not tracks:
         return None
     track = max(tracks, key=lambda track: track.busy_ns())
-    stages = {what: totals.self_ns for (kind, what), totals in list(track.totals.items()) if kind == "work"}
+    stages = {stage: span.self_ns for (stage, kind), span in list(track.spans.items()) if kind == "work"}
     return max(stages, key=lambda stage: stages[stage]) if stages else None

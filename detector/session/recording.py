@@ -8,6 +8,7 @@ from typing import Any
 
 from detector.timeline import STAGES, WAIT_INPUT, WAIT_OUTPUT, WORK, OffTimeline, Timeline
 from detector.timeline.histogram import Histogram
+from detector.timeline.spans import Span
 from detector.timeline.stages import INFER
 
 
@@ -83,25 +84,25 @@ def record(timeline: Timeline | OffTimeline) -> Recording:
         thread = recording.threads[name] = ThreadSum(
             other_ns=track.other_ns, wall_ns=track.wall_ns, cpu_ns=track.cpu_ns, ready_ns=track.ready_ns
         )
-        for (kind, what), totals in track.totals.items():
+        for (what, kind), span in track.spans.items():
             if kind == WORK:
-                thread.busy_ns += totals.self_ns
-                _add(recording.stages.setdefault(what, StageSum()), name, totals)
+                thread.busy_ns += span.self_ns
+                _add(recording.stages.setdefault(what, StageSum()), name, span)
             else:
-                thread.waits[what] = thread.waits.get(what, 0) + totals.self_ns
-                thread.wait_input_ns += totals.self_ns if kind == WAIT_INPUT else 0
-                thread.wait_output_ns += totals.self_ns if kind == WAIT_OUTPUT else 0
+                thread.waits[what] = thread.waits.get(what, 0) + span.self_ns
+                thread.wait_input_ns += span.self_ns if kind == WAIT_INPUT else 0
+                thread.wait_output_ns += span.self_ns if kind == WAIT_OUTPUT else 0
     recording.infer_ns = timeline.meters[INFER].total_ns
     recording.self_check()
     return recording
 
 
-def _add(stage: StageSum, thread: str, totals: Any) -> None:
+def _add(stage: StageSum, thread: str, span: Span) -> None:
     stage.threads.append(thread)
-    stage.calls += totals.calls
-    stage.busy_ns += totals.self_ns
-    stage.cpu_ns += totals.cpu_ns
-    stage.durations.merge(totals.durations)
+    stage.calls += span.calls
+    stage.busy_ns += span.self_ns
+    stage.cpu_ns += span.cpu_ns
+    stage.durations.merge(span.durations())
 
 
 def merged(recordings: Iterable[Recording]) -> Recording:

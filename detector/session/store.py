@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from detector.errors import OutputError
 from detector.timeline import KINDS, OTHER, OffTimeline, Timeline
+from detector.timeline.spans import Span
 
 SCHEMA = 1
 FILES = ("session.json", "summary.json", "spans.npz", "detections.jsonl")
@@ -108,22 +109,18 @@ def span_columns(timelines: list[Timeline | OffTimeline]) -> tuple[dict[str, NDA
     seen = kept = 0
     for source, timeline in enumerate(timelines):
         for track in [] if isinstance(timeline, OffTimeline) else timeline.tracks.values():
-            rows = np.frombuffer(track.rows, np.int64).reshape(-1, 4)
-            seen, kept = seen + track.spans_seen, kept + len(rows)
-            codes = np.array(
-                [(_code(names["stage"], stage), KINDS.index(kind)) for kind, stage in track.codes] or [(0, 0)]
-            )
-            block = np.empty((len(rows), 7), np.int64)
-            block[:, 0] = _code(names["thread"], track.name)
-            block[:, 1:3] = codes[rows[:, 0]]
-            block[:, 3] = source
-            block[:, 4:7] = rows[:, 1:4]
-            gaps = _gaps(np.frombuffer(track.lives, np.int64).reshape(-1, 2), rows, track.spans_seen)
-            other = np.zeros((len(gaps), 7), np.int64)
-            other[:, 0], other[:, 1] = block[:1, 0] if len(block) else 0, -1
-            other[:, 2], other[:, 3], other[:, 4] = KINDS.index(OTHER), source, -1
-            other[:, 5:7] = gaps
-            blocks += [block, other]
+            thread = _code(names["thread"], track.name)
+            own = [
+                _block(thread, _code(names["stage"], stage), kind, source, span)
+                for (stage, kind), span in track.spans.items()
+            ]
+            calls = sum(span.calls for span in track.spans.values())
+            rows = np.concatenate(own) if own else np.zeros((0, 7), np.int64)
+            seen, kept = seen + calls, kept + len(rows)
+            gaps = _gaps(np.frombuffer(track.lives, np.int64).reshape(-1, 2), rows[:, 5:7], len(rows) == calls)
+            other = np.full((len(gaps), 7), -1, np.int64)
+            other[:, 0], other[:, 2], other[:, 3], other[:, 5:7] = thread, KINDS.index(OTHER), source, gaps
+            blocks += [rows, other]
     table = np.concatenate(blocks) if blocks else np.zeros((0, 7), np.int64)
     table = table[np.argsort(table[:, 5], kind="stable")]
     columns: dict[str, NDArray[Any]] = {
@@ -139,20 +136,27 @@ def span_columns(timelines: list[Timeline | OffTimeline]) -> tuple[dict[str, NDA
     return columns, seen, kept
 
 
+def _block(thread: int, stage: int, kind: str, source: int, span: Span) -> NDArray[np.int64]:
+    """[calls, 7]: thread, stage, kind, source, index, start, end."""
+    rows = np.empty((len(span.starts), 7), np.int64)
+    rows[:, :4] = thread, stage, KINDS.index(kind), source
+    rows[:, 4], rows[:, 5], rows[:, 6] = span.indices, span.starts, span.ends
+    return rows
+
+
 def _code(names: list[str], name: str) -> int:
     if name not in names:
         names.append(name)
     return names.index(name)
 
 
-def _gaps(lives: NDArray[np.int64], rows: NDArray[np.int64], seen: int) -> NDArray[np.int64]:
-    """[G, 2] start and end of what lies in ``lives`` and in no span. Rows end in the order in which spans end."""
-    if not len(lives):
+def _gaps(lives: NDArray[np.int64], spans: NDArray[np.int64], whole: bool) -> NDArray[np.int64]:
+    """[G, 2] start and end of what lies in ``lives`` and in none of ``spans`` [S, 2]. Where rows were dropped (not
+    ``whole``), what comes after the first dropped one is unknown, not "other"; then there are none."""
+    if not len(lives) or not whole:
         return np.zeros((0, 2), np.int64)
-    order = np.argsort(rows[:, 2], kind="stable")
-    starts, ends = rows[order, 2], np.maximum.accumulate(rows[order, 3]) if len(rows) else rows[order, 3]
-    # Where rows were dropped, what comes after the last kept one is unknown, not "other".
-    last = lives[-1, 1] if len(rows) == seen else (ends[-1] if len(ends) else lives[0, 0])
-    before = np.concatenate([lives[:1, 0], ends])
-    after = np.concatenate([starts, [last]])
-    return np.stack([before, after], axis=1)[after > before]
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    before = np.concatenate([lives[:1, 0], np.maximum.accumulate(spans[:, 1])])
+    after = np.concatenate([spans[:, 0], lives[-1:, 1]])
+    gaps: NDArray[np.int64] = np.stack([before, after], axis=1)[after > before]
+    return gaps

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
+
+import numpy as np
 
 # Smallest number of samples below which a percentile says nothing: it would be the maximum under another name.
 SAMPLE_FLOORS = {50: 5, 90: 20, 99: 200}
@@ -25,14 +28,17 @@ class Histogram:
         self.minimum = 0
         self.maximum = 0
 
-    def add(self, value: int) -> None:
-        bucket = math.ceil(math.log(value) * self._inverse_log) if value > 0 else -1
-        self._counts[bucket] = self._counts.get(bucket, 0) + 1
-        if value > self.maximum:
-            self.maximum = value
-        if value < self.minimum or not self.count:
-            self.minimum = value
-        self.count += 1
+    def add_many(self, values: array[int]) -> None:
+        """``values``: array("q")."""
+        if not values:
+            return
+        durations = np.frombuffer(values, np.int64)
+        buckets = np.where(durations > 0, np.ceil(np.log(np.maximum(durations, 1)) * self._inverse_log), -1)
+        for bucket, count in zip(*np.unique(buckets, return_counts=True), strict=True):
+            self._counts[int(bucket)] = self._counts.get(int(bucket), 0) + int(count)
+        self.minimum = min(self.minimum, int(durations.min())) if self.count else int(durations.min())
+        self.maximum = max(self.maximum, int(durations.max()))
+        self.count += len(durations)
 
     def merge(self, other: Histogram) -> None:
         if not other.count:

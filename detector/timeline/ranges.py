@@ -1,6 +1,6 @@
 """NVTX: one push/pop range per span on its own thread, in the domain ``detect-video``.
 
-name = stage, payload = frame or batch index, category = span kind. Without a tool attached nvtx hands out a domain of
+name = stage, payload = frame or batch number, category = span kind. Without a tool attached nvtx hands out a domain of
 its own that does nothing; then no range object is made at all, and a span pays for one ``is not None``.
 """
 
@@ -13,27 +13,22 @@ DOMAIN = "detect-video"
 _COLORS = {"work": "green", "wait_input": "yellow", "wait_output": "orange"}
 
 
-class ThreadRanges:
-    """The ranges of one thread. Attributes are prebuilt (70 ns a range instead of 900) and, since their payload
-    changes with each push, never shared between threads."""
+class ThreadRange:
+    """The ranges of one span on one thread. Attributes are prebuilt (70 ns a range instead of 900) and, since their
+    payload changes with each push, never shared between threads."""
 
-    def __init__(self, domain: Any) -> None:
-        self._domain = domain
-        self._attributes: dict[tuple[str, str], Any] = {}
+    __slots__ = ("_attributes", "_push", "pop")
 
-    def push(self, stage: str, kind: str, index: int) -> bool:
-        attributes = self._attributes.get((stage, kind))
-        if attributes is None:
-            attributes = self._domain.get_event_attributes(
-                message=stage, color=_COLORS.get(kind, "gray"), category=kind, payload=index
-            )
-            self._attributes[stage, kind] = attributes
-        attributes.payload = index
-        self._domain.push_range(attributes)
-        return True
+    def __init__(self, domain: Any, stage: str, kind: str) -> None:
+        self._attributes = domain.get_event_attributes(
+            message=stage, color=_COLORS.get(kind, "gray"), category=kind, payload=0
+        )
+        self._push = domain.push_range
+        self.pop = domain.pop_range
 
-    def pop(self) -> None:
-        self._domain.pop_range()
+    def push(self, index: int) -> None:
+        self._attributes.payload = index
+        self._push(self._attributes)
 
 
 def open_domain() -> Any | None:

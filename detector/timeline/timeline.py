@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from detector.timeline.histogram import Histogram
 from detector.timeline.meter import Meter
-from detector.timeline.ranges import ThreadRanges, open_domain
+from detector.timeline.ranges import open_domain
 from detector.timeline.stages import INFER
 from detector.timeline.track import MAX_ROWS, OffTrack, Track
 
@@ -43,19 +42,9 @@ class Timeline:
     def track(self, name: str) -> Track:
         with self._lock:
             if name not in self.tracks:
-                ranges = ThreadRanges(self._domain) if self._domain is not None else None
-                track = Track(name, self.clock, self._cpu_clock, self.meters, ranges, self._max_rows)
+                track = Track(name, self.clock, self._cpu_clock, self.meters, self._domain, self._max_rows)
                 self.tracks[name] = track
             return self.tracks[name]
-
-    def durations(self, kind: str, stage: str) -> Histogram:
-        """All calls of a stage on all threads."""
-        merged = Histogram()
-        for track in self.tracks.values():
-            totals = track.totals.get((kind, stage))
-            if totals is not None:
-                merged.merge(totals.durations)
-        return merged
 
 
 class OffTimeline:

@@ -1,5 +1,6 @@
 """The ledger against truth: exact on a fake clock; with threads, against what the stubs noted themselves."""
 
+import functools
 import time
 
 import pytest
@@ -14,7 +15,35 @@ from detector.timeline import STAGES, Timeline
 from tests.loop.stubs import FakeClock, Notes, stub_parts
 
 COSTS = {"read": 7, "preprocess": 3, "infer": 50, "head": 2, "nms": 1, "annotate": 4, "write": 11}  # ns
-TOLERANCE_NS = 3_000_000  # a thread that wants to run may wait this long for its core
+TOLERANCE_NS = 10_000_000  # threads that want to run may wait this long for a core, all calls together
+
+
+def tries(count):
+    """For bounds on real time: a busy neighbour can push a thread aside for long, but not in every one of a few tries.
+    What must hold exactly (sums, containment) is asserted outside such bounds and holds in each try."""
+
+    def decorate(test):
+        @functools.wraps(test)
+        def repeated(*arguments, **named):
+            for left in reversed(range(count)):
+                try:
+                    return test(*arguments, **named)
+                except Late:
+                    if not left:
+                        raise
+
+        return repeated
+
+    return decorate
+
+
+class Late(AssertionError):
+    """A bound on real time did not hold."""
+
+
+def in_time(condition, *what):
+    if not condition:
+        raise Late(*what)
 
 
 def run(loop, parts, timeline):
@@ -71,7 +100,6 @@ def test_a_stage_that_raises_is_closed_and_counted():
     clock = FakeClock()
     timeline = Timeline(clock, clock, nvtx=False)
 
-
     def failing():
         clock.sleep(5)
         raise ZeroDivisionError
@@ -83,6 +111,7 @@ def test_a_stage_that_raises_is_closed_and_counted():
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 4])
+@tries(4)
 def test_ledger_equals_what_the_stubs_noted(concurrency):
     notes = Notes()
     seconds = {"read": 1e-3, "infer": 3e-3, "write": 2e-3}
@@ -91,10 +120,19 @@ def test_ledger_equals_what_the_stubs_noted(concurrency):
     )
     timeline = Timeline(nvtx=False)
     recording = run(frames_overlapped, parts, timeline)
+    columns, _, _ = span_columns([timeline])
+    names = list(columns["stage_names"])
     for stage in STAGES:
-        noted = notes.total_ns(stage)
-        assert noted <= recording.stages[stage].busy_ns <= noted + 40 * 200_000 + TOLERANCE_NS, stage
-    assert notes.union_ns("infer") <= recording.infer_ns <= notes.union_ns("infer") + 40 * 200_000 + TOLERANCE_NS
+        rows = (columns["stage"] == names.index(stage)) & (columns["kind"] == 0)
+        spans = sorted(zip(columns["start_ns"][rows].tolist(), columns["end_ns"][rows].tolist(), strict=True))
+        spans = spans[:40]  # the last read finds the end and notes nothing
+        for (start, end), (noted_start, noted_end) in zip(spans, sorted(notes.spans[stage]), strict=True):
+            assert start <= noted_start <= noted_end <= end, stage
+        busy, noted = recording.stages[stage].busy_ns, notes.total_ns(stage)
+        in_time(noted <= busy <= noted * 1.1 + TOLERANCE_NS, stage, noted, busy)
+    union = notes.union_ns("infer")
+    assert union <= recording.infer_ns
+    in_time(recording.infer_ns <= union * 1.1 + TOLERANCE_NS)
     for thread in recording.threads.values():
         assert thread.busy_ns + thread.wait_input_ns + thread.wait_output_ns + thread.other_ns == thread.wall_ns
 
@@ -110,6 +148,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("place", "thread", "line"), PLANTED)
+@tries(4)
 def test_a_planted_delay_lands_in_its_line_and_nowhere_else(place, thread, line, monkeypatch):
     """30 frames x 4 ms in one place: that line takes it; other threads show it as waiting, none as work or other."""
     notes, frames, delay = Notes(), 30, 4e-3
@@ -131,29 +170,32 @@ def test_a_planted_delay_lands_in_its_line_and_nowhere_else(place, thread, line,
         for kind in ("busy_ns", "other_ns"):
             value = getattr(sums, kind)
             if (name, kind) == (thread, line):
-                assert planted <= value <= planted * 1.25 + TOLERANCE_NS, (name, kind)
+                assert planted <= value, (name, kind)
+                in_time(value <= planted * 1.25 + TOLERANCE_NS, name, kind, value, planted)
             else:
-                assert value < planted * 0.35, (name, kind, value, planted)
+                in_time(value < planted * 0.35, name, kind, value, planted)
         if name != thread:
             waited = sums.wait_input_ns + sums.wait_output_ns
-            assert waited > planted * 0.6, (name, "must have waited")
+            in_time(waited > planted * 0.6, name, "must have waited")
 
 
+@tries(4)
 def test_waits_name_their_cause():
     """Slow writer: the reader waits for buffers to come back, the worker for room. Slow reader: all wait for input."""
     slow_writer = stub_parts(30, requests=3, work=lambda name: time.sleep(3e-3 if name == "write" else 0))
     recording = run(frames_overlapped, slow_writer, Timeline(nvtx=False))
-    assert recording.threads["reader"].wait_output_ns > 20e6
+    in_time(recording.threads["reader"].wait_output_ns > 20e6)
     assert set(recording.threads["reader"].waits) <= {"request", "image", "batch"}
-    assert recording.threads["writer"].wait_input_ns < 30e6
+    in_time(recording.threads["writer"].wait_input_ns < 30e6)
     slow_reader = stub_parts(30, requests=3, work=lambda name: time.sleep(3e-3 if name == "read" else 0))
     recording = run(frames_overlapped, slow_reader, Timeline(nvtx=False))
-    assert recording.threads["worker-0"].waits["batch"] > 60e6
-    assert recording.threads["writer"].waits["result"] > 60e6
-    assert recording.threads["reader"].wait_output_ns < 10e6
+    in_time(recording.threads["worker-0"].waits["batch"] > 60e6)
+    in_time(recording.threads["writer"].waits["result"] > 60e6)
+    in_time(recording.threads["reader"].wait_output_ns < 10e6)
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 4])
+@tries(4)
 def test_a_slow_reader_leaves_inference_fps_at_the_engines_own(concurrency):
     """The reader takes four times as long as the engine: frames / (time with an infer running) is the engine's own."""
     notes, frames = Notes(), 30
@@ -164,8 +206,8 @@ def test_a_slow_reader_leaves_inference_fps_at_the_engines_own(concurrency):
     recording = run(frames_overlapped, parts, Timeline(nvtx=False))
     inference_fps = frames / (recording.infer_ns / 1e9)
     own_fps = frames / (notes.union_ns("infer") / 1e9)
-    assert inference_fps == pytest.approx(own_fps, rel=0.05)
-    assert inference_fps > 2.5 * (1 / seconds["read"]), "it fell towards the reader's rate"
+    in_time(inference_fps == pytest.approx(own_fps, rel=0.05), inference_fps, own_fps)
+    in_time(inference_fps > 2.5 * (1 / seconds["read"]), "it fell towards the reader's rate")
 
 
 def test_rows_are_capped_and_sums_are_not():

@@ -117,11 +117,11 @@ def test_a_threshold_of_zero_keeps_every_cell():
     assert len(darknet_yolo([raw()], 0.0, [layer()]).scores) == 60
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e38])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 60, 1e30, -1e30, 3e38])
 @pytest.mark.parametrize("kind", [{}, {"new_coords": True}])
 def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(value, kind):
     one = layer(**kind)
-    for channel in range(7):
+    for channel in (*range(7), slice(2, 4)):  # each alone, and both sizes together
         output = np.full((1, 21, 4, 5), 2, np.float32)
         output[0, channel] = value
         with warnings.catch_warnings():

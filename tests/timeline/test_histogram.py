@@ -1,4 +1,5 @@
 import math
+from array import array
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,8 @@ from detector.timeline.histogram import Histogram
 
 def filled(values):
     histogram = Histogram()
-    for value in values:
-        histogram.add(value)
+    histogram.add_many(array("q", values[: len(values) // 2]))
+    histogram.add_many(array("q", values[len(values) // 2 :]))
     return histogram
 
 
