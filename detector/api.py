@@ -70,9 +70,7 @@ class Detector:
         from detector.types import Frame
 
         if self._streaming:
-            raise UsageError(
-                "this Detector is streaming already: close that stream first, or make another Detector"
-            )
+            raise UsageError("this Detector is streaming already: close that stream first, or make another Detector")
         options = self._config.input
         self._streaming = True
         try:

@@ -69,6 +69,7 @@ class InputConfig:
 
 
 SAVES = ("video", "pictures", "jsonl", "csv")
+PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,9 @@ class OutputConfig:
         "A,B", choices=SAVES,
     )  # fmt: skip
     no_video: bool = option(False, "Write no annotated video or pictures.")
+    preset: str = option("superfast", "x264 preset of the video: ultrafast, superfast, veryfast, ..., slow.", "P",
+                         choices=PRESETS)  # fmt: skip
+    crf: int = option(23, "x264 quality of the video, 0 (best) to 51.", "N", at_least=0, at_most=51)
     run_dir: str | None = option(None, "Folder of the session; default: runs/IN-ENGINE.", "DIR")
 
 

@@ -75,10 +75,9 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
         classes = _class_ids(config.selection.classes, network.names)
         folder = Path(runtime.engines_dir) if runtime.engines_dir else artefacts.default_folder()
         artefact = artefacts.export(network, folder)
-        requests = 1 if config.loop.sync else config.loop.queue_batches + max(1, runtime.concurrency) + 1
-        options = EngineOptions(
-            runtime.batch, requests, runtime.threads, 1 if config.loop.sync else runtime.concurrency
-        )
+        # The same for both loops, so that --sync differs in the order of work and in nothing else.
+        requests = max(1, runtime.concurrency) + config.loop.queue_batches + 1 + spare_requests
+        options = EngineOptions(runtime.batch, requests, runtime.threads, runtime.concurrency)
         engine = engines.open(name, network, options)
     with phases("warmup"):
         for request in engine.requests:

@@ -10,7 +10,6 @@ from detector.config import SAVES, OutputConfig
 from detector.errors import OutputError, UsageError
 from detector.types import SourceInfo
 
-SUFFIXES = {"video": ".mp4", "pictures": "", "jsonl": ".jsonl", "csv": ".csv"}
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv")
 
 
@@ -90,7 +89,9 @@ class OutputPlan:
     def _suffix(self, name: str) -> str:
         if name == "video" and self._file is not None and self._file.suffix.lower() in VIDEO_SUFFIXES:
             return self._file.suffix
-        return SUFFIXES[name]
+        from detector import sinks
+
+        return sinks.find(name).suffix
 
     def _refuse_sources(self, path: Path) -> None:
         for spec in self._specs:

@@ -171,7 +171,8 @@ def _run_source(
         with sources.open(run.spec, decoder=options.decoder, stride=options.stride, frames=options.frames) as source:
             run.info = source.info
             paths = plan.paths(run.spec, source.info)
-            sinks = open_sinks(paths if "jsonl" in paths else {"jsonl": own_rows, **paths}, source.info)
+            named = paths if "jsonl" in paths else {"jsonl": own_rows, **paths}
+            sinks = open_sinks(named, source.info, {"preset": config.output.preset, "crf": config.output.crf})
             _pump(run, config, machine, source, sinks, stop, live)
         if "jsonl" in run.outputs:
             session.adopt(Path(run.outputs["jsonl"]))
@@ -218,14 +219,14 @@ def _pump(
         run.notes += source.notes
 
 
-def open_sinks(paths: dict[str, Path], info: SourceInfo) -> list[Sink]:
+def open_sinks(paths: dict[str, Path], info: SourceInfo, video_options: dict[str, Any]) -> list[Sink]:
     """Opened sinks, in the order of ``paths``; those that were opened before one failed are aborted."""
     from detector import sinks
 
     opened: list[Sink] = []
     try:
         for name, path in paths.items():
-            sink = sinks.open(name, path)
+            sink = sinks.open(name, path, **(video_options if name == "video" else {}))
             sink.open(info)
             opened.append(sink)
     except BaseException:

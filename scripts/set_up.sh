@@ -3,7 +3,7 @@
 say() { printf '%s\n' "$*" >&2; }
 die() { say "${0##*/}: $*"; exit 1; }
 
-# Prints the command of a Python >= 3.11, newest name last in the list wins nothing: the plain one is preferred.
+# Prints the path of a Python >= 3.11; plain python3 is preferred.
 find_python() {
   local name
   for name in python3 python3.14 python3.13 python3.12 python3.11 python; do

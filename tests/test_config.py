@@ -16,7 +16,9 @@ def test_default_yaml_says_what_the_tree_says():
 
 def test_default_yaml_has_every_option_in_its_group():
     content = yaml.safe_load((CHECKOUT / "cfg/default.yaml").read_text())
-    assert {(group, name) for group, leaves in content.items() for name in leaves} == {(g, f.name) for g, f in options()}
+    assert {(group, name) for group, leaves in content.items() for name in leaves} == {
+        (g, f.name) for g, f in options()
+    }
 
 
 def test_later_layers_win_leaf_by_leaf():
@@ -66,7 +68,7 @@ def test_errors_name_the_path_and_the_cure(layer, parts):
 
 
 def test_errors_of_the_command_line_name_the_flag():
-    with pytest.raises(UsageError, match="^--max-det: 0 is too small: at least 1$"):
+    with pytest.raises(UsageError, match=r"^--max-det: 0 is too small: at least 1$"):
         resolve((COMMAND_LINE, {"max_det": "0"}))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,33 @@ AUTO = 10
 WHY = "torch is installed"
 
 
+class CallingThreads(threading.local):
+    """Sets torch's number of threads once in each thread that runs the network.
+
+    OpenMP keeps that number per calling thread: what was set where the engine was opened does not hold in a worker,
+    whose sums are then split otherwise and differ in the last bit from those of the plain loop.
+    """
+
+    ready = False
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def prepare(self) -> None:
+        if not self.ready:
+            import torch
+
+            torch.set_num_threads(self._count)
+            self.ready = True
+
+
 class TorchRequest(Request):
     """``slot`` is shared with a tensor; results are copied into arrays of this request's own, made once."""
 
-    def __init__(self, module: Any, network: Network) -> None:
+    def __init__(self, module: Any, network: Network, threads: CallingThreads) -> None:
         import torch
 
+        self._threads = threads
         self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
         self._outputs = [np.zeros(shape, np.float32) for shape in network.output_shapes]
         self._input = torch.from_numpy(self.slot)
@@ -35,6 +57,7 @@ class TorchRequest(Request):
         if self._module is None:
             raise EngineError("engine torch: infer after close")
         with translated("torch", "run the network"), torch.inference_mode():
+            self._threads.prepare()
             for target, result in zip(self._targets, self._module(self._input), strict=True):
                 target.copy_(result)
         return [output[:n] for output in self._outputs]
@@ -52,14 +75,14 @@ class TorchEngine(Engine):
         self.concurrency = options.concurrency or 1
         self.threads = cpu_threads(options)
         with translated("torch", "load the graph"):
-            import torch
-
             from detector.engines.torch_graph import graph_module
 
-            torch.set_num_threads(self.threads)  # of the whole process: torch knows no other
+            threads = CallingThreads(self.threads)
             self.module: Any = graph_module(network.graph)  # None after close
             self._check_contract(network)
-            self.requests: list[TorchRequest] = [TorchRequest(self.module, network) for _ in range(options.requests)]
+            self.requests: list[TorchRequest] = [
+                TorchRequest(self.module, network, threads) for _ in range(options.requests)
+            ]
 
     def _check_contract(self, network: Network) -> None:
         from detector.engines.torch_graph import signature

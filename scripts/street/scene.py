@@ -314,6 +314,8 @@ def walkers(layout: Layout, duration: float, rng: np.random.Generator) -> list[P
             x = line + sign * rng.uniform(1.0, layout.pavement - 0.6)
             pace = rng.uniform(0.9, 1.6) * rng.choice([-1, 1])
             z = rng.uniform(layout.far_zebra[1] + 1, 38) if rng.random() < 0.45 else rng.uniform(6, layout.zebra[0])
+            if layout.phase == "cross":  # nobody walks into the cross street: its traffic has green
+                pace = abs(pace) if z > layout.cross[1] else -abs(pace)
             add(x, z, rng.normal(0, 0.03), pace)
         for _ in range(int(rng.integers(1, 5))):  # along the far side of the cross street
             x = line + sign * rng.uniform(3, 22)

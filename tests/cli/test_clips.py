@@ -146,7 +146,7 @@ def test_pictures(shared, tmp_path):
     assert process.returncode == 0, process.stderr
     summary = summary_of(process)
     names = sorted(path.name for path in (shared / "data/photos").iterdir())
-    assert sorted(path.name for path in (tmp_path / summary["outputs"]["pictures"]).iterdir()) == names
+    assert sorted(path.name for path in (tmp_path / summary["outputs"]["pictures"]).glob("[!.]*")) == names
     assert len(rows_of(tmp_path / summary["outputs"]["jsonl"])) == len(names)
 
 
@@ -160,7 +160,7 @@ def test_saves_and_classes(shared, tmp_path):
     found = [item for row in rows_of(tmp_path / summary["outputs"]["jsonl"]) for item in row["detections"]]
     assert {item["class"] for item in found} <= {"person", "car"}
     assert len((tmp_path / summary["outputs"]["csv"]).read_text().splitlines()) == len(found) + 1
-    assert len(list((tmp_path / summary["outputs"]["pictures"]).iterdir())) == 10
+    assert len(list((tmp_path / summary["outputs"]["pictures"]).glob("[!.]*"))) == 10
 
 
 def test_config_file_and_resolved_config_in_the_session(shared, tmp_path):

@@ -28,7 +28,7 @@ def tries(count):
             for left in reversed(range(count)):
                 try:
                     return test(*arguments, **named)
-                except Late:
+                except LateError:
                     if not left:
                         raise
 
@@ -37,13 +37,13 @@ def tries(count):
     return decorate
 
 
-class Late(AssertionError):
+class LateError(AssertionError):
     """A bound on real time did not hold."""
 
 
 def in_time(condition, *what):
     if not condition:
-        raise Late(*what)
+        raise LateError(*what)
 
 
 def run(loop, parts, timeline):

@@ -50,6 +50,8 @@ def make_plan(sections: list[Section], *, size: tuple[int, int] | None = None, b
     net = sections[0]
     if ALIASES.get(net.name, net.name) != "net":
         raise net.error(f"the first section is [{shown(net.name)}]; a darknet cfg begins with [net]")
+    if size is not None:
+        _check_size(sections, size)
     plan = _read_net(net, size)
     floats = 0
     for section in sections[1:]:
@@ -60,8 +62,18 @@ def make_plan(sections: list[Section], *, size: tuple[int, int] | None = None, b
         plan.layers.append(layer)
     if not plan.yolos:
         raise net.error("no [yolo] section follows, so this network finds no boxes")
-    _check_stride(net, plan, size)
+    _check_stride(net, plan.stride, (plan.height, plan.width), None)
     return plan
+
+
+def _check_size(sections: list[Section], size: tuple[int, int]) -> None:
+    """The size asked for against the stride of the network at its own size: at a wrong one the layers would not fit
+    each other, and the message would be about some [route]."""
+    try:
+        stride = make_plan(sections).stride
+    except ModelError:
+        return  # a cfg without a size, or with another mistake: that one will be named
+    _check_stride(sections[0], stride, size, "--size")
 
 
 def _read_net(net: Section, size: tuple[int, int] | None) -> Plan:
@@ -103,13 +115,12 @@ def _note_unknown_keys(section: Section, plan: Plan) -> None:
             plan.warnings.append(f"{section.path}:{line}: key {shown(key)} of [{section.name}] unknown, ignored{hint}")
 
 
-def _check_stride(net: Section, plan: Plan, size: tuple[int, int] | None) -> None:
-    stride = plan.stride
-    for key, value in (("height", plan.height), ("width", plan.width)):
+def _check_stride(net: Section, stride: int, size: tuple[int, int], flag: str | None) -> None:
+    for key, value in zip(("height", "width"), size, strict=True):
         if value % stride == 0:
             continue
         near = max(stride, round(value / stride) * stride)
         text = f"input {key} {value} is not a multiple of the network's stride {stride}; nearest: {near}"
-        if size is not None:
-            raise ModelError(f"{net.path}: {text} (--size)")
+        if flag is not None:
+            raise ModelError(f"{net.path}: {text} ({flag})")
         raise net.error(text, key)

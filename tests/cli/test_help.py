@@ -1,0 +1,45 @@
+"""Help is quick, complete and true."""
+
+import subprocess
+import sys
+
+import pytest
+
+from detector.cli.group import command_names
+from detector.config import flag_of, options
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+
+HEAVY = ("torch", "cv2", "onnx", "onnxruntime", "av", "numpy", "rich", "yaml")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["detect", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments):
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "detector", *arguments], capture_output=True, text=True, check=True
+    )
+    imported = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    assert "click" in imported, "the measure sees imports"
+    assert imported & set(HEAVY) <= {"yaml"}
+
+
+def test_every_option_is_in_the_help_and_in_the_usage_page(tmp_path):
+    text = detect_video("--help", cwd=tmp_path).stdout
+    usage = (CHECKOUT / "docs/usage.md").read_text()
+    for _, leaf in options():
+        if not leaf.metadata.get("hidden"):
+            assert flag_of(leaf) in text
+        assert flag_of(leaf) in usage or leaf.name in usage, leaf.name
+    for name in command_names():
+        assert name in text
+
+
+def test_no_arguments_shows_help(tmp_path):
+    process = detect_video(cwd=tmp_path)
+    assert process.returncode == 2
+    assert "SOURCE" in process.stdout + process.stderr
+
+
+def test_a_file_named_like_a_command_is_reached_by_its_path(tmp_path):
+    process = detect_video("./detect", "--model", "yolov4-tiny-person-vehicle", "--random-weights", 0, cwd=tmp_path)
+    assert "detect: no such file" in process.stderr

@@ -1,0 +1,99 @@
+"""The Python API, and its example in the documents."""
+
+import re
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import detector as package
+from detector import Detector, DetectVideoError
+from tests.conftest import CHECKOUT
+
+
+@pytest.fixture
+def model(shared):
+    return shared / "data/weights/yolo-fastest-1.1.cfg"
+
+
+@pytest.fixture
+def clip(shared):
+    return shared / "data/videos/people.mp4"
+
+
+def test_exported_names_are_few_sorted_and_there():
+    assert package.__all__ == sorted(package.__all__, key=str)
+    assert len(package.__all__) <= 10
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    with pytest.raises(AttributeError, match="Detektor"):
+        _ = package.Detektor
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = (
+        "import detector, sys; print(sorted({'torch', 'cv2', 'onnx', 'onnxruntime', 'av', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_frames_are_the_callers_to_keep(model, clip):
+    with Detector(model, engine="ort", frames=12, batch=2) as detector:
+        kept = list(detector.stream(clip))
+    assert [frame.index for frame, _ in kept] == list(range(12))
+    assert len({frame.image.ctypes.data for frame, _ in kept}) == 12
+    assert len({frame.image.tobytes() for frame, _ in kept}) > 6, "frames were overwritten"
+    assert sum(len(found) for _, found in kept) > 10
+
+
+def test_a_call_equals_the_stream(model, clip):
+    with Detector(model, engine="ort", frames=5) as detector:
+        for frame, found in detector.stream(clip):
+            again = detector(frame.image)  # in the middle of a stream
+            assert again.boxes.tolist() == found.boxes.tolist()
+            assert again.scores.tolist() == found.scores.tolist()
+
+
+def test_leaving_a_stream_early_frees_everything(model, clip):
+    before = threading.active_count()
+    with Detector(model, engine="ort") as detector:
+        for _ in detector.stream(clip):
+            break
+        assert threading.active_count() == before
+        assert len(list(detector.stream(clip)))
+
+
+def test_two_streams_at_once_are_refused(model, clip):
+    with Detector(model, engine="ort", frames=3) as detector:
+        first = detector.stream(clip)
+        next(first)
+        with pytest.raises(DetectVideoError, match="streaming already"):
+            next(detector.stream(clip))
+        first.close()
+
+
+@pytest.mark.parametrize("image", [None, np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3), np.float32)])
+def test_what_is_no_picture_is_refused(model, image):
+    with Detector(model, engine="null") as detector, pytest.raises(DetectVideoError, match="uint8 BGR"):
+        detector(image)
+
+
+def test_unknown_option(model):
+    with pytest.raises(DetectVideoError, match=r"unknown key confidence; did you mean selection\.conf"):
+        Detector(model, confidence=0.5)
+
+
+def test_the_example_in_the_readme_runs(model, clip, tmp_path, monkeypatch):
+    text = (CHECKOUT / "README.md").read_text()
+    [example] = re.findall(r"```python\n(.*?)```", text, re.S)
+    (tmp_path / "in.mp4").symlink_to(clip)
+    for suffix in (".cfg", ".weights"):
+        (tmp_path / f"x{suffix}").symlink_to(model.with_suffix(suffix))
+    (tmp_path / "coco.names").symlink_to(model.parent / "coco.names")
+    monkeypatch.chdir(tmp_path)
+    printed = []
+    exec(compile(example, "README.md", "exec"), {"print": lambda *words: printed.append(words)})
+    assert len(printed) > 10
