@@ -32,7 +32,7 @@ NEIGHBOURS = {
 ONLY = {  # all that a room may import of ours, where it is less than everything below it
     "loop": {"stages", "timeline", "types"},
     "analysis": {"session", "timeline", "types", "errors", "version"},
-    "report": {"session", "types", "errors"},
+    "report": {"analysis", "session", "types", "errors"},
     "engines": {"models", "types", "errors", "version"},
     "types": set(),
     "errors": set(),
