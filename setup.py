@@ -8,9 +8,7 @@ ROOT = Path(__file__).parent
 
 setup(
     name="detect-video",
-    version=next(
-        line.split('"')[1] for line in (ROOT / "detector/version.py").read_text().splitlines() if "=" in line
-    ),
+    version=next(line.split('"')[1] for line in (ROOT / "detector/version.py").read_text().splitlines() if "=" in line),
     description="Detect objects in a video on interchangeable engines, and see where every millisecond went",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

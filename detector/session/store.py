@@ -23,13 +23,15 @@ FILES = ("session.json", "summary.json", "spans.npz", "detections.jsonl")
 class Session:
     """Made before the run, so that a folder that cannot be written is known before an hour of work."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, made: bool = True) -> None:
         self.folder = folder
+        self._made = made  # by this run
 
     @classmethod
     def create(cls, run_dir: str | None, name: str) -> Session:
         """``run_dir`` itself, or a new folder runs/NAME (NAME-2, NAME-3, ... where it exists)."""
         folder = Path(run_dir) if run_dir else Path("runs") / name
+        made = not folder.exists() or not run_dir
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             if run_dir:
@@ -46,12 +48,16 @@ class Session:
             raise OutputError(
                 f"{folder}: the session's folder cannot be written: {reason}; choose another with --run-dir DIR"
             ) from error
-        return cls(folder)
+        return cls(folder, made)
 
     def discard(self) -> None:
-        """Takes the folder back when nothing came of the run. A folder that holds anything stays."""
+        """Takes the folder back, and the empty ``runs`` above it, when nothing came of the run. What holds anything
+        stays."""
         with contextlib.suppress(OSError):
-            self.folder.rmdir()
+            if self._made:
+                self.folder.rmdir()
+            if self.folder.parent == Path("runs"):
+                self.folder.parent.rmdir()
 
     def path(self, name: str) -> Path:
         return self.folder / name
