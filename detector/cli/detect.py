@@ -36,7 +36,7 @@ def command(
         result = _detect_or_document(detect, sources, config, live, as_json)
         if as_json:
             click.echo(json.dumps(result.summary, indent=1))
-        elif not quiet:
+        elif not quiet and result.session is not None:
             from detector.report.terminal import print_run
 
             print_run(console, result.summary, verbose)

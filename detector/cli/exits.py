@@ -22,7 +22,7 @@ def exit_codes() -> Iterator[None]:
         complain(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        click.echo("detect-video: interrupted a second time: stopped at once, partial files are kept", err=True)
+        click.echo("detect-video: stopped at once; what was being written stays under *.partial.*", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output left (`| head`): nothing more to say, and nobody to say it to.

@@ -70,6 +70,10 @@ def _locate(model: str) -> tuple[Path, Path | None, Path | None]:
 def _front_end(path: Path) -> ModuleType:
     readers = suffixes()
     suffix = path.suffix.lower()
+    if suffix == ".weights":
+        raise ModelError(
+            f"{path}: weights alone describe no network; give its .cfg: --model {path.with_suffix('.cfg')}"
+        )
     if suffix not in readers:
         raise ModelError(
             f"{path}: model family {suffix or 'without suffix'} is not supported yet; supported: {', '.join(readers)}"

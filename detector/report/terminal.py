@@ -10,6 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from detector.analysis.ledger import stage_rows, thread_rows
+from detector.errors import EXIT_DAMAGED, EXIT_INTERRUPTED, EXIT_TERMINATED
+
+# Exit codes whose reason stands on no other line: failures go to stderr.
+SAID_HERE = (EXIT_DAMAGED, EXIT_INTERRUPTED, EXIT_TERMINATED)
 
 
 def print_run(console: Console, summary: dict[str, Any], verbose: bool = False) -> None:
@@ -101,7 +105,7 @@ def _lines(summary: dict[str, Any], verbose: bool) -> list[str]:
         code, reason = source["exit"]["code"], source["exit"]["reason"]
         if "sources" in summary:
             lines.append(f"{source['video']['path']}: {source['frames']['written']} frames, {reason}")
-        elif code:
+        elif code in SAID_HERE:
             lines.append(f"exit {code}: {reason}")
         lines += [f"{name}: {path}" for name, path in source["outputs"].items()]
         lines += [f"kept of the failed run: {path}" for path in source["partial_outputs"]]

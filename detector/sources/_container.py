@@ -87,7 +87,7 @@ def probe(path: str) -> Video:
             info,
             dated=stream.start_time is not None,
             decodable=codec is not None,
-            not_for_opencv=_not_for_opencv(container, stream),
+            not_for_opencv=_not_for_opencv(path, container, stream),
         )
 
 
@@ -147,7 +147,11 @@ def _video_stream(path: str, container: Any) -> Any:
     raise SourceError(f"{path}: no video stream in it (found: {found}); give a file that has pictures")
 
 
-def _not_for_opencv(container: Any, stream: Any) -> str:
+def _not_for_opencv(path: str, container: Any, stream: Any) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "opencv crashes on a file name that is not UTF-8"  # a segmentation fault in 5.0.0's binding
     if stream.index != container.streams.video[0].index:
         return "opencv would read another stream, a cover picture"  # and cannot be told otherwise
     if _is_interlaced(container, stream):

@@ -114,6 +114,22 @@ def test_wrong_arguments(model, clip, tmp_path, arguments, code, words):
     assert final_files(tmp_path) == []
 
 
+def test_a_name_that_is_not_utf_8(shared, model, tmp_path):
+    """cv2's binding dies of it by a segmentation fault."""
+    [source] = (shared / "data/videos/nasty").glob("11_*")
+    name = os.fsdecode(b"bad\xff name.mp4")
+    shutil.copy(source, tmp_path / name)
+    process = detect_video(name, "--model", model, "--json", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert summary_of(process)["frames"]["written"] == 1
+    assert (tmp_path / os.fsdecode(b"bad\xff name-ort-detected.mp4")).exists()
+
+
+def test_weights_given_as_the_model(model, clip, tmp_path):
+    process = detect_video(clip, "--model", model.with_suffix(".weights"), cwd=tmp_path)
+    assert_one_line_error(process, 4, "yolo-fastest-1.1.cfg")
+
+
 def test_unknown_flag(tmp_path):
     process = detect_video("in.mp4", "--confidence", "0.5", cwd=tmp_path)
     assert process.returncode == 2
