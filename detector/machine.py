@@ -26,15 +26,23 @@ if TYPE_CHECKING:
     Nms = Callable[[Candidates], Detections]
 
 
+MEANINGLESS = "random weights: boxes are meaningless"
+
+
 @dataclass(slots=True)
 class Machine:
     """What is loaded once for all sources."""
 
     network: Network
     engine: Engine
-    engine_reason: str
+    engine_reason: str | None  # why this one; None: it was asked for by name
     classes: tuple[int, ...] | None
     notes: list[str]
+
+    @property
+    def remark(self) -> str:
+        """What every output must say, in the picture or in the row; mostly nothing."""
+        return MEANINGLESS if self.network.random_seed is not None else ""
 
 
 class Phases:
@@ -60,7 +68,7 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
         from detector import artefacts, engines, models
         from detector.engines.base import EngineOptions
 
-        name, reason = engines.choose() if config.runtime.engine == "auto" else (config.runtime.engine, "asked for")
+        name, reason = engines.choose() if config.runtime.engine == "auto" else (config.runtime.engine, None)
         engines.load(name)
     with phases("load"):
         runtime = config.runtime

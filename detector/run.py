@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -172,7 +173,7 @@ def _run_source(
             run.info = source.info
             paths = plan.paths(run.spec, source.info)
             named = paths if "jsonl" in paths else {"jsonl": own_rows, **paths}
-            sinks = open_sinks(named, source.info, {"preset": config.output.preset, "crf": config.output.crf})
+            sinks = open_sinks(named, source.info, _sink_options(config, machine))
             _pump(run, config, machine, source, sinks, stop, live)
         if "jsonl" in run.outputs:
             session.adopt(Path(run.outputs["jsonl"]))
@@ -219,14 +220,19 @@ def _pump(
         run.notes += source.notes
 
 
-def open_sinks(paths: dict[str, Path], info: SourceInfo, video_options: dict[str, Any]) -> list[Sink]:
+def _sink_options(config: Config, machine: Machine) -> dict[str, dict[str, Any]]:
+    rows = {"remark": machine.remark}
+    return {"video": {"preset": config.output.preset, "crf": config.output.crf}, "jsonl": rows, "csv": rows}
+
+
+def open_sinks(paths: dict[str, Path], info: SourceInfo, options: dict[str, dict[str, Any]]) -> list[Sink]:
     """Opened sinks, in the order of ``paths``; those that were opened before one failed are aborted."""
     from detector import sinks
 
     opened: list[Sink] = []
     try:
         for name, path in paths.items():
-            sink = sinks.open(name, path, **(video_options if name == "video" else {}))
+            sink = sinks.open(name, path, **options.get(name, {}))
             sink.open(info)
             opened.append(sink)
     except BaseException:
@@ -253,7 +259,9 @@ def make_parts(config: Config, machine: Machine, source: Source, sinks: Sequence
     preprocess, head, nms = stage_functions(config, machine)
     draw: Callable[[Image, Detections], None] | None = None
     if any(sink.name in ("video", "pictures") for sink in sinks):
-        from detector.stages.annotate import annotate as draw
+        from detector.stages.annotate import annotate
+
+        draw = partial(annotate, remark=machine.remark)
     return Parts(
         source=source,
         requests=machine.engine.requests,

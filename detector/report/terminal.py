@@ -98,8 +98,9 @@ def _lines(summary: dict[str, Any], verbose: bool) -> list[str]:
         f"detections: {detections['total']}" + (f" ({by_class})" if by_class else "")
         + (f"; {detections['cut_by_max_det']} more were cut by --max-det" if detections["cut_by_max_det"] else ""),
     ]  # fmt: skip
-    if verbose:
-        lines.append(f"engine: {summary['engine']}, {summary['engine_reason']}; {summary['engine_threads']} threads")
+    if verbose or summary["engine_reason"]:
+        reason = summary["engine_reason"] or f"engine {summary['engine']}: as asked for"
+        lines.append(f"{reason}; {summary['engine_threads']} threads a request")
     lines += [f"note: {note}" for note in summary["notes"]]
     for source in summary.get("sources", [summary]):
         code, reason = source["exit"]["code"], source["exit"]["reason"]

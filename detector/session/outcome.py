@@ -54,7 +54,7 @@ class RunFacts:
     model: str
     family: str
     engine: str
-    engine_reason: str
+    engine_reason: str | None
     precision: str
     batch: int
     model_input: tuple[int, int]  # height, width

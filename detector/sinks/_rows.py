@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 from detector.sinks.base import Partial, Sink, output_errors
 from detector.types import Detections, Frame, SourceInfo
@@ -19,7 +18,7 @@ class RowsSink(Sink):
     bytes with ten objects, making the line 44 us.
     """
 
-    header: ClassVar[str] = ""
+    header: str = ""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

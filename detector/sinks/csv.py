@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 
 from detector.sinks._rows import RowsSink, plain
 from detector.types import Detections, Frame
@@ -14,12 +15,18 @@ COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1
 class CsvSink(RowsSink):
     name = "csv"
     suffix = ".csv"
-    header = ",".join(COLUMNS) + "\r\n"  # RFC 4180 ends lines so
+
+    def __init__(self, path: Path, *, remark: str = "") -> None:
+        """``remark`` is a last column of every row; none, and there is no such column."""
+        super().__init__(path)
+        columns = (*COLUMNS, "remark") if remark else COLUMNS
+        self.header = ",".join(columns) + "\r\n"  # RFC 4180 ends lines so
+        self._remark = (remark,) if remark else ()
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         place = (frame.path or self._info.path, frame.index, frame.pts, round(frame.time_s, 6))
         lines = io.StringIO(newline="")
         csv.writer(lines).writerows(
-            (*place, name, class_id, score, *box) for name, class_id, score, box in plain(detections)
+            (*place, name, class_id, score, *box, *self._remark) for name, class_id, score, box in plain(detections)
         )
         return lines.getvalue()

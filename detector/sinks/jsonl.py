@@ -15,8 +15,10 @@ class JsonlSink(RowsSink):
     name = "jsonl"
     suffix = ".jsonl"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, remark: str = "") -> None:
+        """``remark`` stands in every line under that key; none, and there is no such key."""
         super().__init__(path)
+        self._remark = {"remark": remark} if remark else {}
         self._time_base = ""
 
     def open(self, info: SourceInfo) -> None:
@@ -30,6 +32,7 @@ class JsonlSink(RowsSink):
             "pts": frame.pts,
             "time_base": self._time_base,
             "time_s": round(frame.time_s, 6),
+            **self._remark,
             "detections": [
                 {"class": name, "class_id": class_id, "score": score, "box": box}
                 for name, class_id, score, box in plain(detections)

@@ -36,8 +36,10 @@ PALETTE = _palette(80)  # COCO's classes; a higher class id begins again
 INKS = tuple(_ink(color) for color in PALETTE)
 
 
-def annotate(image: Image, detections: Detections) -> None:
+def annotate(image: Image, detections: Detections, remark: str = "") -> None:
     """Draws each box with its label ("person 0.91") into ``image``, u8 BGR [h, w, 3], in place.
+
+    ``remark`` is written at the bottom left of the picture: what whoever sees it must know.
 
     The best score is drawn last, so that it lies on top. Line width and text grow with the picture. Letters
     beyond ASCII in a class name need OpenCV 5; OpenCV 4 has only "?" for them.
@@ -54,6 +56,8 @@ def annotate(image: Image, detections: Detections) -> None:
         # A box ends at an outer corner (x2 = width is the right edge): its last pixel is the one before.
         cv2.rectangle(image, (x1, y1), (max(x1, x2 - 1), max(y1, y2 - 1)), color, line)
         _label(image, f"{detections.name(i)} {scores[i]:.2f}", x1, y1, shade, scale, line)
+    if remark:
+        _label(image, remark, 0, height, 0, scale, line)
 
 
 def _label(image: Image, text: str, x: int, y: int, shade: int, scale: float, line: int) -> None:

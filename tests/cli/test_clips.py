@@ -188,7 +188,12 @@ def test_piped_output_is_tables_without_progress_noise(shared, tmp_path):
 def test_random_weights_say_so(shared, tmp_path):
     process = detect_video(
         shared / "data/videos/people.mp4", "--model", "yolov4-tiny-person-vehicle", "--random-weights", 0,
-        "--frames", 3, cwd=tmp_path,
+        "--frames", 3, "--save", "video,jsonl,csv", cwd=tmp_path,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert "boxes are meaningless" in process.stdout
+    rows = rows_of(tmp_path / "people-ort-detected.jsonl")
+    assert {row["remark"] for row in rows} == {"random weights: boxes are meaningless"}
+    lines = (tmp_path / "people-ort-detected.csv").read_text().splitlines()
+    assert lines[0].endswith(",remark")
+    assert all(line.endswith("boxes are meaningless") for line in lines[1:])

@@ -12,7 +12,7 @@ from detector.timeline import Timeline
 
 STAGE = {"p50_ms": 4.0, "p90_ms": None, "p99_ms": None, "max_ms": 9.0, "calls": 10}
 SUMMARY = {
-    "model": "m", "engine": "ort", "engine_reason": "asked for", "precision": "fp32", "batch": 1,
+    "model": "m", "engine": "ort", "engine_reason": None, "precision": "fp32", "batch": 1,
     "model_input": [256, 416], "engine_threads": 2,
     "video": {"path": "in.mp4", "width": 640, "height": 360},
     "frames": {"read": 11, "written": 10, "dropped": 1, "bad": 2, "corrupt": 0, "skipped": 0},

@@ -131,3 +131,11 @@ def test_no_large_buffer_per_frame() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 64 * 1024
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (90, 160), (720, 1280)])
+def test_a_remark_stands_at_the_bottom_left_without_any_detection(shape):
+    image = np.zeros((*shape, 3), np.uint8)
+    annotate(image, Detections.empty(), remark="random weights: boxes are meaningless")
+    assert image[-4:, :8].any()
+    assert not image[: shape[0] // 3].any() or shape == (16, 16)
