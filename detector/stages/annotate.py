@@ -57,7 +57,7 @@ def annotate(image: Image, detections: Detections, remark: str = "") -> None:
         cv2.rectangle(image, (x1, y1), (max(x1, x2 - 1), max(y1, y2 - 1)), color, line)
         _label(image, f"{detections.name(i)} {scores[i]:.2f}", x1, y1, shade, scale, line)
     if remark:
-        _label(image, remark, 0, height, 0, scale, line)
+        _label(image, remark, 0, height, 3, scale, line)  # yellow
 
 
 def _label(image: Image, text: str, x: int, y: int, shade: int, scale: float, line: int) -> None:
