@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,9 @@ class KnownModel:
 
 
 def folder() -> Path:
-    """Where the packaged files lie: always real files, pip unpacks wheels."""
-    try:
-        return Path(str(resources.files("detector.cfg")))
-    except ModuleNotFoundError:  # a checkout on sys.path, not installed: package_dir has not been applied
-        return Path(__file__).parents[2] / "cfg"
+    """Where the packaged files lie: inside the package of an installed wheel, beside it in a checkout."""
+    installed = Path(__file__).parents[1] / "cfg"
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "cfg"
 
 
 def known() -> list[str]:
