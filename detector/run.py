@@ -65,53 +65,59 @@ def detect(specs: Sequence[str], config: Config, *, command: Sequence[str] = (),
 
             plan = OutputPlan(config.output, engine.name, specs)
             session = Session.create(config.output.run_dir, f"{stem_of(specs[0])}-{engine.name}")
+            job = _Job(config, machine, plan, session, stop, live)
             try:
-                runs = _run_sources(specs, config, machine, plan, session, phases, stop, live)
+                runs = _run_sources(job, specs, phases)
             except Exception:
                 session.path("error.log").write_text(traceback.format_exc(), encoding="utf-8")
                 raise
             with phases("close"):
                 engine.close()
-            return _conclude(runs, config, machine, session, phases, stop, command)
+            return _conclude(job, runs, phases, command)
 
 
-def _conclude(
-    runs: list[SourceRun],
-    config: Config,
-    machine: Machine,
-    session: Session,
-    phases: Phases,
-    stop: Stop,
-    command: Sequence[str],
-) -> Result:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What all sources of a run share."""
+
+    config: Config
+    machine: Machine
+    plan: OutputPlan
+    session: Session
+    stop: Stop
+    live: Live | None
+
+
+def _conclude(job: _Job, runs: list[SourceRun], phases: Phases, command: Sequence[str]) -> Result:
     """Summary and session files. A session of which no source could be opened is taken back."""
     from detector.analysis.summary import session_document, summarize
 
+    session = job.session
     errors = [run.error for run in runs if run.error is not None]
     with phases("close"):
         opened = any(run.info is not None for run in runs)
         spans = session.write_spans([run.timeline for run in runs]) if opened else {}
         clips = {run.spec: sha256_of(run.spec) for run in runs} if opened else {}
-    summary = summarize(_facts(config, machine), runs, phases.seconds, stop.exit_code)
+    summary = summarize(_facts(job), runs, phases.seconds, job.stop.exit_code)
     if not opened:
         session.discard()
         return Result(summary, None, errors)
     summary["session"] = str(session.folder)
-    more = {"command": list(command), "spans": spans, "clip_sha256": clips, "model_sha256": machine.network.sha256}
+    more = {"command": list(command), "spans": spans, "clip_sha256": clips, "model_sha256": job.machine.network.sha256}
     session.write_json("summary.json", summary)
-    session.write_json("session.json", session_document(summary, config.as_dict(), environment(), more))
+    session.write_json("session.json", session_document(summary, job.config.as_dict(), environment(), more))
     return Result(summary, session.folder, errors)
 
 
-def _facts(config: Config, machine: Machine) -> RunFacts:
+def _facts(job: _Job) -> RunFacts:
     from detector.session.outcome import RunFacts
 
-    network, engine = machine.network, machine.engine
+    network, engine = job.machine.network, job.machine.engine
     return RunFacts(
         model=network.name,
         family=network.family,
         engine=engine.name,
-        engine_reason=machine.engine_reason,
+        engine_reason=job.machine.engine_reason,
         precision=engine.precision,
         batch=network.batch,
         model_input=(network.input.height, network.input.width),
@@ -120,63 +126,46 @@ def _facts(config: Config, machine: Machine) -> RunFacts:
         threads=engine.threads,
         concurrency=engine.concurrency,
         cores=cores(),
-        sync=config.loop.sync,
-        notes=machine.notes,
+        sync=job.config.loop.sync,
+        notes=job.machine.notes,
     )
 
 
-def _run_sources(
-    specs: Sequence[str],
-    config: Config,
-    machine: Machine,
-    plan: OutputPlan,
-    session: Session,
-    phases: Phases,
-    stop: Stop,
-    live: Live | None,
-) -> list[SourceRun]:
+def _run_sources(job: _Job, specs: Sequence[str], phases: Phases) -> list[SourceRun]:
     from detector.session.outcome import SourceRun
     from detector.timeline import Timeline
 
     runs: list[SourceRun] = []
-    cpu_clock = time.process_time_ns if config.loop.sync else time.thread_time_ns
+    loop = job.config.loop
+    cpu_clock = time.process_time_ns if loop.sync else time.thread_time_ns
     for number, spec in enumerate(specs):
-        run = SourceRun(spec, Timeline(cpu_clock=cpu_clock, nvtx=config.loop.nvtx))
+        run = SourceRun(spec, Timeline(cpu_clock=cpu_clock, nvtx=loop.nvtx))
         runs.append(run)
         with phases("run"):
             try:
-                _run_source(run, config, machine, plan, session.path(f"source-{number}.jsonl"), session, stop, live)
+                _run_source(job, run, job.session.path(f"source-{number}.jsonl"))
             except DetectVideoError as error:
                 run.error = error
-        if isinstance(run.error, EngineError) or stop.is_set():
+        if isinstance(run.error, EngineError) or job.stop.is_set():
             break
     return runs
 
 
-def _run_source(
-    run: SourceRun,
-    config: Config,
-    machine: Machine,
-    plan: OutputPlan,
-    own_rows: Path,
-    session: Session,
-    stop: Stop,
-    live: Live | None,
-) -> None:
+def _run_source(job: _Job, run: SourceRun, own_rows: Path) -> None:
     """One source from open to the last sink's close. ``own_rows``: where rows go that the user did not ask for."""
     from detector import sources
 
     started, cpu, main_cpu = time.perf_counter(), time.process_time(), time.thread_time()
-    options = config.input
+    options = job.config.input
     try:
         with sources.open(run.spec, decoder=options.decoder, stride=options.stride, frames=options.frames) as source:
             run.info = source.info
-            paths = plan.paths(run.spec, source.info)
+            paths = job.plan.paths(run.spec, source.info)
             named = paths if "jsonl" in paths else {"jsonl": own_rows, **paths}
-            sinks = open_sinks(named, source.info, _sink_options(config, machine))
-            _pump(run, config, machine, source, sinks, stop, live)
+            sinks = open_sinks(named, source.info, _sink_options(job.config, job.machine))
+            _pump(job, run, source, sinks)
         if "jsonl" in run.outputs:
-            session.adopt(Path(run.outputs["jsonl"]))
+            job.session.adopt(Path(run.outputs["jsonl"]))
             if "jsonl" not in paths:
                 Path(run.outputs.pop("jsonl")).unlink()
     finally:
@@ -185,26 +174,20 @@ def _run_source(
         run.main_thread_cpu_s = time.thread_time() - main_cpu
 
 
-def _pump(
-    run: SourceRun,
-    config: Config,
-    machine: Machine,
-    source: Source,
-    sinks: list[Sink],
-    stop: Stop,
-    live: Live | None,
-) -> None:
+def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
     """Drives the loop to its end and closes the sinks, or aborts them."""
     from detector.loop.parts import Progress
 
-    progress = Progress(stop=stop)
+    config, live = job.config, job.live
+    progress = Progress(stop=job.stop)
+    parts = make_parts(config, job.machine, source, sinks)
     if live is not None:
         live.start(source.info, progress, run.timeline, config.input.frames)
     try:
-        for _, detections in frames_of(make_parts(config, machine, source, sinks), config, run.timeline, progress):
+        for _, detections in frames_of(parts, config, run.timeline, progress):
             run.by_class.update(detections.class_ids.tolist())
             run.cut += detections.cut
-        if not progress.written and not stop.is_set():
+        if not progress.written and not job.stop.is_set():
             raise SourceError(f"{run.spec}: no frame could be read")
         _close(sinks, run, progress)
     except BaseException:

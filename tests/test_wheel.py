@@ -1,6 +1,7 @@
 """The built wheel, unpacked into a folder of its own and run from an empty one: nothing of the checkout is used."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -15,7 +16,10 @@ from tests.conftest import CHECKOUT
 def site(tmp_path_factory):
     """The wheel's files, and links to the libraries that are installed here, but not to the project."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, CHECKOUT]
+    source = folder / "source"  # setuptools leaves a build folder where it builds
+    ignored = shutil.ignore_patterns(".*", "build", "runs", "*.onnx", "*-detected*", "__pycache__", "*.egg-info")
+    shutil.copytree(CHECKOUT, source, ignore=ignored)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source]
     subprocess.run(command, check=True, capture_output=True, text=True)
     [wheel] = folder.glob("*.whl")
     site = folder / "site"
