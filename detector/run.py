@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from detector.config import Config
 from detector.environment import cores, environment, process_age_s, sha256_of
-from detector.errors import DetectVideoError, EngineError, SourceError
+from detector.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError, EngineError, OutputError, SourceError
 from detector.interrupts import Stop, stop_on_signals
 from detector.machine import Machine, Phases, frames_of, open_machine, stage_functions
 from detector.outputs import OutputPlan, stem_of
@@ -92,21 +93,39 @@ def _conclude(job: _Job, runs: list[SourceRun], phases: Phases, command: Sequenc
     """Summary and session files. A session of which no source could be opened is taken back."""
     from detector.analysis.summary import session_document, summarize
 
-    session = job.session
     errors = [run.error for run in runs if run.error is not None]
+    opened = any(run.info is not None for run in runs)
     with phases("close"):
-        opened = any(run.info is not None for run in runs)
-        spans = session.write_spans([run.timeline for run in runs]) if opened else {}
-        clips = {run.spec: sha256_of(run.spec) for run in runs} if opened else {}
+        more = _session_facts(job, runs, errors) if opened else {}
     summary = summarize(_facts(job), runs, phases.seconds, job.stop.exit_code)
     if not opened:
-        session.discard()
+        job.session.discard()
         return Result(summary, None, errors)
-    summary["session"] = str(session.folder)
-    more = {"command": list(command), "spans": spans, "clip_sha256": clips, "model_sha256": job.machine.network.sha256}
-    session.write_json("summary.json", summary)
-    session.write_json("session.json", session_document(summary, job.config.as_dict(), environment(), more))
-    return Result(summary, session.folder, errors)
+    summary["session"] = str(job.session.folder)
+    document = session_document(summary, job.config.as_dict(), environment(), {"command": list(command), **more})
+    for name, content in (("summary.json", summary), ("session.json", document)):
+        with _kept_for_later(errors):
+            job.session.write_json(name, content)
+    if errors and summary["exit"]["code"] in (EXIT_DONE, EXIT_DAMAGED):
+        summary["exit"] = {"code": errors[0].exit_code, "reason": str(errors[0])}
+    return Result(summary, job.session.folder, errors)
+
+
+def _session_facts(job: _Job, runs: list[SourceRun], errors: list[DetectVideoError]) -> dict[str, Any]:
+    spans: dict[str, int] = {}
+    with _kept_for_later(errors):
+        spans = job.session.write_spans([run.timeline for run in runs])
+    clips = {run.spec: sha256_of(run.spec) for run in runs}
+    return {"spans": spans, "clip_sha256": clips, "model_sha256": job.machine.network.sha256}
+
+
+@contextmanager
+def _kept_for_later(errors: list[DetectVideoError]) -> Iterator[None]:
+    """A session that cannot be written must not hide what happened in the run."""
+    try:
+        yield
+    except OutputError as error:
+        errors.append(error)
 
 
 def _facts(job: _Job) -> RunFacts:

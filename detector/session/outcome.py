@@ -41,7 +41,8 @@ class SourceRun:
         if self.error is not None:
             return self.error.exit_code, str(self.error)
         if self.bad or self.ended_early:
-            what = [f"{self.bad} bad packets were skipped"] if self.bad else []
+            kind = "pictures" if self.info is not None and self.info.kind == "pictures" else "packets"
+            what = [f"{self.bad} bad {kind} were skipped"] if self.bad else []
             what += ["the file ended early"] if self.ended_early else []
             return EXIT_DAMAGED, f"finished, but {' and '.join(what)}"
         return EXIT_DONE, "done"

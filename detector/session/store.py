@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,22 @@ class Session:
         return self.folder / name
 
     def write_json(self, name: str, content: Any) -> Path:
-        """Whole or not at all."""
-        path = self.path(name)
-        temporary = path.with_name(f".{name}.tmp")
-        try:
+        with self._whole(name) as temporary:
             temporary.write_text(json.dumps(content, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
+        return self.path(name)
+
+    @contextlib.contextmanager
+    def _whole(self, name: str) -> Iterator[Path]:
+        """A temporary path to write; it gets its name when the block ends well, and is removed when it does not."""
+        path = self.path(name)
+        temporary = path.with_name(f".{os.getpid()}-{name}")  # the suffix stays: numpy would add one
+        try:
+            yield temporary
             os.replace(temporary, path)
         except OSError as error:
             raise OutputError(f"{path}: cannot be written: {error.strerror}; the run's outputs are kept") from error
-        return path
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def adopt(self, path: Path) -> None:
         """Appends a source's finished JSONL to the session's detections.jsonl."""
@@ -87,11 +95,8 @@ class Session:
     def write_spans(self, timelines: list[Timeline | OffTimeline]) -> dict[str, int]:
         """Columns of every span kept, as spans.npz. Returns how many there were and how many are kept."""
         columns, seen, kept = span_columns(timelines)
-        try:
-            with open(self.path("spans.npz"), "wb") as file:
-                np.savez_compressed(file, **columns)  # type: ignore[arg-type]
-        except OSError as error:
-            raise OutputError(f"{self.path('spans.npz')}: cannot be written: {error.strerror}") from error
+        with self._whole("spans.npz") as temporary:
+            np.savez_compressed(temporary, **columns)  # type: ignore[arg-type]
         return {"seen": seen, "kept": kept}
 
 

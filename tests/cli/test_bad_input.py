@@ -253,3 +253,16 @@ def test_second_run_into_the_same_output_is_refused(shared, model, clip, tmp_pat
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_session_that_cannot_be_written_hides_nothing(model, clip, small_disk, tmp_path):
+    """The outputs fit, the session's files do not: the outputs are whole, the tables are printed, exit 6."""
+    (small_disk / "ballast").write_bytes(bytes(296 * 1024))
+    process = detect_video(
+        clip, "--model", model, "--frames", 60, "--save", "jsonl", "--run-dir", small_disk / "run", cwd=tmp_path
+    )
+    assert process.returncode == 6
+    assert "end-to-end FPS" in process.stdout
+    assert "Traceback" not in process.stderr
+    assert str(small_disk / "run") in process.stderr
+    assert len(rows_of(tmp_path / "traffic-ort-detected.jsonl")) == 60
