@@ -18,6 +18,8 @@ setup(
     packages=[*find_packages(include=["detector", "detector.*"]), "detector.cfg"],
     package_dir={"detector.cfg": "cfg"},
     package_data={"detector.cfg": ["*.yaml", "models/*.yaml", "darknet/*.cfg", "names/*.names"]},
+    # Lower bounds: the tests of every room were run with exactly these (2026-11-21). PyAV below 17 lacks the sample
+    # table that tells a file cut off at its end.
     install_requires=[
         "numpy>=1.26",
         # Headless: the same cv2 without libGL, which bare servers lack.
@@ -27,7 +29,7 @@ setup(
         "nvtx>=0.2.10",
         "onnxruntime>=1.20",
         "onnx>=1.17",
-        "av>=14.0",
+        "av>=17.0",
         "rich>=13.7",
     ],
     extras_require={

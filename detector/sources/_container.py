@@ -165,7 +165,8 @@ def _is_interlaced(container: Any, stream: Any) -> bool:
     """By the container, or by the first picture: Matroska and AVI often do not know."""
     if stream.codec_context is None:
         return False
-    if int(stream.codec_context.field_order) >= 2:  # 0 unknown, 1 progressive, 2 and more: orders of fields
+    # 0 unknown, 1 progressive, 2 and more: orders of fields. PyAV tells from 18.1 on; before, the picture does.
+    if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
         return True
     try:
         for packet in islice(container.demux(stream), FIRST_PICTURE_PACKETS):

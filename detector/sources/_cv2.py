@@ -16,7 +16,10 @@ __all__ = ["cv2", "fits", "rotate"]
 
 if "OPENCV_LOG_LEVEL" not in os.environ:
     # By call, not by the variable: another room may have imported cv2 before us.
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    if hasattr(cv2, "setLogLevel"):  # OpenCV 4
+        cv2.setLogLevel(0)
+    else:
+        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 # From the container's angle (as ffprobe and PyAV state it: counter-clockwise) to cv2's code.
 _ROTATE = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_CLOCKWISE}
