@@ -1,0 +1,33 @@
+"""The documents are true: every command line of README and usage page runs as it is written."""
+
+import re
+import shlex
+
+import pytest
+
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+
+
+def command_lines():
+    """Lines that begin with detect-video inside code blocks, without their comments."""
+    for page in ("README.md", "docs/usage.md"):
+        for block in re.findall(r"```\n(.*?)```", (CHECKOUT / page).read_text(encoding="utf-8"), re.S):
+            for line in block.splitlines():
+                if line.startswith("detect-video ") and "[OPTIONS]" not in line:
+                    yield line.split("#")[0].strip()
+
+
+def test_there_are_some():
+    assert len(list(command_lines())) >= 4
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_command_line(shared, tmp_path, line):
+    (tmp_path / "in.mp4").symlink_to(shared / "data/videos/people.mp4")
+    (tmp_path / "shots").symlink_to(shared / "data/photos")
+    for name in ("x.cfg", "x.weights"):
+        (tmp_path / name).symlink_to(shared / "data/weights" / name.replace("x.", "yolo-fastest-1.1."))
+    process = detect_video(*shlex.split(line)[1:], "--frames", 2, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
