@@ -22,7 +22,7 @@ def test_there_are_some():
     assert len(list(command_lines())) >= 4
 
 
-@pytest.mark.parametrize("line", command_lines())
+@pytest.mark.parametrize("line", list(command_lines()))
 def test_command_line(shared, tmp_path, line):
     (tmp_path / "in.mp4").symlink_to(shared / "data/videos/people.mp4")
     (tmp_path / "shots").symlink_to(shared / "data/photos")
