@@ -48,7 +48,7 @@ def read(
         name=path.stem,
         family=FAMILY,
         graph=graph,
-        input=InputRules(plan.height, plan.width, "stretch", plan.stride),
+        input=_input_rules(plan),
         batch=batch,
         output_shapes=output_shapes(graph),
         head=partial(darknet_yolo, layers=layers),
@@ -60,6 +60,13 @@ def read(
         random_seed=random_seed,
         warnings=[*warnings, *plan.warnings, *names_warnings, *_meaningless(random_seed)],
     )
+
+
+def _input_rules(plan: Plan) -> InputRules:
+    """darknet stretches, unless the cfg's [net] says letter_box=1: then grey of 0.5 lies around the picture."""
+    if plan.letter_box:
+        return InputRules(plan.height, plan.width, "centre", plan.stride, pad_value=128)
+    return InputRules(plan.height, plan.width, "stretch", plan.stride)
 
 
 def _numbers(path: Path, plan: Plan, weights: Path | None, random_seed: int | None) -> tuple[list[Filter], bytes]:

@@ -102,6 +102,7 @@ class Plan:
     path: str
     height: int
     width: int
+    letter_box: bool = False  # the picture keeps its shape, grey around it; else it is stretched
     layers: list[Layer] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 

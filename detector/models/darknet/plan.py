@@ -86,7 +86,7 @@ def _read_net(net: Section, size: tuple[int, int] | None) -> Plan:
         height, width = size
         if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
             raise ModelError(f"{net.path}: input size {width}x{height} is out of range; --size takes 1 to {MAX_SIDE}")
-    return Plan(net.path, height, width)
+    return Plan(net.path, height, width, letter_box=net.flag("letter_box"))
 
 
 def _reader(section: Section) -> Callable[[Section, Plan], Layer]:

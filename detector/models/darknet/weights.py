@@ -1,4 +1,7 @@
-"""Numbers for the convolutions of a darknet plan: read from a .weights file, or drawn from a seed."""
+"""Numbers for the convolutions of a darknet plan: read from a .weights or .f16 file, or drawn from a seed.
+
+A .f16 file is a .weights file with half floats in place of floats: what the package carries, at half the size.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 from detector.errors import ModelError
 from detector.models.darknet.layers import Convolution, Plan
 
+HALF_SUFFIX = ".f16"
 BATCH_NORM_EPSILON = 1e-5  # AlexeyAB's darknet; the one of 2016 had 1e-6
 
 
@@ -29,7 +33,8 @@ class Filter:
 
 def read_weights(path: Path, plan: Plan) -> tuple[list[Filter], bytes]:
     """The filters in cfg order, and the file's bytes. Every number must be used, and none may lack."""
-    wanted = plan.floats * 4
+    number = np.dtype("<f2" if path.suffix.lower() == HALF_SUFFIX else "<f4")
+    wanted = plan.floats * number.itemsize
     try:
         with path.open("rb") as file:
             data = file.read(wanted + 1024)  # more is too many, whatever it is
@@ -38,13 +43,14 @@ def read_weights(path: Path, plan: Plan) -> tuple[list[Filter], bytes]:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --weights FILE") from exc
     start = _header_bytes(path, data)
     if size - start != wanted:
-        found, rest = divmod(size - start, 4)
+        found, rest = divmod(size - start, number.itemsize)
         stray = f" and {rest} stray bytes" if rest else ""
         raise ModelError(
             f"{path}: {plan.path} wants {plan.floats} floats, found {found}{stray}: "
             f"{'truncated, or ' if size - start < wanted else ''}weights of another cfg?"
         )
-    floats = np.frombuffer(data, "<f4", offset=start).astype(np.float32, copy=False)
+    with np.errstate(invalid="ignore"):  # a signalling NaN; what is no number is found when it is folded
+        floats = np.frombuffer(data, number, offset=start).astype(np.float32, copy=False)
     return list(_cut(floats, plan)), data
 
 
