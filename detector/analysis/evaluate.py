@@ -1,0 +1,125 @@
+"""Detections against labels, of one class: average precision, recall, precision, and how sure the figures are.
+
+A detection is right where its best remaining match is a labelled box (IoU at least the threshold, each box once, best
+score first), neither right nor wrong where that match is a box to ignore, wrong otherwise. Boxes to ignore come after
+the real ones. Two kinds of them: ``ignored`` is matched as a real box is, once and by IoU; ``crowd`` takes any number
+of detections, by the share of the detection's area that lies in it. So do COCO's own tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32] | NDArray[np.float64]
+
+RIGHT, WRONG, NEITHER = 1, 0, -1
+MAX_DETECTIONS = 100  # a picture and class; the best ones count
+RECALLS = np.linspace(0, 1, 101)
+RESAMPLES, SEED = 200, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Labelled boxes of one class in one picture. xyxy [n, 4]; ``ignored`` and ``crowd`` [n] are the two exceptions."""
+
+    boxes: Floats
+    ignored: NDArray[np.bool_]
+    crowd: NDArray[np.bool_]
+
+    @property
+    def wanted(self) -> int:
+        return int((~(self.ignored | self.crowd)).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One picture after matching: scores best first, an outcome each (RIGHT, WRONG, NEITHER), boxes to be found."""
+
+    scores: NDArray[np.float64]
+    outcomes: NDArray[np.int8]
+    wanted: int
+
+
+def overlaps(found: Floats, truth: Floats, of_found: bool = False) -> NDArray[np.float64]:
+    """IoU [m, n] of boxes xyxy; ``of_found``: intersection over the found box's own area. Empty boxes give 0."""
+    a, b = np.asarray(found, np.float64)[:, None], np.asarray(truth, np.float64)[None]
+    sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
+    both = np.maximum(sides, 0).prod(axis=-1)
+    area_a, area_b = (np.maximum(x[..., 2:] - x[..., :2], 0).prod(axis=-1) for x in (a, b))
+    whole = np.broadcast_to(area_a, both.shape) if of_found else area_a + area_b - both
+    result: NDArray[np.float64] = np.divide(both, whole, out=np.zeros_like(both), where=whole > 0)
+    return result
+
+
+def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Judged:
+    """``boxes`` [m, 4] and ``scores`` [m] of one picture and class, in any order; ties go to the first."""
+    order = np.argsort(-np.asarray(scores, np.float64), kind="stable")[:MAX_DETECTIONS]
+    fits = overlaps(np.asarray(boxes).reshape(-1, 4)[order], truth.boxes)
+    fits[:, truth.crowd] = overlaps(boxes[order], truth.boxes[truth.crowd], of_found=True)
+    real = ~(truth.ignored | truth.crowd)
+    free = np.ones(len(real), bool)
+    outcomes = np.full(len(order), WRONG, np.int8)
+    for at, row in enumerate(fits):
+        for among, outcome in ((real, RIGHT), (~real, NEITHER)):
+            match = _best(row, among & free, iou)
+            if match is not None:
+                outcomes[at] = outcome
+                free[match] = bool(truth.crowd[match])
+                break
+    return Judged(np.asarray(scores, np.float64)[order], outcomes, truth.wanted)
+
+
+def _best(row: NDArray[np.float64], allowed: NDArray[np.bool_], iou: float) -> int | None:
+    """The index of the best fit among the allowed ones; None below ``iou``."""
+    if not allowed.any():
+        return None
+    best = int(np.argmax(np.where(allowed, row, -1)))
+    return best if row[best] >= iou else None
+
+
+def average_precision(pictures: Sequence[Judged]) -> float:
+    """Mean of the precision at 101 recalls, precision being the best at that recall or beyond. NaN without a box."""
+    wanted = sum(picture.wanted for picture in pictures)
+    if not wanted:
+        return float("nan")
+    scores = np.concatenate([picture.scores for picture in pictures])
+    outcomes = np.concatenate([picture.outcomes for picture in pictures])
+    outcomes = outcomes[np.argsort(-scores, kind="stable")]
+    right = np.cumsum(outcomes == RIGHT)
+    wrong = np.cumsum(outcomes == WRONG)
+    precision = right / np.maximum(right + wrong, 1)
+    envelope = np.maximum.accumulate(precision[::-1])[::-1]
+    at = np.searchsorted(right / wanted, RECALLS, side="left")
+    return float(np.append(envelope, 0.0)[np.minimum(at, len(envelope))].mean())
+
+
+def recall(pictures: Sequence[Judged], score: float = 0.0) -> float:
+    """Share of the boxes that detections with at least this score find. NaN without a box."""
+    wanted = sum(picture.wanted for picture in pictures)
+    right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
+    return right / wanted if wanted else float("nan")
+
+
+def unmatched(pictures: Sequence[Judged], score: float = 0.0) -> int:
+    """Detections with at least this score that match nothing: wrong, or right on something without a label."""
+    return sum(int(((p.outcomes == WRONG) & (p.scores >= score)).sum()) for p in pictures)
+
+
+def precision(pictures: Sequence[Judged], score: float = 0.0) -> float:
+    """Share of the detections with at least this score that are right; those that are neither do not count."""
+    right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
+    judged = right + unmatched(pictures, score)
+    return right / judged if judged else float("nan")
+
+
+def interval(pictures: Sequence[Judged], figure: Callable[[Sequence[Judged]], float]) -> tuple[float, float]:
+    """95 % percentile bootstrap of a figure over pictures. Pictures of one camera are alike: the true one is wider."""
+    rng = np.random.default_rng(SEED)
+    n = len(pictures)
+    drawn = [figure([pictures[i] for i in rng.integers(0, n, n)]) for _ in range(RESAMPLES)]
+    low, high = np.nanpercentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
