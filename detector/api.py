@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 class Detector:
     """A model on an engine, warmed up.
 
-    ``model``: path of a .cfg or a known name. ``engine``: "auto", "ort", "torch", "null". ``options``: any option of
-    the command line under its name (``conf=0.4``, ``batch=8``, ``classes=["person"]``, ``weights=...``); an unknown
-    one raises UsageError. Raises ModelError and EngineError like the command. Close it, or use ``with``.
+    ``model``: path of a .cfg or a known name; "street" (person, vehicle) comes with the package. ``engine``: "auto",
+    "ort", "torch", "null". ``options``: any option of the command line under its name (``conf=0.4``, ``batch=8``,
+    ``classes=["person"]``, ``weights=...``); an unknown one raises UsageError. Raises ModelError and EngineError like
+    the command. Close it, or use ``with``.
     """
 
-    def __init__(self, model: str, *, engine: str = "auto", **options: Any) -> None:
+    def __init__(self, model: str = "street", *, engine: str = "auto", **options: Any) -> None:
         from detector.layers import resolved
         from detector.machine import Phases, open_machine
 

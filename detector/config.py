@@ -26,8 +26,8 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    model: str | None = option(None, "Model: path of a darknet .cfg, or the name of a known one.", "M")
-    weights: str | None = option(None, "Weights file; default: beside the model file.", "W")
+    model: str = option("street", "Model: path of a darknet .cfg, or the name of a known one.", "M")
+    weights: str | None = option(None, "Weights file; default: the model's own, or beside the model file.", "W")
     names: str | None = option(None, "File of class names, one a line; default: beside the model file.", "N")
     random_weights: int | None = option(
         None, "Random weights from this seed, for speed work: boxes are meaningless.", "SEED", at_least=0,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detector.config import Config
-from detector.errors import ModelError, UsageError
+from detector.errors import UsageError
 
 if TYPE_CHECKING:
     from detector.engines.base import Engine
@@ -62,8 +62,6 @@ class Phases:
 
 def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Machine:
     """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs."""
-    if config.network.model is None:
-        raise ModelError("no model given: --model x.cfg (weights beside it), or --random-weights SEED for speed work")
     with phases("import"):
         from detector import artefacts, engines, models
         from detector.engines.base import EngineOptions

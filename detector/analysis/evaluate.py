@@ -58,8 +58,9 @@ def overlaps(found: Floats, truth: Floats, of_found: bool = False) -> NDArray[np
 def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Judged:
     """``boxes`` [m, 4] and ``scores`` [m] of one picture and class, in any order; ties go to the first."""
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")[:MAX_DETECTIONS]
-    fits = overlaps(np.asarray(boxes).reshape(-1, 4)[order], truth.boxes)
-    fits[:, truth.crowd] = overlaps(boxes[order], truth.boxes[truth.crowd], of_found=True)
+    best = np.asarray(boxes, np.float64).reshape(-1, 4)[order]
+    fits = overlaps(best, truth.boxes)
+    fits[:, truth.crowd] = overlaps(best, truth.boxes[truth.crowd], of_found=True)
     real = ~(truth.ignored | truth.crowd)
     free = np.ones(len(real), bool)
     outcomes = np.full(len(order), WRONG, np.int8)

@@ -28,7 +28,7 @@ def _guesses(model: Path, classes: int) -> list[Path]:
     stem = model.stem.lower()
     if classes == 80:  # COCO, unless somebody says otherwise
         return [model.with_name("coco.names"), packaged.folder() / "names" / "coco.names"]
-    if classes == 2 and ("person" in stem or "vehicle" in stem):
+    if classes == 2 and ("person" in stem or "vehicle" in stem or stem == "street"):
         return [packaged.folder() / "names" / "person-vehicle.names"]
     return []
 

@@ -85,6 +85,9 @@ def _candidates(output: Floats, conf: float, layer: YoloLayer) -> Candidates:
     cells = raw[a, :, y, x]  # a copy, [M, 5+C]
     class_ids = cells[:, 5:].argmax(axis=1)
     best = np.take_along_axis(cells[:, 5:], class_ids[:, None], axis=1)[:, 0]
+    # The same sieve once more: a network without trained objectness has all of its cells here.
+    alive = best >= threshold
+    y, x, a, cells, class_ids, best = y[alive], x[alive], a[alive], cells[alive], class_ids[alive], best[alive]
     with np.errstate(invalid="ignore", over="ignore"):  # a broken network's inf and NaN end in the next line
         scores = cells[:, 4] * best if layer.new_coords else sigmoid(cells[:, 4]) * sigmoid(best)
         boxes = _xyxy(_centres_sizes(cells, y, x, a, layer))

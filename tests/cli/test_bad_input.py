@@ -137,10 +137,6 @@ def test_unknown_flag(tmp_path):
     assert "Traceback" not in process.stderr
 
 
-def test_no_model(clip, tmp_path):
-    assert_one_line_error(detect_video(clip, cwd=tmp_path), 4, "--model")
-
-
 def test_absent_model(clip, tmp_path):
     assert_one_line_error(detect_video(clip, "--model", "none.cfg", cwd=tmp_path), 4, "none.cfg")
 

@@ -71,7 +71,10 @@ def test_the_packaged_coco_list_is_darknets(shared):
     [
         ("absent.cfg", "absent.cfg: no such file; give the path of a model file, or a known name: "),
         ("no/such/thing", "no/such/thing: no such file"),
-        ("yolo99", "unknown model 'yolo99': no such file, and known by name are only yolov4-tiny-person-vehicle"),
+        (
+            "yolo99",
+            "unknown model 'yolo99': no such file, and known by name are only street, yolov4-tiny-person-vehicle",
+        ),
         ("../cfg", "../cfg: no such file"),
         ("", "is a folder"),
     ],

@@ -1,0 +1,37 @@
+"""The evaluator against an independent one: yolox_nano on the shared labelled pictures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from detector.analysis import evaluate
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+from training import validation
+
+SETS = {"coco": "coco/val", "road": "highway/valid/road", "overpass": "highway/valid/overpass",
+        "elevated": "highway/valid/elevated"}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_yolox_nano_has_the_reference_figures(shared):
+    pytest.importorskip("onnxruntime")
+    from training.models import yolox
+
+    reference = json.loads((shared / "data/reference_ap.json").read_text())["results"]
+    model = yolox(shared / "data/weights/yolox_nano.onnx", (416, 416), threads=2)
+    results = validation.run(model, list(validation.pictures(shared / "data/labelled")))
+    assert {group for group, _ in results} == set(SETS)
+    for (group, name), rows in results.items():
+        wanted = reference[SETS[group]]["yolox_nano"]["per_class"][name]
+        assert sum(row.wanted for row in rows) == wanted["boxes"]
+        assert evaluate.recall(rows, 0.25) == pytest.approx(wanted["recall_conf25"], abs=0.01)
+        if "ap50" in wanted:
+            assert evaluate.average_precision(rows) == pytest.approx(wanted["ap50"], abs=0.01)
+            assert evaluate.precision(rows, 0.25) == pytest.approx(wanted["precision_conf25"], abs=0.01)
+            interval = evaluate.interval(rows, evaluate.average_precision)
+            assert interval == pytest.approx(wanted["ap50_interval"], abs=0.01)

@@ -1,0 +1,123 @@
+"""The model that ships: where its files lie, what its input must look like, and that it sees a street."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from detector import Detector
+from detector.analysis import evaluate
+from detector.config import Config
+from detector.errors import ModelError
+from detector.models import open_network, packaged
+from detector.models.darknet.cfg import parse_cfg
+from detector.models.darknet.plan import make_plan
+from detector.models.darknet.weights import read_weights
+
+ROOT = Path(__file__).parents[2]
+BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
+TINY = "[net]\nwidth=8\nheight=8\n{}[convolutional]\nfilters=7\nactivation=linear\n[yolo]\nanchors=4,4\nclasses=2\n"
+
+
+def run(command: list[str], **more) -> None:
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, **more)
+    assert process.returncode == 0, process.stderr
+
+
+def test_the_default_model_is_in_the_package_and_small():
+    assert Config().network.model == "street"
+    entry = packaged.known_model("street")
+    assert entry.weights is not None
+    assert entry.weights.stat().st_size <= 4_000_000
+    network = open_network("street")
+    assert network.parameters <= 1_500_000
+    assert network.names == ("person", "vehicle")
+    assert network.warnings == []
+
+
+def test_its_weights_are_free_of_the_input_size():
+    network = open_network("street", size=(416, 416), batch=3)
+    assert network.input_shape == (3, 416, 416, 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "geometry"), [("", "stretch"), ("letter_box=0\n", "stretch"), ("letter_box=1\n", "centre")]
+)
+def test_letter_box_of_a_cfg_keeps_the_shape_of_pictures(tmp_path, key, geometry):
+    (tmp_path / "t.cfg").write_text(TINY.format(key))
+    rules = open_network(str(tmp_path / "t.cfg"), random_seed=1).input
+    assert rules.geometry == geometry
+
+
+def half_file(folder: Path, numbers: int) -> Path:
+    path = folder / "t.f16"
+    values = np.linspace(-1, 1, numbers).astype("<f2")
+    path.write_bytes(struct.pack("<3iq", 0, 2, 5, 0) + values.tobytes())
+    return path
+
+
+def test_half_floats_are_read(tmp_path):
+    plan = make_plan(parse_cfg(TINY.format(""), "t.cfg")[0])
+    filters, _ = read_weights(half_file(tmp_path, 28), plan)
+    assert filters[0].biases.dtype == np.float32
+    np.testing.assert_array_equal(filters[0].biases, np.linspace(-1, 1, 28).astype(np.float16)[:7].astype(np.float32))
+
+
+def test_half_floats_of_another_cfg_are_refused(tmp_path):
+    plan = make_plan(parse_cfg(TINY.format(""), "t.cfg")[0])
+    with pytest.raises(ModelError, match="wants 28 floats, found 27: truncated"):
+        read_weights(half_file(tmp_path, 27), plan)
+
+
+@pytest.mark.parametrize("engine", ["ort", "torch"])
+def test_it_finds_most_of_the_rendered_street(engine):
+    """Without --model, on the engines there are. Every 50th frame of the clip."""
+    pytest.importorskip("onnxruntime" if engine == "ort" else "torch")
+    document = json.loads((ROOT / "videos/street.json").read_text())
+    labels = [row for row in document["annotations"] if not row["iscrowd"]]
+    capture, judged = cv2.VideoCapture(str(ROOT / "videos/street.mp4")), []
+    with Detector(engine=engine) as detector:
+        for index in range(250):
+            capture.grab()
+            if index % 50:
+                continue
+            found = detector(capture.retrieve()[1])
+            for class_id in (0, 1):
+                wanted = [r["bbox"] for r in labels if r["image_id"] == index + 1 and r["category_id"] == class_id + 1]
+                boxes = np.array(wanted, float).reshape(-1, 4)
+                boxes[:, 2:] += boxes[:, :2]
+                none = np.zeros(len(boxes), bool)
+                mine = found.class_ids == class_id
+                truth = evaluate.Truth(boxes, none, none)
+                judged.append(evaluate.judge(found.boxes[mine], found.scores[mine], truth))
+    assert evaluate.recall(judged) > 0.6
+    assert evaluate.precision(judged) > 0.6
+
+
+@pytest.mark.slow
+def test_a_wheel_runs_it_in_an_empty_folder(tmp_path):
+    """What a user has: the wheel's files, no checkout, no shared data."""
+    source = tmp_path / "source"
+    left_out = shutil.ignore_patterns(".git", ".venv*", "videos", "build", "*.egg-info", "runs")
+    shutil.copytree(ROOT, source, ignore=left_out)
+    run([sys.executable, "-c", BUILD, str(tmp_path)], cwd=source)
+    (wheel,) = tmp_path.glob("*.whl")
+    installed, empty = tmp_path / "installed", tmp_path / "empty"
+    empty.mkdir()
+    shutil.unpack_archive(wheel, installed, "zip")
+    # -S: no .pth file is read, so that an editable install in the same environment stays out of it.
+    path = os.pathsep.join([str(installed), sysconfig.get_path("purelib")])
+    command = [sys.executable, "-S", "-c", "from detector.cli import main; main()", str(ROOT / "videos/street.mp4")]
+    run([*command, "--frames", "3"], cwd=empty, env={**os.environ, "PYTHONPATH": path})
+    (rows,) = empty.glob("*.jsonl")
+    assert '"class":"vehicle"' in rows.read_text()

@@ -1,0 +1,125 @@
+"""Labels mapped to two classes, pictures placed with their boxes, batches that come again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from training import data, validation
+from training.augment import Augmenter, place
+from training.batches import batches, cell_fields, make_batch
+from training.cells import centres
+from training.data import Picture, mapped, pack, unpack
+
+NAMES = {1: "person", 2: "bicycle", 3: "car", 6: "bus", 7: "train", 9: "kite"}
+
+
+def row(category, box=(0, 0, 10, 20), crowd=0):
+    return {"category_id": category, "bbox": list(box), "iscrowd": crowd}
+
+
+def picture(seed=0, kind="coco"):
+    image = np.random.default_rng(seed).integers(0, 255, (60, 100, 3), dtype=np.uint8)
+    boxes = np.array([[10, 20, 40, 50], [60, 5, 90, 55]], np.float32)
+    return Picture(image, boxes, np.array([0, 1]), np.array([False, False]), kind, 1.0)
+
+
+def no_teacher(images):
+    cells = len(centres(*images.shape[1:3]))
+    return np.zeros((len(images), cells, 4), np.float32), np.zeros((len(images), cells, 2), np.float32)
+
+
+def test_classes_are_mapped_and_others_ignored_or_left_out():
+    boxes, classes, ignored = mapped([row(1), row(3), row(6), row(2), row(7), row(9), row(1, crowd=1)], NAMES)
+    assert classes.tolist() == [0, 1, 1, 1, 1, 0]
+    assert ignored.tolist() == [False, False, False, True, True, True]
+    assert boxes[0].tolist() == [0, 0, 10, 20]
+
+
+def test_vehicles_are_drawn_more_often():
+    assert data.sampling_weight("extra", "coco", [0, 1]) > data.sampling_weight("extra", "coco", [0])
+    assert data.sampling_weight("train", "coco", [1]) > data.sampling_weight("train", "coco", [0])
+
+
+def test_a_placed_box_holds_the_same_pixels():
+    """One bright rectangle: wherever it lands, the box must lie around it."""
+    for seed in range(20):
+        image = np.zeros((60, 100, 3), np.uint8)
+        image[20:50, 10:40] = 255
+        one = Picture(image, np.array([[10, 20, 40, 50]], np.float32), np.array([0]), np.array([False]), "coco", 1.0)
+        canvas = np.zeros((96, 160, 3), np.uint8)
+        boxes, _, ignored, _ = place(canvas, one, (0, 0, 160, 96), 1.3, np.random.default_rng(seed))
+        bright = np.argwhere(canvas[:, :, 0] > 200)
+        if ignored.any() or not len(boxes):
+            continue
+        (y1, x1), (y2, x2) = bright.min(axis=0), bright.max(axis=0) + 1
+        np.testing.assert_allclose(boxes[0], [x1, y1, x2, y2], atol=1.5)
+
+
+def test_a_box_cut_to_a_rest_is_ignored():
+    canvas = np.zeros((40, 40, 3), np.uint8)
+    seen = set()
+    for seed in range(40):
+        boxes, _, ignored, _ = place(canvas, picture(), (0, 0, 40, 40), 1.5, np.random.default_rng(seed))
+        assert (boxes >= 0).all()
+        assert (boxes <= 40).all()
+        seen |= set(ignored.tolist())
+    assert seen == {False, True}
+
+
+def test_fields_of_trust_and_of_regions_to_ignore():
+    sample = Augmenter([picture(kind="road")]).sample(np.random.default_rng(0), (64, 96), 0.0)
+    sample.tiles = [((0, 0, 48, 64), (1.0, 0.5))]
+    sample.boxes, sample.classes = np.array([[0, 0, 16, 16]], np.float32), np.array([1])
+    sample.ignored = np.array([True])
+    trust, counts = cell_fields(sample, 64, 96)
+    middle = centres(64, 96)
+    left = middle[:, 0] < 48
+    assert (trust[left] == [1.0, 0.5]).all()
+    assert (trust[~left] == 0).all()
+    assert (counts[:, 0] == 1).all()
+    assert set(counts[(middle < 16).all(axis=1), 1]) == {0.0}
+
+
+def test_a_batch_depends_on_seed_and_number_alone():
+    augmenter = Augmenter([picture(seed) for seed in range(3)])
+
+    def make(number, seed=5):
+        return make_batch(augmenter, no_teacher, seed, number, (64, 96), 2, 0.5)
+
+    ahead = list(batches(make, 3, 6, threads=2, ahead=2))
+    for number, got in zip(range(3, 6), ahead, strict=True):
+        np.testing.assert_array_equal(got.images, make(number).images)
+        np.testing.assert_array_equal(got.boxes, make(number).boxes)
+    assert not np.array_equal(make(3).images, make(4).images)
+    assert not np.array_equal(make(3).images, make(3, seed=6).images)
+
+
+def test_packed_pictures_come_back(tmp_path):
+    pack([picture(1), picture(2, "overpass")], {"teacher.onnx": b"abc"}, tmp_path / "p.zip")
+    first, second = unpack(tmp_path / "p.zip")
+    assert second.kind == "overpass"
+    np.testing.assert_array_equal(first.boxes, picture(1).boxes)
+    assert first.image.shape == (60, 100, 3)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_half_of_the_validation_pictures_is_kept_for_the_last_figure(shared):
+    asked = list(validation.pictures(shared / "data/labelled"))
+    share = np.mean([picture.last for picture in asked])
+    assert 0.4 < share < 0.6
+    assert {picture.group for picture in asked if picture.last} == {"coco", "road", "overpass", "elevated"}
+    overpass = next(picture for picture in asked if picture.group == "overpass")
+    assert overpass.truths[0] is None
+    assert overpass.truths[1] is not None
+
+
+def test_training_reads_no_validation_picture(shared, monkeypatch):
+    read = []
+    monkeypatch.setattr(data, "coco_pictures", lambda path, *_: read.append(path) or iter(()))
+    list(data.labelled(shared / "data/labelled"))
+    assert [str(path.relative_to(shared / "data/labelled")) for path in read] == [
+        "coco/train.json", "coco/extra.json", "highway/train.json",
+    ]  # fmt: skip

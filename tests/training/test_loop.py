@@ -1,0 +1,68 @@
+"""A run that is stopped and goes on ends like one that was not."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from training import loop  # noqa: E402
+from training.augment import Augmenter  # noqa: E402
+from training.network import Street, plan_of  # noqa: E402
+
+from tests.training.conftest import ROOT  # noqa: E402
+from tests.training.test_data import no_teacher, picture  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(loop, "PHASES", ((0.5, (64, 64)), (1.0, (64, 96))))
+
+
+def run(folder, steps, **more):
+    torch.manual_seed(3)
+    network = Street(plan_of(ROOT / "cfg/darknet/street.cfg"))
+    options = loop.Options(folder, steps, batch=2, bf16=False, **more)
+    average = loop.train(network, Augmenter([picture(i) for i in range(3)]), no_teacher, options, lambda _: {"ap": 0.5})
+    return [value.clone() for value in average.network.state_dict().values()]
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.slow
+def test_resumed_run_equals_a_whole_one(tmp_path, monkeypatch):
+    whole = run(tmp_path / "whole", 4)
+    monkeypatch.setattr(loop, "CHECKPOINT_S", -1)  # after every step
+    save, made = loop.save, []
+
+    def stopping(*arguments):
+        save(*arguments)
+        made.append(1)
+        if len(made) == 2:
+            raise StoppedError
+
+    monkeypatch.setattr(loop, "save", stopping)
+    with pytest.raises(StoppedError):
+        run(tmp_path / "parts", 4)
+    monkeypatch.setattr(loop, "save", save)
+    for one, other in zip(whole, run(tmp_path / "parts", 4), strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_log_and_checkpoint(tmp_path):
+    run(tmp_path, 2)
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert rows[0]["step"] == 0
+    assert rows[0]["loss"] > 0
+    assert [row for row in rows if "ap" in row][-1] == {"step": 2, "size": [64, 96], "ap": 0.5}
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 2
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_canvas_grows_with_the_steps():
+    assert [loop.size_at(step, 10) for step in (0, 4, 5, 9, 10)] == [(64, 64)] * 2 + [(64, 96)] * 3
