@@ -42,7 +42,7 @@ class Teacher:
         import torch
 
         with torch.no_grad(), torch.autocast(self.device, torch.float16):
-            maps = self._module(torch.from_numpy(bgr).to(self.device))
+            maps = self._module(focus(torch.from_numpy(bgr).to(self.device)))
         flat = [m.float().flatten(2) for m in maps]
         return torch.cat(flat, 2).transpose(1, 2).cpu().numpy()
 
@@ -67,20 +67,35 @@ def any_size(model: bytes):
 
 
 def torch_module(proto):
-    """The graph up to its three maps, as modules: what stands behind them is only reshaping."""
+    """The graph between the slices that YOLOX begins with and its three maps, as modules. See ``focus``."""
     import onnx
 
     from detector.engines.torch_graph import graph_module
 
-    maps = [node.input[0] for node in proto.graph.node if node.op_type == "Reshape"]
-    kept = [node for node in proto.graph.node if node.op_type not in ("Reshape", "Transpose")]
-    kept = [node for node in kept if not (node.op_type == "Concat" and node.output[0] == kept[-1].output[0])]
+    graph = proto.graph
+    maps = [node.input[0] for node in graph.node if node.op_type == "Reshape"]
+    reshaped = {node.output[0] for node in graph.node if node.op_type == "Reshape"}
+    first = next(node for node in graph.node if node.op_type == "Concat")
+    kept = [
+        node
+        for node in graph.node
+        if node.op_type not in ("Reshape", "Transpose", "Slice") and node is not first and node.input[0] not in reshaped
+    ]
     for node in kept:
         node.name = node.name.lower()
-    del proto.graph.node[:], proto.graph.output[:]
-    proto.graph.node.extend(kept)
-    proto.graph.output.extend(onnx.helper.make_tensor_value_info(name, 1, None) for name in maps)
+    start = first.output[0]
+    del graph.node[:], graph.output[:], graph.input[:]
+    graph.node.extend(kept)
+    graph.input.append(onnx.helper.make_tensor_value_info(start, 1, None))
+    graph.output.extend(onnx.helper.make_tensor_value_info(name, 1, None) for name in maps)
     return graph_module(proto)
+
+
+def focus(x):
+    """[B, 3, H, W] -> [B, 12, H/2, W/2], in the order of YOLOX."""
+    import torch
+
+    return torch.cat([x[..., dy::2, dx::2] for dx in (0, 1) for dy in (0, 1)], 1)
 
 
 def decoded(rows: NDArray[np.float32], height: int, width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
