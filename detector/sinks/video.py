@@ -28,9 +28,9 @@ HUGE_PIXELS = 4096 * 4096  # beyond, x264's look-ahead would hold gigabytes of f
 class VideoSink(Sink):
     """One H.264 file. The encoder opens with the first frame, which says how large the pictures are.
 
-    A frame of 1280x720 costs 0.25 ms to convert with cv2 and some 8 ms to encode with "superfast" on 2 cores
-    ("veryfast": 12 ms, and a file a third smaller). swscale, through PyAV, took 1.2 to 1.9 ms for the same
-    conversion. cv2 knows only BT.601, so BT.601 is what the file is tagged with.
+    A frame of 1280x720 costs 0.25 ms to convert with cv2 and some 5 ms to encode with "superfast" on 2 cores
+    ("veryfast": 9 ms, and a file a third smaller). swscale, through PyAV, takes 1.5 ms for the same conversion
+    (`scripts/bench stages`). cv2 knows only BT.601, so BT.601 is what the file is tagged with.
     """
 
     name = "video"
