@@ -19,7 +19,7 @@ from detector.models.darknet.layers import Plan
 from detector.models.darknet.plan import make_plan
 from detector.models.darknet.weights import Filter, random_weights, read_weights
 from detector.models.names import find_names
-from detector.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense
+from detector.stages.heads.darknet import YoloLayer, darknet_yolo, darknet_yolo_dense
 
 SUFFIXES = (".cfg",)
 FAMILY = "darknet"

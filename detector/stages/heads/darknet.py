@@ -1,4 +1,4 @@
-"""Raw outputs of one picture -> candidates in network pixels. One function per head layout; no thread, no clock.
+"""Darknet's [yolo] layers: raw maps with anchors.
 
 Objectness first: only cells whose objectness alone reaches the threshold are decoded. On a street scene that
 is some 50 of 2,535, so the exponentials of all the others are never computed.
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.stages.heads.boxes import Floats, logit, sigmoid, xyxy
 from detector.types import Candidates
-
-Floats = NDArray[np.float32]
 
 # e^30 times any anchor squares without overflow in float32, and no picture has 1e13 pixels.
 MAX_LOG_SIZE = np.float32(30)
@@ -64,13 +63,6 @@ def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Fl
     return np.concatenate(rows)[None]
 
 
-def sigmoid(x: Floats) -> Floats:
-    """1 / (1 + e^-x) without overflow at either end."""
-    e = np.exp(-np.abs(x))
-    result: Floats = np.where(x >= 0, np.float32(1), e) / (1 + e)
-    return result
-
-
 def _cells(output: Floats, layer: YoloLayer) -> Floats:
     """[A, 5+C, h, w], a view."""
     height, width = output.shape[2:]
@@ -80,7 +72,7 @@ def _cells(output: Floats, layer: YoloLayer) -> Floats:
 
 def _candidates(output: Floats, conf: float, layer: YoloLayer) -> Candidates:
     raw = _cells(output, layer)
-    threshold = conf if layer.new_coords else _logit(conf)
+    threshold = conf if layer.new_coords else logit(conf)
     y, x, a = np.nonzero(raw[:, 4].transpose(1, 2, 0) >= threshold)  # NaN compares false
     cells = raw[a, :, y, x]  # a copy, [M, 5+C]
     class_ids = cells[:, 5:].argmax(axis=1)
@@ -90,16 +82,9 @@ def _candidates(output: Floats, conf: float, layer: YoloLayer) -> Candidates:
     y, x, a, cells, class_ids, best = y[alive], x[alive], a[alive], cells[alive], class_ids[alive], best[alive]
     with np.errstate(invalid="ignore", over="ignore"):  # a broken network's inf and NaN end in the next line
         scores = cells[:, 4] * best if layer.new_coords else sigmoid(cells[:, 4]) * sigmoid(best)
-        boxes = _xyxy(_centres_sizes(cells, y, x, a, layer))
+        boxes = xyxy(_centres_sizes(cells, y, x, a, layer))
         keep = (scores >= np.float32(conf)) & np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
     return Candidates(boxes[keep], scores[keep], class_ids[keep])
-
-
-def _logit(p: float) -> float:
-    """Raw objectness at probability p, a little below: a sieve, the exact comparison comes after."""
-    if not 0 < p < 1:
-        return -np.inf if p <= 0 else 15.0
-    return float(np.log(p / (1 - p))) - 1e-3
 
 
 def _centres_sizes(
@@ -116,9 +101,3 @@ def _centres_sizes(
         centres, sizes = sigmoid(cells[:, :2]), np.exp(np.minimum(cells[:, 2:4], MAX_LOG_SIZE))
     centres = (centres * scale - (scale - 1) / 2 + origin) * cell
     return np.concatenate([centres, sizes * anchors], axis=1)
-
-
-def _xyxy(boxes: Floats) -> Floats:
-    """cx, cy, w, h -> x1, y1, x2, y2, [M, 4]."""
-    half = boxes[:, 2:] / 2
-    return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
