@@ -1,7 +1,9 @@
 """Built files of the engines, with manifests and one lock: made once, used again, rebuilt when damaged.
 
-engines/yolov4-tiny-416x416-b1-0123456789ab.onnx    the graph; 12 digits of its own sha256
+engines/yolov4-tiny-416x416-b1-0123456789ab.onnx    a graph; 12 digits of its own sha256
 engines/yolov4-tiny-416x416-b1-0123456789ab.json    the manifest: from what it was made
+engines/yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.plan   a file that an engine built; 12 digits of its key's sha256
+engines/yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.json   the manifest with the whole key
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,12 +53,91 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
     data = network.graph.SerializeToString(deterministic=True)
     digest = hashlib.sha256(data).hexdigest()
     place = Path(folder) if folder is not None else default_folder()
-    target = place / f"{_stem(network)}-{digest[:12]}.onnx"
+    target = place / f"{stem(network)}-{digest[:12]}.onnx"
     manifest = _manifest(network, digest, len(data))
     with _written(place):
         artefact = _export(target, data, manifest)
     network.path = artefact.path
     return artefact
+
+
+def built(
+    folder: Path, stem: str, suffix: str, key: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any] | None]
+) -> Artefact:
+    """The file that ``build(path)`` makes, built once for a key. ``build`` returns facts for the manifest.
+
+    ``key``: JSON values that say all that the file depends on. Where a file of this stem was built for another key,
+    or is damaged, a note says what differs. Two runs that start together build once: the second waits for the first.
+    Raises OutputError, and whatever ``build`` raises, with nothing left behind.
+    """
+    key = json.loads(json.dumps(key, sort_keys=True))
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    target = folder / f"{stem}-{digest[:12]}{suffix}"
+    with _written(folder):
+        if _is_built(target, key):
+            return Artefact(str(target), False, ())
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            if _is_built(target, key):
+                return Artefact(str(target), False, ())
+            notes = _why_anew(folder, stem, target, key)
+            _build(target, key, build)
+    return Artefact(str(target), True, notes)
+
+
+def manifest_of(path: str | Path) -> dict[str, Any]:
+    """The manifest beside a built file; empty where there is none that can be read."""
+    try:
+        found = json.loads(Path(path).with_suffix(".json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _build(target: Path, key: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any] | None]) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as place:
+        made, start = Path(place) / target.name, time.perf_counter()
+        facts = dict(build(made) or {})
+        seconds = time.perf_counter() - start
+        with made.open("rb+") as file:
+            os.fsync(file.fileno())
+        manifest = {
+            "schema": 1,
+            "made_by": f"detect-video {version}",
+            "key": key,
+            "facts": facts,
+            "build_s": round(seconds, 3),
+            "file_sha256": _digest(made),
+            "file_bytes": made.stat().st_size,
+        }
+        os.replace(made, target)
+    _write(target.with_suffix(".json"), (json.dumps(manifest, indent=2) + "\n").encode())
+
+
+def _is_built(target: Path, key: Mapping[str, Any]) -> bool:
+    manifest = manifest_of(target)
+    try:
+        return bool(manifest.get("key") == key) and _digest(target) == manifest.get("file_sha256")
+    except OSError:
+        return False
+
+
+def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the user should know before a build that seemed to have been done: damage, or what changed since."""
+    if target.exists():
+        return (f"{target}: damaged or without its manifest, not used; built again",)
+    known = re.compile(re.escape(stem) + "-[0-9a-f]{12}" + re.escape(target.suffix))
+    others = [path for path in folder.glob(f"*{target.suffix}") if known.fullmatch(path.name)]
+    if not others:
+        return ()
+    last = max(others, key=lambda path: path.stat().st_mtime)
+    before = manifest_of(last).get("key", {})
+    changed = [
+        f"{name} {before.get(name)} is now {key.get(name)}"
+        for name in sorted({*before, *key})
+        if before.get(name) != key.get(name)
+    ]
+    return (f"{last.name} does not fit: {'; '.join(changed) or 'it has no manifest'}; built again",)
 
 
 def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
@@ -71,9 +153,11 @@ def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
     return Artefact(str(target), True, notes)
 
 
-def _stem(network: Network) -> str:
+def stem(network: Network) -> str:
+    """How the files of a network's graph begin: name, size, batch and precision."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", network.name).strip("._-")[:80] or "model"
-    return f"{name}-{network.input.width}x{network.input.height}-b{network.batch}"
+    precision = "" if network.precision == "fp32" else f"-{network.precision}"
+    return f"{name}-{network.input.width}x{network.input.height}-b{network.batch}{precision}"
 
 
 def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
@@ -87,6 +171,7 @@ def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
         "file_bytes": size,
         "sources_sha256": network.sha256,
         "random_seed": network.random_seed,
+        "precision": network.precision,
         "batch": network.batch,
         "input_shape": list(network.input_shape),
         "output_shapes": [list(shape) for shape in network.output_shapes],

@@ -45,6 +45,32 @@ class RuntimeConfig:
         0, "Requests inside the engine at once; 0: the engine's choice.", "N", at_least=0, at_most=256
     )
     engines_dir: str | None = option(None, "Where built engine files are kept.", "DIR")
+    precision: str = option(
+        "auto", "Precision: fp32, tf32, bf16, fp16, int8, or auto: fp32, unless another was measured faster and right "
+        "enough on this machine (detect-video compare).", "P", choices=("auto", "fp32", "tf32", "bf16", "fp16", "int8"),
+    )  # fmt: skip
+    device: str = option("auto", "Device: auto, cpu, cuda or cuda:N.", "D")
+    device_memory: str = option(
+        "auto", "GPU memory for TensorRT through auto, pycuda, torch or cuda-python.", "M",
+        choices=("auto", "pycuda", "torch", "cuda-python"),
+    )  # fmt: skip
+    engine_options: tuple[str, ...] | None = option(None, "The engine's own: NAME=VALUE, with commas.", "A=B,C=D")
+
+
+CALIBRATIONS = ("minmax", "entropy", "percentile")
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationConfig:
+    calibrate: str | None = option(None, "Video or pictures to calibrate int8 on: the kind you will run.", "IN")
+    calibrate_method: str = option(
+        "minmax", "Ranges of int8: minmax, entropy or percentile.", "C", choices=CALIBRATIONS
+    )
+    calibrate_frames: int = option(64, "Frames to calibrate on, spread over the source.", "N", at_least=1)
+    budget: float = option(
+        0.95, "Agreement with fp32 that int8 must keep (2 x matched / (A + B)); layers stay float until it does.", "A",
+        at_least=0.0, at_most=1.0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +126,7 @@ class LoopConfig:
 class Config:
     network: NetworkConfig = NetworkConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+    calibration: CalibrationConfig = CalibrationConfig()
     selection: SelectionConfig = SelectionConfig()
     input: InputConfig = InputConfig()
     output: OutputConfig = OutputConfig()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detector.config import Config
@@ -38,6 +37,7 @@ class Machine:
     engine_reason: str | None  # why this one; None: it was asked for by name
     classes: tuple[int, ...] | None
     notes: list[str]
+    build_s: float = 0.0  # of what had to be built first; part of the load
 
     @property
     def remark(self) -> str:
@@ -63,8 +63,8 @@ class Phases:
 def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Machine:
     """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs."""
     with phases("import"):
-        from detector import artefacts, engines, models
-        from detector.engines.base import EngineOptions
+        from detector import engines, models
+        from detector.variants import prepared
 
         name, reason = engines.choose() if config.runtime.engine == "auto" else (config.runtime.engine, None)
         engines.load(name)
@@ -79,17 +79,16 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
             batch=runtime.batch,
         )
         classes = _class_ids(config.selection.classes, network.names)
-        folder = Path(runtime.engines_dir) if runtime.engines_dir else artefacts.default_folder()
-        artefact = artefacts.export(network, folder)
         # The same for both loops, so that --sync differs in the order of work and in nothing else.
-        requests = max(1, runtime.concurrency) + config.loop.queue_batches + 1 + spare_requests
-        options = EngineOptions(runtime.batch, requests, runtime.threads, runtime.concurrency)
-        engine = engines.open(name, network, options)
+        spare = config.loop.queue_batches + 1 + spare_requests
+        ready = prepared(network, name, config, lambda concurrency: concurrency + spare)
+        engine = engines.open(name, ready.network, ready.options)
     with phases("warmup"):
         for request in engine.requests:
             request.infer(runtime.batch)
         engine.requests[0].infer(runtime.batch)
-    return Machine(network, engine, reason, classes, [*network.warnings, *artefact.notes])
+    notes = [*network.warnings, *ready.notes, *engine.notes]
+    return Machine(ready.network, engine, reason, classes, notes, ready.build_s)
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

@@ -17,6 +17,8 @@ LEVELS = [
     ("api", "passes", "report", "doctor"),
     ("run", "analysis"),
     ("machine",),  # what run and api both open: network and engine, once for all sources
+    ("variants",),  # a network as an engine wants it: converted, quantised, built
+    ("quantize",),  # int8: calibration on frames of a source, and what must stay float
     ("layers", "outputs"),  # from options to a configuration; from sources to file names
     ("loop", "engines", "sources", "sinks", "models", "session", "artefacts", "config", "datasets"),
     ("stages", "timeline"),

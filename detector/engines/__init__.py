@@ -4,7 +4,17 @@ A module ``NAME.py`` (``NAME_.py`` where the plain name is its library's) holds:
     LIBRARY   what must be importable, or None
     INSTALL   the command that installs it
     AUTO      how early ``--engine auto`` takes it; 0 never. WHY: the reason, for the user
+    PRECISIONS  precision -> the graph that it wants for it: fp32 (as the front end made it), fp16, bf16 (converted),
+              int8-u8, int8-s8 (Q/DQ nodes with asymmetric u8 or symmetric s8 activations)
+    DEVICES   of "cpu", "cuda"
+    OPTIONS   its own options (--engine-options NAME=VALUE) -> what they do
     create(network, options) -> Engine
+and, where it needs more:
+    absent() -> why it cannot be used though its library is installed, or None; starts nothing that may crash
+    refusal(precision, device) -> why this cannot run here, or None
+    concurrency(options) -> how many requests at once are best here, where the user does not say
+    SUFFIX, build_key(network, options), build(network, options, target, progress): a file built once, kept by
+              artefacts.py; the key (JSON values) holds all that makes another file necessary
 and imports its library late, so that listing costs nothing. Folders here are parts of engines, not engines.
 """
 
@@ -12,14 +22,17 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from importlib.util import find_spec
 from types import ModuleType
 
-from detector.engines.base import Engine, EngineOptions, translated
+from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
 
-__all__ = ["choose", "load", "names", "open", "usable"]
+__all__ = ["build_of", "choose", "concurrency", "graph_wanted", "load", "names", "open", "usable"]
+
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 def names() -> list[str]:
@@ -57,6 +70,40 @@ def load(name: str) -> None:
             importlib.import_module(module.LIBRARY)
 
 
+def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
+    """The graph that an engine wants for a precision (``PRECISIONS`` above). Raises UsageError for a word that is no
+    precision or device, EngineError for what this engine, or this machine, cannot do."""
+    if precision not in PRECISIONS:
+        raise UsageError(f"unknown precision {precision!r}; precisions are {', '.join(PRECISIONS)}")
+    if not DEVICE.fullmatch(device):
+        raise UsageError(f"--device {device}: devices are auto, cpu, cuda, or cuda:N for the Nth GPU")
+    module = _module(name)
+    kind = device.partition(":")[0]
+    if kind not in ("auto", *module.DEVICES):
+        raise EngineError(f"engine {name} does not run on {kind}; it runs on {' and '.join(module.DEVICES)}")
+    if precision not in module.PRECISIONS:
+        able = ", ".join(other for other in names() if precision in _module(other).PRECISIONS) or "none here"
+        raise EngineError(
+            f"engine {name} cannot run {precision}; it can {', '.join(module.PRECISIONS)}; {precision}: {able}"
+        )
+    if hasattr(module, "refusal") and (reason := module.refusal(precision, device)):
+        raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
+    return str(module.PRECISIONS[precision])
+
+
+def concurrency(name: str, options: EngineOptions) -> int:
+    """Requests that should be inside the engine at once: as asked, else the engine's own choice."""
+    module = _module(name)
+    own = module.concurrency(options) if hasattr(module, "concurrency") else 1
+    return options.concurrency or int(own)
+
+
+def build_of(name: str) -> ModuleType | None:
+    """The engine's module, with SUFFIX, build_key and build, where the engine runs a file built beforehand."""
+    module = _module(name)
+    return module if hasattr(module, "build") else None
+
+
 def open(name: str, network: Network, options: EngineOptions | None = None) -> Engine:
     """The engine of that name, running the network. Raises UsageError for a name that is none, else EngineError."""
     load(name)
@@ -67,8 +114,17 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
         )
     if options.requests < 1 or options.threads < 0 or options.concurrency < 0:
         raise EngineError(f"an engine needs at least one request, and no negative threads or concurrency: {options}")
+    _check_own(name, options)
     engine: Engine = _module(name).create(network, options)
     return engine
+
+
+def _check_own(name: str, options: EngineOptions) -> None:
+    known = _module(name).OPTIONS
+    for key in options.own:
+        if key not in known:
+            there = ", ".join(known) or "none"
+            raise UsageError(f"--engine-options {key}: engine {name} has no such option; it has {there}")
 
 
 def _files() -> dict[str, str]:
@@ -83,5 +139,5 @@ def _module(name: str) -> ModuleType:
 
 def _absent(module: ModuleType) -> str | None:
     if module.LIBRARY is None or find_spec(module.LIBRARY) is not None:
-        return None
+        return str(reason) if hasattr(module, "absent") and (reason := module.absent()) else None
     return f"{module.LIBRARY} is not installed; install it with: {module.INSTALL}"

@@ -6,9 +6,9 @@ An engine never resizes, decodes, draws, prints or looks at a clock. The loop me
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -35,35 +35,59 @@ class Request:
         raise NotImplementedError
 
 
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
+
+BuildProgress = Callable[[str, int, int], bool]
+"""(what is being done, steps done, steps in all) -> whether to go on."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What the user may ask of any engine. 0 threads = the engine's own choice; 0 concurrency = likewise."""
+    """What the user may ask of any engine. 0 threads = the engine's own choice; 0 concurrency = likewise.
+
+    ``precision``: what was asked for; the network handed over with it is already the graph that the engine wants for
+    that (``PRECISIONS`` of its module). ``device``: "auto", "cpu", "cuda" or "cuda:N". ``artefact``: the file that the
+    module's ``build`` made of this network. ``own``: the engine's own options, of its module's ``OPTIONS``.
+    """
 
     batch: int = 1
     requests: int = 2
     threads: int = 0
     concurrency: int = 0
+    precision: str = "fp32"
+    device: str = "auto"
+    device_memory: str = "auto"
+    artefact: str | None = None
+    own: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerExecution:
-    """One layer as the engine really ran it; ``median_ms`` only where it was profiled."""
+    """One layer as the engine really ran it; ``median_ms`` only where it was profiled.
+
+    ``precision``: of ``PRECISIONS``, or another type's name as it is (u8, int32). ``nodes``: the graph's nodes that
+    it stands for, where it fused several or gave them a name of its own; empty: the one of that name.
+    """
 
     name: str
     type: str
     precision: str
     median_ms: float | None = None
+    nodes: tuple[str, ...] = ()
 
 
 class Engine:
     """``requests`` hold slots; ``concurrency`` says how many may be inside ``infer`` at once, each from its own
-    thread. ``precision`` is what the graph is executed in, ``threads`` the CPU threads of one request."""
+    thread. ``precision`` is what was asked for (``execution`` tells what became of it), ``threads`` the CPU threads of
+    one request, ``device`` where it runs ("cpu", "cuda:0"), ``notes`` lines for the user."""
 
     name: str
     requests: Sequence[Request]
     concurrency: int = 1
     precision: str = "fp32"
     threads: int = 1
+    device: str = "cpu"
+    notes: Sequence[str] = ()
 
     def execution(self) -> list[LayerExecution]:
         """Layers with the precision really executed; empty where the engine cannot tell."""

@@ -15,6 +15,9 @@ LIBRARY = "onnxruntime"
 INSTALL = "pip install onnxruntime"
 AUTO = 20
 WHY = "onnxruntime is installed, the first choice on a CPU"
+PRECISIONS = {"fp32": "fp32"}
+DEVICES = ("cpu",)
+OPTIONS: dict[str, str] = {}
 
 SILENT = 4  # fatal only: what fails comes back as an exception, and stdout and stderr are not its to write on
 

@@ -16,6 +16,9 @@ LIBRARY = "torch"
 INSTALL = "pip install 'detect-video[torch]'"
 AUTO = 10
 WHY = "torch is installed"
+PRECISIONS = {"fp32": "fp32"}
+DEVICES = ("cpu",)
+OPTIONS: dict[str, str] = {}
 
 
 class CallingThreads(threading.local):
