@@ -34,7 +34,15 @@ setup(
     ],
     extras_require={
         "torch": ["torch>=2.4"],
-        "test": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "ruff>=0.8", "mypy>=1.13", "types-PyYAML"],
+        "test": [
+            "pytest>=8",
+            "pytest-timeout>=2.3",
+            "hypothesis>=6.100",
+            "ruff>=0.8",
+            "mypy>=1.13",
+            "types-PyYAML",
+            "simpy>=4.1",  # the loop's replay is compared with it
+        ],  # fmt: skip
     },
     entry_points={"console_scripts": ["detect-video = detector.cli:main"]},
 )

@@ -116,7 +116,8 @@ def _session_facts(job: _Job, runs: list[SourceRun], errors: list[DetectVideoErr
     with _kept_for_later(errors):
         spans = job.session.write_spans([run.timeline for run in runs])
     clips = {run.spec: sha256_of(run.spec) for run in runs}
-    return {"spans": spans, "clip_sha256": clips, "model_sha256": job.machine.network.sha256}
+    loops = [run.loop for run in runs]
+    return {"spans": spans, "loop": loops, "clip_sha256": clips, "model_sha256": job.machine.network.sha256}
 
 
 @contextmanager
@@ -200,6 +201,7 @@ def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
     config, live = job.config, job.live
     progress = Progress(stop=job.stop)
     parts = make_parts(config, job.machine, source, sinks)
+    run.loop = _loop_shape(parts, config)
     if live is not None:
         live.start(source.info, progress, run.timeline, config.input.frames)
     try:
@@ -220,6 +222,21 @@ def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
         run.bad, run.corrupt, run.skipped = counts.bad, counts.corrupt, counts.skipped
         run.ended_early, run.decoder = source.ended_early, source.decoder
         run.notes += source.notes
+
+
+def _loop_shape(parts: Parts, config: Config) -> dict[str, Any]:
+    """What bounds the loop, for whoever replays it."""
+    from detector.loop.batches import image_count, results_ahead
+
+    return {
+        "batch": len(parts.requests[0].slot),
+        "concurrency": parts.concurrency,
+        "requests": len(parts.requests),
+        "images": image_count(parts),
+        "queue_batches": parts.queue_batches,
+        "results": results_ahead(parts),
+        "sync": config.loop.sync,
+    }
 
 
 def _sink_options(config: Config, machine: Machine) -> dict[str, dict[str, Any]]:

@@ -23,15 +23,22 @@ class Batch:
 
 
 def image_pool(parts: Parts) -> Pool[Image | None]:
-    """Places for pictures in flight. Each starts empty (None): the source makes the picture, the pool then keeps it.
+    """Places for pictures in flight. Each starts empty (None): the source makes the picture, the pool then keeps it."""
+    return Pool("image", [None] * image_count(parts))
 
-    As many as all requests hold and a batch being written, within ``image_bytes``; never fewer than a batch and one,
-    or a batch could not be filled.
-    """
+
+def image_count(parts: Parts) -> int:
+    """As many as all requests hold and a batch being written, within ``image_bytes``; never fewer than a batch and
+    one, or a batch could not be filled."""
     info, rows = parts.source.info, len(parts.requests[0].slot)
     wanted = rows * (len(parts.requests) + 1)
     affordable = parts.image_bytes // max(1, info.width * info.height * 3)
-    return Pool("image", [None] * max(rows + 1, min(wanted, affordable)))
+    return int(max(rows + 1, min(wanted, affordable)))
+
+
+def results_ahead(parts: Parts) -> int:
+    """How many batches may be ahead of the one that is written next."""
+    return parts.queue_batches + parts.concurrency
 
 
 def fill(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator
 
-from detector.loop.batches import Batch, decode, deliver, fill, image_pool, select
+from detector.loop.batches import Batch, decode, deliver, fill, image_pool, results_ahead, select
 from detector.loop.parts import BatchRequest, Parts, Progress
 from detector.loop.queues import AnyTrack, ClosedError, InOrder, Pool, Queue
 from detector.timeline import INFER, OffTimeline, Timeline
@@ -48,7 +48,7 @@ class _Crew:
         self._images = image_pool(parts)
         self._requests: Pool[BatchRequest] = Pool("request", parts.requests)
         self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
-        self._done: InOrder[Batch] = InOrder("result", parts.queue_batches + parts.concurrency)
+        self._done: InOrder[Batch] = InOrder("result", results_ahead(parts))
         self._channels = (self._images, self._requests, self._filled, self._done)
         self._failures: list[BaseException] = []
         self._threads = [self._thread("reader", self._read)]

@@ -30,6 +30,7 @@ class SourceRun:
     process_cpu_s: float = 0.0
     main_thread_cpu_s: float = 0.0
     by_class: Counter[int] = field(default_factory=Counter)
+    loop: dict[str, Any] = field(default_factory=dict)  # the sizes that bound it: analysis.activities.LoopShape
     cut: int = 0
     outputs: dict[str, str] = field(default_factory=dict)
     partial: list[str] = field(default_factory=list)

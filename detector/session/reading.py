@@ -1,0 +1,68 @@
+"""A saved session, read back: here, later, or on another machine. Nothing of the run is needed for it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.errors import UsageError
+from detector.session.store import SCHEMA
+
+COLUMNS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns", "thread_names", "stage_names",
+           "kind_names")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSession:
+    """``document``: session.json. ``spans``: the columns of spans.npz (docs/measurement.md)."""
+
+    folder: Path
+    document: dict[str, Any]
+    spans: dict[str, NDArray[Any]]
+
+
+def read_session(folder: str | Path) -> SavedSession:
+    """Raises UsageError where the folder holds no session, or a damaged one."""
+    place = Path(folder)
+    if not (place / "session.json").is_file():
+        raise UsageError(f"{place}: no session.json in it; give the folder of a run (runs/NAME)")
+    document = _document(place / "session.json")
+    return SavedSession(place, document, _spans(place / "spans.npz"))
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: damaged, or no session of this program ({_line(error)}); run again") from error
+    if not isinstance(document, dict) or "stages" not in document:
+        raise UsageError(f"{path}: no session of this program: it lacks the stages")
+    if document.get("schema") != SCHEMA:
+        raise UsageError(
+            f"{path}: a session of schema {document.get('schema')!r}, this version reads {SCHEMA}; "
+            "read it with the version that wrote it"
+        )
+    return document
+
+
+def _spans(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        # Opened here: numpy leaves the file open where it is no archive.
+        with path.open("rb") as data, np.load(data, allow_pickle=False) as file:
+            columns = {name: file[name] for name in COLUMNS}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+        raise UsageError(f"{path}: damaged or missing ({_line(error)}); the session's spans cannot be read") from error
+    lengths = {len(columns[name]) for name in COLUMNS if not name.endswith("_names")}
+    if len(lengths) != 1:
+        raise UsageError(f"{path}: damaged: its columns have {sorted(lengths)} rows")
+    return columns
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__

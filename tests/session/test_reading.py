@@ -1,0 +1,68 @@
+"""A session read back, and what is wrong with one that cannot be."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from detector.errors import UsageError
+from detector.session.reading import read_session
+from detector.session.store import SCHEMA, Session
+from detector.timeline import Timeline
+
+
+def saved(folder):
+    timeline = Timeline(nvtx=False)
+    with timeline.track("main") as track, track.span("read", 0):
+        pass
+    session = Session.create(str(folder), "x")
+    session.write_spans([timeline])
+    session.write_json("session.json", {"schema": SCHEMA, "stages": {}})
+    return folder
+
+
+def test_what_was_written_is_read(tmp_path):
+    found = read_session(saved(tmp_path / "run"))
+    assert found.document["schema"] == SCHEMA
+    assert found.spans["stage_names"].tolist() == ["read"]
+    assert len(found.spans["start_ns"]) == len(found.spans["kind"])
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def other_columns(path):
+    np.savez(path, a=np.zeros(3))
+
+
+def uneven(path):
+    with np.load(path) as file:
+        columns = dict(file)
+    columns["thread"] = columns["thread"][:-1]
+    np.savez(path, **columns)
+
+
+BROKEN = [
+    ("session.json", lambda path: path.unlink(), "no session.json in it"),
+    ("session.json", cut, "damaged, or no session of this program"),
+    ("session.json", lambda path: path.write_text("[1]"), "lacks the stages"),
+    ("session.json", lambda path: path.write_text(json.dumps({"stages": {}, "schema": 99})), "schema 99"),
+    ("session.json", lambda path: path.write_bytes(b"\xff\xfe\x00"), "damaged, or no session"),
+    ("spans.npz", lambda path: path.unlink(), "damaged or missing"),
+    ("spans.npz", cut, "damaged or missing"),
+    ("spans.npz", other_columns, "damaged or missing"),
+    ("spans.npz", uneven, "its columns have"),
+]
+
+
+@pytest.mark.parametrize(("name", "breaking", "message"), BROKEN)
+def test_a_broken_session_is_one_line(tmp_path, name, breaking, message):
+    folder = saved(tmp_path / "run")
+    breaking(folder / name)
+    with pytest.raises(UsageError, match=message) as caught:
+        read_session(folder)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
