@@ -42,7 +42,7 @@ setup(
             "mypy>=1.13",
             "types-PyYAML",
             "simpy>=4.1",  # the loop's replay is compared with it
-        ],  # fmt: skip
+        ],
     },
     entry_points={"console_scripts": ["detect-video = detector.cli:main"]},
 )

@@ -120,6 +120,7 @@ class LoopConfig:
     sync: bool = option(False, "One plain loop instead of threads: the lab's way, for comparison.")
     queue_batches: int = option(2, "Filled batches that may wait for the engine.", "N", at_least=1, hidden=True)
     nvtx: bool = option(True, "NVTX ranges around every stage.", hidden=True)
+    instruments: bool = option(True, "Timers around every stage; off to measure what they cost.", hidden=True)
 
 
 @dataclass(frozen=True, slots=True)

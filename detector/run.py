@@ -153,13 +153,13 @@ def _facts(job: _Job) -> RunFacts:
 
 def _run_sources(job: _Job, specs: Sequence[str], phases: Phases) -> list[SourceRun]:
     from detector.session.outcome import SourceRun
-    from detector.timeline import Timeline
+    from detector.timeline import OffTimeline, Timeline
 
     runs: list[SourceRun] = []
     loop = job.config.loop
     cpu_clock = time.process_time_ns if loop.sync else time.thread_time_ns
     for number, spec in enumerate(specs):
-        run = SourceRun(spec, Timeline(cpu_clock=cpu_clock, nvtx=loop.nvtx))
+        run = SourceRun(spec, Timeline(cpu_clock=cpu_clock, nvtx=loop.nvtx) if loop.instruments else OffTimeline())
         runs.append(run)
         with phases("run"):
             try:
@@ -182,7 +182,7 @@ def _run_source(job: _Job, run: SourceRun, own_rows: Path) -> None:
             run.info = source.info
             paths = job.plan.paths(run.spec, source.info)
             named = paths if "jsonl" in paths else {"jsonl": own_rows, **paths}
-            sinks = open_sinks(named, source.info, _sink_options(job.config, job.machine))
+            sinks = open_sinks(named, source.info, sink_options(job.config, job.machine))
             _pump(job, run, source, sinks)
         if "jsonl" in run.outputs:
             job.session.adopt(Path(run.outputs["jsonl"]))
@@ -239,7 +239,7 @@ def _loop_shape(parts: Parts, config: Config) -> dict[str, Any]:
     }
 
 
-def _sink_options(config: Config, machine: Machine) -> dict[str, dict[str, Any]]:
+def sink_options(config: Config, machine: Machine) -> dict[str, dict[str, Any]]:
     rows = {"remark": machine.remark}
     return {"video": {"preset": config.output.preset, "crf": config.output.crf}, "jsonl": rows, "csv": rows}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import UsageError
-from detector.session.store import SCHEMA
+from detector.session.store import PASSES, SCHEMA
 
 COLUMNS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns", "thread_names", "stage_names",
            "kind_names")  # fmt: skip
@@ -20,11 +20,13 @@ COLUMNS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns", "
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """``document``: session.json. ``spans``: the columns of spans.npz (docs/measurement.md)."""
+    """``document``: session.json. ``spans``: the columns of spans.npz (docs/measurement.md). ``passes``: what each
+    pass of ``profile`` found, by name."""
 
     folder: Path
     document: dict[str, Any]
     spans: dict[str, NDArray[Any]]
+    passes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def read_session(folder: str | Path) -> SavedSession:
@@ -33,7 +35,7 @@ def read_session(folder: str | Path) -> SavedSession:
     if not (place / "session.json").is_file():
         raise UsageError(f"{place}: no session.json in it; give the folder of a run (runs/NAME)")
     document = _document(place / "session.json")
-    return SavedSession(place, document, _spans(place / "spans.npz"))
+    return SavedSession(place, document, _spans(place / "spans.npz"), _passes(place / PASSES))
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -49,6 +51,18 @@ def _document(path: Path) -> dict[str, Any]:
             "read it with the version that wrote it"
         )
     return document
+
+
+def _passes(folder: Path) -> dict[str, dict[str, Any]]:
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: damaged ({_line(error)}); run that pass again, or delete the file") from error
+        if isinstance(content, dict):
+            found[path.stem] = content
+    return found
 
 
 def _spans(path: Path) -> dict[str, NDArray[Any]]:

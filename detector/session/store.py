@@ -18,6 +18,7 @@ from detector.timeline import KINDS, OTHER, OffTimeline, Timeline
 from detector.timeline.spans import Span
 
 SCHEMA = 1
+PASSES = "passes"  # folder of what each pass of `profile` found, NAME.json
 FILES = ("session.json", "summary.json", "spans.npz", "detections.jsonl")
 
 
@@ -44,6 +45,8 @@ class Session:
             probe.unlink()
             for old in FILES:  # a folder used again holds one run, not two
                 (folder / old).unlink(missing_ok=True)
+            for old_pass in (folder / PASSES).glob("*.json"):
+                old_pass.unlink()
         except OSError as error:
             reason = "a file of that name is in the way" if isinstance(error, FileExistsError) else error.strerror
             raise OutputError(
@@ -68,11 +71,15 @@ class Session:
             temporary.write_text(json.dumps(content, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
         return self.path(name)
 
+    def write_pass(self, name: str, content: dict[str, Any]) -> Path:
+        self.path(PASSES).mkdir(exist_ok=True)
+        return self.write_json(f"{PASSES}/{name}.json", content)
+
     @contextlib.contextmanager
     def _whole(self, name: str) -> Iterator[Path]:
         """A temporary path to write; it gets its name when the block ends well, and is removed when it does not."""
         path = self.path(name)
-        temporary = path.with_name(f".{os.getpid()}-{name}")  # the suffix stays: numpy would add one
+        temporary = path.with_name(f".{os.getpid()}-{path.name}")  # the suffix stays: numpy would add one
         try:
             yield temporary
             os.replace(temporary, path)

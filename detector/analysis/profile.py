@@ -1,0 +1,29 @@
+"""One document of a profiled session: what ``profile --json`` prints, put together from the passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detector.session.reading import SavedSession
+
+
+def profile_document(session: SavedSession) -> dict[str, Any]:
+    """``overhead``: pass -> its time a frame over the plain run's, for those that ran the pipeline."""
+    passes, document = session.passes, session.document
+    what_if = passes.get("what_if", {})
+    found: dict[str, Any] = {
+        "schema": document["schema"],
+        "session": str(session.folder),
+        "model": document["model"],
+        "engine": document["engine"],
+        "precision": document["precision"],
+        "frames": document["frames"],
+        "fps": document["fps"],
+        "verdict": document["verdict"],
+        "what_if": what_if.get("predictions", []),
+        "what_if_replay_error": what_if.get("replay_error"),
+        "what_if_proofs": what_if.get("proofs", []),
+        "overhead": {name: facts["slowdown"] for name, facts in passes.items() if "slowdown" in facts},
+        "not_available": {name: facts["reason"] for name, facts in passes.items() if not facts.get("available", True)},
+    }
+    return found | {name: facts for name, facts in passes.items() if name != "what_if"}

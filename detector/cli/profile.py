@@ -1,0 +1,46 @@
+"""``detect-video profile SOURCE``: where the time goes, in passes of their own, into one session."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from detector.cli.exits import exit_codes
+from detector.cli.flags import options_from_config
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("source", metavar="SOURCE")
+@options_from_config
+@click.option("--config", "config_file", metavar="F", help="YAML file of options; flags win over it.")
+@click.option("--only", metavar="A,B", help="These passes only; default: all that can run here.")
+@click.option("--prove", is_flag=True, help="Put what-if to the test: run again with stages replaced by stand-ins.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as one JSON document, and nothing else.")
+def command(source: str, config_file: str | None, only: str | None, prove: bool, as_json: bool, **flags: Any) -> None:
+    """Measure SOURCE in separate passes: loop, critical path, what-if, layers, roofline, memory, energy..."""
+    with exit_codes():
+        from rich.console import Console
+
+        from detector.analysis.profile import profile_document
+        from detector.layers import resolved
+        from detector.passes import profile
+        from detector.report.profile import print_profile
+        from detector.report.terminal import print_run
+
+        console = Console(width=None if sys.stdout.isatty() else 140)
+        wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
+
+        def say(name: str) -> None:
+            if not as_json:
+                click.echo(f"pass {name} ...", err=True)
+
+        found = profile(source, resolved(config_file, flags), only=wanted, prove=prove, command=sys.argv, say=say)
+        if as_json:
+            click.echo(json.dumps(profile_document(found), indent=1))
+        else:
+            print_run(console, found.document)
+            print_profile(console, found)
+        sys.exit(int(found.document["exit"]["code"]))

@@ -1,0 +1,60 @@
+"""What a pass is handed, and how it runs the pipeline once more without leaving anything behind."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from detector.config import Config
+from detector.run import detect
+from detector.session.reading import SavedSession, read_session
+from detector.session.store import Session
+
+
+class NotHereError(Exception):
+    """A pass cannot run on this machine, with this engine, or without that permission. Its text is the reason."""
+
+
+@dataclass(slots=True)
+class Occasion:
+    """One ``profile`` of one source. ``plain``: the run without any profiler, which all others are compared with.
+    ``found``: what the passes before this one found. ``prove``: whether what-if is to be put to the test."""
+
+    source: str
+    config: Config
+    session: Session
+    plain: SavedSession
+    prove: bool = False
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def frames(self) -> int:
+        return int(self.plain.document["frames"]["written"])
+
+    @property
+    def period_ms(self) -> float:
+        """Milliseconds a frame of the plain run, end to end."""
+        return 1e3 / float(self.plain.document["fps"]["end_to_end"])
+
+    def again(self, **loop: Any) -> SavedSession:
+        """The same run once more, with other settings of the loop; what it writes is thrown away.
+
+        Raises what the run raises.
+        """
+        return run_again(self.source, replace(self.config, loop=replace(self.config.loop, **loop)))
+
+    def slowdown(self, session: SavedSession) -> float:
+        """Time a frame of another run over the plain run's: 1.1 = 10% slower."""
+        return (1e3 / float(session.document["fps"]["end_to_end"])) / self.period_ms
+
+
+def run_again(source: str, config: Config) -> SavedSession:
+    with tempfile.TemporaryDirectory(prefix="detect-video-pass-") as folder:
+        place = Path(folder)
+        output = replace(config.output, output=f"{place / 'outputs'}/", run_dir=str(place / "run"))
+        result = detect([source], replace(config, output=output))
+        for error in result.errors:
+            raise error
+        return read_session(place / "run")

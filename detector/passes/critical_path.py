@@ -1,0 +1,17 @@
+"""The chain of calls that the wall time of the plain run consists of. Nothing is run again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detector.analysis.why import path_of
+from detector.passes.base import NotHereError, Occasion
+
+ORDER = 1
+
+
+def run(occasion: Occasion) -> dict[str, Any]:
+    path = path_of(occasion.plain)
+    if path is None:
+        raise NotHereError("the run recorded no spans")
+    return path.as_json()
