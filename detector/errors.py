@@ -6,9 +6,10 @@
       ModelError                     4  a model, weights or names file that cannot be used
       EngineError                    5  an engine that is absent or failed
       OutputError                    6  an output or a session folder that cannot be written
+      GateError                      8  a gate that was asked for has failed
 
 Codes that no error carries: 0 done, 7 finished but frames were bad or the file ended early,
-8 a gate failed, 130 interrupted, 143 terminated.
+130 interrupted, 143 terminated.
 """
 
 EXIT_DONE = 0
@@ -48,3 +49,7 @@ class EngineError(DetectVideoError):
 
 class OutputError(DetectVideoError):
     exit_code = EXIT_OUTPUT
+
+
+class GateError(DetectVideoError):
+    exit_code = EXIT_GATE

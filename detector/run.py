@@ -117,7 +117,15 @@ def _session_facts(job: _Job, runs: list[SourceRun], errors: list[DetectVideoErr
         spans = job.session.write_spans([run.timeline for run in runs])
     clips = {run.spec: sha256_of(run.spec) for run in runs}
     loops = [run.loop for run in runs]
-    return {"spans": spans, "loop": loops, "clip_sha256": clips, "model_sha256": job.machine.network.sha256}
+    # Both clocks at one moment: spans are of the first, other programs' traces of the second.
+    clocks = {"perf_counter_ns": time.perf_counter_ns(), "unix_ns": time.time_ns()}
+    return {
+        "spans": spans,
+        "clocks": clocks,
+        "loop": loops,
+        "clip_sha256": clips,
+        "model_sha256": job.machine.network.sha256,
+    }
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rich import box
@@ -62,7 +63,11 @@ def loop_text(facts: dict[str, Any]) -> Text:
     return Text(text + (f"; warning: {facts['warning']}" if facts["warning"] else ""))
 
 
-PARTS = {"critical_path": critical_path_table, "what_if": what_if_table, "loop": loop_text}
+PARTS: dict[str, Callable[[dict[str, Any]], RenderableType]] = {
+    "critical_path": critical_path_table,
+    "what_if": what_if_table,
+    "loop": loop_text,
+}
 
 
 def _lines(session: SavedSession) -> list[str]:

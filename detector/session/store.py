@@ -107,6 +107,20 @@ class Session:
         return {"seen": seen, "kept": kept}
 
 
+def write_whole(target: Path, content: bytes) -> None:
+    """A file under its final name, whole or not at all. Raises OutputError."""
+    temporary = target.with_name(f".{os.getpid()}-{target.name}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise OutputError(f"{target}: cannot be written: {error.strerror or error}; choose another with -o") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
 def _fresh(folder: Path) -> Path:
     """mkdir is the lock: two runs that start together get two folders."""
     for number in range(1, 10_000):

@@ -122,7 +122,8 @@ class RecordedRequest:
 def with_recorded_outputs(parts: Parts) -> list[BatchRequest]:
     """Stand-ins for the parts' requests, with what the engine made of pictures like theirs: noise would give other
     detections, and head, NMS and drawing would cost something else. The source is read again from its start."""
-    request, rows, kept = parts.requests[0], len(parts.requests[0].slot), []
+    request, rows = parts.requests[0], len(parts.requests[0].slot)
+    kept: list[Outputs] = []
     with sources.open(parts.source.info.path) as again:
         while len(kept) * rows < KEPT:
             pictures = [frame for _ in range(rows) if (frame := again.read()) is not None]

@@ -1,0 +1,97 @@
+"""Two saved sessions: what became slower, and whether that is more than the runs' own noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.analysis.activities import activities_of, frames_written
+from detector.analysis.steps import durations_ms
+from detector.session.reading import SavedSession
+from detector.timeline import STAGES
+
+DRAWS = 1000
+BLOCKS = 20  # neighbouring frames go together: a slow minute is one event, not a thousand
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``before``, ``after``: milliseconds. ``ratio``: after / before, with its 95% bootstrap interval."""
+
+    what: str
+    before: float
+    after: float
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        if self.low > 1:
+            return "slower"
+        return "faster" if self.high < 1 else "no difference beyond the noise"
+
+    def regresses(self, limit: float) -> bool:
+        """Slower by more than ``limit`` (0.05 = 5%), and slower at all beyond doubt."""
+        return self.ratio > 1 + limit and self.low > 1
+
+    def as_json(self) -> dict[str, Any]:
+        return {"what": self.what, "before_ms": self.before, "after_ms": self.after, "ratio": self.ratio,
+                "low": self.low, "high": self.high, "verdict": self.verdict}  # fmt: skip
+
+
+SETTINGS = ("model", "engine", "precision", "batch", "model_input", "engine_threads", "concurrency", "sync")
+END_TO_END = "end to end, per frame"
+
+
+def diff(before: SavedSession, after: SavedSession) -> list[Change]:
+    """End to end first, then every stage that both runs have."""
+    pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
+    pairs |= {stage: (durations_ms(before, stage), durations_ms(after, stage)) for stage in STAGES}
+    return [change(what, *samples) for what, samples in pairs.items() if min(map(len, samples)) >= 2]
+
+
+def periods_ms(session: SavedSession) -> NDArray[np.float64]:
+    """From one frame's end to the next one's, of every source: their mean is the steady state's time a frame."""
+    parts = [
+        np.diff(frames_written(activities_of(session.spans, source))) / 1e6
+        for source in np.unique(session.spans["source"]).tolist()
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def change(what: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Change:
+    """By block bootstrap of the means."""
+    dice = np.random.default_rng(SEED)
+    ratios = _means(after, dice) / _means(before, dice)
+    low, high = np.percentile(ratios, (2.5, 97.5))
+    first, second = float(before.mean()), float(after.mean())
+    return Change(what, first, second, second / first, float(low), float(high))
+
+
+def _means(values: NDArray[np.float64], dice: np.random.Generator) -> NDArray[np.float64]:
+    blocks = np.array_split(values, min(BLOCKS, len(values)))
+    sums = np.array([block.sum() for block in blocks])
+    counts = np.array([len(block) for block in blocks])
+    picked = dice.integers(0, len(blocks), (DRAWS, len(blocks)))
+    means: NDArray[np.float64] = sums[picked].sum(axis=1) / counts[picked].sum(axis=1)
+    return np.maximum(means, 1e-12)
+
+
+def what_differs(before: SavedSession, after: SavedSession) -> list[str]:
+    """Settings and machines that differ: a comparison across them says something else."""
+    first, second = before.document, after.document
+    lines = [
+        f"{name}: {first.get(name)} -> {second.get(name)}" for name in SETTINGS if first.get(name) != second.get(name)
+    ]
+    cpus = [session.document.get("environment", {}).get("cpu", {}).get("model") for session in (before, after)]
+    if cpus[0] != cpus[1]:
+        lines.append(f"machine: {cpus[0]} -> {cpus[1]}")
+    clips = [sorted((session.document.get("clip_sha256") or {}).values(), key=str) for session in (before, after)]
+    if clips[0] != clips[1]:
+        lines.append("the clips are not the same file")
+    return lines

@@ -1,0 +1,47 @@
+"""The founding tools' table of stages, of a saved session: counts, sums and percentiles of every call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.session.reading import SavedSession
+from detector.timeline import KINDS, STAGES, WORK
+
+ENOUGH = {50: 5, 90: 20, 99: 200}  # samples below which a percentile is not given
+
+
+def durations_ms(session: SavedSession, stage: str) -> NDArray[np.float64]:
+    """Every recorded call of a stage, milliseconds, by start."""
+    columns = session.spans
+    names = columns["stage_names"].tolist()
+    if stage not in names:
+        return np.zeros(0)
+    picked = (columns["kind"] == KINDS.index(WORK)) & (columns["stage"] == names.index(stage))
+    found: NDArray[np.float64] = (columns["end_ns"][picked] - columns["start_ns"][picked]) / 1e6
+    return found
+
+
+def step_rows(session: SavedSession) -> list[dict[str, Any]]:
+    """One row a stage, times in milliseconds. ``share``: of all stages' time; the shares add up to 1."""
+    found = {stage: durations_ms(session, stage) for stage in STAGES}
+    whole = sum(float(values.sum()) for values in found.values()) or 1.0
+    return [_row(stage, values, whole) for stage, values in found.items() if len(values)]
+
+
+def _row(stage: str, values: NDArray[np.float64], whole: float) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "step": stage,
+        "total": float(values.sum()),
+        "count": len(values),
+        "avg": float(values.mean()),
+        "std": float(values.std(ddof=1)) if len(values) > 1 else None,
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "share": float(values.sum()) / whole,
+    }
+    for percent, enough in ENOUGH.items():
+        row[f"p{percent}"] = float(np.percentile(values, percent)) if len(values) >= enough else None
+    return row

@@ -1,0 +1,61 @@
+"""``detect-video diff RUN_A RUN_B``: what became slower, beyond the noise."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from detector.cli.exits import complain, exit_codes
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("run_a", metavar="RUN_A")
+@click.argument("run_b", metavar="RUN_B")
+@click.option("--max-regression", metavar="P", help="Exit with 8 if a frame takes more than P longer, as 5% or 0.05.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
+def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -> None:
+    """Compare two saved sessions, RUN_A before and RUN_B after, with intervals."""
+    with exit_codes():
+        from detector.analysis.diff import END_TO_END, diff, what_differs
+        from detector.errors import GateError, UsageError
+        from detector.session.reading import read_session
+
+        limit = _share(max_regression)
+        before, after = read_session(run_a), read_session(run_b)
+        changes, differing = diff(before, after), what_differs(before, after)
+        if not changes:
+            raise UsageError(f"{run_a} and {run_b} have no two frames to compare; run on a longer clip")
+        if as_json:
+            rows = [change.as_json() for change in changes]
+            click.echo(json.dumps({"schema": 1, "changes": rows, "not_the_same": differing}, indent=1))
+        else:
+            from rich.console import Console
+
+            from detector.report.diff import print_diff
+
+            print_diff(Console(width=None if sys.stdout.isatty() else 120), changes, differing)
+        whole = next((change for change in changes if change.what == END_TO_END), changes[0])
+        if limit is not None and whole.regresses(limit):
+            error = GateError(
+                f"{run_b}: a frame takes {whole.ratio - 1:.1%} longer than in {run_a} "
+                f"[{whole.low - 1:+.1%} .. {whole.high - 1:+.1%}], more than the {limit:.1%} allowed"
+            )
+            complain(error)
+            sys.exit(error.exit_code)
+
+
+def _share(text: str | None) -> float | None:
+    """5% or 0.05 -> 0.05."""
+    from detector.errors import UsageError
+
+    if text is None:
+        return None
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 100:
+        raise UsageError(f"--max-regression {text}: not a share; write 5% or 0.05")
+    return value

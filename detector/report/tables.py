@@ -1,0 +1,41 @@
+"""Facts of a session as CSV files, with the columns of the founding tools."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from detector.analysis.steps import step_rows
+from detector.session.reading import SavedSession
+
+STEPS = ("step", "total", "count", "avg", "std", "min", "max", "share", "p50", "p90", "p99")
+LAYERS = ("layer", "type", "calls", "ms")
+ENERGY = ("timestamp", "tag", "duration", "package", "core", "dram", "joules_per_frame")
+
+
+def csv_files(session: SavedSession) -> dict[str, str]:
+    """File name -> text. Times in milliseconds; energy in joules and seconds. Passes that did not run have no file."""
+    found = {"steps_timer.csv": _text(STEPS, step_rows(session))}
+    layers = session.passes.get("layers", {})
+    if layers.get("available"):
+        rows = [{"layer": row["name"], "type": row["type"], "calls": row.get("calls", 1), "ms": row["ms"]}
+                for row in layers["rows"]]  # fmt: skip
+        found["layer_timer.csv"] = _text(LAYERS, rows)
+    energy = session.passes.get("energy", {})
+    if energy.get("available"):
+        found["energy.csv"] = _text(ENERGY, energy["rows"])
+    return found
+
+
+def _text(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([{name: _plain(row.get(name)) for name in columns} for row in rows])
+    return out.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value

@@ -1,0 +1,119 @@
+"""The trace of a session, checked by a validator: slices nest, flows bind to slices, times never run backwards."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from detector.analysis.replay import replay
+from detector.report.trace import trace
+from detector.session.reading import SavedSession
+from detector.timeline import KINDS, STAGES
+from tests.analysis.pipelines import load, recorded, shape
+
+
+def session_of(one, tmp_path, waits=()) -> SavedSession:
+    """A saved session as a run with these durations would leave it. ``waits``: (thread, what, kind, start, end)."""
+    activities = recorded(replay(one))
+    threads = sorted({a.thread for a in activities})
+    names = [*STAGES, *{what for _, what, *_ in waits}]
+    rows = [(threads.index(a.thread), names.index(a.stage), 0, 0, a.number, a.start_ns, a.end_ns) for a in activities]
+    rows += [(threads.index(t), names.index(w), KINDS.index(k), 0, 0, start, end) for t, w, k, start, end in waits]
+    rows.sort(key=lambda row: row[5])
+    columns = dict(zip(("thread", "stage", "kind", "source", "index", "start_ns", "end_ns"),
+                       np.array(rows, np.int64).T, strict=True))  # fmt: skip
+    columns |= {"thread_names": np.array(threads), "stage_names": np.array(names), "kind_names": np.array(KINDS)}
+    loop = {name: getattr(one.shape, name) for name in one.shape.__slots__}
+    document = {
+        "schema": 1, "pid": 7, "model": "m", "engine": "e", "precision": "fp32", "loop": [loop],
+        "clocks": {"perf_counter_ns": 1000, "unix_ns": 5000},
+    }  # fmt: skip
+    return SavedSession(tmp_path, document, columns)
+
+
+def events_of(session: SavedSession) -> list[dict]:
+    return json.loads(gzip.decompress(trace(session)))["traceEvents"]
+
+
+def problems(events: list[dict]) -> list[str]:
+    """What is wrong with a trace; empty if nothing is."""
+    found = []
+    slices: dict[int, list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            if event["dur"] < 0:
+                found.append(f"negative slice {event}")
+            slices.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    for tid, spans in slices.items():
+        open_until: list[float] = []
+        for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while open_until and start >= open_until[-1]:
+                open_until.pop()
+            if open_until and end > open_until[-1] + 1e-3:
+                found.append(f"slices of thread {tid} cross at {start}")
+            open_until.append(end)
+    flows: dict[str, list[dict]] = {}
+    for event in events:
+        if event["ph"] in "stf":
+            flows.setdefault(event["id"], []).append(event)
+            if not any(start <= event["ts"] <= end for start, end in slices.get(event["tid"], [])):
+                found.append(f"flow {event['id']} hangs in the air")
+    for name, flow in flows.items():
+        if [event["ph"] for event in flow] != ["s", *"t" * (len(flow) - 2), "f"]:
+            found.append(f"flow {name} is not start, steps, end")
+        if any(after["ts"] < before["ts"] for before, after in zip(flow, flow[1:], strict=False)):
+            found.append(f"flow {name} runs backwards")
+    counters: dict[str, float] = {}
+    for event in events:
+        if event["ph"] == "C":
+            if event["ts"] < counters.get(event["name"], 0) or event["args"]["depth"] < 0:
+                found.append(f"counter {event['name']} is wrong at {event['ts']}")
+            counters[event["name"]] = event["ts"]
+    return found
+
+
+LOOPS = [shape(), shape(sync=True), shape(batch=3, images=12), shape(concurrency=2, requests=5)]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_trace_is_valid_and_has_a_flow_of_every_frame(tmp_path, loop):
+    one = load(10, loop, read=0.002, preprocess=0.001, infer=0.004, head=0.001, nms=0.001, annotate=0.001, write=0.002)
+    events = events_of(session_of(one, tmp_path))
+    assert problems(events) == []
+    assert {event["id"] for event in events if event["ph"] == "s"} == {f"0.{frame}" for frame in range(10)}
+    tracks = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert ("main" in tracks) == loop.sync
+    assert "frames in flight" in {event["name"] for event in events if event["ph"] == "C"}
+
+
+def test_times_are_of_the_wall_clock_in_microseconds(tmp_path):
+    one = load(1, shape(), read=0.002)
+    read = next(event for event in events_of(session_of(one, tmp_path)) if event["name"] == "read")
+    assert (read["ts"], read["dur"]) == (4.0, 2000.0)  # 0 ns of the run + 4000 ns between the clocks
+
+
+def test_waits_are_slices_that_name_what_they_wait_for(tmp_path):
+    one = load(2, shape(), read=0.002, infer=0.004)
+    waits = [("worker-0", "batch", "wait_input", 0, 2_000_000)]
+    waiting = [e for e in events_of(session_of(one, tmp_path, waits)) if e["name"] == "wait for batch"]
+    assert [(event["cat"], event["dur"]) for event in waiting] == [("wait_input", 2000.0)]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda events: next(e for e in events if e["ph"] == "X").update(dur=-1.0),
+        lambda events: next(e for e in events if e["ph"] == "t").update(ts=1e12),
+        lambda events: next(e for e in events if e["ph"] == "f").update(ph="s"),
+        lambda events: events.append({"ph": "X", "tid": 1, "ts": 5.0, "dur": 2500.0, "name": "x"}),
+        lambda events: events.append({"ph": "C", "tid": 0, "ts": 0.0, "name": "results", "args": {"depth": 1}}),
+    ],
+)
+def test_the_validator_notices(tmp_path, broken):
+    one = load(6, shape(), read=0.002, preprocess=0.001, infer=0.004, write=0.002)
+    events = events_of(session_of(one, tmp_path))
+    broken(events)
+    assert problems(events)
