@@ -85,9 +85,8 @@ def _means(values: NDArray[np.float64], dice: np.random.Generator) -> NDArray[np
 def what_differs(before: SavedSession, after: SavedSession) -> list[str]:
     """Settings and machines that differ: a comparison across them says something else."""
     first, second = before.document, after.document
-    lines = [
-        f"{name}: {first.get(name)} -> {second.get(name)}" for name in SETTINGS if first.get(name) != second.get(name)
-    ]
+    pairs = {name: (first.get(name), second.get(name)) for name in SETTINGS}
+    lines = [f"{name}: {old} -> {new}" for name, (old, new) in pairs.items() if old != new]
     cpus = [session.document.get("environment", {}).get("cpu", {}).get("model") for session in (before, after)]
     if cpus[0] != cpus[1]:
         lines.append(f"machine: {cpus[0]} -> {cpus[1]}")

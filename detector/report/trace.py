@@ -11,11 +11,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from detector.analysis.activities import INFER, Activity, LoopShape, activities_of
+from detector.analysis.activities import Activity, LoopShape, activities_of
 from detector.analysis.depths import depths
 from detector.session.reading import SavedSession
 
 Event = dict[str, Any]
+INFER = "infer"  # the stage that is numbered by batch
 
 
 def trace(session: SavedSession) -> bytes:

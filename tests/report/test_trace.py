@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -40,39 +41,45 @@ def events_of(session: SavedSession) -> list[dict]:
 
 def problems(events: list[dict]) -> list[str]:
     """What is wrong with a trace; empty if nothing is."""
-    found = []
     slices: dict[int, list[tuple[float, float]]] = {}
     for event in events:
         if event["ph"] == "X":
-            if event["dur"] < 0:
-                found.append(f"negative slice {event}")
             slices.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    return [*wrong_slices(slices), *wrong_flows(events, slices), *wrong_counters(events)]
+
+
+def wrong_slices(slices):
     for tid, spans in slices.items():
         open_until: list[float] = []
         for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
             while open_until and start >= open_until[-1]:
                 open_until.pop()
-            if open_until and end > open_until[-1] + 1e-3:
-                found.append(f"slices of thread {tid} cross at {start}")
+            if end < start or (open_until and end > open_until[-1] + 1e-3):
+                yield f"slices of thread {tid} cross at {start}"
             open_until.append(end)
+
+
+def wrong_flows(events, slices):
     flows: dict[str, list[dict]] = {}
     for event in events:
         if event["ph"] in "stf":
             flows.setdefault(event["id"], []).append(event)
             if not any(start <= event["ts"] <= end for start, end in slices.get(event["tid"], [])):
-                found.append(f"flow {event['id']} hangs in the air")
+                yield f"flow {event['id']} hangs in the air"
     for name, flow in flows.items():
         if [event["ph"] for event in flow] != ["s", *"t" * (len(flow) - 2), "f"]:
-            found.append(f"flow {name} is not start, steps, end")
-        if any(after["ts"] < before["ts"] for before, after in zip(flow, flow[1:], strict=False)):
-            found.append(f"flow {name} runs backwards")
-    counters: dict[str, float] = {}
+            yield f"flow {name} is not start, steps, end"
+        if any(after["ts"] < before["ts"] for before, after in pairwise(flow)):
+            yield f"flow {name} runs backwards"
+
+
+def wrong_counters(events):
+    last: dict[str, float] = {}
     for event in events:
         if event["ph"] == "C":
-            if event["ts"] < counters.get(event["name"], 0) or event["args"]["depth"] < 0:
-                found.append(f"counter {event['name']} is wrong at {event['ts']}")
-            counters[event["name"]] = event["ts"]
-    return found
+            if event["ts"] < last.get(event["name"], 0) or event["args"]["depth"] < 0:
+                yield f"counter {event['name']} is wrong at {event['ts']}"
+            last[event["name"]] = event["ts"]
 
 
 LOOPS = [shape(), shape(sync=True), shape(batch=3, images=12), shape(concurrency=2, requests=5)]
