@@ -34,6 +34,7 @@ setup(
     ],
     extras_require={
         "torch": ["torch>=2.4"],
+        "profile": ["psutil>=5.9", "pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.3",
