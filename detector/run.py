@@ -210,6 +210,8 @@ def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
     progress = Progress(stop=job.stop)
     parts = make_parts(config, job.machine, source, sinks)
     run.loop = _loop_shape(parts, config)
+    # So that an nsys recording says of itself what its waits mean.
+    run.timeline.describe("loop " + " ".join(f"{name}={int(value)}" for name, value in run.loop.items()))
     if live is not None:
         live.start(source.info, progress, run.timeline, config.input.frames)
     try:

@@ -51,7 +51,7 @@ END_TO_END = "end to end, per frame"
 def diff(before: SavedSession, after: SavedSession) -> list[Change]:
     """End to end first, then every stage that both runs have."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
-    pairs |= {stage: (durations_ms(before, stage), durations_ms(after, stage)) for stage in STAGES}
+    pairs |= {stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage)) for stage in STAGES}
     return [change(what, *samples) for what, samples in pairs.items() if min(map(len, samples)) >= 2]
 
 

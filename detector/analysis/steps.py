@@ -13,9 +13,8 @@ from detector.timeline import KINDS, STAGES, WORK
 ENOUGH = {50: 5, 90: 20, 99: 200}  # samples below which a percentile is not given
 
 
-def durations_ms(session: SavedSession, stage: str) -> NDArray[np.float64]:
-    """Every recorded call of a stage, milliseconds, by start."""
-    columns = session.spans
+def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.float64]:
+    """Every recorded call of a stage, milliseconds, by start; from the columns of spans.npz."""
     names = columns["stage_names"].tolist()
     if stage not in names:
         return np.zeros(0)
@@ -26,7 +25,11 @@ def durations_ms(session: SavedSession, stage: str) -> NDArray[np.float64]:
 
 def step_rows(session: SavedSession) -> list[dict[str, Any]]:
     """One row a stage, times in milliseconds. ``share``: of all stages' time; the shares add up to 1."""
-    found = {stage: durations_ms(session, stage) for stage in STAGES}
+    return step_rows_of(session.spans)
+
+
+def step_rows_of(columns: dict[str, NDArray[Any]]) -> list[dict[str, Any]]:
+    found = {stage: durations_ms(columns, stage) for stage in STAGES}
     whole = sum(float(values.sum()) for values in found.values()) or 1.0
     return [_row(stage, values, whole) for stage, values in found.items() if len(values)]
 

@@ -13,24 +13,34 @@ from detector.cli.flags import options_from_config
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("source", metavar="SOURCE")
+@click.argument("source", required=False, metavar="SOURCE")
 @options_from_config
 @click.option("--config", "config_file", metavar="F", help="YAML file of options; flags win over it.")
 @click.option("--only", metavar="A,B", help="These passes only; default: all that can run here.")
+@click.option("--nsys", metavar="FILE", help="Instead of SOURCE: an nsys recording of this program, as SQLite export.")
 @click.option("--prove", is_flag=True, help="Put what-if to the test: run again with stages replaced by stand-ins.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as one JSON document, and nothing else.")
-def command(source: str, config_file: str | None, only: str | None, prove: bool, as_json: bool, **flags: Any) -> None:
+def command(
+    source: str | None, config_file: str | None, only: str | None, nsys: str | None, prove: bool, as_json: bool,
+    **flags: Any,
+) -> None:  # fmt: skip
     """Measure SOURCE in separate passes: loop, critical path, what-if, layers, roofline, memory, energy..."""
     with exit_codes():
         from rich.console import Console
 
         from detector.analysis.profile import profile_document
+        from detector.errors import UsageError
         from detector.layers import resolved
         from detector.passes import profile
         from detector.report.profile import print_profile
         from detector.report.terminal import print_run
 
         console = Console(width=None if sys.stdout.isatty() else 140)
+        if (source is None) == (nsys is None):
+            raise UsageError("profile needs a SOURCE to run, or --nsys FILE to read: one of the two")
+        if nsys is not None or source is None:
+            _read_recording(console, str(nsys), as_json)
+            return
         wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
 
         def say(name: str) -> None:
@@ -44,3 +54,15 @@ def command(source: str, config_file: str | None, only: str | None, prove: bool,
             print_run(console, found.document)
             print_profile(console, found)
         sys.exit(int(found.document["exit"]["code"]))
+
+
+def _read_recording(console: Any, path: str, as_json: bool) -> None:
+    from detector.analysis.recorded import recorded_facts
+    from detector.report.profile import print_recorded
+    from detector.session.nsys import read_nsys
+
+    facts = recorded_facts(read_nsys(path))
+    if as_json:
+        click.echo(json.dumps(facts, indent=1))
+    else:
+        print_recorded(console, facts)

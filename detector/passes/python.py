@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.passes.base import Occasion
+from detector.session.reading import SavedSession
 
 ORDER = 70
 TOP = 30
@@ -34,13 +35,16 @@ def run(occasion: Occasion) -> dict[str, Any]:
         for (file, line, name), (_, calls, own, total, _) in stats.items()
     ]
     rows.sort(key=lambda row: -float(str(row["self_s"])))
-    period = lambda one: 1 / float(one.document["fps"]["end_to_end"])  # noqa: E731
     return {
         "functions": rows[:TOP],
         "folded": folded(stats),
         "tree": _tree(occasion),
-        "slowdown": period(session) / period(plain),
+        "slowdown": _period(session) / _period(plain),
     }
+
+
+def _period(session: SavedSession) -> float:
+    return 1 / float(session.document["fps"]["end_to_end"])
 
 
 def folded(stats: Mapping[tuple[str, int, str], Any]) -> dict[str, float]:

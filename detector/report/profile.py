@@ -78,3 +78,29 @@ def _lines(session: SavedSession) -> list[str]:
         elif "slowdown" in facts and name != "loop":
             lines.append(f"{name}: its run took {facts['slowdown']:.2f} times the plain run's time a frame")
     return [*lines, f"session: {session.folder}"]
+
+
+def print_recorded(console: Console, facts: dict[str, Any]) -> None:
+    """An nsys recording: stages, waits, what blocked inside the stages, the critical path."""
+    stages = _table("stages of the recording, ms", "stage", "calls", "avg", "p50", "p90", "max", "share")
+    for row in facts["stages"]:
+        times = ("-" if row[key] is None else f"{row[key]:.2f}" for key in ("avg", "p50", "p90", "max"))
+        stages.add_row(row["step"], str(row["count"]), *times, f"{row['share']:.1%}")
+    waits = _table("waits, s", "thread", "waited for", "s")
+    for thread, each in facts["waits"].items():
+        for what, seconds in sorted(each.items(), key=lambda item: -item[1]):
+            waits.add_row(thread, what, f"{seconds:.3f}")
+    parts: list[RenderableType] = [stages, waits]
+    if facts["blocked"]:
+        blocked = _table("blocked in system calls, s", "stage", "call", "s")
+        for stage, calls in facts["blocked"].items():
+            for call, seconds in list(calls.items())[:3]:
+                blocked.add_row(stage, call, f"{seconds:.3f}")
+        parts.append(blocked)
+    if facts["critical_path"]:
+        parts.append(critical_path_table(facts["critical_path"]))
+    gpu = facts["gpu"]
+    parts.append(Text(f"GPU busy {gpu['busy_share']:.1%} of the run" if gpu["available"] else f"GPU: {gpu['reason']}"))
+    if not facts["loop_is_known"]:
+        parts.append(Text("note: the recording does not say how long the queues were; the defaults are taken"))
+    console.print(Group(*parts))

@@ -39,6 +39,11 @@ class Timeline:
     def nvtx_attached(self) -> bool:
         return self._domain is not None
 
+    def describe(self, text: str) -> None:
+        """A mark in a tool's recording: what the ranges around it belong to."""
+        if self._domain is not None:
+            self._domain.mark(self._domain.get_event_attributes(message=text))
+
     def track(self, name: str) -> Track:
         with self._lock:
             if name not in self.tracks:
@@ -52,6 +57,9 @@ class OffTimeline:
 
     def __init__(self) -> None:
         self.tracks: dict[str, Track] = {}
+
+    def describe(self, text: str) -> None:
+        return None
 
     def track(self, name: str) -> OffTrack:
         return OffTrack()

@@ -1,0 +1,145 @@
+"""nsys exports made by hand after the published schema: with all tables, with as few as can be, and foreign ones."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+from detector.analysis.recorded import recorded_facts
+from detector.analysis.replay import replay
+from detector.errors import UsageError
+from detector.session.nsys import read_nsys
+from tests.analysis.pipelines import load, recorded, shape
+
+PID, PROCESS = 77, 77 << 24
+STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"}
+
+
+def export(path, one, *, registered=True, mark=True, extras=True, domain="detect-video"):
+    """A recording of a run with known durations. ``registered``: texts by StringIds, as python's nvtx makes them."""
+    activities = recorded(replay(one))
+    texts = dict(STRINGS) | {1: domain}
+    database = sqlite3.connect(path)
+    database.execute(
+        "create table NVTX_EVENTS (start int, end int, eventType int, category int, text text, globalTid int,"
+        " textId int, domainId int, int64Value int)"
+    )
+    number = {
+        name: 20 + at for at, name in enumerate(("read", "preprocess", "infer", "head", "nms", "annotate", "write"))
+    }
+    texts |= {at: name for name, at in number.items()}
+    texts |= {40: "batch", 41: "loop " + " ".join(f"{n}={int(getattr(one.shape, n))}" for n in one.shape.__slots__)}
+    tids = {name: PROCESS + 1000 + at for at, name in enumerate(sorted({a.thread for a in activities}))}
+
+    def event(kind, text, tid=PROCESS + 1, start=0, end=None, category=None, value=None):
+        database.execute(
+            "insert into NVTX_EVENTS values (?,?,?,?,?,?,?,?,?)",
+            (
+                start,
+                end,
+                kind,
+                category,
+                None if registered else texts[text],
+                tid,
+                text if registered else None,
+                5,
+                value,
+            ),
+        )
+
+    event(75, 1)
+    event(33, 2, category=1)
+    event(33, 3, category=2)
+    if mark:
+        event(34, 41)
+    for a in activities:
+        event(59, number[a.stage], tids[a.thread], a.start_ns, a.end_ns, 1, a.number)
+    worker = next((tid for name, tid in tids.items() if name.startswith("worker")), None)
+    if worker:
+        event(59, 40, worker, 0, activities[1].end_ns, 2, 0)
+    event(59, number["read"], PROCESS + 1, 5, None, 1, 99)  # still open when the recording ended
+    if registered or extras:
+        database.execute("create table StringIds (id int, value text)")
+        database.executemany("insert into StringIds values (?,?)", texts.items())
+    if extras:
+        first = next(a for a in activities if a.stage == "write")
+        database.execute("create table OSRT_API (start int, end int, globalTid int, nameId int)")
+        middle = (first.start_ns + first.end_ns) // 2
+        rows = [(first.start_ns - 1000, middle, tids[first.thread], 9), (0, 5, PROCESS + 999, 10)]
+        database.executemany("insert into OSRT_API values (?,?,?,?)", rows)
+        database.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int)")
+        last = max(a.end_ns for a in activities)
+        database.executemany(
+            "insert into CUPTI_ACTIVITY_KIND_KERNEL values (?,?)", [(0, last // 4), (last // 8, last // 2)]
+        )
+    database.commit()
+    database.close()
+    return activities
+
+
+ONE = load(40, shape(), read=0.002, preprocess=0.001, infer=0.004, head=0.001, nms=0.001, annotate=0.001, write=0.002)
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_the_recording_says_what_the_run_was(tmp_path, registered):
+    activities = export(tmp_path / "a.sqlite", ONE, registered=registered)
+    facts = recorded_facts(read_nsys(tmp_path / "a.sqlite"))
+    rows = {row["step"]: row for row in facts["stages"]}
+    assert {name: row["count"] for name, row in rows.items()} == {
+        "read": 41, "preprocess": 40, "infer": 40, "head": 40, "nms": 40, "annotate": 40, "write": 40,
+    }  # fmt: skip
+    assert rows["infer"]["avg"] == pytest.approx(4.0)
+    assert facts["loop_is_known"]
+    assert facts["loop"]["requests"] == ONE.shape.requests
+    assert facts["waits"] == {"worker-0": {"batch": pytest.approx(activities[1].end_ns / 1e9)}}
+    # Each stage has the part that lies in it; what ran on threads that are not ours has no place here.
+    assert facts["blocked"] == {
+        "annotate": {"futex": pytest.approx(1e-6)}, "write": {"futex": pytest.approx(0.001)},
+    }  # fmt: skip
+    assert facts["gpu"]["busy_share"] == pytest.approx(0.5)  # overlapping kernels count once
+    stages = {row["name"]: row["share"] for row in facts["critical_path"]["stages"]}
+    assert stages["write"] + stages["head"] + stages["nms"] + stages["annotate"] > 0.9  # 5 ms against 4 and 3
+    json.dumps(facts)
+
+
+def test_without_the_optional_tables(tmp_path):
+    export(tmp_path / "a.sqlite", ONE, registered=False, mark=False, extras=False)
+    facts = recorded_facts(read_nsys(tmp_path / "a.sqlite"))
+    assert facts["blocked"] == {}
+    assert facts["gpu"] == {"available": False, "reason": "the recording has no CUDA kernels"}
+    assert not facts["loop_is_known"]
+    assert facts["critical_path"]["wall_s"] > 0
+
+
+@pytest.mark.parametrize(("loop", "batch", "threads"), [(shape(batch=4, images=16), 4, 3), (shape(sync=True), 1, 1)])
+def test_batches_and_the_plain_loop_are_recognised(tmp_path, loop, batch, threads):
+    one = load(40, loop, read=0.002, preprocess=0.001, infer=0.004, head=0.001, write=0.002)
+    export(tmp_path / "a.sqlite", one, mark=False)
+    found = read_nsys(tmp_path / "a.sqlite")
+    assert found.loop["batch"] == batch
+    assert found.loop["sync"] == loop.sync
+    assert len(found.columns["thread_names"]) == threads
+
+
+def no_nvtx(path):
+    with sqlite3.connect(path) as database:
+        database.execute("create table OSRT_API (start int)")
+
+
+FOREIGN = [
+    (lambda path: None, "no such file"),
+    (lambda path: path.write_bytes(b"SQLite format 3\0 but no more"), "no SQLite export"),
+    (lambda path: path.write_text("hello"), "no SQLite export"),
+    (no_nvtx, "no NVTX ranges"),
+    (lambda path: export(path, ONE, domain="somebody-else"), "no ranges of the domain detect-video"),
+]
+
+
+@pytest.mark.parametrize(("making", "message"), FOREIGN)
+def test_what_is_no_recording_of_ours_is_one_line(tmp_path, making, message):
+    making(tmp_path / "a.sqlite")
+    with pytest.raises(UsageError, match=message) as caught:
+        read_nsys(tmp_path / "a.sqlite")
+    assert "\n" not in str(caught.value)
