@@ -211,13 +211,14 @@ def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
     parts = make_parts(config, job.machine, source, sinks)
     run.loop = _loop_shape(parts, config)
     # So that an nsys recording says of itself what its waits mean.
-    run.timeline.describe("loop " + " ".join(f"{name}={int(value)}" for name, value in run.loop.items()))
+    shape = "loop " + " ".join(f"{name}={int(value)}" for name, value in run.loop.items())
     if live is not None:
         live.start(source.info, progress, run.timeline, config.input.frames)
     try:
-        for _, detections in frames_of(parts, config, run.timeline, progress):
-            run.by_class.update(detections.class_ids.tolist())
-            run.cut += detections.cut
+        with run.timeline.run(shape):
+            for _, detections in frames_of(parts, config, run.timeline, progress):
+                run.by_class.update(detections.class_ids.tolist())
+                run.cut += detections.cut
         if not progress.written and not job.stop.is_set():
             raise SourceError(f"{run.spec}: no frame could be read")
         _close(sinks, run, progress)

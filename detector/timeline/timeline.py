@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from detector.timeline.meter import Meter
@@ -39,10 +40,19 @@ class Timeline:
     def nvtx_attached(self) -> bool:
         return self._domain is not None
 
-    def describe(self, text: str) -> None:
-        """A mark in a tool's recording: what the ranges around it belong to."""
-        if self._domain is not None:
-            self._domain.mark(self._domain.get_event_attributes(message=text))
+    @contextmanager
+    def run(self, text: str) -> Iterator[None]:
+        """For a tool that records: a mark that says what the ranges after it belong to, and a range "run" across all
+        threads, from here to the end, that a capture can start and stop with."""
+        if self._domain is None:
+            yield
+            return
+        self._domain.mark(self._domain.get_event_attributes(message=text))
+        whole = self._domain.start_range(self._domain.get_event_attributes(message="run"))
+        try:
+            yield
+        finally:
+            self._domain.end_range(whole)
 
     def track(self, name: str) -> Track:
         with self._lock:
@@ -58,8 +68,8 @@ class OffTimeline:
     def __init__(self) -> None:
         self.tracks: dict[str, Track] = {}
 
-    def describe(self, text: str) -> None:
-        return None
+    def run(self, text: str) -> nullcontext[None]:
+        return nullcontext()
 
     def track(self, name: str) -> OffTrack:
         return OffTrack()

@@ -1,0 +1,39 @@
+"""``detect-video metrics``: nvprof's metric names in today's words."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from detector.cli.exits import exit_codes
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
+def command(words: tuple[str, ...], as_json: bool) -> None:
+    """What nvprof's metrics are called in Nsight Compute; with WORDs only those whose name or meaning holds one."""
+    with exit_codes():
+        import difflib
+
+        from detector.config import read_layer
+        from detector.errors import UsageError
+        from detector.models.packaged import folder
+
+        _, known = read_layer(folder() / "nvprof_metrics.yaml")
+        text = {name: f"{name} {row['ncu']} {row['says']}".lower() for name, row in known.items()}
+        found = {n: row for n, row in known.items() if not words or any(word.lower() in text[n] for word in words)}
+        if not found:
+            near = difflib.get_close_matches(words[0], known, 3, 0.4)
+            hint = f"; near: {', '.join(near)}" if near else "; without WORD all are listed"
+            raise UsageError(f"no metric of nvprof with {' or '.join(words)}{hint}")
+        if as_json:
+            click.echo(json.dumps({"schema": 1, "metrics": found}, indent=1))
+            return
+        from rich.console import Console
+
+        from detector.report.metrics import print_metrics
+
+        print_metrics(Console(width=None if sys.stdout.isatty() else 160), found)
