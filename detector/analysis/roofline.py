@@ -1,7 +1,8 @@
 """The roofline (Williams, Waterman, Patterson 2009) of a network on a machine whose peaks were measured.
 
 A layer of intensity I (FLOPs a byte) can run at min(peak of its type, I x bandwidth). Below the ridge point memory
-binds, above it the arithmetic. Small layers reach neither: what they cost is being started, and a roof says nothing about it.
+binds, above it the arithmetic. Small layers reach neither: what they cost is being started, and a roof says
+nothing about it.
 """
 
 from __future__ import annotations
