@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from detector.session.reading import SavedSession
 from detector.timeline import KINDS, STAGES, WORK
+from detector.timeline.stages import NMS, READ, WRITE
 
+LAST = (NMS, WRITE)  # of a frame's life: the later one that there is counts
 ENOUGH = {50: 5, 90: 20, 99: 200}  # samples below which a percentile is not given
 
 
@@ -48,3 +50,19 @@ def _row(stage: str, values: NDArray[np.float64], whole: float) -> dict[str, Any
     for percent, enough in ENOUGH.items():
         row[f"p{percent}"] = float(np.percentile(values, percent)) if len(values) >= enough else None
     return row
+
+
+def frame_times_ms(columns: dict[str, NDArray[Any]], source: int = 0) -> NDArray[np.float64]:
+    """From the start of each frame's read to the end of its last stage, milliseconds, by frame."""
+    stages = columns["stage_names"].tolist()
+    work = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
+    if READ not in stages:
+        return np.zeros(0)
+    read = work & (columns["stage"] == stages.index(READ))
+    starts = dict(zip(columns["index"][read].tolist(), columns["start_ns"][read].tolist(), strict=True))
+    ends: dict[int, int] = {}
+    for name in LAST:
+        if name in stages:
+            picked = work & (columns["stage"] == stages.index(name))
+            ends |= dict(zip(columns["index"][picked].tolist(), columns["end_ns"][picked].tolist(), strict=True))
+    return np.array([(ends[frame] - starts[frame]) / 1e6 for frame in sorted(ends) if frame in starts])

@@ -1,4 +1,4 @@
-"""``detect-video report RUN``: a saved session as a table, JSON, CSV files or a trace; later, and on any machine."""
+"""``detect-video report RUN``: a saved session as HTML, table, JSON, CSV or trace; later, on any machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import click
 
 from detector.cli.exits import exit_codes
 
-FORMATS = ("table", "json", "csv", "trace")
+FORMATS = ("html", "table", "json", "csv", "trace")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("run", metavar="RUN")
-@click.option("--format", "kind", type=click.Choice(FORMATS), default="table", show_default=True)
+@click.option("--format", "kind", type=click.Choice(FORMATS), default="html", show_default=True)
 @click.option("-o", "--output", metavar="OUT", help="File, or folder for csv; default: in the session, - for stdout.")
 def command(run: str, kind: str, output: str | None) -> None:
     """Render the saved session of a run, RUN being its folder (runs/NAME)."""
@@ -47,6 +47,10 @@ def _files(session: Any, kind: str) -> dict[str, bytes]:
         from detector.report.tables import csv_files
 
         return {name: text.encode() for name, text in csv_files(session).items()}
+    if kind == "html":
+        from detector.report.html import page
+
+        return {"report.html": page(session)}
     if kind == "trace":
         from detector.report.trace import trace
 

@@ -56,7 +56,7 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "critical path of" in report()
+    assert "critical path of" in report("--format", "table")
     assert json.loads(report("--format", "json", "-o", "-"))["fps"] == document["fps"]
     report("--format", "trace", "-o", "t.json.gz")
     assert problems(json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"]) == []

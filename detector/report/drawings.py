@@ -1,0 +1,169 @@
+"""SVG of a session's facts: plain shapes with classes, so that colours follow the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from itertools import pairwise
+
+Series = Sequence[tuple[float, float]]
+WIDTH, LEFT, RIGHT = 960, 70, 12
+
+
+def bar(parts: Sequence[tuple[str, str, float]], unit: str) -> str:
+    """One horizontal bar that adds up. ``parts``: (class, name, value)."""
+    total = sum(value for *_, value in parts) or 1.0
+    x, shapes = 0.0, []
+    for kind, name, value in parts:
+        width = value / total * WIDTH
+        label = f"{name} {value:.2f} {unit} ({value / total:.1%})"
+        shapes.append(f'<rect class="{kind}" x="{x:.2f}" y="0" width="{width:.2f}" height="30">{_title(label)}</rect>')
+        if width > 60:
+            shapes.append(f'<text x="{x + 5:.1f}" y="19">{escape(name)} {value:.1f}</text>')
+        x += width
+    return f'<svg viewBox="0 0 {WIDTH} 30" role="img" aria-label="{escape(unit)} by part">{"".join(shapes)}</svg>'
+
+
+def lanes(threads: Sequence[str], slices: Iterable[tuple[int, str, str, float, float]], span_ms: float) -> str:
+    """Slices of threads over time. Each: (lane, class, text, start ms, end ms)."""
+    height, scale = 26 * len(threads) + 22, (WIDTH - LEFT) / span_ms if span_ms else 0.0
+    shapes = [f'<text x="4" y="{26 * at + 17}">{escape(name)}</text>' for at, name in enumerate(threads)]
+    for lane, kind, text, start, end in slices:
+        x, width = LEFT + start * scale, max(0.3, (end - start) * scale)
+        place = f'x="{x:.2f}" y="{26 * lane + 3}" width="{width:.2f}" height="20"'
+        shapes.append(f'<rect class="{kind}" {place}>{_title(f"{text}, {end - start:.3f} ms")}</rect>')
+    shapes += [
+        f'<text class="dim" x="{LEFT + tick * scale:.1f}" y="{height - 6}">{_short(tick)} ms</text>'
+        for tick in ticks(0, span_ms, 8)
+    ]
+    return f'<svg class="zoom" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="timeline">{"".join(shapes)}</svg>'
+
+
+def steps(series: Mapping[str, Series], x_unit: str, y_unit: str, height: int = 120) -> str:
+    """One panel a series, values held until the next point."""
+    panels = []
+    for name, points in series.items():
+        held = [(x, y) for (x0, y0), (x1, _) in pairwise(points) for x, y in ((x0, y0), (x1, y0))]
+        panels.append(f"<figure>{curve(held or list(points), x_unit, y_unit, height)}<figcaption>{escape(name)}"
+                      "</figcaption></figure>")  # fmt: skip
+    return "".join(panels)
+
+
+def curve(points: Series, x_unit: str, y_unit: str, height: int = 180) -> str:
+    axes = Axes.around(points, height)
+    line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in points)
+    return _svg(height, axes.drawn(x_unit, y_unit) + f'<polyline class="curve" points="{line}"/>')
+
+
+def histogram(values: Sequence[float], marks: Mapping[str, float], unit: str, height: int = 180) -> str:
+    """Counts of values in 60 equal bins up to the 99.5th percentile, with marks."""
+    ordered = sorted(values)
+    top = ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))] or 1e-9
+    counts = [0] * 60
+    for value in ordered:
+        counts[min(59, int(value / top * 60))] += 1
+    axes = Axes(0, top, 0, max(counts), height)
+    shapes = [
+        f'<rect class="dot" x="{axes.x(at * top / 60):.1f}" y="{axes.y(count):.1f}" '
+        f'width="{(WIDTH - LEFT - RIGHT) / 60 - 1:.1f}" height="{height - 24 - axes.y(count):.1f}"/>'
+        for at, count in enumerate(counts) if count
+    ]  # fmt: skip
+    for name, value in marks.items():
+        x = axes.x(min(value, top))
+        shapes.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="8" y2="{height - 24}"/>')
+        shapes.append(f'<text x="{x + 3:.1f}" y="18">{escape(name)} {value:.2f}</text>')
+    return _svg(height, axes.drawn(unit, "calls") + "".join(shapes))
+
+
+def roofline(
+    dots: Sequence[tuple[str, float, float]], roofs: Mapping[str, float], bandwidth: float, height: int = 300
+) -> str:
+    """``dots``: (name, FLOPs a byte, GFLOP/s); ``roofs``: GFLOP/s by type; ``bandwidth``: GB/s. Axes are
+    logarithmic."""
+    xs = [x for _, x, _ in dots if x > 0] + [peak / bandwidth for peak in roofs.values()]
+    ys = [y for _, _, y in dots if y > 0] + list(roofs.values())
+    axes = Axes(*_decades(xs), *_decades(ys), height, log=True)
+    shapes = []
+    for name, peak in roofs.items():
+        x, y = axes.x(axes.x1), axes.y(peak)
+        rise = f"{axes.x(max(axes.x0, axes.y0 / bandwidth)):.1f},{axes.y(max(axes.y0, axes.x0 * bandwidth)):.1f}"
+        shapes.append(
+            f'<polyline class="curve" points="{rise} {axes.x(peak / bandwidth):.1f},{y:.1f} {x:.1f},{y:.1f}"/>'
+        )
+        label = f"{escape(name)} {peak:.0f} GFLOP/s"
+        shapes.append(f'<text x="{x - 4:.1f}" y="{y - 4:.1f}" text-anchor="end">{label}</text>')
+    for name, x, y in dots:
+        if x > 0 and y > 0:
+            shapes.append(f'<circle class="dot" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
+                          f"{_title(f'{name}: {x:.2f} FLOP/byte, {y:.1f} GFLOP/s')}</circle>")  # fmt: skip
+    return _svg(height, axes.drawn("FLOP/byte", "GFLOP/s") + "".join(shapes))
+
+
+class Axes:
+    """Data -> pixels, for a plot with room for labels at the left and below."""
+
+    def __init__(self, x0: float, x1: float, y0: float, y1: float, height: int, log: bool = False) -> None:
+        self.x0, self.x1, self.y0, self.y1, self.height, self.log = x0, x1 or 1.0, y0, y1 or 1.0, height, log
+
+    @classmethod
+    def around(cls, points: Series, height: int) -> Axes:
+        xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
+        low = min(ys) if min(ys) > 0.5 * max(ys) else 0.0  # a curve far from zero is not squashed
+        return cls(min(xs), max(xs), low, max(ys), height)
+
+    def x(self, value: float) -> float:
+        return LEFT + self._share(value, self.x0, self.x1) * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        return self.height - 24 - self._share(value, self.y0, self.y1) * (self.height - 36)
+
+    def _share(self, value: float, low: float, high: float) -> float:
+        if self.log:
+            value, low, high = math.log10(max(value, 1e-12)), math.log10(low), math.log10(high)
+        return (value - low) / (high - low) if high > low else 0.0
+
+    def drawn(self, x_unit: str, y_unit: str) -> str:
+        marks, low = powers if self.log else ticks, self.height - 8
+        shapes = [
+            f'<text class="dim" x="{self.x(value):.1f}" y="{low}">{_short(value)}</text>'
+            for value in marks(self.x0, self.x1, 8)
+        ]
+        for value in marks(self.y0, self.y1, 4):
+            y = self.y(value)
+            shapes.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            shapes.append(f'<text class="dim" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>')
+        unit = f'<text class="dim" x="{WIDTH - RIGHT}" y="{low}" text-anchor="end">{escape(x_unit)}</text>'
+        return "".join([*shapes, unit, f'<text class="dim" x="4" y="12">{escape(y_unit)}</text>'])
+
+
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """Round numbers from low to high, about so many."""
+    if high <= low:
+        return [low]
+    raw = (high - low) / count
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
+    first = math.ceil(low / step)
+    return [at * step for at in range(first, math.floor(high / step) + 1)]
+
+
+def powers(low: float, high: float, count: int) -> list[float]:
+    return [10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
+
+
+def _decades(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values, default=0.1), max(values, default=10.0)
+    return 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high) + 1e-9)
+
+
+def _svg(height: int, shapes: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{shapes}</svg>'
+
+
+def _title(text: str) -> str:
+    return f"<title>{escape(text)}</title>"
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1e4 else f"{value:.0e}"
