@@ -13,6 +13,7 @@ and, where it needs more:
     absent() -> why it cannot be used though its library is installed, or None; starts nothing that may crash
     refusal(precision, device) -> why this cannot run here, or None
     concurrency(options) -> how many requests at once are best here, where the user does not say
+    import_library() imports LIBRARY, where a plain import does more than it should
     SUFFIX, build_key(network, options), build(network, options, target, progress): a file built once, kept by
               artefacts.py; the key (JSON values) holds all that makes another file necessary
 and imports its library late, so that listing costs nothing. Folders here are parts of engines, not engines.
@@ -23,6 +24,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -67,7 +69,7 @@ def load(name: str) -> None:
         raise EngineError(f"engine {name}: {reason}")
     if module.LIBRARY is not None:
         with translated(name, f"import {module.LIBRARY} (install it anew with: {module.INSTALL})"):
-            importlib.import_module(module.LIBRARY)
+            getattr(module, "import_library", partial(importlib.import_module, module.LIBRARY))()
 
 
 def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
