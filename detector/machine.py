@@ -60,8 +60,9 @@ class Phases:
             self.seconds[name] += time.perf_counter() - start
 
 
-def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Machine:
-    """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs."""
+def open_machine(config: Config, phases: Phases, spare_requests: int = 0, one_at_a_time: bool = False) -> Machine:
+    """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs. ``one_at_a_time``:
+    the caller waits for each result, so that one request should have all threads."""
     with phases("import"):
         from detector import engines, models
         from detector.variants import prepared
@@ -79,9 +80,9 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
             batch=runtime.batch,
         )
         classes = _class_ids(config.selection.classes, network.names)
-        # The same for both loops, so that --sync differs in the order of work and in nothing else.
+        # The same spare ones for both loops; --sync has one request at a time by its nature, and gives it all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
-        ready = prepared(network, name, config, lambda concurrency: concurrency + spare)
+        ready = prepared(network, name, config, lambda concurrency: concurrency + spare, one_at_a_time=one_at_a_time)
         engine = engines.open(name, ready.network, ready.options)
     with phases("warmup"):
         for request in engine.requests:

@@ -11,7 +11,7 @@ A module ``NAME.py`` (``NAME_.py`` where the plain name is its library's) holds:
     create(network, options) -> Engine
 and, where it needs more:
     absent() -> why it cannot be used though its library is installed, or None; starts nothing that may crash
-    refusal(precision, device) -> why this cannot run here, or None
+    refusal(precision, device) -> why this cannot run here, or None; asked only where the library is installed
     concurrency(options) -> how many requests at once are best here, where the user does not say
     import_library() imports LIBRARY, where a plain import does more than it should
     SUFFIX, build_key(network, options), build(network, options, target, progress): a file built once, kept by
@@ -88,7 +88,7 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
         raise EngineError(
             f"engine {name} cannot run {precision}; it can {', '.join(module.PRECISIONS)}; {precision}: {able}"
         )
-    if hasattr(module, "refusal") and (reason := module.refusal(precision, device)):
+    if _absent(module) is None and hasattr(module, "refusal") and (reason := module.refusal(precision, device)):
         raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
     return str(module.PRECISIONS[precision])
 
