@@ -67,7 +67,7 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0, one_at
         from detector import engines, models
         from detector.variants import prepared
 
-        name, reason = engines.choose() if config.runtime.engine == "auto" else (config.runtime.engine, None)
+        name, reason = _engine(config)
         engines.load(name)
     with phases("load"):
         runtime = config.runtime
@@ -90,6 +90,16 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0, one_at
         engine.requests[0].infer(runtime.batch)
     notes = [*network.warnings, *ready.notes, *engine.notes]
     return Machine(ready.network, engine, reason, classes, notes, ready.build_s)
+
+
+def _engine(config: Config) -> tuple[str, str | None]:
+    """Name of the engine, and why, where the user left the choice."""
+    from detector import engines
+
+    runtime = config.runtime
+    if runtime.engine != "auto":
+        return runtime.engine, None
+    return engines.choose("fp32" if runtime.precision == "auto" else runtime.precision, runtime.device)
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

@@ -25,6 +25,8 @@ OPTIONS: dict[str, str] = {}
 SILENT = 4  # fatal only: what fails comes back as an exception, and stdout and stderr are not its to write on
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 WITH_CUDA = "pip install onnxruntime-gpu (after: pip uninstall onnxruntime)"
+# Rounds the float weights of a convolution between two quantised ones to int8, though the graph keeps it in float.
+UNWANTED = {"WeightBiasQuantization"}
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 ON_GPU_ONLY = {
     "tf32": "it is a GPU's arithmetic",
@@ -34,6 +36,8 @@ ON_GPU_ONLY = {
 
 
 def refusal(precision: str, device: str) -> str | None:
+    if device.startswith("cuda") and not _has_cuda():
+        return f"--device {device}: {_no_cuda()}"
     if precision == "int8" and device.startswith("cuda"):
         return "ONNX Runtime has no int8 convolution on a GPU and would compute them in fp32; --device cpu has, or trt"
     if precision not in ON_GPU_ONLY or (device != "cpu" and _has_cuda()):
@@ -203,8 +207,13 @@ def _session(network: Network, settings: Any, providers: Sequence[Any]) -> Any:
     import onnxruntime as ort
 
     source = network.path or network.graph.SerializeToString()
-    # Its own fallback prints on stdout and goes on with another provider.
-    return ort.InferenceSession(source, settings, providers=providers, enable_fallback=0)
+    return ort.InferenceSession(
+        source,
+        settings,
+        providers=providers,
+        enable_fallback=0,  # it prints on stdout and goes on with another provider
+        disabled_optimizers=UNWANTED,
+    )
 
 
 def _optimised(network: Network, threads: int, providers: Sequence[Any]) -> Any:

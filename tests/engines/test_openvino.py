@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from detector import engines
 from detector.artefacts import export
+from detector.engines import openvino_
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError, UsageError
 from tests.conftest import CHECKOUT
@@ -67,41 +67,31 @@ def test_it_writes_nothing_on_stdout_or_stderr(capfd):
 
 
 IN_A_PROCESS_OF_ITS_OWN = """
-import json, sys
+import importlib, sys
 from detector import engines
-from detector.engines.base import EngineOptions
-from tests.known_answers import plus_one
-engines.load("openvino")
-loaded = sorted(name for name in sys.modules if name.startswith("openvino_telemetry"))
-with engines.open("openvino", plus_one(), EngineOptions(precision=sys.argv[1])) as engine:
-    engine.requests[0].infer(1)
-    layers = [layer.precision for layer in engine.execution() if layer.type == "Convolution"]
-    print(json.dumps({"telemetry": loaded, "layers": layers, "notes": list(engine.notes)}))
+from tests.known_answers import run_once, plus_one, np
+run_once(plus_one(), np.zeros((1, 2, 3, 3), np.uint8), "openvino")
+print([name for name in sys.modules if name.startswith("openvino_telemetry")])
 """
-
-
-def in_a_process(home: Path, precision: str = "fp32", **environment: str) -> dict:
-    """The engine in a process with an empty home."""
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN, precision], cwd=home, capture_output=True, text=True,
-        env={**os.environ, "HOME": str(home), "PYTHONPATH": str(CHECKOUT), **environment}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def test_its_telemetry_never_runs_and_nothing_is_left_in_the_users_home(tmp_path):
     """A plain import of openvino loads openvino_telemetry, makes ~/intel and sends an event."""
-    assert in_a_process(tmp_path)["telemetry"] == []
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(CHECKOUT)}, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[]", "")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bf16_on_a_cpu_without_it_is_seen_and_said(tmp_path):
-    """oneDNN is told to take this CPU for one of 2013."""
-    found = in_a_process(tmp_path, "bf16", ONEDNN_MAX_CPU_ISA="AVX2")
-    assert found["layers"], found
-    assert set(found["layers"]) == {"fp32"}
-    assert found["notes"] == ["engine openvino: bf16 was asked for; on this CPU OpenVINO runs fp32"]
+def test_bf16_on_a_cpu_without_it_is_seen_and_said(monkeypatch, tmp_path):
+    """The plugin goes on in another type there; here it is told to."""
+    real = openvino_._compile
+    monkeypatch.setattr(openvino_, "_compile", lambda network, hint, *more: real(network, "f32", *more))
+    with engines.open("openvino", small_network(tmp_path), EngineOptions(precision="bf16")) as engine:
+        assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, "fp32")
+        assert engine.notes == ["engine openvino: bf16 was asked for; on this CPU OpenVINO runs fp32"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -160,7 +150,7 @@ def test_int8_runs_the_quantised_graph_and_tells_what_stayed_float(tmp_path):
     assert found["4.conv"] == "fp32"
     assert found["1.conv"] == found["6.conv"] == "int8"
     [wanted] = run_once(network, pictures(network, 9))
-    assert 0 < np.abs(output - wanted).max() < 0.05 * np.abs(wanted).max()
+    assert 0 < np.abs(output - wanted).mean() < 0.03 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize(

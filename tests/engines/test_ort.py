@@ -88,7 +88,7 @@ def test_int8_runs_the_quantised_graph(tmp_path):
     network = small_network(tmp_path)
     [wanted] = run_once(network, pictures(network, 9))
     [output] = run_once(quantised(network, tmp_path), pictures(network, 9))
-    assert 0 < np.abs(output - wanted).max() < 0.05 * np.abs(wanted).max()
+    assert 0 < np.abs(output - wanted).mean() < 0.03 * np.abs(wanted).max()
 
 
 # --- devices ------------------------------------------------------------------------------------------------------
@@ -117,13 +117,18 @@ def without_cuda(monkeypatch):
             "this build of onnxruntime has no CUDA provider; one that has it: pip install onnxruntime-gpu",
         ),
         ("tf32", "auto", "it is a GPU's arithmetic, and this build of onnxruntime has no CUDA provider"),
-        ("int8", "cuda", "no int8 convolution on a GPU and would compute them in fp32"),
+        ("fp32", "cuda:1", "--device cuda:1: this build of onnxruntime has no CUDA provider"),
         ("bf16", "auto", "engine ort cannot run bf16; it can fp32, tf32, fp16, int8; bf16: "),
     ],
 )
 def test_a_precision_that_would_be_another_is_refused(without_cuda, precision, device, reason):
     with pytest.raises(EngineError, match=reason):
         engines.graph_wanted("ort", precision, device)
+
+
+def test_int8_on_a_gpu_is_refused(with_cuda):
+    with pytest.raises(EngineError, match="no int8 convolution on a GPU and would compute them in fp32"):
+        engines.graph_wanted("ort", "int8", "cuda")
 
 
 def test_a_gpu_runs_the_fp16_graph_and_tf32_the_fp32_one(with_cuda):
@@ -154,7 +159,7 @@ def session_that(monkeypatch, providers_of):
     """``providers_of(wanted)``: what a session answers that it got; or it raises."""
     real = onnxruntime.InferenceSession
 
-    def session(source, settings, providers, enable_fallback):
+    def session(source, settings, providers, enable_fallback, disabled_optimizers):
         names = [name[0] if isinstance(name, tuple) else name for name in providers]
         assert enable_fallback == 0
         opened = real(source, settings, providers=["CPUExecutionProvider"])
