@@ -34,6 +34,7 @@ setup(
     ],
     extras_require={
         "torch": ["torch>=2.4"],
+        "openvino": ["openvino>=2024.6"],
         "profile": ["psutil>=5.9", "pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
         "test": [
             "pytest>=8",
@@ -44,8 +45,6 @@ setup(
             "types-PyYAML",
             "simpy>=4.1",  # the loop's replay is compared with it
         ],
-        "openvino": ["openvino>=2024.6"],
-        "test": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "ruff>=0.8", "mypy>=1.13", "types-PyYAML"],
     },
     entry_points={"console_scripts": ["detect-video = detector.cli:main"]},
 )
