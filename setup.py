@@ -37,6 +37,7 @@ setup(
     ],
     extras_require={
         "torch": ["torch>=2.4"],
+        "openvino": ["openvino>=2024.6"],
         "profile": ["psutil>=5.9", "pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
         "test": [
             "pytest>=8",

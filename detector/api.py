@@ -32,7 +32,8 @@ class Detector:
         from detector.machine import Phases, open_machine
 
         self._config = resolved(None, {"model": str(model), "engine": engine, **options})
-        self._machine = open_machine(self._config, Phases(), spare_requests=1)
+        # A call waits for its picture: one request on all threads answers soonest. concurrency=N has a stream run N.
+        self._machine = open_machine(self._config, Phases(), spare_requests=1, one_at_a_time=True)
         turns = threading.BoundedSemaphore(self._machine.engine.concurrency)
         self._requests = [_Turn(request, turns) for request in self._machine.engine.requests]
         self._streaming = False

@@ -60,13 +60,14 @@ class Phases:
             self.seconds[name] += time.perf_counter() - start
 
 
-def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Machine:
-    """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs."""
+def open_machine(config: Config, phases: Phases, spare_requests: int = 0, one_at_a_time: bool = False) -> Machine:
+    """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs. ``one_at_a_time``:
+    the caller waits for each result, so that one request should have all threads."""
     with phases("import"):
         from detector import engines, models
         from detector.variants import prepared
 
-        name, reason = engines.choose() if config.runtime.engine == "auto" else (config.runtime.engine, None)
+        name, reason = _engine(config)
         engines.load(name)
     with phases("load"):
         runtime = config.runtime
@@ -79,9 +80,9 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
             batch=runtime.batch,
         )
         classes = _class_ids(config.selection.classes, network.names)
-        # The same for both loops, so that --sync differs in the order of work and in nothing else.
+        # The same spare ones for both loops; --sync has one request at a time by its nature, and gives it all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
-        ready = prepared(network, name, config, lambda concurrency: concurrency + spare)
+        ready = prepared(network, name, config, lambda concurrency: concurrency + spare, one_at_a_time=one_at_a_time)
         engine = engines.open(name, ready.network, ready.options)
     with phases("warmup"):
         for request in engine.requests:
@@ -89,6 +90,16 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
         engine.requests[0].infer(runtime.batch)
     notes = [*network.warnings, *ready.notes, *engine.notes]
     return Machine(ready.network, engine, reason, classes, notes, ready.build_s)
+
+
+def _engine(config: Config) -> tuple[str, str | None]:
+    """Name of the engine, and why, where the user left the choice."""
+    from detector import engines
+
+    runtime = config.runtime
+    if runtime.engine != "auto":
+        return runtime.engine, None
+    return engines.choose("fp32" if runtime.precision == "auto" else runtime.precision, runtime.device)
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

@@ -28,9 +28,15 @@ def silent(doing: str, done: int, of: int) -> bool:
 
 
 def prepared(
-    network: Network, engine: str, config: Config, requests: Callable[[int], int], progress: BuildProgress = silent
+    network: Network,
+    engine: str,
+    config: Config,
+    requests: Callable[[int], int],
+    progress: BuildProgress = silent,
+    one_at_a_time: bool = False,
 ) -> Prepared:
-    """Everything before ``engines.open``. ``requests``: how many are wanted at a concurrency.
+    """Everything before ``engines.open``. ``requests``: how many are wanted at a concurrency. ``one_at_a_time``: the
+    caller runs one request after the other, so that one should have all threads, where the user does not say.
 
     Raises UsageError and EngineError for a precision or device that cannot be, OutputError for the artefacts' folder.
     """
@@ -40,7 +46,7 @@ def prepared(
     folder = Path(runtime.engines_dir) if runtime.engines_dir else artefacts.default_folder()
     variant, notes = _variant(network, wanted, config, folder)
     exported = artefacts.export(variant, folder)
-    options = _options(engine, config, precision, requests)
+    options = _options(engine, config, precision, requests, one_at_a_time or config.loop.sync)
     built = _built(variant, engine, options, folder, progress)
     if built is None:
         return Prepared(variant, options, (*notes, *exported.notes))
@@ -60,7 +66,9 @@ def _variant(network: Network, wanted: str, config: Config, folder: Path) -> tup
     return quantized(network, wanted, config, folder)
 
 
-def _options(engine: str, config: Config, precision: str, requests: Callable[[int], int]) -> EngineOptions:
+def _options(
+    engine: str, config: Config, precision: str, requests: Callable[[int], int], one_at_a_time: bool
+) -> EngineOptions:
     runtime = config.runtime
     asked = EngineOptions(
         batch=runtime.batch,
@@ -71,7 +79,7 @@ def _options(engine: str, config: Config, precision: str, requests: Callable[[in
         device_memory=runtime.device_memory,
         own=dict(_pair(text) for text in runtime.engine_options or ()),
     )
-    concurrency = engines.concurrency(engine, asked)
+    concurrency = asked.concurrency or (1 if one_at_a_time else engines.concurrency(engine, asked))
     return replace(asked, concurrency=concurrency, requests=requests(concurrency))
 
 

@@ -51,8 +51,10 @@ def test_annotate():
     assert largest_growth(lambda: annotate(image, found)) < LIMIT_BYTES
 
 
-@pytest.mark.parametrize("name", ["ort", "torch", "null"])
+@pytest.mark.parametrize("name", engines.names())
 def test_infer(name):
+    if reason := engines.usable()[name]:
+        pytest.skip(f"machine: engine {name}: {reason}")
     network = open_network("yolov4-tiny-person-vehicle", random_seed=0)
     with engines.open(name, network, EngineOptions(requests=1)) as engine:
         request = engine.requests[0]

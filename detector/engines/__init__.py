@@ -3,7 +3,8 @@
 A module ``NAME.py`` (``NAME_.py`` where the plain name is its library's) holds:
     LIBRARY   what must be importable, or None
     INSTALL   the command that installs it
-    AUTO      how early ``--engine auto`` takes it; 0 never. WHY: the reason, for the user
+    AUTO      how early ``--engine auto`` takes it; 0 never. WHY: the reason, for the user. Either a value for all
+              precisions, or precision -> value, "" standing for the others
     PRECISIONS  precision -> the graph that it wants for it: fp32 (as the front end made it), fp16, bf16 (converted),
               int8-u8, int8-s8 (Q/DQ nodes with asymmetric u8 or symmetric s8 activations)
     DEVICES   of "cpu", "cuda"
@@ -11,8 +12,9 @@ A module ``NAME.py`` (``NAME_.py`` where the plain name is its library's) holds:
     create(network, options) -> Engine
 and, where it needs more:
     absent() -> why it cannot be used though its library is installed, or None; starts nothing that may crash
-    refusal(precision, device) -> why this cannot run here, or None
+    refusal(precision, device) -> why this cannot run here, or None; asked only where the library is installed
     concurrency(options) -> how many requests at once are best here, where the user does not say
+    import_library() imports LIBRARY, where a plain import does more than it should
     SUFFIX, build_key(network, options), build(network, options, target, progress): a file built once, kept by
               artefacts.py; the key (JSON values) holds all that makes another file necessary
 and imports its library late, so that listing costs nothing. Folders here are parts of engines, not engines.
@@ -23,8 +25,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
 from detector.errors import EngineError, UsageError
@@ -45,17 +49,36 @@ def usable() -> dict[str, str | None]:
     return {name: _absent(_module(name)) for name in names()}
 
 
-def choose() -> tuple[str, str]:
-    """The engine that ``--engine auto`` means here, and a sentence that says why."""
-    modules = {name: _module(name) for name in names() if _module(name).AUTO}
-    ranked = sorted(modules, key=lambda name: -modules[name].AUTO)
-    for at, name in enumerate(ranked):
-        if _absent(modules[name]) is None:
-            missing = [modules[other].LIBRARY for other in ranked[:at]]
-            without = f" ({', '.join(missing)} not installed)" if missing else ""
-            return name, f"engine {name}: {modules[name].WHY}{without}"
-    cures = " or ".join(modules[name].INSTALL for name in ranked)
-    raise EngineError(f"no engine is installed; install one: {cures}")
+def choose(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
+    """The engine that ``--engine auto`` means here for a precision and a device, and a sentence that says why.
+
+    Raises UsageError and EngineError as ``graph_wanted`` does, of the first engine, where none can do this.
+    """
+    modules = {name: _module(name) for name in names()}
+    ranks = {name: int(_for(modules[name].AUTO, precision)) for name in modules}
+    ranked = sorted((name for name in modules if ranks[name]), key=lambda name: -ranks[name])
+    absent = [name for name in ranked if _absent(modules[name]) is not None]
+    there = [name for name in ranked if name not in absent]
+    if not there:
+        cures = " or ".join(modules[name].INSTALL for name in ranked)
+        raise EngineError(f"no engine is installed; install one: {cures}")
+    name = next((name for name in there if _can(name, precision, device)), there[0])
+    graph_wanted(name, precision, device)
+    missing = [modules[other].LIBRARY for other in ranked[: ranked.index(name)] if other in absent]
+    without = f" ({', '.join(missing)} not installed)" if missing else ""
+    return name, f"engine {name}: {_for(modules[name].WHY, precision)}{without}"
+
+
+def _for(value: Any, precision: str) -> Any:
+    return value.get(precision, value[""]) if isinstance(value, dict) else value
+
+
+def _can(name: str, precision: str, device: str) -> bool:
+    try:
+        graph_wanted(name, precision, device)
+    except EngineError:
+        return False
+    return True
 
 
 def load(name: str) -> None:
@@ -67,7 +90,7 @@ def load(name: str) -> None:
         raise EngineError(f"engine {name}: {reason}")
     if module.LIBRARY is not None:
         with translated(name, f"import {module.LIBRARY} (install it anew with: {module.INSTALL})"):
-            importlib.import_module(module.LIBRARY)
+            getattr(module, "import_library", partial(importlib.import_module, module.LIBRARY))()
 
 
 def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
@@ -86,7 +109,7 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
         raise EngineError(
             f"engine {name} cannot run {precision}; it can {', '.join(module.PRECISIONS)}; {precision}: {able}"
         )
-    if hasattr(module, "refusal") and (reason := module.refusal(precision, device)):
+    if _absent(module) is None and hasattr(module, "refusal") and (reason := module.refusal(precision, device)):
         raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
     return str(module.PRECISIONS[precision])
 

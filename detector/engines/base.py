@@ -120,7 +120,23 @@ def translated(engine: str, doing: str) -> Iterator[None]:
         raise EngineError(f"engine {engine}: failed to {doing}: {' '.join(str(exc).split())}") from exc
 
 
-def cpu_threads(options: EngineOptions) -> int:
-    """Threads of one request on a CPU: as asked, else the cores that this process may use, shared out."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return options.threads or max(1, cores // max(1, options.concurrency))
+def cpu_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_threads(options: EngineOptions, concurrency: int = 0) -> int:
+    """Threads of one request on a CPU: as asked, else the cores, shared out among the requests that run at once."""
+    return options.threads or max(1, cpu_cores() // max(1, concurrency or options.concurrency))
+
+
+MAX_STREAMS = 8
+
+
+def streams(options: EngineOptions) -> int:
+    """Requests of few threads each that together fill the cores, for engines whose throughput is best so.
+
+    Threads of one request wait for each other at every layer, requests do not (docs/performance.md has the figures).
+    At most 8: with more, pictures and results of that many batches lie in memory, and one reader no longer feeds them.
+    """
+    return min(MAX_STREAMS, max(1, cpu_cores() // max(1, options.threads)))

@@ -6,7 +6,7 @@ import pytest
 
 from detector import engines
 from detector.engines.base import EngineOptions, cpu_threads, translated
-from detector.errors import EngineError, ModelError
+from detector.errors import EngineError, ModelError, UsageError
 
 
 def installed(monkeypatch, *libraries: str) -> None:
@@ -14,27 +14,42 @@ def installed(monkeypatch, *libraries: str) -> None:
 
 
 def test_the_folder_lists_the_engines_and_not_their_parts():
-    assert engines.names() == ["null", "ort", "torch"]
+    assert {"null", "openvino", "ort", "torch"} <= set(engines.names())
+    assert not {"base", "ort_graph", "torch_graph"} & set(engines.names())
+
+
+ORT = "engine ort: onnxruntime is installed, the first choice on a CPU"
 
 
 @pytest.mark.parametrize(
-    ("libraries", "name", "sentence"),
+    ("libraries", "precision", "name", "sentence"),
     [
-        (("onnxruntime", "torch"), "ort", "engine ort: onnxruntime is installed, the first choice on a CPU"),
-        (("onnxruntime",), "ort", "engine ort: onnxruntime is installed, the first choice on a CPU"),
-        (("torch",), "torch", "engine torch: torch is installed (onnxruntime not installed)"),
+        (("onnxruntime", "openvino", "torch"), "fp32", "ort", ORT),
+        (("onnxruntime",), "fp32", "ort", ORT),
+        (("onnxruntime",), "int8", "ort", f"{ORT} (openvino not installed)"),
+        (("onnxruntime", "openvino"), "int8", "openvino", "engine openvino: the fastest in int8 on a CPU"),
+        (("onnxruntime", "openvino"), "bf16", "openvino", "engine openvino: the fastest in bf16 on a CPU"),
+        (("openvino",), "fp32", "openvino", "engine openvino: openvino is installed (onnxruntime not installed)"),
+        (("torch",), "fp32", "torch", "engine torch: torch is installed (onnxruntime, openvino not installed)"),
     ],
 )
-def test_auto_takes_what_is_installed_and_says_why(monkeypatch, libraries, name, sentence):
+def test_auto_takes_what_is_installed_and_says_why(monkeypatch, libraries, precision, name, sentence):
+    """``cpu``, so that engines of a GPU stay out of it."""
     installed(monkeypatch, *libraries)
-    assert engines.choose() == (name, sentence)
+    assert engines.choose(precision, "cpu") == (name, sentence)
+
+
+def test_auto_says_what_is_wrong_where_no_engine_can(monkeypatch):
+    installed(monkeypatch, "onnxruntime")
+    with pytest.raises(EngineError, match="engine ort cannot run bf16; it can "):
+        engines.choose("bf16", "cpu")
+    with pytest.raises(UsageError, match="unknown precision 'int4'"):
+        engines.choose("int4")
 
 
 def test_auto_without_any_library_says_what_to_install_and_never_takes_null(monkeypatch):
     installed(monkeypatch)
-    with pytest.raises(
-        EngineError, match=r"install one: pip install onnxruntime or pip install 'detect-video\[torch\]'"
-    ):
+    with pytest.raises(EngineError, match=r"install one: .*pip install onnxruntime or .*'detect-video\[torch\]'"):
         engines.choose()
     assert engines.usable()["null"] is None
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnxruntime
 import pytest
 
 from detector import engines
 from detector.artefacts import export
+from detector.engines import ort
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError
-from tests.known_answers import plus_one
+from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
+from tests.known_answers import plus_one, run_once
 
 
 def test_it_loads_the_exported_file_and_says_when_that_is_damaged(tmp_path):
@@ -25,6 +29,7 @@ def test_it_writes_nothing_on_stdout_or_stderr(capfd):
     network = plus_one()
     with engines.open("ort", network) as engine:
         engine.requests[0].infer(1)
+        assert engine.execution()
     network.graph.graph.node[2].op_type = "NoSuchOperator"
     with pytest.raises(EngineError):
         engines.open("ort", network)
@@ -35,3 +40,194 @@ def test_it_writes_nothing_on_stdout_or_stderr(capfd):
 def test_threads_are_what_was_asked_for():
     with engines.open("ort", plus_one(), EngineOptions(threads=1)) as engine:
         assert engine.threads == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "at_once"),
+    [(EngineOptions(), 4), (EngineOptions(threads=2), 2), (EngineOptions(concurrency=3), 3)],
+)
+def test_requests_at_once_fill_the_cores_of_a_cpu(monkeypatch, options, at_once):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    assert engines.concurrency("ort", options) == at_once
+
+
+# --- what really ran ----------------------------------------------------------------------------------------------
+
+
+def execution(network, precision="fp32") -> tuple[dict[str, str], list[str]]:
+    """Node of the graph -> precision; and all nodes, with those that are in two layers twice."""
+    with engines.open("ort", network, EngineOptions(precision=precision)) as engine:
+        layers = engine.execution()
+    assert engine.execution() == []
+    kinds = {node.name: node.op_type for node in network.graph.graph.node}
+    assert all("Conv" in layer.type for layer in layers for node in layer.nodes if kinds[node] == "Conv")
+    return {node: layer.precision for layer in layers for node in layer.nodes}, [
+        n for layer in layers for n in layer.nodes
+    ]
+
+
+def test_every_node_is_in_one_layer(tmp_path):
+    network = small_network(tmp_path)
+    found, listed = execution(network)
+    assert sorted(listed) == sorted(node.name for node in network.graph.graph.node)
+    assert {found[name] for name in CONVOLUTIONS} == {"fp32"}
+
+
+@pytest.mark.parametrize("keep", [(), ("4.conv",), ("0.conv", "1.conv"), tuple(CONVOLUTIONS)])
+def test_int8_tells_what_stayed_float(tmp_path, keep):
+    network = small_network(tmp_path)
+    int8 = quantised(network, tmp_path, keep=keep)
+    found, listed = execution(int8, "int8")
+    assert {name: found[name] for name in CONVOLUTIONS} == {
+        name: "fp32" if name in keep else "int8" for name in CONVOLUTIONS
+    }
+    assert len(listed) == len(set(listed))
+
+
+def test_int8_runs_the_quantised_graph(tmp_path):
+    network = small_network(tmp_path)
+    [wanted] = run_once(network, pictures(network, 9))
+    [output] = run_once(quantised(network, tmp_path), pictures(network, 9))
+    assert 0 < np.abs(output - wanted).mean() < 0.03 * np.abs(wanted).max()
+
+
+# --- devices ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_cuda(monkeypatch):
+    """The build says that it has CUDA; this machine's real one is what fails, or not, behind that."""
+    monkeypatch.setattr(
+        onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    )
+
+
+@pytest.fixture
+def without_cuda(monkeypatch):
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "reason"),
+    [
+        ("fp16", "cpu", "engine ort: fp16 cannot run here: ONNX Runtime computes an fp16 graph in fp32 on a CPU"),
+        (
+            "fp16",
+            "auto",
+            "this build of onnxruntime has no CUDA provider; one that has it: pip install onnxruntime-gpu",
+        ),
+        ("tf32", "auto", "it is a GPU's arithmetic, and this build of onnxruntime has no CUDA provider"),
+        ("fp32", "cuda:1", "--device cuda:1: this build of onnxruntime has no CUDA provider"),
+        ("bf16", "auto", "engine ort cannot run bf16; it can fp32, tf32, fp16, int8; bf16: "),
+    ],
+)
+def test_a_precision_that_would_be_another_is_refused(without_cuda, precision, device, reason):
+    with pytest.raises(EngineError, match=reason):
+        engines.graph_wanted("ort", precision, device)
+
+
+def test_int8_on_a_gpu_is_refused(with_cuda):
+    with pytest.raises(EngineError, match="no int8 convolution on a GPU and would compute them in fp32"):
+        engines.graph_wanted("ort", "int8", "cuda")
+
+
+def test_a_gpu_runs_the_fp16_graph_and_tf32_the_fp32_one(with_cuda):
+    assert engines.graph_wanted("ort", "fp16", "auto") == "fp16"
+    assert engines.graph_wanted("ort", "tf32", "cuda:1") == "fp32"
+    assert engines.graph_wanted("ort", "int8", "auto") == "int8-u8"
+
+
+def test_a_gpu_that_was_asked_for_is_not_replaced(without_cuda):
+    with pytest.raises(
+        EngineError, match=r"engine ort: --device cuda:1: this build of onnxruntime has no CUDA provider"
+    ):
+        engines.open("ort", plus_one(), EngineOptions(device="cuda:1"))
+
+
+def test_auto_without_cuda_says_so_only_beside_a_gpu(without_cuda, monkeypatch, tmp_path):
+    for driver, notes in ((tmp_path, 1), (tmp_path / "none", 0)):
+        monkeypatch.setattr(ort, "NVIDIA_DRIVER", driver)
+        with engines.open("ort", plus_one(), EngineOptions()) as engine:
+            assert engine.device == "cpu"
+            assert len(engine.notes) == notes
+    monkeypatch.setattr(ort, "NVIDIA_DRIVER", tmp_path)
+    with engines.open("ort", plus_one(), EngineOptions(device="cpu")) as engine:
+        assert engine.notes == []
+
+
+def session_that(monkeypatch, providers_of):
+    """``providers_of(wanted)``: what a session answers that it got; or it raises."""
+    real = onnxruntime.InferenceSession
+
+    def session(source, settings, providers, enable_fallback, disabled_optimizers):
+        names = [name[0] if isinstance(name, tuple) else name for name in providers]
+        assert enable_fallback == 0
+        opened = real(source, settings, providers=["CPUExecutionProvider"])
+        got = providers_of(names)
+        monkeypatch.setattr(opened, "get_providers", lambda: got)
+        return opened
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+
+
+def raising(names):
+    if len(names) > 1:
+        raise RuntimeError("CUDA failure 35: driver\n is insufficient")
+    return names
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [(lambda names: names[-1:], "no driver, no such GPU"), (raising, "CUDA failure 35: driver is insufficient")],
+)
+def test_cuda_that_fails_is_an_error_or_said_in_a_note(with_cuda, monkeypatch, answer, message):
+    session_that(monkeypatch, answer)
+    with engines.open("ort", plus_one(), EngineOptions(device="auto")) as engine:
+        assert engine.device == "cpu"
+        [note] = engine.notes
+        assert note.startswith("engine ort: failed to start its CUDA provider on cuda:0: ")
+        assert message in note
+        assert note.endswith("; it runs on the CPU")
+    for options in (EngineOptions(device="cuda:0"), EngineOptions(device="auto", precision="tf32")):
+        with pytest.raises(EngineError, match=message):
+            engines.open("ort", plus_one(), options)
+
+
+class OnTheGpu:
+    """Stands for an OrtValue: memory of its own, filled by update_inplace only."""
+
+    made: list[OnTheGpu] = []  # noqa: RUF012
+
+    def __init__(self, slot, device, index):
+        self.memory, self.device = slot.copy(), (device, index)
+        self.made.append(self)
+
+    def update_inplace(self, slot):
+        self.memory[:] = slot
+
+
+def test_on_a_gpu_each_request_uploads_its_own_slot_before_it_runs(with_cuda, monkeypatch):
+    """Session and memory are stood in for: the network reads what was uploaded, not the slot."""
+    session_that(monkeypatch, lambda names: names)
+    monkeypatch.setattr(OnTheGpu, "made", [])
+    monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", OnTheGpu)
+
+    def bind(binding, name, value):
+        memory = value.memory
+        binding.bind_input(name, "cpu", 0, np.uint8, memory.shape, memory.ctypes.data)
+
+    monkeypatch.setattr(onnxruntime.IOBinding, "bind_ortvalue_input", bind)
+    with engines.open("ort", plus_one(), EngineOptions(device="cuda:3", requests=2)) as engine:
+        assert (engine.device, engine.concurrency) == ("cuda:3", 1)
+        first, second = engine.requests
+        first.slot[:], second.slot[:] = 7, 9
+        answers = [request.infer(1)[0].max() for request in (second, first)]
+        assert [value.device for value in OnTheGpu.made] == [("cuda", 3)] * 2
+    assert answers == [10, 8]
+
+
+@pytest.mark.parametrize(("precision", "tf32"), [("fp32", 0), ("tf32", 1), ("fp16", 0)])
+def test_tf32_is_never_the_providers_silent_default(precision, tf32):
+    [(name, settings), last] = ort._providers("cuda:2", precision)
+    assert (name, last) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+    assert settings == {"device_id": 2, "use_tf32": tf32}

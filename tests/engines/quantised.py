@@ -1,0 +1,80 @@
+"""A small network, and its Q/DQ graph as the int8-u8 engines want it, made by ONNX Runtime's own tool."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from detector.models import open_network
+from detector.models.base import Network
+
+CFG = """[net]
+width=64
+height=32
+[convolutional]
+batch_normalize=1
+filters=8
+size=3
+stride=2
+pad=1
+activation=leaky
+[convolutional]
+filters=8
+size=3
+stride=1
+pad=1
+activation=relu
+[route]
+layers=-1,-2
+[maxpool]
+size=2
+stride=2
+[convolutional]
+filters=8
+size=1
+activation=leaky
+[upsample]
+stride=2
+[convolutional]
+filters=7
+size=1
+activation=linear
+[yolo]
+anchors=4,4
+classes=2
+"""
+CONVOLUTIONS = ["0.conv", "1.conv", "4.conv", "6.conv"]
+
+
+def small_network(folder: Path) -> Network:
+    path = folder / "small.cfg"
+    path.write_text(CFG)
+    return open_network(str(path), random_seed=3)
+
+
+def pictures(network: Network, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, network.input_shape, np.uint8)
+
+
+def quantised(network: Network, folder: Path, keep: tuple[str, ...] = ()) -> Network:
+    """``keep``: convolutions that stay float, with the activation behind them."""
+    import onnx
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self._left = [{"images": pictures(network, seed)} for seed in range(4)]
+
+        def get_next(self):
+            return self._left.pop() if self._left else None
+
+    source, target = folder / "float.onnx", folder / "int8.onnx"
+    onnx.save(network.graph, source)
+    quantize_static(
+        source, target, Reader(), quant_format=QuantFormat.QDQ, per_channel=True,
+        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+        nodes_to_exclude=[*keep, *(name.replace("conv", "act") for name in keep)],
+    )  # fmt: skip
+    return replace(network, graph=onnx.load(target), precision="int8-u8", path=None)

@@ -1,0 +1,194 @@
+"""What only OpenVINO's engine promises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector import engines
+from detector.artefacts import export
+from detector.engines import openvino_
+from detector.engines.base import EngineOptions
+from detector.errors import EngineError, UsageError
+from tests.conftest import CHECKOUT
+from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
+from tests.known_answers import plus_one, run_once
+
+if reason := engines.usable()["openvino"]:
+    pytest.skip(f"machine: engine openvino: {reason}", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def openvino():
+    engines.load("openvino")
+    import openvino
+
+    return openvino
+
+
+def convolutions(engine) -> dict[str, str]:
+    """Precision by the graph's own convolutions; fails where one is in two layers."""
+    found = [
+        (node, layer.precision)
+        for layer in engine.execution()
+        for node in layer.nodes
+        if layer.type == "Convolution" and node.endswith(".conv")
+    ]
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
+def test_it_loads_the_exported_file_and_says_when_that_is_damaged(tmp_path):
+    network = plus_one()
+    artefact = export(network, tmp_path)
+    engines.open("openvino", network).close()
+    assert [path.suffix for path in sorted(tmp_path.iterdir()) if path.name[0] != "."] == [".json", ".onnx"]
+    with open(artefact.path, "r+b") as file:
+        file.truncate(100)
+    with pytest.raises(EngineError, match="engine openvino: failed to load the graph: ") as caught:
+        engines.open("openvino", network)
+    assert "\n" not in str(caught.value)
+
+
+def test_it_writes_nothing_on_stdout_or_stderr(capfd):
+    network = plus_one()
+    with engines.open("openvino", network) as engine:
+        engine.requests[0].infer(1)
+    network.graph.graph.node[2].op_type = "NoSuchOperator"
+    with pytest.raises(EngineError):
+        engines.open("openvino", network)
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+IN_A_PROCESS_OF_ITS_OWN = """
+import importlib, sys
+from detector import engines
+from tests.known_answers import run_once, plus_one, np
+run_once(plus_one(), np.zeros((1, 2, 3, 3), np.uint8), "openvino")
+print([name for name in sys.modules if name.startswith("openvino_telemetry")])
+"""
+
+
+def test_its_telemetry_never_runs_and_nothing_is_left_in_the_users_home(tmp_path):
+    """A plain import of openvino loads openvino_telemetry, makes ~/intel and sends an event."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(CHECKOUT)}, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[]", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bf16_on_a_cpu_without_it_is_seen_and_said(monkeypatch, tmp_path):
+    """The plugin goes on in another type there; here it is told to."""
+    real = openvino_._compile
+    monkeypatch.setattr(openvino_, "_compile", lambda network, hint, *more: real(network, "f32", *more))
+    with engines.open("openvino", small_network(tmp_path), EngineOptions(precision="bf16")) as engine:
+        assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, "fp32")
+        assert engine.notes == ["engine openvino: bf16 was asked for; on this CPU OpenVINO runs fp32"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_precision_executed_is_the_one_asked_for_where_the_cpu_has_it(tmp_path, openvino, precision):
+    if precision == "bf16" and "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("machine: no bf16 on this CPU")
+    network = small_network(tmp_path)
+    with engines.open("openvino", network, EngineOptions(precision=precision)) as engine:
+        assert engine.precision == precision
+        assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, precision)
+        assert engine.notes == []
+    assert engine.execution() == []
+
+
+def test_activations_are_counted_into_their_convolution(tmp_path):
+    with engines.open("openvino", small_network(tmp_path)) as engine:
+        [layer] = [layer for layer in engine.execution() if "0.conv" in layer.nodes]
+    assert layer.nodes == ("0.conv", "0.act")
+
+
+def test_fp16_is_refused_where_the_plugin_would_run_something_else(openvino, monkeypatch):
+    class Core:
+        def __init__(self, *able: str) -> None:
+            self.able = able
+
+        def get_property(self, device, name):
+            assert (device, name) == ("CPU", "OPTIMIZATION_CAPABILITIES")
+            return list(self.able)
+
+    for able, instead in ((("FP32", "BF16"), "bf16"), (("FP32", "INT8"), "int8")):
+        monkeypatch.setattr(openvino, "Core", lambda able=able: Core(*able))
+        with pytest.raises(EngineError, match=rf"no fp16 arithmetic \(AVX512-FP16\).*; --precision {instead} runs"):
+            engines.graph_wanted("openvino", "fp16")
+    monkeypatch.setattr(openvino, "Core", lambda: Core("FP32", "FP16"))
+    assert engines.graph_wanted("openvino", "fp16") == "fp32"
+
+
+def test_what_the_cpu_lacks_it_says_of_itself(openvino):
+    """The words of the test above are the library's: a hint of f16 becomes another type where FP16 is not listed."""
+    core = openvino.Core()
+    model = core.read_model(plus_one().graph.SerializeToString())
+    runs = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f16"}).get_property(
+        "INFERENCE_PRECISION_HINT"
+    )
+    assert (runs.get_type_name() == "f16") == ("FP16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+
+
+def test_int8_runs_the_quantised_graph_and_tells_what_stayed_float(tmp_path):
+    network = small_network(tmp_path)
+    int8 = quantised(network, tmp_path, keep=("4.conv",))
+    with engines.open("openvino", int8, EngineOptions(precision="int8")) as engine:
+        found = convolutions(engine)
+        engine.requests[0].slot[:] = pictures(network, 9)
+        [output] = [output.copy() for output in engine.requests[0].infer(1)]
+    assert list(found) == CONVOLUTIONS
+    assert found["4.conv"] == "fp32"
+    assert found["1.conv"] == found["6.conv"] == "int8"
+    [wanted] = run_once(network, pictures(network, 9))
+    assert 0 < np.abs(output - wanted).mean() < 0.03 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    ("options", "at_once"),
+    [
+        (EngineOptions(), 8),
+        (EngineOptions(threads=2), 4),
+        (EngineOptions(threads=16), 1),
+        (EngineOptions(concurrency=3), 3),
+        (EngineOptions(own={"mode": "latency"}), 1),
+        (EngineOptions(own={"mode": "throughput"}), 8),
+    ],
+)
+def test_requests_at_once_fill_the_cores(monkeypatch, options, at_once):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    assert engines.concurrency("openvino", options) == at_once
+
+
+def test_a_mode_that_is_none_lists_the_modes():
+    with pytest.raises(UsageError, match="mode=fast: modes of openvino are throughput and latency"):
+        engines.concurrency("openvino", EngineOptions(own={"mode": "fast"}))
+
+
+@pytest.mark.parametrize(("concurrency", "threads"), [(1, 1), (1, 2), (2, 1)])
+def test_streams_and_threads_are_what_was_asked_for_and_none_is_pinned(concurrency, threads):
+    if concurrency * threads > len(os.sched_getaffinity(0)):
+        pytest.skip("machine: fewer cores than threads")
+    before = os.sched_getaffinity(0)
+    with engines.open("openvino", plus_one(), EngineOptions(concurrency=concurrency, threads=threads)) as engine:
+        engine.requests[0].infer(1)
+        compiled = engine._compiled
+        assert compiled.get_property("NUM_STREAMS") == concurrency
+        assert compiled.get_property("INFERENCE_NUM_THREADS") == concurrency * threads
+        assert (engine.concurrency, engine.threads) == (concurrency, threads)
+        masks = [os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()]
+    assert masks == [before] * len(masks)
+
+
+def test_other_devices_are_out_of_scope():
+    with pytest.raises(EngineError, match="engine openvino does not run on cuda; it runs on cpu"):
+        engines.graph_wanted("openvino", "fp32", "cuda:0")
