@@ -17,7 +17,16 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["detector", "detector.*"]), "detector.cfg"],
     package_dir={"detector.cfg": "cfg"},
-    package_data={"detector.cfg": ["*.yaml", "models/*.yaml", "darknet/*.cfg", "names/*.names", "weights/*.f16"]},
+    package_data={
+        "detector.cfg": [
+            "*.yaml",
+            "models/*.yaml",
+            "darknet/*.cfg",
+            "names/*.names",
+            "weights/*.f16",
+            "mappings/*.yaml",
+        ]
+    },
     # Lower bounds: the tests of every room were run with exactly these (2026-11-21). PyAV below 17 lacks the sample
     # table that tells a file cut off at its end.
     install_requires=[
@@ -34,6 +43,7 @@ setup(
     ],
     extras_require={
         "torch": ["torch>=2.4"],
+        "eval": ["faster-coco-eval>=1.6.5"],
         "profile": ["psutil>=5.9", "pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
         "test": [
             "pytest>=8",

@@ -109,9 +109,7 @@ def for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
     for name in engines:
         below = str(Path(folder) / name) if folder and len(engines) > 1 else folder
         made.append(
-            replace(
-                config, runtime=replace(config.runtime, engine=name), output=replace(config.output, run_dir=below)
-            )
+            replace(config, runtime=replace(config.runtime, engine=name), output=replace(config.output, run_dir=below))
         )
     return made
 
@@ -257,14 +255,14 @@ def _unread(study: _Study) -> list[str]:
     return [f"{missing} pictures could not be read and are not scored"] if missing else []
 
 
-def _score_file(
-    asked: Asked, config: Config, dataset: Dataset, mapping: ClassMap | None, plots: Any
-) -> dict[str, Any]:
+def _score_file(asked: Asked, config: Config, dataset: Dataset, mapping: ClassMap | None, plots: Any) -> dict[str, Any]:
     """Figures of detections that somebody else, or an earlier run, wrote."""
     from detector import datasets
     from detector.session.store import Session
 
     assert asked.detections is not None
+    if dataset.format == "yolo":
+        dataset.check_readable()  # its labels are relative to the pictures
     found = datasets.open_found(asked.detections, dataset, names=_given_names(config))
     bound = bind(mapping, found.names, dataset.classes)
     _refuse_unlabelled(dataset, bound)
@@ -273,7 +271,9 @@ def _score_file(
     figures = _figures(dataset, bound, range(len(dataset.pictures)), detections)
     notes = [*bound.notes, *found.notes]
     if bound.merges:
-        notes.append("classes were mapped after the NMS that made this file: run the model for what mapping first gives")
+        notes.append(
+            "classes were mapped after the NMS that made this file: run the model for what mapping first gives"
+        )
     session = Session.create(config.output.run_dir, f"{Path(asked.detections).stem}-scored")
     row = {"detections": asked.detections, **figures, "notes": notes, "session": str(session.folder)}
     _keep(session.folder, row, plots)
@@ -381,7 +381,10 @@ def _exit(results: list[dict[str, Any]], runs: list[Result], least: float | None
             if row["ap50"] is None or row["ap50"] < least:
                 who = row.get("engine") or row["detections"]
                 reached = "there is none" if row["ap50"] is None else f"it is {row['ap50']:.4f}"
-                return {"code": EXIT_GATE, "reason": f"gate failed: AP50 of at least {least} is asked for, {reached} ({who})"}
+                return {
+                    "code": EXIT_GATE,
+                    "reason": f"gate failed: AP50 of at least {least} is asked for, {reached} ({who})",
+                }
     for run in runs:
         if run.exit_code != EXIT_DONE:
             return dict(run.summary["exit"])

@@ -8,9 +8,7 @@ from typing import Any
 from detector.config import COMMAND_LINE, Config, read_layer, resolve
 
 
-def resolved(
-    config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
-) -> Config:
+def resolved(config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Config:
     """``flags``: option name -> value, None = not given. ``defaults``: a command's own, above those of the model.
 
     Raises UsageError, naming the path of what is wrong.

@@ -66,7 +66,7 @@ def detect(
     *,
     command: Sequence[str] = (),
     live: Live | None = None,
-    hooks: Hooks = Hooks(),  # noqa: B008: frozen
+    hooks: Hooks = Hooks(),
 ) -> Result:
     """Runs every source in turn; writes outputs and session.
 

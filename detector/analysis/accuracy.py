@@ -24,15 +24,16 @@ ASKED = 0.25  # the score at which recall and precision are reported: what detec
 FIGURES = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 
 
-def accuracy(
-    pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]
-) -> dict[str, Any]:
+def accuracy(pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]) -> dict[str, Any]:
     """``ap``, ``ap50`` and so on are means over the classes that have boxes. ``curves``: precision at IoU 0.5 and at
     recalls 0, 0.01 .. 1."""
     found = [only_judged(one, picture) for one, picture in zip(found, pictures, strict=True)]
     table = precision_table(pictures, found, len(names))
     judged = [_judged(pictures, found, class_id) for class_id in range(len(names))]
     classes = {name: _of_class(table[:, :, at], judged[at][1]) for at, name in enumerate(names)}
+    for class_id, name in enumerate(names):
+        places = judged[class_id][0].tolist()
+        classes[name]["ignored_boxes"] = sum(_no_targets(pictures[at], class_id) for at in places)
     mean = {figure: _mean([row[figure] for row in classes.values()]) for figure in FIGURES}
     return {
         **mean,
@@ -58,9 +59,7 @@ def only_judged(one: Detections, picture: LabelledPicture) -> Detections:
 
 def difference(figures: dict[str, Any], first: dict[str, Any]) -> dict[str, float | None]:
     """What the means are more (or less) than those of the first."""
-    return {
-        key: None if figures[key] is None or first[key] is None else figures[key] - first[key] for key in FIGURES
-    }
+    return {key: None if figures[key] is None or first[key] is None else figures[key] - first[key] for key in FIGURES}
 
 
 Judged = tuple[NDArray[np.int64], list[evaluate.Judged]]  # places of the pictures that count for a class, and they
@@ -78,10 +77,13 @@ def _judged(pictures: Sequence[LabelledPicture], found: Sequence[Detections], cl
     return np.array(places, np.int64), rows
 
 
+def _no_targets(picture: LabelledPicture, class_id: int) -> int:
+    return int(((picture.class_ids == class_id) & (picture.ignored | picture.crowd)).sum())
+
+
 def _of_class(table: NDArray[np.float64], rows: list[evaluate.Judged]) -> dict[str, Any]:
     """``table``: [10, 101, 4]."""
     by_area = dict(zip(AREAS, (_figure(table[..., at]) for at in range(len(AREAS))), strict=True))
-    neither = sum(int((row.outcomes == evaluate.NEITHER).sum()) for row in rows)
     return {
         "pictures": len(rows),
         "boxes": sum(row.wanted for row in rows),
@@ -93,7 +95,6 @@ def _of_class(table: NDArray[np.float64], rows: list[evaluate.Judged]) -> dict[s
         "recall": _plain(evaluate.recall(rows)),
         "recall_conf25": _plain(evaluate.recall(rows, ASKED)),
         "precision_conf25": _plain(evaluate.precision(rows, ASKED)),
-        "neither": neither,
     }
 
 

@@ -47,12 +47,13 @@ def _count(
             counts[of_class[best], class_id] += 1
         elif not excuse:
             counts[-1, class_id] += 1
-    np.add.at(counts, (of_class[free], -1), 1)
+    counts[:, -1] += np.bincount(of_class[free], minlength=len(counts))
 
 
 def _excused(picture: LabelledPicture, boxes: NDArray[np.float32], iou: float) -> NDArray[np.bool_]:
     """[m] whether a detection lies on a box that is no target."""
-    ignored = overlaps(boxes, picture.boxes[picture.ignored & ~picture.crowd]) >= iou
-    crowd = overlaps(boxes, picture.boxes[picture.crowd], of_found=True) >= iou
-    excused: NDArray[np.bool_] = np.concatenate([ignored, crowd], axis=1).any(axis=1)
+    ignored = overlaps(boxes, picture.boxes[picture.ignored & ~picture.crowd])
+    crowd = overlaps(boxes, picture.boxes[picture.crowd], of_found=True)
+    best: NDArray[np.float64] = np.concatenate([ignored, crowd], axis=1).max(axis=1, initial=0)
+    excused: NDArray[np.bool_] = np.greater_equal(best, iou)
     return excused

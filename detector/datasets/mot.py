@@ -124,7 +124,9 @@ def _rows(file: Path) -> Rows:
 def _class(file: Path, row: list[float], names: tuple[str, ...]) -> int:
     number = 1 if row[7] == -1 else int(row[7])  # the first challenges have pedestrians only, as -1
     if not 1 <= number <= len(names):
-        raise SourceError(f"{file}: class {number}, but {len(names)} are known, from 1; name it in {file.parent}/labels.txt")
+        raise SourceError(
+            f"{file}: class {number}, but {len(names)} are known, from 1; name it in {file.parent}/labels.txt"
+        )
     return number - 1
 
 

@@ -197,7 +197,7 @@ def frame_number(stem: str) -> int | None:
 def _boxes(
     path: Path, size: tuple[int, int], names: tuple[str, ...]
 ) -> list[tuple[list[float], int, bool, bool, float | None]]:
-    rows = []
+    rows: list[tuple[list[float], int, bool, bool, float | None]] = []
     for line, text in read_lines(path) if path.is_file() else ():
         values = numbers(path, line, text.split(), 5)
         if len(values) == 6:
@@ -239,6 +239,10 @@ def found(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> Found:
         if at is None:
             continue
         one = lookup.dataset.pictures[at]
+        if not one.width:
+            raise SourceError(
+                f"{one.name}: its size is unknown, and rows of {file} are relative to it; add the picture"
+            )
         for line, text in read_lines(file):
             values = numbers(file, line, text.split(), 6)
             class_id = _class(file, line, values[0], names)

@@ -19,8 +19,7 @@ def print_evaluation(console: Console, document: dict[str, Any]) -> None:
     parts: list[RenderableType] = [Text(_dataset(document))]
     if results:
         parts.append(_means(results))
-    for row in results:
-        parts.append(_classes(row, several=len(results) > 1))
+    parts += [_classes(row, several=len(results) > 1) for row in results]
     parts += [Text(line) for line in _lines(document)]
     console.print(Group(*parts))
 
@@ -30,7 +29,14 @@ def _dataset(document: dict[str, Any]) -> str:
     part = f", subset {data['subset']}" if data["subset"] else ""
     mapped = f"; classes by {document['mapping']}" if document["mapping"] else ""
     what = "frames" if data["video"] else "pictures"
-    return f"{data['path']} ({data['format']}{part}): {data['pictures']} {what}, {data['boxes']} boxes{mapped}"
+    line = f"{data['path']} ({data['format']}{part}): {data['pictures']} {what}, {data['boxes']} boxes{mapped}"
+    models = dict.fromkeys(_model(row) for row in document["results"] if "model" in row)
+    return "\n".join([line, *(f"model: {model}" for model in models)])
+
+
+def _model(row: dict[str, Any]) -> str:
+    height, width = row["model_input"]
+    return f"{row['model']}, input {width}x{height}" + (f", batch {row['batch']}" if row["batch"] > 1 else "")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -43,18 +49,18 @@ def _table(title: str, *columns: str) -> Table:
 def _means(results: list[dict[str, Any]]) -> Table:
     """A line for each engine, and below it what it differs from the first."""
     names = [name if name != "AP50" else "AP50 [95 %]" for name, _ in COLUMNS]
-    table = _table("", "engine", "precision", "model", *names, "inference FPS", "end-to-end FPS")
+    table = _table("", "engine", "precision", *names, "inference FPS", "end-to-end FPS")
     for row in results:
         fps = row.get("fps", {})
         figures = [_figure(row, key) for _, key in COLUMNS]
         table.add_row(
-            row.get("engine", "(a file)"), row.get("precision", "-"), row.get("model", "-"), *figures,
+            row.get("engine", "(a file)"), row.get("precision", "-"), *figures,
             _rate(fps.get("inference")), _rate(fps.get("end_to_end")),
         )  # fmt: skip
         if "difference" in row:
             changes = [_signed(row["difference"][key]) for _, key in COLUMNS]
             ratios = [_ratio(fps.get(key), results[0].get("fps", {}).get(key)) for key in ("inference", "end_to_end")]
-            table.add_row("  to the first", "", "", *changes, *ratios, style="dim")
+            table.add_row("  to the first", "", *changes, *ratios, style="dim")
     return table
 
 

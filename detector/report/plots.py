@@ -13,7 +13,8 @@ FEW = 12  # classes that get a line in the legend, and a number in the matrix's 
 
 def plots(figures: dict[str, Any]) -> dict[str, str]:
     """File name -> text, of one engine's figures."""
-    title = figures.get("engine") and f"{figures['model']} on {figures['engine']}" or str(figures.get("detections", ""))
+    engine = figures.get("engine")
+    title = f"{figures['model']} on {engine}" if engine else str(figures.get("detections", ""))
     return {
         "precision-recall.svg": precision_recall(title, figures),
         "confusion.svg": confusion(title, figures["confusion"]),
@@ -70,11 +71,15 @@ def confusion(title: str, matrix: dict[str, Any]) -> str:
     left, top = 130, 130
     parts = [
         _text(10, 20, f"{title}: what was taken for what", "start", 14),
-        _text(10, 38, f"score {matrix['conf']:g} and more, IoU {matrix['iou']:g}; rows: labels, columns: found", "start"),
+        _text(
+            10, 38, f"score {matrix['conf']:g} and more, IoU {matrix['iou']:g}; rows: labels, columns: found", "start"
+        ),
     ]
     for row, name in enumerate(names):
         whole = sum(counts[row]) or 1
-        parts.append(_text(left - 8, top + cell * (row + 0.5) + 4, name if row < len(names) - 1 else "(no label)", "end"))
+        parts.append(
+            _text(left - 8, top + cell * (row + 0.5) + 4, name if row < len(names) - 1 else "(no label)", "end")
+        )
         found = name if row < len(names) - 1 else "(not found)"
         parts.append(_text(left + cell * (row + 0.5) + 4, top - 8, found, "start", turn=True))
         for column, count in enumerate(counts[row]):
