@@ -11,7 +11,17 @@ from typing import Any
 
 from detector.version import version
 
-_LIBRARIES = ("numpy", "opencv-python-headless", "opencv-python", "onnxruntime", "onnx", "torch", "av", "nvtx")
+_LIBRARIES = (
+    "numpy",
+    "opencv-python-headless",
+    "opencv-python",
+    "onnxruntime",
+    "onnx",
+    "torch",
+    "av",
+    "nvtx",
+    "faster-coco-eval",
+)
 _HASH_LIMIT_BYTES = 2 << 30  # some two seconds of reading; a longer clip is named by its size alone
 
 
