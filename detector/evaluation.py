@@ -375,7 +375,7 @@ def _exit(results: list[dict[str, Any]], runs: list[Result], least: float | None
     """An interruption first, then a failed gate, then damage."""
     for row in results:
         if "exit" in row:
-            return dict(row["exit"])
+            return {**row["exit"], "reason": f"{row['exit']['reason']}; nothing is scored"}
     if least is not None:
         for row in results:
             if row["ap50"] is None or row["ap50"] < least:

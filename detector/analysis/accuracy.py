@@ -65,16 +65,21 @@ def difference(figures: dict[str, Any], first: dict[str, Any]) -> dict[str, floa
 Judged = tuple[NDArray[np.int64], list[evaluate.Judged]]  # places of the pictures that count for a class, and they
 
 
+NOTHING = evaluate.Judged(np.zeros(0), np.zeros(0, np.int8), 0)
+
+
 def _judged(pictures: Sequence[LabelledPicture], found: Sequence[Detections], class_id: int) -> Judged:
     places = [at for at, one in enumerate(pictures) if one.labelled is None or class_id in one.labelled]
-    rows = []
-    for at in places:
-        of_class, hits = pictures[at].class_ids == class_id, found[at].class_ids == class_id
-        truth = evaluate.Truth(
-            pictures[at].boxes[of_class], pictures[at].ignored[of_class], pictures[at].crowd[of_class]
-        )
-        rows.append(evaluate.judge(found[at].boxes[hits], found[at].scores[hits], truth))
+    rows = [_judge(pictures[at], found[at], class_id) for at in places]
     return np.array(places, np.int64), rows
+
+
+def _judge(picture: LabelledPicture, found: Detections, class_id: int) -> evaluate.Judged:
+    mine, hits = picture.class_ids == class_id, found.class_ids == class_id
+    if not hits.any() and not mine.any():
+        return NOTHING
+    truth = evaluate.Truth(picture.boxes[mine], picture.ignored[mine], picture.crowd[mine])
+    return evaluate.judge(found.boxes[hits], found.scores[hits], truth)
 
 
 def _no_targets(picture: LabelledPicture, class_id: int) -> int:

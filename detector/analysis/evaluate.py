@@ -58,6 +58,8 @@ def overlaps(found: Floats, truth: Floats, of_found: bool = False) -> NDArray[np
 def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Judged:
     """``boxes`` [m, 4] and ``scores`` [m] of one picture and class, in any order; ties go to the first."""
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")[:MAX_DETECTIONS]
+    if not len(truth.boxes):  # most pairs of a picture and a class, where there are many classes
+        return Judged(np.asarray(scores, np.float64)[order], np.full(len(order), WRONG, np.int8), 0)
     best = np.asarray(boxes, np.float64).reshape(-1, 4)[order]
     fits = overlaps(best, truth.boxes)
     fits[:, truth.crowd] = overlaps(best, truth.boxes[truth.crowd], of_found=True)
