@@ -77,9 +77,9 @@ def detect(
     phases.seconds["import"] = process_age_s() or 0.0
     with stop_on_signals() as stop:
         machine = open_machine(config, phases)
-        if hooks.machine is not None:
-            hooks.machine(machine)
         with machine.engine as engine:
+            if hooks.machine is not None:
+                hooks.machine(machine)
             from detector.session.store import Session
 
             plan = OutputPlan(config.output, engine.name, specs)
