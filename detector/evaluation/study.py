@@ -21,6 +21,7 @@ from detector.types import Detections, Frame
 
 if TYPE_CHECKING:
     from detector.datasets.base import Dataset
+    from detector.models.base import Network
     from detector.sources.base import Source
 
 WIDE = 2  # pixels by which a picture may differ from the size that the labels state
@@ -51,6 +52,7 @@ class Study:
             network,
             names=bound.targets,
             head=lambda outputs, conf: mapped(network.dense(outputs), conf, bound.groups),
+            **_nms_after_all(network, bound),
         )
 
     def source(self, config: Config, spec: str) -> Source:
@@ -72,6 +74,12 @@ class Study:
         if one.width and (abs(one.width - width) > WIDE or abs(one.height - height) > WIDE):
             self.resized.append(f"{one.name} is {width}x{height}, the labels say {one.width}x{one.height}")
         self.found[at] = detections
+
+
+def _nms_after_all(network: Network, bound: Bound) -> dict[str, Any]:
+    """A network that leaves one box an object leaves one a class: merged classes may hold an object twice."""
+    final = not getattr(network, "needs_nms", True)
+    return {"needs_nms": True} if final and bound.merges else {}
 
 
 def run_study(
