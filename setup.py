@@ -19,7 +19,14 @@ setup(
     package_dir={"detector.cfg": "cfg"},
     package_data={
         "detector.report": ["page/*"],
-        "detector.cfg": ["*.yaml", "models/*.yaml", "darknet/*.cfg", "names/*.names", "weights/*.f16"],
+        "detector.cfg": [
+            "*.yaml",
+            "models/*.yaml",
+            "darknet/*.cfg",
+            "names/*.names",
+            "weights/*.f16",
+            "mappings/*.yaml",
+        ],
     },
     # Lower bounds: the tests of every room were run with exactly these (2026-11-21). PyAV below 17 lacks the sample
     # table that tells a file cut off at its end.
@@ -38,6 +45,7 @@ setup(
     extras_require={
         "torch": ["torch>=2.4"],
         "openvino": ["openvino>=2024.6"],
+        "eval": ["faster-coco-eval>=1.6.5"],
         "profile": ["psutil>=5.9", "pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
         "test": [
             "pytest>=8",

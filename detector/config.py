@@ -96,7 +96,7 @@ class InputConfig:
     stride: int = option(1, "Take every Nth frame.", "N", at_least=1)
 
 
-SAVES = ("video", "pictures", "jsonl", "csv")
+SAVES = ("video", "pictures", "yolo", "coco", "mot", "jsonl", "csv")
 PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
 
 
@@ -107,8 +107,8 @@ class OutputConfig:
         flags=("-o", "--output"),
     )  # fmt: skip
     save: tuple[str, ...] | None = option(
-        None, "What to write, with commas: video, pictures, jsonl, csv. Default: video,jsonl (pictures,jsonl).",
-        "A,B", choices=SAVES,
+        None, "What to write, with commas: video, pictures, jsonl, csv, coco, mot, yolo. Default: video,jsonl "
+        "(pictures,jsonl).", "A,B", choices=SAVES,
     )  # fmt: skip
     no_video: bool = option(False, "Write no annotated video or pictures.")
     preset: str = option("superfast", "x264 preset of the video: ultrafast, superfast, veryfast, ..., slow.", "P",
@@ -137,6 +137,10 @@ class Config:
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+
+# What ``eval`` takes where nothing else is said: what AP is customarily computed with.
+EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}
 
 
 def options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:

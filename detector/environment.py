@@ -21,6 +21,7 @@ _LIBRARIES = (
     "torch",
     "av",
     "nvtx",
+    "faster-coco-eval",
 )
 _HASH_LIMIT_BYTES = 2 << 30  # some two seconds of reading; a longer clip is named by its size alone
 

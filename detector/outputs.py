@@ -11,6 +11,7 @@ from detector.errors import OutputError, UsageError
 from detector.types import SourceInfo
 
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv")
+ROW_SUFFIXES = {".jsonl": "jsonl", ".csv": "csv", ".json": "coco", ".txt": "mot"}  # -o FILE alone writes that alone
 
 
 def stem_of(spec: str) -> str:
@@ -41,8 +42,8 @@ class OutputPlan:
         if len(self._specs) > 1:
             raise UsageError(f"--output {output}: {len(self._specs)} sources need a folder: -o {Path(output).stem}/")
         path = Path(output)
-        if path.suffix.lower() not in (*VIDEO_SUFFIXES, ".jsonl", ".csv"):
-            known = ", ".join((*VIDEO_SUFFIXES, ".jsonl", ".csv"))
+        if path.suffix.lower() not in (*VIDEO_SUFFIXES, *ROW_SUFFIXES):
+            known = ", ".join((*VIDEO_SUFFIXES, *ROW_SUFFIXES))
             raise UsageError(f"--output {output}: cannot write {path.suffix}; known: {known}, or a folder: -o DIR/")
         return path
 
@@ -52,7 +53,7 @@ class OutputPlan:
         folder, stem = self._place(spec)
         for number in range(1, 10_000):
             numbered = stem if number == 1 else f"{stem}-{number}"
-            paths = {name: folder / (numbered + self._suffix(name)) for name in saves}
+            paths = {name: self._named(name) or folder / (numbered + self._suffix(name)) for name in saves}
             if not self._taken.intersection(paths.values()):
                 break
         self._taken.update(paths.values())
@@ -63,8 +64,8 @@ class OutputPlan:
     def _saves(self, info: SourceInfo) -> list[str]:
         pictures = info.kind == "pictures"
         chosen = self._config.save
-        if chosen is None and self._file is not None and self._file.suffix.lower() in (".jsonl", ".csv"):
-            chosen = (self._file.suffix.lower()[1:],)
+        if chosen is None and self._file is not None and self._file.suffix.lower() in ROW_SUFFIXES:
+            chosen = (ROW_SUFFIXES[self._file.suffix.lower()],)
         if chosen is None:
             chosen = ("pictures" if pictures else "video", "jsonl")
         if pictures and "video" in chosen:
@@ -86,9 +87,15 @@ class OutputPlan:
             ) from error
         return folder, f"{stem_of(spec)}-{self._engine}-detected"
 
+    def _named(self, name: str) -> Path | None:
+        """The path as given with -o, where it is of this output's own kind."""
+        if self._file is None:
+            return None
+        suffix = self._file.suffix.lower()
+        own = suffix in VIDEO_SUFFIXES if name == "video" else ROW_SUFFIXES.get(suffix) == name
+        return self._file if own else None
+
     def _suffix(self, name: str) -> str:
-        if name == "video" and self._file is not None and self._file.suffix.lower() in VIDEO_SUFFIXES:
-            return self._file.suffix
         from detector import sinks
 
         return sinks.find(name).suffix

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from detector.sinks.base import Sink
     from detector.sources.base import Source
     from detector.timeline import OffTimeline, Timeline
-    from detector.types import Detections, Image, SourceInfo
+    from detector.types import Detections, Frame, Image, SourceInfo
 
 
 class Live(Protocol):
@@ -51,7 +51,23 @@ class Result:
         return int(self.summary["exit"]["code"])
 
 
-def detect(specs: Sequence[str], config: Config, *, command: Sequence[str] = (), live: Live | None = None) -> Result:
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What another command changes of a run, and sees of it; nothing where they are None."""
+
+    machine: Callable[[Machine], None] | None = None  # called once it is warm; may put another head on its network
+    source: Callable[[str], Source] | None = None  # opens a spec in its own way
+    detected: Callable[[Frame, Detections], None] | None = None  # each frame, after the sinks
+
+
+def detect(
+    specs: Sequence[str],
+    config: Config,
+    *,
+    command: Sequence[str] = (),
+    live: Live | None = None,
+    hooks: Hooks = Hooks(),
+) -> Result:
     """Runs every source in turn; writes outputs and session.
 
     Raises DetectVideoError for what ends everything before the first frame (options, model, engine, session folder).
@@ -62,11 +78,13 @@ def detect(specs: Sequence[str], config: Config, *, command: Sequence[str] = (),
     with stop_on_signals() as stop:
         machine = open_machine(config, phases)
         with machine.engine as engine:
+            if hooks.machine is not None:
+                hooks.machine(machine)
             from detector.session.store import Session
 
             plan = OutputPlan(config.output, engine.name, specs)
             session = Session.create(config.output.run_dir, f"{stem_of(specs[0])}-{engine.name}")
-            job = _Job(config, machine, plan, session, stop, live)
+            job = _Job(config, machine, plan, session, stop, live, hooks)
             try:
                 runs = _run_sources(job, specs, phases)
             except Exception:
@@ -87,6 +105,15 @@ class _Job:
     session: Session
     stop: Stop
     live: Live | None
+    hooks: Hooks
+
+    def open_source(self, spec: str) -> Source:
+        from detector import sources
+
+        if self.hooks.source is not None:
+            return self.hooks.source(spec)
+        options = self.config.input
+        return sources.open(spec, decoder=options.decoder, stride=options.stride, frames=options.frames)
 
 
 def _conclude(job: _Job, runs: list[SourceRun], phases: Phases, command: Sequence[str]) -> Result:
@@ -181,12 +208,9 @@ def _run_sources(job: _Job, specs: Sequence[str], phases: Phases) -> list[Source
 
 def _run_source(job: _Job, run: SourceRun, own_rows: Path) -> None:
     """One source from open to the last sink's close. ``own_rows``: where rows go that the user did not ask for."""
-    from detector import sources
-
     started, cpu, main_cpu = time.perf_counter(), time.process_time(), time.thread_time()
-    options = job.config.input
     try:
-        with sources.open(run.spec, decoder=options.decoder, stride=options.stride, frames=options.frames) as source:
+        with job.open_source(run.spec) as source:
             run.info = source.info
             paths = job.plan.paths(run.spec, source.info)
             named = paths if "jsonl" in paths else {"jsonl": own_rows, **paths}
@@ -216,9 +240,11 @@ def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
         live.start(source.info, progress, run.timeline, config.input.frames)
     try:
         with run.timeline.run(shape):
-            for _, detections in frames_of(parts, config, run.timeline, progress):
+            for frame, detections in frames_of(parts, config, run.timeline, progress):
                 run.by_class.update(detections.class_ids.tolist())
                 run.cut += detections.cut
+                if job.hooks.detected is not None:
+                    job.hooks.detected(frame, detections)
         if not progress.written and not job.stop.is_set():
             raise SourceError(f"{run.spec}: no frame could be read")
         _close(sinks, run, progress)
@@ -251,8 +277,8 @@ def _loop_shape(parts: Parts, config: Config) -> dict[str, Any]:
 
 
 def sink_options(config: Config, machine: Machine) -> dict[str, dict[str, Any]]:
-    rows = {"remark": machine.remark}
-    return {"video": {"preset": config.output.preset, "crf": config.output.crf}, "jsonl": rows, "csv": rows}
+    video = {"preset": config.output.preset, "crf": config.output.crf}
+    return {"video": video, **{name: {"remark": machine.remark} for name in ("jsonl", "csv", "coco", "mot", "yolo")}}
 
 
 def open_sinks(paths: dict[str, Path], info: SourceInfo, options: dict[str, dict[str, Any]]) -> list[Sink]:

@@ -1,4 +1,4 @@
-"""The nouns that cross rooms: Frame, SourceInfo, Letterbox, Candidates, Detections."""
+"""The nouns that cross rooms: Frame, SourceInfo, Letterbox, Candidates, Detections, LabelledPicture."""
 
 from __future__ import annotations
 
@@ -108,3 +108,29 @@ class Detections:
         """Class name of detection i; the id as text where the model has no name for it."""
         class_id = int(self.class_ids[i])
         return self.names[class_id] if class_id < len(self.names) else str(class_id)
+
+
+@dataclass(slots=True)
+class LabelledPicture:
+    """One picture, or one frame of a video, with what somebody found in it: the truth that detections are held to.
+
+    ``path`` is the picture's file, None for a frame of a video; ``frame`` its number there, counted from 0 (None: the
+    picture has none). Two kinds of boxes are no targets: ``ignored`` is matched once, by IoU, and is then neither
+    right nor wrong; ``crowd`` takes any number of detections, by the share of the detection that lies in it (COCO's
+    iscrowd). ``labelled`` holds the class ids that were looked for; other classes may be there, without a box, and
+    nothing found of them counts. None: all were.
+    """
+
+    id: int  # as the labels' own file numbers it, else the place in the list
+    name: str
+    width: int  # pixels
+    height: int
+    boxes: NDArray[np.float64]  # xyxy [n, 4]
+    class_ids: NDArray[np.int64]  # [n]
+    ignored: NDArray[np.bool_]  # [n]
+    crowd: NDArray[np.bool_]  # [n]
+    areas: NDArray[np.float64]  # [n] of the object, pixels: what "small" and "large" are told by
+    labelled: frozenset[int] | None = None
+    path: str | None = None
+    frame: int | None = None
+    subset: str = ""  # part of the dataset that it belongs to; "" where there are no parts

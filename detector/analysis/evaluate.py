@@ -58,6 +58,8 @@ def overlaps(found: Floats, truth: Floats, of_found: bool = False) -> NDArray[np
 def judge(boxes: Floats, scores: Floats, truth: Truth, iou: float = 0.5) -> Judged:
     """``boxes`` [m, 4] and ``scores`` [m] of one picture and class, in any order; ties go to the first."""
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")[:MAX_DETECTIONS]
+    if not len(truth.boxes):  # most pairs of a picture and a class, where there are many classes
+        return Judged(np.asarray(scores, np.float64)[order], np.full(len(order), WRONG, np.int8), 0)
     best = np.asarray(boxes, np.float64).reshape(-1, 4)[order]
     fits = overlaps(best, truth.boxes)
     fits[:, truth.crowd] = overlaps(best, truth.boxes[truth.crowd], of_found=True)
@@ -122,5 +124,50 @@ def interval(pictures: Sequence[Judged], figure: Callable[[Sequence[Judged]], fl
     rng = np.random.default_rng(SEED)
     n = len(pictures)
     drawn = [figure([pictures[i] for i in rng.integers(0, n, n)]) for _ in range(RESAMPLES)]
+    low, high = np.nanpercentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """All detections of a class, best first, so that a resampled figure is a weighted one: no sorting again."""
+
+    right: NDArray[np.bool_]  # [m]
+    wrong: NDArray[np.bool_]
+    picture: NDArray[np.int64]  # [m] the place of its picture
+    wanted: NDArray[np.int64]  # [n] boxes of each picture
+
+    @classmethod
+    def of(cls, pictures: Sequence[Judged]) -> Pool:
+        scores = np.concatenate([picture.scores for picture in pictures])
+        outcomes = np.concatenate([picture.outcomes for picture in pictures])
+        places = np.repeat(np.arange(len(pictures)), [len(picture.scores) for picture in pictures])
+        order = np.argsort(-scores, kind="stable")
+        wanted = np.array([picture.wanted for picture in pictures], np.int64)
+        return cls(outcomes[order] == RIGHT, outcomes[order] == WRONG, places[order], wanted)
+
+    def average_precision(self, times: NDArray[np.int64]) -> float:
+        """``average_precision`` of a sample in which picture i stands ``times[i]`` times. Equal scores of two pictures
+        keep the pictures' order here, and the sample's there. NaN without a box."""
+        wanted = int(times @ self.wanted)
+        if not wanted:
+            return float("nan")
+        weights = times[self.picture]
+        right, wrong = np.cumsum(self.right * weights), np.cumsum(self.wrong * weights)
+        envelope = np.maximum.accumulate((right / np.maximum(right + wrong, 1))[::-1])[::-1]
+        at = np.searchsorted(right / wanted, RECALLS, side="left")
+        return float(np.append(envelope, 0.0)[np.minimum(at, len(envelope))].mean())
+
+
+def samples(pictures: int) -> list[NDArray[np.int64]]:
+    """How often each picture stands in each of the bootstrap's samples: the draws that ``interval`` makes."""
+    rng = np.random.default_rng(SEED)
+    return [np.bincount(rng.integers(0, pictures, pictures), minlength=pictures) for _ in range(RESAMPLES)]
+
+
+def percentiles(drawn: Sequence[float]) -> tuple[float, float]:
+    """The middle 95 % of resampled figures; NaN where there is none."""
+    if np.isnan(drawn).all():
+        return float("nan"), float("nan")
     low, high = np.nanpercentile(drawn, (2.5, 97.5))
     return float(low), float(high)

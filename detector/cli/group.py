@@ -49,7 +49,7 @@ class DefaultGroup(click.Group):
         with formatter.section("Exit codes"):
             formatter.write_text(
                 "0 done; 2 usage; 3 source; 4 model or weights; 5 engine; 6 output; 7 finished but frames were bad or "
-                "the file ended early; 130 interrupted; 143 terminated; 1 internal error."
+                "the file ended early; 8 a gate failed; 130 interrupted; 143 terminated; 1 internal error."
             )
 
 

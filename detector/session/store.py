@@ -19,7 +19,10 @@ from detector.timeline.spans import Span
 
 SCHEMA = 1
 PASSES = "passes"  # folder of what each pass of `profile` found, NAME.json
-FILES = ("session.json", "summary.json", "spans.npz", "detections.jsonl")
+FILES = (
+    "session.json", "summary.json", "spans.npz", "detections.jsonl",
+    "evaluation.json", "precision-recall.svg", "confusion.svg",
+)  # fmt: skip
 
 
 class Session:
@@ -74,6 +77,11 @@ class Session:
     def write_pass(self, name: str, content: dict[str, Any]) -> Path:
         self.path(PASSES).mkdir(exist_ok=True)
         return self.write_json(f"{PASSES}/{name}.json", content)
+
+    def write_text(self, name: str, content: str) -> Path:
+        with self._whole(name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+        return self.path(name)
 
     @contextlib.contextmanager
     def _whole(self, name: str) -> Iterator[Path]:

@@ -36,10 +36,19 @@ def nms(
     order = np.argsort(-scores, kind="stable")
     boxes, class_ids = boxes[order], class_ids[order]
     groups = np.zeros_like(class_ids) if agnostic else class_ids
-    kept = _greedy(boxes, groups, iou)
+    kept = _greedy(boxes, groups, iou) if len(boxes) <= BLOCK else _greedy_apart(boxes, groups, iou)
     cut = max(0, len(kept) - max_det)
     kept = kept[:max_det]
     return Detections(boxes[kept], scores[order][kept], class_ids[kept], names, cut)
+
+
+def _greedy_apart(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -> NDArray[np.intp]:
+    """The same, each group by itself: at the thresholds of ``eval`` there are thousands of boxes of many classes."""
+    kept = []
+    for group in np.unique(groups):
+        members = np.nonzero(groups == group)[0]
+        kept.append(members[_greedy(boxes[members], groups[members], iou)])
+    return np.sort(np.concatenate(kept))
 
 
 def _greedy(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -> NDArray[np.intp]:

@@ -26,6 +26,8 @@ def test_there_are_some():
 def test_command_line(shared, tmp_path, line):
     (tmp_path / "in.mp4").symlink_to(shared / "data/videos/people.mp4")
     (tmp_path / "shots").symlink_to(shared / "data/photos")
+    for name in ("val.json", "val"):
+        (tmp_path / name).symlink_to(shared / "data/labelled/coco" / name)
     for name in ("x.cfg", "x.weights"):
         (tmp_path / name).symlink_to(shared / "data/weights" / name.replace("x.", "yolo-fastest-1.1."))
     process = detect_video(*shlex.split(line)[1:], "--frames", 2, cwd=tmp_path)

@@ -1,5 +1,6 @@
 """Help is quick, complete and true."""
 
+import re
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from tests.conftest import CHECKOUT
 HEAVY = ("torch", "cv2", "onnx", "onnxruntime", "av", "numpy", "rich", "yaml")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["detect", "--help"], ["--version"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["detect", "--help"], ["eval", "--help"], ["--version"]])
 def test_help_imports_nothing_heavy(arguments):
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "detector", *arguments], capture_output=True, text=True, check=True
@@ -32,6 +33,8 @@ def test_every_option_is_in_the_help_and_in_the_usage_page(tmp_path):
         assert flag_of(leaf) in usage or leaf.name in usage, leaf.name
     for name in command_names():
         assert name in text
+    for flag in re.findall(r"--[a-z][a-z0-9-]+", detect_video("eval", "--help", cwd=tmp_path).stdout):
+        assert flag in usage or flag in ("--help",) or f"--{flag.removeprefix('--no-')}" in usage, flag
 
 
 def test_no_arguments_shows_help(tmp_path):

@@ -13,7 +13,7 @@ from probing import make_frame, make_info
 
 from detector import sinks
 from detector.errors import OutputError
-from detector.sinks.pictures import MANIFEST
+from detector.sinks.pictures import PicturesSink
 from detector.types import Detections
 
 NONE = Detections.empty()
@@ -31,7 +31,7 @@ def save(folder: Path, *paths: str | None, level: int = 50) -> sinks.Sink:
 
 
 def listed(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
+    return sorted(path.name for path in folder.iterdir() if path.name != PicturesSink.manifest)
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".JPG", ".jpeg", ".png", ".webp", ".bmp", ".tiff", ".jp2", ".ppm"])
@@ -119,7 +119,7 @@ def test_an_empty_folder_and_the_current_one(tmp_path: Path, monkeypatch: pytest
 def test_a_list_that_lies_deletes_nothing_outside(tmp_path: Path) -> None:
     save(tmp_path / "out", "a.png")
     (tmp_path / "precious").write_text("precious")
-    with (tmp_path / "out" / MANIFEST).open("a") as file:
+    with (tmp_path / "out" / PicturesSink.manifest).open("a") as file:
         file.write("../precious\n")
     save(tmp_path / "out", "b.png")
     assert (tmp_path / "precious").exists()

@@ -13,7 +13,8 @@ from probing import make_frame, make_info, one_person
 from detector import sinks
 from detector.errors import OutputError, UsageError
 
-FILES = ("video", "jsonl", "csv")
+FILES = ("video", "jsonl", "csv", "coco", "mot")
+FOLDERS = ("pictures", "yolo")
 
 
 def target(name: str, folder: Path) -> Path:
@@ -21,7 +22,8 @@ def target(name: str, folder: Path) -> Path:
 
 
 def partial(name: str, folder: Path) -> Path:
-    return folder / f"out.partial{sinks.find(name).suffix}"
+    path = target(name, folder)
+    return path.with_name(f"{path.name}.partial" if name in FOLDERS else f"{path.stem}.partial{path.suffix}")
 
 
 def opened(name: str, path: Path, **info: Any) -> sinks.Sink:
@@ -36,13 +38,15 @@ def write(sink: sinks.Sink, n: int = 3) -> None:
 
 
 def test_the_folder_is_the_list() -> None:
-    assert sinks.names() == ["csv", "jsonl", "pictures", "video"]
-    assert [sinks.find(name).suffix for name in sinks.names()] == [".csv", ".jsonl", "", ".mp4"]
+    assert sinks.names() == ["coco", "csv", "jsonl", "mot", "pictures", "video", "yolo"]
+    assert sorted((*FILES, *FOLDERS)) == sinks.names()
+    suffixes = [sinks.find(name).suffix for name in sinks.names()]
+    assert suffixes == [".coco.json", ".csv", ".jsonl", ".mot.txt", "", ".mp4", "-labels"]
     assert all(sinks.find(name).name == name for name in sinks.names())
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'avi'; choose from csv, jsonl, pictures, video"):
+    with pytest.raises(UsageError, match="'avi'; choose from coco, csv, jsonl, mot, pictures, video, yolo"):
         sinks.open("avi", tmp_path / "x.avi")
 
 

@@ -1,0 +1,261 @@
+"""What every reader of labels makes: a Dataset of labelled pictures. And of detections in a file: Found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.errors import SourceError
+from detector.types import Detections, LabelledPicture
+
+PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".avi", ".ts", ".webm", ".mpg", ".mpeg", ".wmv", ".flv")
+MAX_BYTES = 4 << 30  # of a file of labels; COCO's largest has 0.45 GB
+
+
+@dataclass(slots=True)
+class Dataset:
+    """``pictures`` in the order of their file. ``video``: what their frames belong to; None: they are files."""
+
+    path: str
+    format: str
+    classes: tuple[str, ...]
+    pictures: list[LabelledPicture]
+    video: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def check_readable(self) -> None:
+        """Every picture is there. Raises SourceError that counts those that are not, and names the first."""
+        if self.video is not None:
+            if not os.path.isfile(self.video):
+                raise SourceError(f"{self.path}: its video {self.video} is not there; name it with --images VIDEO")
+            return
+        missing = [picture for picture in self.pictures if picture.path is None or not os.path.isfile(picture.path)]
+        if missing:
+            raise SourceError(
+                f"{self.path}: {len(missing)} of its {len(self.pictures)} pictures are missing, first "
+                f"{missing[0].path or missing[0].name}; name their folder with --images DIR"
+            )
+
+
+@dataclass(slots=True)
+class Found:
+    """Detections read from a file: one entry for each picture of the dataset, in its order."""
+
+    path: str
+    names: tuple[str, ...]
+    detections: list[Detections]
+    notes: list[str] = field(default_factory=list)
+
+
+def picture(
+    number: int,
+    name: str,
+    size: tuple[int, int],
+    rows: Sequence[tuple[Sequence[float], int, bool, bool, float | None]],
+    **more: Any,
+) -> LabelledPicture:
+    """``size``: width, height. ``rows``: xyxy, class id, ignored, crowd, area (None: the box's own)."""
+    boxes = np.array([row[0] for row in rows], np.float64).reshape(-1, 4)
+    own = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    given = np.array([np.nan if row[4] is None else row[4] for row in rows], np.float64)
+    return LabelledPicture(
+        id=number,
+        name=name,
+        width=size[0],
+        height=size[1],
+        boxes=boxes,
+        class_ids=np.array([row[1] for row in rows], np.int64),
+        ignored=np.array([row[2] for row in rows], bool),
+        crowd=np.array([row[3] for row in rows], bool),
+        areas=np.where(np.isnan(given), own, given),
+        **more,
+    )
+
+
+class Lookup:
+    """Which picture of the dataset a row of a detections file means."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        pictures = dataset.pictures
+        self._ids = {picture.id: at for at, picture in enumerate(pictures)}
+        self._frames = {picture.frame: at for at, picture in enumerate(pictures) if picture.frame is not None}
+        self._names = {picture.name: at for at, picture in enumerate(pictures)}
+        self._paths = {os.path.realpath(picture.path): at for at, picture in enumerate(pictures) if picture.path}
+        self._ends: dict[str, int | None] = {}  # None: several pictures end like that
+        for at, one in enumerate(pictures):
+            for end in _ends(one.path or one.name):
+                self._ends[end] = at if end not in self._ends else None
+        self._stems: dict[str, int | None] = {}
+        for at, one in enumerate(pictures):
+            stem = Path(one.path or one.name).stem
+            self._stems[stem] = at if stem not in self._stems else None
+
+    @property
+    def has_frames(self) -> bool:
+        return bool(self._frames)
+
+    def by_id(self, number: int) -> int | None:
+        return self._ids.get(number)
+
+    def by_frame(self, frame: int) -> int | None:
+        return self._frames.get(frame)
+
+    def by_name(self, name: str) -> int | None:
+        """By the name in the labels, the file itself, or as much of the end of the path as only one picture has."""
+        at = self._names.get(name)
+        if at is None:
+            at = self._paths.get(os.path.realpath(name))
+        for end in reversed(list(_ends(name))) if at is None else ():
+            if end in self._ends:
+                return self._ends[end]
+        return at
+
+    def by_stem(self, stem: str) -> int | None:
+        """By the file's name without its suffix, where only one picture has it."""
+        return self._stems.get(stem)
+
+
+def _ends(path: str) -> Iterator[str]:
+    """c.jpg, b/c.jpg, a/b/c.jpg."""
+    parts = Path(path).parts
+    for count in range(1, len(parts) + 1):
+        yield "/".join(parts[-count:])
+
+
+class Collector:
+    """Gathers rows of a detections file into one Detections a picture of the dataset."""
+
+    def __init__(self, path: Path, lookup: Lookup, every_picture_listed: bool) -> None:
+        """``every_picture_listed``: the format names pictures without detections too."""
+        self._path, self._lookup, self._complete = path, lookup, every_picture_listed
+        self._rows: dict[int, list[tuple[Sequence[float], float, int]]] = {}
+        self._unknown: set[Any] = set()
+        self._listed: set[int] = set()
+
+    def place(self, at: int | None, said: Any) -> int | None:
+        """Notes that the file speaks of this picture; ``said``: what it calls it."""
+        if at is None:
+            self._unknown.add(said)
+        else:
+            self._listed.add(at)
+        return at
+
+    def add(self, at: int, box: Sequence[float], score: float, class_id: int, where: str) -> None:
+        """``box`` xyxy pixels. ``where``: file and line, for errors."""
+        if not np.isfinite([*box, score]).all() or box[2] < box[0] or box[3] < box[1]:
+            raise SourceError(f"{where}: not a box with a score: {list(box)} {score}; sizes are 0 or more")
+        self._rows.setdefault(at, []).append((box, score, class_id))
+
+    def found(self, names: tuple[str, ...]) -> Found:
+        """Raises SourceError when the file is about other pictures altogether."""
+        dataset = self._lookup.dataset
+        if self._unknown and not self._listed:
+            first = sorted(map(str, self._unknown))[0]
+            raise SourceError(
+                f"{self._path}: none of its pictures is one of {dataset.path}, first {first}; is it of another dataset?"
+            )
+        notes = []
+        if self._unknown:
+            notes.append(f"{self._path}: {len(self._unknown)} pictures that {dataset.path} does not have were left out")
+        absent = len(dataset.pictures) - len(self._listed)
+        if self._complete and absent:
+            notes.append(f"{self._path}: lacks {absent} pictures of {dataset.path}: nothing was found in them")
+        detections = [_detections(self._rows.get(at, []), names) for at in range(len(dataset.pictures))]
+        return Found(str(self._path), names, detections, notes)
+
+
+def _detections(rows: list[tuple[Sequence[float], float, int]], names: tuple[str, ...]) -> Detections:
+    rows = sorted(rows, key=lambda row: -row[1])
+    return Detections(
+        np.array([row[0] for row in rows], np.float32).reshape(-1, 4),
+        np.array([row[1] for row in rows], np.float32),
+        np.array([row[2] for row in rows], np.int64),
+        names,
+    )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """The system's refusals and text that is none, as one line."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path}: is not text in UTF-8, so it holds no labels; check the path") from error
+
+
+def read_json(path: Path) -> Any:
+    """Raises SourceError with the line where JSON breaks off."""
+    with reading(path):
+        if path.stat().st_size > MAX_BYTES:
+            raise SourceError(f"{path}: is larger than {MAX_BYTES >> 30} GiB, so it is no file of labels")
+        text = path.read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        where = f"{path}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
+        what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep"
+        raise SourceError(f"{where}: not valid JSON ({what}); is the file cut off? fetch or write it again") from error
+
+
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """Line number from 1 and text of each line that is not empty."""
+    with reading(path):
+        lines = path.read_text(encoding="utf-8").splitlines()
+    return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def numbers(path: Path, line: int, parts: Sequence[str], least: int) -> list[float]:
+    """The columns of one row. Raises SourceError that names file and line."""
+    try:
+        values = [float(part) for part in parts]
+    except ValueError:
+        values = []
+    if len(values) < least or not np.isfinite(values).all():
+        raise SourceError(f"{path}:{line}: not a row of at least {least} numbers: {' '.join(parts)[:80]!r}")
+    return values
+
+
+def picture_size(path: str) -> tuple[int, int]:
+    """Width and height as the picture is shown. Raises SourceError. JPEG's header says it; others are decoded."""
+    size = _jpeg_size(path)
+    if size is not None:
+        return size
+    import cv2
+
+    try:
+        image: NDArray[np.uint8] | None = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR)
+    except (OSError, cv2.error):
+        image = None
+    if image is None:
+        raise SourceError(f"{path}: cannot be read as a picture, so its labels have no size; replace or remove it")
+    return image.shape[1], image.shape[0]
+
+
+def _jpeg_size(path: str) -> tuple[int, int] | None:
+    """From the start-of-frame marker; None where there is none, or where EXIF may turn the picture."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64 << 10)
+    except OSError:
+        return None
+    at = 2
+    while head[:2] == b"\xff\xd8" and at + 9 <= len(head) and head[at] == 0xFF:
+        marker, length = head[at + 1], int.from_bytes(head[at + 2 : at + 4], "big")
+        if marker == 0xE1 and head[at + 4 : at + 8] == b"Exif":
+            return None
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
+        at += 2 + length
+    return None

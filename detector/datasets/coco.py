@@ -1,0 +1,239 @@
+"""COCO: one json with images, annotations and categories. Read as labels, as our own sink's detections, and as a plain
+list of results.
+
+Beyond COCO's own keys: ``images[].frame_index`` (or a name ``in.mp4#12``) makes a picture a frame of a video,
+``images[].labelled`` names the classes that were looked for in it, ``images[].set`` the part of the dataset that it
+belongs to; ``annotations[].ignore`` marks a box that is no target.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from detector.datasets.base import (
+    VIDEOS,
+    Collector,
+    Dataset,
+    Found,
+    Lookup,
+    picture,
+    picture_size,
+    read_json,
+)
+from detector.errors import SourceError
+from detector.types import LabelledPicture
+
+Row = tuple[list[float], int, bool, bool, float | None]
+
+
+def labelled(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() == ".json"
+
+
+written = labelled
+
+
+def read(path: Path, images: Path | None, split: str) -> Dataset:
+    document = read_json(path)
+    entries, categories = _listed(path, document, "images"), _listed(path, document, "categories")
+    annotations = _listed(path, document, "annotations")
+    if annotations and "score" in annotations[0]:
+        raise SourceError(f"{path}: its annotations have scores, so they are detections; give it with --detections")
+    names = tuple(str(_value(path, row, "name", "category")) for row in categories)
+    class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
+    ids = [_number(path, row, "id", "image") for row in entries]
+    if len(set(ids)) != len(ids):
+        raise SourceError(f"{path}: two images have one id; ids must be unique")
+    rows, dropped = _rows(path, annotations, set(ids), class_of)
+    video = _video(path, entries, images)
+    folder = path.parent if video or not entries else _folder(path, entries, images)
+    known = set(names)
+    pictures = []
+    for number, entry in zip(ids, entries, strict=True):
+        pictures.append(_picture(path, number, entry, rows.get(number, []), folder, video, names, known))
+    notes = [f"{path}: {dropped} boxes without an area were left out"] if dropped else []
+    return Dataset(str(path), "coco", names, pictures, video, notes)
+
+
+def _listed(path: Path, document: Any, key: str) -> list[dict[str, Any]]:
+    if isinstance(document, list):
+        raise SourceError(f"{path}: is a list, as results are, not labels; labels have images, annotations, categories")
+    rows = document.get(key) if isinstance(document, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise SourceError(f"{path}: has no list {key!r}: a COCO json has images, annotations and categories")
+    return rows
+
+
+def _value(path: Path, row: dict[str, Any], key: str, kind: str) -> Any:
+    if key not in row:
+        raise SourceError(f"{path}: {kind} {row.get('id', '?')} has no {key!r}; it needs one")
+    return row[key]
+
+
+def _number(path: Path, row: dict[str, Any], key: str, kind: str) -> int:
+    value = _value(path, row, key, kind)
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise SourceError(f"{path}: {kind}: {key} is {value!r}; it must be a whole number") from None
+
+
+def _rows(
+    path: Path, annotations: list[dict[str, Any]], images: set[int], class_of: dict[int, int]
+) -> tuple[dict[int, list[Row]], int]:
+    """Image id -> its rows; and how many boxes have no area."""
+    rows: dict[int, list[Row]] = {}
+    unknown: list[int] = []
+    dropped = 0
+    for row in annotations:
+        image, category = (_number(path, row, key, "annotation") for key in ("image_id", "category_id"))
+        if image not in images:
+            unknown.append(image)
+            continue
+        if category not in class_of:
+            raise SourceError(f"{path}: annotation {row.get('id', '?')} is of category {category}, which is not listed")
+        box = _box(path, row)
+        if box[2] <= box[0] or box[3] <= box[1]:
+            dropped += 1
+            continue
+        crowd = bool(row.get("iscrowd", 0))
+        area = row.get("area")
+        rows.setdefault(image, []).append(
+            (box, class_of[category], bool(row.get("ignore", 0)) and not crowd, crowd, None if area is None else area)
+        )
+    if unknown:
+        raise SourceError(
+            f"{path}: {len(unknown)} annotations are of pictures that it does not list, first image_id {unknown[0]}; "
+            "add them to images, or take the annotations out"
+        )
+    return rows, dropped
+
+
+def _box(path: Path, row: dict[str, Any]) -> list[float]:
+    """[x, y, w, h] -> xyxy."""
+    box = row.get("bbox")
+    try:
+        x, y, width, height = (float(value) for value in box)  # type: ignore[union-attr]
+        good = math.isfinite(x + y + width + height) and width >= 0 and height >= 0
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise SourceError(f"{path}: annotation {row.get('id', '?')}: bbox {box!r} is not [x, y, width, height]")
+    return [x, y, x + width, y + height]
+
+
+def _frame_index(entry: dict[str, Any]) -> int | None:
+    value = entry.get("frame_index")
+    if value is None:
+        _, sign, value = str(entry.get("file_name", "")).rpartition("#")
+        value = value if sign else None
+    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else None
+
+
+def _video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> str | None:
+    """The video whose frames are labelled; None for pictures."""
+    if images is not None and images.is_file():
+        return str(images)
+    if not entries or _frame_index(entries[0]) is None:
+        return None
+    named = Path(str(entries[0].get("file_name", "")).rpartition("#")[0])
+    if named.suffix.lower() not in VIDEOS:
+        return None
+    for folder in (images,) if images else (path.parent, Path()):
+        if (folder / named).is_file():
+            return str(folder / named)
+    return str((images or path.parent) / named)
+
+
+def _folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> Path:
+    """Where the pictures lie: as asked, beside the json, or where COCO's own archives put them."""
+    name = str(entries[0].get("file_name", ""))
+    if images is not None:
+        return images
+    split = path.stem.removeprefix("instances_")
+    above = path.parent.parent
+    places = (path.parent, path.parent / "images", path.parent / split, above, above / "images", above / split,
+              above / "images" / split)  # fmt: skip
+    return next((place for place in places if (place / name).is_file()), path.parent)
+
+
+def _picture(
+    path: Path, number: int, entry: dict[str, Any], rows: list[Row], folder: Path, video: str | None,
+    names: tuple[str, ...], known: set[str],
+) -> LabelledPicture:  # fmt: skip
+    name = str(_value(path, entry, "file_name", "image"))
+    frame = _frame_index(entry)
+    if video is not None and frame is None:
+        raise SourceError(f"{path}: image {number} has no frame_index, so its place in {video} is unknown; add it")
+    place = None if video else str(folder / name)
+    if "width" in entry and "height" in entry:
+        size = _number(path, entry, "width", "image"), _number(path, entry, "height", "image")
+    else:
+        size = picture_size(place) if place else (0, 0)
+    looked_for = entry.get("labelled")
+    classes = None if looked_for is None else frozenset(names.index(c) for c in looked_for if c in known)
+    return picture(
+        number, name, size, rows, labelled=classes, path=place, frame=frame, subset=str(entry.get("set", ""))
+    )
+
+
+def found(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> Found:
+    """Our sink's document (images by file name or frame), or a list of results (images by the labels' own ids)."""
+    document = read_json(path)
+    if isinstance(document, list):
+        return _results(path, document, lookup, names)
+    entries, categories = _listed(path, document, "images"), _listed(path, document, "categories")
+    own = tuple(str(_value(path, row, "name", "category")) for row in categories)
+    class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
+    collector = Collector(path, lookup, every_picture_listed=True)
+    place = {_number(path, row, "id", "image"): collector.place(_place(row, lookup), row.get("file_name")) for row in
+             entries}  # fmt: skip
+    for row in _listed(path, document, "annotations"):
+        image, category = (_number(path, row, key, "annotation") for key in ("image_id", "category_id"))
+        if image not in place or category not in class_of:
+            raise SourceError(f"{path}: annotation {row.get('id', '?')} is of an image or category that is not listed")
+        at = place[image]
+        if at is not None:
+            collector.add(at, _box(path, row), _score(path, row), class_of[category], str(path))
+    return collector.found(own)
+
+
+def _place(entry: dict[str, Any], lookup: Lookup) -> int | None:
+    frame = _frame_index(entry)
+    at = lookup.by_name(str(entry.get("file_name", "")))
+    return at if at is not None or frame is None else lookup.by_frame(frame)
+
+
+def _results(path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...] | None) -> Found:
+    """[{image_id, category_id, bbox, score}]: ids are those of the labels' json; categories too, without names."""
+    if not all(isinstance(row, dict) for row in rows):
+        raise SourceError(f"{path}: a list of results holds objects with image_id, category_id, bbox, score")
+    collector = Collector(path, lookup, every_picture_listed=False)
+    class_of = _categories(path, lookup, names)
+    for row in rows:
+        image, category = (_number(path, row, key, "result") for key in ("image_id", "category_id"))
+        if category not in class_of:
+            raise SourceError(f"{path}: a result is of category {category}, which the labels do not list")
+        at = collector.place(lookup.by_id(image), f"image_id {image}")
+        if at is not None:
+            collector.add(at, _box(path, row), _score(path, row), class_of[category], str(path))
+    return collector.found(names or lookup.dataset.classes)
+
+
+def _categories(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> dict[int, int]:
+    if names is not None:
+        return {number: number - 1 for number in range(1, len(names) + 1)}
+    labels = Path(lookup.dataset.path)
+    if lookup.dataset.format != "coco":
+        raise SourceError(f"{path}: results without names need labels in COCO's format, or --names FILE")
+    rows = _listed(labels, read_json(labels), "categories")
+    return {_number(labels, row, "id", "category"): at for at, row in enumerate(rows)}
+
+
+def _score(path: Path, row: dict[str, Any]) -> float:
+    score = row.get("score")
+    if not isinstance(score, (int, float)) or not math.isfinite(score):
+        raise SourceError(f"{path}: annotation {row.get('id', '?')} has no score, so it is a label, not a detection")
+    return float(score)

@@ -1,0 +1,257 @@
+"""YOLO: a folder of .txt files, one a picture, one row a box: class cx cy w h, relative to the picture.
+
+Labels: a data.yaml, or a folder with images/ and labels/ (and classes.txt). Rows of more than five numbers are
+polygons; their bounding boxes count. Detections: a folder of .txt with the score as sixth number, and classes.txt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from detector.datasets.base import (
+    PICTURES,
+    Collector,
+    Dataset,
+    Found,
+    Lookup,
+    numbers,
+    picture,
+    picture_size,
+    read_lines,
+    reading,
+)
+from detector.errors import SourceError
+from detector.types import LabelledPicture
+
+SPLITS = {"val": ("val", "valid", "validation", "test"), "valid": ("valid", "val")}  # what a split may be called
+NAMES = ("classes.txt", "obj.names", "labels/classes.txt")
+SLACK = 0.01  # boxes may leave the picture by rounding, in its widths
+
+
+def labelled(path: Path) -> bool:
+    if path.is_file():
+        return path.suffix.lower() in (".yaml", ".yml")
+    return _yaml_in(path) is not None or (path / "labels").is_dir()
+
+
+def written(path: Path) -> bool:
+    return path.is_dir() and (path / "classes.txt").is_file()
+
+
+def read(path: Path, images: Path | None, split: str) -> Dataset:
+    description = path if path.is_file() else _yaml_in(path)
+    if description is not None:
+        names, pairs, folders = _of_yaml(description, split, images)
+    else:
+        names, pairs, folders = _of_folder(path, images)
+    video = str(images) if images is not None and images.is_file() else None
+    if video is not None:
+        return Dataset(str(path), "yolo", names, _frames(folders, names, Path(video)), video)
+    _refuse_strangers(pairs, folders)
+    if pairs and not any(label.is_file() for _, label in pairs):
+        raise SourceError(f"{path}: none of its {len(pairs)} pictures has labels, first {pairs[0][1]}; check the paths")
+    pictures = [_picture(at, image, label, names) for at, (image, label) in enumerate(pairs)]
+    return Dataset(str(path), "yolo", names, pictures)
+
+
+Pairs = list[tuple[Path, Path]]  # a picture, and where its labels are if it has any
+
+
+def _yaml_in(folder: Path) -> Path | None:
+    found = [path for name in ("data.yaml", "data.yml", "dataset.yaml") if (path := folder / name).is_file()]
+    return found[0] if found else None
+
+
+def _of_yaml(path: Path, split: str, images: Path | None) -> tuple[tuple[str, ...], Pairs, list[Path]]:
+    import yaml
+
+    with reading(path):
+        text = path.read_text(encoding="utf-8")
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise SourceError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}") from error
+    if not isinstance(content, dict) or "names" not in content:
+        raise SourceError(f"{path}: a YOLO data.yaml has names, and train, val or test; this has no names")
+    names = _yaml_names(path, content["names"])
+    root = path.parent / str(content.get("path") or "")
+    key = next((key for key in SPLITS.get(split, (split,)) if content.get(key)), None)
+    if key is None and images is None:
+        known = ", ".join(name for name in ("train", "val", "test") if content.get(name)) or "none"
+        raise SourceError(f"{path}: has no split {split!r}; it has {known}; choose with --split")
+    if images is not None:
+        return names, *_pairs([images], path)
+    places = content[key] if isinstance(content[key], list) else [content[key]]
+    return names, *_pairs([_existing(root, path.parent, str(place)) for place in places], path)
+
+
+def _yaml_names(path: Path, names: Any) -> tuple[str, ...]:
+    if isinstance(names, dict) and sorted(names) == list(range(len(names))):
+        names = [names[at] for at in range(len(names))]
+    if not isinstance(names, list) or not names:
+        raise SourceError(f"{path}: names must be a list, or numbers from 0 with a name each")
+    return tuple(map(str, names))
+
+
+def _existing(root: Path, beside: Path, place: str) -> Path:
+    """As the YAML says it; exports often say ../valid/images where valid/images is meant."""
+    candidates = (root / place, beside / place, beside / place.removeprefix("../"))
+    return next((path for path in candidates if path.exists()), candidates[0])
+
+
+def _of_folder(path: Path, images: Path | None) -> tuple[tuple[str, ...], Pairs, list[Path]]:
+    found = [path / name for name in NAMES if (path / name).is_file()]
+    if not found:
+        raise SourceError(f"{path}: no class names; put a data.yaml, or a classes.txt with one name a line, into it")
+    names = tuple(text for _, text in read_lines(found[0]))
+    if images is not None and images.is_file():
+        return names, [], [path / "labels"]
+    folder = images or (path / "images" if (path / "images").is_dir() else path)
+    pairs = [(image, _label_of(image, path / "labels", folder)) for image in _pictures_under(folder)]
+    return names, pairs, [path / "labels"]
+
+
+def _pictures_under(folder: Path) -> list[Path]:
+    with reading(folder):
+        return sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+
+
+def _label_of(image: Path, labels: Path, images: Path) -> Path:
+    return labels / image.relative_to(images).with_suffix(".txt")
+
+
+def _pairs(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
+    """Pictures of folders and of lists of pictures, with their labels: images/ becomes labels/ in the path."""
+    pairs: Pairs = []
+    folders: list[Path] = []
+    for place in places:
+        if place.is_dir():
+            pairs += [(image, _swapped(image)) for image in _pictures_under(place)]
+            folders.append(_swapped(place / "x.jpg").parent)
+        elif place.suffix == ".txt":
+            listed = [Path(text) for _, text in read_lines(place)]
+            images = [path if path.is_absolute() else place.parent / path for path in listed]
+            pairs += [(image, _swapped(image)) for image in images]
+        elif place.is_file():
+            folders.append(origin.parent / "labels")  # a video: its labels lie beside the YAML
+        else:
+            raise SourceError(f"{origin}: {place} is not there; name the folder of the pictures with --images DIR")
+    return pairs, folders
+
+
+def _swapped(image: Path) -> Path:
+    parts = list(image.parts)
+    for at in range(len(parts) - 2, -1, -1):
+        if parts[at] == "images":
+            parts[at] = "labels"
+            break
+    return Path(*parts).with_suffix(".txt")
+
+
+def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
+    """Labels of pictures that are not there: a wrong folder, or a set that lost some."""
+    wanted = {label for _, label in pairs}
+    found = [path for folder in folders if folder.is_dir() for path in sorted(folder.rglob("*.txt"))]
+    strangers = [path for path in found if path not in wanted and path.name != "classes.txt"]
+    if strangers:
+        raise SourceError(
+            f"{len(strangers)} label files have no picture, first {strangers[0]}; add the picture, remove the file, "
+            "or name the pictures' folder with --images DIR"
+        )
+
+
+def _picture(at: int, image: Path, label: Path, names: tuple[str, ...]) -> LabelledPicture:
+    size = picture_size(str(image)) if image.is_file() else (0, 0)
+    return picture(at, image.name, size, _boxes(label, size, names), path=str(image))
+
+
+def _frames(folders: list[Path], names: tuple[str, ...], video: Path) -> list[LabelledPicture]:
+    """Labels of a video's frames: NAME_000123.txt is frame 123."""
+    import cv2
+
+    capture = cv2.VideoCapture(str(video))
+    size = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)), int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
+    capture.release()
+    if 0 in size:
+        raise SourceError(f"{video}: cannot be opened as a video, so its labels have no size; check --images")
+    files = [path for folder in folders for path in sorted(folder.glob("*.txt")) if path.name != "classes.txt"]
+    pictures = []
+    for at, path in enumerate(files):
+        frame = frame_number(path.stem)
+        if frame is None:
+            raise SourceError(f"{path}: its name has no frame number (frame_000123.txt is frame 123)")
+        pictures.append(picture(at, f"{video.name}#{frame}", size, _boxes(path, size, names), frame=frame))
+    return pictures
+
+
+def frame_number(stem: str) -> int | None:
+    digits = re.search(r"(\d+)$", stem)
+    return int(digits[1]) if digits else None
+
+
+def _boxes(
+    path: Path, size: tuple[int, int], names: tuple[str, ...]
+) -> list[tuple[list[float], int, bool, bool, float | None]]:
+    rows: list[tuple[list[float], int, bool, bool, float | None]] = []
+    for line, text in read_lines(path) if path.is_file() else ():
+        values = numbers(path, line, text.split(), 5)
+        if len(values) == 6:
+            raise SourceError(f"{path}:{line}: six numbers are a detection, not a label; give it with --detections")
+        class_id = _class(path, line, values[0], names)
+        rows.append((_xyxy(path, line, values[1:], size), class_id, False, False, None))
+    return rows
+
+
+def _class(path: Path, line: int, value: float, names: tuple[str, ...]) -> int:
+    if value != int(value) or not 0 <= value < len(names):
+        raise SourceError(f"{path}:{line}: class {value:g}, but there are {len(names)} names, from 0; add its name")
+    return int(value)
+
+
+def _xyxy(path: Path, line: int, values: Sequence[float], size: tuple[int, int]) -> list[float]:
+    """Pixels, of cx cy w h or of a polygon x1 y1 x2 y2 ..."""
+    if min(values) < -SLACK or max(values) > 1 + SLACK:
+        raise SourceError(f"{path}:{line}: {values[:4]} is not relative to the picture: YOLO's numbers are 0 to 1")
+    if len(values) == 4:
+        cx, cy, width, height = values
+        box = [cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2]
+    elif len(values) % 2 == 0 and len(values) >= 6:
+        box = [min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])]
+    else:
+        raise SourceError(f"{path}:{line}: {len(values) + 1} numbers; a box has 5, a polygon an odd number from 7")
+    return [box[0] * size[0], box[1] * size[1], box[2] * size[0], box[3] * size[1]]
+
+
+def found(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> Found:
+    """A folder that the sink wrote: NAME.txt for picture NAME, frame_000123.txt for frame 123 of a video."""
+    if names is None:
+        names = tuple(text for _, text in read_lines(path / "classes.txt"))
+    collector = Collector(path, lookup, every_picture_listed=True)
+    for file in sorted(path.glob("*.txt")):
+        if file.name == "classes.txt":
+            continue
+        at = collector.place(_place(file.stem, lookup), file.name)
+        if at is None:
+            continue
+        one = lookup.dataset.pictures[at]
+        if not one.width:
+            raise SourceError(
+                f"{one.name}: its size is unknown, and rows of {file} are relative to it; add the picture"
+            )
+        for line, text in read_lines(file):
+            values = numbers(file, line, text.split(), 6)
+            class_id = _class(file, line, values[0], names)
+            box = _xyxy(file, line, values[1:5], (one.width, one.height))
+            collector.add(at, box, values[5], class_id, f"{file}:{line}")
+    return collector.found(names)
+
+
+def _place(stem: str, lookup: Lookup) -> int | None:
+    at = lookup.by_stem(stem)
+    number = frame_number(stem)
+    return at if at is not None or number is None else lookup.by_frame(number)

@@ -1,0 +1,46 @@
+"""YOLO's text files in a folder: one a frame, named like the picture, and classes.txt.
+
+A row: class cx cy w h score; class from 0, the four relative to the picture. A frame without detections has an empty
+file. Frames of a video are frame_000123.txt.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from detector.sinks._folder import FolderSink
+from detector.types import Detections, Frame
+
+CLASSES = "classes.txt"
+
+
+class YoloSink(FolderSink):
+    name = "yolo"
+    suffix = "-labels"  # beside the folder of annotated pictures
+    manifest = ".detect-video-yolo"
+    holds = "labels"
+
+    def __init__(self, path: Path, *, remark: str = "") -> None:
+        """``remark`` has no place in the format: it is a note of the run."""
+        super().__init__(path)
+        self._named = False
+        if remark:
+            self.notes.append(f"{self.path}: {remark}; the files do not say so")
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        if not self._named:
+            self._named = True
+            self._taken.add(CLASSES)
+            self.add(CLASSES, "".join(f"{name}\n" for name in detections.names).encode("utf-8", "backslashreplace"))
+        stem = Path(frame.path).stem if frame.path is not None else f"frame_{frame.index:06d}"
+        height, width = frame.image.shape[:2]
+        self.add(self.free_name(stem, ".txt"), _rows(detections, width, height).encode())
+
+
+def _rows(detections: Detections, width: int, height: int) -> str:
+    boxes, scores, ids = detections.boxes.tolist(), detections.scores.tolist(), detections.class_ids.tolist()
+    lines = []
+    for (x1, y1, x2, y2), score, class_id in zip(boxes, scores, ids, strict=True):
+        relative = ((x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height)
+        lines.append(f"{class_id} {' '.join(f'{value:.6f}' for value in relative)} {score:.6f}\n")
+    return "".join(lines)

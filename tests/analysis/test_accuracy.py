@@ -1,0 +1,144 @@
+"""The figures of eval: the library's against our own evaluator, and cases counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.analysis import evaluate
+from detector.analysis.accuracy import accuracy, difference
+from detector.analysis.confusion import confusion
+from detector.datasets.base import picture
+from detector.types import Detections
+
+pytest.importorskip("faster_coco_eval")
+
+NAMES = ("person", "vehicle")
+HERE, NEAR, FAR = [0, 0, 40, 40], [0, 4, 40, 44], [200, 200, 220, 220]  # HERE and NEAR: IoU 0.82
+
+
+def labels(*rows, number=0, labelled=None):
+    """Rows: box, class, and "ignored" or "crowd" or nothing."""
+    made = [(box, class_id, "ignored" in flags, "crowd" in flags, None) for box, class_id, *flags in rows]
+    return picture(number, f"{number}.jpg", (640, 480), made, labelled=labelled)
+
+
+def found(*rows):
+    """Rows: box, score, class."""
+    boxes = np.array([row[0] for row in rows], np.float32).reshape(-1, 4)
+    return Detections(
+        boxes, np.array([row[1] for row in rows], np.float32), np.array([row[2] for row in rows], np.int64)
+    )
+
+
+def test_everything_right():
+    figures = accuracy([labels((HERE, 0), (FAR, 1))], [found((HERE, 0.9, 0), (FAR, 0.8, 1))], NAMES)
+    assert (figures["ap"], figures["ap50"], figures["ap75"]) == (1, 1, 1)
+    assert figures["ap50_interval"] == [1, 1]
+    assert (figures["ap_small"], figures["ap_medium"], figures["ap_large"]) == (1, 1, None)  # 20 x 20 and 40 x 40
+    assert figures["curves"]["person"] == [1] * 101
+    assert figures["confusion"]["counts"] == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
+
+
+def test_a_loose_box_counts_up_to_its_overlap():
+    figures = accuracy([labels((HERE, 0))], [found((NEAR, 0.9, 0))], NAMES)
+    assert figures["ap"] == pytest.approx(0.7)  # at .50 to .80, not at .85, .90, .95
+    assert figures["per_class"]["vehicle"]["ap"] is None  # no box, so it is no part of the mean
+
+
+def test_ignored_once_crowd_often():
+    both = [found((FAR, 0.9, 0), (FAR, 0.8, 0), (HERE, 0.7, 0))]
+    assert accuracy([labels((HERE, 0), (FAR, 0, "crowd"))], both, NAMES)["ap50"] == 1
+    assert accuracy([labels((HERE, 0), (FAR, 0, "ignored"))], both, NAMES)["ap50"] == pytest.approx(0.5)
+    assert accuracy([labels((HERE, 0))], both, NAMES)["ap50"] == pytest.approx(1 / 3)
+
+
+def test_a_class_that_nobody_looked_for_is_no_mistake():
+    pictures = [labels((HERE, 0)), labels(number=1, labelled=frozenset({1}))]
+    detections = [found((HERE, 0.5, 0)), found((FAR, 0.9, 0))]
+    figures = accuracy(pictures, detections, NAMES)
+    assert figures["ap50"] == 1
+    assert [figures["per_class"][name]["pictures"] for name in NAMES] == [1, 2]
+    assert figures["confusion"]["counts"][-1] == [0, 0, 0]
+    pictures[1].labelled = None
+    assert accuracy(pictures, detections, NAMES)["ap50"] == pytest.approx(0.5)
+
+
+def random_set(seed, pictures=80):
+    """Boxes of all kinds, and detections that hit, miss and pile up."""
+    rng = np.random.default_rng(seed)
+    truths, detections = [], []
+    for number in range(pictures):
+        corners = rng.uniform(0, 300, (rng.integers(0, 6), 2))
+        boxes = np.concatenate([corners, corners + rng.uniform(8, 150, corners.shape)], axis=1)
+        kinds = rng.choice(["", "", "", "ignored", "crowd"], len(boxes))
+        rows = [
+            (box.tolist(), int(rng.integers(2)), *([kind] if kind else []))
+            for box, kind in zip(boxes, kinds, strict=True)
+        ]
+        looked_for = None if rng.random() < 0.8 else frozenset({int(rng.integers(2))})
+        rows = [row for row in rows if looked_for is None or row[1] in looked_for]
+        truths.append(labels(*rows, number=number, labelled=looked_for))
+        near = [
+            ((np.array(row[0]) + rng.normal(0, 6, 4)).tolist(), float(rng.random()), int(rng.choice([row[1], 0])))
+            for row in rows for _ in range(rng.integers(0, 4))
+        ]  # fmt: skip
+        near = [row for row in near if row[0][2] > row[0][0] and row[0][3] > row[0][1]]
+        detections.append(found(*near))
+    return truths, detections
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_library_and_our_evaluator_agree(seed):
+    """At IoU 0.5, with ignored boxes, crowds and pictures that do not count: two programs, one figure."""
+    truths, detections = random_set(seed)
+    figures = accuracy(truths, detections, NAMES)
+    for class_id, name in enumerate(NAMES):
+        rows = []
+        for truth, one in zip(truths, detections, strict=True):
+            if truth.labelled is not None and class_id not in truth.labelled:
+                continue
+            mine, hits = truth.class_ids == class_id, one.class_ids == class_id
+            held = evaluate.Truth(truth.boxes[mine], truth.ignored[mine], truth.crowd[mine])
+            rows.append(evaluate.judge(one.boxes[hits], one.scores[hits], held))
+        of_class = figures["per_class"][name]
+        assert of_class["ap50"] == pytest.approx(evaluate.average_precision(rows), abs=1e-9)
+        assert of_class["boxes"] == sum(row.wanted for row in rows) > 20
+        assert of_class["ap50_interval"] == pytest.approx(evaluate.interval(rows, evaluate.average_precision), abs=1e-9)
+        assert of_class["recall_conf25"] == pytest.approx(evaluate.recall(rows, 0.25))
+    low, high = figures["ap50_interval"]
+    assert low < figures["ap50"] < high
+
+
+def test_no_detection_at_all():
+    figures = accuracy([labels((HERE, 0))], [Detections.empty()], NAMES)
+    assert (figures["ap"], figures["ap50_interval"]) == (0, [0, 0])
+    assert figures["per_class"]["person"]["precision_conf25"] is None
+
+
+def test_no_box_at_all():
+    figures = accuracy([labels()], [found((HERE, 0.9, 0))], NAMES)
+    assert (figures["ap"], figures["ap50"], figures["ap50_interval"]) == (None, None, [None, None])
+
+
+def test_difference_to_the_first():
+    right = accuracy([labels((HERE, 0))], [found((HERE, 0.9, 0))], NAMES)
+    wrong = accuracy([labels((HERE, 0))], [found((FAR, 0.9, 0))], NAMES)
+    assert difference(wrong, right)["ap50"] == -1
+    assert difference(wrong, right)["ap_large"] is None
+
+
+@pytest.mark.parametrize(
+    ("truth", "detections", "expected"),
+    [
+        (labels((HERE, 0)), found((HERE, 0.9, 1)), [[0, 1, 0], [0, 0, 0], [0, 0, 0]]),  # a person taken for a vehicle
+        (labels((HERE, 0)), found((FAR, 0.9, 1)), [[0, 0, 1], [0, 0, 0], [0, 1, 0]]),  # one missed, one invented
+        (labels((HERE, 0)), found((HERE, 0.2, 0)), [[0, 0, 1], [0, 0, 0], [0, 0, 0]]),  # below the threshold
+        (labels((HERE, 0)), found((HERE, 0.5, 1), (HERE, 0.9, 0)), [[1, 0, 0], [0, 0, 0], [0, 1, 0]]),  # best first
+        (labels((HERE, 0, "ignored")), found((HERE, 0.9, 1)), [[0, 0, 0], [0, 0, 0], [0, 0, 0]]),
+        (labels((HERE, 0, "crowd")), found(([1, 1, 9, 9], 0.9, 0)), [[0, 0, 0], [0, 0, 0], [0, 0, 0]]),
+        (labels(), found(), [[0, 0, 0], [0, 0, 0], [0, 0, 0]]),
+    ],
+)
+def test_confusion_by_hand(truth, detections, expected):
+    assert confusion([truth], [detections], 2, 0.25).tolist() == expected

@@ -1,0 +1,100 @@
+"""eval's tables and drawings, from figures alone."""
+
+from __future__ import annotations
+
+import io
+import xml.etree.ElementTree as ElementTree
+
+from rich.console import Console
+
+from detector.report.evaluation import print_evaluation
+from detector.report.plots import plots
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def of_class(ap50):
+    return {
+        "pictures": 5, "boxes": 9, "ap": ap50 and ap50 / 2, "ap50": ap50, "ap75": ap50, "ap_small": None,
+        "ap_medium": ap50, "ap_large": None, "ap50_interval": [None, None] if ap50 is None else [0.25, 0.75],
+        "recall": ap50, "recall_conf25": ap50, "precision_conf25": None,
+    }  # fmt: skip
+
+
+def figures(classes, **more):
+    names = list(classes)
+    return {
+        "engine": "ort", "model": "x<y", "precision": "fp32", "batch": 2, "model_input": [256, 416],
+        "fps": {"inference": 20.0, "end_to_end": 10.0}, **of_class(0.5),
+        "per_class": {name: of_class(ap50) for name, ap50 in classes.items()},
+        "curves": {name: [None if ap50 is None else 1.0] * 101 for name, ap50 in classes.items()},
+        "confusion": {"conf": 0.25, "iou": 0.5, "names": [*names, "background"],
+                      "counts": [[0] * (len(names) + 1)] * (len(names) + 1)},
+        "notes": ["said once"], "session": "runs/x", **more,
+    }  # fmt: skip
+
+
+def printed(*results):
+    document = {
+        "dataset": {"path": "val.json", "format": "coco", "subset": "road", "video": None, "pictures": 5, "boxes": 9},
+        "settings": {"conf": 0.001, "iou": 0.65, "agnostic": False, "max_det": 300, "max_det_class": 100},
+        "mapping": "m.yaml", "results": list(results), "notes": [], "exit": {"code": 0, "reason": "done"},
+    }  # fmt: skip
+    text = io.StringIO()
+    print_evaluation(Console(file=text, width=140), document)
+    return text.getvalue()
+
+
+def test_one_engine():
+    text = printed(figures({"person": 0.5, "vehicle": None}))
+    assert "val.json (coco, subset road): 5 pictures, 9 boxes; classes by m.yaml" in text
+    assert "model: x<y, input 416x256, batch 2" in text
+    assert "0.500 [0.25, 0.75]" in text
+    assert text.count("said once") == 1
+    assert "score 0.001 and more, NMS IoU 0.65 within a class, at most 300 a frame, best 100 a class" in text
+
+
+def test_the_second_engine_has_its_difference():
+    change = dict.fromkeys(("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"))
+    slower = {"inference": 5.0, "end_to_end": 5.0}
+    second = figures({"person": 0.5}, engine="torch", difference={**change, "ap50": -0.0123}, fps=slower)
+    text = printed(figures({"person": 0.5}), second)
+    line = next(line for line in text.splitlines() if "to the first" in line)
+    assert line.split() == ["to", "the", "first", "-", "-0.0123", "-", "-", "-", "-", "x", "0.25", "x", "0.50"]
+    assert "by class, torch" in text
+
+
+def test_of_many_classes_the_best_and_the_worst():
+    text = printed(figures({f"class{n}": n / 100 for n in range(80)}))
+    assert "best and worst of 80" in text
+    assert "class79" in text
+    assert "class0 " in text
+    assert "class40" not in text
+
+
+def test_drawings_are_xml_whatever_the_names():
+    drawn = plots(figures({'a<b & "c"': 0.5, "nothing labelled": None}))
+    curves = ElementTree.fromstring(drawn["precision-recall.svg"])
+    assert len(curves.findall(f"{SVG}polyline")) == 1  # no curve without a box
+    assert [text.text for text in curves.findall(f"{SVG}text")][-1] == 'a<b & "c" 0.500'
+    matrix = ElementTree.fromstring(drawn["confusion.svg"])
+    assert len(matrix.findall(f"{SVG}rect")) == 1 + 3 * 3
+
+
+def test_of_many_classes_a_dozen_have_names_and_the_cells_no_numbers():
+    drawn = plots(figures({f"class{n}": n / 100 for n in range(80)}))
+    curves = ElementTree.fromstring(drawn["precision-recall.svg"])
+    texts = [str(text.text) for text in curves.findall(f"{SVG}text")]
+    assert sum(text.startswith("class") for text in texts) == 12
+    assert texts[-1] == "and 68 more"
+    matrix = ElementTree.fromstring(drawn["confusion.svg"])
+    assert len(matrix.findall(f"{SVG}text")) == 2 + 2 * 81
+
+
+def test_a_file_of_detections_has_no_speed():
+    row = figures({"person": 0.5})
+    for key in ("engine", "model", "precision", "batch", "model_input", "fps"):
+        del row[key]
+    text = printed({**row, "detections": "out.json"})
+    assert "(a file)" in text
+    assert "out.json: precision" in plots({**row, "detections": "out.json"})["precision-recall.svg"]

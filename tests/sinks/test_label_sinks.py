@@ -1,0 +1,135 @@
+"""coco, mot and yolo: what stands in the files, byte by byte, and what an abort leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from probing import NAMES, make_frame, make_info, one_person
+
+from detector import sinks
+from detector.errors import OutputError
+from detector.types import Detections
+
+
+def two() -> Detections:
+    boxes = np.array([[1.234, 2, 30.5, 40.999], [0, 0, 64, 48]], np.float32)
+    return Detections(boxes, np.array([0.91, 0.00125], np.float32), np.array([0, 1]), NAMES)
+
+
+def opened(name: str, folder: Path, remark: str = "", **info: Any) -> sinks.Sink:
+    sink = sinks.open(name, folder / f"out{sinks.find(name).suffix}", **({"remark": remark} if remark else {}))
+    sink.open(make_info(**info))
+    return sink
+
+
+def written(name: str, folder: Path, *pairs: Any, remark: str = "") -> Path:
+    sink = opened(name, folder, remark)
+    for frame, detections in pairs:
+        sink.write(frame, detections)
+    return sink.close()
+
+
+def test_mot(tmp_path: Path) -> None:
+    path = written("mot", tmp_path, (make_frame(0), Detections.empty()), (make_frame(4), two()))
+    assert path.read_text().splitlines() == [
+        "5,-1,1.23,2.00,29.27,39.00,0.910000,1,1",
+        "5,-1,0.00,0.00,64.00,48.00,0.001250,2,1",
+    ]
+
+
+def test_yolo(tmp_path: Path) -> None:
+    path = written(
+        "yolo", tmp_path, (make_frame(0), two()), (make_frame(3), Detections.empty(NAMES)),
+        (make_frame(4, path="x/cat.jpg"), one_person()),
+    )  # fmt: skip
+    assert path == tmp_path / "out-labels"
+    files = {file.name: file.read_text() for file in path.iterdir() if not file.name.startswith(".")}
+    assert files == {
+        "classes.txt": 'person\na "quoted", name\n',
+        "frame_000000.txt": "0 0.247922 0.447906 0.457281 0.812479 0.910000\n"
+        "1 0.500000 0.500000 1.000000 1.000000 0.001250\n",
+        "frame_000003.txt": "",
+        "cat.txt": "0 0.247922 0.447906 0.457281 0.812479 0.910000\n",
+    }
+
+
+def test_yolo_a_picture_called_classes(tmp_path: Path) -> None:
+    path = written("yolo", tmp_path, (make_frame(0, path="classes.jpg"), one_person()))
+    assert (path / "classes.txt").read_text().startswith("person\n")
+    assert (path / "classes-2.txt").exists()
+
+
+def test_coco(tmp_path: Path) -> None:
+    path = written("coco", tmp_path, (make_frame(0), Detections.empty(NAMES)), (make_frame(7), two()))
+    assert json.loads(path.read_text()) == {
+        "info": {"description": "detections of detect-video"},
+        "annotations": [
+            {"id": 1, "image_id": 8, "category_id": 1, "bbox": [1.23, 2.0, 29.27, 39.0], "area": 1141.53, "iscrowd": 0,
+             "score": 0.91},
+            {"id": 2, "image_id": 8, "category_id": 2, "bbox": [0.0, 0.0, 64.0, 48.0], "area": 3072.0, "iscrowd": 0,
+             "score": 0.00125},
+        ],
+        "images": [
+            {"id": 1, "file_name": "in.mp4#0", "width": 64, "height": 48, "frame_index": 0},
+            {"id": 8, "file_name": "in.mp4#7", "width": 64, "height": 48, "frame_index": 7},
+        ],
+        "categories": [{"id": 1, "name": "person"}, {"id": 2, "name": NAMES[1]}],
+    }  # fmt: skip
+
+
+def test_coco_of_pictures_without_any_detection(tmp_path: Path) -> None:
+    document = json.loads(written("coco", tmp_path, (make_frame(0, path="x/é.jpg"), Detections.empty())).read_text())
+    assert document["images"] == [{"id": 1, "file_name": "x/é.jpg", "width": 64, "height": 48}]
+    assert document["annotations"] == []
+
+
+def test_coco_names_that_are_no_utf8_survive(tmp_path: Path) -> None:
+    path = written("coco", tmp_path, (make_frame(0, path=os.fsdecode(b"caf\xe9.jpg")), one_person()))
+    assert os.fsencode(json.loads(path.read_text())["images"][0]["file_name"]) == b"caf\xe9.jpg"
+
+
+@pytest.mark.parametrize("name", ["coco", "mot", "yolo"])
+def test_random_weights_are_said(name: str, tmp_path: Path) -> None:
+    sink = opened(name, tmp_path, remark="random weights")
+    sink.write(make_frame(0), one_person())
+    path = sink.close()
+    if name == "coco":
+        assert json.loads(path.read_text())["info"]["remark"] == "random weights"
+    else:
+        assert "random weights" in sink.notes[0]
+
+
+def test_an_aborted_coco_file_is_whole_json(tmp_path: Path) -> None:
+    sink = opened("coco", tmp_path)
+    for index in range(5):
+        sink.write(make_frame(index), two())
+    with pytest.raises(ValueError, match="JSON"):
+        sink.write(make_frame(5), one_person(score=float("nan")))
+    kept = sink.abort()
+    assert kept == tmp_path / "out.coco.partial.json"
+    document = json.loads(kept.read_text())
+    assert len(document["images"]) == 5
+    assert len(document["annotations"]) == 10
+
+
+def test_a_full_disk_keeps_whole_json(small_disk: Any) -> None:
+    folder = small_disk(64)
+    sink = opened("coco", folder)
+
+    def fill() -> None:
+        for index in range(3000):
+            sink.write(make_frame(index), two())
+
+    with pytest.raises(OutputError, match="disk full"):
+        fill()
+    kept = sink.abort()
+    assert kept is not None
+    document = json.loads(kept.read_text())
+    images = {image["id"] for image in document["images"]}
+    assert len(images) > 50
+    assert {row["image_id"] for row in document["annotations"]} == images
