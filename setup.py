@@ -17,7 +17,9 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["detector", "detector.*"]), "detector.cfg"],
     package_dir={"detector.cfg": "cfg"},
-    package_data={"detector.cfg": ["*.yaml", "models/*.yaml", "darknet/*.cfg", "names/*.names", "weights/*.f16"]},
+    package_data={
+        "detector.cfg": ["*.yaml", "models/*.yaml", "darknet/*.cfg", "yolo/*.yaml", "names/*.names", "weights/*.f16"]
+    },
     # Lower bounds: the tests of every room were run with exactly these (2026-11-21). PyAV below 17 lacks the sample
     # table that tells a file cut off at its end.
     install_requires=[
