@@ -23,6 +23,7 @@ setup(
             "*.yaml",
             "models/*.yaml",
             "darknet/*.cfg",
+            "yolo/*.yaml",
             "names/*.names",
             "weights/*.f16",
             "mappings/*.yaml",
