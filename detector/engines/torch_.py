@@ -1,91 +1,133 @@
-"""PyTorch on the CPU: the graph as a ``torch.fx.GraphModule`` of ordinary modules, by the layers' own names."""
+"""PyTorch on a CPU or a GPU: the graph as a ``torch.fx.GraphModule`` of ordinary modules, by the layers' own names."""
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from detector.engines.base import Engine, EngineOptions, LayerExecution, Request, cpu_threads, translated
-from detector.errors import EngineError
+from detector.engines.base import Engine, EngineOptions, LayerExecution, cpu_threads, translated
+from detector.errors import EngineError, UsageError
 from detector.models.base import Network
+
+if TYPE_CHECKING:
+    from detector.engines.torch_graph.cuda import CudaRequest
+    from detector.engines.torch_graph.requests import Run, TorchRequest
 
 LIBRARY = "torch"
 INSTALL = "pip install 'detect-video[torch]'"
 AUTO = 10
 WHY = "torch is installed"
-PRECISIONS = {"fp32": "fp32"}
-DEVICES = ("cpu",)
-OPTIONS: dict[str, str] = {}
+# The halves are cast here, module by module: torch needs no graph of another type for that.
+PRECISIONS = {"fp32": "fp32", "tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "int8-u8"}
+DEVICES = ("cpu", "cuda")
+OPTIONS = {
+    "channels_last": "1: weights of convolutions as NHWC (default); 0: everything as NCHW",
+    "compile": "1: torch.compile; on a CPU that takes a C++ compiler, and some 20 s to load",
+    "graphs": "1: each request's kernels as one CUDA graph; GPUs only",
+}
+SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
-class CallingThreads(threading.local):
-    """Sets torch's number of threads once in each thread that runs the network.
+def refusal(precision: str, device: str) -> str | None:
+    """Why this precision or device cannot be had here, or None."""
+    if find_spec(LIBRARY) is None:
+        return None  # that is said elsewhere
+    from detector.engines.torch_graph import machine
 
-    OpenMP keeps that number per calling thread: what was set where the engine was opened does not hold in a worker,
-    whose sums are then split otherwise and differ in the last bit from those of the plain loop.
-    """
-
-    ready = False
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def prepare(self) -> None:
-        if not self.ready:
-            import torch
-
-            torch.set_num_threads(self._count)
-            self.ready = True
+    try:
+        found, _ = machine.device_of(device)
+    except EngineError as error:
+        return str(error).removeprefix("engine torch: ")
+    return machine.refusal(precision, found)
 
 
-class TorchRequest(Request):
-    """``slot`` is shared with a tensor; results are copied into arrays of this request's own, made once."""
+def concurrency(options: EngineOptions) -> int:
+    """On a GPU the picture of one request is uploaded while another computes."""
+    from detector.engines.torch_graph import machine
 
-    def __init__(self, module: Any, network: Network, threads: CallingThreads) -> None:
-        import torch
-
-        self._threads = threads
-        self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
-        self._outputs = [np.zeros(shape, np.float32) for shape in network.output_shapes]
-        self._input = torch.from_numpy(self.slot)
-        self._targets = [torch.from_numpy(output) for output in self._outputs]
-        self._module = module
-
-    def infer(self, n: int) -> list[NDArray[np.float32]]:
-        import torch
-
-        if self._module is None:
-            raise EngineError("engine torch: infer after close")
-        with translated("torch", "run the network"), torch.inference_mode():
-            self._threads.prepare()
-            for target, result in zip(self._targets, self._module(self._input), strict=True):
-                target.copy_(result)
-        return [output[:n] for output in self._outputs]
-
-    def release(self) -> None:
-        self._module = None
+    return 2 if machine.device_of(options.device)[0].type == "cuda" else 1
 
 
 class TorchEngine(Engine):
-    """``module`` is the GraphModule, for torch's own tools."""
+    """``module`` is the GraphModule, for torch's own tools; ``torch.compile`` and CUDA graphs run it in their ways."""
 
     name = "torch"
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
-        self.concurrency = options.concurrency or 1
+        self.concurrency = options.concurrency or concurrency(options)
+        self.precision = options.precision
         self.threads = cpu_threads(options)
+        self.notes: list[str] = []
+        self._last_ms: float | None = None
+        self._executed: list[LayerExecution] | None = None
+        wanted = switches(options.own)
         with translated("torch", "load the graph"):
-            from detector.engines.torch_graph import graph_module
-
-            threads = CallingThreads(self.threads)
-            self.module: Any = graph_module(network.graph)  # None after close
+            self._device = self._place(options, wanted)
+            self.device = str(self._device)
+            self.module: Any = self._built(network, wanted["channels_last"])  # None after close
             self._check_contract(network)
-            self.requests: list[TorchRequest] = [
-                TorchRequest(self.module, network, threads) for _ in range(options.requests)
-            ]
+        self._input_shape = network.input_shape
+        self._multiplied = self._arithmetic(options.precision)
+        self.requests: list[TorchRequest] | list[CudaRequest] = self._requests(network, options, wanted)
+
+    def _place(self, options: EngineOptions, wanted: Mapping[str, bool]) -> Any:
+        """The torch.device; raises for what it cannot do."""
+        from detector.engines.torch_graph import machine
+
+        device, note = machine.device_of(options.device)
+        if note:
+            self.notes.append(note)
+        if reason := machine.refusal(options.precision, device):
+            raise EngineError(f"engine torch: {options.precision} cannot run here: {reason}")
+        if wanted["graphs"] and device.type != "cuda":
+            raise UsageError(
+                "--engine-options graphs: CUDA graphs are for GPUs, and torch runs on the CPU; leave it out"
+            )
+        if wanted["compile"] and options.precision == "int8":
+            raise UsageError(
+                "--engine-options compile: for float only; int8 runs on oneDNN's own kernels; leave it out"
+            )
+        if wanted["compile"]:
+            machine.check_compiler(device)
+        return device
+
+    def _built(self, network: Network, channels_last: bool) -> Any:
+        import torch
+
+        from detector.engines.torch_graph import graph_module, lay_out, machine
+
+        module = lay_out(graph_module(network.graph), channels_last)
+        if self.precision in ("bf16", "fp16"):
+            from detector.engines.torch_graph.halves import halved
+
+            module = halved(module, torch.bfloat16 if self.precision == "bf16" else torch.float16)
+        elif self.precision == "int8" and machine.has_int8_kernels():
+            from detector.engines.torch_graph.integers import on_integers
+
+            module = on_integers(module)
+        return module.to(self._device)
+
+    def _arithmetic(self, precision: str) -> dict[str, str]:
+        """Precision of a convolution's tensors -> of its arithmetic, where that differs; says so in ``notes``."""
+        from detector.engines.torch_graph import machine
+
+        if precision == "tf32":
+            return {"fp32": "tf32"}
+        if self._device.type != "cpu":
+            return {}
+        if precision == "int8" and not machine.has_int8_kernels():
+            self.notes.append(
+                "engine torch: int8 changed nothing here but the numbers: this CPU, or this torch, has no int8 "
+                "convolutions (VNNI), so values are rounded as int8 would and computed in fp32; nothing gets faster"
+            )
+        if precision != "bf16" or machine.has_bf16():
+            return {}
+        self.notes.append(
+            "engine torch: this CPU has no bf16 arithmetic (AVX512-BF16 or AMX): numbers are kept in bf16 and "
+            "multiplied as fp32; nothing gets faster"
+        )
+        return {"bf16": "fp32"}
 
     def _check_contract(self, network: Network) -> None:
         from detector.engines.torch_graph import signature
@@ -95,14 +137,77 @@ class TorchEngine(Engine):
         if found != wanted:
             raise EngineError(f"engine torch: the graph of {network.name} takes and gives {found}; wanted {wanted}")
 
+    def _requests(self, network: Network, options: EngineOptions, wanted: Mapping[str, bool]) -> Any:
+        from detector.engines.torch_graph.requests import CallingThreads, TorchRequest
+
+        threads, run = CallingThreads(self.threads), self.module
+        if wanted["compile"]:
+            threads.prepare()  # the number of threads is part of what was compiled
+            with translated("torch", "compile the network"):
+                run = self._compiled()
+        if self._device.type == "cpu":
+            return [TorchRequest(run, network, threads) for _ in range(options.requests)]
+        return self._cuda_requests(run, network, options.requests, wanted["graphs"])
+
+    def _compiled(self) -> Run:
+        """Compiled at once, so that it fails here or not at all, and counts as loading."""
+        import torch
+
+        run: Run = torch.compile(self.module, dynamic=False)
+        with torch.inference_mode():
+            run(torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device))
+        return run
+
+    def _cuda_requests(self, run: Run, network: Network, count: int, graphs: bool) -> list[CudaRequest]:
+        import torch
+
+        from detector.engines.torch_graph.cuda import CudaRequest, allow_tf32, check_memory
+
+        tf32 = self.precision == "tf32"
+        allow_tf32(tf32)
+        with translated("torch", "try the network on the GPU"):
+            torch.cuda.current_stream(self._device).synchronize()  # the weights have arrived
+            check_memory(run, network, self._device, self.concurrency)
+            requests = [CudaRequest(run, network, self._device, tf32, self._finished) for _ in range(count)]
+            for request in requests if graphs else ():
+                request.capture()
+        return requests
+
+    def _finished(self, milliseconds: float) -> None:
+        self._last_ms = milliseconds
+
+    def device_ms(self) -> float | None:
+        """From the upload's begin to the end of the read-back, by CUDA events."""
+        return self._last_ms
+
     def execution(self) -> list[LayerExecution]:
-        calls = [node.target for node in self.module.graph.nodes if node.op == "call_module"] if self.module else []
-        return [LayerExecution(name, type(self.module.get_submodule(name)).__name__, "fp32") for name in calls]
+        """What the layers of a run really computed in; runs the network once more, the first time that it is asked."""
+        if self.module is None:
+            return []
+        if self._executed is None:
+            import torch
+
+            from detector.engines.torch_graph.executed import executed
+
+            with translated("torch", "run the network"):
+                example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
+                self._executed = executed(self.module, example, self._multiplied)
+        return list(self._executed)
 
     def close(self) -> None:
         self.module = None
         for request in self.requests:
             request.release()
+
+
+def switches(own: Mapping[str, str]) -> dict[str, bool]:
+    """The own options as they are to be. Raises UsageError for a value that is neither on nor off."""
+    found = {"channels_last": True, "compile": False, "graphs": False}
+    for name, value in own.items():
+        if value.lower() not in SWITCH:
+            raise UsageError(f"--engine-options {name}={value}: write {name}=1 or {name}=0")
+        found[name] = SWITCH[value.lower()]
+    return found
 
 
 def create(network: Network, options: EngineOptions) -> Engine:

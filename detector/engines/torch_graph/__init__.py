@@ -2,19 +2,38 @@
 
     operators.py  one function an ONNX operator: node -> torch module
     modules.py    the few modules that torch lacks
+    halves.py     the same module in bf16 or fp16, but for what must stay float32
+    integers.py   a graph with Q/DQ nodes on kernels of int8
+    executed.py   a run that notes the precision of every layer
+    requests.py   a request on the CPU
+    cuda.py       a request on a GPU
+    machine.py    what torch can do here
 
 No trace and no generated code: node ``17.conv`` is ``module.get_submodule("17.conv")``, an ``nn.Conv2d``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from detector.errors import EngineError
 
 if TYPE_CHECKING:
     import onnx
     from torch.fx import GraphModule
+
+
+class QuantizedConstant(NamedTuple):
+    """Integers of a constant: (values - zero) * scale; ``scale``, ``zero`` [1], or one for each place of ``axis``."""
+
+    values: NDArray[Any]
+    scale: NDArray[np.float32]
+    zero: NDArray[Any]
+    axis: int
+
 
 Signature = tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, ...]]]]
 
@@ -36,28 +55,83 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
             f"engine torch: no module for the operators {', '.join(lacking)} of this graph; use --engine ort"
         )
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    weights = dequantized_constants(model, constants)
     root, graph = nn.Module(), fx.Graph()
     values: dict[str, fx.Node] = {
         info.name: graph.placeholder(f"input{at}") for at, info in enumerate(model.graph.input)
     }
+    operators = {}
     for proto in model.graph.node:
+        if proto.output[0] in weights:
+            continue
         node = Node(proto, constants)
+        operators[proto.name] = proto.op_type
         module, inputs = OPERATORS[proto.op_type](node)
         for name in inputs:
             if name not in values and name not in constants:
                 raise EngineError(f"engine torch: node {proto.name} reads the tensor {name}, which nothing makes")
             if name not in values:  # a constant that is an operand, not a parameter of the module
                 place = f"constants.{name}.value"
-                _attach(root, place, torch.tensor(constants[name]))
+                attach(root, place, torch.tensor(constants[name]))
                 values[name] = graph.get_attr(place)
-        _attach(root, proto.name, module)
+        attach(root, proto.name, module)
         values[proto.output[0]] = graph.call_module(proto.name, tuple(values[name] for name in inputs))
     graph.output(tuple(values[info.name] for info in model.graph.output))
     whole = fx.GraphModule(root, graph)
     whole.requires_grad_(False)
-    # The picture comes as NHWC, so what Transpose hands on lies channels last. With weights laid out otherwise
-    # every convolution reorders them anew: measured 5 times slower on yolov4-tiny (2 threads, AVX-512).
-    return whole.eval().to(memory_format=torch.channels_last)
+    whole.meta["operators"] = operators
+    whole.meta["weights"] = {
+        proto.name: weights[proto.input[1]]
+        for proto in model.graph.node
+        if proto.input[1:2] and proto.input[1] in weights
+    }
+    return whole.eval()
+
+
+def dequantized_constants(model: onnx.ModelProto, constants: dict[str, NDArray[Any]]) -> dict[str, QuantizedConstant]:
+    """Puts the floats of every constant that a DequantizeLinear reads into ``constants``; returns the steps."""
+    from onnx import helper
+
+    found = {}
+    for proto in model.graph.node:
+        if proto.op_type != "DequantizeLinear" or not all(name in constants for name in proto.input if name):
+            continue
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute}
+        values, scale = (constants[name] for name in proto.input[:2])
+        zero = (
+            constants[proto.input[2]] if len(proto.input) > 2 and proto.input[2] else np.zeros_like(scale, values.dtype)
+        )
+        if attributes.get("block_size"):
+            raise EngineError(f"engine torch: node {proto.name}: scales by blocks are not supported; use --engine ort")
+        axis = int(attributes.get("axis", 1))
+        sides = [1] * values.ndim
+        if scale.size > 1:
+            sides[axis] = -1
+        shifted = values.astype(np.float64) - zero.astype(np.float64).reshape(sides)
+        constants[proto.output[0]] = (shifted * scale.reshape(sides)).astype(np.float32)
+        found[proto.output[0]] = QuantizedConstant(values, scale.reshape(-1), zero.reshape(-1), axis)
+    return found
+
+
+def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
+    """Weights of convolutions as NHWC, or all as NCHW; in place.
+
+    The picture comes as NHWC, so what Transpose hands on lies channels last. With weights laid out otherwise every
+    convolution reorders them anew: measured 5 times slower on yolov4-tiny (2 threads, AVX-512). On each weight, not on
+    the module: that would reach for buffers of other than four dimensions too, and fail.
+    """
+    import torch
+    from torch import nn
+
+    from detector.engines.torch_graph.modules import Permute
+
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    for part in module.modules():
+        if isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)):
+            part.weight.data = part.weight.data.contiguous(memory_format=layout)
+        elif isinstance(part, Permute):
+            part.copies = not channels_last
+    return module
 
 
 def signature(model: onnx.ModelProto) -> Signature:
@@ -73,7 +147,7 @@ def _described(info: Any) -> tuple[str, tuple[int, ...]]:
     return str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), shape
 
 
-def _attach(root: Any, path: str, part: Any) -> None:
+def attach(root: Any, path: str, part: Any) -> None:
     """Puts a module or a tensor at a dotted path, making the modules on the way."""
     from torch import Tensor, nn
 

@@ -119,8 +119,24 @@ def _slice(node: Node) -> Made:
 
 
 def _cast(node: Node) -> Made:
-    node.refuse(to=(1,))  # TensorProto.FLOAT
-    return modules.ToFloat(), node.inputs
+    types = {1: torch.float32, 10: torch.float16, 6: torch.int32, 7: torch.int64}  # numbers of TensorProto
+    node.refuse(to=tuple(types))
+    return modules.ToType(types[node.attributes["to"]]), node.inputs
+
+
+def _stepped(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable[[Node], Made]:
+    """QuantizeLinear and DequantizeLinear of what is computed; of constants, torch_graph folds them."""
+
+    def made(node: Node) -> Made:
+        scale, zero = node.constant(1), node.constant(2)
+        if scale is None or scale.size != 1:
+            raise node.error("only one scale for the whole tensor is supported")
+        if zero is None or zero.dtype not in (np.uint8, np.int8):
+            raise node.error("only u8 and s8 with their zero point given are supported")
+        dtype = torch.uint8 if zero.dtype == np.uint8 else torch.int8
+        return make(float(scale.item()), int(zero.item()), dtype), node.inputs[:1]
+
+    return made
 
 
 def _clip(node: Node) -> Made:
@@ -133,6 +149,7 @@ OPERATORS: dict[str, Callable[[Node], Made]] = {
     "Clip": _clip,
     "Concat": lambda node: (modules.Concat(node.attributes["axis"]), node.inputs),
     "Conv": _conv,
+    "DequantizeLinear": _stepped(modules.Dequantize),
     "Elu": lambda node: (nn.ELU(node.attributes.get("alpha", 1.0)), node.inputs),
     "GlobalAveragePool": _plain(lambda: nn.AdaptiveAvgPool2d(1)),
     "HardSwish": _plain(nn.Hardswish),
@@ -140,6 +157,7 @@ OPERATORS: dict[str, Callable[[Node], Made]] = {
     "LeakyRelu": lambda node: (nn.LeakyReLU(node.attributes.get("alpha", 0.01)), node.inputs),
     "MaxPool": _maxpool,
     "Mul": _plain(modules.Product),
+    "QuantizeLinear": _stepped(modules.Quantize),
     "Relu": _plain(nn.ReLU),
     "Resize": _resize,
     "Sigmoid": _plain(nn.Sigmoid),

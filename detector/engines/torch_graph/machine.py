@@ -1,0 +1,112 @@
+"""What torch can do on this machine, and why not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from detector.errors import EngineError
+
+CUDA_TORCH = "or install one with CUDA: pip install torch --index-url https://download.pytorch.org/whl/cu130"
+
+
+def device_of(asked: str) -> tuple[Any, str]:
+    """The torch.device that "auto", "cpu", "cuda" or "cuda:N" means, and for auto a line that says so; else "".
+
+    Raises EngineError where there is no such GPU.
+    """
+    import torch
+
+    if asked == "cpu":
+        return torch.device("cpu"), ""
+    reason = without_cuda()
+    if asked == "auto":
+        if reason:
+            return torch.device("cpu"), f"engine torch runs on the CPU: {reason}"
+        return torch.device("cuda:0"), f"engine torch runs on cuda:0, {torch.cuda.get_device_name(0)}"
+    if reason:
+        cure = "" if torch.version.cuda else f"; {CUDA_TORCH}"
+        raise EngineError(f"engine torch: --device {asked}: {reason}; use --device cpu{cure}")
+    device = torch.device(asked if ":" in asked else "cuda:0")
+    if device.index >= (count := torch.cuda.device_count()):
+        there = ", ".join(f"cuda:{at}" for at in range(count))
+        raise EngineError(f"engine torch: --device {asked}: there is no such GPU; there is {there}")
+    return device, ""
+
+
+def without_cuda() -> str:
+    """Why torch cannot use a GPU here; "" where it can."""
+    import torch
+
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"this torch ({torch.__version__}) is built without CUDA"
+    return "" if torch.cuda.is_available() else "torch finds no GPU, or no driver for it (nvidia-smi shows both)"
+
+
+def refusal(precision: str, device: Any) -> str | None:
+    """Why a precision cannot run on a torch.device; None where it can."""
+    return _refused_by_gpu(precision, device) if device.type == "cuda" else _refused_by_cpu(precision)
+
+
+def _refused_by_cpu(precision: str) -> str | None:
+    if precision == "tf32":
+        return "TF32 is a format of NVIDIA GPUs, and torch runs on the CPU; use --precision bf16"
+    if precision == "fp16" and not has_fp16():
+        return "this CPU has no arithmetic for fp16 (AVX512-FP16 or AMX-FP16); use --precision fp32 or bf16"
+    return None
+
+
+def _refused_by_gpu(precision: str, device: Any) -> str | None:
+    import torch
+
+    if precision == "int8":
+        return "torch has no int8 convolutions for GPUs; use --engine trt, or --device cpu"
+    major, minor = torch.cuda.get_device_capability(device)
+    if precision in ("tf32", "bf16") and major < 8:
+        return f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor}) has none; it takes 8.0"
+    return None
+
+
+def has_fp16() -> bool:
+    import torch
+
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def has_bf16() -> bool:
+    """Multiplies bf16 as such. Without it, oneDNN converts to float32 and back."""
+    return bool(cpu_facts() & {"avx512_bf16", "amx_bf16", "bf16"})
+
+
+def has_vnni() -> bool:
+    """Sums of u8 x s8 products in 32 bits. Without it, oneDNN sums two in 16 bits, which may saturate."""
+    return bool(cpu_facts() & {"avx512_vnni", "avx_vnni", "amx_int8"})
+
+
+def cpu_facts() -> set[str]:
+    """What the CPU can do, in the kernel's words; torch's own words where the machine's are not to be read."""
+    import torch
+
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {name for name, there in torch.cpu.get_capabilities().items() if there is True}
+    return {flag for line in lines if line.startswith(("flags", "Features")) for flag in line.partition(":")[2].split()}
+
+
+def has_int8_kernels() -> bool:
+    import torch
+
+    return hasattr(torch.ops.onednn, "qconv2d_pointwise") and torch.backends.mkldnn.is_available() and has_vnni()
+
+
+def check_compiler(device: Any) -> None:
+    """torch.compile writes C++ for a CPU. Raises EngineError where nothing can compile it."""
+    asked = os.environ.get("CXX")
+    if device.type == "cpu" and not any(shutil.which(name) for name in ([asked] if asked else ["g++", "clang++"])):
+        what = f"CXX={asked} is not there" if asked else "there is no g++ or clang++"
+        raise EngineError(
+            f"engine torch: compile needs a C++ compiler, and {what}; install one (apt install g++), or leave it out"
+        )
