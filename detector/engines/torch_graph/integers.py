@@ -42,42 +42,58 @@ class QuantizedConv(nn.Module):
         self.stride, self.padding, self.dilation, self.groups = (
             list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups,
         )  # fmt: skip
+        self.pointwise = (
+            self.stride == [1, 1] and self.padding == [0, 0] and self.groups == 1 and tuple(conv.kernel_size) == (1, 1)
+        )
         self.fused, self.arguments, self.slope = _post_op(activation)
+        if self.slope is not None and self.pointwise:  # the kernel for matrices has a leaky slope, the other has not
+            self.fused, self.arguments, self.slope = "leaky_relu", [self.slope], None
+        self.pointwise = self.fused == "leaky_relu"
         # A leaky slope and a scale commute: the kernel hands on float32 in steps of the result, and what is left is
         # the slope, the zero point and the cut.
-        self.leaky = self.slope is not None and result is not None
-        scales = torch.from_numpy(weights.scale.copy()).expand(conv.out_channels).contiguous()
-        divisor = result[0] if self.leaky and result is not None else 1.0
-        bias = None if conv.bias is None else conv.bias.detach() / divisor
-        self.register_buffer("scales", scales)
-        self.register_buffer("kernel_scales", scales / divisor)
+        divisor = result[0] if self.slope is not None and result is not None else 1.0
+        scales = torch.from_numpy(weights.scale.copy()).expand(conv.out_channels) / divisor
+        self.register_buffer("scales", scales.contiguous())
         self.register_buffer("zeros", torch.zeros(conv.out_channels, dtype=torch.int32))
-        self.register_buffer("bias", bias)
+        self.register_buffer("bias", None if conv.bias is None else conv.bias.detach() / divisor)
         self.register_buffer("weight", torch.from_numpy(weights.values.copy()))
         self._packed: Tensor | None = None
 
     def _pack(self, x: Tensor) -> Tensor:
         """The weights as the kernel wants them: made once, for the shape that comes."""
-        self._packed = torch.ops.onednn.qconv_prepack(
-            self.weight, self.kernel_scales, *self.given, self.stride, self.padding, self.dilation, self.groups,
-            list(x.shape),
-        )  # fmt: skip
-        return self._packed
+        if self.pointwise:
+            packed = torch.ops.onednn.qlinear_prepack(self.weight.flatten(1), [x.numel() // x.shape[1], x.shape[1]])
+        else:
+            packed = torch.ops.onednn.qconv_prepack(
+                self.weight, self.scales, *self.given, self.stride, self.padding, self.dilation, self.groups,
+                list(x.shape),
+            )  # fmt: skip
+        self._packed = packed
+        return packed
 
     def forward(self, x: Tensor) -> Tensor:
         packed = self._packed if self._packed is not None else self._pack(x)
-        scale, zero, dtype = 1.0, 0, torch.float32
-        if self.result is not None and not self.leaky:
-            (scale, zero), dtype = self.result, torch.uint8
-        y: Tensor = torch.ops.onednn.qconv2d_pointwise(
-            x, *self.given, packed, self.kernel_scales, self.zeros, self.bias, self.stride, self.padding,
-            self.dilation, self.groups, scale, zero, dtype, self.fused, self.arguments, "",
+        if self.slope is None:
+            return self._kernel(x, packed, self.result)
+        y = nn.functional.leaky_relu_(self._kernel(x, packed, None), self.slope)
+        if self.result is None:
+            return y
+        return narrowed(y.round_().add_(self.result[1]).clamp_(0, 255), torch.uint8)
+
+    def _kernel(self, x: Tensor, packed: Tensor, result: tuple[float, int] | None) -> Tensor:
+        (scale, zero), dtype = (result, torch.uint8) if result is not None else ((1.0, 0), torch.float32)
+        if not self.pointwise:
+            y: Tensor = torch.ops.onednn.qconv2d_pointwise(
+                x, *self.given, packed, self.scales, self.zeros, self.bias, self.stride, self.padding, self.dilation,
+                self.groups, scale, zero, dtype, self.fused, self.arguments, "",
+            )  # fmt: skip
+            return y
+        batch, channels, height, width = x.shape
+        rows: Tensor = torch.ops.onednn.qlinear_pointwise(
+            x.permute(0, 2, 3, 1).reshape(-1, channels), *self.given, packed, self.scales, self.zeros, self.bias,
+            scale, zero, dtype, self.fused, self.arguments, "",
         )  # fmt: skip
-        if self.slope is not None:
-            nn.functional.leaky_relu_(y, self.slope)
-        if self.leaky and self.result is not None:
-            return narrowed(y.round_().add_(self.result[1]).clamp_(0, 255), torch.uint8)
-        return y
+        return rows.view(batch, height, width, -1).permute(0, 3, 1, 2)
 
 
 class BytePool(nn.Module):
@@ -168,14 +184,13 @@ class _Rewriting:
                 self.graph.erase_node(node)
 
     def fuse(self) -> None:
-        for node in list(self.graph.nodes):
-            part = self.part(node)
+        for node in [node for node in self.graph.nodes if isinstance(self.part(node), nn.Conv2d)]:
+            conv, given = self.part(node), self.part(node.args[0])
             weights = self.weights.get(str(node.target))
-            given = self.part(node.args[0]) if node.args else None
-            if not isinstance(part, nn.Conv2d) or weights is None or not isinstance(given, Dequantize):
+            if weights is None or not isinstance(given, Dequantize):
                 continue
-            if given.dtype == torch.uint8 and _is_symmetric(weights, part):
-                self._fuse(node, part, weights, given)
+            if given.dtype == torch.uint8 and _is_symmetric(weights, conv):
+                self._fuse(node, conv, weights, given)
 
     def _fuse(self, node: fx.Node, conv: nn.Conv2d, weights: QuantizedConstant, given: Dequantize) -> None:
         chain, activation, last = self._chain(node)
