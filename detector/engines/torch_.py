@@ -153,7 +153,7 @@ class TorchEngine(Engine):
         """Compiled at once, so that it fails here or not at all, and counts as loading."""
         import torch
 
-        run: Run = torch.compile(self.module, dynamic=False)
+        run: Run = torch.compile(self.module, dynamic=False, options={"freezing": True})
         with torch.inference_mode():
             run(torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device))
         return run

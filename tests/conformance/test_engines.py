@@ -6,7 +6,9 @@ import threading
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +16,37 @@ import pytest
 from detector import engines
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError, UsageError
-from tests.known_answers import plus_one
+from detector.models import open_network
+from tests.known_answers import plus_one, run_once
 
 COMPUTING = [name for name in engines.names() if name != "null"]
+# Every engine in every precision that it takes the fp32 graph for; converted and quantised ones come from variants.
+CASES = [
+    (name, precision)
+    for name in COMPUTING
+    for precision, graph in engines._module(name).PRECISIONS.items()
+    if graph == "fp32"
+]
+STEP = {"fp32": 2**-23, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}  # half a unit of the last place, relative
+
+
+@dataclass(frozen=True)
+class Case:
+    """An engine in one precision."""
+
+    name: str
+    precision: str
+
+    def options(self, **others: Any) -> EngineOptions:
+        return EngineOptions(precision=self.precision, **others)
+
+    def assert_answers(self, outputs: list[np.ndarray], given: np.ndarray) -> None:
+        """Of ``plus_one``."""
+        planes = given.transpose(0, 3, 1, 2).astype(np.float32)
+        np.testing.assert_allclose(outputs[0], planes + 1, rtol=max(1e-6, 2 * STEP[self.precision]))
+        np.testing.assert_allclose(
+            outputs[1], planes.sum(axis=(2, 3), keepdims=True), rtol=max(1e-5, 2 * STEP[self.precision])
+        )
 
 
 @pytest.fixture(params=engines.names())
@@ -35,27 +65,33 @@ def computing(request) -> str:
     return request.param
 
 
+@pytest.fixture(params=CASES, ids="-".join)
+def case(request) -> Case:
+    name, precision = request.param
+    if reason := engines.usable()[name]:
+        pytest.skip(f"machine: engine {name}: {reason}")
+    try:
+        engines.graph_wanted(name, precision)
+    except EngineError as error:
+        pytest.skip(f"machine: {error}")
+    return Case(name, precision)
+
+
 def pictures(seed: int, batch: int = 1, height: int = 2, width: int = 3) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (batch, height, width, 3), np.uint8)
 
 
-def assert_answers(outputs: list[np.ndarray], given: np.ndarray) -> None:
-    planes = given.transpose(0, 3, 1, 2).astype(np.float32)
-    np.testing.assert_allclose(outputs[0], planes + 1, rtol=1e-6)
-    np.testing.assert_allclose(outputs[1], planes.sum(axis=(2, 3), keepdims=True), rtol=1e-5)
-
-
 @pytest.mark.parametrize("batch", [1, 2, 5])
-def test_known_answers_at_every_filling_of_a_batch(computing, batch):
+def test_known_answers_at_every_filling_of_a_batch(case, batch):
     """A full batch, and every ragged one: the rows that were not filled change nothing."""
-    with engines.open(computing, plus_one(batch), EngineOptions(batch=batch, requests=1)) as engine:
+    with engines.open(case.name, plus_one(batch), case.options(batch=batch, requests=1)) as engine:
         request = engine.requests[0]
         for n in [*range(1, batch + 1), 1]:
             given = pictures(n, n)
             request.slot[:n] = given
             outputs = request.infer(n)
             assert [len(output) for output in outputs] == [n, n]
-            assert_answers(outputs, given)
+            case.assert_answers(outputs, given)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -66,7 +102,6 @@ def test_shapes_types_and_slots(name, batch):
         assert len(engine.requests) == 3
         assert engine.concurrency >= 1
         assert engine.threads >= 1
-        assert engine.device_ms() is None
         for request in engine.requests:
             assert request.slot.shape == (batch, 2, 3, 3)
             assert request.slot.dtype == np.uint8
@@ -77,6 +112,18 @@ def test_shapes_types_and_slots(name, batch):
             assert all(output.dtype == np.float32 for output in outputs)
         slots = [request.slot for request in engine.requests]
         assert not np.shares_memory(slots[0], slots[1])
+        assert (engine.device_ms() is None) == (engine.device == "cpu")
+
+
+def test_every_layer_says_what_it_ran_in(case):
+    """Something ran in the precision that was asked for, or a note tells why nothing did; null computes nothing."""
+    network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
+    with engines.open(case.name, network, case.options()) as engine:
+        assert engine.precision == case.precision
+        layers = engine.execution()
+        found = {layer.precision for layer in layers}
+        assert not layers or case.precision in found or any(case.precision in note for note in engine.notes)
+        assert len({layer.name for layer in layers}) == len(layers)
 
 
 def test_the_slot_is_untouched_by_infer(name):
@@ -88,8 +135,8 @@ def test_the_slot_is_untouched_by_infer(name):
         np.testing.assert_array_equal(request.slot, given)
 
 
-def test_outputs_stay_until_that_requests_next_infer(computing):
-    with engines.open(computing, plus_one(), EngineOptions(requests=3)) as engine:
+def test_outputs_stay_until_that_requests_next_infer(case):
+    with engines.open(case.name, plus_one(), case.options(requests=3)) as engine:
         given = [pictures(seed) for seed in range(3)]
         results = []
         for request, picture in zip(engine.requests, given, strict=True):
@@ -97,19 +144,19 @@ def test_outputs_stay_until_that_requests_next_infer(computing):
             results.append(request.infer(1))
             request.slot[:] = 0  # the caller may fill it for the next one
         for outputs, picture in zip(results, given, strict=True):
-            assert_answers(outputs, picture)
+            case.assert_answers(outputs, picture)
         engine.requests[0].slot[:] = given[2]
         engine.requests[0].infer(1)
-        assert_answers(results[1], given[1])  # another request's next infer is no reason to change
+        case.assert_answers(results[1], given[1])  # another request's next infer is no reason to change
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 4])
-def test_requests_in_several_threads_do_not_mix(computing, concurrency):
+def test_requests_in_several_threads_do_not_mix(case, concurrency):
     """Each thread has its own requests; a barrier brings them inside infer together."""
-    size = {"height": 64, "width": 96}
-    options = EngineOptions(requests=2 * concurrency, concurrency=concurrency, threads=1)
+    size = {"height": 8, "width": 12} if case.precision == "fp16" else {"height": 64, "width": 96}  # sums below 65504
+    options = case.options(requests=2 * concurrency, concurrency=concurrency, threads=1)
     together = threading.Barrier(concurrency)
-    with engines.open(computing, plus_one(**size), options) as engine:
+    with engines.open(case.name, plus_one(**size), options) as engine:
         assert engine.concurrency == concurrency
 
         def work(at: int) -> None:
@@ -118,11 +165,29 @@ def test_requests_in_several_threads_do_not_mix(computing, concurrency):
                 given = pictures(100 * at + turn, **size)
                 request.slot[:] = given
                 together.wait(20)
-                assert_answers(request.infer(1), given)
+                case.assert_answers(request.infer(1), given)
 
         with ThreadPoolExecutor(concurrency) as pool:
             for done in [pool.submit(work, at) for at in range(concurrency)]:
                 done.result(60)
+
+
+def test_a_real_network_answers_as_torch_does_in_fp32(case):
+    """Random weights; boxes within the picture. In fewer bits, what 21 layers of rounding add up to."""
+    pytest.importorskip("torch", reason="machine: torch is not installed")
+    network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96), batch=2)
+    given = pictures(3, 2, 64, 96)
+    wanted = run_once(network, given, "torch")
+    with engines.open(case.name, network, case.options(batch=2)) as engine:
+        engine.requests[0].slot[:] = given
+        found = [output.copy() for output in engine.requests[0].infer(2)]
+    for output, right in zip(found, wanted, strict=True):
+        assert np.abs(output - right).max() <= max(1e-4, 8 * STEP[case.precision]) * np.abs(right).max()
+    if case.precision == "fp32":
+        boxes, right_boxes = (
+            np.clip(network.dense([output[:1] for output in outputs])[..., :4], 0, 96) for outputs in (found, wanted)
+        )
+        assert np.abs(boxes - right_boxes).max() <= 1e-3 * 96
 
 
 def test_infer_lets_other_threads_run(computing):

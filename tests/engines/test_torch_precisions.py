@@ -1,0 +1,213 @@
+"""torch in fewer bits: what is cast, what stays float32, which kernels run, what is refused and said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detector import engines
+from detector.engines.base import EngineOptions
+from detector.errors import EngineError, UsageError
+from detector.models import open_network
+from tests.known_answers import plus_one
+
+torch = pytest.importorskip("torch", reason="machine: torch is not installed")
+
+from detector.engines.torch_graph import machine  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def network():
+    return open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
+
+
+def with_decoding():
+    """plus_one, then (x + 1) * 0.001 behind the last convolution, and the raw x + 1."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    network = plus_one()
+    graph = network.graph.graph
+    graph.node.append(helper.make_node("Mul", ["0.conv", "small"], ["2.decoded"], name="2.decoded"))
+    graph.initializer.append(numpy_helper.from_array(np.array(0.001, np.float32), "small"))
+    graph.output.append(helper.make_tensor_value_info("2.decoded", TensorProto.FLOAT, (1, 3, 2, 3)))
+    return replace(network, output_shapes=[*network.output_shapes, (1, 3, 2, 3)])
+
+
+def test_the_body_is_cast_and_the_tail_stays_float32():
+    with engines.open("torch", with_decoding(), EngineOptions(precision="bf16")) as engine:
+        assert engine.module.get_submodule("0.conv").weight.dtype == torch.bfloat16
+        assert engine.module.get_buffer("constants.small.value").dtype == torch.float32
+        layers = {layer.name: layer.precision for layer in engine.execution()}
+        assert layers["input.cast"] == "bf16"
+        assert layers["2.decoded"] == "fp32"
+        request = engine.requests[0]
+        request.slot[:] = 99
+        assert request.infer(1)[2].ravel()[0] == np.float32(100) * np.float32(0.001)  # not rounded to bf16
+
+
+def test_a_constant_that_body_and_tail_read_has_both_types():
+    from onnx import helper
+
+    network = with_decoding()
+    graph = network.graph.graph
+    graph.node.insert(2, helper.make_node("Mul", ["input.nchw", "small"], ["input.scaled"], name="input.scaled"))
+    graph.node[3].input[0] = "input.scaled"
+    with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
+        assert engine.module.get_buffer("constants.small.value").dtype == torch.float32
+        assert engine.module.get_buffer("constants.small.value_bfloat16").dtype == torch.bfloat16
+        engine.requests[0].slot[:] = 0
+        np.testing.assert_array_equal(engine.requests[0].infer(1)[0], 1)
+
+
+def test_bf16_is_what_every_layer_before_the_outputs_runs_in(network):
+    with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
+        convolutions = {layer.precision for layer in engine.execution() if layer.type == "Conv2d"}
+        others = {layer.precision for layer in engine.execution() if layer.type != "Conv2d"}
+    assert convolutions == {"bf16" if machine.has_bf16() else "fp32"}
+    assert others == {"bf16"}
+
+
+KERNELS = """
+from detector import engines
+from detector.engines.base import EngineOptions
+from detector.models import open_network
+network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
+with engines.open("torch", network, EngineOptions(precision="bf16", threads=1)) as engine:
+    engine.requests[0].infer(1)
+"""
+
+
+def test_onednn_says_itself_that_the_kernels_are_bf16():
+    """Its own log: all 21 convolutions read and write bf16, channels last."""
+    if not (torch.backends.mkldnn.is_available() and machine.has_bf16()):
+        pytest.skip("machine: this CPU has no bf16, or this torch no oneDNN")
+    environment = {**os.environ, "ONEDNN_VERBOSE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    log = subprocess.run([sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True, check=True)
+    executed = [line.split(",") for line in log.stdout.splitlines() if ",exec," in line]
+    convolutions = [fields for fields in executed if "convolution" in fields]
+    assert len(convolutions) == 21
+    for fields in convolutions:
+        source, *_, result = [part for field in fields if field.startswith("src:") for part in field.split()]
+        assert source.startswith("src:bf16:")
+        assert result.startswith("dst:bf16:")
+        assert "acdb" in source  # NHWC, in oneDNN's words
+        assert "acdb" in result
+
+
+def test_a_cpu_without_bf16_runs_it_and_says_that_nothing_got_faster(monkeypatch, network):
+    monkeypatch.setattr(machine, "cpu_facts", lambda: {"avx2", "avx512f"})
+    with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
+        assert "no bf16 arithmetic" in " ".join(engine.notes)
+        assert {layer.precision for layer in engine.execution() if layer.type == "Conv2d"} == {"fp32"}
+        assert all(np.isfinite(output).all() for output in engine.requests[0].infer(1))
+
+
+@pytest.mark.parametrize(
+    ("precision", "there", "reason"),
+    [
+        ("fp16", False, r"engine torch: fp16 cannot run here: this CPU has no arithmetic for fp16 \(AVX512-FP16"),
+        ("tf32", True, "engine torch: tf32 cannot run here: TF32 is a format of NVIDIA GPUs"),
+    ],
+)
+def test_what_a_cpu_cannot_do_is_refused_with_the_reason(monkeypatch, precision, there, reason):
+    monkeypatch.setattr(machine, "has_fp16", lambda: there)
+    for call in (
+        lambda: engines.graph_wanted("torch", precision, "cpu"),
+        lambda: engines.open("torch", plus_one(), EngineOptions(precision=precision, device="cpu")),
+    ):
+        with pytest.raises(EngineError, match=reason):
+            call()
+
+
+def test_a_cpu_with_fp16_runs_it(monkeypatch, network):
+    monkeypatch.setattr(machine, "has_fp16", lambda: True)
+    with engines.open("torch", network, EngineOptions(precision="fp16", device="cpu")) as engine:
+        assert {layer.precision for layer in engine.execution()} == {"fp16"}
+        assert all(np.isfinite(output).all() for output in engine.requests[0].infer(1))
+
+
+@pytest.mark.parametrize("own", [{"channels_last": "0"}, {"channels_last": "off"}, {"channels_last": "1"}, {}])
+def test_layouts_change_no_answer(network, own):
+    given = np.random.default_rng(5).integers(0, 256, network.input_shape, np.uint8)
+    with engines.open("torch", network) as usual, engines.open("torch", network, EngineOptions(own=own)) as engine:
+        weight = engine.module.get_submodule("29.conv").weight
+        last = own.get("channels_last", "1") == "1"
+        assert weight.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        for one in (usual, engine):
+            one.requests[0].slot[:] = given
+        for output, right in zip(engine.requests[0].infer(1), usual.requests[0].infer(1), strict=True):
+            np.testing.assert_allclose(output, right, atol=1e-4)
+
+
+def test_channels_last_leaves_constants_of_other_dimensions_alone():
+    """On the whole module it would reach for each buffer, and torch refuses that for five dimensions."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    network = plus_one()
+    graph = network.graph.graph
+    graph.node.append(helper.make_node("Mul", ["0.conv", "five"], ["2.mul"], name="2.mul"))
+    graph.initializer.append(numpy_helper.from_array(np.ones((1, 1, 1, 1, 1), np.float32), "five"))
+    graph.output.append(helper.make_tensor_value_info("2.mul", TensorProto.FLOAT, (1, 1, 3, 2, 3)))
+    network = replace(network, output_shapes=[*network.output_shapes, (1, 1, 3, 2, 3)])
+    with engines.open("torch", network) as engine:
+        assert engine.requests[0].infer(1)[2].shape == (1, 1, 3, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("own", "precision", "message"),
+    [
+        ({"compile": "maybe"}, "fp32", "--engine-options compile=maybe: write compile=1 or compile=0"),
+        ({"graphs": "1"}, "fp32", "--engine-options graphs: CUDA graphs are for GPUs"),
+        ({"compile": "1"}, "int8", "--engine-options compile: for float only"),
+        ({"stream": "1"}, "fp32", "engine torch has no such option; it has channels_last, compile, graphs"),
+    ],
+)
+def test_own_options_that_cannot_be_are_usage_errors(own, precision, message):
+    with pytest.raises(UsageError, match=message):
+        engines.open("torch", plus_one(), EngineOptions(own=own, precision=precision, device="cpu"))
+
+
+def test_compile_without_a_compiler_is_refused(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(EngineError, match=r"compile needs a C\+\+ compiler, and CXX=no-such-compiler is not there"):
+        engines.open("torch", plus_one(), EngineOptions(own={"compile": "1"}, device="cpu"))
+
+
+COMPILED = """
+import sys
+import numpy as np
+from concurrent.futures import ThreadPoolExecutor
+from detector import engines
+from detector.engines.base import EngineOptions
+from tests.known_answers import plus_one
+options = EngineOptions(own={"compile": "1"}, threads=1, concurrency=2, device="cpu", precision=sys.argv[1])
+given = np.arange(18, dtype=np.uint8).reshape(1, 2, 3, 3)
+with engines.open("torch", plus_one(), options) as engine:
+    for request in engine.requests:
+        request.slot[:] = given
+    with ThreadPoolExecutor(2) as pool:
+        for outputs in pool.map(lambda request: request.infer(1), engine.requests):
+            np.testing.assert_array_equal(outputs[0], given.transpose(0, 3, 1, 2) + 1.0)
+    print([layer.precision for layer in engine.execution()])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_compiled_network_gives_the_answers_in_other_threads_too(precision, tmp_path):
+    """In a process of its own: the compiler warns of what torch itself will drop, and leaves threads behind."""
+    try:
+        machine.check_compiler(torch.device("cpu"))
+    except EngineError as error:
+        pytest.skip(f"machine: {error}")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED, precision], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str([precision] * 4)
