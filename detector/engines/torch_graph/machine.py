@@ -27,7 +27,7 @@ def device_of(asked: str) -> tuple[Any, str]:
             return torch.device("cpu"), f"engine torch runs on the CPU: {reason}"
         return torch.device("cuda:0"), f"engine torch runs on cuda:0, {torch.cuda.get_device_name(0)}"
     if reason:
-        cure = "" if torch.version.cuda else f"; {CUDA_TORCH}"
+        cure = "" if torch.version.cuda else f", {CUDA_TORCH}"
         raise EngineError(f"engine torch: --device {asked}: {reason}; use --device cpu{cure}")
     device = torch.device(asked if ":" in asked else "cuda:0")
     if device.index >= (count := torch.cuda.device_count()):

@@ -1,0 +1,259 @@
+"""The GPU side of torch without a GPU: streams and events that keep a log in place of torch.cuda's.
+
+What runs here is our order of calls, on tensors of the CPU; no kernel of a GPU has run in these tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from detector import engines
+from detector.engines.base import EngineOptions
+from detector.errors import EngineError
+from tests.known_answers import plus_one
+
+torch = pytest.importorskip("torch", reason="machine: torch is not installed")
+
+from detector.engines import torch_  # noqa: E402
+from detector.engines.torch_graph import cuda, machine  # noqa: E402
+
+
+class Fakes:
+    """``log``: what was asked of the GPU, in order."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.current: list[FakeStream] = []
+        self.streams: list[FakeStream] = []
+
+    def stream(self, _device: object = None) -> FakeStream:
+        made = FakeStream(self, len(self.streams))
+        self.streams.append(made)
+        return made
+
+    def event(self, **options: bool) -> FakeEvent:
+        return FakeEvent(self, options)
+
+    @contextlib.contextmanager
+    def on(self, stream: FakeStream):
+        self.current.append(stream)
+        yield
+        self.current.pop()
+
+
+class FakeStream:
+    def __init__(self, fakes: Fakes, number: int) -> None:
+        self.fakes, self.number = fakes, number
+
+    def synchronize(self) -> None:
+        self.fakes.log.append(f"stream {self.number} waited for")
+
+
+class FakeEvent:
+    def __init__(self, fakes: Fakes, options: dict[str, bool]) -> None:
+        self.fakes, self.options, self.stream = fakes, options, -1
+
+    def record(self) -> None:
+        self.stream = self.fakes.current[-1].number
+        self.fakes.log.append(f"event on stream {self.stream}")
+
+    def synchronize(self) -> None:
+        assert self.stream >= 0, "waited for an event that was never recorded"
+        assert self.options == {"enable_timing": True, "blocking": True}
+        self.fakes.log.append(f"event of stream {self.stream} waited for")
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        assert self.fakes.log[-1] == f"event of stream {end.stream} waited for", "read before it had come to pass"
+        assert self.stream == end.stream
+        return 1.5
+
+
+class FakeGraph:
+    """Its replay computes into the very tensors that the capture made."""
+
+    def __init__(self, fakes: Fakes) -> None:
+        self.fakes = fakes
+
+    def replay(self) -> None:
+        self.fakes.log.append(f"graph replayed on stream {self.fakes.current[-1].number}")
+
+
+def refuse_device_wide(*_: object) -> None:
+    raise AssertionError("the whole device was waited for")
+
+
+@pytest.fixture
+def fakes(monkeypatch) -> Fakes:
+    fakes = Fakes()
+
+    @contextlib.contextmanager
+    def capture(graph: FakeGraph, stream: FakeStream, capture_error_mode: str):
+        assert capture_error_mode == "thread_local"
+        fakes.log.append(f"captured on stream {stream.number}")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "Stream", fakes.stream)
+    monkeypatch.setattr(torch.cuda, "Event", fakes.event)
+    monkeypatch.setattr(torch.cuda, "stream", fakes.on)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: FakeGraph(fakes))
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "synchronize", refuse_device_wide)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: fakes.log.append("cache emptied"))
+    monkeypatch.setattr(cuda, "pinned", lambda shape, dtype: torch.zeros(shape, dtype=dtype))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    return fakes
+
+
+def requests(fakes: Fakes, count: int, tf32: bool = False, run=None) -> tuple[list[cuda.CudaRequest], list[float]]:
+    from detector.engines.torch_graph import graph_module
+
+    network, told = plus_one(), []
+    run = run or graph_module(network.graph)
+    return [cuda.CudaRequest(run, network, torch.device("cpu"), tf32, told.append) for _ in range(count)], told
+
+
+def test_each_request_has_its_stream_and_waits_for_its_own_event_only(fakes):
+    (one, two), told = requests(fakes, 2)
+    for at, request in enumerate((one, two)):
+        request.slot[:] = at
+        np.testing.assert_array_equal(request.infer(1)[0], at + 1)
+    assert fakes.log == [
+        "event on stream 0", "event on stream 0", "event of stream 0 waited for",
+        "event on stream 1", "event on stream 1", "event of stream 1 waited for",
+    ]  # fmt: skip
+    assert told == [1.5, 1.5]
+    np.testing.assert_array_equal(one.infer(1)[0], 1)
+    assert not np.shares_memory(one.infer(1)[0], two.infer(1)[0])
+
+
+def test_everything_of_a_run_happens_on_the_requests_stream(fakes):
+    seen = []
+
+    def run(given):
+        seen.append(fakes.current[-1].number)
+        return torch.zeros(1, 3, 2, 3), torch.zeros(1, 3, 1, 1)
+
+    (one, two), _ = requests(fakes, 2, run=run)
+    two.infer(1)
+    one.infer(1)
+    assert seen == [1, 0]
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_fp32_is_fp32_though_torch_allows_tf32_by_default(fakes, tf32):
+    (one,), _ = requests(fakes, 1, tf32)
+    torch.backends.cudnn.allow_tf32 = not tf32  # as another engine of this process may have left it
+    one.infer(1)
+    assert torch.backends.cudnn.allow_tf32 is tf32
+    assert torch.backends.cuda.matmul.allow_tf32 is tf32
+    cuda.allow_tf32(False)
+
+
+def test_a_captured_graph_replays_over_the_requests_own_buffers(fakes):
+    static = torch.zeros(1, 3, 2, 3), torch.zeros(1, 3, 1, 1)
+    given_to = []
+
+    def run(given):
+        given_to.append(given.data_ptr())
+        return static
+
+    (one,), _ = requests(fakes, 1, run=run)
+    one.capture()
+    assert len(given_to) == cuda.WARM_UPS + 1
+    assert fakes.log == ["stream 0 waited for", "captured on stream 0"]
+    static[0].fill_(7)  # what a replay does
+    np.testing.assert_array_equal(one.infer(1)[0], 7)
+    assert fakes.log[2:] == [
+        "event on stream 0", "graph replayed on stream 0", "event on stream 0", "event of stream 0 waited for",
+    ]  # fmt: skip
+    assert len(set(given_to)) == 1
+    assert len(given_to) == cuda.WARM_UPS + 1, "a replay runs no Python"
+
+
+@pytest.mark.parametrize(
+    ("batch", "limit", "message"),
+    [(16, 5, "at batch 16; batch 4 fits: use --batch 4"), (2, 1, "at batch 2; batch 1 fits"),
+     (8, 0, "at batch 8; not even batch 1 fits"), (1, 0, "at batch 1; not even batch 1 fits")],
+)  # fmt: skip
+def test_out_of_memory_says_the_batch_that_fits(fakes, batch, limit, message):
+    tried = []
+
+    def run(given):
+        tried.append(len(given))
+        if len(given) > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate much")
+
+    with pytest.raises(EngineError, match=f"^engine torch: out of GPU memory {message}"):
+        cuda.check_memory(run, plus_one(batch), torch.device("cpu"), 2)
+    assert tried == sorted(tried, reverse=True)
+    assert tried[0] == batch
+
+
+def test_what_fits_is_tried_on_as_many_streams_as_run_at_once(fakes):
+    tried = []
+    cuda.check_memory(lambda given: tried.append(fakes.current[-1].number), plus_one(4), torch.device("cpu"), 3)
+    assert tried == [0, 1, 2]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """torch says that there is one, of compute capability 7.5."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+
+
+def test_auto_takes_the_gpu_and_says_so(gpu):
+    device, note = machine.device_of("auto")
+    assert str(device) == "cuda:0"
+    assert note == "engine torch runs on cuda:0, Tesla T4"
+    assert engines.concurrency("torch", EngineOptions()) == 2
+    assert engines.concurrency("torch", EngineOptions(concurrency=5)) == 5
+    assert engines.concurrency("torch", EngineOptions(device="cpu")) == 1
+    assert str(machine.device_of("cuda")[0]) == "cuda:0"
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "message"),
+    [
+        ("fp32", "cuda:1", "--device cuda:1: there is no such GPU; there is cuda:0"),
+        ("tf32", "cuda", r"Tesla T4 \(compute capability 7.5\) has none; it takes 8.0"),
+        ("bf16", "auto", r"Tesla T4 \(compute capability 7.5\) has none"),
+        ("int8", "cuda:0", "torch has no int8 convolutions for GPUs; use --engine trt, or --device cpu"),
+    ],
+)
+def test_what_a_gpu_cannot_do_is_refused_with_the_reason(gpu, precision, device, message):
+    for call in (
+        lambda: engines.graph_wanted("torch", precision, device),
+        lambda: engines.open("torch", plus_one(), EngineOptions(precision=precision, device=device)),
+    ):
+        with pytest.raises(EngineError, match=message):
+            call()
+
+
+def test_fp16_is_for_every_gpu(gpu):
+    assert engines.graph_wanted("torch", "fp16", "cuda") == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("built", "message"),
+    [(None, r"--device cuda: this torch \(.*\) is built without CUDA; use --device cpu, or install one with CUDA: pip"),
+     ("13.0", r"--device cuda: torch finds no GPU, or no driver for it \(nvidia-smi shows both\); use --device cpu")],
+)  # fmt: skip
+def test_a_gpu_that_is_not_there_is_a_clear_error(monkeypatch, built, message):
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(EngineError, match=message):
+        engines.open("torch", plus_one(), EngineOptions(device="cuda"))
+    assert torch_.refusal("fp32", "cuda").startswith("--device cuda: t")
+    with engines.open("torch", plus_one()) as engine:
+        assert engine.device == "cpu"
+        assert engine.notes[0].startswith("engine torch runs on the CPU: t")
+    with engines.open("torch", plus_one(), EngineOptions(device="cpu")) as engine:
+        assert list(engine.notes) == []
