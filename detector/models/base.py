@@ -48,7 +48,8 @@ class Network:
     head: Head
     dense: Callable[[list[NDArray[np.float32]]], NDArray[np.float32]]
     names: tuple[str, ...]
-    parameters: int = 0
+    parameters: int = 0  # as stored
+    parameters_fused: int = 0  # of the graph's convolutions: normalisation folded, what trains only left out
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
     sha256: str = ""  # of cfg and weights together
     random_seed: int | None = None

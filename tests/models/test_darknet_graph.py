@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from detector.models import open_network
-from detector.models.darknet.activations import ACTIVATIONS
+from detector.models.activations import ACTIVATIONS
 from detector.models.darknet.cfg import parse_cfg
 from detector.models.darknet.plan import make_plan
 from detector.models.darknet.weights import random_weights

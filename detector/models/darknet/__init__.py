@@ -55,6 +55,7 @@ def read(
         dense=partial(darknet_yolo_dense, layers=layers),
         names=class_names,
         parameters=plan.floats,
+        parameters_fused=plan.floats_fused,
         macs=count_macs(graph),
         sha256=hashlib.sha256(hashlib.sha256(cfg_bytes).digest() + weights_digest).hexdigest(),
         random_seed=random_seed,

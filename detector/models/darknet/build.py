@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from detector.models.darknet.activations import ACTIVATIONS
+from detector.models.activations import ACTIVATIONS
 from detector.models.darknet.layers import (
     AveragePool,
     Convolution,

@@ -123,3 +123,8 @@ class Plan:
     def floats(self) -> int:
         """Numbers in a .weights file of this cfg, without its header."""
         return sum(layer.floats for layer in self.layers)
+
+    @property
+    def floats_fused(self) -> int:
+        """Numbers of the graph: batch normalisation is folded into weights and a bias."""
+        return sum(layer.floats - 3 * layer.channels * layer.batch_normalize for layer in self.convolutions)

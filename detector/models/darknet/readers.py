@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TypedDict
 
-from detector.models.darknet.activations import ACTIVATIONS
+from detector.models.activations import ACTIVATIONS
 from detector.models.darknet.cfg import Section, shown
 from detector.models.darknet.layers import (
     AveragePool,

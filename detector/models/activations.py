@@ -1,4 +1,4 @@
-"""darknet's activation functions as ONNX operators, as data: adding one is one row.
+"""Activation functions as ONNX operators, as data: adding one is one row. Darknet's names, and nearly all of them.
 
 A step is (name part, operator, inputs, attributes). Inputs: "x" is the convolution's output, another text is an
 earlier step's name part, a number is a constant. The last step is always called "act".

@@ -1,0 +1,137 @@
+"""The zip file around a checkpoint, read without trust: PREFIX/data.pkl, and one entry PREFIX/data/KEY a storage.
+
+torch.save stores its entries uncompressed. That is required here, with entries that together fit in the file: what
+is read is then never more than what lies on the disk, so no archive can blow up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from types import TracebackType
+
+from detector.errors import ModelError
+
+PICKLE = "data.pkl"
+MAX_PICKLE = 16 << 20  # bytes; yolov7-e6e, the largest published one, has 2 MB
+MAX_ENTRIES = 100_000
+BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)
+
+
+class Archive:
+    """One checkpoint file, open. Raises ModelError that names the file and says what to do."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _refuse_what_is_no_zip(path)
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except OSError as exc:
+            raise ModelError(f"{path}: cannot be read: {exc.strerror}; give the path of a checkpoint") from exc
+        except BROKEN as exc:
+            raise self.damaged() from exc
+        try:
+            self._entries = self._checked(self._zip.infolist())
+            self._prefix = self._found_prefix()
+            self.byte_order = self._found_byte_order()
+        except BaseException:
+            self._zip.close()
+            raise
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._zip.close()
+
+    def pickle(self) -> bytes:
+        size = self._entries[f"{self._prefix}{PICKLE}"].file_size
+        if size > MAX_PICKLE:
+            raise ModelError(f"{self.path}: its {PICKLE} has {size >> 20} MB, no checkpoint of a network needs that much")
+        return self._read(PICKLE)
+
+    def storage(self, key: str) -> bytes:
+        """The bytes of one storage."""
+        return self._read(f"data/{key}")
+
+    def storage_bytes(self, key: str) -> int:
+        """Their number, without reading them; -1 where there is no such storage."""
+        entry = self._entries.get(f"{self._prefix}data/{key}")
+        return -1 if entry is None else entry.file_size
+
+    def sha256(self) -> str:
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def damaged(self) -> ModelError:
+        return ModelError(f"{self.path}: truncated or damaged: not a whole zip file; copy or download it again")
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return self._zip.read(self._entries[self._prefix + name])
+        except (*BROKEN, KeyError) as exc:
+            raise self.damaged() from exc
+        except OSError as exc:
+            raise ModelError(f"{self.path}: cannot be read: {exc.strerror}") from exc
+
+    def _checked(self, entries: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+        if len(entries) > MAX_ENTRIES:
+            raise ModelError(f"{self.path}: {len(entries)} entries in its zip, no checkpoint has more than {MAX_ENTRIES}")
+        for entry in entries:
+            if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 or entry.file_size != entry.compress_size:
+                raise ModelError(
+                    f"{self.path}: entry {entry.filename[:80]!r} of its zip is compressed or encrypted "
+                    f"({entry.compress_size} bytes for {entry.file_size}), which torch.save never does: refused; "
+                    "save the checkpoint again with torch.save"
+                )
+        total = sum(entry.file_size for entry in entries)
+        if total > (size := self.path.stat().st_size):
+            raise ModelError(
+                f"{self.path}: its zip declares {total} bytes in a file of {size}: refused; download it again"
+            )
+        return {entry.filename: entry for entry in entries}
+
+    def _found_prefix(self) -> str:
+        """torch puts everything into one folder, named like the file was when it was saved."""
+        found = [name.removesuffix(PICKLE) for name in self._entries if name.rsplit("/", 1)[-1] == PICKLE]
+        if len(found) != 1:
+            raise ModelError(f"{self.path}: a zip file, but no checkpoint: it holds {len(found)} entries {PICKLE}, wanted 1")
+        if f"{found[0]}constants.pkl" in self._entries:
+            raise ModelError(
+                f"{self.path}: a TorchScript program, not a checkpoint; give the .pt that training saved, or an ONNX export"
+            )
+        return found[0]
+
+    def _found_byte_order(self) -> str:
+        """"<" or ">" as numpy writes it. Files of before torch 2.1 do not say; all of those were little."""
+        if f"{self._prefix}byteorder" not in self._entries:
+            return "<"
+        return ">" if self._read("byteorder").strip() == b"big" else "<"
+
+
+def _refuse_what_is_no_zip(path: Path) -> None:
+    """Files that are often taken for a checkpoint, each with its cure."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(512)
+    except OSError as exc:
+        raise ModelError(f"{path}: cannot be read: {exc.strerror}; give the path of a checkpoint") from exc
+    if start.startswith(b"PK\x03\x04"):
+        return
+    if start.startswith(b"\x80") or start[257:262] == b"ustar":
+        raise ModelError(
+            f"{path}: saved in torch's old format (before 1.6), which is not read; where the file is trusted, convert "
+            f"it with torch: torch.save(torch.load('{path.name}', weights_only=False), 'new.pt')"
+        )
+    if not start:
+        what = "is empty"
+    elif start.startswith(b"version https://git-lfs"):
+        what = "is a pointer of git LFS, not the file itself"
+    elif start.lstrip()[:1] == b"<":
+        what = "is a web page, not a checkpoint"
+    else:
+        what = "is no checkpoint: not a zip file as torch.save writes it"
+    raise ModelError(f"{path}: {what}; download it again")
