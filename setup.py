@@ -19,7 +19,7 @@ setup(
     package_dir={"detector.cfg": "cfg"},
     package_data={
         "detector.report": ["page/*"],
-        "detector.cfg": ["*.yaml", "models/*.yaml", "darknet/*.cfg", "names/*.names", "weights/*.f16"],
+        "detector.cfg": ["*.yaml", "models/*.yaml", "darknet/*.cfg", "yolo/*.yaml", "names/*.names", "weights/*.f16"],
     },
     # Lower bounds: the tests of every room were run with exactly these (2026-11-21). PyAV below 17 lacks the sample
     # table that tells a file cut off at its end.

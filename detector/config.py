@@ -26,7 +26,11 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    model: str = option("street", "Model: path of a darknet .cfg, or the name of a known one.", "M")
+    model: str = option(
+        "street",
+        "Model: a darknet .cfg, a YOLOv5 or YOLOv7 .pt, .safetensors or .yaml, or the name of a known one.",
+        "M",
+    )
     weights: str | None = option(None, "Weights file; default: the model's own, or beside the model file.", "W")
     names: str | None = option(None, "File of class names, one a line; default: beside the model file.", "N")
     random_weights: int | None = option(

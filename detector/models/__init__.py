@@ -9,7 +9,7 @@ from types import ModuleType
 
 from detector.errors import ModelError
 from detector.models.base import Network
-from detector.models.packaged import known, known_model
+from detector.models.packaged import known, known_model, network_yaml
 
 __all__ = ["known", "open_network", "suffixes"]
 
@@ -61,6 +61,8 @@ def _locate(model: str) -> tuple[Path, Path | None, Path | None]:
         return path, None, None
     if path.is_dir():
         raise ModelError(f"{model}: is a folder; give a model file ({', '.join(suffixes())})")
+    if (described := network_yaml(model)) is not None:
+        return described, None, None
     if path.suffix.lower() in suffixes() or len(path.parts) != 1:
         raise ModelError(f"{model}: no such file; give the path of a model file, or a known name: {', '.join(known())}")
     entry = known_model(model)

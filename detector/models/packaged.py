@@ -54,6 +54,12 @@ def known_model(name: str) -> KnownModel:
     )
 
 
+def network_yaml(name: str) -> Path | None:
+    """The packaged description of a YOLOv5 or YOLOv7 network by its file name (yolov5s.yaml); None for any other."""
+    path = folder() / "yolo" / name
+    return path if Path(name).parts == (name,) and path.is_file() else None
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 

@@ -73,7 +73,9 @@ def _tensor(path: Path, name: str, entry: Any, start: int, length: int) -> Tenso
     except (KeyError, TypeError, ValueError) as exc:
         raise _damaged(path, f"the entry of {ascii(name)[:80]} is wrong") from exc
     if kind not in DTYPES:
-        raise ModelError(f"{path}: {ascii(name)[:80]} is stored as {kind!s:.20}, which is not read; save it as F16 or F32")
+        raise ModelError(
+            f"{path}: {ascii(name)[:80]} is stored as {kind!s:.20}, which is not read; save it as F16 or F32"
+        )
     if start + last > length:
         raise _damaged(path, f"{ascii(name)[:80]} reaches beyond its end")
     strides = tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))

@@ -11,8 +11,30 @@ INERT: dict[str, frozenset[str]] = {  # module -> classes whose instances become
         | {"IDetect", "IAuxDetect", "IKeypoint", "IBin"}
     ),
     "models.common": frozenset(
-        {"Conv", "DWConv", "DWConvTranspose2d", "Focus", "Bottleneck", "BottleneckCSP", "CrossConv", "C3", "C3x", "C3TR"}
-        | {"C3SPP", "C3Ghost", "SPP", "SPPF", "GhostConv", "GhostBottleneck", "Contract", "Expand", "Concat", "AutoShape"}
+        {
+            "Conv",
+            "DWConv",
+            "DWConvTranspose2d",
+            "Focus",
+            "Bottleneck",
+            "BottleneckCSP",
+            "CrossConv",
+            "C3",
+            "C3x",
+            "C3TR",
+        }
+        | {
+            "C3SPP",
+            "C3Ghost",
+            "SPP",
+            "SPPF",
+            "GhostConv",
+            "GhostBottleneck",
+            "Contract",
+            "Expand",
+            "Concat",
+            "AutoShape",
+        }
         | {"TransformerLayer", "TransformerBlock", "Proto", "Classify", "MP", "SP", "ReOrg", "Shortcut", "Chuncat"}
         | {"Foldcut", "Stem", "DownC", "SPPCSPC", "GhostSPPCSPC", "GhostStem", "RepConv", "RepConv_OREPA", "ImplicitA"}
         | {"ImplicitM", "BottleneckCSPA", "BottleneckCSPB", "BottleneckCSPC", "RepBottleneck", "Res", "ResX", "Ghost"}
@@ -20,7 +42,9 @@ INERT: dict[str, frozenset[str]] = {  # module -> classes whose instances become
         | {"ResXCSPB", "ResXCSPC", "GhostCSPA", "GhostCSPB", "GhostCSPC", "SwinTransformerBlock", "STCSPA", "STCSPB"}
         | {"STCSPC", "Hardswish"}
     ),
-    "models.experimental": frozenset({"CrossConv", "Sum", "MixConv2d", "Ensemble", "GhostConv", "GhostBottleneck", "C3"}),
+    "models.experimental": frozenset(
+        {"CrossConv", "Sum", "MixConv2d", "Ensemble", "GhostConv", "GhostBottleneck", "C3"}
+    ),
     "utils.activations": frozenset({"SiLU", "Hardswish", "Mish", "MemoryEfficientMish", "FReLU"}),
     "torch.nn.modules.activation": frozenset(
         {"SiLU", "LeakyReLU", "ReLU", "ReLU6", "Hardswish", "Hardsigmoid", "Mish", "Sigmoid", "Tanh", "ELU", "GELU"}

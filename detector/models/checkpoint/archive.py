@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from detector.errors import ModelError
+from detector.models.checkpoint.tensors import ByteOrder
 
 PICKLE = "data.pkl"
 MAX_PICKLE = 16 << 20  # bytes; yolov7-e6e, the largest published one, has 2 MB
@@ -44,13 +45,17 @@ class Archive:
     def __enter__(self) -> Archive:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._zip.close()
 
     def pickle(self) -> bytes:
         size = self._entries[f"{self._prefix}{PICKLE}"].file_size
         if size > MAX_PICKLE:
-            raise ModelError(f"{self.path}: its {PICKLE} has {size >> 20} MB, no checkpoint of a network needs that much")
+            raise ModelError(
+                f"{self.path}: its {PICKLE} has {size >> 20} MB, no checkpoint of a network needs that much"
+            )
         return self._read(PICKLE)
 
     def storage(self, key: str) -> bytes:
@@ -79,9 +84,15 @@ class Archive:
 
     def _checked(self, entries: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
         if len(entries) > MAX_ENTRIES:
-            raise ModelError(f"{self.path}: {len(entries)} entries in its zip, no checkpoint has more than {MAX_ENTRIES}")
+            raise ModelError(
+                f"{self.path}: {len(entries)} entries in its zip, no checkpoint has more than {MAX_ENTRIES}"
+            )
         for entry in entries:
-            if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 or entry.file_size != entry.compress_size:
+            if (
+                entry.compress_type != zipfile.ZIP_STORED
+                or entry.flag_bits & 1
+                or entry.file_size != entry.compress_size
+            ):
                 raise ModelError(
                     f"{self.path}: entry {entry.filename[:80]!r} of its zip is compressed or encrypted "
                     f"({entry.compress_size} bytes for {entry.file_size}), which torch.save never does: refused; "
@@ -98,15 +109,17 @@ class Archive:
         """torch puts everything into one folder, named like the file was when it was saved."""
         found = [name.removesuffix(PICKLE) for name in self._entries if name.rsplit("/", 1)[-1] == PICKLE]
         if len(found) != 1:
-            raise ModelError(f"{self.path}: a zip file, but no checkpoint: it holds {len(found)} entries {PICKLE}, wanted 1")
+            raise ModelError(
+                f"{self.path}: a zip file, but no checkpoint: it holds {len(found)} entries {PICKLE}, wanted 1"
+            )
         if f"{found[0]}constants.pkl" in self._entries:
             raise ModelError(
-                f"{self.path}: a TorchScript program, not a checkpoint; give the .pt that training saved, or an ONNX export"
+                f"{self.path}: TorchScript, no checkpoint; give the .pt that training saved, or an ONNX export"
             )
         return found[0]
 
-    def _found_byte_order(self) -> str:
-        """"<" or ">" as numpy writes it. Files of before torch 2.1 do not say; all of those were little."""
+    def _found_byte_order(self) -> ByteOrder:
+        """ "<" or ">" as numpy writes it. Files of before torch 2.1 do not say; all of those were little."""
         if f"{self._prefix}byteorder" not in self._entries:
             return "<"
         return ">" if self._read("byteorder").strip() == b"big" else "<"

@@ -52,7 +52,7 @@ def contents_of(loaded: Any, origin: str) -> Contents:
         if len(tensors) == len(model):
             return of_state_dict(tensors, origin)
     raise ModelError(
-        f"{origin}: holds no network: wanted a model, or a state dict of tensors, under the key ema, model or state_dict; "
+        f"{origin}: holds no network: wanted a model or a state dict, alone or as ema, model or state_dict; "
         f"found {_outline(loaded)}"
     )
 
@@ -142,7 +142,9 @@ def _items(instance: Instance, key: str) -> list[tuple[str, Any]]:
     found = instance.values.get(key)
     if not isinstance(found, dict):
         return []
-    return [(name, value) for name, value in found.items() if isinstance(name, str) and name.isascii() and len(name) < 200]
+    return [
+        (name, value) for name, value in found.items() if isinstance(name, str) and name.isascii() and len(name) < 200
+    ]
 
 
 def _class_names(stored: Any) -> tuple[str, ...] | None:
@@ -160,7 +162,6 @@ def _trained_size(loaded: Any) -> tuple[int, int] | None:
     if isinstance(options, Instance):
         options = options.values
     size = options.get("imgsz", options.get("img_size")) if isinstance(options, dict) else None
-    sides = size[:2] if isinstance(size, (list, tuple)) else [size]
-    if not sides or not all(type(side) is int and 32 <= side <= 8192 for side in sides):
-        return None
-    return sides[0], sides[-1]
+    sides = list(size[:2]) if isinstance(size, (list, tuple)) else [size]
+    whole = [side for side in sides if type(side) is int and 32 <= side <= 8192]
+    return (whole[0], whole[-1]) if whole and whole == sides else None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+ByteOrder = Literal["<", ">"]
 DTYPES = {
     "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
     "U8": "u1", "BOOL": "?",
@@ -26,7 +27,7 @@ class Tensor:
     offset: int
     stored: int  # elements behind ``load``
     load: Callable[[], bytes]
-    byte_order: str = "<"
+    byte_order: ByteOrder = "<"
 
     def __post_init__(self) -> None:
         self._check()

@@ -166,15 +166,15 @@ def judge(archive: Archive, names: set[tuple[str, str]]) -> None:
         more = f" and {len(strangers) - SHOWN_NAMES} more" if len(strangers) > SHOWN_NAMES else ""
         listed = ", ".join(_shown(name) for name in strangers[:SHOWN_NAMES])
         raise ModelError(
-            f"{archive.path}: refused, nothing of it was run: its pickle names {listed}{more}, which no YOLOv5 or YOLOv7 "
-            "checkpoint needs; take the file from its source again, or export the model to ONNX where it was trained"
+            f"{archive.path}: refused, nothing of it was run: its pickle names {listed}{more}, which no YOLOv5 or "
+            "YOLOv7 checkpoint needs; take the file from its source again, or export the model to ONNX"
         )
     newer = sorted(f"{module}.{name}" for module, name in names if of_a_newer_family(module))
     if newer:
         model = next((name for name in newer if name.endswith("Model")), newer[0])
         raise ModelError(
-            f"{archive.path}: a model of a newer family ({_shown(model)}: YOLOv8 and later, YOLOv5u), not read from .pt; "
-            f"export it with: yolo export model={archive.path.name} format=onnx, and give --model "
+            f"{archive.path}: a model of a newer family ({_shown(model)}: YOLOv8 and later, YOLOv5u) is not read from "
+            f".pt; export it with: yolo export model={archive.path.name} format=onnx, and give --model "
             f"{archive.path.with_suffix('.onnx').name}"
         )
 
@@ -184,7 +184,7 @@ def _shown(name: str) -> str:
 
 
 def names_in(archive: Archive, data: bytes) -> set[tuple[str, str]]:
-    """All names that the byte code can ask for, without running it. Raises ModelError for code that torch never writes."""
+    """All names that the byte code can ask for, without running it. ModelError for code that torch never writes."""
     try:
         return set(_names(data))
     except (ValueError, IndexError, UnicodeError) as exc:  # pickletools, of what is no pickle
@@ -208,7 +208,7 @@ def _names(data: bytes) -> Iterator[tuple[str, str]]:
                 raise ValueError(f"a name that is computed, at byte {at}")
             yield module_text, name_text
         if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            place = len(memo) if name == "MEMOIZE" else int(argument)
+            place = len(memo) if name == "MEMOIZE" else int(str(argument))
             if place > len(data):  # the unpickler would make a table of that many places
                 raise ValueError(f"memo place {place} at byte {at}")
             memo[place] = texts[-1] if texts else None
@@ -216,7 +216,7 @@ def _names(data: bytes) -> Iterator[tuple[str, str]]:
         if name in TEXTS:
             texts.append(str(argument))
         elif name in ("GET", "BINGET", "LONG_BINGET"):
-            texts.append(memo.get(int(argument)))
+            texts.append(memo.get(int(str(argument))))
         else:
             texts.append(None)
         del texts[:-2]

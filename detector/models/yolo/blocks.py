@@ -111,7 +111,7 @@ class Planner:
         return self._add(Upsample(path=path, inputs=(x,), out=out, scale=scale))
 
     def every_second_pixel(self, path: str, x: Value) -> Value:
-        """2x2 pixels to 4 times the channels. Only a convolution can read it: it then reads ``x`` itself (see build.py)."""
+        """2x2 pixels to 4 times the channels. Only a convolution can read it: then it reads ``x`` (see build.py)."""
         assert self.row is not None
         if x.folded is not None:
             raise self.row.error("follows another of its kind; a convolution must stand between")
@@ -134,9 +134,13 @@ class Planner:
     def _value(self, name: str, channels: int, height: int, width: int) -> Value:
         assert self.row is not None
         if height < 1 or width < 1:
-            raise self.row.error(f"nothing is left of an input of {self.plan.width}x{self.plan.height}; use a larger one")
+            raise self.row.error(
+                f"nothing is left of an input of {self.plan.width}x{self.plan.height}; use a larger one"
+            )
         if channels * height * width > MAX_TENSOR or channels > 65_536:
-            raise self.row.error(f"gives {channels} channels of {width}x{height}; check channels, or use a smaller --size")
+            raise self.row.error(
+                f"gives {channels} channels of {width}x{height}; check channels, or use a smaller --size"
+            )
         return Value(name, channels, height, width)
 
     def _add(self, step: Step) -> Value:
@@ -196,7 +200,7 @@ def depthwise_conv(planner: Planner, path: str, inputs: list[Value], wanted: Wan
 
 
 def focus(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """YOLOv5's first stem: every 2x2 pixels to channels, then a convolution. Its conv lies one deeper: path.conv.conv."""
+    """YOLOv5's first stem: 2x2 pixels to channels, then a convolution, one deeper: path.conv.conv."""
     x = planner.every_second_pixel(path, inputs[0])
     return planner.conv(f"{path}.conv", x, *_conv_arguments(wanted), wanted.row.activation(5, planner.activation))
 
@@ -244,7 +248,9 @@ def anchors_a_layer(planner: Planner, inputs: list[Value], row: Row, layers: int
         raise row.error("the description has no anchors, nor have the weights")
     if len(anchors) != layers or len({len(pairs) for pairs in anchors}) != 1:
         counts = ", ".join(str(len(pairs)) for pairs in anchors)
-        raise row.error(f"has {layers} detection layers, anchors: has lists of {counts} pairs; give one of equal length each")
+        raise row.error(
+            f"has {layers} detection layers, anchors: has lists of {counts} pairs; give one of equal length each"
+        )
     return len(anchors[0])
 
 

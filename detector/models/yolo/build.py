@@ -63,7 +63,9 @@ class YoloGraph:
         times = 1
         if x.folded is not None:
             weight, times = spread(weight, step.groups), 2
-        if (x.folded or x).name == INPUT:  # 1/255 goes into the weights: zero padding stays zero, the bias is added after
+        if (
+            x.folded or x
+        ).name == INPUT:  # 1/255 goes into the weights: zero padding stays zero, the bias is added after
             weight = weight * PICTURE_SCALE
         inputs = [
             self._tensor(x),

@@ -94,7 +94,9 @@ class Description:
     classes: int
     depth: float
     width: float
-    anchors: list[tuple[tuple[float, float], ...]] | None  # w, h in pixels by detection layer; None: only in the weights
+    anchors: (
+        list[tuple[tuple[float, float], ...]] | None
+    )  # w, h in pixels by detection layer; None: only in the weights
     activation: Activation
     rows: list[Row]
     warnings: list[str] = field(default_factory=list)
@@ -130,7 +132,9 @@ def read_description(path: Path) -> tuple[Description, bytes]:
 def parse_description(values: Any, origin: str) -> Description:
     """``values``: what the YAML holds, or a checkpoint in its place: not trusted either."""
     if not isinstance(values, Mapping) or not {"nc", "backbone", "head"} <= values.keys():
-        raise ModelError(f"{origin}: describes no network: wanted the keys {', '.join(KEYS)}; see cfg/yolo/yolov5n.yaml")
+        raise ModelError(
+            f"{origin}: describes no network: wanted the keys {', '.join(KEYS)}; see cfg/yolo/yolov5n.yaml"
+        )
     if values.get("ch", 3) != 3:
         raise ModelError(f"{origin}: ch: {shown(values['ch'])}: only pictures of 3 channels (RGB) are supported")
     classes = values["nc"]
@@ -188,7 +192,9 @@ def _anchors(stored: Any, origin: str) -> list[tuple[tuple[float, float], ...]] 
     if stored is None or isinstance(stored, int):  # a number: the training found them, the weights hold them
         return None
     if not isinstance(stored, (list, tuple)) or not 1 <= len(stored) <= 10:
-        raise ModelError(f"{origin}: anchors must be lists of W,H, W,H, ..., one a detection layer, not {shown(stored)}")
+        raise ModelError(
+            f"{origin}: anchors must be lists of W,H, W,H, ..., one a detection layer, not {shown(stored)}"
+        )
     return [_anchor_pairs(numbers, origin) for numbers in stored]
 
 

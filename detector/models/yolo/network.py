@@ -14,8 +14,9 @@ from detector.models.checkpoint.contents import Contents
 from detector.models.names import find_names
 from detector.models.yolo.description import Description, parse_description, read_description
 from detector.models.yolo.plan import PROBE, Build, family_of
+from detector.models.yolo.random_numbers import PROBE_CELLS, RandomNumbers
 from detector.models.yolo.steps import Plan
-from detector.models.yolo.weights import Numbers, RandomNumbers, StoredAnchors, StoredNumbers, stored_anchors
+from detector.models.yolo.weights import Numbers, StoredAnchors, StoredNumbers, stored_anchors
 from detector.stages.heads.anchored import AnchoredLayer, anchored, anchored_dense
 
 MAX_SEED = 2**32 - 1
@@ -49,7 +50,7 @@ def described_network(description: Description, contents: Contents | None, diges
     stored = stored_anchors(contents, description.head_path) if contents else None
     build = Build(description, contents.modules if contents else {}, stored.layers if stored else None)
     plan = build.sized(ask.size or _trained_size(build, contents))
-    numbers = _numbers(plan, contents, ask)
+    numbers = _numbers(build, contents, ask)
     graph = YoloGraph(plan, numbers, ask.path.stem, ask.batch).model()
     if isinstance(numbers, StoredNumbers):
         numbers.check_all_read(plan)
@@ -75,7 +76,7 @@ def described_network(description: Description, contents: Contents | None, diges
 
 
 def recognised(contents: Contents) -> Description:
-    """The packaged description whose convolutions are those of the tensors, by name and shape; classes as found there."""
+    """The packaged description whose convolutions the tensors are, by name and shape; classes as found there."""
     shapes = {name: tensor.shape for name, tensor in contents.tensors.items()}
     for path in sorted((packaged.folder() / "yolo").glob("*.yaml")):
         description, _ = read_description(path)
@@ -117,11 +118,12 @@ def _trained_size(build: Build, contents: Contents | None) -> tuple[int, int] | 
     return contents.size if all(side % build.stride == 0 for side in contents.size) else None
 
 
-def _numbers(plan: Plan, contents: Contents | None, ask: Ask) -> Numbers:
+def _numbers(build: Build, contents: Contents | None, ask: Ask) -> Numbers:
     if ask.random_seed is not None:
         if not 0 <= ask.random_seed <= MAX_SEED:
             raise ModelError(f"--random-weights {ask.random_seed} is out of range: a seed is from 0 to {MAX_SEED}")
-        return RandomNumbers(plan, ask.random_seed)
+        side = PROBE_CELLS * build.stride
+        return RandomNumbers(build.plan(side, side), ask.random_seed)
     assert contents is not None, "numbers are stored, or random"
     return StoredNumbers(contents)
 

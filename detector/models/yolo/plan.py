@@ -73,7 +73,9 @@ def check_size(size: tuple[int, int], stride: int, origin: str) -> None:
 def _row(planner: Planner, row: Row, inputs: list[Value], one: Description) -> Value:
     entry = BLOCKS.get(row.block)
     if entry is None:
-        raise row.error(f"this block is not supported; supported: {', '.join(BLOCKS)}; export the model to ONNX instead")
+        raise row.error(
+            f"this block is not supported; supported: {', '.join(BLOCKS)}; export the model to ONNX instead"
+        )
     planner.plan.blocks.add(row.block)
     repeats = max(round(row.repeats * one.depth), 1) if row.repeats > 1 else 1
     channels = _scaled(row.integer(0), one.width) if entry.scaled else 0

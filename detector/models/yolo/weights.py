@@ -1,11 +1,10 @@
-"""Numbers of a planned convolution: stored ones, folded into one weight and one bias, or random ones.
+"""Stored numbers of a planned convolution, folded into one weight and one bias.
 
 All in float64 and rounded once, where the graph is written.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -18,9 +17,6 @@ from detector.models.checkpoint.contents import BUFFERS, Contents
 from detector.models.yolo.steps import Convolution, Plan
 
 EPSILON = 1e-3  # of batch normalisation in both families; a whole model states its own
-# Random convolutions keep the mean square of what passes at 1: the mean square of f(x), x normal, is 1/GAIN.
-GAINS = {"silu": 2.8, "leaky": 2.0, "relu": 2.0}
-RANDOM_OBJECTNESS = -4.0  # bias: on a picture some dozens of cells reach a threshold, like on a street
 
 Floats = NDArray[np.float64]
 
@@ -127,8 +123,8 @@ class StoredNumbers:
             raise ModelError(f"{origin}: lacks the tensor {name}: weights of another network than the description's?")
         if tensor.shape != shape:
             raise ModelError(
-                f"{origin}: tensor {name} is {_by(tensor.shape)}, the description wants {_by(shape)}: weights of another "
-                "network, or another number of classes?"
+                f"{origin}: tensor {name} is {_by(tensor.shape)}, the description wants {_by(shape)}: weights of "
+                "another network, or another number of classes?"
             )
         self.read.add(name)
         try:
@@ -157,37 +153,17 @@ class StoredNumbers:
 
     def check_all_read(self, plan: Plan) -> None:
         """No tensor may be left over, but what trains only: else it is another network than the description's."""
-        trains_only = tuple(
-            f"{step.path}." for step in plan.convolutions if step not in plan.needed
-        )
+        trains_only = tuple(f"{step.path}." for step in plan.convolutions if step not in plan.needed)
         for name in self.contents.tensors:
             if name not in self.read and not BUFFERS.fullmatch(name) and not name.startswith(trains_only):
                 raise ModelError(
-                    f"{self.contents.origin}: tensor {ascii(name)[:80]} belongs to no layer of the description: weights of "
-                    "another network?"
+                    f"{self.contents.origin}: tensor {ascii(name)[:80]} belongs to no layer of the description: "
+                    "weights of another network?"
                 )
 
 
 def _by(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "one number"
-
-
-class RandomNumbers:
-    """The same on every machine: numpy's legacy stream is frozen. Drawn as the graph has them, folded."""
-
-    def __init__(self, plan: Plan, seed: int) -> None:
-        self._stream = np.random.RandomState(seed)
-        self._plan = plan
-
-    def filter(self, step: Convolution) -> Filter:
-        shape = step.stored_shape
-        weight = self._stream.standard_normal(shape)
-        weight *= math.sqrt(GAINS.get(step.activation.kind, 1.0) / math.prod(shape[1:]))
-        bias = 0.1 * self._stream.standard_normal(shape[0])
-        head = self._plan.head
-        if head is not None and step.out in head.outputs:
-            bias.reshape(head.anchors, -1)[:, 4] += RANDOM_OBJECTNESS
-        return Filter(weight, bias)
 
 
 class StoredAnchors(NamedTuple):
@@ -196,7 +172,7 @@ class StoredAnchors(NamedTuple):
 
 
 def stored_anchors(contents: Contents, head: str) -> StoredAnchors | None:
-    """The head's own tensors: ``anchor_grid`` [layers, 1, A, 1, 1, 2] in pixels, or ``anchors`` [layers, A, 2] in cells."""
+    """The head's tensors: ``anchor_grid`` [layers, 1, A, 1, 1, 2] in pixels, or ``anchors`` [layers, A, 2] in cells."""
     for name, axes in (("anchor_grid", (0, 2, 5)), ("anchors", (0, 1, 2))):
         tensor = contents.tensors.get(f"{head}.{name}")
         if tensor is None or len(tensor.shape) != axes[-1] + 1 or not 2 <= tensor.size <= 400:

@@ -35,9 +35,7 @@ def c3(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Valu
     through = planner.conv(f"{path}.cv1", x, hidden)
     past = planner.conv(f"{path}.cv2", x, hidden)
     for at in range(wanted.repeats):
-        through = residual(
-            planner, f"{path}.m.{at}", through, hidden, shortcut=shortcut, groups=groups, hidden=hidden
-        )
+        through = residual(planner, f"{path}.m.{at}", through, hidden, shortcut=shortcut, groups=groups, hidden=hidden)
     return planner.conv(f"{path}.cv3", planner.concat(f"{path}.cat", [through, past]), wanted.channels)
 
 
@@ -55,7 +53,7 @@ def spp(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Val
 
 
 def sppf(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """The same with one small pool three times in a row: each sees what the one before saw. Arguments: channels, kernel."""
+    """The same by one small pool three times in a row. Arguments: channels, kernel."""
     kernel = _odd(wanted, 1, 5)
     x = planner.conv(f"{path}.cv1", inputs[0], inputs[0].channels // 2)
     parts = [x]

@@ -43,9 +43,7 @@ def rep_conv(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -
         raise row.error("only kernel 3 with padding 1 is supported")
     activation = row.activation(5, planner.activation)
     stride, groups = row.integer(2, 1, high=8), row.integer(4, 1)
-    return planner.convolution(
-        path, inputs[0], wanted.channels, 3, stride, 1, groups, activation, form="rep"
-    )
+    return planner.convolution(path, inputs[0], wanted.channels, 3, stride, 1, groups, activation, form="rep")
 
 
 def down_c(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
