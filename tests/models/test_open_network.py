@@ -86,10 +86,10 @@ def test_a_model_that_is_not_there(tmp_path, monkeypatch, model, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["x.onnx", "x.pt", "x"])
+@pytest.mark.parametrize("name", ["x.tflite", "x"])
 def test_a_family_without_a_front_end_is_named_with_those_that_have_one(tmp_path, name):
     (tmp_path / name).write_bytes(b"\0")
-    with pytest.raises(ModelError, match=r"is not supported yet; supported: \.cfg$"):
+    with pytest.raises(ModelError, match=r"is not supported yet; supported: .*\.cfg"):
         open_network(str(tmp_path / name))
 
 

@@ -11,6 +11,7 @@ import io
 import pickle
 import pickletools
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -186,8 +187,9 @@ def _shown(name: str) -> str:
 def names_in(archive: Archive, data: bytes) -> set[tuple[str, str]]:
     """All names that the byte code can ask for, without running it. ModelError for code that torch never writes."""
     try:
-        return set(_names(data))
-    except (ValueError, IndexError, UnicodeError) as exc:  # pickletools, of what is no pickle
+        with warnings.catch_warnings(action="error"):  # an escape in a name: torch writes none
+            return set(_names(data))
+    except (ValueError, IndexError, UnicodeError, Warning) as exc:  # pickletools, of what is no pickle
         reason = " ".join(str(exc).split())[:200]
         raise ModelError(f"{archive.path}: damaged or forged, refused: {reason}; download it again") from exc
 

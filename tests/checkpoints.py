@@ -1,0 +1,123 @@
+"""Checkpoints as torch.save writes them, made without torch: good ones, and ones that nobody should open."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+STORAGES = {
+    "float16": "HalfStorage", "float32": "FloatStorage", "float64": "DoubleStorage", "int64": "LongStorage",
+    "int32": "IntStorage", "int16": "ShortStorage", "int8": "CharStorage", "uint8": "ByteStorage",
+    "bool": "BoolStorage", "uint16": "BFloat16Storage",
+}  # fmt: skip
+
+
+def foreign(module: str, name: str) -> type:
+    """A class that pickles under a foreign name."""
+    return type(name, (), {"__module__": module, "__qualname__": name})
+
+
+class Reduced:
+    """Pickles as a call of ``function`` with ``arguments``."""
+
+    def __init__(self, function: type, *arguments: Any, state: Any = None) -> None:
+        self.function, self.arguments, self.state = function, arguments, state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (self.function, self.arguments) if self.state is None else (self.function, self.arguments, self.state)
+
+
+class Stored:
+    def __init__(self, key: str, kind: str, count: int) -> None:
+        self.key, self.kind, self.count = key, kind, count
+
+
+class Writer(pickle._Pickler):
+    """Writes names without asking whether they can be imported. Arrays become tensors."""
+
+    def __init__(self, file: Any, byte_order: str = "<", protocol: int = 2) -> None:
+        super().__init__(file, protocol)
+        self.storages: dict[str, bytes] = {}
+        self.byte_order = byte_order
+
+    def save_global(self, obj: Any, name: str | None = None) -> None:
+        module = "__builtin__" if obj is set else obj.__module__
+        if self.proto >= 4:
+            self.save(module)
+            self.save(name or obj.__qualname__)
+            self.write(pickle.STACK_GLOBAL)
+        else:
+            self.write(f"c{module}\n{name or obj.__qualname__}\n".encode())
+        self.memoize(obj)
+
+    dispatch: ClassVar[dict[Any, Any]] = {**pickle._Pickler.dispatch, type: save_global}
+
+    def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, Stored):
+            return ("storage", foreign("torch", STORAGES[obj.kind]), obj.key, "cpu", obj.count)
+        return None
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, np.ndarray):
+            return NotImplemented
+        key = str(len(self.storages))
+        self.storages[key] = obj.astype(obj.dtype.newbyteorder(self.byte_order)).tobytes()
+        steps = tuple(step // obj.itemsize for step in np.empty(obj.shape, obj.dtype).strides)
+        stored = Stored(key, obj.dtype.name, obj.size)
+        return foreign("torch._utils", "_rebuild_tensor_v2"), (stored, 0, obj.shape, steps, False, OrderedDict())
+
+
+def pickled(content: Any, byte_order: str = "<", protocol: int = 2) -> tuple[bytes, dict[str, bytes]]:
+    """The pickle, and the storages by key."""
+    file = io.BytesIO()
+    writer = Writer(file, byte_order, protocol)
+    writer.dump(content)
+    return file.getvalue(), writer.storages
+
+
+def zipped(
+    path: Path, data: bytes, storages: Mapping[str, bytes] | None = None, *, folder: str = "archive", **more: bytes
+) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
+        file.writestr(f"{folder}/data.pkl", data)
+        for key, values in (storages or {}).items():
+            file.writestr(f"{folder}/data/{key}", values)
+        for name, values in {"version": b"3\n", **more}.items():
+            file.writestr(f"{folder}/{name}", values)
+    return path
+
+
+def saved(path: Path, content: Any, byte_order: str = "<", **more: bytes) -> Path:
+    """``torch.save(content, path)``, arrays in the place of tensors."""
+    data, storages = pickled(content, byte_order)
+    if byte_order == ">":
+        more["byteorder"] = b"big"
+    return zipped(path, data, storages, **more)
+
+
+def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> Any:
+    """An instance of an nn.Module of that full class name; arrays among ``values`` are its parameters or buffers."""
+    home, _, kind = name.rpartition(".")
+    made = foreign(home, kind)()
+    arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
+    made.__dict__ = {
+        "training": False,
+        "_parameters": OrderedDict((key, value) for key, value in arrays.items() if "running" not in key),
+        "_buffers": OrderedDict((key, value) for key, value in arrays.items() if "running" in key),
+        "_modules": OrderedDict(parts or {}),
+        "_non_persistent_buffers_set": set(),
+        **{key: value for key, value in values.items() if key not in arrays},
+    }
+    return made
+
+
+def call(module_name: str, name: str, *arguments: Any) -> bytes:
+    """A pickle that calls a function of any name."""
+    return pickled({"model": Reduced(foreign(module_name, name), *arguments)})[0]

@@ -1,0 +1,321 @@
+"""Reading a checkpoint runs nothing: what is dangerous, damaged or not a checkpoint is refused in one line."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import tarfile
+import tracemalloc
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector.errors import ModelError
+from detector.models import open_network
+from detector.models.checkpoint import allowed, unpickle
+from detector.models.checkpoint.archive import Archive
+from detector.models.checkpoint.contents import contents_of
+from tests.checkpoints import Reduced, Stored, call, foreign, module, pickled, saved, zipped
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        open_network(str(path))
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("home", "name"),
+    [
+        ("os", "system"),
+        ("posix", "system"),
+        ("builtins", "eval"),
+        ("builtins", "getattr"),
+        ("__builtin__", "exec"),
+        ("subprocess", "Popen"),
+        ("runpy", "run_path"),
+        # torch's own names that lead elsewhere
+        ("torch", "load"),
+        ("torch.storage", "_load_from_bytes"),
+        ("torch._utils", "_import_dotted_name"),
+        ("torch.nn.modules.module", "warnings.sys.modules"),
+        ("torch.nn.modules.container", "operator.attrgetter"),
+        ("torch.nn.modules.utils", "import_module"),
+        ("torch.nn.modules.rnn", "apply_permutation"),
+        ("torch.nn", "Module"),  # a class, but none that a checkpoint names
+        ("torch.nn.modules.conv", "Conv2d.register_forward_hook"),
+        ("torch.jit", "load"),
+        ("numpy", "load"),
+        ("numpy.testing._private.utils", "runstring"),
+        # under the names of the networks
+        ("models.common", "os.system"),
+        ("models.common", "torch.hub.load"),
+        ("models.yolo", "parse_model"),
+        ("models.experimental", "attempt_load"),
+        ("models", "common"),
+        ("utils.general", "check_requirements"),
+        ("collections", "namedtuple"),
+    ],
+)
+def test_a_name_outside_the_list_is_refused_by_name(tmp_path, home, name):
+    canary = tmp_path / "ran"
+    path = zipped(tmp_path / "x.pt", call(home, name, f"touch {canary}"))
+    message = refusal(path)
+    assert "refused, nothing of it was run" in message
+    assert f"{home}.{name}" in message
+    assert not canary.exists()
+
+
+def test_several_names_are_counted_and_the_dangerous_come_before_the_newer_family(tmp_path):
+    content = [foreign("a", f"f{at}") for at in range(5)] + [foreign("ultralytics.nn.tasks", "DetectionModel")]
+    message = refusal(zipped(tmp_path / "x.pt", pickled(content)[0]))
+    assert "names a.f0, a.f1, a.f2 and 2 more, which" in message
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_names_are_found_in_every_protocol(tmp_path, protocol):
+    data, _ = pickled([Reduced(foreign("os", "system"), "true"), foreign("os", "system")], protocol=protocol)
+    assert "names os.system, which" in refusal(zipped(tmp_path / "x.pt", data))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (b"\x80\x04\x8c\x02os0\x8c\x06system\x8c\x02os\x93.", "names system.os"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system2\x93.", "a name that is computed"),  # doubled by DUP
+        (b"\x80\x04\x8c\x02os\x8c\x06system(]0\x93.", "a name that is computed"),
+        (b"\x80\x02(ios\nsystem\n.", "pickle code INST"),
+        (b"\x80\x02\x82\x01.", "pickle code EXT1"),
+        (b"\x80\x02Pabc\n.", "pickle code PERSID"),
+        (b"\x80\x02Nr\xff\xff\xff\x7f.", "memo place 2147483647"),  # a table of 2^31 places
+        (b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\x00\x00.", "damaged or forged"),  # 281 TB of bytes
+        (b"\x80\x02N", "damaged or forged"),
+        (b"", "damaged or forged"),
+        (b"\x80\x02}.", "holds no network"),
+        (b"\x80\x02NN\x86R.", "damaged or forged"),  # calls None
+    ],
+)
+def test_byte_code_that_torch_never_writes_is_refused(tmp_path, code, reason):
+    assert reason in refusal(zipped(tmp_path / "x.pt", code))
+
+
+def test_the_second_gate_asks_again_for_every_name(tmp_path):
+    """Where the first one were deceived."""
+    with Archive(zipped(tmp_path / "x.pt", b"\x80\x02N.")) as archive:
+        for data in (b"\x80\x02cos\nsystem\n.", b"\x80\x04\x8c\x02os\x8c\x06system\x93.", b"\x80\x02(ios\nsystem\n."):
+            with pytest.raises(pickle.UnpicklingError, match=r"os\.system is not allowed"):
+                unpickle.Unpickler(data, archive).load()
+
+
+def test_no_stand_in_is_the_thing_itself(tmp_path):
+    """What the unpickler hands out for every allowed name is ours, or an empty container of Python."""
+    names = [(home, name) for home, listed in allowed.INERT.items() for name in listed]
+    names += [("torch", name) for name in allowed.STORAGES] + [("torch._utils", name) for name in allowed.REBUILDERS]
+    names += [("collections", "OrderedDict")]
+    with Archive(zipped(tmp_path / "x.pt", b"\x80\x02N.")) as archive:
+        unpickler = unpickle.Unpickler(b"", archive)
+        for home, name in names:
+            made = unpickler.find_class(home, name)
+            kind = made if isinstance(made, type) else type(made)
+            assert any(base.__module__.startswith("detector.") for base in kind.__mro__), (home, name)
+    assert set(allowed.CONTAINERS.values()) == {set, frozenset}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        foreign("torch._utils", "_rebuild_tensor_v2"),  # a function's defaults
+        foreign("models.common", "Conv"),  # a class
+        foreign("torch", "HalfStorage"),
+        Stored("0", "float16", 1),
+        np.zeros(1, np.float16),  # a tensor whose bounds were checked
+        foreign("collections", "OrderedDict"),
+        set,
+    ],
+)
+def test_state_for_what_is_no_instance_is_refused(tmp_path, target):
+    data, storages = pickled(target)
+    forged = data[:-1] + b"}X\x0c\x00\x00\x00__defaults__Nsb."  # BUILD with {"__defaults__": None}
+    message = refusal(zipped(tmp_path / "x.pt", forged, {"0": b"\0\0", **storages}))
+    assert "damaged or forged" in message
+
+
+@pytest.mark.parametrize(
+    ("offset", "shape", "steps"),
+    [
+        (0, (3,), (1,)),  # one too many
+        (1, (2,), (1,)),
+        (0, (2,), (2,)),
+        (-1, (1,), (1,)),
+        (0, (2,), (-1,)),
+        (0, (2, 2), (1,)),
+        (0, (1,), ("x",)),
+        (0, (2**50,), (0,)),
+        (True, (1,), (1,)),
+    ],
+)
+def test_a_tensor_that_reaches_out_of_its_storage_is_refused(tmp_path, offset, shape, steps):
+    tensor = Reduced(foreign("torch._utils", "_rebuild_tensor_v2"), Stored("0", "float16", 2), offset, shape, steps)
+    data, _ = pickled({"model": {"model.0.conv.weight": tensor}})
+    assert "damaged or forged" in refusal(zipped(tmp_path / "x.pt", data, {"0": bytes(4)}))
+
+
+def test_one_number_stretched_over_many_is_never_made(tmp_path):
+    """A grid may be stored like that, weights are not: 2^40 numbers would be 8 TB."""
+    tensor = Reduced(
+        foreign("torch._utils", "_rebuild_tensor_v2"), Stored("0", "float16", 1), 0, (2**20, 2**20), (0, 0)
+    )
+    path = zipped(tmp_path / "x.pt", pickled({"model.0.conv.weight": tensor})[0], {"0": bytes(2)})
+    with Archive(path) as archive:
+        stretched = contents_of(unpickle.load(archive), "x").tensors["model.0.conv.weight"]
+        with pytest.raises(ValueError, match="in a storage of 1"):
+            stretched.array()
+
+
+@pytest.mark.parametrize(("held", "promised"), [(3, 2), (0, 1), (None, 1)])
+def test_a_storage_that_is_shorter_than_promised_is_refused(tmp_path, held, promised):
+    data, _ = pickled({"model": {"model.0.conv.weight": Stored("0", "float16", promised)}})
+    storages = {} if held is None else {"0": bytes(held)}
+    assert "were promised" in refusal(zipped(tmp_path / "x.pt", data, storages))
+
+
+def test_a_module_inside_itself_ends(tmp_path):
+    top = module("models.yolo.Model")
+    top._modules["again"] = top
+    assert "one inside itself" in refusal(saved(tmp_path / "x.pt", {"model": top}))
+
+
+def test_a_zip_bomb_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "x.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data.pkl", bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        message = refusal(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "'archive/data.pkl' of its zip is compressed" in message
+    assert "for 67108864)" in message
+    assert peak < 8 << 20
+
+
+def test_entries_that_overlap_are_refused(tmp_path):
+    """The bomb without compression: a thousand names for the same bytes."""
+    path = tmp_path / "x.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
+        file.writestr("archive/data.pkl", bytes(100_000))
+        for at in range(1000):
+            twin = copy.copy(file.filelist[0])
+            twin.filename = f"archive/data/{at}"
+            file.filelist.append(twin)
+    assert "its zip declares 100100000 bytes in a file of" in refusal(path)
+
+
+def test_a_pickle_larger_than_any_networks_is_refused(tmp_path):
+    assert "its data.pkl has 17 MB" in refusal(zipped(tmp_path / "x.pt", bytes(17 << 20)))
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (b"", "is empty; download it again"),
+        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "old format (before 1.6), which is not read; where the file is"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of git LFS"),
+        (b"\n<!DOCTYPE html>", "is a web page"),
+        (bytes(1000), "is no checkpoint: not a zip file"),
+        (b"PK\x03\x04", "truncated or damaged"),
+    ],
+)
+def test_files_that_are_often_taken_for_a_checkpoint(tmp_path, start, message):
+    path = tmp_path / "x.pt"
+    path.write_bytes(start)
+    assert message in refusal(path)
+
+
+def test_the_old_tar_format_says_how_to_convert(tmp_path):
+    path = tmp_path / "x.pt"
+    with tarfile.open(path, "w") as file:
+        file.add(__file__, "storages")
+    assert "convert it with torch: torch.save(torch.load('x.pt', weights_only=False), 'new.pt')" in refusal(path)
+
+
+def test_zips_that_are_no_checkpoint(tmp_path):
+    path = zipped(tmp_path / "x.pt", b"", **{"constants.pkl": b""})
+    assert "TorchScript" in refusal(path)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("readme.txt", "x")
+    assert "holds 0 entries data.pkl" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["ultralytics.nn.tasks.DetectionModel", "ultralytics.yolo.utils.IterableSimpleNamespace"]
+)
+def test_newer_families_are_recognised_and_told_the_way(tmp_path, name):
+    path = saved(tmp_path / "yolov8n.pt", {"model": module(name)})
+    message = refusal(path)
+    assert f"a model of a newer family ({name}: YOLOv8 and later, YOLOv5u) is not read from .pt" in message
+    assert "export it with: yolo export model=yolov8n.pt format=onnx, and give --model yolov8n.onnx" in message
+
+
+def test_a_file_cut_anywhere_is_refused(tmp_path, shared):
+    whole = (shared / "data/weights/yolov5n.pt").read_bytes()
+    path = tmp_path / "cut.pt"
+    for part in (1, 3, 100, 1000, len(whole) // 2, len(whole) - 5000, len(whole) - 1):
+        path.write_bytes(whole[:part])
+        refusal(path)
+
+
+def test_a_byte_changed_in_a_storage_is_found_by_the_zips_checksum(tmp_path, shared):
+    data = bytearray((shared / "data/weights/yolov5n.pt").read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path = tmp_path / "x.pt"
+    path.write_bytes(data)
+    assert "truncated or damaged" in refusal(path)
+
+
+def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
+    """Bytes changed, taken out or doubled at random; checksums right, so that the pickle itself is what is read."""
+    weight = np.ones((4, 3, 1, 1), np.float16)
+    conv = module("torch.nn.modules.conv.Conv2d", weight=weight, kernel_size=(1, 1))
+    inner = module("torch.nn.modules.container.Sequential", {"0": module("models.common.Conv", {"conv": conv})})
+    model = module("models.yolo.Model", {"model": inner}, yaml={"nc": 1}, names=["a"], anchors=weight)
+    data, storages = pickled({"epoch": -1, "model": model, "opt": OrderedDict(imgsz=640)})
+    random = np.random.default_rng(0)
+    path, refused = tmp_path / "x.pt", []
+    before = set(sys.modules)
+    for _ in range(1000):
+        broken = bytearray(data)
+        for _ in range(random.integers(1, 4)):
+            at, many = int(random.integers(len(broken))), int(random.integers(1, 9))
+            kind = random.integers(3)
+            piece = bytes(random.integers(0, 256, many, np.uint8)) if kind == 0 else bytes(broken[at : at + many]) * 2
+            broken[at : at + many] = b"" if kind == 1 else piece
+        zipped(path, bytes(broken), storages)
+        try:
+            with Archive(path) as archive:
+                contents_of(unpickle.load(archive), str(path))
+        except ModelError as error:
+            refused.append(str(error))
+    assert len(refused) > 500
+    assert [message for message in refused if "\n" in message] == []
+    assert {name for name in set(sys.modules) - before if name.split(".")[0] in ("models", "torch", "utils")} == set()
+
+
+@pytest.mark.parametrize("name", ["yolov5n", "yolov7-tiny-random"])
+def test_nothing_that_the_file_names_is_imported(shared, name):
+    path = shared / "data/weights" / f"{name}.pt"
+    code = (
+        "import sys; from detector.models import open_network; "
+        f"print(open_network({str(path)!r}).parameters, "
+        "[m for m in sys.modules if m.split('.')[0] in ('models', 'torch', 'utils', 'ultralytics')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split(maxsplit=1)[1] == "[]\n"
