@@ -12,7 +12,7 @@ from detector.models.checkpoint.tensors import Tensor
 from detector.models.checkpoint.unpickle import Instance
 
 MAX_MODULES = 20_000  # yolov7-e6e has 1,300
-FIRST_LAYER = re.compile(r"(.*?)model\.0\..*", re.DOTALL)
+A_LAYER = re.compile(r"(.*?)model\.[0-9]+\..*", re.DOTALL)
 # Running statistics, anchors and grids are stored beside the parameters, and are none.
 BUFFERS = re.compile(r"(.*\.)?(running_mean|running_var|num_batches_tracked|anchors|anchor_grid|stride|grid(\.\d+)?)")
 
@@ -79,7 +79,7 @@ def of_state_dict(tensors: Mapping[str, Tensor], origin: str) -> Contents:
     prefix = _prefix(tensors)
     if prefix is None:
         raise ModelError(
-            f"{origin}: its tensors are not those of YOLOv5 or YOLOv7: none is called model.0...; the first is "
+            f"{origin}: its tensors are not those of YOLOv5 or YOLOv7: none is called model.0..., model.1...; the first is "
             f"{ascii(next(iter(tensors), ''))[:80]}; export the model to ONNX instead"
         )
     named = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
@@ -90,7 +90,7 @@ def of_state_dict(tensors: Mapping[str, Tensor], origin: str) -> Contents:
 def _prefix(names: Mapping[str, Any]) -> str | None:
     """What stands before ``model.0.``: nothing, or ``module.`` and the like of wrappers."""
     for name in names:
-        if found := FIRST_LAYER.fullmatch(name):
+        if found := A_LAYER.fullmatch(name):
             return found[1]
     return None
 
