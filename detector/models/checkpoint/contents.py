@@ -79,7 +79,7 @@ def of_state_dict(tensors: Mapping[str, Tensor], origin: str) -> Contents:
     prefix = _prefix(tensors)
     if prefix is None:
         raise ModelError(
-            f"{origin}: its tensors are not those of YOLOv5 or YOLOv7: none is called model.0..., model.1...; the first is "
+            f"{origin}: its tensors are not those of YOLOv5 or YOLOv7, called model.0... and so on; the first is "
             f"{ascii(next(iter(tensors), ''))[:80]}; export the model to ONNX instead"
         )
     named = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

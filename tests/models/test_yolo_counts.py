@@ -1,0 +1,90 @@
+"""Parameters and multiply-accumulates of the packaged descriptions, against the published figures.
+
+Counted on the plan, without making a number; test_yolo_blocks.py shows that the plan counts what the graph holds.
+Sources: the tables of YOLOv5's releases (fused parameters in M, GFLOPs at 640) and of the YOLOv7 paper (arXiv
+2207.02696, table 2), whose two largest sizes are run at 1280.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detector.models.packaged import folder
+from detector.models.yolo.description import read_description
+from detector.models.yolo.plan import Build, family_of
+
+PUBLISHED = [  # name, side, fused parameters in M, GFLOPs
+    ("yolov5n", 640, 1.87, 4.5),
+    ("yolov5s", 640, 7.23, 16.5),
+    ("yolov5m", 640, 21.17, 49.0),
+    ("yolov5l", 640, 46.53, 109.1),
+    ("yolov5x", 640, 86.71, 205.7),
+    ("yolov5s-5.0", 640, 7.27, 17.0),
+    ("yolov5m-5.0", 640, 21.36, 51.3),
+    ("yolov5l-5.0", 640, 47.03, 115.4),
+    ("yolov5x-5.0", 640, 87.73, 218.8),
+    ("yolov5s6", 640, 12.6, 16.8),
+    ("yolov5m6", 640, 35.7, 50.0),
+    ("yolov5l6", 640, 76.8, 111.4),
+    ("yolov5x6", 640, 140.7, 209.8),
+    ("yolov7", 640, 36.905341, 104.7),
+    ("yolov7x", 640, 71.3, 189.9),
+    ("yolov7-tiny", 640, 6.2, 13.8),
+    ("yolov7-w6", 1280, 70.4, 360.0),
+    ("yolov7-e6", 1280, 97.2, 515.2),
+    ("yolov7-e6e", 1280, 151.7, 843.2),
+]
+EXACT = {  # as stored, fused: what the originals print
+    "yolov5n": (1_872_157, 1_867_405),
+    "yolov5s": (7_235_389, 7_225_885),
+    "yolov5m": (21_190_557, 21_172_173),
+    "yolov5l": (46_563_709, 46_533_693),
+    "yolov5x": (86_749_405, 86_705_005),
+    "yolov7": (37_622_682, 36_905_341),
+    "yolov7-tiny": (6_228_762, 6_219_709),
+}
+
+
+def plan_of(name: str, side: int):
+    description, _ = read_description(folder() / "yolo" / f"{name}.yaml")
+    return Build(description).plan(side, side)
+
+
+@pytest.mark.parametrize(("name", "side", "parameters_m", "gflops"), PUBLISHED)
+def test_published_figures(name, side, parameters_m, gflops):
+    plan = plan_of(name, side)
+    assert plan.parameters_fused / 1e6 == pytest.approx(parameters_m, rel=0.01)
+    assert 2 * plan.macs / 1e9 == pytest.approx(gflops, rel=0.01)
+    assert family_of(plan) == name[:6]
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_parameters_to_the_last_one(name):
+    plan = plan_of(name, 640)
+    assert (plan.parameters, plan.parameters_fused) == EXACT[name]
+
+
+def test_two_macs_are_a_flop_pair_of_the_graph_for_s():
+    assert round(2 * plan_of("yolov5s", 640).macs / 1e9, 2) == 16.43
+
+
+def test_every_packaged_description_plans_and_says_its_stride():
+    paths = sorted((folder() / "yolo").glob("*.yaml"))
+    strides = {path.stem: Build(read_description(path)[0]).stride for path in paths}
+    large = {name for name, stride in strides.items() if stride == 64}
+    assert large == {f"yolov5{size}6" for size in "nsmlx"} | {f"yolov7-{size}" for size in ("w6", "e6", "d6", "e6e")}
+    assert set(strides.values()) == {32, 64}
+    assert {name for name, *_ in PUBLISHED} <= strides.keys()
+
+
+def test_the_documented_table_is_this_one():
+    text = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    for name, side, parameters_m, gflops in PUBLISHED:
+        plan = plan_of(name, side)
+        row = (
+            f"| {name} | {side}x{side} | {plan.parameters:,} | {plan.parameters_fused:,} | {plan.macs / 1e9:.2f} | "
+            f"{2 * plan.macs / 1e9:.2f} | {parameters_m:g} M | {gflops:g} |"
+        )
+        assert row in text

@@ -1,0 +1,155 @@
+"""Descriptions that describe no network: one line, by file and layer."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from detector.errors import ModelError
+from detector.models import open_network
+from detector.models.yolo.description import Activation, parse_activation
+
+GOOD = {
+    "nc": 1,
+    "anchors": [[4, 4]],
+    "backbone": [[-1, 1, "Conv", [8, 3, 2]], [-1, 1, "Conv", [8, 3, 2]]],
+    "head": [[[-1], 1, "Detect", ["nc", "anchors"]]],
+}
+
+
+def with_row(*row) -> dict:
+    return {**GOOD, "backbone": [GOOD["backbone"][0], list(row)]}
+
+
+DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "describes no network: wanted the keys nc, depth_multiple"),
+        ({}, "describes no network"),
+        ({**GOOD, "nc": 0}, "nc must be a whole number from 1 to 10000, not 0"),
+        ({**GOOD, "nc": "80"}, "nc must be"),
+        ({**GOOD, "ch": 4}, "ch: 4: only pictures of 3 channels"),
+        ({**GOOD, "width_multiple": 0}, "width_multiple must be a number above 0"),
+        ({**GOOD, "depth_multiple": "x"}, "depth_multiple must be a number"),
+        ({**GOOD, "activation": "nn.Softmax()"}, "activation 'nn.Softmax()' is not supported; supported: nn.SiLU"),
+        ({**GOOD, "anchors": "x"}, "anchors must be lists of W,H, W,H"),
+        ({**GOOD, "anchors": [[4]]}, "anchors of a detection layer must be pixels W,H"),
+        ({**GOOD, "anchors": [[4, -4]]}, "anchors of a detection layer must be pixels"),
+        ({**GOOD, "anchors": [[4, 4], [5, 5]]}, "layer 2 (Detect): has 1 detection layers, anchors: has lists of 1, 1"),
+        ({**GOOD, "anchors": None}, "layer 2 (Detect): the description has no anchors"),
+        ({**GOOD, "backbone": "x"}, "backbone and head must be lists"),
+        ({**GOOD, "backbone": [], "head": []}, "0 layers"),
+        (
+            {**GOOD, "backbone": [[-1, 1, "Conv"]]},
+            "layer 0: a layer is [from, repeats, block, [arguments]], not a list of 3",
+        ),
+        ({**GOOD, "backbone": [[-1, 1, "Conv", [8]]] * 1200}, "1201 layers; a network has 1 to 1000"),
+        ({**GOOD, "head": []}, "has no detection layer"),
+        ({**GOOD, "head": [DETECT, DETECT]}, "layer 2 (Detect): a detection layer must be the last layer"),
+        (with_row(-1, 1, "C3TR", [8]), "layer 1 (C3TR): this block is not supported; supported: Conv, "),
+        (with_row(-1, 1, "__import__('os')", []), "is no name of a block"),
+        (with_row(-3, 1, "Conv", [8]), "layer 1 (Conv): from -3 means no layer before it"),
+        (with_row(1, 1, "Conv", [8]), "layer 1 (Conv): from 1 means no layer before it"),
+        (with_row([], 1, "Conv", [8]), "layer 1 (Conv): from names no layer"),
+        (with_row(-1, 0, "Conv", [8]), "layer 1 (Conv): repeats must be a whole number from 1 to 100, not 0"),
+        (with_row(-1, 1, "Conv", 8), "layer 1 (Conv): arguments must be a list, not 8"),
+        (with_row(-1, 1, "Conv", []), "layer 1 (Conv): argument 1 must be a whole number from 1 to 65536, not None"),
+        (with_row(-1, 1, "Conv", [8, 99]), "argument 2 must be a whole number from 1 to 31, not 99"),
+        (with_row(-1, 1, "Conv", [8, 3, 1, None, 3]), "3 groups do not divide 8 or 8 channels"),
+        (
+            with_row(-1, 1, "Conv", [8, 3, 1, None, 1, "os.system('x')"]),
+            "activation \"os.system('x')\" is not supported",
+        ),
+        (with_row(-1, 1, "C3", [8, 1]), "layer 1 (C3): argument 2 must be True or False, not 1"),
+        (with_row(-1, 1, "SPP", [8, [4]]), "kernels must be odd"),
+        (with_row(-1, 1, "SPPF", [8, 4]), "kernel 4 must be odd"),
+        (with_row(-1, 1, "RepConv", [8, 5]), "only kernel 3 with padding 1 is supported"),
+        (with_row(-1, 1, "SPPCSPC", [8, 1, True]), "only the argument for channels is supported"),
+        (with_row([-1], 1, "Shortcut", [1]), "adds two layers, 1 are given"),
+        (with_row(-1, 1, "Concat", [2]), "only joining along the channels (1) is supported"),
+        (with_row(-1, 1, "nn.Upsample", [None, 2, "bilinear"]), "only [None, SCALE, nearest] is supported"),
+        (with_row(-1, 1, "Detect", ["nc", "anchors"]), "a detection layer must be the last layer"),
+        ({**GOOD, "backbone": [[-1, 1, "MP", []]]}, "layer 0 (MP): reads the picture; only a convolution can"),
+        (
+            {**GOOD, "backbone": [[-1, 1, "ReOrg", []], [-1, 1, "ReOrg", []]]},
+            "layer 1 (ReOrg): follows another of its kind",
+        ),
+        (
+            {**GOOD, "backbone": [[-1, 1, "Conv", [8]], [-1, 1, "ReOrg", []], [-1, 1, "MP", []]]},
+            "layer 2 (MP): reads the output of model.1; only a convolution can",
+        ),
+        ({**GOOD, "head": [[[0, 1], 1, "Concat", [1]], DETECT]}, "layer 2 (Concat): joins maps of different sizes"),
+        (with_row(-1, 100, "Conv", [65536, 3]), "gives 65536 channels of 1024x1024; check channels, or use a smaller"),
+        ({**GOOD, "backbone": [[-1, 1, "Conv", [8, 31, 8, 0]]] * 5}, "nothing is left of an input"),
+    ],
+)
+def test_a_wrong_description_is_named(tmp_path, values, message):
+    path = tmp_path / "t.yaml"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(ModelError) as caught:
+        open_network(str(path), random_seed=1)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "is no YAML: while parsing"),
+        ("!!python/object/apply:os.system [x]", "is no YAML: could not determine a constructor"),
+        ("\0", "is no YAML"),
+        ("x" * (1 << 20) + "x", "is larger than 1 MB"),
+        # a billion laughs: references to references
+        ("\n".join(["nc: 1", "a0: &a0 [x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+                   + ["backbone: *a11", "head: []"]), "layer 0: a layer is [from, repeats, block"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_description(tmp_path, text, message):
+    path = tmp_path / "t.yaml"
+    path.write_text(text)
+    with pytest.raises(ModelError) as caught:
+        open_network(str(path), random_seed=1)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("text", "activation"),
+    [
+        ("nn.SiLU()", Activation("silu")),
+        ("torch.nn.SiLU(inplace=True)", Activation("silu")),
+        ("nn.LeakyReLU(0.1)", Activation("leaky", 0.1)),
+        ("nn.LeakyReLU(negative_slope=0.2, inplace=True)", Activation("leaky", 0.2)),
+        ("nn.LeakyReLU()", Activation("leaky", 0.01)),  # torch's own
+        ("nn.Identity()", Activation("linear")),
+        ("nn.ELU(0.5)", None),
+        ("nn.ReLU(3)", None),
+        ("nn.LeakyReLU(9)", None),
+        ("nn.LeakyReLU(1.1.1)", None),
+        ("eval('1')", None),
+        (1, None),
+    ],
+)
+def test_activations_are_read_and_never_evaluated(text, activation):
+    assert parse_activation(text) == activation
+
+
+def test_an_unknown_key_is_a_warning(tmp_path):
+    path = tmp_path / "t.yaml"
+    path.write_text(yaml.safe_dump({**GOOD, "nd": 3}))
+    network = open_network(str(path), random_seed=1, size=(8, 8))
+    assert network.warnings[0] == f"{path}: key 'nd' unknown, ignored"
+
+
+def test_a_file_of_the_users_goes_before_the_packaged_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "yolov5s.yaml").write_text(yaml.safe_dump(GOOD))
+    assert open_network("yolov5s.yaml", random_seed=1, size=(8, 8)).output_shapes == [(1, 6, 2, 2)]
+    with pytest.raises(ModelError, match="no such file"):
+        open_network("../yolov5s.yaml", random_seed=1)
+    with pytest.raises(ModelError, match="no such file"):
+        open_network("absent.yaml", random_seed=1)

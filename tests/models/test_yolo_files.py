@@ -1,0 +1,320 @@
+"""A network from a checkpoint, a state dict, a safetensors file or a description; what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from detector.errors import ModelError, UsageError
+from detector.models import open_network
+from detector.models.checkpoint import open_checkpoint
+from detector.models.yolo.description import parse_description
+from detector.models.yolo.plan import Build
+from tests.checkpoints import Reduced, Stored, foreign, module, pickled, saved, zipped
+from tests.models.plain_yolo import random_tensors
+
+SMALL = {
+    "nc": 2,
+    "anchors": [[4, 4, 6, 5]],
+    "backbone": [[-1, 1, "Conv", [8, 3, 2]]],
+    "head": [[[-1], 1, "Detect", ["nc", "anchors"]]],
+}
+SIZE = (8, 8)
+
+
+def tensors_of(values: dict = SMALL, seed: int = 0) -> dict[str, np.ndarray]:
+    return random_tensors(Build(parse_description(values, "t")).plan(2048, 2048), seed)
+
+
+@pytest.fixture
+def described(tmp_path: Path):
+    """``described(content)``: t.yaml with t.pt beside it; its network."""
+
+    def go(content, values: dict = SMALL, **more):
+        (tmp_path / "t.yaml").write_text(yaml.safe_dump(values))
+        saved(tmp_path / "t.pt", content)
+        return open_network(str(tmp_path / "t.yaml"), size=SIZE, **more)
+
+    return go
+
+
+def graph_bytes(network) -> bytes:
+    return network.graph.SerializeToString()
+
+
+def test_wrapped_state_dicts_are_the_same_network(described):
+    tensors = tensors_of()
+    plain = graph_bytes(described(tensors))
+    wrong = {name: tensor + 1 for name, tensor in tensors.items()}
+    counted = {**tensors, "model.0.bn.num_batches_tracked": np.array(3)}
+    for content in (
+        {"state_dict": tensors},
+        {"model": tensors, "epoch": 3},
+        {"model": wrong, "ema": tensors},  # the averaged weights win
+        {"ema": None, "model": tensors},
+        {f"module.{name}": tensor for name, tensor in tensors.items()},
+        {f"model.{name}": tensor for name, tensor in tensors.items()},
+        counted,
+    ):
+        network = described(content)
+        assert graph_bytes(network) == plain
+        assert network.parameters == 8 * 3 * 9 + 16 + 8 * 14 + 14
+        assert network.parameters_fused == network.parameters - 8
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_precisions_are_read_as_they_are(described, dtype):
+    tensors = {name: tensor.astype(np.float16) for name, tensor in tensors_of().items()}
+    network = described({name: tensor.astype(dtype) for name, tensor in tensors.items()})
+    assert graph_bytes(network) == graph_bytes(described({n: t.astype(np.float32) for n, t in tensors.items()}))
+
+
+def test_bfloat16_and_a_big_endian_file(tmp_path):
+    values = np.float32([1.0, -2.5, 0.00390625, 3.0])
+    upper = (values.view(np.uint32) >> 16).astype(np.uint16)
+    for order in "<>":
+        path = saved(tmp_path / "x.pt", {"model.0.conv.weight": upper}, order)
+        with open_checkpoint(path) as (contents, _):
+            np.testing.assert_array_equal(contents.tensors["model.0.conv.weight"].array(), values)
+
+
+def test_a_transposed_view_is_read_through_its_strides(tmp_path):
+    tensor = Reduced(foreign("torch._utils", "_rebuild_tensor_v2"), Stored("0", "float32", 7), 1, (2, 3), (1, 2))
+    numbers = np.arange(7, dtype=np.float32)
+    path = zipped(tmp_path / "x.pt", pickled({"model.0.w": tensor})[0], {"0": numbers.tobytes()})
+    with open_checkpoint(path) as (contents, _):
+        np.testing.assert_array_equal(contents.tensors["model.0.w"].array(), [[1, 3, 5], [2, 4, 6]])
+
+
+def write_safetensors(path: Path, tensors: dict[str, np.ndarray], **entries) -> Path:
+    kinds = {"float16": "F16", "float32": "F32", "float64": "F64", "int64": "I64", "uint16": "BF16"}
+    header: dict = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, array in tensors.items():
+        end = len(data) + array.nbytes
+        header[name] = {"dtype": kinds[array.dtype.name], "shape": array.shape, "data_offsets": [len(data), end]}
+        data += array.tobytes()
+    text = json.dumps({**header, **entries}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def test_safetensors_hold_the_same_network(tmp_path, described):
+    wanted = graph_bytes(described(tensors_of()))
+    (tmp_path / "t.pt").unlink()
+    write_safetensors(tmp_path / "t.safetensors", tensors_of())
+    assert graph_bytes(open_network(str(tmp_path / "t.yaml"), size=SIZE)) == wanted
+    given = str(write_safetensors(tmp_path / "other.safetensors", tensors_of()))
+    assert graph_bytes(open_network(str(tmp_path / "t.yaml"), weights=given, size=SIZE)) == wanted
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, shared, suffix):
+    """yolov5n's own tensors, without its description; and with classes of another number."""
+    with open_checkpoint(shared / "data/weights/yolov5n.pt") as (contents, _):
+        tensors = {name: tensor.array() for name, tensor in contents.tensors.items()}
+    whole = open_network(str(shared / "data/weights/yolov5n.pt"), size=(64, 64))
+    path = tmp_path / f"yolov5n{suffix}"
+    if suffix == ".pt":
+        saved(path, tensors)
+    else:
+        write_safetensors(path, tensors)
+    network = open_network(str(path), size=(64, 64))
+    assert graph_bytes(network) == graph_bytes(whole)
+    assert (network.family, network.parameters) == ("yolov5", 1_872_157)
+    fewer = {name: tensor[:21] if ".24.m." in name else tensor for name, tensor in tensors.items()}
+    saved(tmp_path / "two.pt", fewer)
+    assert open_network(str(tmp_path / "two.pt"), size=(64, 64)).output_shapes[0] == (1, 21, 8, 8)
+
+
+def test_tensors_that_no_packaged_network_fits_say_what_to_give(tmp_path):
+    path = saved(tmp_path / "mine.pt", tensors_of())
+    with pytest.raises(ModelError, match=r"none of the packaged .* --model NAME\.yaml --weights mine\.pt"):
+        open_network(str(path))
+
+
+def test_stored_anchors_win_over_the_descriptions(described):
+    """``anchors`` in cells (stride 2 here), ``anchor_grid`` in pixels."""
+    cells = {**tensors_of(), "model.1.anchors": np.float16([[[1, 2], [3, 4]]])}
+    assert described(cells).head.keywords["layers"][0].anchors == ((2, 4), (6, 8))
+    grid = {**cells, "model.1.anchor_grid": np.float32([10, 20, 30, 40]).reshape(1, 1, 2, 1, 1, 2)}
+    assert described(grid).head.keywords["layers"][0].anchors == ((10, 20), (30, 40))
+    assert described(tensors_of()).head.keywords["layers"][0].anchors == ((4, 4), (6, 5))
+    assert described(cells, {**SMALL, "anchors": 2}).head.keywords["layers"][0].anchors == ((2, 4), (6, 8))
+    with pytest.raises(ModelError, match="no anchors, nor have the weights"):
+        described(tensors_of(), {**SMALL, "anchors": 2})
+    with pytest.raises(ModelError, match="its anchors are no sizes"):
+        described({**tensors_of(), "model.1.anchors": np.float32([[[0, 2], [3, np.inf]]])})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("model.0.bn.running_mean"), "lacks the tensor model.0.bn.running_mean"),
+        (lambda t: t.update({"model.7.w": np.ones(2, np.float32)}), "tensor 'model.7.w' belongs to no layer"),
+        (
+            lambda t: t.update({"model.0.bn.bias": np.ones(9, np.float32)}),
+            "model.0.bn.bias is 9, the description wants 8",
+        ),
+        (
+            lambda t: t.update({"model.1.m.0.weight": np.ones((16, 8, 1, 1), np.float32)}),
+            "model.1.m.0.weight is 16x8x1x1, the description wants 14x8x1x1",
+        ),
+        (lambda t: t["model.0.conv.weight"].fill(np.nan), "weights of model.0.conv are no finite numbers"),
+        (lambda t: t["model.0.bn.running_var"].fill(-1), "weights of model.0.conv are no finite numbers"),
+    ],
+)
+def test_weights_of_another_network_are_refused(described, change, message):
+    tensors = tensors_of()
+    change(tensors)
+    with pytest.raises(ModelError) as caught:
+        described(tensors)
+    assert message in str(caught.value)
+    assert "t.pt" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"epoch": 1, "optimizer": {}},
+        [1, 2],
+        "text",
+        {"model": {"a": 1}},
+        {"model": {}},
+        {"fc.weight": np.ones(2, np.float32)},
+        {"model": module("models.yolo.Model")},
+    ],
+)
+def test_a_checkpoint_without_a_network_is_refused(tmp_path, content):
+    with pytest.raises(ModelError) as caught:
+        open_network(str(saved(tmp_path / "x.pt", content)))
+    assert str(caught.value).startswith(f"{tmp_path}/x.pt: ")
+    assert "\n" not in str(caught.value)
+
+
+def whole(**more):
+    tensors = tensors_of()
+    conv = {"conv": module("torch.nn.modules.conv.Conv2d", weight=tensors["model.0.conv.weight"])}
+    norm = {name.rsplit(".", 1)[1]: array for name, array in tensors.items() if ".bn." in name}
+    conv["bn"] = module("torch.nn.modules.batchnorm.BatchNorm2d", **norm, eps=1e-3)
+    weight, bias = tensors["model.1.m.0.weight"], tensors["model.1.m.0.bias"]
+    heads = module(
+        "torch.nn.modules.container.ModuleList", {"0": module("torch.nn.modules.conv.Conv2d", weight=weight, bias=bias)}
+    )
+    rows = {"0": module("models.common.Conv", conv), "1": module("models.yolo.Detect", {"m": heads})}
+    inner = module("torch.nn.modules.container.Sequential", rows)
+    return module("models.yolo.Model", {"model": inner}, yaml=SMALL, **more)
+
+
+@pytest.mark.parametrize(
+    ("stored", "names"),
+    [(["a", "b"], ("a", "b")), ({0: "a", 1: "b"}, ("a", "b")), ({1: "b", 0: "a"}, ("a", "b"))],
+)
+def test_names_of_the_checkpoint(tmp_path, stored, names):
+    network = open_network(str(saved(tmp_path / "x.pt", {"model": whole(names=stored)})), size=SIZE)
+    assert network.names == names
+    assert network.warnings == []
+
+
+def test_names_of_another_number(tmp_path):
+    path = saved(tmp_path / "x.pt", {"model": whole(names=["a", "b", "c"])})
+    network = open_network(str(path), size=SIZE)
+    assert network.names == ("class0", "class1")
+    assert "holds 3 names for 2 classes, they are not used" in network.warnings[0]
+    (tmp_path / "given").write_text("x\ny\n")
+    assert open_network(str(path), names=str(tmp_path / "given"), size=SIZE).names == ("x", "y")
+    (tmp_path / "given").write_text("x\ny\nz\n")
+    with pytest.raises(ModelError, match=r"given: holds 3 names, x\.pt has 2 classes; give --names FILE"):
+        open_network(str(path), names=str(tmp_path / "given"), size=SIZE)
+
+
+def options(**values):
+    made = foreign("argparse", "Namespace")()
+    made.__dict__ = values
+    return made
+
+
+@pytest.mark.parametrize(
+    ("stored", "size"),
+    [
+        ({"imgsz": 320}, (320, 320)),
+        ({"img_size": [416, 416]}, (416, 416)),
+        (options(imgsz=96), (96, 96)),
+        ({"imgsz": 321}, (640, 640)),  # no multiple of the stride, which is 2 here
+        ({"imgsz": "big"}, (640, 640)),
+        (None, (640, 640)),
+    ],
+)
+def test_the_size_is_that_of_the_training_where_it_is_stored(tmp_path, stored, size):
+    path = saved(tmp_path / "x.pt", {"model": whole(), "opt": stored})
+    assert open_network(str(path)).input_shape == (1, *size, 3)
+    assert open_network(str(path), size=(32, 64)).input_shape == (1, 32, 64, 3)
+    assert isinstance(Namespace(), Namespace)  # the real one is not what the file gets
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: b[:7], "its header does not lie in the file"),
+        (lambda b: (1 << 60).to_bytes(8, "little") + b[8:], "its header does not lie in the file"),
+        (lambda b: b[:8] + b"x" + b[9:], "its header is no JSON"),
+        (lambda b: b[:-1], "reaches beyond its end"),
+        (lambda b: (2).to_bytes(8, "little") + b"[]", "its header names no tensors"),
+        (lambda b: (2).to_bytes(8, "little") + b"{}", "its tensors are not those of YOLOv5"),
+    ],
+)
+def test_damaged_safetensors_are_refused(tmp_path, change, message):
+    path = write_safetensors(tmp_path / "x.safetensors", tensors_of())
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ModelError) as caught:
+        open_network(str(path))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"dtype": "F32", "shape": [2], "data_offsets": [0, 9]}, "the entry of 'model.0.x' is wrong"),
+        ({"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}, "the entry of 'model.0.x' is wrong"),
+        ({"dtype": "F32", "shape": 2, "data_offsets": [0, 8]}, "the entry of 'model.0.x' is wrong"),
+        (7, "the entry of 'model.0.x' is wrong"),
+        ({"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}, "stored as F8_E4M3, which is not read"),
+    ],
+)
+def test_a_wrong_entry_of_safetensors_is_named(tmp_path, entry, message):
+    path = write_safetensors(tmp_path / "x.safetensors", tensors_of(), **{"model.0.x": entry})
+    with pytest.raises(ModelError) as caught:
+        open_network(str(path))
+    assert message in str(caught.value)
+
+
+def test_weights_beside_weights_exclude_each_other(tmp_path):
+    path = str(saved(tmp_path / "x.pt", tensors_of()))
+    with pytest.raises(UsageError, match="holds its own weights"):
+        open_network(path, weights=path)
+    with pytest.raises(UsageError, match="exclude each other"):
+        open_network("yolov5n.yaml", weights=path, random_seed=1)
+    with pytest.raises(ModelError, match=r"no yolov5n\.pt beside it; give --weights FILE or --random-weights SEED"):
+        open_network("yolov5n.yaml")
+
+
+def test_random_numbers_in_the_place_of_a_checkpoints_own(tmp_path):
+    path = str(saved(tmp_path / "x.pt", {"model": whole(names=["a", "b"])}))
+    network = open_network(path, random_seed=3, size=SIZE)
+    assert graph_bytes(network) != graph_bytes(open_network(path, size=SIZE))
+    assert (network.random_seed, network.names) == (3, ("a", "b"))
+    assert network.warnings == ["random weights (seed 3): boxes are meaningless"]
+
+
+@pytest.mark.parametrize("size", [(8, 7), (0, 8), (8, 8194)])
+def test_a_size_that_the_stride_does_not_divide_is_refused(tmp_path, size):
+    path = saved(tmp_path / "x.pt", {"model": whole()})
+    with pytest.raises(
+        ModelError, match=r"is not a multiple of the network's stride 2 up to 8192; nearest: \d+ \(--size\)"
+    ):
+        open_network(str(path), size=size)

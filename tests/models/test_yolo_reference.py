@@ -1,0 +1,52 @@
+"""Decoded outputs of YOLOv5n and YOLOv7-tiny against those of the original programs (shared REFERENCE.md)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector import engines
+from detector.models import open_network
+from tests.known_answers import run_once
+
+CASES = [  # boxes within 1e-3 of the input's size, scores within 1e-4
+    ("yolov5n", "yolov5n_reference.npz", "input_320", "output_320"),
+    ("yolov5n", "yolov5n_reference.npz", "input_640x384", "output_640x384"),
+    ("yolov7-tiny-random", "yolov7-tiny-random_reference.npz", "input", "output"),
+]
+COMPUTING = [name for name in engines.names() if name != "null"]
+
+
+@pytest.mark.parametrize("engine", COMPUTING)
+@pytest.mark.parametrize(("name", "reference", "given", "expected"), CASES)
+def test_decoded_outputs(shared, name, reference, given, expected, engine):
+    if reason := engines.usable()[engine]:
+        pytest.skip(f"machine: engine {engine}: {reason}")
+    folder = shared / "data/weights"
+    with np.load(folder / reference) as stored:
+        picture, wanted = stored[given], stored[expected]
+    network = open_network(str(folder / f"{name}.pt"), size=picture.shape[2:])
+    raw = run_once(network, picture.transpose(0, 2, 3, 1), engine)
+    assert [output.shape for output in raw] == network.output_shapes
+    found = network.dense(raw)
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found[..., :4], wanted[..., :4], rtol=0, atol=1e-3 * max(picture.shape[2:]))
+    np.testing.assert_allclose(found[..., 4:], wanted[..., 4:], rtol=0, atol=1e-4)
+    candidates = network.head(raw, 0.25)
+    scores = found[0, :, 4] * found[0, :, 5:].max(axis=1)
+    rows = found[0][scores >= 0.25]
+    assert len(rows) == len(candidates.scores) > 0
+    np.testing.assert_allclose(candidates.scores, scores[scores >= 0.25], rtol=1e-5)
+    np.testing.assert_array_equal(candidates.class_ids, rows[:, 5:].argmax(axis=1))
+    np.testing.assert_allclose(candidates.boxes[:, :2], rows[:, :2] - rows[:, 2:4] / 2, atol=1e-2)
+
+
+def test_what_the_checkpoints_say_of_themselves(shared):
+    one = open_network(str(shared / "data/weights/yolov5n.pt"), size=(64, 64))
+    assert (one.family, one.parameters, one.parameters_fused) == ("yolov5", 1_872_157, 1_867_405)
+    assert (one.names[0], one.names[3], len(one.names)) == ("person", "motorcycle", 80)
+    assert (one.input.geometry, one.input.stride, one.input.pad_value) == ("centre", 32, 114)
+    assert open_network(str(shared / "data/weights/yolov5n.pt")).input_shape == (1, 640, 640, 3)
+    two = open_network(str(shared / "data/weights/yolov7-tiny-random.pt"), size=(64, 64))
+    assert (two.family, two.parameters, two.parameters_fused) == ("yolov7", 6_228_762, 6_219_709)
+    assert one.warnings == two.warnings == []

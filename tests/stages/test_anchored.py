@@ -1,0 +1,108 @@
+"""YOLOv5's and YOLOv7's head against a loop that a student can read."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from detector.stages.heads.anchored import AnchoredLayer, anchored, anchored_dense
+
+ANCHORS = ((10.0, 14.0), (23.0, 27.0), (37.0, 58.0))
+
+
+def layer(**more) -> AnchoredLayer:
+    return AnchoredLayer(**{"anchors": ANCHORS, "classes": 2, "stride": 8, **more})
+
+
+def raw(height: int = 4, width: int = 5, classes: int = 2, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).normal(0, 2, (1, 3 * (5 + classes), height, width))
+    return values.astype(np.float32)
+
+
+def plain_rows(output: np.ndarray, one: AnchoredLayer) -> list[list[float]]:
+    """cx, cy, w, h, objectness, class probabilities of every cell, by anchor, y, x."""
+    rows, step = [], 5 + one.classes
+    for a, (anchor_width, anchor_height) in enumerate(one.anchors):
+        for y in range(output.shape[2]):
+            for x in range(output.shape[3]):
+                s = [1 / (1 + math.exp(-t)) for t in output[0, a * step : (a + 1) * step, y, x].astype(float)]
+                cx, cy = (2 * s[0] - 0.5 + x) * one.stride, (2 * s[1] - 0.5 + y) * one.stride
+                rows.append([cx, cy, (2 * s[2]) ** 2 * anchor_width, (2 * s[3]) ** 2 * anchor_height, *s[4:]])
+    return rows
+
+
+@pytest.mark.parametrize("kind", [{}, {"classes": 1}, {"classes": 80}, {"stride": 32}])
+def test_dense_equals_the_plain_loop(kind):
+    one = layer(**kind)
+    output = raw(classes=one.classes)
+    dense = anchored_dense([output], [one])
+    assert dense.shape == (1, 4 * 5 * 3, 5 + one.classes)
+    assert dense.dtype == np.float32
+    np.testing.assert_allclose(dense[0], plain_rows(output, one), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [{}, {"classes": 1}, {"classes": 80}])
+@pytest.mark.parametrize("conf", [0.0, 0.001, 0.25, 0.6])
+def test_head_equals_the_plain_loop_in_its_order_too(kind, conf):
+    one = layer(**kind)
+    output = raw(classes=one.classes)
+    rows = np.array([row for row in plain_rows(output, one) if row[4] * max(row[5:]) >= conf])
+    boxes, scores, class_ids = anchored([output], conf, [one])
+    assert len(rows) > 0
+    assert class_ids.tolist() == rows[:, 5:].argmax(axis=1).tolist()
+    np.testing.assert_allclose(scores, rows[:, 4] * rows[:, 5:].max(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(boxes[:, :2], rows[:, :2] - rows[:, 2:4] / 2, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(boxes[:, 2:], rows[:, :2] + rows[:, 2:4] / 2, rtol=1e-5, atol=1e-4)
+    assert (boxes.dtype, scores.dtype, class_ids.dtype) == (np.float32, np.float32, np.int64)
+
+
+def test_layers_follow_each_other():
+    one, two = layer(), layer(stride=16)
+    outputs = [raw(seed=1), raw(2, 2, seed=2)]
+    both = anchored(outputs, 0.25, [one, two])
+    first, second = anchored(outputs[:1], 0.25, [one]), anchored(outputs[1:], 0.25, [two])
+    assert len(first.scores) > 0
+    assert len(second.scores) > 0
+    for joined, a, b in zip(both, first, second, strict=True):
+        np.testing.assert_array_equal(joined, np.concatenate([a, b]))
+    assert anchored_dense(outputs, [one, two]).shape == (1, 60 + 12, 7)
+
+
+def test_a_box_at_a_known_place():
+    """One cell, logits of 0: centre in the middle of cell (x=2, y=1), size of the anchor, score 0.5 x 0.5."""
+    output = np.full((1, 21, 4, 5), -50, np.float32)
+    output[0, 7:14, 1, 2] = 0
+    output[0, 13, 1, 2] = -1  # class 0 is better
+    boxes, scores, class_ids = anchored([output], 0.25, [layer()])
+    np.testing.assert_allclose(boxes, [[20 - 11.5, 12 - 13.5, 20 + 11.5, 12 + 13.5]])  # reaches out: not clipped
+    assert scores.tolist() == [0.25]  # at the threshold is kept
+    assert class_ids.tolist() == [0]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 60, 1e30, -1e30, 3e38])
+def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(value):
+    for channel in (*range(7), slice(2, 4)):
+        output = np.full((1, 21, 4, 5), 2, np.float32)
+        output[0, channel] = value
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            boxes, scores, _ = anchored([output], 0.25, [layer()])
+        assert np.isfinite(boxes).all()
+        assert np.isfinite(scores).all()
+        if np.isnan(value):
+            assert len(scores) == 2 * 4 * 5  # the other two anchors stand
+
+
+def test_nothing_found_has_the_right_shapes():
+    boxes, scores, class_ids = anchored([np.full((1, 21, 4, 5), -3, np.float32)], 0.25, [layer()])
+    assert (boxes.shape, scores.shape, class_ids.shape) == ((0, 4), (0,), (0,))
+
+
+def test_results_do_not_share_memory_with_the_outputs_nor_write_to_them():
+    output = raw()
+    output.setflags(write=False)
+    before = (*anchored([output], 0.0, [layer()]), anchored_dense([output], [layer()]))
+    assert not any(np.shares_memory(array, output) for array in before)
