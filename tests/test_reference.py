@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from detector import Detector
+from detector import Detector, engines
 
 
 def iou(a, b):
@@ -25,13 +25,20 @@ def borderline(item, others):
     return any(abs(iou(item["box"], other["box"]) - 0.45) < 0.01 for other in same)
 
 
-@pytest.mark.parametrize("engine", ["ort", "torch"])
-@pytest.mark.parametrize("model", ["yolo-fastest-1.1", "yolo-fastest-1.1-xl"])
+FILES = {"yolo-fastest-1.1": ".cfg", "yolo-fastest-1.1-xl": ".cfg", "yolov5n": ".pt"}
+
+
+@pytest.mark.parametrize("engine", [name for name in engines.names() if name != "null"])
+@pytest.mark.parametrize("model", FILES)
 def test_photos(shared, engine, model):
+    if reason := engines.usable()[engine]:
+        pytest.skip(f"machine: engine {engine}: {reason}")
     reference = json.loads((shared / "data/reference.json").read_text())
     matched = total = 0
-    with Detector(shared / "data/weights" / f"{model}.cfg", engine=engine, conf=0.24) as detector:
-        for name, expected in reference["models"][model]["results"].items():
+    for name, expected in reference["models"][model]["results"].items():
+        _, _, height, width = expected["input_shape"]  # of yolov5n: each photo's own
+        path = shared / "data/weights" / f"{model}{FILES[model]}"
+        with Detector(path, engine=engine, conf=0.24, size=f"{width}x{height}") as detector:
             image = cv2.imread(str(shared / "data/photos" / name))
             assert hashlib.sha256(image.tobytes()).hexdigest() == reference["photos"][name]["decoded_bgr_sha256"]
             found = detector(image)
