@@ -26,7 +26,7 @@ def test_there_are_some():
 def test_command_line(shared, tmp_path, line):
     (tmp_path / "in.mp4").symlink_to(shared / "data/videos/people.mp4")
     (tmp_path / "shots").symlink_to(shared / "data/photos")
-    for name in ("x.cfg", "x.weights"):
+    for name in ("x.cfg", "x.weights", "yolov5n.pt"):
         (tmp_path / name).symlink_to(shared / "data/weights" / name.replace("x.", "yolo-fastest-1.1."))
     process = detect_video(*shlex.split(line)[1:], "--frames", 2, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
