@@ -28,7 +28,7 @@ def test_command_line(shared, tmp_path, line):
     (tmp_path / "shots").symlink_to(shared / "data/photos")
     for name in ("val.json", "val"):
         (tmp_path / name).symlink_to(shared / "data/labelled/coco" / name)
-    for name in ("x.cfg", "x.weights"):
+    for name in ("x.cfg", "x.weights", "yolov5n.pt"):
         (tmp_path / name).symlink_to(shared / "data/weights" / name.replace("x.", "yolo-fastest-1.1."))
     process = detect_video(*shlex.split(line)[1:], "--frames", 2, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
