@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 OPSET = 17
 IR_VERSION = 8  # the one of opset 17; newer ones lock out older runtimes
 INPUT = "images"
+MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # the operators whose multiply-accumulates are counted
 LIGHT_FLOATS = 4096  # an initializer above this is not handed to shape inference: only its shape matters there
 
 Shape = tuple[int, ...]
@@ -150,6 +151,19 @@ def output_shapes(model: onnx.ModelProto) -> list[Shape]:
     return [shapes[info.name] for info in model.graph.output]
 
 
+def tail(model: onnx.ModelProto) -> set[str]:
+    """Names of the nodes that no multiplying node (Conv, Gemm, MatMul...) comes after: decoding, where there is any.
+    Multiplying nodes themselves are none of them."""
+    leads: set[str] = set()  # tensors that a multiplying node needs
+    found = set()
+    for node in reversed(model.graph.node):
+        if node.op_type in MULTIPLYING or leads.intersection(node.output):
+            leads.update(node.input)
+        else:
+            found.add(node.name)
+    return found
+
+
 def count_macs(model: onnx.ModelProto) -> int:
     """Multiply-accumulates of convolutions, Gemm and MatMul for ONE picture. FLOPs = 2 x MACs.
 
@@ -163,7 +177,7 @@ def count_macs(model: onnx.ModelProto) -> int:
 
 def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
     """Of one node, for the whole batch; 0 for every operator that is not counted."""
-    if node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+    if node.op_type not in MULTIPLYING:
         return 0
     try:
         left, right, out = shapes[node.input[0]], shapes[node.input[1]], shapes[node.output[0]]
