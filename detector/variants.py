@@ -38,7 +38,7 @@ def prepared(
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     wanted = engines.graph_wanted(engine, precision, runtime.device)
     folder = Path(runtime.engines_dir) if runtime.engines_dir else artefacts.default_folder()
-    variant, notes = _variant(network, wanted, config, folder)
+    variant, notes = _variant(network, wanted, config, folder, progress)
     exported = artefacts.export(variant, folder)
     options = _options(engine, config, precision, requests)
     built = _built(variant, engine, options, folder, progress)
@@ -48,7 +48,9 @@ def prepared(
     return Prepared(variant, replace(options, artefact=built.path), (*notes, *exported.notes, *built.notes), build_s)
 
 
-def _variant(network: Network, wanted: str, config: Config, folder: Path) -> tuple[Network, list[str]]:
+def _variant(
+    network: Network, wanted: str, config: Config, folder: Path, progress: BuildProgress
+) -> tuple[Network, list[str]]:
     if wanted == network.precision:
         return network, []
     if wanted in ("fp16", "bf16"):
@@ -57,7 +59,7 @@ def _variant(network: Network, wanted: str, config: Config, folder: Path) -> tup
         return converted(network, wanted), []
     from detector.quantize import quantized
 
-    return quantized(network, wanted, config, folder)
+    return quantized(network, wanted, config, folder, progress)
 
 
 def _options(engine: str, config: Config, precision: str, requests: Callable[[int], int]) -> EngineOptions:
