@@ -1,0 +1,153 @@
+"""Graphs in half precision: one float type a node, outputs as before, known roundings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.errors import ModelError
+from detector.models import open_network
+from detector.models.base import InputRules, Network
+from detector.models.convert import _bfloat16_bits, converted, operand_name
+from detector.models.graph import GraphBuilder, good_name, output_shapes, tail
+from detector.types import Candidates
+from tests.known_answers import run_once
+
+HALF = {"fp16": 10, "bf16": 16}  # TensorProto's numbers
+FLOAT = 1
+
+
+def network_of(builder: GraphBuilder, outputs: list[str], batch: int, height: int, width: int) -> Network:
+    graph = builder.model(outputs)
+    return Network(
+        name="tiny", family="test", graph=graph, input=InputRules(height, width, "stretch", 1), batch=batch,
+        output_shapes=output_shapes(graph), dense=lambda found: found[0], names=("thing",),
+        head=lambda found, conf: Candidates(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int)),
+    )  # fmt: skip
+
+
+def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
+    """x * scale for each of three planes, then enlarged twice; ``decode``: a multiplication follows."""
+    builder = GraphBuilder("tiny")
+    x = builder.input_u8(batch, 2, 2)
+    weights = builder.constant("0.conv.weight", np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1) * np.float32(scale))
+    x = builder.add("Conv", "0.conv", [x, weights], kernel_shape=[1, 1])
+    scales = builder.constant("1.upsample.scales", np.array([1, 1, 2, 2], np.float32))
+    x = builder.add("Resize", "1.upsample", [x, "", scales], mode="nearest", nearest_mode="floor",
+                    coordinate_transformation_mode="asymmetric")  # fmt: skip
+    if decode:
+        x = builder.add("Mul", "2", [x, builder.constant("2.factor", np.array([3], np.float32))])
+    return network_of(builder, [x], batch, 2, 2)
+
+
+def by_reference(network: Network) -> list[np.ndarray]:
+    """ONNX's own evaluator, on white pictures: it rounds wherever the types say so."""
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(network.graph).run(None, {"images": np.full(network.input_shape, 255, np.uint8)})
+
+
+def types_of(network: Network) -> dict[str, int]:
+    graph = network.graph.graph
+    infos = (*graph.input, *graph.value_info, *graph.output)
+    found = {info.name: info.type.tensor_type.elem_type for info in infos}
+    return found | {tensor.name: tensor.data_type for tensor in graph.initializer}
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("decode", [False, True])
+def test_every_node_reads_one_float_type(precision: str, decode: bool) -> None:
+    network = converted(tiny(decode=decode), precision)
+    types = types_of(network)
+    for node in network.graph.graph.node:
+        floats = {types[name] for name in node.input if name and types[name] in (FLOAT, HALF[precision])}
+        if node.op_type == "Resize":  # its scales are float32 by ONNX
+            floats = {types[node.input[0]]}
+        assert len(floats) <= 1, node.name
+    assert HALF[precision] in types.values()
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("name", ["street", "yolov4-tiny-person-vehicle"])
+def test_outputs_keep_names_shapes_and_type(precision: str, name: str) -> None:
+    before = open_network(name, random_seed=0, batch=2)
+    after = converted(before, precision)
+    assert [info.name for info in after.graph.graph.output] == [info.name for info in before.graph.graph.output]
+    assert output_shapes(after.graph) == before.output_shapes
+    assert {types_of(after)[info.name] for info in after.graph.graph.output} == {FLOAT}
+    assert (after.precision, after.path, before.precision) == (precision, None, "fp32")
+    names = [node.name for node in after.graph.graph.node]
+    assert len(set(names)) == len(names)
+    assert all(good_name(name) for name in names)
+    assert all([node.name] == list(node.output) for node in after.graph.graph.node)
+    assert types_of(after)["0.conv"] == HALF[precision]
+
+
+def test_a_picture_goes_straight_to_fp16_but_never_to_bf16() -> None:
+    casts = {
+        precision: [(node.name, node.attribute[0].i) for node in converted(tiny(), precision).graph.graph.node[:2]]
+        for precision in HALF
+    }
+    assert casts["fp16"][0] == ("input.cast", HALF["fp16"])
+    assert [to for name, to in casts["bf16"]] == [FLOAT, HALF["bf16"]]
+
+
+def test_the_numbers_are_those_of_half_precision() -> None:
+    """0.1 is 0.0999756 in float16; 255 times that is 25.49378, which float16 has as 25.5 (steps of 1/64)."""
+    (output,) = by_reference(converted(tiny(), "fp16"))
+    assert output.dtype == np.float32
+    assert output.shape == (1, 3, 4, 4)
+    assert (output == 25.5).all()
+
+
+def test_onnxruntime_takes_it_and_rounds_less() -> None:
+    """On a CPU it computes in float32 and leaves out its own roundings in between."""
+    (output,) = run_once(converted(tiny(), "fp16"), np.full((1, 2, 2, 3), 255, np.uint8))
+    assert output == pytest.approx(25.5, abs=2**-6)
+
+
+def test_what_follows_the_last_convolution_stays_float32() -> None:
+    network = converted(tiny(decode=True), "fp16")
+    assert tail(network.graph) >= {"1.upsample", "2"}
+    assert types_of(network)["1.upsample"] == FLOAT
+    assert [node.op_type for node in network.graph.graph.node] == ["Cast", "Transpose", "Conv", "Cast", "Resize", "Mul"]
+    assert (by_reference(network)[0] == 3 * 25.5).all()  # nothing is rounded behind the convolution
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(1e5, FLOAT), (6e4, 10), (-1e5, FLOAT)])
+def test_constants_beyond_float16_keep_their_node_in_float32(scale: float, expected: int) -> None:
+    assert types_of(converted(tiny(scale=scale), "fp16"))["0.conv"] == expected
+
+
+def test_bfloat16_has_the_range_of_float32() -> None:
+    assert types_of(converted(tiny(scale=1e5), "bf16"))["0.conv"] == HALF["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("value", "bits"),
+    [
+        (1.0, 0x3F80),
+        (-2.0, 0xC000),
+        (1 + 2**-8, 0x3F80),  # half way: to even, down
+        (1 + 3 * 2**-8, 0x3F82),  # half way: to even, up
+        (1 + 2**-8 + 2**-20, 0x3F81),
+        (np.inf, 0x7F80),
+        (np.nan, 0x7FC0),
+        (0.0, 0),
+    ],
+)
+def test_bfloat16_rounds_to_the_nearest_even(value: float, bits: int) -> None:
+    assert _bfloat16_bits(np.array([value], np.float32))[0] == bits
+
+
+@pytest.mark.parametrize(
+    ("tensor", "name"), [("0.conv", "0.conv_fp16"), ("12", "n12_fp16"), ("model.24", "model.n24_fp16")]
+)
+def test_names_of_other_forms(tensor: str, name: str) -> None:
+    assert operand_name(tensor, "fp16") == name
+    assert good_name(name)
+
+
+def test_only_fp32_is_converted() -> None:
+    with pytest.raises(ModelError, match="the graph is fp16"):
+        converted(converted(tiny(), "fp16"), "bf16")
