@@ -1,0 +1,1 @@
+"""Parts of scripts/bench that are longer than a command."""
