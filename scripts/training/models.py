@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import cv2
 import numpy as np
 
+from detector.config import CalibrationConfig
 from training import validation
 
-CALIBRATION = 128  # training pictures
+CALIBRATION = 256  # training pictures: half of them for the ranges
 
 
 def ours(
-    model: str, weights: str | None, size: tuple[int, int] | None, threads: int, calibration: Path | None = None
+    model: str, weights: str | None, size: tuple[int, int] | None, threads: int, int8: CalibrationConfig | None = None
 ) -> validation.Model:
-    """A model of the package with the classes person and vehicle, through ONNX Runtime. ``calibration``: a folder of
-    pictures, and the model is in int8."""
+    """A model of the package with the classes person and vehicle, through ONNX Runtime. ``int8``: the model is
+    in int8, as ``--precision int8 --calibrate ...`` makes it."""
     from detector.models import open_network
 
     network = open_network(model, weights=weights, size=size)
@@ -27,12 +27,15 @@ def ours(
     def fitted(image):
         return validation.boxed(image, (rules.height, rules.width), rules.geometry, rules.pad_value)
 
-    if calibration is not None:
-        from training.quantized import int8
+    if int8 is not None:
+        from detector.quantize import frames
+        from detector.quantize.calibration import calibrated
+        from detector.quantize.qdq import quantised_graph
 
-        paths = sorted(calibration.glob("*.jpg"))
-        chosen = paths[:: max(1, len(paths) // CALIBRATION)]
-        proto = int8(proto, [fitted(cv2.imread(str(path)))[0] for path in chosen])
+        found = calibrated(network, frames.read(str(int8.calibrate), rules, int8.calibrate_frames), int8)
+        print(*found.sentences("int8-u8"), sep="\n")
+        kept = found.result["int8-u8"].kept
+        proto = quantised_graph(network.graph, found.ranges, kept, "int8-u8").SerializeToString()
     infer = session(proto, threads)
 
     def rows(image):
