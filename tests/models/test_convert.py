@@ -27,16 +27,18 @@ def network_of(builder: GraphBuilder, outputs: list[str], batch: int, height: in
 
 
 def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
-    """x * scale for each of three planes, then enlarged twice; ``decode``: a multiplication follows."""
+    """x * scale for each of three planes, by way of eight, then enlarged; ``decode``: a multiplication follows."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, 2, 2)
-    weights = builder.constant("0.conv.weight", np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1) * np.float32(scale))
-    x = builder.add("Conv", "0.conv", [x, weights], kernel_shape=[1, 1])
-    scales = builder.constant("1.upsample.scales", np.array([1, 1, 2, 2], np.float32))
-    x = builder.add("Resize", "1.upsample", [x, "", scales], mode="nearest", nearest_mode="floor",
+    wide = builder.constant("0.conv.weight", np.eye(8, 3, dtype=np.float32).reshape(8, 3, 1, 1))
+    x = builder.add("Conv", "0.conv", [x, wide], kernel_shape=[1, 1])
+    weights = builder.constant("1.conv.weight", np.eye(3, 8, dtype=np.float32).reshape(3, 8, 1, 1) * np.float32(scale))
+    x = builder.add("Conv", "1.conv", [x, weights], kernel_shape=[1, 1])
+    scales = builder.constant("2.upsample.scales", np.array([1, 1, 2, 2], np.float32))
+    x = builder.add("Resize", "2.upsample", [x, "", scales], mode="nearest", nearest_mode="floor",
                     coordinate_transformation_mode="asymmetric")  # fmt: skip
     if decode:
-        x = builder.add("Mul", "2", [x, builder.constant("2.factor", np.array([3], np.float32))])
+        x = builder.add("Mul", "3", [x, builder.constant("3.factor", np.array([3], np.float32))])
     return network_of(builder, [x], batch, 2, 2)
 
 
@@ -80,16 +82,34 @@ def test_outputs_keep_names_shapes_and_type(precision: str, name: str) -> None:
     assert len(set(names)) == len(names)
     assert all(good_name(name) for name in names)
     assert all([node.name] == list(node.output) for node in after.graph.graph.node)
-    assert types_of(after)["0.conv"] == HALF[precision]
+    assert types_of(after)["1.conv"] == HALF[precision]
 
 
 def test_a_picture_goes_straight_to_fp16_but_never_to_bf16() -> None:
-    casts = {
-        precision: [(node.name, node.attribute[0].i) for node in converted(tiny(), precision).graph.graph.node[:2]]
-        for precision in HALF
-    }
-    assert casts["fp16"][0] == ("input.cast", HALF["fp16"])
-    assert [to for name, to in casts["bf16"]] == [FLOAT, HALF["bf16"]]
+    """Into bf16 it goes behind the first convolution, which is thin."""
+    fp16, bf16 = (
+        [(node.name, node.attribute[0].i) for node in graph.node if node.op_type == "Cast"]
+        for graph in (converted(tiny(), each).graph.graph for each in HALF)
+    )
+    assert fp16[0] == ("input.cast", HALF["fp16"])
+    assert bf16[:2] == [("input.cast", FLOAT), ("0.conv_bf16", HALF["bf16"])]
+
+
+def test_thin_convolutions_stay_float32_in_bf16_only() -> None:
+    """Eight planes, each by itself, and their activation; what adds planes up is bfloat16."""
+    builder = GraphBuilder("tiny")
+    x = builder.input_u8(1, 2, 2)
+    for index, (shape, group) in enumerate((((8, 3), 1), ((8, 1), 8), ((8, 8), 1))):
+        weights = builder.constant(f"{index}.conv.weight", np.ones((*shape, 1, 1), np.float32))
+        x = builder.add("Conv", f"{index}.conv", [x, weights], kernel_shape=[1, 1], group=group)
+        x = builder.add("Relu", f"{index}.act", [x])
+    x = builder.add("Conv", "3.conv", [x, "2.conv.weight"], kernel_shape=[1, 1])
+    network = network_of(builder, [x], 1, 2, 2)
+    names = ["0.conv", "0.act", "1.conv", "1.act", "2.conv", "2.act"]
+    types = types_of(converted(network, "bf16"))
+    assert [types[name] for name in names] == [FLOAT] * 4 + [HALF["bf16"]] * 2
+    types = types_of(converted(network, "fp16"))
+    assert [types[name] for name in names] == [HALF["fp16"]] * 6
 
 
 def test_the_numbers_are_those_of_half_precision() -> None:
@@ -108,19 +128,20 @@ def test_onnxruntime_takes_it_and_rounds_less() -> None:
 
 def test_what_follows_the_last_convolution_stays_float32() -> None:
     network = converted(tiny(decode=True), "fp16")
-    assert tail(network.graph) >= {"1.upsample", "2"}
-    assert types_of(network)["1.upsample"] == FLOAT
-    assert [node.op_type for node in network.graph.graph.node] == ["Cast", "Transpose", "Conv", "Cast", "Resize", "Mul"]
+    assert tail(tiny(decode=True).graph) == {"2.upsample", "3"}
+    assert types_of(network)["2.upsample"] == FLOAT
+    kinds = [node.op_type for node in network.graph.graph.node]
+    assert kinds == ["Cast", "Transpose", "Conv", "Conv", "Cast", "Resize", "Mul"]
     assert (by_reference(network)[0] == 3 * 25.5).all()  # nothing is rounded behind the convolution
 
 
 @pytest.mark.parametrize(("scale", "expected"), [(1e5, FLOAT), (6e4, 10), (-1e5, FLOAT)])
 def test_constants_beyond_float16_keep_their_node_in_float32(scale: float, expected: int) -> None:
-    assert types_of(converted(tiny(scale=scale), "fp16"))["0.conv"] == expected
+    assert types_of(converted(tiny(scale=scale), "fp16"))["1.conv"] == expected
 
 
 def test_bfloat16_has_the_range_of_float32() -> None:
-    assert types_of(converted(tiny(scale=1e5), "bf16"))["0.conv"] == HALF["bf16"]
+    assert types_of(converted(tiny(scale=1e5), "bf16"))["1.conv"] == HALF["bf16"]
 
 
 @pytest.mark.parametrize(
