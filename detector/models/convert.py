@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from detector.errors import ModelError
 from detector.models.base import Network
-from detector.models.graph import good_name, infer_shapes, tail
+from detector.models.graph import MULTIPLYING, good_name, infer_shapes, tail
 
 if TYPE_CHECKING:
     import onnx
@@ -191,7 +191,8 @@ class _Halved:
         return {
             node.name
             for node in graph.node
-            if not outputs.intersection(node.output)
+            if node.op_type not in MULTIPLYING
+            and not outputs.intersection(node.output)
             and all(readers.get(name, set()) <= self.kept for name in node.output)
             and all(makers[name] in self.kept for name in node.input if name in makers)
         }
