@@ -64,7 +64,7 @@ def changed_by_torch(module: nn.Module) -> int:
     from torch.ao.quantization import quantize_dynamic
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch.ao.quantization moves to torchao
+        warnings.simplefilter("ignore")  # that torch.ao.quantization moves to torchao
         result = quantize_dynamic(module)
     before = dict(module.named_modules())
     # The whole is left out: every copy of a GraphModule has a class of its own.
