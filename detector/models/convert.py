@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HALVES = ("fp16", "bf16")
 BF16_OPSET, BF16_IR = 22, 10  # the first opset in which Conv and its kind may be bfloat16, and the IR that goes with it
 THIN = 8  # input channels a group, below which a convolution is thin
-ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu")
+ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu", "Mul")  # SiLU is Sigmoid and Mul
 CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # what they make has the type of their attribute ``value``
 
 
@@ -241,17 +241,17 @@ def _raised(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _thin(graph: onnx.GraphProto, values: dict[str, NDArray[Any]]) -> set[str]:
-    """Names of the convolutions with few input channels a group, and of the activations that alone read them."""
-    readers: dict[str, list[onnx.NodeProto]] = {}
+    """Names of the convolutions with few input channels a group, and of the activations that read nothing else."""
+    found: set[str] = set()
+    makers = {name: node.name for node in graph.node for name in node.output}
     for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    found = set()
-    for node in graph.node:
-        if node.op_type == "Conv" and node.input[1] in values and values[node.input[1]].shape[1] < THIN:
+        if node.op_type == "Conv" and node.input[1] in values:
+            follows = values[node.input[1]].shape[1] < THIN
+        else:
+            dynamic = [makers.get(name) for name in node.input if name and name not in values]
+            follows = node.op_type in ACTIVATIONS and bool(dynamic) and all(maker in found for maker in dynamic)
+        if follows:
             found.add(node.name)
-            after = readers.get(node.output[0], [])
-            found |= {reader.name for reader in after if len(after) == 1 and reader.op_type in ACTIVATIONS}
     return found
 
 

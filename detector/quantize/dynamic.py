@@ -7,6 +7,7 @@ every activation for its range and converts it before a slow kernel multiplies.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
@@ -42,7 +43,11 @@ def dynamic(model: onnx.ModelProto) -> Dynamic:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "fp32.onnx"), Path(folder, "dynamic.onnx")
         source.write_bytes(model.SerializeToString())
-        quantize_dynamic(source, target, weight_type=QuantType.QUInt8)
+        logging.disable(logging.WARNING)  # advice to run its preprocessing, which folds what is folded here already
+        try:
+            quantize_dynamic(source, target, weight_type=QuantType.QUInt8)
+        finally:
+            logging.disable(logging.NOTSET)
         graph = onnx.load(target)
     before = Counter(node.op_type for node in model.graph.node)
     after = Counter(node.op_type for node in graph.graph.node)
@@ -64,8 +69,8 @@ def changed_by_torch(module: nn.Module) -> int:
     from torch.ao.quantization import quantize_dynamic
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch.ao.quantization moves to torchao
+        warnings.simplefilter("ignore")  # that torch.ao.quantization moves to torchao
         result = quantize_dynamic(module)
     before = dict(module.named_modules())
-    # The whole is left out: every copy of a GraphModule has a class of its own.
-    return sum(type(part) is not type(before[name]) for name, part in result.named_modules() if name)
+    # The whole is left out, since every copy of a GraphModule has a class of its own; so are parts of new modules.
+    return sum(type(part) is not type(before[name]) for name, part in result.named_modules() if name and name in before)
