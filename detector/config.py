@@ -26,9 +26,10 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    model: str = option("street", "Model: path of a darknet .cfg, or the name of a known one.", "M")
+    model: str = option("street", "Model: a file (.cfg of darknet, .onnx), or the name of a known one.", "M")
     weights: str | None = option(None, "Weights file; default: the model's own, or beside the model file.", "W")
-    names: str | None = option(None, "File of class names, one a line; default: beside the model file.", "N")
+    names: str | None = option(None, "File of class names, one a line; default: the model's, or beside its file.", "N")
+    family: str | None = option(None, "Family of an .onnx file, where it is not recognised: yolov8, yolox...", "F")
     random_weights: int | None = option(
         None, "Random weights from this seed, for speed work: boxes are meaningless.", "SEED", at_least=0,
         at_most=2**32 - 1,

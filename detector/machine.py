@@ -77,6 +77,7 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
             random_seed=config.network.random_weights,
             size=_size(runtime.size),
             batch=runtime.batch,
+            family=config.network.family,
         )
         classes = _class_ids(config.selection.classes, network.names)
         # The same for both loops, so that --sync differs in the order of work and in nothing else.
@@ -127,7 +128,7 @@ def stage_functions(config: Config, machine: Machine) -> tuple[Preprocess, Head,
         lambda outputs: network.head(outputs, selection.conf),
         partial(
             nms,
-            iou=selection.iou,
+            iou=selection.iou if network.needs_nms else None,
             max_det=selection.max_det,
             agnostic=selection.agnostic,
             classes=machine.classes,

@@ -26,11 +26,12 @@ def borderline(item, others):
 
 
 @pytest.mark.parametrize("engine", ["ort", "torch"])
-@pytest.mark.parametrize("model", ["yolo-fastest-1.1", "yolo-fastest-1.1-xl"])
-def test_photos(shared, engine, model):
+@pytest.mark.parametrize("file", ["yolo-fastest-1.1.cfg", "yolo-fastest-1.1-xl.cfg", "yolox_nano.onnx"])
+def test_photos(shared, engine, file):
+    model = file.rsplit(".", 1)[0]
     reference = json.loads((shared / "data/reference.json").read_text())
     matched = total = 0
-    with Detector(shared / "data/weights" / f"{model}.cfg", engine=engine, conf=0.24) as detector:
+    with Detector(shared / "data/weights" / file, engine=engine, conf=0.24) as detector:
         for name, expected in reference["models"][model]["results"].items():
             image = cv2.imread(str(shared / "data/photos" / name))
             assert hashlib.sha256(image.tobytes()).hexdigest() == reference["photos"][name]["decoded_bgr_sha256"]
