@@ -35,8 +35,8 @@ FAMILY_CHOICES = (*FAMILIES, *ALIASES)
 
 COCO = 80
 WEIGHTED = frozenset(
-    "Conv ConvTranspose Gemm MatMul BatchNormalization LayerNormalization InstanceNormalization GroupNormalization PRelu "
-    "QLinearConv ConvInteger MatMulInteger QLinearMatMul".split()
+    "Conv ConvTranspose Gemm MatMul BatchNormalization LayerNormalization InstanceNormalization GroupNormalization "
+    "PRelu QLinearConv ConvInteger MatMulInteger QLinearMatMul".split()
 )
 SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
 STRIDE = 32  # where the file does not say
@@ -72,8 +72,8 @@ def read(
     class_names, warnings = _class_names(path, found.layout, metadata, names)
     settle_outputs(foreign, found.layout.outputs, batch)
     foreign.infer()
-    put_prefix(foreign, planar=planar, bgr=found.family.bgr, scale=found.family.scale)
     make_plain(foreign)
+    put_prefix(foreign, planar=planar, bgr=found.family.bgr, scale=found.family.scale)
     rename_all(foreign)
     graph = foreign.model()
     infer_shapes(graph)

@@ -60,9 +60,7 @@ class ForeignGraph:
     def model(self) -> onnx.ModelProto:
         from onnx import helper
 
-        outputs = [
-            helper.make_tensor_type_proto(kind, shape=None) if kind else None for kind in self.outputs.values()
-        ]
+        outputs = [helper.make_tensor_type_proto(kind, shape=None) if kind else None for kind in self.outputs.values()]
         infos = []
         for name, kind in zip(self.outputs, outputs, strict=True):
             infos.append(helper.make_value_info(name, kind))

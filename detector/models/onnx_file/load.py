@@ -1,4 +1,4 @@
-"""File -> ForeignGraph: whole, of standard operators, with one input, at opset 17 or newer. Everything else is refused."""
+"""File -> ForeignGraph: whole, of standard operators, with one input, at opset 17 or newer. All else is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load(path: Path) -> tuple[ForeignGraph, str]:
 
 def _parsed(path: Path) -> onnx.ModelProto:
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
         size = path.stat().st_size

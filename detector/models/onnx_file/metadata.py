@@ -74,7 +74,8 @@ def _names(value: Any) -> tuple[str, ...] | None:
     if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_CLASSES:
         return None
     # A name goes into tables, file names and pictures.
-    return tuple("".join(c for c in str(name) if c.isprintable()).strip() or f"class{at}" for at, name in enumerate(value))
+    printable = ["".join(c for c in str(name) if c.isprintable()).strip() for name in value]
+    return tuple(name or f"class{at}" for at, name in enumerate(printable))
 
 
 def _stride(value: Any) -> int | None:

@@ -28,7 +28,7 @@ TAKEN = frozenset(
     "register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty "
     "to_folder train training type xpu zero_grad".split()
 )
-OPERANDS = {"Conv": {1: "weight", 2: "bias"}, "ConvTranspose": {1: "weight", 2: "bias"}, "Gemm": {1: "weight", 2: "bias"}}  # fmt: skip
+OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose", "Gemm")}
 
 
 def rename_all(graph: ForeignGraph) -> None:

@@ -66,7 +66,7 @@ def _settled(graph: ForeignGraph, name: str) -> str:
 
 def _second(graph: ForeignGraph, name: str) -> bool:
     """Whether a node has it beside another output, or reads it further: only a first output has its node's name."""
-    return graph.makers()[name].output[0] != name
+    return bool(graph.makers()[name].output[0] != name)
 
 
 def _filled(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:

@@ -39,7 +39,7 @@ REDUCTIONS = frozenset(
 ALONG = {"Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "TopK": -1, "LpNormalization": -1}  # operator -> default axis
 
 
-class _Unproven(Exception):
+class _UnprovenError(Exception):
     """Why a node is not known to treat pictures one by one."""
 
 
@@ -53,7 +53,7 @@ class _Walk:
     def shape(self, name: str) -> tuple[int, ...]:
         shape = self.graph.shape(name)
         if shape is None:
-            raise _Unproven("its size depends on the picture")
+            raise _UnprovenError("its size depends on the picture")
         return shape
 
     def carried(self, node: onnx.NodeProto) -> list[str]:
@@ -62,13 +62,13 @@ class _Walk:
     def alone(self, node: onnx.NodeProto) -> int:
         """The batch axis of the first input, where no other input carries pictures."""
         if self.carried(node) != [node.input[0]]:
-            raise _Unproven("more than its first input depends on the picture")
+            raise _UnprovenError("more than its first input depends on the picture")
         return self.axes[node.input[0]]
 
     def numbers(self, name: str) -> list[int]:
         value = self.graph.value(name)
         if value is None:
-            raise _Unproven(f"{name} is computed")
+            raise _UnprovenError(f"{name} is computed")
         return [int(number) for number in value.ravel()]
 
 
@@ -82,7 +82,7 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
     for node in graph.nodes:
         try:
             _follow(walk, node)
-        except _Unproven as why:
+        except _UnprovenError as why:
             raise ModelError(
                 f"{graph.name}: the file is fixed at batch {old}, and node {node.name or node.output[0]} "
                 f"({node.op_type}) cannot be shown to treat {new} pictures one by one: {why}; use --batch {old}, or "
@@ -102,7 +102,7 @@ def _follow(walk: _Walk, node: onnx.NodeProto) -> None:
         axis = _broadcast(walk, node)
     elif node.op_type in SPATIAL:
         if (axis := walk.alone(node)) != 0:
-            raise _Unproven("the batch is not its first axis")
+            raise _UnprovenError("the batch is not its first axis")
     elif node.op_type in ALONG:
         axis = _along(walk, node, ALONG[node.op_type])
     elif node.op_type in REDUCTIONS:
@@ -110,7 +110,7 @@ def _follow(walk: _Walk, node: onnx.NodeProto) -> None:
     elif node.op_type in RULES:
         axis = RULES[node.op_type](walk, node)
     else:
-        raise _Unproven("no rule is known for this operator")
+        raise _UnprovenError("no rule is known for this operator")
     walk.axes |= {name: axis for name in node.output if name}
 
 
@@ -135,13 +135,13 @@ def _broadcast(walk: _Walk, node: onnx.NodeProto) -> int:
     rank = max(len(walk.shape(name)) for name in node.input if name)
     from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.carried(node)}
     if len(from_end) != 1:
-        raise _Unproven("the batch axes of its inputs do not meet")
+        raise _UnprovenError("the batch axes of its inputs do not meet")
     back = from_end.pop()
     for name in node.input:
         if name and name not in walk.axes:
             shape = walk.shape(name)
             if len(shape) >= back and shape[-back] != 1:
-                raise _Unproven(f"constant {name} {list(shape)} differs from picture to picture")
+                raise _UnprovenError(f"constant {name} {list(shape)} differs from picture to picture")
     return rank - back
 
 
@@ -151,7 +151,7 @@ def _positive(axis: int, rank: int) -> int:
 
 def _apart(axis: int, used: int, rank: int) -> int:
     if _positive(used, rank) == axis:
-        raise _Unproven("it works along the batch axis")
+        raise _UnprovenError("it works along the batch axis")
     return axis
 
 
@@ -164,7 +164,7 @@ def _removed(axis: int, gone: Sequence[int], rank: int) -> int:
     """Where the batch axis lies when axes ``gone`` are no more."""
     positive = {_positive(other, rank) for other in gone}
     if axis in positive:
-        raise _Unproven("it removes the batch axis")
+        raise _UnprovenError("it removes the batch axis")
     return axis - sum(other < axis for other in positive)
 
 
@@ -186,16 +186,16 @@ def _normalized(walk: _Walk, node: onnx.NodeProto) -> int:
     """LayerNormalization: over all axes from one on."""
     axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
     if _positive(attributes_of(node).get("axis", -1), rank) <= axis:
-        raise _Unproven("it works along the batch axis")
+        raise _UnprovenError("it works along the batch axis")
     return axis
 
 
 def _concat(walk: _Walk, node: onnx.NodeProto) -> int:
     if len(walk.carried(node)) != len(node.input):
-        raise _Unproven("one of its inputs is the same for all pictures")
+        raise _UnprovenError("one of its inputs is the same for all pictures")
     found = {walk.axes[name] for name in node.input}
     if len(found) != 1:
-        raise _Unproven("the batch axes of its inputs do not meet")
+        raise _UnprovenError("the batch axes of its inputs do not meet")
     return _apart(found.pop(), attributes_of(node)["axis"], len(walk.shape(node.input[0])))
 
 
@@ -227,13 +227,13 @@ def _gather(walk: _Walk, node: onnx.NodeProto) -> int:
 def _gather_elements(walk: _Walk, node: onnx.NodeProto) -> int:
     data, indices = node.input[0], node.input[1]
     if walk.axes.get(data) is None or walk.axes.get(data) != walk.axes.get(indices):
-        raise _Unproven("one of its inputs is the same for all pictures")
+        raise _UnprovenError("one of its inputs is the same for all pictures")
     return _apart(walk.axes[data], attributes_of(node).get("axis", 0), len(walk.shape(data)))
 
 
 def _grid_sample(walk: _Walk, node: onnx.NodeProto) -> int:
     if [walk.axes.get(name) for name in node.input] != [0, 0]:
-        raise _Unproven("its inputs do not both have the batch as their first axis")
+        raise _UnprovenError("its inputs do not both have the batch as their first axis")
     return 0
 
 
@@ -244,24 +244,24 @@ def _matmul(walk: _Walk, node: onnx.NodeProto) -> int:
         return _apart(axis, -1, ranks[0])  # rows are independent, also where the batch is their axis
     for name, rank in zip(node.input, ranks, strict=True):
         if name in walk.axes and walk.axes[name] >= rank - 2:
-            raise _Unproven("it multiplies along the batch axis")
+            raise _UnprovenError("it multiplies along the batch axis")
     return _broadcast(walk, node)
 
 
 def _gemm(walk: _Walk, node: onnx.NodeProto) -> int:
     attributes = attributes_of(node)
     if walk.alone(node) != 0 or attributes.get("transA"):
-        raise _Unproven("it multiplies along the batch axis")
+        raise _UnprovenError("it multiplies along the batch axis")
     if len(node.input) > 2 and node.input[2]:
         shape = walk.shape(node.input[2])
         if len(shape) == 2 and shape[0] != 1:
-            raise _Unproven(f"constant {node.input[2]} {list(shape)} differs from picture to picture")
+            raise _UnprovenError(f"constant {node.input[2]} {list(shape)} differs from picture to picture")
     return 0
 
 
 def _axes_of(walk: _Walk, node: onnx.NodeProto) -> list[int]:
     if len(node.input) < 2 or not node.input[1]:
-        raise _Unproven("it names no axes")
+        raise _UnprovenError("it names no axes")
     return walk.numbers(node.input[1])
 
 
@@ -278,7 +278,7 @@ def _unsqueeze(walk: _Walk, node: onnx.NodeProto) -> int:
 
 def _flatten(walk: _Walk, node: onnx.NodeProto) -> int:
     if walk.alone(node) != 0 or attributes_of(node).get("axis", 1) != 1:
-        raise _Unproven("it mixes the batch axis with others")
+        raise _UnprovenError("it mixes the batch axis with others")
     return 0
 
 
@@ -292,7 +292,7 @@ def _reshape(walk: _Walk, node: onnx.NodeProto) -> int:
         if side == walk.old and math.prod(target[:at]) == before and math.prod(target[at + 1 :]) == after
     ]
     if not places:
-        raise _Unproven(f"{list(source)} -> {list(target)} mixes the batch axis with others")
+        raise _UnprovenError(f"{list(source)} -> {list(target)} mixes the batch axis with others")
     place, asked = places[0], walk.numbers(node.input[1])
     copies = asked[place] == 0 and place == axis and not attributes_of(node).get("allowzero", 0)
     if asked[place] != -1 and not copies:
@@ -306,7 +306,7 @@ def _expand(walk: _Walk, node: onnx.NodeProto) -> int:
     asked = walk.numbers(node.input[1])
     at = len(asked) - (rank - axis)
     if at >= 0 and asked[at] not in (1, walk.old):
-        raise _Unproven("it repeats the batch axis")
+        raise _UnprovenError("it repeats the batch axis")
     if at >= 0 and asked[at] == walk.old:
         asked[at] = walk.new
         node.input[1] = walk.graph.constant(node.input[1], np.array(asked, np.int64))
@@ -316,7 +316,7 @@ def _expand(walk: _Walk, node: onnx.NodeProto) -> int:
 def _tile(walk: _Walk, node: onnx.NodeProto) -> int:
     axis = walk.alone(node)
     if walk.numbers(node.input[1])[axis] != 1:
-        raise _Unproven("it repeats the batch axis")
+        raise _UnprovenError("it repeats the batch axis")
     return axis
 
 
@@ -324,20 +324,20 @@ def _pad(walk: _Walk, node: onnx.NodeProto) -> int:
     axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
     pads = walk.numbers(node.input[1])
     if len(pads) != 2 * rank or pads[axis] or pads[rank + axis]:
-        raise _Unproven("it adds to the batch axis")
+        raise _UnprovenError("it adds to the batch axis")
     return axis
 
 
 def _resize(walk: _Walk, node: onnx.NodeProto) -> int:
     if walk.alone(node) != 0:
-        raise _Unproven("the batch is not its first axis")
+        raise _UnprovenError("the batch is not its first axis")
     if len(node.input) > 3 and node.input[3]:
         sizes = walk.numbers(node.input[3])
         if sizes[0] != walk.old or attributes_of(node).get("axes"):
-            raise _Unproven("it resizes the batch axis")
+            raise _UnprovenError("it resizes the batch axis")
         node.input[3] = walk.graph.constant(node.input[3], np.array([walk.new, *sizes[1:]], np.int64))
     elif (scales := walk.graph.value(node.input[2])) is None or scales[0] != 1 or attributes_of(node).get("axes"):
-        raise _Unproven("it resizes the batch axis")
+        raise _UnprovenError("it resizes the batch axis")
     return 0
 
 

@@ -84,9 +84,7 @@ class _Seen:
         return {node.op_type for node in self.graph.nodes}
 
 
-def recognise(
-    graph: ForeignGraph, metadata: Metadata, size: tuple[int, int], asked: str | None = None
-) -> Recognised:
+def recognise(graph: ForeignGraph, metadata: Metadata, size: tuple[int, int], asked: str | None = None) -> Recognised:
     """``asked``: the family that the user named. Raises ModelError with the shapes seen and what would be needed."""
     seen = _Seen(graph, metadata, *size, graph.makers(), asked is not None)
     if asked is not None:

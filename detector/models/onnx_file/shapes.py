@@ -16,9 +16,7 @@ MAX_SIDE = 8192
 Size = tuple[int, int]  # height, width
 
 
-def settle_shapes(
-    graph: ForeignGraph, metadata: Metadata, size: Size | None, batch: int
-) -> tuple[bool, Size]:
+def settle_shapes(graph: ForeignGraph, metadata: Metadata, size: Size | None, batch: int) -> tuple[bool, Size]:
     """Folds the graph at (height, width) and batch; returns whether it reads NCHW, and its size.
 
     A free dimension takes what was asked for; a fixed one is changed only where that is proven right. Raises
@@ -66,7 +64,7 @@ def _planar(graph: ForeignGraph) -> bool:
             f"{graph.name}: its input {graph.input.name} is {described(graph.input)}; wanted is a picture: float32 "
             "or float16 [batch, 3, height, width]; export it so"
         )
-    return dims[1] == 3 or dims[3] != 3
+    return bool(dims[1] == 3 or dims[3] != 3)
 
 
 def _wanted(graph: ForeignGraph, metadata: Metadata, size: Size | None, own: Size) -> Size:

@@ -30,4 +30,5 @@ def anchor_free_dense(outputs: list[Floats], *, rows: bool = False) -> Floats:
 
 def _columns(outputs: list[Floats], rows: bool) -> Floats:
     """[4 + C, N], a view."""
-    return outputs[0][0].T if rows else outputs[0][0]
+    columns: Floats = outputs[0][0].T if rows else outputs[0][0]
+    return columns

@@ -34,8 +34,8 @@ def xyxy(boxes: Floats) -> Floats:
 
 def sound(boxes: Floats) -> NDArray[np.bool_]:
     """[M]: boxes of numbers that are numbers, and whose areas float32 can hold: no picture has 1e13 pixels a side."""
-    good: NDArray[np.bool_] = (np.abs(boxes) < np.float32(1e13)).all(axis=1)  # NaN and inf compare false
-    return good
+    below: NDArray[np.bool_] = np.abs(boxes) < np.float32(1e13)  # NaN and inf compare false
+    return np.all(below, axis=1)  # type: ignore[no-any-return]
 
 
 def objectness_first(rows: Floats, conf: float) -> tuple[Floats, Floats, NDArray[np.int64], NDArray[np.intp]]:
