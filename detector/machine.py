@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detector.config import Config
 from detector.errors import UsageError
@@ -70,15 +70,7 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
         engines.load(name)
     with phases("load"):
         runtime = config.runtime
-        network = models.open_network(
-            config.network.model,
-            weights=config.network.weights,
-            names=config.network.names,
-            random_seed=config.network.random_weights,
-            size=_size(runtime.size),
-            batch=runtime.batch,
-            family=config.network.family,
-        )
+        network = models.open_network(**network_options(config))
         classes = _class_ids(config.selection.classes, network.names)
         # The same for both loops, so that --sync differs in the order of work and in nothing else.
         spare = config.loop.queue_batches + 1 + spare_requests
@@ -90,6 +82,19 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
         engine.requests[0].infer(runtime.batch)
     notes = [*network.warnings, *ready.notes, *engine.notes]
     return Machine(ready.network, engine, reason, classes, notes, ready.build_s)
+
+
+def network_options(config: Config) -> dict[str, Any]:
+    """The arguments of ``models.open_network``. Raises UsageError."""
+    return {
+        "model": config.network.model,
+        "weights": config.network.weights,
+        "names": config.network.names,
+        "random_seed": config.network.random_weights,
+        "size": _size(config.runtime.size),
+        "batch": config.runtime.batch,
+        "family": config.network.family,
+    }
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import click
@@ -15,7 +15,23 @@ F = typing.TypeVar("F", bound=Callable[..., Any])
 
 def options_from_config(command: F) -> F:
     """Adds one option for every leaf of the tree. Not given = absent (None), so that lower layers show through."""
-    for _, leaf in reversed(list(options())):
+    return options_of()(command)
+
+
+def options_of(*groups: str, only: Collection[str] | None = None, without: Collection[str] = ()) -> Callable[[F], F]:
+    """The same for some groups of the tree, or for the leaves ``only`` of them, but for those ``without``."""
+
+    def add(command: F) -> F:
+        wanted = [leaf for group, leaf in options() if not groups or group in groups]
+        return _with_options(
+            command, [leaf for leaf in wanted if leaf.name not in without and (only is None or leaf.name in only)]
+        )
+
+    return add
+
+
+def _with_options(command: F, leaves: Sequence[Any]) -> F:
+    for leaf in reversed(leaves):
         meta = leaf.metadata
         names = meta.get("flags", (flag_of(leaf),))
         if leaf.type in ("bool", bool):

@@ -34,7 +34,7 @@ def open_network(
     """
     if not 1 <= batch <= MAX_BATCH:
         raise ModelError(f"batch {batch} is out of range: --batch takes 1 to {MAX_BATCH}")
-    path, default_weights, default_names = _locate(model)
+    path, default_weights, default_names = _locate(model, random_seed, weights)
     reader = _front_end(path)
     more = _family_option(reader, path, family)
     network: Network = reader.read(
@@ -69,7 +69,7 @@ def suffixes() -> dict[str, ModuleType]:
     return found
 
 
-def _locate(model: str) -> tuple[Path, Path | None, Path | None]:
+def _locate(model: str, random_seed: int | None, weights: str | None) -> tuple[Path, Path | None, Path | None]:
     """The model file with the weights and names that belong to it, where a description states them."""
     path = Path(model)
     if path.is_file():
@@ -79,7 +79,11 @@ def _locate(model: str) -> tuple[Path, Path | None, Path | None]:
     if path.suffix.lower() in suffixes() or len(path.parts) != 1:
         raise ModelError(f"{model}: no such file; give the path of a model file, or a known name: {', '.join(known())}")
     entry = known_model(model)
-    return entry.cfg, entry.weights, entry.names
+    if random_seed is not None and entry.layers is not None:
+        return entry.layers, None, entry.names
+    if entry.download is not None and entry.weights is None and weights is None and random_seed is None:
+        entry.file_to_run(entry.download.target)
+    return entry.file_to_run(), entry.weights, entry.names
 
 
 def _front_end(path: Path) -> ModuleType:
