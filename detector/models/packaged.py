@@ -35,7 +35,7 @@ class KnownModel:
 
     ``path``: the model file; of a packaged cfg, or in the cache, where it may not be yet. ``layers``: a description
     that random weights are built from where ``path`` is absent. ``figures``: of ``FIGURES``, for the list.
-    ``gflops_published`` are its makers'; the others are what is counted here where the file can be had, else theirs too.
+    ``gflops_published`` are its makers'; the others are counted here where the file is at hand, else theirs too.
     """
 
     name: str

@@ -67,7 +67,7 @@ def _into_cache(name: str, download: Download, progress: Progress) -> None:
         found, size = _digest(partial), partial.stat().st_size
         if size < (download.size or 0):
             raise ModelError(
-                f"{name}: the connection ended after {size} of {download.size} bytes; run it again: it goes on from there"
+                f"{name}: the connection ended after {size} of {download.size} bytes; run it again to go on"
             )
         if found != download.sha256 or size != download.size:
             partial.unlink()
