@@ -45,6 +45,9 @@ def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
         _into_cache(name, download, progress or (lambda done, total: None))
     except (HTTPError, URLError, HTTPException, TimeoutError, ConnectionError) as exc:
         reason = exc.reason if isinstance(exc, URLError) else exc
+        if isinstance(exc, HTTPError):
+            reason = f"HTTP {exc.code} {exc.reason}"
+            exc.close()
         raise ModelError(
             f"{name}: {download.url} cannot be fetched: {reason}; try again (it goes on where it stopped), or put the "
             f"file at {download.target} by hand (sha256 {download.sha256})"
@@ -96,6 +99,7 @@ def _fetch(download: Download, file: IO[bytes], progress: Progress) -> None:
     except HTTPError as exc:
         if exc.code != RANGE_NOT_SATISFIABLE:
             raise
+        exc.close()
         file.truncate(have := 0)
         response = urlopen(Request(download.url, headers={"User-Agent": "detect-video"}), timeout=TIMEOUT_S)
     with response:

@@ -110,6 +110,10 @@ def _gelu(node: Node) -> Made:
     return nn.GELU(approximate=node.attributes.get("approximate", b"none").decode()), node.inputs
 
 
+def _global_max(node: Node) -> Made:
+    return nn.AdaptiveMaxPool2d(1), node.inputs
+
+
 def _mish(node: Node) -> Made:
     return nn.Mish(), node.inputs
 
@@ -140,6 +144,7 @@ ARRAYS: dict[str, Callable[[Node], Any]] = {
     "Floor": _function(torch.floor),
     "Gather": _gather,
     "Gelu": _gelu,
+    "GlobalMaxPool": _global_max,
     "Log": _function(torch.log),
     "MatMul": _function(torch.matmul),
     "Max": _function(torch.maximum),

@@ -147,7 +147,7 @@ def _evaluated(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] 
         "one",
         [helper.make_value_info(name, helper.make_tensor_type_proto(graph.constants[name].data_type, None))
          for name in given],
-        [helper.make_value_info(name, None) for name in node.output if name],
+        [helper.make_empty_tensor_value_info(name) for name in node.output if name],
     )  # fmt: skip
     model = helper.make_model(single, opset_imports=[helper.make_opsetid("", graph.opset)])
     try:

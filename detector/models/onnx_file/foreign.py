@@ -60,10 +60,12 @@ class ForeignGraph:
     def model(self) -> onnx.ModelProto:
         from onnx import helper
 
-        outputs = [helper.make_tensor_type_proto(kind, shape=None) if kind else None for kind in self.outputs.values()]
-        infos = []
-        for name, kind in zip(self.outputs, outputs, strict=True):
-            infos.append(helper.make_value_info(name, kind))
+        infos = [
+            helper.make_value_info(name, helper.make_tensor_type_proto(kind, shape=None))
+            if kind
+            else helper.make_empty_tensor_value_info(name)
+            for name, kind in self.outputs.items()
+        ]
         used = {name for node in self.nodes for name in node.input} | set(self.outputs)
         graph = helper.make_graph(
             self.nodes,

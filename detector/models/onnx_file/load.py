@@ -59,7 +59,22 @@ def _parsed(path: Path) -> onnx.ModelProto:
         raise ModelError(f"{path}: is no ONNX file, or is damaged; download or export it again") from exc
     if not model.graph.node or not model.graph.output:
         raise ModelError(f"{path}: holds no network; it is no ONNX file, or a damaged one: export it again")
+    if not _all_text(model):
+        raise ModelError(f"{path}: has names that are no text, so it is damaged; download or export it again")
     return model
+
+
+def _all_text(model: onnx.ModelProto) -> bool:
+    """Whether all names are UTF-8: protobuf hands others out as bytes."""
+    graph = model.graph
+    words = [node.op_type for node in graph.node] + [node.name for node in graph.node]
+    words += [node.domain for node in graph.node]
+    words += [name for node in graph.node for name in (*node.input, *node.output)]
+    words += [attribute.name for node in graph.node for attribute in node.attribute]
+    words += [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
+    words += [text for entry in model.metadata_props for text in (entry.key, entry.value)]
+    words += [entry.domain for entry in model.opset_import]
+    return all(isinstance(word, str) for word in words)
 
 
 def _refuse_our_own(path: Path, model: onnx.ModelProto) -> None:
@@ -187,11 +202,17 @@ def _constants(path: Path, graph: onnx.GraphProto) -> dict[str, Any]:
 
 def described(info: onnx.ValueInfoProto) -> str:
     """``float32 [1, 3, height, width]``."""
-    from onnx import TensorProto
-
     tensor = info.type.tensor_type
     dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]
-    return f"{TensorProto.DataType.Name(tensor.elem_type).lower()} [{', '.join(dims)}]"
+    return f"{type_name(tensor.elem_type)} [{', '.join(dims)}]"
+
+
+def type_name(kind: int) -> str:
+    """``float``, ``int64``; of a damaged file any number may come."""
+    from onnx import TensorProto
+
+    known = {number: name.lower() for name, number in TensorProto.DataType.items()}
+    return known.get(kind, f"type {kind}")
 
 
 def _digest(files: list[Path]) -> str:

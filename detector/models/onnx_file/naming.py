@@ -25,8 +25,8 @@ TAKEN = frozenset(
     "register_backward_hook register_buffer register_forward_hook register_forward_pre_hook "
     "register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook "
     "register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook "
-    "register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty "
-    "to_folder train training type xpu zero_grad".split()
+    "register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule shape_env share_memory state_dict "
+    "to to_empty to_folder train training type xpu zero_grad".split()
 )
 OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose", "Gemm")}
 

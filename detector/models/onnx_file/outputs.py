@@ -9,6 +9,7 @@ import numpy as np
 from detector.errors import ModelError
 from detector.models.onnx_file.fold import drop_unused
 from detector.models.onnx_file.foreign import ForeignGraph
+from detector.models.onnx_file.load import type_name
 
 if TYPE_CHECKING:
     import onnx
@@ -41,8 +42,7 @@ def _refuse_type(graph: ForeignGraph, name: str) -> None:
 
     kind = graph.types[name]
     if kind not in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64):
-        found = TensorProto.DataType.Name(kind).lower()
-        raise ModelError(f"{graph.name}: output {name} is {found}; wanted are float32, float16 or integers")
+        raise ModelError(f"{graph.name}: output {name} is {type_name(kind)}; wanted are float32, float16 or integers")
 
 
 def _settled(graph: ForeignGraph, name: str) -> str:

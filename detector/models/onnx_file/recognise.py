@@ -80,6 +80,13 @@ class _Seen:
                 return strides
         return None
 
+    def maker(self, name: str) -> onnx.NodeProto | None:
+        """The node that computes a tensor; what only hands it on is passed over."""
+        node = self.makers.get(name)
+        while node is not None and node.op_type in ("Identity", "Cast"):
+            node = self.makers.get(node.input[0])
+        return node
+
     def operators(self) -> set[str]:
         return {node.op_type for node in self.graph.nodes}
 
@@ -98,7 +105,8 @@ def recognise(graph: ForeignGraph, metadata: Metadata, size: tuple[int, int], as
     kinds = [kind for kind in MATCHERS if named is None or kind in FAMILIES[named].layouts]
     for kind in kinds:
         if layout := MATCHERS[kind](seen):
-            name, why = (named, source) if named else (USUAL[kind], "from its output's shape")
+            usual = "yolox" if layout.form == "cells" else USUAL[kind]
+            name, why = (named, source) if named else (usual, "from its output's shape")
             return Recognised(FAMILIES[name], layout, f"{why}, {kind} outputs")
     raise ModelError(_refusal(seen, named))
 
@@ -203,7 +211,7 @@ def _finished_rows(seen: _Seen, name: str) -> Layout | None:
 
 def _box_column(seen: _Seen, name: str) -> int | None:
     """Where the four columns of the box begin in [K, 7]: YOLOv7 writes batch, box, class, score; others do not."""
-    node = seen.makers.get(name)
+    node = seen.maker(name)
     if node is None or node.op_type != "Concat" or attributes_of(node)["axis"] not in (1, -1):
         return None
     start = 0
@@ -243,11 +251,11 @@ def _queries(seen: _Seen) -> Layout | None:
     if len(boxes) == 1:
         for name, rows, columns in found:
             if name != boxes[0][0] and rows == boxes[0][1]:
-                made = seen.makers.get(name)
+                made = seen.maker(name)
                 form = "probabilities" if made is not None and made.op_type == "Sigmoid" else "logits"
                 return Layout(QUERIES, (name, boxes[0][0]), columns, form=form)
     for name, rows, columns in found:
-        if len(found) == 1 and columns >= 5 and rows <= MAX_DETECTIONS:
+        if len(found) == 1 and columns >= 5 and rows <= MAX_DETECTIONS and not seen.pyramid(columns, 1):
             return Layout(QUERIES, (name,), columns - 4, form="joined")
     return None
 
