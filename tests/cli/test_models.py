@@ -114,6 +114,17 @@ def test_bad_input(tmp_path, arguments, code, parts):
     assert_one_line_error(detect_video("models", *arguments, cwd=tmp_path), code, *parts)
 
 
+def test_a_run_says_what_it_took_the_file_for(shared, tmp_path):
+    """Through the command on a clip: the family, in the summary and in a line; batch 4 of a file fixed at 1."""
+    clip, model = shared / "data/videos/traffic.mp4", shared / "data/weights/yolox_nano.onnx"
+    process = detect_video(clip, "--model", model, "--frames", 6, "--batch", 4, "--engine", "ort", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "note: yolox_nano.onnx is yolox: from the file's name, grid outputs" in process.stdout
+    summary = json.loads((tmp_path / "runs/traffic-ort/summary.json").read_text())
+    assert (summary["family"], summary["batch"], summary["model_input"]) == ("yolox", 4, [416, 416])
+    assert summary["detections"]["by_class"]["car"] > 6
+
+
 # ---- infer-raw
 
 

@@ -211,7 +211,7 @@ def type_name(kind: int) -> str:
     """``float``, ``int64``; of a damaged file any number may come."""
     from onnx import TensorProto
 
-    known = {number: name.lower() for name, number in TensorProto.DataType.items()}
+    known: dict[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items()}
     return known.get(kind, f"type {kind}")
 
 
