@@ -122,7 +122,7 @@ def test_a_run_says_what_it_took_the_file_for(shared, tmp_path):
     assert "note: yolox_nano.onnx is yolox: from the file's name, grid outputs" in process.stdout
     summary = json.loads((tmp_path / "runs/traffic-ort/summary.json").read_text())
     assert (summary["family"], summary["batch"], summary["model_input"]) == ("yolox", 4, [416, 416])
-    assert summary["detections"]["by_class"]["car"] > 6
+    assert summary["detections"]["by_class"]["car"] >= 4
 
 
 # ---- infer-raw
