@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from detector.config import Config
-from detector.errors import UsageError
+from detector.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from detector.engines.base import Engine
@@ -60,17 +60,20 @@ class Phases:
             self.seconds[name] += time.perf_counter() - start
 
 
-def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Machine:
-    """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs."""
+def open_machine(
+    config: Config, phases: Phases, spare_requests: int = 0, picture: tuple[int, int] | None = None
+) -> Machine:
+    """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs. ``picture``: width and
+    height of what will be looked at, which ``--size 640`` fits the input to."""
     with phases("import"):
-        from detector import engines, models
+        from detector import engines
         from detector.variants import prepared
 
         name, reason = engines.choose() if config.runtime.engine == "auto" else (config.runtime.engine, None)
         engines.load(name)
     with phases("load"):
         runtime = config.runtime
-        network = models.open_network(**network_options(config))
+        network = _opened(config, picture)
         classes = _class_ids(config.selection.classes, network.names)
         # The same for both loops, so that --sync differs in the order of work and in nothing else.
         spare = config.loop.queue_batches + 1 + spare_requests
@@ -82,6 +85,25 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
         engine.requests[0].infer(runtime.batch)
     notes = [*network.warnings, *ready.notes, *engine.notes]
     return Machine(ready.network, engine, reason, classes, notes, ready.build_s)
+
+
+def _opened(config: Config, picture: tuple[int, int] | None) -> Network:
+    """The network, at ``--size 640`` of centre geometry as large as the picture needs; a square where it is fixed."""
+    from detector import models
+    from detector.stages.preprocess import holding
+
+    options, asked = network_options(config), config.runtime.size
+    network = models.open_network(**options)
+    if asked is None or not asked.isdecimal() or picture is None or network.input.geometry != "centre":
+        return network
+    size = holding(int(asked), network.input.stride, *picture)
+    if size == (network.input.height, network.input.width):
+        return network
+    try:
+        return models.open_network(**{**options, "size": size})
+    except ModelError as exc:
+        network.warnings.append(f"--size {asked}: the input stays {asked}x{asked}: {exc}")
+        return network
 
 
 def network_options(config: Config) -> dict[str, Any]:

@@ -125,6 +125,30 @@ def test_a_run_says_what_it_took_the_file_for(shared, tmp_path):
     assert summary["detections"]["by_class"]["car"] >= 4
 
 
+@pytest.mark.parametrize(
+    ("size", "model", "wanted"),
+    [
+        ("320", "street", [192, 320]),  # 640x360 in the middle of 320x192
+        ("320x320", "street", [320, 320]),  # exactly that
+        ("320", "yolox_nano.onnx", [320, 320]),  # at the top left: no such rule
+        ("128", "fixed.onnx", [128, 128]),  # cannot be another: stays, and says so
+    ],
+)
+def test_the_longest_side(shared, tmp_path, size, model, wanted):
+    if model == "fixed.onnx":
+        model = exports.finished(side=128).save(tmp_path / model, STATED)
+    elif model.endswith(".onnx"):
+        model = shared / "data/weights" / model
+    clip = shared / "data/videos/traffic.mp4"
+    process = detect_video(clip, "--model", model, "--size", size, "--frames", 1, "--json", "--engine", "ort",
+                           cwd=tmp_path)  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    summary = json.loads(process.stdout)
+    assert summary["model_input"] == wanted
+    said = [note for note in summary["notes"] if "the input stays 128x128: fixed: the file is fixed" in note]
+    assert len(said) == (size == "128")
+
+
 # ---- infer-raw
 
 
