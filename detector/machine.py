@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from detector.config import Config
-from detector.errors import ModelError, UsageError
+from detector.errors import DetectVideoError, ModelError, UsageError
 
 if TYPE_CHECKING:
     from detector.engines.base import Engine
@@ -85,6 +85,18 @@ def open_machine(
         engine.requests[0].infer(runtime.batch)
     notes = [*network.warnings, *ready.notes, *engine.notes]
     return Machine(ready.network, engine, reason, classes, notes, ready.build_s)
+
+
+def picture_of(specs: Sequence[str], config: Config) -> tuple[int, int] | None:
+    """Width and height of the first source, where ``--size 640`` needs them; later sources share its input."""
+    if config.runtime.size is None or not config.runtime.size.isdecimal():
+        return None
+    from detector import sources
+
+    for spec in specs:
+        with suppress(DetectVideoError), sources.open(spec, decoder=config.input.decoder) as source:
+            return source.info.width, source.info.height
+    return None  # what is wrong with them is said when they are run
 
 
 def _opened(config: Config, picture: tuple[int, int] | None) -> Network:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from detector.config import Config
 from detector.environment import cores, environment, process_age_s, sha256_of
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError, EngineError, OutputError, SourceError
 from detector.interrupts import Stop, stop_on_signals
-from detector.machine import Machine, Phases, frames_of, open_machine, stage_functions
+from detector.machine import Machine, Phases, frames_of, open_machine, picture_of, stage_functions
 from detector.outputs import OutputPlan, stem_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def detect(specs: Sequence[str], config: Config, *, command: Sequence[str] = (),
     phases = Phases()
     phases.seconds["import"] = process_age_s() or 0.0
     with stop_on_signals() as stop:
-        machine = open_machine(config, phases, picture=_picture(specs, config))
+        machine = open_machine(config, phases, picture=picture_of(specs, config))
         with machine.engine as engine:
             from detector.session.store import Session
 
@@ -75,18 +75,6 @@ def detect(specs: Sequence[str], config: Config, *, command: Sequence[str] = (),
             with phases("close"):
                 engine.close()
             return _conclude(job, runs, phases, command)
-
-
-def _picture(specs: Sequence[str], config: Config) -> tuple[int, int] | None:
-    """Width and height of the first source, where ``--size 640`` needs them; later sources share its input."""
-    if config.runtime.size is None or not config.runtime.size.isdecimal():
-        return None
-    from detector import sources
-
-    for spec in specs:
-        with suppress(DetectVideoError), sources.open(spec, decoder=config.input.decoder) as source:
-            return source.info.width, source.info.height
-    return None  # what is wrong with them is said when they are run
 
 
 @dataclass(frozen=True, slots=True)
