@@ -3,6 +3,7 @@ operators.py, one function an ONNX operator: node -> (torch module, names of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,12 @@ def _unsqueeze(node: Node) -> Made:
         return x
 
     return modules.Called(unsqueeze), node.inputs[:1]
+
+
+def _flatten(node: Node) -> Made:
+    """Always two axes: what lies before ``axis``, and the rest."""
+    axis = node.attributes.get("axis", 1)
+    return modules.Called(lambda x: x.reshape(math.prod(x.shape[:axis]), -1)), node.inputs
 
 
 def _softmax(node: Node) -> Made:
@@ -141,6 +148,7 @@ ARRAYS: dict[str, Callable[[Node], Any]] = {
     "Div": _function(torch.div),
     "Erf": _function(torch.erf),
     "Exp": _function(torch.exp),
+    "Flatten": _flatten,
     "Floor": _function(torch.floor),
     "Gather": _gather,
     "Gelu": _gelu,

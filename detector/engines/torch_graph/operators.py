@@ -124,8 +124,8 @@ def _slice(node: Node) -> Made:
 
 
 def _cast(node: Node) -> Made:
-    types = {1: torch.float32, 10: torch.float16, 6: torch.int32, 7: torch.int64}  # numbers of TensorProto
-    node.refuse(to=tuple(types))
+    types = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 10: torch.float16, 11: torch.float64}
+    node.refuse(to=tuple(types))  # numbers of TensorProto
     return modules.ToType(types[node.attributes["to"]]), node.inputs
 
 
