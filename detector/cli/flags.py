@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import click
@@ -15,38 +15,48 @@ F = typing.TypeVar("F", bound=Callable[..., Any])
 
 def options_from_config(command: F) -> F:
     """Adds one option for every leaf of the tree. Not given = absent (None), so that lower layers show through."""
-    return options_of()(command)
+    return options_but()(command)
+
+
+def options_but(without: Collection[str] = (), defaults: Mapping[str, Any] | None = None) -> Callable[[F], F]:
+    """The same for a command to which some options mean nothing, or that has ``defaults`` of its own for some."""
+
+    def add(command: F) -> F:
+        for _, leaf in reversed(list(options())):
+            if leaf.name not in without:
+                command = _added(command, leaf, (defaults or {}).get(leaf.name, leaf.default))
+        return command
+
+    return add
 
 
 def options_of(*groups: str, only: Collection[str] | None = None, without: Collection[str] = ()) -> Callable[[F], F]:
     """The same for some groups of the tree, or for the leaves ``only`` of them, but for those ``without``."""
 
     def add(command: F) -> F:
-        wanted = [leaf for group, leaf in options() if not groups or group in groups]
-        return _with_options(
-            command, [leaf for leaf in wanted if leaf.name not in without and (only is None or leaf.name in only)]
-        )
+        for group, leaf in reversed(list(options())):
+            if group in groups and leaf.name not in without and (only is None or leaf.name in only):
+                command = _added(command, leaf, leaf.default)
+        return command
 
     return add
 
 
-def _with_options(command: F, leaves: Sequence[Any]) -> F:
-    for leaf in reversed(leaves):
-        meta = leaf.metadata
-        names = meta.get("flags", (flag_of(leaf),))
-        if leaf.type in ("bool", bool):
-            # A flag in a lower layer can be taken back: --no-sync. A name that is a negation already stands alone.
-            declaration = names[0] if leaf.name.startswith("no_") else f"{names[0]}/--no-{names[0][2:]}"
-            kind: dict[str, Any] = {"is_flag": True, "default": None}
-            names = (declaration,)
-        else:
-            kind = {"default": None, "metavar": meta["metavar"]}
-        command = click.option(*names, leaf.name, help=_help(leaf), hidden=meta.get("hidden", False), **kind)(command)
-    return command
+def _added(command: F, leaf: Any, default: Any) -> F:
+    meta = leaf.metadata
+    names = meta.get("flags", (flag_of(leaf),))
+    if leaf.type in ("bool", bool):
+        # A flag in a lower layer can be taken back: --no-sync. A name that is a negation already stands alone.
+        declaration = names[0] if leaf.name.startswith("no_") else f"{names[0]}/--no-{names[0][2:]}"
+        kind: dict[str, Any] = {"is_flag": True, "default": None}
+        names = (declaration,)
+    else:
+        kind = {"default": None, "metavar": meta["metavar"]}
+    return click.option(*names, leaf.name, help=_help(leaf, default), hidden=meta.get("hidden", False), **kind)(command)
 
 
-def _help(leaf: Any) -> str:
+def _help(leaf: Any, default: Any) -> str:
     text: str = leaf.metadata["help"]
-    if leaf.default is None or isinstance(leaf.default, bool) or "auto" in text.lower() or ":" in text:
+    if default is None or isinstance(default, bool) or "auto" in text.lower() or ":" in text:
         return text
-    return f"{text}  [default: {leaf.default}]"
+    return f"{text}  [default: {default}]"
