@@ -99,6 +99,17 @@ def test_finished_boxes_keep_their_class_filter_and_limit(tmp_path):
     assert len(detect(path, conf=0.0)) == 2, "rows that fill the list up are no detections"
 
 
+@pytest.mark.parametrize("stated", [{"args": "{'nms': True}"}, {"end2end": "True"}, {}])
+def test_the_metadata_may_say_that_rows_are_final(tmp_path, stated):
+    """84 rows of 6 are also YOLOX's of one class; without a word, and not from convolutions, they are not taken."""
+    path = exports.finished(count=84).save(tmp_path / "m.onnx", {**STATED, **stated})
+    if stated:
+        assert open_network(path).details["layout"] == "end-to-end"
+    else:
+        with pytest.raises(ModelError, match="its family was not recognised"):
+            open_network(path)
+
+
 def test_twins_are_suppressed_where_the_network_leaves_it_to_us(tmp_path):
     path = exports.anchor_free(twins=True).save(tmp_path / "m.onnx", STATED)
     assert len(detect(path)) == 1

@@ -199,9 +199,10 @@ def _finished_rows(seen: _Seen, name: str) -> Layout | None:
     dims = seen.dims(name)
     if len(dims) == 3 and dims[2] == 6 and (dims[1] is None or dims[1] <= MAX_DETECTIONS):
         rows = dims[1]
-        if rows is not None and (seen.pyramid(rows, 1) or seen.pyramid(rows, 3)) and not seen.forced:
+        stated = seen.forced or seen.metadata.nms or seen.metadata.end2end
+        if rows is not None and (seen.pyramid(rows, 1) or seen.pyramid(rows, 3)) and not stated:
             return None
-        if "GridSample" in seen.operators() and not seen.metadata.end2end and not seen.forced:
+        if "GridSample" in seen.operators() and not stated:
             return None  # queries of two classes
         return Layout(END_TO_END, (name,), None, form="rows")
     if len(dims) == 2 and dims[1] == 7 and _box_column(seen, name) == 1:
