@@ -61,6 +61,36 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
     return artefact
 
 
+def write_onnx(network: Network, target: Path) -> Path:
+    """The network's graph as a file of the user's, with its names, stride and size as metadata for other tools.
+
+    All of it under its name, or nothing. Raises OutputError, and ModelError where ONNX's checker refuses the graph.
+    """
+    import onnx
+    from onnx import helper
+
+    from detector.models.graph import infer_shapes
+
+    whole = onnx.ModelProto()
+    whole.CopyFrom(network.graph)
+    infer_shapes(whole)
+    facts = {
+        "description": f"{network.name}: {network.family}, by detect-video {version}; input u8 RGB NHWC",
+        "task": "detect",
+        "names": repr(dict(enumerate(network.names))),
+        "stride": str(network.input.stride),
+        "imgsz": str([network.input.height, network.input.width]),
+        "batch": str(network.batch),
+    }
+    helper.set_model_props(whole, facts)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write(target, whole.SerializeToString(deterministic=True))
+    except OSError as exc:
+        raise OutputError(f"{target}: the graph cannot be written there: {exc.strerror or exc}") from exc
+    return target
+
+
 def built(
     folder: Path, stem: str, suffix: str, key: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any] | None]
 ) -> Artefact:

@@ -28,11 +28,12 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
 class NetworkConfig:
     model: str = option(
         "street",
-        "Model: a darknet .cfg, a YOLOv5 or YOLOv7 .pt, .safetensors or .yaml, or the name of a known one.",
+        "Model: a darknet .cfg, an .onnx, a YOLOv5 or YOLOv7 .pt, .safetensors or .yaml, or the name of a known one.",
         "M",
     )
     weights: str | None = option(None, "Weights file; default: the model's own, or beside the model file.", "W")
-    names: str | None = option(None, "File of class names, one a line; default: beside the model file.", "N")
+    names: str | None = option(None, "File of class names, one a line; default: the model's, or beside its file.", "N")
+    family: str | None = option(None, "Family of an .onnx file, where it is not recognised: yolov8, yolox...", "F")
     random_weights: int | None = option(
         None, "Random weights from this seed, for speed work: boxes are meaningless.", "SEED", at_least=0,
         at_most=2**32 - 1,
@@ -45,7 +46,9 @@ class RuntimeConfig:
         "auto", "Engine: auto, ort, openvino, torch, null. auto takes what is installed and says why.", "E"
     )
     batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=4096)
-    size: str | None = option(None, "Network input: 416 or 640x384 (width x height); default: the model's own.", "S")
+    size: str | None = option(
+        None, "Network input: 640x384 (width x height), or 640: its longest side; default: the model's own.", "S"
+    )
     threads: int = option(0, "CPU threads of one request; 0: the engine's choice.", "N", at_least=0, at_most=4096)
     concurrency: int = option(
         0, "Requests inside the engine at once; 0: the engine's choice.", "N", at_least=0, at_most=256

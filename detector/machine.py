@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detector.config import Config
-from detector.errors import UsageError
+from detector.errors import DetectVideoError, ModelError, UsageError
 
 if TYPE_CHECKING:
     from detector.engines.base import Engine
@@ -60,25 +60,25 @@ class Phases:
             self.seconds[name] += time.perf_counter() - start
 
 
-def open_machine(config: Config, phases: Phases, spare_requests: int = 0, one_at_a_time: bool = False) -> Machine:
-    """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs. ``one_at_a_time``:
-    the caller waits for each result, so that one request should have all threads."""
+def open_machine(
+    config: Config,
+    phases: Phases,
+    spare_requests: int = 0,
+    one_at_a_time: bool = False,
+    picture: tuple[int, int] | None = None,
+) -> Machine:
+    """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs. ``one_at_a_time``: the
+    caller waits for each result, so that one request should have all threads. ``picture``: width and height of what
+    will be looked at, which ``--size 640`` fits the input to."""
     with phases("import"):
-        from detector import engines, models
+        from detector import engines
         from detector.variants import prepared
 
         name, reason = _engine(config)
         engines.load(name)
     with phases("load"):
         runtime = config.runtime
-        network = models.open_network(
-            config.network.model,
-            weights=config.network.weights,
-            names=config.network.names,
-            random_seed=config.network.random_weights,
-            size=_size(runtime.size),
-            batch=runtime.batch,
-        )
+        network = _opened(config, picture)
         classes = _class_ids(config.selection.classes, network.names)
         # The same spare ones for both loops; --sync has one request at a time by its nature, and gives it all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
@@ -100,6 +100,50 @@ def _engine(config: Config) -> tuple[str, str | None]:
     if runtime.engine != "auto":
         return runtime.engine, None
     return engines.choose("fp32" if runtime.precision == "auto" else runtime.precision, runtime.device)
+
+
+def picture_of(specs: Sequence[str], config: Config) -> tuple[int, int] | None:
+    """Width and height of the first source, where ``--size 640`` needs them; later sources share its input."""
+    if config.runtime.size is None or not config.runtime.size.isdecimal():
+        return None
+    from detector import sources
+
+    for spec in specs:
+        with suppress(DetectVideoError), sources.open(spec, decoder=config.input.decoder) as source:
+            return source.info.width, source.info.height
+    return None  # what is wrong with them is said when they are run
+
+
+def _opened(config: Config, picture: tuple[int, int] | None) -> Network:
+    """The network, at ``--size 640`` of centre geometry as large as the picture needs; a square where it is fixed."""
+    from detector import models
+    from detector.stages.preprocess import holding
+
+    options, asked = network_options(config), config.runtime.size
+    network = models.open_network(**options)
+    if asked is None or not asked.isdecimal() or picture is None or network.input.geometry != "centre":
+        return network
+    size = holding(int(asked), network.input.stride, *picture)
+    if size == (network.input.height, network.input.width):
+        return network
+    try:
+        return models.open_network(**{**options, "size": size})
+    except ModelError as exc:
+        network.warnings.append(f"--size {asked}: the input stays {asked}x{asked}: {exc}")
+        return network
+
+
+def network_options(config: Config) -> dict[str, Any]:
+    """The arguments of ``models.open_network``. Raises UsageError."""
+    return {
+        "model": config.network.model,
+        "weights": config.network.weights,
+        "names": config.network.names,
+        "random_seed": config.network.random_weights,
+        "size": _size(config.runtime.size),
+        "batch": config.runtime.batch,
+        "family": config.network.family,
+    }
 
 
 def _size(text: str | None) -> tuple[int, int] | None:
@@ -138,7 +182,7 @@ def stage_functions(config: Config, machine: Machine) -> tuple[Preprocess, Head,
         lambda outputs: network.head(outputs, selection.conf),
         partial(
             nms,
-            iou=selection.iou,
+            iou=selection.iou if network.needs_nms else None,
             max_det=selection.max_det,
             agnostic=selection.agnostic,
             classes=machine.classes,

@@ -15,7 +15,7 @@ from detector.config import Config
 from detector.environment import cores, environment, process_age_s, sha256_of
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError, EngineError, OutputError, SourceError
 from detector.interrupts import Stop, stop_on_signals
-from detector.machine import Machine, Phases, frames_of, open_machine, stage_functions
+from detector.machine import Machine, Phases, frames_of, open_machine, picture_of, stage_functions
 from detector.outputs import OutputPlan, stem_of
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def detect(
     phases = Phases()
     phases.seconds["import"] = process_age_s() or 0.0
     with stop_on_signals() as stop:
-        machine = open_machine(config, phases)
+        machine = open_machine(config, phases, picture=picture_of(specs, config))
         with machine.engine as engine:
             if hooks.machine is not None:
                 hooks.machine(machine)

@@ -60,7 +60,7 @@ def by_size(results):
     return groups
 
 
-FILES = {"yolo-fastest-1.1": ".cfg", "yolo-fastest-1.1-xl": ".cfg", "yolov5n": ".pt"}
+FILES = {"yolo-fastest-1.1": ".cfg", "yolo-fastest-1.1-xl": ".cfg", "yolov5n": ".pt", "yolox_nano": ".onnx"}
 
 
 @pytest.mark.parametrize("engine", [name for name in engines.names() if name != "null"])

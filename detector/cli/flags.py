@@ -30,6 +30,18 @@ def options_but(without: Collection[str] = (), defaults: Mapping[str, Any] | Non
     return add
 
 
+def options_of(*groups: str, only: Collection[str] | None = None, without: Collection[str] = ()) -> Callable[[F], F]:
+    """The same for some groups of the tree, or for the leaves ``only`` of them, but for those ``without``."""
+
+    def add(command: F) -> F:
+        for group, leaf in reversed(list(options())):
+            if group in groups and leaf.name not in without and (only is None or leaf.name in only):
+                command = _added(command, leaf, leaf.default)
+        return command
+
+    return add
+
+
 def _added(command: F, leaf: Any, default: Any) -> F:
     meta = leaf.metadata
     names = meta.get("flags", (flag_of(leaf),))

@@ -15,7 +15,9 @@ _NOT_COMMANDS = {"__init__", "group", "exits", "flags"}
 
 
 def command_names() -> list[str]:
-    return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - _NOT_COMMANDS)
+    """``infer_raw.py`` is the command ``infer-raw``."""
+    stems = {path.stem for path in Path(__file__).parent.glob("*.py")} - _NOT_COMMANDS
+    return sorted(stem.replace("_", "-") for stem in stems)
 
 
 class DefaultGroup(click.Group):
@@ -27,7 +29,7 @@ class DefaultGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in command_names():
             return None
-        command: click.Command = importlib.import_module(f"detector.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"detector.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ import pkgutil
 from pathlib import Path
 from types import ModuleType
 
-from detector.errors import ModelError
+from detector.errors import ModelError, UsageError
 from detector.models.base import Network
 from detector.models.packaged import known, known_model, network_yaml
 
@@ -24,16 +24,19 @@ def open_network(
     random_seed: int | None = None,
     size: tuple[int, int] | None = None,
     batch: int = 1,
+    family: str | None = None,
 ) -> Network:
     """The network of a model file, or of a model known by name.
 
     ``size``: (height, width) of the input in place of the model's own. ``random_seed``: numbers from this seed in
-    place of a weights file. Raises ModelError.
+    place of a weights file. ``family``: what an .onnx file is, where it does not tell. Raises ModelError, and
+    UsageError for options that do not go with the model.
     """
     if not 1 <= batch <= MAX_BATCH:
         raise ModelError(f"batch {batch} is out of range: --batch takes 1 to {MAX_BATCH}")
-    path, default_weights, default_names = _locate(model)
+    path, default_weights, default_names = _locate(model, random_seed, weights)
     reader = _front_end(path)
+    more = _family_option(reader, path, family)
     network: Network = reader.read(
         path,
         weights=_path(weights) or (default_weights if random_seed is None else None),
@@ -41,8 +44,20 @@ def open_network(
         random_seed=random_seed,
         size=size,
         batch=batch,
+        **more,
     )
     return network
+
+
+def _family_option(reader: ModuleType, path: Path, family: str | None) -> dict[str, str]:
+    """``--family`` for a front end of several families (FAMILY_CHOICES); the others know theirs."""
+    if family is None:
+        return {}
+    choices = getattr(reader, "FAMILY_CHOICES", ())
+    if family not in choices:
+        known = f"it can be {', '.join(choices)}" if choices else "such a file tells its family itself; leave it out"
+        raise UsageError(f"--family {family}: not for {path.name}: {known}")
+    return {"family": family}
 
 
 def suffixes() -> dict[str, ModuleType]:
@@ -54,7 +69,7 @@ def suffixes() -> dict[str, ModuleType]:
     return found
 
 
-def _locate(model: str) -> tuple[Path, Path | None, Path | None]:
+def _locate(model: str, random_seed: int | None, weights: str | None) -> tuple[Path, Path | None, Path | None]:
     """The model file with the weights and names that belong to it, where a description states them."""
     path = Path(model)
     if path.is_file():
@@ -66,7 +81,11 @@ def _locate(model: str) -> tuple[Path, Path | None, Path | None]:
     if path.suffix.lower() in suffixes() or len(path.parts) != 1:
         raise ModelError(f"{model}: no such file; give the path of a model file, or a known name: {', '.join(known())}")
     entry = known_model(model)
-    return entry.cfg, entry.weights, entry.names
+    if random_seed is not None and entry.layers is not None:
+        return entry.layers, None, entry.names
+    if entry.download is not None and entry.weights is None and weights is None and random_seed is None:
+        entry.file_to_run(entry.download.target)
+    return entry.file_to_run(), entry.weights, entry.names
 
 
 def _front_end(path: Path) -> ModuleType:

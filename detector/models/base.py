@@ -53,6 +53,7 @@ class Network:
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
     sha256: str = ""  # of cfg and weights together
     random_seed: int | None = None
+    needs_nms: bool = True  # False: the network, or its export, leaves one box an object; --iou has nothing to do
     precision: str = "fp32"  # of the graph: fp32, fp16, bf16, int8-u8, int8-s8; what ``engines.graph_wanted`` names
     path: str | None = None
     warnings: list[str] = field(default_factory=list)

@@ -127,7 +127,7 @@ def infer_shapes(model: onnx.ModelProto) -> None:
     try:
         whole = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=True)
         checker.check_model(whole)
-    except (checker.ValidationError, shape_inference.InferenceError) as exc:
+    except (checker.ValidationError, shape_inference.InferenceError, ValueError, RuntimeError) as exc:
         raise ModelError(f"graph {graph.name}: ONNX refuses it: {' '.join(str(exc).split())}") from exc
     del graph.value_info[:]
     graph.value_info.extend(whole.graph.value_info)

@@ -42,7 +42,7 @@ def outputs(network: Network, graph: onnx.ModelProto, slots: NDArray[np.uint8]) 
 
 def detections(network: Network, raw: Sequence[Outputs]) -> list[Detections]:
     """Of each frame, in network pixels."""
-    limits = {"iou": SELECTION.iou, "max_det": SELECTION.max_det, "names": network.names}
+    limits = {"iou": SELECTION.iou if network.needs_nms else None, "max_det": SELECTION.max_det, "names": network.names}
     return [nms(network.head(one, SELECTION.conf), **limits) for one in raw]  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ BLOCK = 256
 def nms(
     candidates: Candidates,
     *,
-    iou: float,
+    iou: float | None,
     max_det: int,
     agnostic: bool = False,
     classes: Sequence[int] | None = None,
@@ -25,6 +25,7 @@ def nms(
 ) -> Detections:
     """Equal to plain greedy NMS: the best box is kept and suppresses every later one with IoU > ``iou``.
 
+    ``iou`` None: nothing is suppressed, for networks whose boxes are final.
     Boxes suppress their own class only, or any with ``agnostic``. ``classes`` keeps these ids and drops the rest
     before anything is suppressed. Ties go to the lower index. At most ``max_det`` are returned, best first; what the
     limit cut off is counted in ``Detections.cut``. Boxes stay in network pixels, unclipped.
@@ -36,7 +37,10 @@ def nms(
     order = np.argsort(-scores, kind="stable")
     boxes, class_ids = boxes[order], class_ids[order]
     groups = np.zeros_like(class_ids) if agnostic else class_ids
-    kept = _greedy(boxes, groups, iou) if len(boxes) <= BLOCK else _greedy_apart(boxes, groups, iou)
+    if iou is None:
+        kept = np.arange(len(boxes))
+    else:
+        kept = _greedy(boxes, groups, iou) if len(boxes) <= BLOCK else _greedy_apart(boxes, groups, iou)
     cut = max(0, len(kept) - max_det)
     kept = kept[:max_det]
     return Detections(boxes[kept], scores[order][kept], class_ids[kept], names, cut)

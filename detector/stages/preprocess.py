@@ -38,6 +38,14 @@ def letterbox(image: Image, slot: NDArray[uint8], *, geometry: str, pad_value: i
     return letter
 
 
+def holding(longest: int, stride: int, source_width: int, source_height: int) -> tuple[int, int]:
+    """Height and width of the smallest input that holds a picture whose longest side is scaled to ``longest``: the
+    other side is the next multiple of ``stride``. Of "centre" geometry, where padding costs time and nothing else."""
+    scale = longest / max(source_width, source_height)
+    width, height = max(1, round(source_width * scale)), max(1, round(source_height * scale))
+    return -(-height // stride) * stride, -(-width // stride) * stride
+
+
 def place(
     source_width: int, source_height: int, width: int, height: int, geometry: str
 ) -> tuple[int, int, int, int, Letterbox]:

@@ -4,9 +4,10 @@ import re
 import subprocess
 import sys
 
+import click
 import pytest
 
-from detector.cli.group import command_names
+from detector.cli.group import cli, command_names
 from detector.config import flag_of, options
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
@@ -32,7 +33,8 @@ def test_every_option_is_in_the_help_and_in_the_usage_page(tmp_path):
             assert flag_of(leaf) in text
         assert flag_of(leaf) in usage or leaf.name in usage, leaf.name
     for name in command_names():
-        assert name in text
+        hidden = cli.get_command(click.Context(cli), name).hidden
+        assert (name in text) is not hidden, name
     for flag in re.findall(r"--[a-z][a-z0-9-]+", detect_video("eval", "--help", cwd=tmp_path).stdout):
         assert flag in usage or flag in ("--help",) or f"--{flag.removeprefix('--no-')}" in usage, flag
 

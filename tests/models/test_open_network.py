@@ -73,7 +73,7 @@ def test_the_packaged_coco_list_is_darknets(shared):
         ("no/such/thing", "no/such/thing: no such file"),
         (
             "yolo99",
-            "unknown model 'yolo99': no such file, and known by name are only street, yolov4-tiny-person-vehicle",
+            "unknown model 'yolo99': no such file, and known by name are only street, yolov4-tiny, yolov4-tiny-person-",
         ),
         ("../cfg", "../cfg: no such file"),
         ("", "is a folder"),
@@ -96,9 +96,14 @@ def test_a_family_without_a_front_end_is_named_with_those_that_have_one(tmp_path
 def test_every_known_model_opens_by_name_and_states_its_licence():
     assert "yolov4-tiny-person-vehicle" in known()
     for name in known():
-        assert open_network(name, random_seed=1).names
-        assert packaged.known_model(name).licence
-        assert packaged.known_model(name).family == "darknet"
+        entry = packaged.known_model(name)
+        assert entry.licence
+        if entry.path.suffix == ".cfg":
+            assert open_network(name, random_seed=1).names
+            assert entry.family == "darknet"
+        elif not entry.path.is_file():
+            with pytest.raises(ModelError, match=f"{name}: needs {entry.path.name}, which is not here: "):
+                open_network(name)
 
 
 def test_a_known_model_without_weights_says_how_to_give_them():
@@ -109,7 +114,7 @@ def test_a_known_model_without_weights_says_how_to_give_them():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("cfg: t.cfg\nweigths: t.weights\n", "m.yaml: unknown key 'weigths'; known are family, cfg, weights"),
+        ("cfg: t.cfg\nweigths: t.weights\n", "m.yaml: unknown key 'weigths'; known are family, cfg, file"),
         ("cfg: absent.cfg\n", "m.yaml: cfg: absent.cfg does not lie in"),
         ("family: darknet\n", "m.yaml: lacks the key 'cfg'"),
         ("- a\n", "m.yaml: must hold keys and values"),

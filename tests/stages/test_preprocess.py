@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.stages.preprocess import letterbox
+from detector.stages.preprocess import holding, letterbox, place
 from detector.types import Detections
 
 RNG = np.random.default_rng(1)
@@ -72,3 +72,25 @@ def test_odd_padding_goes_right_and_below():
 def test_unknown_geometry():
     with pytest.raises(ValueError, match="centre, top-left-truncate, stretch"):
         letterbox(picture(4, 4), np.zeros((8, 8, 3), np.uint8), geometry="fit")
+
+
+@pytest.mark.parametrize(
+    ("longest", "picture", "wanted"),
+    [
+        (640, (1280, 720), (384, 640)),  # 360 rows: the next multiple of 32
+        (640, (720, 1280), (640, 384)),
+        (640, (640, 640), (640, 640)),
+        (640, (100, 100), (640, 640)),  # small pictures are enlarged
+        (416, (800, 450), (256, 416)),  # 234 rows
+        (640, (1000, 5), (32, 640)),
+        (640, (5000, 1), (32, 640)),  # not even half a row
+    ],
+)
+def test_the_smallest_input_that_holds_a_picture(longest, picture, wanted):
+    assert holding(longest, 32, *picture) == wanted
+    height, width = wanted
+    left, top, inner_width, inner_height, _ = place(*picture, width, height, "centre")
+    assert inner_width == width or inner_height == height
+    assert left + inner_width <= width
+    assert top + inner_height <= height
+    assert min(left, top) == 0, "the longest side is full"

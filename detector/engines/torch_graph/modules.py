@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -40,15 +42,15 @@ class Concat(nn.Module):
 
 
 class Narrow(nn.Module):
-    """Elements start..stop-1 along dimensions, a view."""
+    """Elements start..stop-1 along dimensions, every ``step``-th, a view."""
 
-    def __init__(self, ranges: list[tuple[int, int, int]]) -> None:
+    def __init__(self, ranges: list[tuple[int, int, int, int]]) -> None:
         super().__init__()
-        self.ranges = ranges  # dimension, start, stop
+        self.ranges = ranges  # dimension, start, stop, step
 
     def forward(self, x: Tensor) -> Tensor:
-        for dim, start, stop in self.ranges:
-            x = x.narrow(dim, start, stop - start)
+        for dim, start, stop, step in self.ranges:
+            x = x[(slice(None),) * dim + (slice(start, stop, step),)]
         return x
 
 
@@ -121,3 +123,39 @@ def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Whole numbers in float32 -> bytes. By way of int32: both steps are vectorised on a CPU, the direct one is not
     (three times slower, AVX-512, torch 2.13)."""
     return x.to(torch.int32).to(dtype)
+
+
+class Called(nn.Module):
+    """A function of torch as a module."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        return self.function(*parts)
+
+
+class Reshape(nn.Module):
+    """To a shape in ONNX's words: 0 keeps a side, -1 takes what is left."""
+
+    def __init__(self, shape: list[int]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape([x.shape[at] if side == 0 else side for at, side in enumerate(self.shape)])
+
+
+class Picked(nn.Module):
+    """Places along an axis, by a list of indices."""
+
+    indices: Tensor
+
+    def __init__(self, axis: int, indices: Tensor) -> None:
+        super().__init__()
+        self.axis = axis
+        self.register_buffer("indices", indices)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.index_select(self.axis, self.indices % x.shape[self.axis])

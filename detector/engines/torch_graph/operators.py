@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from detector.engines.torch_graph import modules
+from detector.engines.torch_graph.arrays import ARRAYS
 from detector.errors import EngineError
 
 if TYPE_CHECKING:
@@ -109,18 +110,22 @@ def _slice(node: Node) -> Made:
     starts, ends, axes, steps = (node.constant(at) for at in (1, 2, 3, 4))
     if starts is None or ends is None:
         raise node.error("starts and ends must be given")
-    if steps is not None and (steps != 1).any():
-        raise node.error("steps other than 1 are not supported")
+    if steps is None:
+        steps = np.ones(len(starts), np.int64)
+    elif (steps < 1).any():
+        raise node.error("steps backwards are not supported")
     if (starts < 0).any() or (ends < 0).any() or (ends >= np.iinfo(np.int32).max).any():
         raise node.error("bounds that count from the end are not supported")
     dims = range(len(starts)) if axes is None else [int(axis) for axis in axes]
-    ranges = [(dim, int(start), int(end)) for dim, start, end in zip(dims, starts, ends, strict=True)]
+    ranges = [
+        (dim, int(start), int(end), int(step)) for dim, start, end, step in zip(dims, starts, ends, steps, strict=True)
+    ]
     return modules.Narrow(ranges), node.inputs[:1]
 
 
 def _cast(node: Node) -> Made:
-    types = {1: torch.float32, 10: torch.float16, 6: torch.int32, 7: torch.int64}  # numbers of TensorProto
-    node.refuse(to=tuple(types))
+    types = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 10: torch.float16, 11: torch.float64}
+    node.refuse(to=tuple(types))  # numbers of TensorProto
     return modules.ToType(types[node.attributes["to"]]), node.inputs
 
 
@@ -143,7 +148,7 @@ def _clip(node: Node) -> Made:
     return modules.Clamp(node.scalar(1), node.scalar(2)), node.inputs[:1]
 
 
-OPERATORS: dict[str, Callable[[Node], Made]] = {
+OPERATORS: dict[str, Callable[[Node], Made]] = ARRAYS | {
     "Add": _plain(modules.Sum),
     "Cast": _cast,
     "Clip": _clip,

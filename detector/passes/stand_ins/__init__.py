@@ -14,7 +14,7 @@ import numpy as np
 from detector import sources
 from detector.config import Config
 from detector.loop.parts import BatchRequest, FrameSource, Outputs, Parts, Progress
-from detector.machine import Phases, frames_of, open_machine
+from detector.machine import Phases, frames_of, open_machine, picture_of
 from detector.outputs import OutputPlan
 from detector.run import make_parts, open_sinks, sink_options
 from detector.timeline import OffTimeline
@@ -56,7 +56,7 @@ def _row(stage: str, gain: float, rates: dict[str, list[float]]) -> dict[str, An
 
 def _rate(source: str, config: Config, stage: str) -> float:
     """Frames a second of the whole loop with a stage stubbed; "" none. From before the first read to the last close."""
-    machine = open_machine(config, Phases())
+    machine = open_machine(config, Phases(), picture=picture_of([source], config))
     with machine.engine, tempfile.TemporaryDirectory(prefix="detect-video-proof-") as folder:
         options = config.input
         with sources.open(source, decoder=options.decoder, stride=options.stride, frames=options.frames) as opened:

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.stages.heads.boxes import Floats, logit, sigmoid, xyxy
+from detector.stages.heads.boxes import MAX_LOG_SIZE, Floats, logit, sigmoid, xyxy
 from detector.types import Candidates
-
-# e^30 times any anchor squares without overflow in float32, and no picture has 1e13 pixels.
-MAX_LOG_SIZE = np.float32(30)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,210 @@
+"""``detect-video models``: the list, the facts of one; ``infer-raw``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from detector.models import known, open_network
+from detector.models.catalogue import facts, listing
+from detector.models.packaged import known_model
+from tests.cli.command import assert_one_line_error, detect_video
+from tests.models import exports
+from tests.models.exports import STATED
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_list(tmp_path):
+    process = detect_video("models", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    for name in known():
+        assert name in process.stdout
+    assert "pull yolov4-tiny" in process.stdout
+    rows = json.loads(detect_video("models", "list", "--json", cwd=tmp_path).stdout)
+    assert [row["name"] for row in rows] == known()
+    for row in rows:
+        assert row["licence"], row
+        assert row["input"], row
+        assert row["parameters"] or row["parameters_fused"], row
+
+
+def test_the_figures_of_the_list_are_those_that_are_counted():
+    for row in listing():
+        if known_model(row["name"]).path.suffix == ".cfg":
+            counted = facts(row["name"])
+            assert (row["parameters"], row["macs"], row["input"]) == tuple(
+                counted[key] for key in ("parameters", "macs", "input")
+            ), row["name"]
+
+
+def test_the_founding_documents_models_are_known():
+    for name in ("yolov4-tiny", "yolov4-tiny-person-vehicle", "yolov7", *(f"yolov5{size}" for size in "nsmlx")):
+        assert name in known()
+    tiny = known_model("yolov4-tiny").download
+    assert tiny is not None
+    assert tiny.sha256 == "cf9fbfd0f6d4869b35762f56100f50ed05268084078805f0e7989efe5bb8ca87"
+
+
+def test_the_packaged_yolov4_tiny_is_the_official_one(shared):
+    """Layer for layer: the plan of our description and that of the official cfg."""
+    from detector.models.darknet.cfg import read_cfg
+    from detector.models.darknet.plan import make_plan
+
+    plans = []
+    for path in (known_model("yolov4-tiny").path, shared / "data/weights/yolov4-tiny.cfg"):
+        sections, _, _ = read_cfg(path)
+        plan = make_plan(sections, size=None, batch=1)
+        plans.append([str(layer).replace(f"line={layer.line},", "") for layer in plan.layers])
+    assert plans[0] == plans[1]
+
+
+KEYS = ("parameters", "parameters_fused", "macs", "flops", "family", "input", "names", "licence")
+
+
+@pytest.mark.parametrize("model", ["street", "yolov4-tiny", "yolox_nano", "yolov5n"])
+def test_show_json(tmp_path, model):
+    process = detect_video("models", "show", model, "--json", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout)
+    assert set(KEYS) <= set(document)
+    assert document["family"] == known_model(model).family
+    if document["macs"] is not None:
+        assert document["flops"] == 2 * document["macs"]
+    if model == "yolov5n":
+        assert (document["parameters"], document["parameters_fused"]) == (1872157, 1867405)
+    text = detect_video("models", "show", model, cwd=tmp_path).stdout
+    assert f"{document['parameters']:,}" in text
+
+
+def test_show_of_a_file(shared, tmp_path):
+    path = shared / "data/weights/yolox_nano.onnx"
+    document = json.loads(detect_video("models", "show", path, "--json", "--size", "256x192", cwd=tmp_path).stdout)
+    assert (document["family"], document["input"], document["parameters"]) == ("yolox", [192, 256], 904463)
+    assert document["outputs"] == [[1, 1008, 85]]
+    assert document["notes"][0].startswith("yolox_nano.onnx is yolox: ")
+
+
+def test_torch_is_not_imported(tmp_path):
+    code = (
+        "import sys; from detector.models.catalogue import facts, listing; listing(); facts('street'); "
+        "facts('yolov5n'); assert not {'torch', 'cv2', 'av', 'onnxruntime'} & set(sys.modules), sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "parts"),
+    [
+        (["show", "yolo99"], 4, ["unknown model 'yolo99'"]),
+        (["show", "absent.onnx"], 4, ["absent.onnx: no such file"]),
+        (["pull", "yolov5s"], 4, ["yolov5s: no checksum of it is known", "yolov5s.pt at"]),
+        (["pull", "street"], 4, ["street: nothing to pull"]),
+        (["show", "street", "--family", "yolov8"], 2, ["--family yolov8: not for street.cfg"]),
+    ],
+)
+def test_bad_input(tmp_path, arguments, code, parts):
+    assert_one_line_error(detect_video("models", *arguments, cwd=tmp_path), code, *parts)
+
+
+def test_a_run_says_what_it_took_the_file_for(shared, tmp_path):
+    """Through the command on a clip: the family, in the summary and in a line; batch 4 of a file fixed at 1."""
+    clip, model = shared / "data/videos/traffic.mp4", shared / "data/weights/yolox_nano.onnx"
+    process = detect_video(clip, "--model", model, "--frames", 6, "--batch", 4, "--engine", "ort", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "note: yolox_nano.onnx is yolox: from the file's name, grid outputs" in process.stdout
+    summary = json.loads((tmp_path / "runs/traffic-ort/summary.json").read_text())
+    assert (summary["family"], summary["batch"], summary["model_input"]) == ("yolox", 4, [416, 416])
+    assert summary["detections"]["by_class"]["car"] >= 4
+
+
+@pytest.mark.parametrize(
+    ("size", "model", "wanted"),
+    [
+        ("320", "street", [192, 320]),  # 640x360 in the middle of 320x192
+        ("320x320", "street", [320, 320]),  # exactly that
+        ("320", "yolox_nano.onnx", [320, 320]),  # at the top left: no such rule
+        ("128", "fixed.onnx", [128, 128]),  # cannot be another: stays, and says so
+    ],
+)
+def test_the_longest_side(shared, tmp_path, size, model, wanted):
+    if model == "fixed.onnx":
+        model = exports.finished(side=128).save(tmp_path / model, STATED)
+    elif model.endswith(".onnx"):
+        model = shared / "data/weights" / model
+    clip = shared / "data/videos/traffic.mp4"
+    process = detect_video(clip, "--model", model, "--size", size, "--frames", 1, "--json", "--engine", "ort",
+                           cwd=tmp_path)  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    summary = json.loads(process.stdout)
+    assert summary["model_input"] == wanted
+    said = [note for note in summary["notes"] if "the input stays 128x128: fixed: the file is fixed" in note]
+    assert len(said) == (size == "128")
+
+
+# ---- infer-raw
+
+
+def test_infer_raw_writes_every_decoded_row(tmp_path):
+    path = exports.yolox().save(tmp_path / "m.onnx")
+    given = np.random.default_rng(1).integers(0, 256, (3, 64, 96, 3), np.uint8)
+    np.savez(tmp_path / "x.npz", input=given, input_planar=given.transpose(0, 3, 1, 2), other=np.zeros(3))
+    process = detect_video("infer-raw", path, "--engine", "ort", "--batch", 2, "--input", "x.npz", "--output", "y.npz",
+                           cwd=tmp_path)  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines() == ["y.npz: output 3x126x8", "y.npz: output_planar 3x126x8"]
+    written = np.load(tmp_path / "y.npz")
+    assert written["output"].dtype == np.float32
+    np.testing.assert_allclose(written["output"], written["output_planar"])
+    from tests.known_answers import run_once
+
+    network = open_network(path, size=(64, 96))
+    for at in range(3):
+        [expected] = network.dense(run_once(network, given[at : at + 1]))
+        np.testing.assert_allclose(written["output"][at], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_infer_raw_on_the_darknet_reference(shared, tmp_path):
+    weights = shared / "data/weights"
+    process = detect_video(
+        "infer-raw", weights / "yolo-fastest-1.1.cfg", "--engine", "ort", "--output", "y.npz",
+        "--input", weights / "yolo-fastest-1.1_reference.npz", cwd=tmp_path,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    ours = np.load(tmp_path / "y.npz")["output"][0]
+    reference = np.load(weights / "yolo-fastest-1.1_reference.npz")
+    theirs = np.concatenate([reference["output_yolo_121"], reference["output_yolo_130"]])
+    np.testing.assert_allclose(ours[:, :4], theirs[:, :4] * 320, atol=0.32 * 2)  # see REFERENCE.md: epsilon 1e-6
+    np.testing.assert_allclose(ours[:, 4:5] * ours[:, 5:], theirs[:, 5:], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "code", "part"),
+    [
+        ({"input": np.zeros((1, 64, 64, 3), np.float32)}, 2, "holds no pictures: wanted are uint8 RGB arrays"),
+        ({"input": np.zeros((1, 64, 64, 4), np.uint8)}, 2, "input is [1, 64, 64, 4]: wanted is RGB"),
+        ({"input": np.zeros((1, 48, 64, 3), np.uint8)}, 4, "both sides must be multiples of 32"),
+        (None, 2, "x.npz: is no .npz of arrays"),
+    ],
+)
+def test_infer_raw_bad_input(tmp_path, arrays, code, part):
+    path = exports.yolox().save(tmp_path / "m.onnx", STATED)
+    if arrays is None:
+        (tmp_path / "x.npz").write_text("no zip")
+    else:
+        np.savez(tmp_path / "x.npz", **arrays)
+    process = detect_video("infer-raw", path, "--engine", "ort", "--input", "x.npz", "--output", "y.npz", cwd=tmp_path)
+    assert_one_line_error(process, code, part)
+    assert not (tmp_path / "y.npz").exists()
+
+
+def test_infer_raw_is_not_in_the_main_help(tmp_path):
+    assert "infer-raw" not in detect_video("--help", cwd=tmp_path).stdout
+    assert "--input" in detect_video("infer-raw", "--help", cwd=tmp_path).stdout

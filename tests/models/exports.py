@@ -1,0 +1,203 @@
+"""Small graphs laid out like the exports of each family, with answers that a test can write down.
+
+The picture decides the scores: class 0 scores the largest red of the picture, class 1 the largest green, class 2 the
+largest blue, in 0..1 (YOLOX, which reads BGR 0..255: blue, green, red). Boxes are the rows of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+SIDE = 64  # pixels of the input: 84 cells at strides 8, 16 and 32
+CELLS = 84
+BOXES = ((20.0, 30.0, 10.0, 20.0), (44.0, 20.0, 16.0, 8.0))  # cx, cy, w, h
+CORNERS = ((15.0, 20.0, 25.0, 40.0), (36.0, 16.0, 52.0, 24.0))
+STATED = {"names": "{0: 'red', 1: 'green', 2: 'blue'}", "stride": "32", "task": "detect"}
+
+
+class Export:
+    """Collects nodes; ``save`` writes the file."""
+
+    def __init__(self, *, batch: int | str = 1, side: int | str = SIDE, kind: str = "FLOAT", opset: int = 17) -> None:
+        from onnx import TensorProto, helper
+
+        self.kind = getattr(TensorProto, kind)
+        self.dtype = {"FLOAT": np.float32, "FLOAT16": np.float16}[kind]
+        self.opset = opset
+        self.inputs = [helper.make_tensor_value_info("images", self.kind, [batch, 3, side, side])]
+        self.nodes: list = []
+        self.constants: list = []
+        self.outputs: list = []
+
+    def const(self, values, dtype=None) -> str:
+        from onnx import numpy_helper
+
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(values, dtype or self.dtype), name))
+        return name
+
+    def add(self, operator: str, *inputs: str, name: str = "", outputs: int = 1, **attributes):
+        from onnx import helper
+
+        made = [f"t{len(self.nodes)}_{at}" for at in range(outputs)]
+        name = name or f"/model.9/{operator}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, list(inputs), made, name=name, **attributes))
+        return made[0] if outputs == 1 else made
+
+    def out(self, name: str, tensor: str, dims: Sequence[int | str | None] | None = None, kind: int = 0) -> Export:
+        from onnx import helper
+
+        self.nodes.append(helper.make_node("Identity", [tensor], [name], name=f"/{name}/Identity"))
+        self.outputs.append(helper.make_tensor_value_info(name, kind or self.kind, dims))
+        return self
+
+    def save(self, path: Path, metadata: dict[str, str] | None = None, domains: Sequence[str] = ()) -> str:
+        import onnx
+        from onnx import helper
+
+        graph = helper.make_graph(self.nodes, "exported", self.inputs, self.outputs, initializer=self.constants)
+        opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="pytorch")
+        helper.set_model_props(model, metadata or {})
+        model = onnx.shape_inference.infer_shapes(model)  # exporters write the shapes of outputs
+        onnx.save(model, str(path))
+        return str(path)
+
+    # ---- what the families have in common
+
+    def colours(self) -> str:
+        """[B, 1, 3]: the largest red, green and blue."""
+        largest = self.add("GlobalMaxPool", "images")
+        return self.add("Reshape", largest, self.const([-1, 1, 3], np.int64))
+
+    def nothing(self, colours: str) -> str:
+        """[B, 1, 1] of zeros: makes a table one a picture, as a traced network's outputs are."""
+        red = self.add("Slice", colours, *(self.const([value], np.int64) for value in (0, 1, 2)))
+        return self.add("Mul", red, self.const([0.0]))
+
+    def table(self, colours: str, rows: Sequence[Sequence[float]], count: int) -> str:
+        """[B, count, columns]: ``rows``, and zeros below them."""
+        whole = np.zeros((1, count, len(rows[0])))
+        whole[0, : len(rows)] = rows
+        return self.add("Add", self.nothing(colours), self.const(whole))
+
+    def scores(self, colours: str, filled: int, count: int) -> str:
+        """[B, count, 3]: the three scores in the first rows, zeros below."""
+        mask = np.zeros((1, count, 1))
+        mask[0, :filled] = 1
+        return self.add("Mul", colours, self.const(mask))
+
+
+def decoded(count: int = 3 * CELLS, objectness: float = 0.5, **more) -> Export:
+    """YOLOv5, YOLOv7: [B, N, 5 + 3]."""
+    export = Export(**more)
+    colours = export.colours()
+    table = export.table(colours, [(*box, objectness) for box in BOXES], count)
+    both = export.add("Concat", table, export.scores(colours, 2, count), axis=2)
+    return export.out("output0", both)
+
+
+def anchor_free(rows: bool = False, twins: bool = False, **more) -> Export:
+    """YOLOv8, 9, 11: [B, 4 + 3, N]. ``twins``: the first box twice, a pixel apart."""
+    export = Export(**more)
+    boxes = [BOXES[0], (21.0, *BOXES[0][1:])] if twins else list(BOXES)
+    colours = export.colours()
+    table = export.table(colours, boxes, CELLS)
+    both = export.add("Concat", table, export.scores(colours, 2, CELLS), axis=2)
+    return export.out("output0", both if rows else export.add("Transpose", both, perm=[0, 2, 1]))
+
+
+def finished(columns: int = 6, count: int = 300, **more) -> Export:
+    """YOLOv10, YOLO26: [B, 300, 6]; both boxes are of class 2 and the same, scored by red."""
+    export = Export(**more)
+    colours = export.colours()
+    boxes = export.table(colours, [CORNERS[0]] * 2, count)
+    red = export.add("Slice", export.scores(colours, 2, count), *(export.const([v], np.int64) for v in (0, 1, 2)))
+    classes = export.table(colours, [(2.0,)] * 2, count)
+    return export.out("output0", export.add("Concat", boxes, red, classes, axis=2))
+
+
+def nms_inside(**more) -> Export:
+    """YOLOv7 with ONNX's own NMS: [K, 7], K known at run time only: batch, box, class, score."""
+    export = Export(**more)
+    colours = export.colours()
+    boxes = export.table(colours, [CORNERS[0], CORNERS[0], CORNERS[1]], 8)
+    scores = export.add("Transpose", export.scores(colours, 3, 8), perm=[0, 2, 1])
+    limits = [export.const([100], np.int64), export.const([0.45], np.float32), export.const([0.25], np.float32)]
+    chosen = export.add("NonMaxSuppression", boxes, scores, *limits)
+    at = [
+        export.add("Gather", chosen, export.const([place], np.int64), axis=1) for place in range(3)
+    ]  # batch, class, box: [K, 1] each
+    box_at = export.add("Reshape", at[2], export.const([-1], np.int64))
+    rows = export.add("Gather", export.add("Reshape", boxes, export.const([8, 4], np.int64)), box_at, axis=0)
+    pair = export.add("Concat", at[1], at[2], axis=1)
+    flat = export.add("Reshape", scores, export.const([3, 8], np.int64))
+    picked = export.add("Unsqueeze", export.add("GatherND", flat, pair), export.const([1], np.int64))
+    floats = [export.add("Cast", name, to=export.kind) for name in at[:2]]
+    return export.out("output", export.add("Concat", floats[0], rows, floats[1], picked, axis=1), [None, 7])
+
+
+def parts(count: int = 100, **more) -> Export:
+    """Finished detections as four outputs: a count, boxes, scores, and classes as whole numbers."""
+    from onnx import TensorProto
+
+    export = Export(**more)
+    colours = export.colours()
+    boxes = export.table(colours, CORNERS, count)
+    red = export.add("Slice", export.scores(colours, 2, count), *(export.const([v], np.int64) for v in (0, 1, 2)))
+    flat = export.const([-1, count], np.int64)
+    classes = export.add("Reshape", export.table(colours, [(1.0,), (2.0,)], count), flat)
+    number = export.add("Cast", export.add("Reshape", export.nothing(colours), export.const([-1, 1], np.int64)),
+                        to=TensorProto.INT32)  # fmt: skip
+    export.out("num_dets", number, None, TensorProto.INT32)
+    export.out("det_boxes", boxes)
+    export.out("det_scores", export.add("Reshape", red, flat))
+    return export.out("det_classes", export.add("Cast", classes, to=TensorProto.INT32), None, TensorProto.INT32)
+
+
+def queries(joined: bool = False, classes: int = 3, **more) -> Export:
+    """RT-DETR: boxes in 0..1 beside logits of 10 x colour - 5, or joined with the colours as probabilities."""
+    export = Export(**more)
+    grid = export.const(np.zeros((1, 1, 1, 2)))
+    looked = export.add("GridSample", "images", grid)  # what tells RT-DETR by: its attention looks at places
+    one = export.add("Reshape", export.add("ReduceMax", looked, axes=[1, 2, 3]), export.const([-1, 1, 1], np.int64))
+    zero = export.add("Mul", one, export.const([0.0]))
+    colours = export.add("Add", export.colours(), zero)
+    boxes = export.table(colours, [tuple(v / SIDE for v in box) for box in BOXES], 30)
+    scores = export.scores(colours, 2, 30)
+    if joined:
+        return export.out("output0", export.add("Concat", boxes, scores, axis=2))
+    ten = export.add("Mul", scores, export.const([10.0]))
+    export.out("pred_boxes", boxes)
+    return export.out("pred_logits", export.add("Sub", ten, export.const([5.0])))
+
+
+def yolox(decode: bool = False, **more) -> Export:
+    """Convolutions, a logistic, joins: raw rows [B, 84, 5 + 3] of offsets .5 and sizes of 2 cells.
+
+    Class scores: logistic of (mean of a channel - 127.5) / 8; objectness .88 in the first map's cells, next to
+    nothing elsewhere.
+    """
+    export = Export(**more)
+    maps = []
+    for stride in (8, 16, 32):
+        weights = np.zeros((8, 3, stride, stride))
+        for channel in range(3):
+            weights[5 + channel, channel] = 1 / (8 * stride * stride)
+        bias = [0.5, 0.5, np.log(2), np.log(2), 2.0 if stride == 8 else -9.0, *[-127.5 / 8] * 3]
+        raw = export.add("Conv", "images", export.const(weights), export.const(bias), strides=[stride] * 2)
+        box, rest = export.add("Split", raw, export.const([4, 4], np.int64), outputs=2, axis=1)
+        whole = export.add("Concat", box, export.add("Sigmoid", rest), axis=1)
+        maps.append(export.add("Reshape", whole, export.const([1, 8, -1], np.int64)))
+    rows = export.add("Transpose", export.add("Concat", *maps, axis=2), perm=[0, 2, 1])
+    if not decode:
+        return export.out("output", rows)
+    strides = np.repeat([8, 16, 32], [64, 16, 4])[None, :, None]
+    grid = np.concatenate([np.stack(np.indices((n, n))[::-1], -1).reshape(-1, 2) for n in (8, 4, 2)])[None]
+    centres, sizes, scores = export.add("Split", rows, export.const([2, 2, 4], np.int64), outputs=3, axis=2)
+    centres = export.add("Mul", export.add("Add", centres, export.const(grid)), export.const(strides))
+    sizes = export.add("Mul", export.add("Exp", sizes), export.const(strides))
+    return export.out("output", export.add("Concat", centres, sizes, scores, axis=2))

@@ -1,0 +1,250 @@
+"""ONNX files that cannot be used: one line, what is wrong and how to fix it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from detector.errors import ModelError, UsageError
+from detector.models import open_network
+from tests.known_answers import run_once
+from tests.models import exports
+from tests.models.exports import STATED, Export
+
+
+def two_inputs(folder):
+    from onnx import TensorProto, helper
+
+    export = exports.decoded()
+    export.inputs.append(helper.make_tensor_value_info("orig_target_sizes", TensorProto.INT64, [1, 2]))
+    export.out("sizes", export.add("Identity", "orig_target_sizes"), None, TensorProto.INT64)
+    return export.save(folder / "m.onnx", STATED)
+
+
+def plugin(folder):
+    export = exports.decoded()
+    made = export.add("EfficientNMS_TRT", "images", domain="TRT")
+    return export.out("num_dets", made, [1, 1]).save(folder / "m.onnx", domains=["TRT"])
+
+
+def unknown_operator(folder):
+    export = exports.decoded()
+    return export.out("x", export.add("Frobnicate", "images"), [1, 1]).save(folder / "m.onnx")
+
+
+def raw_maps(folder):
+    """YOLOv7 without --grid: three maps [1, 3, h, w, 8]."""
+    export = Export()
+    for stride in (8, 16, 32):
+        weights = export.const(np.zeros((24, 3, stride, stride)))
+        raw = export.add("Conv", "images", weights, strides=[stride] * 2)
+        side = 64 // stride
+        boxed = export.add("Reshape", raw, export.const([1, 3, 8, side, side], np.int64))
+        export.out(f"map{stride}", export.add("Transpose", boxed, perm=[0, 1, 3, 4, 2]))
+    return export.save(folder / "yolov7.onnx", STATED)
+
+
+def classifier(folder):
+    export = Export()
+    pooled = export.add("Reshape", export.add("GlobalMaxPool", "images"), export.const([1, 3], np.int64))
+    return export.out("probabilities", pooled).save(folder / "resnet.onnx")
+
+
+def grey(folder):
+    from onnx import TensorProto, helper
+
+    export = Export()
+    export.inputs = [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 1, 64, 64])]
+    return export.out("y", export.add("Relu", "images")).save(folder / "m.onnx")
+
+
+def tokens(folder):
+    from onnx import TensorProto, helper
+
+    export = Export()
+    export.inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 77])]
+    return export.out("y", export.add("Cast", "ids", to=1)).save(folder / "m.onnx")
+
+
+def external(folder, location="m.onnx.data", keep=False):
+    import onnx
+
+    path = exports.yolox().save(folder / "m.onnx")
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="m.onnx.data", size_threshold=64)
+    if location != "m.onnx.data":
+        model = onnx.load(path, load_external_data=False)
+        for tensor in model.graph.initializer:
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = location
+        onnx.save(model, path)
+    if not keep:
+        (folder / "m.onnx.data").unlink()
+    return path
+
+
+def text(folder):
+    (folder / "m.onnx").write_text("this is no protobuf\n" * 40)
+    return str(folder / "m.onnx")
+
+
+def empty(folder):
+    (folder / "m.onnx").write_bytes(b"")
+    return str(folder / "m.onnx")
+
+
+def truncated(folder):
+    path = exports.yolox().save(folder / "m.onnx")
+    data = (folder / "m.onnx").read_bytes()
+    (folder / "m.onnx").write_bytes(data[: len(data) // 2])
+    return path
+
+
+def our_own(folder):
+    import onnx
+
+    network = open_network(exports.decoded().save(folder / "given.onnx", STATED))
+    onnx.save(network.graph, str(folder / "m.onnx"))
+    return str(folder / "m.onnx")
+
+
+def branching(folder):
+    from onnx import TensorProto, helper
+
+    export = exports.decoded()
+    largest = export.add("ReduceMax", "images", keepdims=0)
+    condition = export.add("Greater", largest, export.const(0.5))
+    info = helper.make_tensor_value_info("b", TensorProto.FLOAT, [1])
+    branch = helper.make_graph([helper.make_node("Constant", [], ["b"], value_floats=[1.0])], "g", [], [info])
+    other = helper.make_graph([helper.make_node("Constant", [], ["b2"], value_floats=[2.0])], "h", [],
+                              [helper.make_tensor_value_info("b2", TensorProto.FLOAT, [1])])  # fmt: skip
+    return export.out("way", export.add("If", condition, then_branch=branch, else_branch=other), [1]).save(
+        folder / "m.onnx", STATED
+    )
+
+
+def bomb(folder):
+    """A few bytes that ask for a constant of 4 TB."""
+    export = exports.decoded()
+    huge = export.add("ConstantOfShape", export.const([1 << 20, 1 << 20], np.int64))
+    return export.out("huge", export.add("ReduceMax", huge, keepdims=0), []).save(folder / "m.onnx", STATED)
+
+
+BAD = {
+    two_inputs: "has 2 inputs: images float [1, 3, 64, 64], orig_target_sizes int64 [1, 2]; wanted is one, the picture",
+    plugin: "operators that are not of the ONNX standard: EfficientNMS_TRT (TRT); export it without plug-ins",
+    unknown_operator: "operators that are not of the ONNX standard: Frobnicate",
+    raw_maps: "it calls itself yolov7, but its outputs at 64x64 are map8 [1, 3, 8, 8, 8], map16 [1, 3, 4, 4, 8], map32 "
+    "[1, 3, 2, 2, 8]; these are raw maps whose anchors the file does not hold: export it with its boxes decoded",
+    classifier: "its family was not recognised: its outputs at 64x64 are probabilities [1, 3]; known are decoded",
+    grey: "its input images is float [1, 1, 64, 64]; wanted is a picture: float32 or float16 [batch, 3, height, width]",
+    tokens: "its input ids is int64 [1, 77]; wanted is a picture",
+    external: "its numbers lie in m.onnx.data, which is not beside it; put that file there too",
+    lambda folder: external(folder, "../m.onnx.data", True): "claims to lie in '../m.onnx.data', outside its folder",
+    lambda folder: external(folder, "/etc/passwd", True): "claims to lie in '/etc/passwd', outside its folder; refused",
+    text: "is no ONNX file, or is damaged",
+    empty: "holds no network",
+    truncated: "is no ONNX file, or is damaged; download or export it again",
+    our_own: "was written by detect-video",
+    branching: "holds If whose way depends on the picture",
+    lambda folder: exports.decoded(side="side").save(folder / "m.onnx"): "its input is float [1, 3, side, side], and "
+    "nothing says which size it was trained at; give it: --size 640",
+    lambda folder: exports.decoded(side="s").save(folder / "m.onnx", {"imgsz": "['a', 1]"}): "give it: --size",
+    lambda folder: exports.decoded().save(folder / "m.onnx", {"task": "segment"}): "is a model for the task 'segment'; "
+    "only detection is supported",
+    lambda folder: exports.decoded().save(folder / "m.onnx", {"names": "{0: 'a', 1: 'b'}"}): "its metadata holds 2 "
+    "names, its output has 3 classes; give --names FILE",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", BAD, ids=lambda make: make.__name__)
+def test_bad_files(tmp_path, make):
+    path = make(tmp_path)
+    with pytest.raises(ModelError) as caught:
+        open_network(path)
+    assert BAD[make] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bomb_is_not_evaluated(tmp_path):
+    """It stays a node of the graph; no engine gets to see it, since nothing that is read depends on it."""
+    network = open_network(bomb(tmp_path))
+    assert "ConstantOfShape" not in {node.op_type for node in network.graph.graph.node}
+
+
+@pytest.mark.parametrize("cut", range(0, 4000, 97))
+def test_damaged_bytes_are_refused_or_read_but_never_a_crash(tmp_path, cut):
+    exports.decoded(count=252).save(tmp_path / "m.onnx", STATED)
+    data = bytearray((tmp_path / "m.onnx").read_bytes())
+    data[cut % len(data)] ^= 0x55
+    data[(cut * 7) % len(data)] ^= 0x81
+    (tmp_path / "m.onnx").write_bytes(bytes(data))
+    with suppress(ModelError):  # any other exception fails the test
+        assert open_network(str(tmp_path / "m.onnx")).names
+
+
+def test_external_data_beside_it_is_read_and_part_of_the_digest(tmp_path):
+    (tmp_path / "a").mkdir()
+    whole = open_network(exports.yolox().save(tmp_path / "m.onnx"))
+    apart = open_network(external(tmp_path / "a", keep=True))
+    given = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3), np.uint8)
+    np.testing.assert_array_equal(run_once(apart, given), run_once(whole, given))
+    assert apart.sha256 != whole.sha256
+    data = bytearray((tmp_path / "a/m.onnx.data").read_bytes())
+    data[3] ^= 1
+    (tmp_path / "a/m.onnx.data").write_bytes(data)
+    assert open_network(str(tmp_path / "a/m.onnx")).sha256 != apart.sha256
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"weights": "w.weights"}, UsageError, "--weights w.weights: m.onnx holds its own weights"),
+        ({"random_seed": 1}, UsageError, "--random-weights 1: m.onnx holds its own weights"),
+        ({"family": "yolov99"}, UsageError, "--family yolov99: not for m.onnx: it can be yolov5, yolov7"),
+        ({"family": "rtdetr"}, ModelError, "--family rtdetr: gives [batch, queries, 4 + classes], or boxes"),
+        ({"names": "two.txt"}, ModelError, "holds 2 names, m.onnx has 3 classes"),
+        ({"size": (96, 96)}, ModelError, "the file is fixed at 64x64"),
+        ({"batch": 0}, ModelError, "batch 0 is out of range"),
+    ],
+)
+def test_options_that_do_not_go_with_it(tmp_path, monkeypatch, options, error, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.txt").write_text("a\nb\n")
+    exports.anchor_free().save(tmp_path / "m.onnx", STATED)
+    with pytest.raises(error) as caught:
+        open_network("m.onnx", **options)
+    assert message in str(caught.value)
+
+
+def test_the_family_of_another_front_end_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"--family yolov8: not for street.cfg: such a file tells its family itself"):
+        open_network("street", family="yolov8")
+
+
+def test_the_user_may_say_what_it_is(tmp_path):
+    """84 rows of 8: neither YOLOX (there is arithmetic) nor YOLOv8 (5 + 3 columns); a YOLOv6 export looks like this."""
+    path = exports.decoded(count=84).save(tmp_path / "m.onnx", STATED)
+    with pytest.raises(ModelError, match="its family was not recognised"):
+        open_network(path)
+    network = open_network(path, family="yolov5")
+    assert (network.family, network.details["layout"]) == ("yolov5", "decoded")
+    assert network.warnings[0] == "m.onnx is yolov5: as asked for by --family"
+    assert open_network(exports.anchor_free().save(tmp_path / "a.onnx"), family="yolov11").family == "yolo11"
+
+
+def test_names(tmp_path):
+    """Given, else the file's own, else beside it, else numbered; a list that cannot be told is COCO's, and said."""
+    path = exports.decoded().save(tmp_path / "m.onnx", STATED)
+    assert open_network(path).names == ("red", "green", "blue")
+    (tmp_path / "given.txt").write_text("a\nb\nc\n")
+    assert open_network(path, names=str(tmp_path / "given.txt")).names == ("a", "b", "c")
+    bare = exports.decoded().save(tmp_path / "bare.onnx")
+    assert open_network(bare).names == ("class0", "class1", "class2")
+    finished = open_network(exports.finished().save(tmp_path / "finished.onnx"))
+    assert finished.names[:2] == ("person", "bicycle")
+    assert "COCO's 80 are assumed" in finished.warnings[-1]
+    assert open_network(str(tmp_path / "finished.onnx"), names=str(tmp_path / "given.txt")).names == ("a", "b", "c")

@@ -1,0 +1,135 @@
+"""A file fixed at batch 1, or at a size, is made into another where that is proven right, and refused elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.errors import ModelError
+from detector.models import open_network
+from tests.known_answers import run_once
+from tests.models import exports
+from tests.models.exports import STATED, Export
+
+RNG = np.random.default_rng(3)
+
+
+def pictures(count: int, height: int = 64, width: int = 64) -> np.ndarray:
+    return RNG.integers(0, 256, (count, height, width, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    "graph", [exports.yolox, exports.decoded, exports.anchor_free, exports.finished, exports.parts]
+)
+def test_a_batch_gives_what_the_pictures_give_alone(tmp_path, graph):
+    path = graph().save(tmp_path / "m.onnx", STATED)
+    given = np.stack([picture // (at + 1) for at, picture in enumerate(pictures(5))])
+    together = run_once(open_network(path, batch=5), given)
+    one = open_network(path)
+    alone = [run_once(one, picture[None]) for picture in given]
+    for at, output in enumerate(together):
+        assert len(output) == 5
+        np.testing.assert_allclose(output, np.concatenate([outputs[at] for outputs in alone]), rtol=1e-5, atol=1e-6)
+    assert any(not np.array_equal(output[0], output[1]) for output in together), "pictures differ"
+
+
+def test_a_file_fixed_at_three_is_made_one_too(tmp_path):
+    given = pictures(3)
+    path = exports.decoded(batch=3).save(tmp_path / "m.onnx", STATED)
+    [three] = run_once(open_network(path, batch=3), given)
+    [one] = run_once(open_network(path, batch=1), given[:1])
+    np.testing.assert_allclose(one[0], three[0], rtol=1e-6)
+
+
+def mixing(operator):
+    """A graph whose ``operator`` mixes the pictures, or might."""
+    export = Export()
+    colours = export.colours()
+    match operator:
+        case "Reshape":  # [1, 1, 3] -> [3, 1]: the batch is gone
+            flat = export.add("Reshape", colours, export.const([3, 1], np.int64))
+            colours = export.add("Reshape", flat, export.const([1, 1, 3], np.int64))
+        case "ReduceMax":  # over the batch
+            colours = export.add("ReduceMax", colours, axes=[0])
+        case "Softmax":
+            colours = export.add("Softmax", colours, axis=0)
+        case "Concat":  # a constant beside the pictures' rows
+            export.outputs.clear()
+            rows = export.const(np.zeros((1, 250, 8)))
+            two = export.add("Concat", export.table(colours, [(1.0,) * 5] * 2, 2), export.scores(colours, 2, 2), axis=2)
+            return export.out("output0", export.add("Concat", two, rows, axis=1))
+        case "CumSum":
+            colours = export.add("CumSum", colours, export.const(0, np.int64))
+        case "Transpose":  # the batch ends as the last axis of the output
+            table = export.add("Concat", export.table(colours, [(1.0,) * 5] * 2, 252),
+                               export.scores(colours, 2, 252), axis=2)  # fmt: skip
+            return export.out("output0", export.add("Transpose", table, perm=[1, 2, 0]))
+    table = export.table(colours, [(1.0,) * 5] * 2, 252)
+    return export.out("output0", export.add("Concat", table, export.scores(colours, 2, 252), axis=2))
+
+
+@pytest.mark.parametrize("operator", ["Reshape", "ReduceMax", "Softmax", "Concat", "CumSum"])
+def test_what_mixes_pictures_is_refused_by_node(tmp_path, operator):
+    path = mixing(operator).save(tmp_path / "m.onnx", STATED)
+    assert open_network(path).batch == 1
+    with pytest.raises(ModelError) as caught:
+        open_network(path, batch=8)
+    assert "the file is fixed at batch 1, and node /model.9/" in str(caught.value)
+    assert f"({operator}) cannot be shown to treat 8 pictures one by one" in str(caught.value)
+    assert "use --batch 1, or export it with a dynamic batch" in str(caught.value)
+
+
+def test_nms_inside_is_for_one_picture(tmp_path):
+    with pytest.raises(ModelError, match="no rule is known for this operator; use --batch 1"):
+        open_network(exports.nms_inside().save(tmp_path / "yolov7.onnx", STATED), batch=2)
+    with pytest.raises(ModelError, match=r"is one list for all pictures of a batch; use --batch 1"):
+        open_network(exports.nms_inside(batch="b").save(tmp_path / "yolov7.onnx", STATED), batch=2)
+
+
+# ---- sizes
+
+
+def test_convolutions_all_through_take_another_size(tmp_path):
+    path = exports.yolox().save(tmp_path / "m.onnx")
+    network = open_network(path, size=(96, 160), batch=2)
+    assert network.output_shapes == [(2, (96 * 160) * 21 // 1024, 8)]
+    assert network.dense(run_once(network, pictures(2, 96, 160))).shape == (1, 315, 8)
+    np.testing.assert_allclose(network.dense(run_once(network, pictures(1, 96, 160)[[0, 0]]))[0, 314, :2], [144, 80])
+
+
+def test_a_grid_laid_out_at_export_is_refused_also_where_it_would_fit(tmp_path):
+    """32x128 has as many cells as 64x64: the shapes fit, the boxes would be wrong."""
+    path = exports.yolox(decode=True).save(tmp_path / "m.onnx")
+    with pytest.raises(
+        ModelError, match=r"fixed at 64x64, and node .*\(Add|Split\) may hold numbers laid out for that"
+    ):
+        open_network(path, size=(32, 128))
+    with pytest.raises(ModelError, match=r"fixed at 64x64 and does not fit 128x128 .*; export it at 128x128"):
+        open_network(path, size=(128, 128))
+
+
+# ---- the real one
+
+
+def test_yolox_nano_in_batches(shared):
+    path = str(shared / "data/weights/yolox_nano.onnx")
+    given = pictures(3, 416, 416)
+    one = open_network(path)
+    [together] = run_once(open_network(path, batch=3), given)
+    for at in range(3):
+        [alone] = run_once(one, given[at : at + 1])
+        np.testing.assert_allclose(together[at], alone[0], atol=2e-4)
+    assert one.parameters == 904463  # of 904,481 values in the file 18 are sizes and bounds
+    assert 2 * one.macs == 1045106816
+
+
+def test_yolox_nano_folded_equals_the_file_as_it_is(shared):
+    """Channel order folded into the first convolution, Focus slices resolved: the file itself, fed BGR by hand."""
+    import onnxruntime
+
+    path = str(shared / "data/weights/yolox_nano.onnx")
+    given = pictures(1, 416, 416)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    [theirs] = session.run(None, {"images": given[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)})
+    [ours] = run_once(open_network(path), given)
+    np.testing.assert_allclose(ours, theirs, atol=2e-4)

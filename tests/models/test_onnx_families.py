@@ -1,0 +1,269 @@
+"""Every output layout by a small graph with known answers: recognised, run by the engines, decoded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector import Detector
+from detector.errors import ModelError
+from detector.models import open_network
+from tests.known_answers import run_once
+from tests.models import exports
+from tests.models.exports import BOXES, CORNERS, SIDE, STATED
+
+# RGB of one pixel in a black picture: the scores of classes 0, 1, 2 are .6, .8 and 0.4
+COLOUR = (153, 204, 102)
+
+
+def picture(colour=COLOUR, side: int = SIDE) -> np.ndarray:
+    """u8 BGR: black but for one pixel."""
+    image = np.zeros((side, side, 3), np.uint8)
+    image[5, 7] = colour[::-1]
+    return image
+
+
+def detect(path: str, image: np.ndarray | None = None, engine: str = "ort", **options):
+    with Detector(path, engine=engine, **options) as detector:
+        found = detector(picture() if image is None else image)
+    return [
+        (found.name(at), round(float(found.scores[at]), 3), [round(float(v), 2) for v in found.boxes[at]])
+        for at in range(len(found))
+    ]
+
+
+BOTH = [list(CORNERS[0]), list(CORNERS[1])]
+
+CASES = [
+    # name, graph, family, layout, what is found
+    ("yolov5", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
+    ("yolov7-x", exports.decoded, "yolov7", "decoded", [("green", 0.4, box) for box in BOTH]),
+    ("best", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
+    ("yolov8n", exports.anchor_free, "yolov8", "anchor-free", [("green", 0.8, box) for box in BOTH]),
+    ("yolo11s", exports.anchor_free, "yolo11", "anchor-free", [("green", 0.8, box) for box in BOTH]),
+    ("m", exports.anchor_free, "yolov8", "anchor-free", [("green", 0.8, box) for box in BOTH]),
+    ("yolov9-rows", lambda: exports.anchor_free(rows=True), "yolov9", "anchor-free",
+     [("green", 0.8, box) for box in BOTH]),
+    ("yolov10n", exports.finished, "yolov10", "end-to-end", [("blue", 0.6, BOTH[0])] * 2),  # twins: no NMS again
+    ("yolo26n", exports.finished, "yolo26", "end-to-end", [("blue", 0.6, BOTH[0])] * 2),
+    ("yolov8-nms", exports.finished, "yolov8", "end-to-end", [("blue", 0.6, BOTH[0])] * 2),
+    # three boxes, two the same: two of each class are left by the NMS inside, all of them kept here
+    ("yolov7-nms", exports.nms_inside, "yolov7", "end-to-end",
+     [(name, score, box) for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4)) for box in BOTH]),
+    ("parts", exports.parts, "yolov10", "end-to-end", [("green", 0.6, BOTH[0]), ("blue", 0.6, BOTH[1])]),
+    ("detr", exports.queries, "rtdetr", "queries", [("green", 0.953, box) for box in BOTH]),
+    ("rtdetr-l", lambda: exports.queries(joined=True), "rtdetr", "queries", [("green", 0.8, box) for box in BOTH]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "graph", "family", "layout", "wanted"), CASES, ids=[case[0] for case in CASES])
+def test_layout(tmp_path, name, graph, family, layout, wanted):
+    path = graph().save(tmp_path / f"{name}.onnx", STATED)
+    network = open_network(path)
+    assert (network.family, network.details["layout"]) == (family, layout)
+    assert network.names == ("red", "green", "blue")
+    assert network.input_shape == (1, SIDE, SIDE, 3)
+    assert network.input.geometry == ("stretch" if family == "rtdetr" else "centre")
+    assert network.warnings[0].startswith(f"{name}.onnx is {family}: "), "it says what it took the file for"
+    assert network.needs_nms is (layout not in ("end-to-end", "queries"))
+    assert detect(path) == wanted
+
+
+TORCH_RUNS = [case for case in CASES if case[0] not in ("yolov7-nms", "detr", "rtdetr-l")]
+
+
+@pytest.mark.parametrize(("name", "graph", "wanted"), [(c[0], c[1], c[4]) for c in TORCH_RUNS],
+                         ids=[case[0] for case in TORCH_RUNS])  # fmt: skip
+def test_layout_on_torch(tmp_path, name, graph, wanted):
+    pytest.importorskip("torch", reason="machine: torch is not installed")
+    assert detect(graph().save(tmp_path / f"{name}.onnx", STATED), engine="torch") == wanted
+
+
+@pytest.mark.parametrize(
+    ("graph", "lacking"),
+    [(exports.nms_inside, "GatherND, NonMaxSuppression, Pad"), (exports.queries, "GridSample")],
+)
+def test_what_torch_lacks_is_refused_by_name(tmp_path, graph, lacking):
+    pytest.importorskip("torch", reason="machine: torch is not installed")
+    from detector.errors import EngineError
+
+    with pytest.raises(EngineError, match=f"no module for the operators {lacking} of this graph; use --engine ort"):
+        Detector(graph().save(tmp_path / "m.onnx", STATED), engine="torch")
+
+
+def test_finished_boxes_keep_their_class_filter_and_limit(tmp_path):
+    path = exports.parts().save(tmp_path / "m.onnx", STATED)
+    assert [name for name, *_ in detect(path, classes=["blue"])] == ["blue"]
+    assert [name for name, *_ in detect(path, max_det=1)] == ["green"]
+    assert detect(path, conf=0.61) == []
+    assert len(detect(path, conf=0.0)) == 2, "rows that fill the list up are no detections"
+
+
+@pytest.mark.parametrize("stated", [{"args": "{'nms': True}"}, {"end2end": "True"}, {}])
+def test_the_metadata_may_say_that_rows_are_final(tmp_path, stated):
+    """84 rows of 6 are also YOLOX's of one class; without a word, and not from convolutions, they are not taken."""
+    path = exports.finished(count=84).save(tmp_path / "m.onnx", {**STATED, **stated})
+    if stated:
+        assert open_network(path).details["layout"] == "end-to-end"
+    else:
+        with pytest.raises(ModelError, match="its family was not recognised"):
+            open_network(path)
+
+
+def test_twins_are_suppressed_where_the_network_leaves_it_to_us(tmp_path):
+    path = exports.anchor_free(twins=True).save(tmp_path / "m.onnx", STATED)
+    assert len(detect(path)) == 1
+    assert len(detect(path, iou=1.0)) == 2
+
+
+# ---- YOLOX: blue, green, red in 0..255; at the top left
+
+YOLOX_SCORE = 0.88  # objectness; times a class score next to 1
+
+
+def bright(colour=(0, 0, 255)) -> np.ndarray:
+    """u8 BGR, one colour all over."""
+    return np.full((SIDE, SIDE, 3), colour, np.uint8)
+
+
+@pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize("engine", ["ort", "torch"])
+def test_yolox(tmp_path, decode, engine):
+    if engine == "torch":
+        pytest.importorskip("torch", reason="machine: torch is not installed")
+    path = exports.yolox(decode).save(tmp_path / "m.onnx")
+    (tmp_path / "m.names").write_text("blue\ngreen\nred\n")
+    network = open_network(path)
+    assert network.family == "yolox"
+    assert network.details["layout"] == ("decoded" if decode else "grid")
+    assert (network.input.geometry, network.input.pad_value) == ("top-left-truncate", 114)
+    # u8 RGB in, the graph's own channel order is BGR: red is class 2
+    [(first, score, _), *_] = found = detect(path, bright(), engine=engine, iou=1.0, max_det=100)
+    assert (first, score) == ("red", pytest.approx(0.881, abs=1e-3))
+    assert len(found) == 64, "one box a cell of the first map"
+    assert [0.0, 0.0, 12.0, 12.0] in [one[2] for one in found]  # 2 cells wide around the middle of cell 0, clipped
+    assert [36.0, 20.0, 52.0, 36.0] in [one[2] for one in found]  # cell x 5, y 3: centre 44, 28
+
+
+def test_yolox_dense_rows(tmp_path):
+    path = exports.yolox().save(tmp_path / "m.onnx")
+    network = open_network(path)
+    raw = run_once(network, bright()[None, ..., ::-1])
+    dense = network.dense(raw)
+    assert dense.shape == (1, 84, 8)
+    np.testing.assert_allclose(dense[0, 9, :4], [12, 12, 16, 16], rtol=1e-5)  # cell x 1, y 1 of the first map
+    np.testing.assert_allclose(dense[0, 64, :4], [8, 8, 32, 32], rtol=1e-5)  # the second map's first cell
+    np.testing.assert_allclose(dense[0, 83, :4], [48, 48, 64, 64], rtol=1e-5)  # the last one's last
+
+
+# ---- dense forms of the others
+
+
+@pytest.mark.parametrize(
+    ("graph", "rows", "first"),
+    [
+        (exports.decoded, 252, [*BOXES[0], 0.5, 0.6, 0.8, 0.4]),
+        (exports.anchor_free, 84, [*BOXES[0], 1, 0.6, 0.8, 0.4]),
+        (lambda: exports.anchor_free(rows=True), 84, [*BOXES[0], 1, 0.6, 0.8, 0.4]),
+        (exports.finished, 300, [*BOXES[0], 0.6, 0, 0, 1]),
+        (exports.nms_inside, 300, [*BOXES[0], 0.6, 1, 0, 0]),
+        (exports.parts, 100, [*BOXES[0], 0.6, 0, 1, 0]),
+        (exports.queries, 30, [*BOXES[0], 1, 0.7311, 0.9526, 0.2689]),
+        (lambda: exports.queries(joined=True), 30, [*BOXES[0], 1, 0.6, 0.8, 0.4]),
+    ],
+)
+def test_dense(tmp_path, graph, rows, first):
+    network = open_network(graph().save(tmp_path / "m.onnx", STATED))
+    dense = network.dense(run_once(network, picture()[None, ..., ::-1]))
+    assert dense.shape == (1, rows, 8)
+    assert dense.dtype == np.float32
+    np.testing.assert_allclose(dense[0, 0], first, atol=1e-4)
+
+
+# ---- half precision, dynamic sizes and batches, other opsets
+
+
+@pytest.mark.parametrize("graph", [exports.decoded, exports.anchor_free, exports.finished, exports.yolox])
+def test_half_precision(tmp_path, graph):
+    whole = detect(graph().save(tmp_path / "whole.onnx", STATED), conf=0.2)
+    half = detect(graph(kind="FLOAT16").save(tmp_path / "half.onnx", STATED), conf=0.2)
+    assert [name for name, *_ in half] == [name for name, *_ in whole]
+    for ours, theirs in zip(half, whole, strict=True):
+        assert ours[1] == pytest.approx(theirs[1], abs=2e-3)
+        assert ours[2] == pytest.approx(theirs[2], abs=0.1)
+
+
+def test_a_dynamic_export_takes_the_batch_asked_for_and_the_size_of_its_metadata(tmp_path):
+    path = exports.anchor_free(batch="batch", side="side").save(
+        tmp_path / "m.onnx", {**STATED, "imgsz": "[64, 64]", "batch": "1"}
+    )
+    network = open_network(path, batch=3)
+    assert network.input_shape == (3, 64, 64, 3)
+    given = np.stack([picture((51 * at, 0, 0))[..., ::-1] for at in range(3)])
+    [output] = run_once(network, given)
+    np.testing.assert_allclose(output[:, 4, 0], [0, 0.2, 0.4], atol=1e-6)
+
+
+def test_a_size_can_be_asked_of_a_dynamic_export(tmp_path):
+    path = exports.finished(side="side").save(tmp_path / "m.onnx", STATED)
+    assert open_network(path, size=(96, 128)).input_shape == (1, 96, 128, 3)
+    with pytest.raises(ModelError, match="--size 100x90: both sides must be multiples of 32; the next is"):
+        open_network(path, size=(90, 100))
+
+
+def test_shapes_that_the_graph_asks_for_itself_are_folded(tmp_path):
+    """As exporters write a dynamic Reshape: Shape, Gather, Concat. All of it is gone, and its outputs are fixed."""
+    export = exports.Export(batch="batch", side="side")
+    shape = export.add("Shape", "images")
+    batch = export.add("Gather", shape, export.const([0], np.int64), axis=0)
+    largest = export.add("GlobalMaxPool", "images")
+    target = export.add("Concat", batch, export.const([1, 3], np.int64), axis=0)
+    colours = export.add("Reshape", largest, target)
+    height = export.add("Gather", shape, export.const(2, np.int64), axis=0)
+    counted = export.add("Range", export.const(0, np.int64), height, export.const(1, np.int64))
+    ramp = export.add("Unsqueeze", export.add("Cast", counted, to=1), export.const([0, 2], np.int64))  # [1, 64, 1]
+    four = export.add("Expand", ramp, export.const([1, 64, 4], np.int64))
+    padded = export.add("Pad", four, export.const([0, 0, 0, 0, 20, 0], np.int64))  # 84 rows
+    boxes = export.add("Add", padded, export.nothing(colours))
+    both = export.add("Concat", boxes, export.scores(colours, 2, 84), axis=2)
+    path = export.out("output0", export.add("Transpose", both, perm=[0, 2, 1])).save(tmp_path / "m.onnx", STATED)
+    network = open_network(path, size=(64, 64), batch=2)
+    operators = {node.op_type for node in network.graph.graph.node}
+    assert not operators & {"Shape", "Gather", "Range", "Expand", "Pad"}
+    assert network.output_shapes == [(2, 7, 84)]
+    [output] = run_once(network, np.zeros((2, 64, 64, 3), np.uint8))
+    np.testing.assert_array_equal(output[1, 0, :66], [*range(64), 0, 0])
+
+
+def test_an_old_opset_is_converted(tmp_path):
+    """opset 11: Squeeze with its axes as an attribute, Softmax over flattened axes."""
+    export = exports.Export(opset=11)
+    colours = export.colours()
+    table = export.table(colours, [(*box, 0.5) for box in BOXES], 252)
+    squeezed = export.add("Squeeze", export.add("Unsqueeze", table, axes=[1]), axes=[1])
+    both = export.add("Concat", squeezed, export.scores(colours, 2, 252), axis=2)
+    path = export.out("output", both).save(tmp_path / "m.onnx", STATED)
+    network = open_network(path)
+    assert {entry.version for entry in network.graph.opset_import} == {17}
+    assert [name for name, *_ in detect(path)] == ["green"] * 2
+
+
+def test_an_if_whose_way_is_known_is_taken(tmp_path):
+    """Old torch exports wrap a squeeze in an If on a shape."""
+    from onnx import TensorProto, helper
+
+    export = exports.Export()
+    colours = export.colours()
+    table = export.table(colours, [(*box, 0.5) for box in BOXES], 252)
+    both = export.add("Concat", table, export.scores(colours, 2, 252), axis=2)
+    condition = export.add("Equal", export.add("Size", export.add("Shape", both)), export.const(3, np.int64))
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node(operator, [both], [f"{name}_out"], name=name)], name, [],
+            [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, None)],
+        )
+        for name, operator in (("then_branch", "Relu"), ("else_branch", "Neg"))
+    }  # fmt: skip
+    taken = export.add("If", condition, **branches)
+    path = export.out("output", taken).save(tmp_path / "m.onnx", STATED)
+    assert [name for name, *_ in detect(path)] == ["green"] * 2

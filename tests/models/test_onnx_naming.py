@@ -1,0 +1,132 @@
+"""Names of nodes from elsewhere become the house's; metadata is read as data."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.errors import ModelError
+from detector.models import open_network
+from detector.models.graph import good_name
+from detector.models.onnx_file.metadata import Metadata, read_metadata
+from detector.models.onnx_file.naming import TAKEN, _node_names
+from tests.models import exports
+from tests.models.exports import STATED
+
+
+def named(*given: tuple[str, str]) -> list[str]:
+    """Names that nodes (name, operator) get."""
+    from onnx import helper
+
+    return _node_names([helper.make_node(operator, ["x"], [f"out{at}"], name=name)
+                        for at, (name, operator) in enumerate(given)])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        # one node in its module: the module's own name
+        ([("/model.6/m.0/cv2/conv/Conv", "Conv")], ["model.6.m.0.cv2.conv"]),
+        # two nodes in one module stay apart, beside their sibling
+        ([("/model.0/conv/Conv", "Conv"), ("/model.0/act/Sigmoid", "Sigmoid"), ("/model.0/act/Mul", "Mul")],
+         ["model.0.conv", "model.0.act.Sigmoid", "model.0.act.Mul"]),
+        # torch 1.x: no modules
+        ([("Conv_41", "Conv"), ("Mul_43", "Mul")], ["Conv_41", "Mul_43"]),
+        # no name: the output's
+        ([("", "Conv")], ["out0"]),
+        # signs, digits first, keywords, modules' own words, the prefix's place
+        ([("a-b c", "Conv"), ("2conv", "Conv"), ("if/else", "Conv"), ("forward", "Conv"), ("input", "Conv")],
+         ["a_b_c", "n2conv", "if_.else_", "forward_", "input_"]),
+        # the same name twice
+        ([("a", "Conv"), ("a", "Conv"), ("a", "Conv")], ["a", "a_1", "a_2"]),
+        # a node's name may not be the beginning of another's
+        ([("a", "Conv"), ("a/b", "Conv")], ["a", "a_1.b"]),
+        ([("a/b", "Conv"), ("a", "Conv")], ["a.b", "a_1"]),
+        ([("/m/x/Relu", "Relu"), ("/m/x/y/Conv", "Conv")], ["m.x.Relu", "m.x.y"]),
+    ],
+)  # fmt: skip
+def test_node_names(given, wanted):
+    assert named(*given) == wanted
+    assert all(good_name(name) for name in wanted)
+
+
+def test_no_name_of_torchs_own_is_given():
+    torch = pytest.importorskip("torch", reason="machine: torch is not installed")
+    from torch import fx
+
+    graph = fx.GraphModule(torch.nn.Module(), fx.Graph())
+    own = {name for name in dir(graph) if not name.startswith("_")}
+    assert own <= TAKEN, sorted(own - TAKEN)
+
+
+def test_every_output_is_named_like_its_node(tmp_path):
+    for make in (exports.decoded, exports.parts, exports.queries, exports.nms_inside):
+        graph = open_network(make().save(tmp_path / f"{make.__name__}.onnx", STATED)).graph.graph
+        for node in graph.node:
+            assert good_name(node.name)
+            assert node.output[0] == node.name
+        names = {node.name for node in graph.node}
+        assert {info.name for info in graph.output} <= names
+        assert len(names) == len(graph.node)
+        assert all(good_name(tensor.name) for tensor in graph.initializer)
+        assert [node.op_type for node in graph.node][:2] == ["Cast", "Transpose"]
+
+
+# ---- metadata
+
+
+@pytest.mark.parametrize(
+    ("entries", "wanted"),
+    [
+        ({}, Metadata()),
+        ({"names": "{0: 'a', 1: 'b'}"}, Metadata(names=("a", "b"))),
+        ({"names": '["a", "b"]'}, Metadata(names=("a", "b"))),
+        ({"names": '{"0": "a", "1": "b"}'}, Metadata(names=("a", "b"))),  # JSON
+        ({"names": "{1: 'b', 0: 'a'}"}, Metadata(names=("a", "b"))),
+        ({"names": "{0: 'a', 2: 'c'}"}, Metadata()),  # a hole
+        ({"names": "{0: 'a\\x07\\n'}"}, Metadata(names=("a",))),  # a name is printed and drawn
+        ({"names": "{0: ''}"}, Metadata(names=("class0",))),
+        ({"names": "__import__('os').system('touch hacked')"}, Metadata()),
+        ({"names": "[" * 100_000}, Metadata()),
+        ({"names": "[]"}, Metadata()),
+        ({"imgsz": "[384, 640]"}, Metadata(imgsz=(384, 640))),
+        ({"imgsz": "640"}, Metadata(imgsz=(640, 640))),
+        ({"imgsz": "[0, 640]"}, Metadata()),
+        ({"imgsz": "[640, 640, 3]"}, Metadata()),
+        ({"imgsz": "[1e3, 'x']"}, Metadata()),
+        ({"stride": "32"}, Metadata(stride=32)),
+        ({"stride": "[8, 16, 32]"}, Metadata(stride=32)),
+        ({"stride": "-1"}, Metadata()),
+        ({"end2end": "True"}, Metadata(end2end=True)),
+        ({"args": "{'nms': True, 'batch': 1}"}, Metadata(nms=True)),
+        ({"args": "nonsense("}, Metadata()),
+        ({"task": "detect"}, Metadata()),
+    ],
+)
+def test_metadata(entries, wanted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert read_metadata("m.onnx", entries) == wanted
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("task", ["segment", "pose", "obb", "classify"])
+def test_other_tasks_are_refused_by_name(task):
+    with pytest.raises(ModelError, match=f"m.onnx: is a model for the task '{task}'; only detection is supported"):
+        read_metadata("m.onnx", {"task": task})
+
+
+@pytest.mark.parametrize(
+    ("description", "family"),
+    [
+        ("Ultralytics YOLOv8n model trained on coco.yaml", "yolov8"),
+        ("Ultralytics YOLO11n model trained on coco.yaml", "yolo11"),
+        ("Ultralytics YOLO12s model", "yolo12"),
+        ("Ultralytics YOLOv9c model", "yolov9"),
+        ("Ultralytics YOLOv5nu model", "yolov5"),
+        ("a model", "yolov8"),
+    ],
+)
+def test_the_description_names_the_family(tmp_path, description, family):
+    path = exports.anchor_free().save(tmp_path / "best.onnx", {**STATED, "description": description})
+    network = open_network(path)
+    assert network.family == family
+    assert ("from the metadata" in network.warnings[0]) is (description != "a model")

@@ -1,0 +1,226 @@
+"""``models pull`` against a server of this machine: whole, broken off, resumed, wrong, absent."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from detector.errors import ModelError
+from detector.models import open_network, packaged
+from detector.models.pull import pull
+
+CONTENT = bytes(range(256)) * 1000  # 256,000 bytes: several blocks
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server(ThreadingHTTPServer):
+    """``sends``: how many bytes at most are sent before the connection ends; ``ranges``: whether it can go on."""
+
+    content = CONTENT
+    sends: int | None = None
+    ranges = True
+    status = 200
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[str | None] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        self.server.asked.append(wanted)
+        content, start = self.server.content, 0
+        if self.server.status != 200:
+            self.send_error(self.server.status)
+            return
+        if wanted and self.server.ranges:
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+            if start >= len(content):
+                self.send_error(416)
+                return
+        rest = content[start:]
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(rest)))
+        self.end_headers()
+        self.wfile.write(rest[: self.server.sends])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server():
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def describe(tmp_path, monkeypatch, server):
+    """Makes ``m`` a known model whose file the server has."""
+    (tmp_path / "cfg/models").mkdir(parents=True)
+    monkeypatch.setattr(packaged, "folder", lambda: tmp_path / "cfg")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+    def write(**more: object) -> Path:
+        values = {
+            "family": "yolox", "file": "m.onnx", "url": f"http://127.0.0.1:{server.server_port}/m.onnx",
+            "sha256": DIGEST, "bytes": len(CONTENT), "licence": "Apache-2.0", **more,
+        }  # fmt: skip
+        lines = [f"{key}: {value}\n" for key, value in values.items() if value is not None]
+        (tmp_path / "cfg/models/m.yaml").write_text("".join(lines))
+        return tmp_path / "cache/detect-video/models/m.onnx"
+
+    return write
+
+
+def test_a_file_is_fetched_once(describe, server):
+    target, steps = describe(), []
+    assert pull("m", lambda done, total: steps.append((done, total))) == (target, True)
+    assert target.read_bytes() == CONTENT
+    assert steps[0] == (0, len(CONTENT))
+    assert steps[-1] == (len(CONTENT), len(CONTENT))
+    assert steps == sorted(steps)
+    assert pull("m") == (target, False), "it is there already"
+    assert server.asked == [None]
+    assert [path.name for path in target.parent.iterdir()] == ["m.onnx"]
+
+
+def test_a_damaged_file_is_fetched_again(describe):
+    target = describe()
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"?" * len(CONTENT))
+    assert pull("m") == (target, True)
+    assert target.read_bytes() == CONTENT
+
+
+def test_what_broke_off_goes_on_where_it_stopped(describe, server):
+    target = describe()
+    server.sends = 100_000
+    with pytest.raises(
+        ModelError, match=r"m: the connection ended after 100000 of 256000 bytes; run it again to go on"
+    ):
+        pull("m")
+    assert not target.exists(), "no half file under its name"
+    server.sends = None
+    assert pull("m") == (target, True)
+    assert target.read_bytes() == CONTENT
+    assert server.asked == [None, "bytes=100000-"]
+
+
+def test_a_server_that_cannot_go_on_sends_it_all_again(describe, server):
+    target = describe()
+    server.sends, server.ranges = 100_000, False
+    with pytest.raises(ModelError, match="run it again"):
+        pull("m")
+    server.sends = None
+    pull("m")
+    assert target.read_bytes() == CONTENT
+    assert server.asked == [None, "bytes=100000-"]
+
+
+def test_a_wrong_file_is_removed(describe, server):
+    target = describe()
+    server.content = CONTENT[:-1] + b"?"
+    wrong = hashlib.sha256(server.content).hexdigest()
+    with pytest.raises(ModelError, match=f"is not the file: 256000 bytes with sha256 {wrong}, wanted 256000 bytes with "
+                       f"sha256 {DIGEST}; it was removed"):  # fmt: skip
+        pull("m")
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_file_without_end_is_cut_off(describe, server):
+    target = describe()
+    server.content = CONTENT * 50
+    with pytest.raises(ModelError, match="is not the file: 256001 bytes"):
+        pull("m")
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_shorter_file_than_what_is_there_starts_anew(describe, server):
+    """The server has another file by now: it refuses the range, and the whole is asked for."""
+    target = describe()
+    target.parent.mkdir(parents=True)
+    target.with_name("m.onnx.partial").write_bytes(b"?" * 200_000)
+    server.content = CONTENT[:100_000]
+    with pytest.raises(ModelError, match="the connection ended after 100000 of 256000 bytes"):
+        pull("m")
+    assert server.asked == ["bytes=200000-", None]
+
+
+@pytest.mark.parametrize("reason", ["HTTP 404 Not Found", "Connection refused"])
+def test_what_cannot_be_fetched_says_where_to_put_it(describe, server, reason):
+    target = describe()
+    if reason.startswith("HTTP"):
+        server.status = 404
+    else:
+        describe(url="http://127.0.0.1:9/m.onnx")  # the discard port: nobody listens
+    with pytest.raises(ModelError) as caught:
+        pull("m")
+    assert f"or put the file at {target} by hand (sha256 {DIGEST})" in str(caught.value)
+    assert reason in str(caught.value)
+    assert "try again" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"sha256": None},
+            r"m: no checksum of it is known, so it is not fetched: needs m.onnx, which is not here: put ",
+        ),
+        ({"url": "file:///etc/passwd"}, "file:///etc/passwd: only http and https are fetched"),
+        ({"url": None}, "m: nothing to pull: it comes with the package"),
+    ],
+)
+def test_what_is_not_fetched(describe, more, message):
+    describe(**more)
+    with pytest.raises(ModelError, match=message):
+        pull("m")
+
+
+def test_two_at_once_are_one(describe):
+    import fcntl
+
+    target = describe()
+    target.parent.mkdir(parents=True)
+    with target.with_name("m.onnx.partial").open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ModelError, match="m: another pull of it is running"):
+            pull("m")
+
+
+def test_a_model_that_is_not_there_says_how_to_get_it(describe):
+    target = describe()
+    with pytest.raises(ModelError) as caught:
+        open_network("m")
+    assert "m: needs m.onnx, which is not here: run detect-video models pull m, or put the file from" in str(
+        caught.value
+    )
+    assert str(target) in str(caught.value)
+
+
+def test_weights_of_a_packaged_cfg_are_found_in_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(ModelError, match="run detect-video models pull yolov4-tiny"):
+        open_network("yolov4-tiny")
+    weights = tmp_path / "detect-video/models/yolov4-tiny.weights"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"\0" * 100)
+    with pytest.raises(ModelError, match=r"yolov4-tiny.weights"):  # found, and too short
+        open_network("yolov4-tiny")
+    assert open_network("yolov4-tiny", random_seed=1).parameters * 4 + 20 == 24251276, "the size that is stated"
