@@ -15,10 +15,11 @@ LEVELS = [
     ("__main__",),
     ("cli",),
     ("api", "passes", "report", "doctor"),
-    ("run", "analysis"),
+    ("run",),
     ("machine",),  # what run and api both open: network and engine, once for all sources
     ("variants",),  # a network as an engine wants it: converted, quantised, built
     ("quantize",),  # int8: calibration on frames of a source, and what must stay float
+    ("analysis",),  # pure functions, so that whoever wants facts may ask: a run's summary, the search for int8
     ("layers", "outputs"),  # from options to a configuration; from sources to file names
     ("loop", "engines", "sources", "sinks", "models", "session", "artefacts", "config", "datasets"),
     ("stages", "timeline"),
@@ -27,7 +28,6 @@ LEVELS = [
     ("__init__",),
 ]
 NEIGHBOURS = {
-    ("run", "analysis"),  # a run's summary is made of facts
     ("engines", "models"),  # an engine is given a Network
     ("artefacts", "models"),  # and so is the store of built files
 }

@@ -1,0 +1,70 @@
+"""Agreement of two sets of detections: a table of tiny frames with known answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from detector.analysis.agreement import agreement, pairs
+from detector.types import Detections
+
+Row = tuple[float, float, float, float, float, int]  # x1, y1, x2, y2, score, class
+
+
+def frame(*rows: Row) -> Detections:
+    table = np.array(rows, np.float64).reshape(-1, 6)
+    return Detections(table[:, :4].astype(np.float32), table[:, 4].astype(np.float32), table[:, 5].astype(np.int64))
+
+
+PERSON: Row = (0, 0, 10, 10, 0.9, 0)
+CAR: Row = (20, 20, 40, 40, 0.8, 1)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "matched", "share"),
+    [
+        ([PERSON, CAR], [CAR, PERSON], 2, 1.0),  # order does not matter
+        ([], [], 0, 1.0),  # two empty frames agree
+        ([PERSON], [], 0, 0.0),
+        ([], [PERSON], 0, 0.0),
+        ([PERSON, CAR], [PERSON], 1, 2 / 3),
+        ([PERSON], [(*PERSON[:5], 1)], 0, 0.0),  # same place, other class
+        ([PERSON], [(0, 0, 10, 5, 0.9, 0)], 1, 1.0),  # IoU exactly .5 is enough
+        ([PERSON], [(0, 0, 10, 4.9, 0.9, 0)], 0, 0.0),
+        ([PERSON], [PERSON, PERSON], 1, 2 / 3),  # each box once
+        ([(0, 0, 0, 0, 0.5, 0)], [(0, 0, 0, 0, 0.5, 0)], 0, 0.0),  # empty boxes overlap with nothing
+    ],
+)
+def test_share(a: list[Row], b: list[Row], matched: int, share: float) -> None:
+    for first, second in ((a, b), (b, a)):
+        found = agreement([frame(*first)], [frame(*second)])
+        assert (found.frames, found.reference, found.other) == (1, len(first), len(second))
+        assert found.matched == matched
+        assert found.share == pytest.approx(share)
+
+
+def test_the_best_overlap_is_taken_first() -> None:
+    """The first box of a overlaps with both of b by half or more; only the second is its own."""
+    a = frame((0, 0, 10, 10, 0.9, 0), (0, 3, 10, 13, 0.8, 0))
+    b = frame((0, 3, 10, 13, 0.7, 0), (0, 0, 10, 9, 0.6, 0))
+    assert [(i, j) for i, j, _ in pairs(a, b)] == [(1, 0), (0, 1)]
+
+
+def test_means_are_over_pairs() -> None:
+    found = agreement([frame(PERSON), frame(CAR)], [frame((0, 0, 10, 5, 0.7, 0)), frame((20, 20, 40, 40, 0.9, 1))])
+    assert found.mean_iou == pytest.approx(0.75)
+    assert found.mean_score_diff == pytest.approx(0.15)
+    assert found.frames == 2
+
+
+def test_no_pair_no_means() -> None:
+    found = agreement([frame(PERSON)], [frame(CAR)])
+    assert math.isnan(found.mean_iou)
+    assert math.isnan(found.mean_score_diff)
+
+
+def test_other_numbers_of_frames_are_an_error() -> None:
+    with pytest.raises(ValueError, match="1 and 2"):
+        agreement([frame()], [frame(), frame()])
