@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from detector.engines.base import Engine
     from detector.loop.parts import Outputs, Parts, Progress
     from detector.models.base import Network
+    from detector.session.outcome import ExecutedLayer
     from detector.timeline import OffTimeline, Timeline
     from detector.types import Candidates, Detections, Frame, Image, Letterbox
 
@@ -38,6 +39,7 @@ class Machine:
     classes: tuple[int, ...] | None
     notes: list[str]
     build_s: float = 0.0  # of what had to be built first; part of the load
+    layers: tuple[ExecutedLayer, ...] = ()  # as the engine ran them; empty where it cannot tell
 
     @property
     def remark(self) -> str:
@@ -87,8 +89,29 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
         for request in engine.requests:
             request.infer(runtime.batch)
         engine.requests[0].infer(runtime.batch)
+        layers = executed_layers(network, engine)
     notes = [*network.warnings, *ready.notes, *engine.notes]
-    return Machine(ready.network, engine, reason, classes, notes, ready.build_s)
+    return Machine(ready.network, engine, reason, classes, notes, ready.build_s, layers)
+
+
+def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ...]:
+    """What the engine says of its layers, with the costs of the nodes of ``network`` that each stands for.
+
+    ``network`` is the one that the front end made, before any conversion: its nodes keep their names through that.
+    What the engine or the conversion added (reorders, casts) stands for no node and is left out.
+    """
+    from detector.models.graph import node_costs
+    from detector.session.outcome import ExecutedLayer
+
+    told = engine.execution()
+    costs = node_costs(network.graph) if told else {}
+    layers = []
+    for layer in told:
+        known = [costs[name] for name in layer.nodes or (layer.name,) if name in costs]
+        if known:
+            macs, elements = sum(cost.macs for cost in known), sum(cost.elements for cost in known)
+            layers.append(ExecutedLayer(layer.name, layer.precision, macs, elements))
+    return tuple(layers)
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

@@ -156,6 +156,7 @@ def _facts(job: _Job) -> RunFacts:
         cores=cores(),
         sync=job.config.loop.sync,
         notes=job.machine.notes,
+        layers=job.machine.layers,
     )
 
 
