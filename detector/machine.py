@@ -39,6 +39,7 @@ class Machine:
     classes: tuple[int, ...] | None
     notes: list[str]
     build_s: float = 0.0  # of what had to be built first; part of the load
+    artefact_s: float = 0.0  # what building took, in this run or in an earlier one
     layers: tuple[ExecutedLayer, ...] = ()  # as the engine ran them; empty where it cannot tell
 
     @property
@@ -65,11 +66,11 @@ class Phases:
 def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Machine:
     """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs."""
     with phases("import"):
-        from detector import engines, models
+        from detector import engines, measured, models
         from detector.variants import prepared
 
-        name, reason = engines.choose() if config.runtime.engine == "auto" else (config.runtime.engine, None)
-        engines.load(name)
+        if config.runtime.engine != "auto":
+            engines.load(config.runtime.engine)
     with phases("load"):
         runtime = config.runtime
         network = models.open_network(
@@ -81,6 +82,12 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
             batch=runtime.batch,
         )
         classes = _class_ids(config.selection.classes, network.names)
+        choice = measured.choose(config, network.sha256, (network.input.height, network.input.width))
+    config = choice.config
+    name = config.runtime.engine
+    with phases("import"):
+        engines.load(name)
+    with phases("load"):
         # The same for both loops, so that --sync differs in the order of work and in nothing else.
         spare = config.loop.queue_batches + 1 + spare_requests
         ready = prepared(network, name, config, lambda concurrency: concurrency + spare)
@@ -91,7 +98,7 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
         engine.requests[0].infer(runtime.batch)
         layers = executed_layers(network, engine)
     notes = [*network.warnings, *ready.notes, *engine.notes]
-    return Machine(ready.network, engine, reason, classes, notes, ready.build_s, layers)
+    return Machine(ready.network, engine, choice.reason, classes, notes, ready.build_s, ready.artefact_s, layers)
 
 
 def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -75,6 +76,17 @@ def detect(specs: Sequence[str], config: Config, *, command: Sequence[str] = (),
             with phases("close"):
                 engine.close()
             return _conclude(job, runs, phases, command)
+
+
+def run_opened(spec: str, config: Config, machine: Machine, folder: Path) -> SourceRun:
+    """One source through a machine that is open already: the same loop and the same sinks as ``detect``, with
+    everything written into ``folder``. The machine stays open; what happened to the source is in ``error``."""
+    from detector.session.store import Session
+
+    output = replace(config.output, output=f"{folder}{os.sep}", run_dir=None)
+    plan = OutputPlan(output, machine.engine.name, [spec])
+    job = _Job(config, machine, plan, Session.create(str(folder / "session"), ""), Stop(), None)
+    return _run_sources(job, [spec], Phases())[0]
 
 
 @dataclass(frozen=True, slots=True)

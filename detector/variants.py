@@ -15,12 +15,15 @@ from detector.models.base import Network
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """``network``: of the precision that the engine asked for, exported. ``options``: all that ``engines.open`` takes.
-    ``build_s``: seconds that went into files that were not there yet."""
+    ``build_s``: seconds that went into files that were not there yet. ``artefact_s``: what building took, whenever it
+    was done. ``built``: the engine's own file, where it runs one."""
 
     network: Network
     options: EngineOptions
     notes: tuple[str, ...]
     build_s: float = 0.0
+    artefact_s: float = 0.0
+    built: artefacts.Artefact | None = None
 
 
 def silent(doing: str, done: int, of: int) -> bool:
@@ -44,8 +47,10 @@ def prepared(
     built = _built(variant, engine, options, folder, progress)
     if built is None:
         return Prepared(variant, options, (*notes, *exported.notes))
-    build_s = float(artefacts.manifest_of(built.path).get("build_s", 0.0)) if built.built else 0.0
-    return Prepared(variant, replace(options, artefact=built.path), (*notes, *exported.notes, *built.notes), build_s)
+    took_s = float(artefacts.manifest_of(built.path).get("build_s", 0.0))
+    said = (*notes, *exported.notes, *built.notes)
+    options = replace(options, artefact=built.path)
+    return Prepared(variant, options, said, took_s if built.built else 0.0, took_s, built)
 
 
 def _variant(network: Network, wanted: str, config: Config, folder: Path) -> tuple[Network, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import click
@@ -15,7 +15,19 @@ F = typing.TypeVar("F", bound=Callable[..., Any])
 
 def options_from_config(command: F) -> F:
     """Adds one option for every leaf of the tree. Not given = absent (None), so that lower layers show through."""
-    for _, leaf in reversed(list(options())):
+    return options_but()(command)
+
+
+def options_but(*absent: str, groups: Container[str] | None = None) -> Callable[[F], F]:
+    """The same without some leaves, or of some groups only: for commands to which the others mean nothing."""
+    chosen = [
+        leaf for group, leaf in options() if leaf.name not in absent and (groups is None or group in groups)
+    ]  # fmt: skip
+    return lambda command: _with_options(command, chosen)
+
+
+def _with_options(command: F, leaves: Sequence[Any]) -> F:
+    for leaf in reversed(leaves):
         meta = leaf.metadata
         names = meta.get("flags", (flag_of(leaf),))
         if leaf.type in ("bool", bool):

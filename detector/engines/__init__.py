@@ -30,7 +30,7 @@ from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
 
-__all__ = ["build_of", "choose", "concurrency", "graph_wanted", "load", "names", "open", "usable"]
+__all__ = ["build_of", "choose", "concurrency", "graph_wanted", "library", "load", "names", "open", "ranked", "usable"]
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -45,16 +45,28 @@ def usable() -> dict[str, str | None]:
     return {name: _absent(_module(name)) for name in names()}
 
 
+def library(name: str) -> str | None:
+    """What an engine imports; None where it needs nothing."""
+    found: str | None = _module(name).LIBRARY
+    return found
+
+
+def ranked() -> list[str]:
+    """Engines in the order in which ``--engine auto`` tries them; those that it never takes are not among them."""
+    orders = {name: _module(name).AUTO for name in names()}
+    return sorted((name for name in orders if orders[name]), key=lambda name: -orders[name])
+
+
 def choose() -> tuple[str, str]:
     """The engine that ``--engine auto`` means here, and a sentence that says why."""
-    modules = {name: _module(name) for name in names() if _module(name).AUTO}
-    ranked = sorted(modules, key=lambda name: -modules[name].AUTO)
-    for at, name in enumerate(ranked):
+    order = ranked()
+    modules = {name: _module(name) for name in order}
+    for at, name in enumerate(order):
         if _absent(modules[name]) is None:
-            missing = [modules[other].LIBRARY for other in ranked[:at]]
+            missing = [modules[other].LIBRARY for other in order[:at]]
             without = f" ({', '.join(missing)} not installed)" if missing else ""
             return name, f"engine {name}: {modules[name].WHY}{without}"
-    cures = " or ".join(modules[name].INSTALL for name in ranked)
+    cures = " or ".join(modules[name].INSTALL for name in order)
     raise EngineError(f"no engine is installed; install one: {cures}")
 
 
