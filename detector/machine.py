@@ -14,7 +14,7 @@ from detector.config import Config
 from detector.errors import UsageError
 
 if TYPE_CHECKING:
-    from detector.engines.base import Engine
+    from detector.engines.base import BuildProgress, Engine
     from detector.loop.parts import Outputs, Parts, Progress
     from detector.models.base import Network
     from detector.session.outcome import ExecutedLayer
@@ -63,24 +63,19 @@ class Phases:
             self.seconds[name] += time.perf_counter() - start
 
 
-def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Machine:
-    """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs."""
+def open_machine(
+    config: Config, phases: Phases, spare_requests: int = 0, progress: BuildProgress | None = None
+) -> Machine:
+    """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs. ``progress``: told of
+    what must be built first; its answer False ends the build."""
     with phases("import"):
-        from detector import engines, measured, models
-        from detector.variants import prepared
+        from detector import engines, measured
+        from detector.variants import prepared, silent
 
         if config.runtime.engine != "auto":
             engines.load(config.runtime.engine)
     with phases("load"):
-        runtime = config.runtime
-        network = models.open_network(
-            config.network.model,
-            weights=config.network.weights,
-            names=config.network.names,
-            random_seed=config.network.random_weights,
-            size=_size(runtime.size),
-            batch=runtime.batch,
-        )
+        network = open_model(config)
         classes = _class_ids(config.selection.classes, network.names)
         choice = measured.choose(config, network.sha256, (network.input.height, network.input.width))
     config = choice.config
@@ -90,15 +85,29 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
     with phases("load"):
         # The same for both loops, so that --sync differs in the order of work and in nothing else.
         spare = config.loop.queue_batches + 1 + spare_requests
-        ready = prepared(network, name, config, lambda concurrency: concurrency + spare)
+        ready = prepared(network, name, config, lambda concurrency: concurrency + spare, progress or silent)
         engine = engines.open(name, ready.network, ready.options)
     with phases("warmup"):
         for request in engine.requests:
-            request.infer(runtime.batch)
-        engine.requests[0].infer(runtime.batch)
+            request.infer(network.batch)
+        engine.requests[0].infer(network.batch)
         layers = executed_layers(network, engine)
     notes = [*network.warnings, *ready.notes, *engine.notes]
     return Machine(ready.network, engine, choice.reason, classes, notes, ready.build_s, ready.artefact_s, layers)
+
+
+def open_model(config: Config) -> Network:
+    """The network as the front end makes it, before any engine has its wishes. Raises UsageError and ModelError."""
+    from detector import models
+
+    return models.open_network(
+        config.network.model,
+        weights=config.network.weights,
+        names=config.network.names,
+        random_seed=config.network.random_weights,
+        size=_size(config.runtime.size),
+        batch=config.runtime.batch,
+    )
 
 
 def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ...]:

@@ -20,6 +20,7 @@ from detector.machine import Machine, Phases, frames_of, open_machine, stage_fun
 from detector.outputs import OutputPlan, stem_of
 
 if TYPE_CHECKING:
+    from detector.engines.base import BuildProgress
     from detector.loop.parts import Parts, Progress
     from detector.session.outcome import RunFacts, SourceRun
     from detector.session.store import Session
@@ -52,8 +53,16 @@ class Result:
         return int(self.summary["exit"]["code"])
 
 
-def detect(specs: Sequence[str], config: Config, *, command: Sequence[str] = (), live: Live | None = None) -> Result:
-    """Runs every source in turn; writes outputs and session.
+def detect(
+    specs: Sequence[str],
+    config: Config,
+    *,
+    command: Sequence[str] = (),
+    live: Live | None = None,
+    building: BuildProgress | None = None,
+) -> Result:
+    """Runs every source in turn; writes outputs and session. ``building`` is told of an engine's file that must be
+    built first; a signal ends that build.
 
     Raises DetectVideoError for what ends everything before the first frame (options, model, engine, session folder).
     What happens to one source is in ``Result.errors`` and the summary; the others go on, unless the engine failed.
@@ -61,7 +70,7 @@ def detect(specs: Sequence[str], config: Config, *, command: Sequence[str] = (),
     phases = Phases()
     phases.seconds["import"] = process_age_s() or 0.0
     with stop_on_signals() as stop:
-        machine = open_machine(config, phases)
+        machine = open_machine(config, phases, progress=_unless_stopped(stop, building))
         with machine.engine as engine:
             from detector.session.store import Session
 
@@ -76,6 +85,13 @@ def detect(specs: Sequence[str], config: Config, *, command: Sequence[str] = (),
             with phases("close"):
                 engine.close()
             return _conclude(job, runs, phases, command)
+
+
+def _unless_stopped(stop: Stop, building: BuildProgress | None) -> BuildProgress:
+    def progress(doing: str, done: int, of: int) -> bool:
+        return (building is None or building(doing, done, of)) and not stop.is_set()
+
+    return progress
 
 
 def run_opened(spec: str, config: Config, machine: Machine, folder: Path) -> SourceRun:

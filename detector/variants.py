@@ -16,11 +16,12 @@ from detector.models.base import Network
 class Prepared:
     """``network``: of the precision that the engine asked for, exported. ``options``: all that ``engines.open`` takes.
     ``build_s``: seconds that went into files that were not there yet. ``artefact_s``: what building took, whenever it
-    was done. ``built``: the engine's own file, where it runs one."""
+    was done. ``exported``: the graph's file; ``built``: the engine's own, where it runs one."""
 
     network: Network
     options: EngineOptions
     notes: tuple[str, ...]
+    exported: artefacts.Artefact
     build_s: float = 0.0
     artefact_s: float = 0.0
     built: artefacts.Artefact | None = None
@@ -40,17 +41,26 @@ def prepared(
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     wanted = engines.graph_wanted(engine, precision, runtime.device)
-    folder = Path(runtime.engines_dir) if runtime.engines_dir else artefacts.default_folder()
+    folder = _folder(config)
     variant, notes = _variant(network, wanted, config, folder)
     exported = artefacts.export(variant, folder)
     options = _options(engine, config, precision, requests)
     built = _built(variant, engine, options, folder, progress)
     if built is None:
-        return Prepared(variant, options, (*notes, *exported.notes))
+        return Prepared(variant, options, (*notes, *exported.notes), exported)
     took_s = float(artefacts.manifest_of(built.path).get("build_s", 0.0))
     said = (*notes, *exported.notes, *built.notes)
     options = replace(options, artefact=built.path)
-    return Prepared(variant, options, said, took_s if built.built else 0.0, took_s, built)
+    return Prepared(variant, options, said, exported, took_s if built.built else 0.0, took_s, built)
+
+
+def variant_of(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
+    """The network converted or quantised as an engine wants it (``engines.graph_wanted``), and lines for the user."""
+    return _variant(network, wanted, config, _folder(config))
+
+
+def _folder(config: Config) -> Path:
+    return Path(config.runtime.engines_dir) if config.runtime.engines_dir else artefacts.default_folder()
 
 
 def _variant(network: Network, wanted: str, config: Config, folder: Path) -> tuple[Network, list[str]]:

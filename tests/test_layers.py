@@ -15,7 +15,7 @@ LEVELS = [
     ("__main__",),
     ("cli",),
     ("api", "passes", "report", "doctor", "compare"),
-    ("run",),
+    ("run", "build"),
     ("machine",),  # what run and api both open: network and engine, once for all sources
     ("variants",),  # a network as an engine wants it: converted, quantised, built
     ("quantize",),  # int8: calibration on frames of a source, and what must stay float

@@ -22,7 +22,7 @@ from detector.cli.flags import options_but
               help="Turns of every variant.")  # fmt: skip
 @click.option("--record/--no-record", "recorded", default=True,
               help="Keep the result in the engines' folder, for --engine auto and --precision auto.")  # fmt: skip
-@options_but("engine", "precision", "batch", "output", "run_dir")
+@options_but(("engine", "precision", "batch", "output", "run_dir"), {"frames": 60})
 @click.option("--config", "config_file", metavar="F", help="YAML file of options; flags win over it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document, and nothing else.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
@@ -36,7 +36,7 @@ def command(
     (60). Printed are the median and the interval of the rounds, never a winner inside the noise, and beside every
     speed the agreement of the detections with fp32's. What is fastest and agrees is what auto takes from then on.
     """
-    with exit_codes():
+    with exit_codes("comparison stopped; nothing of it was kept"):
         from rich.console import Console
 
         from detector.compare.command import compare_command

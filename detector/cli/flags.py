@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import click
@@ -18,31 +18,33 @@ def options_from_config(command: F) -> F:
     return options_but()(command)
 
 
-def options_but(*absent: str, groups: Container[str] | None = None) -> Callable[[F], F]:
-    """The same without some leaves, or of some groups only: for commands to which the others mean nothing."""
-    chosen = [
-        leaf for group, leaf in options() if leaf.name not in absent and (groups is None or group in groups)
-    ]  # fmt: skip
-    return lambda command: _with_options(command, chosen)
+def options_but(without: Collection[str] = (), defaults: Mapping[str, Any] | None = None) -> Callable[[F], F]:
+    """The same for a command to which some options mean nothing, or that has ``defaults`` of its own for some."""
+
+    def add(command: F) -> F:
+        for _, leaf in reversed(list(options())):
+            if leaf.name not in without:
+                command = _added(command, leaf, (defaults or {}).get(leaf.name, leaf.default))
+        return command
+
+    return add
 
 
-def _with_options(command: F, leaves: Sequence[Any]) -> F:
-    for leaf in reversed(leaves):
-        meta = leaf.metadata
-        names = meta.get("flags", (flag_of(leaf),))
-        if leaf.type in ("bool", bool):
-            # A flag in a lower layer can be taken back: --no-sync. A name that is a negation already stands alone.
-            declaration = names[0] if leaf.name.startswith("no_") else f"{names[0]}/--no-{names[0][2:]}"
-            kind: dict[str, Any] = {"is_flag": True, "default": None}
-            names = (declaration,)
-        else:
-            kind = {"default": None, "metavar": meta["metavar"]}
-        command = click.option(*names, leaf.name, help=_help(leaf), hidden=meta.get("hidden", False), **kind)(command)
-    return command
+def _added(command: F, leaf: Any, default: Any) -> F:
+    meta = leaf.metadata
+    names = meta.get("flags", (flag_of(leaf),))
+    if leaf.type in ("bool", bool):
+        # A flag in a lower layer can be taken back: --no-sync. A name that is a negation already stands alone.
+        declaration = names[0] if leaf.name.startswith("no_") else f"{names[0]}/--no-{names[0][2:]}"
+        kind: dict[str, Any] = {"is_flag": True, "default": None}
+        names = (declaration,)
+    else:
+        kind = {"default": None, "metavar": meta["metavar"]}
+    return click.option(*names, leaf.name, help=_help(leaf, default), hidden=meta.get("hidden", False), **kind)(command)
 
 
-def _help(leaf: Any) -> str:
+def _help(leaf: Any, default: Any) -> str:
     text: str = leaf.metadata["help"]
-    if leaf.default is None or isinstance(leaf.default, bool) or "auto" in text.lower() or ":" in text:
+    if default is None or isinstance(default, bool) or "auto" in text.lower() or ":" in text:
         return text
-    return f"{text}  [default: {leaf.default}]"
+    return f"{text}  [default: {default}]"

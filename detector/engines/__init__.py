@@ -30,7 +30,19 @@ from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
 
-__all__ = ["build_of", "choose", "concurrency", "graph_wanted", "library", "load", "names", "open", "ranked", "usable"]
+__all__ = [
+    "build_of",
+    "choose",
+    "concurrency",
+    "graph_wanted",
+    "library",
+    "load",
+    "names",
+    "open",
+    "own_options",
+    "ranked",
+    "usable",
+]
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -43,6 +55,11 @@ def names() -> list[str]:
 def usable() -> dict[str, str | None]:
     """Engine -> None, or the reason why it cannot be used here. Imports no library."""
     return {name: _absent(_module(name)) for name in names()}
+
+
+def own_options(name: str) -> dict[str, str]:
+    """An engine's own options (--engine-options) and what they do."""
+    return dict(_module(name).OPTIONS)
 
 
 def library(name: str) -> str | None:
