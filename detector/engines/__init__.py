@@ -57,6 +57,15 @@ def usable() -> dict[str, str | None]:
     return {name: _absent(_module(name)) for name in names()}
 
 
+def install_command(name: str) -> str:
+    return str(_module(name).INSTALL)
+
+
+def precisions(name: str) -> list[str]:
+    """Those that an engine has, in the order of ``PRECISIONS``; whether they run here, ``graph_wanted`` says."""
+    return [precision for precision in PRECISIONS if precision in _module(name).PRECISIONS]
+
+
 def own_options(name: str) -> dict[str, str]:
     """An engine's own options (--engine-options) and what they do."""
     return dict(_module(name).OPTIONS)
