@@ -197,7 +197,7 @@ def _unlike_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
 def _restless(ran: Sequence[Variant]) -> list[str]:
     """Variants that took a share of a core from the others while these had their turn."""
     said = []
-    for variant in ran:
+    for variant in ran if len(ran) > 1 else ():
         idle = median([turn.idle_cpu for turn in variant.rounds])
         if idle > IDLE_SHARE:
             said.append(f"{variant.name} kept {idle:.0%} of a core busy while the other rows ran")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from detector.session.outcome import SourceRun
 
 Answer = dict[str, Any]
+SHORT_PAUSE_S = 0.2
 PATIENCE_S = 10.0  # after the parent is gone: for what is inside a library to come back
 
 
@@ -150,9 +151,9 @@ class _Opened:
         return {"idle_cpu": idle, **round_facts(run)}
 
     def _idle_cpu(self) -> float:
-        """Cores that this process kept busy since its last answer."""
+        """Cores that this process kept busy since its last answer; of a short pause the answer itself is too much."""
         wall, cpu = time.perf_counter() - self._left[0], time.process_time() - self._left[1]
-        return cpu / wall if wall > 0 else 0.0
+        return cpu / wall if wall > SHORT_PAUSE_S else 0.0
 
 
 def round_facts(run: SourceRun) -> Answer:

@@ -9,18 +9,18 @@ counters.py  what may be read: energy, scheduling, an NVTX tool
 
 from __future__ import annotations
 
-import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from detector import artefacts, engines
 from detector.config import Config
-from detector.doctor.attempt import attempt, default_job
-from detector.doctor.counters import counters, nvtx_tool
-from detector.doctor.gpu import gpu
+from detector.doctor.attempt import default_job, tried
+from detector.doctor.counters import nvtx_tool, readable_counters
+from detector.doctor.gpu import nvidia
 from detector.doctor.host import cpu, threads
-from detector.doctor.media import media
+from detector.doctor.media import codecs
 from detector.environment import environment
 from detector.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
 
@@ -32,17 +32,17 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
     """Everything, as JSON values. ``quick``: nothing is tried, engines are judged by what is installed."""
     found = [_engine(name, quick) for name in engines.names()]
     folders = {"engines": _folder(_engines_folder(config)), "current": _folder(Path())}
-    seen = media()
+    seen = codecs()
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "environment": environment(),
         "engines": found,
         "cpu": cpu(),
         "threads": threads(),
-        "gpu": gpu(),
+        "gpu": nvidia(),
         "media": seen,
         "nvtx": nvtx_tool(),
-        "counters": counters(),
+        "counters": readable_counters(),
         "folders": folders,
     }
     document["default"] = _default_job(found, folders, quick)
@@ -58,7 +58,7 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
     reason = engines.usable()[name]
     if reason is not None or quick:
         return {**facts, "usable": reason is None, "reason": reason}
-    told = attempt(name)
+    told = tried(name)
     return {**facts, "usable": told["error"] is None, "reason": told["error"], "tried": True,
             "precisions": told.get("precisions", {}), "seconds": told.get("seconds")}  # fmt: skip
 
@@ -95,9 +95,18 @@ def _folder(path: Path) -> dict[str, Any]:
         place = place.parent
     return {
         "path": str(path.resolve()),
-        "writable": place.is_dir() and os.access(place, os.W_OK),
+        "writable": _can_be_written(place),
         "free_bytes": shutil.disk_usage(place).free,
     }
+
+
+def _can_be_written(place: Path) -> bool:
+    """By writing: permissions alone say nothing of read-only mounts, and nothing to root."""
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return True
+    except OSError:
+        return False
 
 
 def _warnings(document: dict[str, Any]) -> list[str]:

@@ -28,7 +28,7 @@ FRAMES = 3
 SIDE = 64  # pixels of the clip's frames
 
 
-def attempt(engine: str) -> dict[str, Any]:
+def tried(engine: str) -> dict[str, Any]:
     """``error``: None, or why it cannot run; ``precisions``: each of its own with None or the reason."""
     return _asked(engine)
 
@@ -92,11 +92,11 @@ def _try(name: str) -> dict[str, str | None]:
         except DetectVideoError as error:
             able[precision] = str(error)
     with engines.open(name, _plus_one(), EngineOptions(requests=1)) as engine:
-        if engine.precision == "none":  # it computes nothing, by design
-            return able
         request = engine.requests[0]
         request.slot[:] = 7
         [found] = request.infer(1)
+        if engine.precision == "none":  # it computes nothing, by design
+            return able
         if abs(float(found.min()) - 8) > 1e-3 or abs(float(found.max()) - 8) > 1e-3:
             raise EngineError(f"engine {name}: 7 + 1 came out as {found.min()} to {found.max()}")
     return able

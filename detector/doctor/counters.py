@@ -9,7 +9,7 @@ from typing import Any
 RAPL = Path("/sys/class/powercap")
 
 
-def counters(rapl: Path = RAPL) -> dict[str, Any]:
+def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
     """``rapl``: zones of the CPU's energy counter, each with whether it can be read; ``schedstat``: time ready without
     a core; ``perf_event_paranoid``: above 2, perf counts nothing for ordinary users."""
     return {

@@ -14,7 +14,7 @@ PATIENCE_S = 20.0
 OK = 0
 
 
-def gpu() -> dict[str, Any]:
+def nvidia() -> dict[str, Any]:
     """``reason``: why there is no GPU to be used."""
     module = _first_line(Path("/proc/driver/nvidia/version"))
     found, reason = _listed()

@@ -13,7 +13,7 @@ CV2_PACKAGES = (
 )  # fmt: skip
 
 
-def media() -> dict[str, Any]:
+def codecs() -> dict[str, Any]:
     installed = [name for name in CV2_PACKAGES if _version(name)]
     found: dict[str, Any] = {"cv2": _cv2(), "av": _av(), "cv2_packages": installed, "warnings": []}
     if len(installed) > 1:
