@@ -1,5 +1,6 @@
 """Help is quick, complete and true."""
 
+import importlib
 import subprocess
 import sys
 
@@ -13,7 +14,10 @@ from tests.conftest import CHECKOUT
 HEAVY = ("torch", "cv2", "onnx", "onnxruntime", "av", "numpy", "rich", "yaml")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["detect", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["detect", "--help"], ["compare", "--help"], ["build", "--help"], ["doctor", "--help"], ["--version"]],
+)
 def test_help_imports_nothing_heavy(arguments):
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "detector", *arguments], capture_output=True, text=True, check=True
@@ -32,6 +36,16 @@ def test_every_option_is_in_the_help_and_in_the_usage_page(tmp_path):
         assert flag_of(leaf) in usage or leaf.name in usage, leaf.name
     for name in command_names():
         assert name in text
+
+
+@pytest.mark.parametrize("command", ["compare", "build", "doctor"])
+def test_every_option_of_these_commands_is_in_the_usage_page(command):
+    usage = (CHECKOUT / "docs/usage.md").read_text()
+    found = [option for parameter in importlib.import_module(f"detector.cli.{command}").command.params
+             for option in parameter.opts if option.startswith("--")]  # fmt: skip
+    assert len(found) >= 3
+    for option in found:
+        assert option in usage or option[2:].replace("-", "_") in usage, option
 
 
 def test_no_arguments_shows_help(tmp_path):
