@@ -8,7 +8,6 @@ import pytest
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 
-
 # What makes a line short, and keeps it from leaving a record in the checkout; of a command that is not here, --frames.
 SHORTER = {"doctor": [], "build": [], "compare": ["--frames", 2, "--rounds", 1, "--no-record"]}
 
