@@ -67,8 +67,8 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
 def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
     """The configuration with everything named: engine, precision, and a range as the engine's own options."""
     runtime = config.runtime
-    engine = engines.choose()[0] if runtime.engine == "auto" else runtime.engine
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
+    engine = engines.choose(precision, runtime.device)[0] if runtime.engine == "auto" else runtime.engine
     own = runtime.engine_options
     if batches[0] != batches[1]:
         able = [name for name in engines.names() if set(RANGE) <= set(engines.own_options(name))]

@@ -64,11 +64,8 @@ def choose(config: Config, model_sha256: str, model_input: Sequence[int]) -> Cho
     """Engine and precision for ``auto``: as measured, else the engine by rank, and fp32. Raises EngineError where no
     engine is installed at all."""
     runtime = config.runtime
-    if runtime.engine == "auto":
-        engine, why = engines.choose()
-    else:
-        engine, why = runtime.engine, None
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
+    engine, why = engines.choose(precision, runtime.device) if runtime.engine == "auto" else (runtime.engine, None)
     if "auto" in (runtime.engine, runtime.precision):
         for entry in reversed(_fitting(config, model_sha256, model_input)):
             found = _judged(entry, config, engine, precision)

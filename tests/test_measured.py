@@ -17,7 +17,7 @@ ABLE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0"}
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
     """ort is what auto takes by rank; both engines are there, in known versions, on a known machine."""
-    monkeypatch.setattr(engines, "choose", lambda: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(engines, "choose", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(ABLE))
     monkeypatch.setattr(engines, "ranked", lambda: list(ABLE))
     monkeypatch.setattr(measured, "_library", ABLE.get)

@@ -3,7 +3,8 @@
 A module ``NAME.py`` (``NAME_.py`` where the plain name is its library's) holds:
     LIBRARY   what must be importable, or None
     INSTALL   the command that installs it
-    AUTO      how early ``--engine auto`` takes it; 0 never. WHY: the reason, for the user
+    AUTO      how early ``--engine auto`` takes it; 0 never. WHY: the reason, for the user. Either a value for all
+              precisions, or precision -> value, "" standing for the others
     PRECISIONS  precision -> the graph that it wants for it: fp32 (as the front end made it), fp16, bf16 (converted),
               int8-u8, int8-s8 (Q/DQ nodes with asymmetric u8 or symmetric s8 activations)
     DEVICES   of "cpu", "cuda"
@@ -11,8 +12,9 @@ A module ``NAME.py`` (``NAME_.py`` where the plain name is its library's) holds:
     create(network, options) -> Engine
 and, where it needs more:
     absent() -> why it cannot be used though its library is installed, or None; starts nothing that may crash
-    refusal(precision, device) -> why this cannot run here, or None
+    refusal(precision, device) -> why this cannot run here, or None; asked only where the library is installed
     concurrency(options) -> how many requests at once are best here, where the user does not say
+    import_library() imports LIBRARY, where a plain import does more than it should
     SUFFIX, build_key(network, options), build(network, options, target, progress): a file built once, kept by
               artefacts.py; the key (JSON values) holds all that makes another file necessary
 and imports its library late, so that listing costs nothing. Folders here are parts of engines, not engines.
@@ -23,8 +25,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
 from detector.errors import EngineError, UsageError
@@ -35,11 +39,13 @@ __all__ = [
     "choose",
     "concurrency",
     "graph_wanted",
+    "install_command",
     "library",
     "load",
     "names",
     "open",
     "own_options",
+    "precisions",
     "ranked",
     "usable",
 ]
@@ -77,23 +83,41 @@ def library(name: str) -> str | None:
     return found
 
 
-def ranked() -> list[str]:
+def ranked(precision: str = "fp32") -> list[str]:
     """Engines in the order in which ``--engine auto`` tries them; those that it never takes are not among them."""
-    orders = {name: _module(name).AUTO for name in names()}
-    return sorted((name for name in orders if orders[name]), key=lambda name: -orders[name])
+    ranks = {name: int(_for(_module(name).AUTO, precision)) for name in names()}
+    return sorted((name for name in ranks if ranks[name]), key=lambda name: -ranks[name])
 
 
-def choose() -> tuple[str, str]:
-    """The engine that ``--engine auto`` means here, and a sentence that says why."""
-    order = ranked()
-    modules = {name: _module(name) for name in order}
-    for at, name in enumerate(order):
-        if _absent(modules[name]) is None:
-            missing = [modules[other].LIBRARY for other in order[:at]]
-            without = f" ({', '.join(missing)} not installed)" if missing else ""
-            return name, f"engine {name}: {modules[name].WHY}{without}"
-    cures = " or ".join(modules[name].INSTALL for name in order)
-    raise EngineError(f"no engine is installed; install one: {cures}")
+def choose(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
+    """The engine that ``--engine auto`` means here for a precision and a device, and a sentence that says why.
+
+    Raises UsageError and EngineError as ``graph_wanted`` does, of the first engine, where none can do this.
+    """
+    modules = {name: _module(name) for name in names()}
+    order = ranked(precision)
+    absent = [name for name in order if _absent(modules[name]) is not None]
+    there = [name for name in order if name not in absent]
+    if not there:
+        cures = " or ".join(modules[name].INSTALL for name in order)
+        raise EngineError(f"no engine is installed; install one: {cures}")
+    name = next((name for name in there if _can(name, precision, device)), there[0])
+    graph_wanted(name, precision, device)
+    missing = [modules[other].LIBRARY for other in order[: order.index(name)] if other in absent]
+    without = f" ({', '.join(missing)} not installed)" if missing else ""
+    return name, f"engine {name}: {_for(modules[name].WHY, precision)}{without}"
+
+
+def _for(value: Any, precision: str) -> Any:
+    return value.get(precision, value[""]) if isinstance(value, dict) else value
+
+
+def _can(name: str, precision: str, device: str) -> bool:
+    try:
+        graph_wanted(name, precision, device)
+    except EngineError:
+        return False
+    return True
 
 
 def load(name: str) -> None:
@@ -105,7 +129,7 @@ def load(name: str) -> None:
         raise EngineError(f"engine {name}: {reason}")
     if module.LIBRARY is not None:
         with translated(name, f"import {module.LIBRARY} (install it anew with: {module.INSTALL})"):
-            importlib.import_module(module.LIBRARY)
+            getattr(module, "import_library", partial(importlib.import_module, module.LIBRARY))()
 
 
 def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
@@ -124,7 +148,7 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
         raise EngineError(
             f"engine {name} cannot run {precision}; it can {', '.join(module.PRECISIONS)}; {precision}: {able}"
         )
-    if hasattr(module, "refusal") and (reason := module.refusal(precision, device)):
+    if _absent(module) is None and hasattr(module, "refusal") and (reason := module.refusal(precision, device)):
         raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
     return str(module.PRECISIONS[precision])
 
