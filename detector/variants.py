@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from detector.models.base import Network
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """``network``: of the precision that the engine asked for, exported. ``options``: all that ``engines.open`` takes.
-    ``build_s``: seconds that went into files that were not there yet. ``artefact_s``: what building took, whenever it
+    ``build_s``: seconds that went into another precision's graph and into files that were not there yet. ``artefact_s``: what building took, whenever it
     was done. ``exported``: the graph's file; ``built``: the engine's own, where it runs one."""
 
     network: Network
@@ -42,16 +43,18 @@ def prepared(
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     wanted = engines.graph_wanted(engine, precision, runtime.device)
     folder = _folder(config)
+    start = time.perf_counter()
     variant, notes = _variant(network, wanted, config, folder)
+    made_s = time.perf_counter() - start if variant is not network else 0.0
     exported = artefacts.export(variant, folder)
     options = _options(engine, config, precision, requests)
     built = _built(variant, engine, options, folder, progress)
     if built is None:
-        return Prepared(variant, options, (*notes, *exported.notes), exported)
+        return Prepared(variant, options, (*notes, *exported.notes), exported, made_s, made_s)
     took_s = float(artefacts.manifest_of(built.path).get("build_s", 0.0))
     said = (*notes, *exported.notes, *built.notes)
     options = replace(options, artefact=built.path)
-    return Prepared(variant, options, said, exported, took_s if built.built else 0.0, took_s, built)
+    return Prepared(variant, options, said, exported, made_s + (took_s if built.built else 0.0), made_s + took_s, built)
 
 
 def variant_of(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
