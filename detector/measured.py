@@ -101,8 +101,13 @@ def _judged(entry: Entry, config: Config, engine: str, precision: str) -> Choice
     return Choice(
         chosen,
         f"engine {best['engine']}, {best['precision']}: measured {times:.1f}x of {base} on this machine ({when}), "
-        f"agreement {best['agreement']:.2f}",
+        f"agreement {_rounded(best['agreement'])}",
     )
+
+
+def _rounded(share: float) -> str:
+    """``0.97``, ``0.995``: never 1.00 of what is not all."""
+    return f"{int(share * 1000) / 1000:g}"
 
 
 def _is_better(row: Entry, default: Entry, config: Config) -> bool:

@@ -16,8 +16,9 @@ from detector.models.base import Network
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """``network``: of the precision that the engine asked for, exported. ``options``: all that ``engines.open`` takes.
-    ``build_s``: seconds that went into another precision's graph and into files that were not there yet. ``artefact_s``: what building took, whenever it
-    was done. ``exported``: the graph's file; ``built``: the engine's own, where it runs one."""
+    ``build_s``: seconds that went into another precision's graph and into files that were not there yet.
+    ``artefact_s``: what building took, whenever it was done. ``exported``: the graph's file; ``built``: the engine's
+    own, where it runs one."""
 
     network: Network
     options: EngineOptions
