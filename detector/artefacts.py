@@ -115,6 +115,17 @@ def built(
     return Artefact(str(target), True, notes)
 
 
+def change(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
+    """Rewrites a small file from its content (None: it is not there), whole or not at all. Two that come together
+    both count: the second sees what the first wrote. Raises OutputError."""
+    target = folder / name
+    with _written(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            _write(target, made(target.read_bytes() if target.exists() else None))
+    return target
+
+
 def manifest_of(path: str | Path) -> dict[str, Any]:
     """The manifest beside a built file; empty where there is none that can be read."""
     try:

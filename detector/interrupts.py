@@ -39,3 +39,17 @@ def stop_on_signals() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def terminated_as_exception() -> Iterator[None]:
+    """SIGTERM unwinds the block like Ctrl-C does, so that what it started is ended and what it wrote is removed."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(_CODES[signal.Signals(number)])
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

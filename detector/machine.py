@@ -14,9 +14,10 @@ from detector.config import Config
 from detector.errors import DetectVideoError, ModelError, UsageError
 
 if TYPE_CHECKING:
-    from detector.engines.base import Engine
+    from detector.engines.base import BuildProgress, Engine
     from detector.loop.parts import Outputs, Parts, Progress
     from detector.models.base import Network
+    from detector.session.outcome import ExecutedLayer
     from detector.timeline import OffTimeline, Timeline
     from detector.types import Candidates, Detections, Frame, Image, Letterbox
 
@@ -38,6 +39,8 @@ class Machine:
     classes: tuple[int, ...] | None
     notes: list[str]
     build_s: float = 0.0  # of what had to be built first; part of the load
+    artefact_s: float = 0.0  # what building took, in this run or in an earlier one
+    layers: tuple[ExecutedLayer, ...] = ()  # as the engine ran them; empty where it cannot tell
 
     @property
     def remark(self) -> str:
@@ -66,40 +69,60 @@ def open_machine(
     spare_requests: int = 0,
     one_at_a_time: bool = False,
     picture: tuple[int, int] | None = None,
+    progress: BuildProgress | None = None,
 ) -> Machine:
     """Imports, model and engine, warmed up. ``spare_requests``: beyond those that a loop needs. ``one_at_a_time``: the
     caller waits for each result, so that one request should have all threads. ``picture``: width and height of what
-    will be looked at, which ``--size 640`` fits the input to."""
+    will be looked at, which ``--size 640`` fits the input to. ``progress``: told of what must be built first; its
+    answer False ends the build."""
     with phases("import"):
-        from detector import engines
-        from detector.variants import prepared
+        from detector import engines, measured
+        from detector.variants import prepared, silent
 
-        name, reason = _engine(config)
+        if config.runtime.engine != "auto":
+            engines.load(config.runtime.engine)
+    with phases("load"):
+        network = open_model(config, picture)
+        classes = _class_ids(config.selection.classes, network.names)
+        choice = measured.choose(config, network.sha256, (network.input.height, network.input.width))
+    config = choice.config
+    name = config.runtime.engine
+    with phases("import"):
         engines.load(name)
     with phases("load"):
-        runtime = config.runtime
-        network = _opened(config, picture)
-        classes = _class_ids(config.selection.classes, network.names)
         # The same spare ones for both loops; --sync has one request at a time by its nature, and gives it all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
-        ready = prepared(network, name, config, lambda concurrency: concurrency + spare, one_at_a_time=one_at_a_time)
+        ready = prepared(
+            network, name, config, lambda concurrency: concurrency + spare, progress or silent, one_at_a_time
+        )
         engine = engines.open(name, ready.network, ready.options)
     with phases("warmup"):
         for request in engine.requests:
-            request.infer(runtime.batch)
-        engine.requests[0].infer(runtime.batch)
+            request.infer(network.batch)
+        engine.requests[0].infer(network.batch)
+        layers = executed_layers(network, engine)
     notes = [*network.warnings, *ready.notes, *engine.notes]
-    return Machine(ready.network, engine, reason, classes, notes, ready.build_s)
+    return Machine(ready.network, engine, choice.reason, classes, notes, ready.build_s, ready.artefact_s, layers)
 
 
-def _engine(config: Config) -> tuple[str, str | None]:
-    """Name of the engine, and why, where the user left the choice."""
-    from detector import engines
+def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ...]:
+    """What the engine says of its layers, with the costs of the nodes of ``network`` that each stands for.
 
-    runtime = config.runtime
-    if runtime.engine != "auto":
-        return runtime.engine, None
-    return engines.choose("fp32" if runtime.precision == "auto" else runtime.precision, runtime.device)
+    ``network`` is the one that the front end made, before any conversion: its nodes keep their names through that.
+    What the engine or the conversion added (reorders, casts) stands for no node and is left out.
+    """
+    from detector.models.graph import node_costs
+    from detector.session.outcome import ExecutedLayer
+
+    told = engine.execution()
+    costs = node_costs(network.graph) if told else {}
+    layers = []
+    for layer in told:
+        known = [costs[name] for name in layer.nodes or (layer.name,) if name in costs]
+        if known:
+            macs, elements = sum(cost.macs for cost in known), sum(cost.elements for cost in known)
+            layers.append(ExecutedLayer(layer.name, layer.precision, macs, elements))
+    return tuple(layers)
 
 
 def picture_of(specs: Sequence[str], config: Config) -> tuple[int, int] | None:
@@ -114,8 +137,9 @@ def picture_of(specs: Sequence[str], config: Config) -> tuple[int, int] | None:
     return None  # what is wrong with them is said when they are run
 
 
-def _opened(config: Config, picture: tuple[int, int] | None) -> Network:
-    """The network, at ``--size 640`` of centre geometry as large as the picture needs; a square where it is fixed."""
+def open_model(config: Config, picture: tuple[int, int] | None = None) -> Network:
+    """The network as the front end makes it, before any engine has its wishes: at ``--size 640`` of centre geometry as
+    large as ``picture`` (width, height) needs; a square where that is fixed. Raises UsageError and ModelError."""
     from detector import models
     from detector.stages.preprocess import holding
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +20,7 @@ from detector.machine import Machine, Phases, frames_of, open_machine, picture_o
 from detector.outputs import OutputPlan, stem_of
 
 if TYPE_CHECKING:
+    from detector.engines.base import BuildProgress
     from detector.loop.parts import Parts, Progress
     from detector.session.outcome import RunFacts, SourceRun
     from detector.session.store import Session
@@ -67,8 +69,10 @@ def detect(
     command: Sequence[str] = (),
     live: Live | None = None,
     hooks: Hooks = Hooks(),
+    building: BuildProgress | None = None,
 ) -> Result:
-    """Runs every source in turn; writes outputs and session.
+    """Runs every source in turn; writes outputs and session. ``building`` is told of an engine's file that must be
+    built first; a signal ends that build.
 
     Raises DetectVideoError for what ends everything before the first frame (options, model, engine, session folder).
     What happens to one source is in ``Result.errors`` and the summary; the others go on, unless the engine failed.
@@ -76,7 +80,9 @@ def detect(
     phases = Phases()
     phases.seconds["import"] = process_age_s() or 0.0
     with stop_on_signals() as stop:
-        machine = open_machine(config, phases, picture=picture_of(specs, config))
+        machine = open_machine(
+            config, phases, picture=picture_of(specs, config), progress=_unless_stopped(stop, building)
+        )
         with machine.engine as engine:
             if hooks.machine is not None:
                 hooks.machine(machine)
@@ -93,6 +99,24 @@ def detect(
             with phases("close"):
                 engine.close()
             return _conclude(job, runs, phases, command)
+
+
+def _unless_stopped(stop: Stop, building: BuildProgress | None) -> BuildProgress:
+    def progress(doing: str, done: int, of: int) -> bool:
+        return (building is None or building(doing, done, of)) and not stop.is_set()
+
+    return progress
+
+
+def run_opened(spec: str, config: Config, machine: Machine, folder: Path) -> SourceRun:
+    """One source through a machine that is open already: the same loop and the same sinks as ``detect``, with
+    everything written into ``folder``. The machine stays open; what happened to the source is in ``error``."""
+    from detector.session.store import Session
+
+    output = replace(config.output, output=f"{folder}{os.sep}", run_dir=None)
+    plan = OutputPlan(output, machine.engine.name, [spec])
+    job = _Job(config, machine, plan, Session.create(str(folder / "session"), ""), Stop(), None, Hooks())
+    return _run_sources(job, [spec], Phases())[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +207,7 @@ def _facts(job: _Job) -> RunFacts:
         cores=cores(),
         sync=job.config.loop.sync,
         notes=job.machine.notes,
+        layers=job.machine.layers,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +16,17 @@ from detector.models.base import Network
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """``network``: of the precision that the engine asked for, exported. ``options``: all that ``engines.open`` takes.
-    ``build_s``: seconds that went into files that were not there yet."""
+    ``build_s``: seconds that went into another precision's graph and into files that were not there yet.
+    ``artefact_s``: what building took, whenever it was done. ``exported``: the graph's file; ``built``: the engine's
+    own, where it runs one."""
 
     network: Network
     options: EngineOptions
     notes: tuple[str, ...]
+    exported: artefacts.Artefact
     build_s: float = 0.0
+    artefact_s: float = 0.0
+    built: artefacts.Artefact | None = None
 
 
 def silent(doing: str, done: int, of: int) -> bool:
@@ -43,15 +49,28 @@ def prepared(
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     wanted = engines.graph_wanted(engine, precision, runtime.device)
-    folder = Path(runtime.engines_dir) if runtime.engines_dir else artefacts.default_folder()
+    folder = _folder(config)
+    start = time.perf_counter()
     variant, notes = _variant(network, wanted, config, folder, progress)
+    made_s = time.perf_counter() - start if variant is not network else 0.0
     exported = artefacts.export(variant, folder)
     options = _options(engine, config, precision, requests, one_at_a_time or config.loop.sync)
     built = _built(variant, engine, options, folder, progress)
     if built is None:
-        return Prepared(variant, options, (*notes, *exported.notes))
-    build_s = float(artefacts.manifest_of(built.path).get("build_s", 0.0)) if built.built else 0.0
-    return Prepared(variant, replace(options, artefact=built.path), (*notes, *exported.notes, *built.notes), build_s)
+        return Prepared(variant, options, (*notes, *exported.notes), exported, made_s, made_s)
+    took_s = float(artefacts.manifest_of(built.path).get("build_s", 0.0))
+    said = (*notes, *exported.notes, *built.notes)
+    options = replace(options, artefact=built.path)
+    return Prepared(variant, options, said, exported, made_s + (took_s if built.built else 0.0), made_s + took_s, built)
+
+
+def variant_of(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
+    """The network converted or quantised as an engine wants it (``engines.graph_wanted``), and lines for the user."""
+    return _variant(network, wanted, config, _folder(config), silent)
+
+
+def _folder(config: Config) -> Path:
+    return Path(config.runtime.engines_dir) if config.runtime.engines_dir else artefacts.default_folder()
 
 
 def _variant(

@@ -14,13 +14,13 @@ PACKAGE = Path(__file__).parents[1] / "detector"
 LEVELS = [
     ("__main__",),
     ("cli",),
-    ("api", "passes", "report", "doctor"),
-    ("run", "evaluation", "parity"),
+    ("api", "passes", "report", "doctor", "compare"),
+    ("run", "evaluation", "parity", "build"),
     ("machine",),  # what run and api both open: network and engine, once for all sources
     ("variants",),  # a network as an engine wants it: converted, quantised, built
     ("quantize",),  # int8: calibration on frames of a source, and what must stay float
     ("analysis",),  # pure functions, so that whoever wants facts may ask: a run's summary, the search for int8
-    ("layers", "outputs"),  # from options to a configuration; from sources to file names
+    ("layers", "outputs", "measured"),  # from options to a configuration; to file names; what auto takes here
     ("loop", "engines", "sources", "sinks", "models", "session", "artefacts", "config", "datasets", "classmap"),
     ("stages", "timeline"),
     ("environment", "interrupts"),

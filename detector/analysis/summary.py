@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from detector.analysis.execution import effect, executed, text
 from detector.analysis.verdict import load_of, verdict
 from detector.session.outcome import RunFacts, SourceRun
 from detector.session.recording import Recording, merged, record
@@ -20,6 +21,7 @@ def summarize(
     recordings = [record(run.timeline) for run in runs]
     total = merged(recordings)
     frames = _frames(runs)
+    shares = executed(facts.layers)
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "model": facts.model,
@@ -27,6 +29,9 @@ def summarize(
         "engine": facts.engine,
         "engine_reason": facts.engine_reason,
         "precision": facts.precision,
+        "precision_executed": shares,
+        "precision_text": text(shares),
+        "precision_effect": effect(facts.precision, shares),
         "batch": facts.batch,
         "model_input": list(facts.model_input),
         "engine_threads": facts.threads,

@@ -33,7 +33,8 @@ def command(
         # Piped, there is no width to keep to: the tables stay whole.
         console = Console(width=None if sys.stdout.isatty() else 140)
         live = _live(console) if not (as_json or quiet) else None
-        result = _detect_or_document(detect, sources, config, live, as_json)
+        building = _building(console) if live is not None else None
+        result = _detect_or_document(detect, sources, config, live, building, as_json)
         if as_json:
             click.echo(json.dumps(result.summary, indent=1))
         elif not quiet and result.session is not None:
@@ -54,11 +55,19 @@ def _live(console: Any) -> Any:
     return LiveLine(console)
 
 
-def _detect_or_document(detect: Any, sources: tuple[str, ...], config: Any, live: Any, as_json: bool) -> Any:
+def _building(console: Any) -> Any:
+    from detector.report.build import build_line
+
+    return build_line(console)
+
+
+def _detect_or_document(
+    detect: Any, sources: tuple[str, ...], config: Any, live: Any, building: Any, as_json: bool
+) -> Any:
     from detector.errors import DetectVideoError
 
     try:
-        return detect(sources, config, command=sys.argv, live=live)
+        return detect(sources, config, command=sys.argv, live=live, building=building)
     except DetectVideoError as error:
         if as_json:
             document = {"schema": 1, "exit": {"code": error.exit_code, "reason": str(error)}}

@@ -15,14 +15,15 @@ from detector.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, DetectVideoError
 
 
 @contextmanager
-def exit_codes() -> Iterator[None]:
+def exit_codes(interrupted: str = "stopped at once; what was being written stays under *.partial.*") -> Iterator[None]:
+    """``interrupted``: what to say after a Ctrl-C that nobody below took care of."""
     try:
         yield
     except DetectVideoError as error:
         complain(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        click.echo("detect-video: stopped at once; what was being written stays under *.partial.*", err=True)
+        click.echo(f"detect-video: {interrupted}", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output left (`| head`): nothing more to say, and nobody to say it to.

@@ -34,7 +34,21 @@ from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
 
-__all__ = ["build_of", "choose", "concurrency", "graph_wanted", "load", "names", "open", "usable"]
+__all__ = [
+    "build_of",
+    "choose",
+    "concurrency",
+    "graph_wanted",
+    "install_command",
+    "library",
+    "load",
+    "names",
+    "open",
+    "own_options",
+    "precisions",
+    "ranked",
+    "usable",
+]
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -49,22 +63,47 @@ def usable() -> dict[str, str | None]:
     return {name: _absent(_module(name)) for name in names()}
 
 
+def install_command(name: str) -> str:
+    return str(_module(name).INSTALL)
+
+
+def precisions(name: str) -> list[str]:
+    """Those that an engine has, in the order of ``PRECISIONS``; whether they run here, ``graph_wanted`` says."""
+    return [precision for precision in PRECISIONS if precision in _module(name).PRECISIONS]
+
+
+def own_options(name: str) -> dict[str, str]:
+    """An engine's own options (--engine-options) and what they do."""
+    return dict(_module(name).OPTIONS)
+
+
+def library(name: str) -> str | None:
+    """What an engine imports; None where it needs nothing."""
+    found: str | None = _module(name).LIBRARY
+    return found
+
+
+def ranked(precision: str = "fp32") -> list[str]:
+    """Engines in the order in which ``--engine auto`` tries them; those that it never takes are not among them."""
+    ranks = {name: int(_for(_module(name).AUTO, precision)) for name in names()}
+    return sorted((name for name in ranks if ranks[name]), key=lambda name: -ranks[name])
+
+
 def choose(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
     """The engine that ``--engine auto`` means here for a precision and a device, and a sentence that says why.
 
     Raises UsageError and EngineError as ``graph_wanted`` does, of the first engine, where none can do this.
     """
     modules = {name: _module(name) for name in names()}
-    ranks = {name: int(_for(modules[name].AUTO, precision)) for name in modules}
-    ranked = sorted((name for name in modules if ranks[name]), key=lambda name: -ranks[name])
-    absent = [name for name in ranked if _absent(modules[name]) is not None]
-    there = [name for name in ranked if name not in absent]
+    order = ranked(precision)
+    absent = [name for name in order if _absent(modules[name]) is not None]
+    there = [name for name in order if name not in absent]
     if not there:
-        cures = " or ".join(modules[name].INSTALL for name in ranked)
+        cures = " or ".join(modules[name].INSTALL for name in order)
         raise EngineError(f"no engine is installed; install one: {cures}")
     name = next((name for name in there if _can(name, precision, device)), there[0])
     graph_wanted(name, precision, device)
-    missing = [modules[other].LIBRARY for other in ranked[: ranked.index(name)] if other in absent]
+    missing = [modules[other].LIBRARY for other in order[: order.index(name)] if other in absent]
     without = f" ({', '.join(missing)} not installed)" if missing else ""
     return name, f"engine {name}: {_for(modules[name].WHY, precision)}{without}"
 

@@ -9,7 +9,7 @@ import keyword
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,6 +173,34 @@ def count_macs(model: onnx.ModelProto) -> int:
     batch = shapes[model.graph.input[0].name][0]
     total = sum(node_macs(node, shapes) for node in model.graph.node)
     return total // batch
+
+
+class NodeCost(NamedTuple):
+    """What one node does to a whole batch. ``elements``: numbers that it reads (weights and activations) and writes;
+    times the size of the type that it runs in, its bytes."""
+
+    macs: int
+    elements: int
+
+
+# Nodes that change a type or nothing at all: what an engine makes of them says nothing of how the network is computed.
+CONVERSIONS = ("Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Constant")
+
+
+def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
+    """Node name -> its cost, for all nodes whose tensors have fixed shapes, conversions left out.
+
+    A node without a name goes by its first output, as in every engine's tables.
+    """
+    shapes = tensor_shapes(model)
+    costs = {}
+    for node in model.graph.node:
+        tensors = [name for name in (*node.input, *node.output) if name]
+        if node.op_type in CONVERSIONS or not all(name in shapes for name in tensors):
+            continue
+        elements = sum(math.prod(shapes[name]) for name in tensors)
+        costs[node.name or node.output[0]] = NodeCost(node_macs(node, shapes), elements)
+    return costs
 
 
 def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:

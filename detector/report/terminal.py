@@ -101,6 +101,7 @@ def _lines(summary: dict[str, Any], verbose: bool) -> list[str]:
     if verbose or summary["engine_reason"]:
         reason = summary["engine_reason"] or f"engine {summary['engine']}: as asked for"
         lines.append(f"{reason}; {summary['engine_threads']} threads a request")
+    lines += _precision(summary, verbose)
     lines += [f"note: {note}" for note in summary["notes"]]
     for source in summary.get("sources", [summary]):
         code, reason = source["exit"]["code"], source["exit"]["reason"]
@@ -113,6 +114,16 @@ def _lines(summary: dict[str, Any], verbose: bool) -> list[str]:
     if summary.get("session"):
         lines.append(f"session: {summary['session']}")
     return lines
+
+
+def _precision(summary: dict[str, Any], verbose: bool) -> list[str]:
+    """What was executed, where it is not simply the fp32 that everybody expects."""
+    shares, asked = summary.get("precision_executed"), summary["precision"]
+    if summary.get("precision_effect"):
+        return [f"precision: {summary['precision_effect']}"]
+    if shares and (verbose or asked != "fp32" or list(shares) != ["fp32"]):
+        return [f"precision: {summary['precision_text']} (asked for: {asked})"]
+    return []
 
 
 def _number(value: float | None) -> str:

@@ -50,6 +50,17 @@ class SourceRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutedLayer:
+    """One layer as the engine ran it, with what it costs on the graph. ``macs`` and ``elements`` (numbers read and
+    written) are of a whole batch."""
+
+    name: str
+    precision: str  # fp32, tf32, bf16, fp16, int8, or another type's name
+    macs: int
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """What is the same for all sources of a run."""
 
@@ -68,3 +79,4 @@ class RunFacts:
     sync: bool
     notes: list[str]
     model_facts: dict[str, Any] = field(default_factory=dict)
+    layers: tuple[ExecutedLayer, ...] = ()  # empty: the engine cannot tell what it ran

@@ -1,5 +1,6 @@
 """Help is quick, complete and true."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -15,7 +16,10 @@ from tests.conftest import CHECKOUT
 HEAVY = ("torch", "cv2", "onnx", "onnxruntime", "av", "numpy", "rich", "yaml")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["detect", "--help"], ["eval", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], *([name, "--help"] for name in ("detect", "eval", "compare", "build", "doctor"))],
+)
 def test_help_imports_nothing_heavy(arguments):
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "detector", *arguments], capture_output=True, text=True, check=True
@@ -37,6 +41,16 @@ def test_every_option_is_in_the_help_and_in_the_usage_page(tmp_path):
         assert (name in text) is not hidden, name
     for flag in re.findall(r"--[a-z][a-z0-9-]+", detect_video("eval", "--help", cwd=tmp_path).stdout):
         assert flag in usage or flag in ("--help",) or f"--{flag.removeprefix('--no-')}" in usage, flag
+
+
+@pytest.mark.parametrize("command", ["compare", "build", "doctor"])
+def test_every_option_of_these_commands_is_in_the_usage_page(command):
+    usage = (CHECKOUT / "docs/usage.md").read_text()
+    found = [option for parameter in importlib.import_module(f"detector.cli.{command}").command.params
+             for option in parameter.opts if option.startswith("--")]  # fmt: skip
+    assert len(found) >= 3
+    for option in found:
+        assert option in usage or option[2:].replace("-", "_") in usage, option
 
 
 def test_no_arguments_shows_help(tmp_path):

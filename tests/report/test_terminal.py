@@ -106,3 +106,13 @@ def test_live_line_on_a_terminal():
     live.stop()
     assert "3/10 frames" in out.getvalue()
     assert live._thread is None
+
+
+def test_the_executed_precision_is_said_where_it_is_not_simply_fp32():
+    fp32 = {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}
+    told = {"precision_executed": fp32, "precision_text": "fp32 100% of MACs", "precision_effect": None}
+    out = io.StringIO()
+    print_run(Console(file=out, width=140), {**SUMMARY, **told})
+    assert "of MACs" not in out.getvalue(), "what everybody expects"
+    assert "precision: fp32 100% of MACs (asked for: bf16)" in printed(**told, precision="bf16")
+    assert "precision: changed nothing" in printed(**{**told, "precision_effect": "changed nothing"}, precision="bf16")

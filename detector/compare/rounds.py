@@ -1,0 +1,188 @@
+"""All variants open side by side, each in its process; then A B C A B C, one at a time, for some rounds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from detector.analysis.agreement import agreement
+from detector.analysis.compare import Round, Variant, compared, label
+from detector.compare.child import Child
+from detector.compare.pictures import load_detections
+from detector.config import Config
+from detector.types import Detections
+
+FRAMES = 60  # a round, where the user does not say: two seconds at 30 frames a second
+Watch = Callable[[str, int, int], None]
+"""(what is being done, steps done, steps in all)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``config``: of all variants, engine, precision and batch apart. ``rounds``: timed turns of each."""
+
+    source: str
+    config: Config
+    engines: Sequence[str]
+    precisions: Sequence[str]
+    batches: Sequence[int]
+    rounds: int
+
+    def variants(self) -> list[Variant]:
+        """Engines outermost, batches innermost; one that was asked for twice is told apart by its number."""
+        found: list[Variant] = []
+        for engine, precision, batch in product(self.engines, self.precisions, self.batches):
+            name = label(engine, precision, batch)
+            twins = sum(label(one.engine, one.precision, one.batch) == name for one in found)
+            found.append(Variant(engine, precision, batch, f"{name} #{twins + 1}" if twins else name))
+        return found
+
+
+def compare(plan: Plan, watch: Watch) -> tuple[dict[str, Any], list[Variant]]:
+    """Measures, and says what came of it (``analysis.compare.compared``), with the raw rounds.
+
+    Leaves neither process nor file behind, also when it is interrupted. A variant that fails has its ``error``; the
+    others go on.
+    """
+    variants = plan.variants()
+    steps = len(variants) * (2 + plan.rounds)
+    done = 0
+
+    def step(text: str) -> None:
+        nonlocal done
+        watch(text, done, steps)
+        done += 1
+
+    with _crew() as crew:
+        for at, variant in enumerate(variants):
+            step(f"open {variant.name}")
+            crew.open(at, variant, plan)
+        reference = _check_all(crew, variants, plan, step)
+        for number in range(plan.rounds):
+            for at, variant in enumerate(variants):
+                step(f"round {number + 1} of {plan.rounds}: {variant.name}")
+                if variant.error is None:
+                    _round(crew, at, variant)
+        watch("done", steps, steps)
+    return compared(variants, _about(plan, variants, reference)), variants
+
+
+class _Crew:
+    """The worker processes by number, and their folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._children: dict[int, Child] = {}
+
+    def open(self, at: int, variant: Variant, plan: Plan) -> None:
+        place = self._folder / str(at)
+        place.mkdir()
+        self._children[at] = Child(place)
+        config = _config_of(plan, variant)
+        answer = self.ask(
+            at, variant, {"do": "open", "config": config.as_dict(), "source": plan.source, "folder": str(place)}
+        )
+        variant.facts = answer or {}
+
+    def ask(self, at: int, variant: Variant, command: dict[str, Any]) -> dict[str, Any] | None:
+        """None where it failed; the variant then says why, and its process is let go."""
+        answer = self._children[at].ask(command)
+        if "error" in answer:
+            variant.error, variant.exit_code = answer["error"], answer["exit_code"]
+            self.close(at)
+            return None
+        variant.memory_mb = answer.pop("memory_mb", None)
+        return answer
+
+    def close(self, at: int) -> None:
+        self._children.pop(at).close()
+
+    def close_all(self) -> None:
+        for at in list(self._children):
+            self.close(at)
+
+    def stop_all(self) -> None:
+        for child in self._children.values():
+            child.stop()
+
+
+@contextmanager
+def _crew() -> Iterator[_Crew]:
+    with tempfile.TemporaryDirectory(prefix="detect-video-compare-", ignore_cleanup_errors=True) as folder:
+        crew = _Crew(Path(folder))
+        try:
+            yield crew
+            crew.close_all()
+        finally:
+            crew.stop_all()
+
+
+def _config_of(plan: Plan, variant: Variant) -> Config:
+    config = plan.config
+    runtime = replace(config.runtime, engine=variant.engine, precision=variant.precision, batch=variant.batch)
+    frames = config.input.frames if config.input.frames is not None else FRAMES
+    return replace(config, runtime=runtime, input=replace(config.input, frames=frames))
+
+
+def _check_all(crew: _Crew, variants: list[Variant], plan: Plan, step: Callable[[str], None]) -> str | None:
+    """What each finds in the same pictures, held against fp32. Returns the reference's name."""
+    found = {}
+    for at, variant in enumerate(variants):
+        step(f"check {variant.name}")
+        if variant.error is None and (answer := crew.ask(at, variant, {"do": "check"})):
+            variant.frames_digest = answer["frames_digest"]
+            found[at] = load_detections(Path(answer["detections"]))
+    computing = [at for at in found if variants[at].facts["computes"]]
+    fp32 = [at for at in computing if variants[at].precision == "fp32"]
+    reference = (variants[fp32[0]].name, found[fp32[0]]) if fp32 else None
+    reference = reference or _reference(crew, plan, [variants[at].engine for at in computing])
+    if reference is None:
+        return None
+    name, truth = reference
+    for at, detections in found.items():
+        if len(detections) == len(truth):
+            variants[at].agreement = agreement(truth, detections)
+        else:
+            crew.close(at)
+            variants[at].error = f"gave {len(detections)} frames where {name} gave {len(truth)}"
+    return name
+
+
+def _reference(crew: _Crew, plan: Plan, engines: Sequence[str]) -> tuple[str, list[Detections]] | None:
+    """fp32 on the first engine that can, the default one last: only for what it finds, never timed."""
+    from detector.engines import choose
+
+    for number, engine in enumerate(dict.fromkeys([*engines, choose()[0]])):
+        at = -1 - number
+        variant = Variant(engine, "fp32", 1, f"{engine} fp32 (reference)")
+        crew.open(at, variant, plan)
+        answer = crew.ask(at, variant, {"do": "check"}) if variant.error is None else None
+        if answer:
+            found = load_detections(Path(answer["detections"]))
+            crew.close(at)
+            return variant.name, found
+    return None
+
+
+def _round(crew: _Crew, at: int, variant: Variant) -> None:
+    if answer := crew.ask(at, variant, {"do": "round"}):
+        variant.rounds.append(Round(answer["fps"], answer["cpu_ms"], answer["frames"], answer["idle_cpu"]))
+
+
+def _about(plan: Plan, variants: Sequence[Variant], reference: str | None) -> dict[str, Any]:
+    """What is the same for all rows."""
+    facts = next((variant.facts for variant in variants if variant.facts), {})
+    same = ("model", "model_sha256", "model_input", "random_weights")
+    return {
+        "source": plan.source,
+        **{key: facts.get(key) for key in same},
+        "rounds": plan.rounds,
+        "frames": next((turn.frames for variant in variants for turn in variant.rounds), None),
+        "reference": reference,
+        "budget": plan.config.calibration.budget,
+    }

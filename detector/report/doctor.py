@@ -1,0 +1,101 @@
+"""The doctor's findings for a person: engines first, then the machine, then what should be looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+
+def print_findings(console: Console, findings: dict[str, Any]) -> None:
+    parts: list[RenderableType] = [_engines(findings), _machine(findings)]
+    parts += [Text(f"warning: {warning}", style="bold") for warning in findings["warnings"]]
+    default, code = findings["default"], findings["exit"]["code"]
+    parts.append(Text(default["why"] or "no engine"))
+    verdict = "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
+    parts.append(Text(f"{verdict}: {findings['exit']['reason']}", style="bold"))
+    console.print(Group(*parts))
+
+
+def _engines(findings: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("engine", "usable", "precisions", "reason"):
+        table.add_column(name, overflow="fold")
+    for engine in findings["engines"]:
+        usable = "no" if not engine["usable"] else "yes" if engine["tried"] else "yes (not tried)"
+        able = [name for name, reason in engine["precisions"].items() if reason is None]
+        refused = [reason for reason in engine["precisions"].values() if reason is not None]
+        reasons = [engine["reason"]] if engine["reason"] else refused
+        table.add_row(*map(Text, (engine["name"], usable, " ".join(able), "\n".join(reasons))))
+    return table
+
+
+def _machine(findings: dict[str, Any]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column("what", style="bold", no_wrap=True)
+    table.add_column("found", overflow="fold")
+    for what, found in _lines(findings):
+        table.add_row(what, Text(found))
+    return table
+
+
+def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
+    cpu, media, nvtx = findings["cpu"], findings["media"], findings["nvtx"]
+    quota = f", quota {cpu['quota_cores']:g}" if cpu["quota_cores"] else ""
+    memory = cpu["memory_bytes"]
+    lines = [
+        ("CPU", f"{cpu['model']}, {cpu['usable_cores']} of {cpu['cores']} cores may be used{quota}"),
+        ("memory", " of ".join(_size(memory[name]) for name in ("available", "total")) + " free"),
+        ("features", "; ".join(f"{name} ({what})" for name, what in cpu["meaning"].items()) or "none that we know"),
+        *((f"--precision {name}", text) for name, text in cpu["precision"].items() if name != "fp32"),
+        ("threads", " ".join(f"{name}={value}" for name, value in findings["threads"]["settings"].items())
+                    or "no variable steers them"),
+        ("GPU", _gpu(findings["gpu"])),
+        ("decoders", _decoders(media)),
+        ("encoders", ", ".join(_there(media["av"]["encoders"])) or "none"),
+        ("NVTX", nvtx["reason"] + (f" ({nvtx['tool']})" if nvtx["tool"] else "")),
+        ("counters", _counters(findings)),
+    ]  # fmt: skip
+    for name, folder in findings["folders"].items():
+        state = "writable" if folder["writable"] else "NOT writable"
+        lines.append((f"{name} folder", f"{folder['path']}: {state}, {_size(folder['free_bytes'])} free"))
+    return lines
+
+
+def _gpu(found: dict[str, Any]) -> str:
+    if not found["gpus"]:
+        return str(found["reason"])
+    return "; ".join(
+        f"{one['index']}: {one['name']}, compute capability {one['compute_cap']}, driver {one['driver_version']}, "
+        f"{one['memory.free']} of {one['memory.total']} free"
+        for one in found["gpus"]
+    )
+
+
+def _decoders(media: dict[str, Any]) -> str:
+    cv2, av = media["cv2"], media["av"]
+    first = f"cv2 {cv2['version']} ({', '.join(cv2['backends'])})" if cv2["version"] else "no cv2"
+    return f"{first}; " + (f"PyAV {av['version']}: {', '.join(_there(av['decoders']))}" if av["version"] else "no PyAV")
+
+
+def _counters(findings: dict[str, Any]) -> str:
+    rapl, schedstat = findings["counters"]["rapl"], findings["counters"]["schedstat"]
+    readable = [zone for zone, able in rapl.items() if able]
+    if not rapl:
+        cpu = "RAPL: not on this machine"
+    else:
+        cpu = f"RAPL: {', '.join(readable)}" if readable else "RAPL: there, but not readable for this user"
+    energy = findings["gpu"]["energy_readable"]
+    nvml = "no NVML" if energy is None else f"NVML energy {'readable' if energy else 'not readable'}"
+    return f"{cpu}; {nvml}; schedstat {'readable' if schedstat else 'not readable'}"
+
+
+def _there(found: dict[str, bool]) -> list[str]:
+    return [name if there else f"no {name}" for name, there in found.items()]
+
+
+def _size(number: int | None) -> str:
+    return "?" if number is None else f"{number / 1e9:.1f} GB"

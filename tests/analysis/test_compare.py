@@ -1,0 +1,135 @@
+"""Rows from rounds that a test writes down, with exact numbers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from detector.analysis.agreement import Agreement
+from detector.analysis.compare import Round, Variant, compared, contenders, label
+
+CPU = {"read": 1.0, "annotate": 0.5, "write": 2.0}
+
+
+def turns(*fps: float, cpu=None, idle=0.0, frames=60, end_to_end=None):
+    end_to_end = end_to_end or [value / 2 for value in fps]
+    return [
+        Round({"inference": one, "end_to_end": other}, {**CPU, **(cpu or {})}, frames, idle)
+        for one, other in zip(fps, end_to_end, strict=True)
+    ]
+
+
+def variant(name="a", *fps: float, digest="d", **more):
+    return Variant(name, "fp32", 1, name, rounds=turns(*fps, **more), frames_digest=digest)
+
+
+def document(*variants, rounds=3, **about):
+    return compared(variants, {"rounds": rounds, **about})
+
+
+def test_median_interval_and_ratio_are_taken_round_by_round():
+    """The machine slowed down to a half in round 3: both rows did, so the ratio did not."""
+    made = document(variant("a", 10, 12, 5), variant("b", 20, 36, 10))
+    first, second = made["rows"]
+    assert first["fps"]["inference"] == {"median": 10, "low": 5, "high": 12}
+    assert second["fps"]["end_to_end"] == {"median": 10, "low": 5, "high": 18}
+    assert (first["ratio"]["inference"], second["ratio"]["inference"]) == (1, 2)
+    assert second["ratio_interval"]["inference"] == [2, 3]
+    assert made["baseline"] == "a"
+    json.dumps(made, allow_nan=False)
+
+
+def test_the_promised_keys():
+    made = document(variant("a", 10, 12, 11))
+    assert {"rows", "comparable", "baseline"} <= set(made)
+    promised = "engine precision precision_executed batch fps ratio agreement memory_mb load_s build_s error".split()
+    assert set(promised) <= set(made["rows"][0])
+    assert set(made["rows"][0]["fps"]) == set(made["rows"][0]["ratio"]) == {"inference", "end_to_end"}
+
+
+def test_a_row_that_failed_keeps_its_error_and_the_next_one_is_the_baseline():
+    failed = Variant("a", "int8", 1, "a int8", error="its process ended by signal 11", rounds=turns(9.0))
+    made = document(failed, variant("b", 10, 10, 10))
+    assert made["baseline"] == "b"
+    assert made["rows"][0]["error"] == "its process ended by signal 11"
+    assert made["rows"][0]["fps"] == {"inference": None, "end_to_end": None}, "one round of three is no figure"
+    assert made["rows"][1]["ratio"] == {"inference": 1, "end_to_end": 1}
+    assert document(failed)["baseline"] is None
+    assert document(failed)["comparable"] is None
+
+
+@pytest.mark.parametrize(
+    ("other", "rounds", "winner"),
+    [
+        ((20, 21, 22), 3, "b"),  # its slowest beats the other's fastest
+        ((11.9, 21, 22), 3, None),  # they overlap: inside the noise
+        ((12, 21, 22), 3, None),  # they touch
+        ((20, 21), 2, None),  # two rounds lie apart by chance too often
+        ((5, 6, 7), 3, "a"),
+    ],
+)
+def test_no_winner_inside_the_noise(other, rounds, winner):
+    made = document(variant("a", *(10, 11, 12)[:rounds]), variant("b", *other), rounds=rounds)
+    assert made["fastest"]["inference"] == winner
+
+
+def test_those_that_the_noise_does_not_tell_apart_are_named():
+    made = document(variant("a", 10, 11, 12), variant("b", 11, 13, 14), variant("c", 1, 2, 3))
+    assert contenders(made, "inference") == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "comparable"),
+    [
+        ({}, True),
+        ({"cpu": {"write": 2.1}}, True),  # more, but 2% of a frame of 200 ms is 4 ms: no conclusion changes
+        ({"cpu": {"write": 9.0}}, False),
+        ({"cpu": {"infer": 90.0}}, True),  # that is what differs between engines
+        ({"digest": "other"}, False),
+        ({"frames": 59}, False),
+        ({"idle": 0.5}, False),
+    ],
+)
+def test_rows_are_comparable_only_where_everything_else_is_equal(changed, comparable):
+    made = document(variant("a", 10, 10, 10), variant("b", 10, 10, 10, **changed))
+    assert made["comparable"] is comparable
+    assert bool(made["warnings"]) is not comparable
+    if not comparable:
+        assert made["fastest"] == {"inference": None, "end_to_end": None}
+
+
+def test_the_rounds_own_spread_is_the_tolerance():
+    noisy = variant("a", 100, 100, 100)
+    for turn, write in zip(noisy.rounds, (2.0, 4.0, 9.0), strict=True):
+        turn.cpu_ms["write"] = write
+    assert document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.0}))["comparable"] is True  # 7 apart, as 9 - 2
+    [warning] = document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.1}))["warnings"]
+    assert warning.startswith("write costs 11.10 ms of CPU a frame beside b and 4.00 beside a")
+
+
+def test_one_round_says_nothing_of_the_noise():
+    assert document(variant("a", 10), variant("b", 20), rounds=1)["comparable"] is None
+
+
+def test_agreement_of_nothing_with_nothing_is_no_agreement():
+    nan = float("nan")
+    empty, found = variant("a", 1, 1, 1), variant("b", 1, 1, 1)
+    empty.agreement = Agreement(60, 0, 0, 0, 1.0, nan, nan)
+    found.agreement = Agreement(60, 10, 10, 9, 0.9, 0.8, 0.01)
+    rows = document(empty, found)["rows"]
+    assert rows[0]["agreement"]["matched"] is None
+    assert rows[0]["agreement"]["mean_iou"] is None
+    assert [rows[1]["agreement"][key] for key in ("matched", "mean_iou", "mean_score_diff")] == [0.9, 0.8, 0.01]
+
+
+def test_a_request_that_changed_nothing_is_in_its_row():
+    ran = Variant("torch", "bf16", 1, "torch bf16", rounds=turns(1, 1, 1), frames_digest="d")
+    ran.facts = {"precision_executed": {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}}
+    [row] = document(ran)["rows"]
+    assert row["precision_effect"] == "bf16 was asked for and changed nothing: executed fp32 100% of MACs"
+
+
+def test_labels():
+    assert label("ort", "fp32", 1) == "ort fp32"
+    assert label("ort", "fp32", 8) == "ort fp32 batch 8"

@@ -1,0 +1,48 @@
+"""What was executed, from layers that a test writes down."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.analysis.execution import effect, executed, text
+from detector.session.outcome import ExecutedLayer as Layer
+
+
+def test_shares_of_layers_macs_and_bytes_add_up():
+    shares = executed([Layer("a", "int8", 60, 400), Layer("b", "int8", 30, 0), Layer("c", "fp32", 10, 100)])
+    assert shares == {
+        "int8": {"layers": 2 / 3, "macs": 0.9, "bytes": 0.5},  # 400 x 1 byte against 100 x 4
+        "fp32": {"layers": 1 / 3, "macs": 0.1, "bytes": 0.5},
+    }
+
+
+def test_an_engine_that_tells_nothing_is_not_guessed():
+    assert executed([]) is None
+    assert text(None) == ""
+    assert effect("int8", None) is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "sentence"),
+    [
+        ([("fp32", 5)], "fp32 100% of MACs"),
+        ([("int8", 96), ("fp32", 4)], "int8 96% of MACs, fp32 4%"),
+        ([("int8", 9999), ("fp32", 1)], "int8 99.9% of MACs"),  # not all of it, and too little to name the rest
+        ([("bf16", 0), ("fp32", 0), ("fp32", 0)], "fp32 67% of layers, bf16 33%"),  # nothing that multiplies
+    ],
+)
+def test_the_sentence(layers, sentence):
+    assert text(executed([Layer(str(at), kind, macs, 1) for at, (kind, macs) in enumerate(layers)])) == sentence
+
+
+@pytest.mark.parametrize(
+    ("asked", "ran", "said"),
+    [
+        ("fp32", "fp32", None),
+        ("bf16", "bf16", None),
+        ("bf16", "fp32", "bf16 was asked for and changed nothing: executed fp32 100% of MACs"),
+        ("int8", "fp32", "int8 was asked for and changed nothing: executed fp32 100% of MACs"),
+    ],
+)
+def test_a_request_that_changed_nothing_is_said(asked, ran, said):
+    assert effect(asked, executed([Layer("a", ran, 1, 1)])) == said

@@ -1,0 +1,153 @@
+"""build: once, said, and the graph as a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.cli.command import COMMAND, assert_one_line_error, detect_video
+from tests.conftest import CHECKOUT
+from tests.outside_engines import with_engines
+
+SMALL = ("--size", "128x64")
+
+
+def forged(tmp_path, *arguments, env, command="build"):
+    first = ("street",) if command == "build" else (CHECKOUT / "videos/street.mp4", "--frames", 2, "--quiet")
+    options = ("--engine", "forging", "--engines-dir", tmp_path / "engines", *SMALL)
+    return detect_video(command, *first, *options, *arguments, cwd=tmp_path, env=env)
+
+
+def builds(tmp_path):
+    log = tmp_path / "forge.log"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def test_built_once_said_and_used_by_the_run(tmp_path):
+    env = with_engines(tmp_path, "forging")
+    first = forged(tmp_path, env=env)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith(f"built: {tmp_path}/engines/street-128x64-b1-forging-fp32-")
+    assert "street for engine forging, fp32, 128x64 batch 1" in first.stdout
+    assert "steps: 4" in first.stdout
+    again = forged(tmp_path, env=env)
+    assert again.stdout.startswith("there already: ")
+    assert "built in 0." in again.stdout
+    assert forged(tmp_path, env=env, command="detect").returncode == 0
+    assert builds(tmp_path) == 1
+
+
+def test_a_run_builds_what_is_missing_by_itself(tmp_path):
+    env = with_engines(tmp_path, "forging")
+    assert forged(tmp_path, env=env, command="detect").returncode == 0
+    assert forged(tmp_path, env=env).stdout.startswith("there already: ")
+    assert builds(tmp_path) == 1
+
+
+def test_two_that_start_together_build_once(tmp_path):
+    env = {**os.environ, **with_engines(tmp_path, "forging"), "FORGE_STEP_S": "0.5"}
+    command = [*COMMAND, "build", "street", "--engine", "forging", "--engines-dir", "engines", *SMALL, "--json"]
+    running = [
+        subprocess.Popen(command, cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    documents = [json.loads(stdout) for stdout, _ in said]
+    assert sorted(document["built"] for document in documents) == [False, True]
+    assert documents[0]["path"] == documents[1]["path"]
+    assert builds(tmp_path) == 1
+
+
+def test_a_range_of_batches_goes_to_the_engine_that_can(tmp_path):
+    env = with_engines(tmp_path, "forging")
+    done = forged(tmp_path, "--batch", "1..8", "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    manifest = json.loads(next((tmp_path / "engines").glob("*forging*.json")).read_text())
+    assert document["batch"] == "1..8"
+    assert manifest["key"]["own"] == {"min_batch": "1", "max_batch": "8"}
+    refused = detect_video("build", "street", "--engine", "ort", "--batch", "1..8", cwd=tmp_path, env=env)
+    assert_one_line_error(refused, 2, "1..8", "forging", "ort runs one batch a file")
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (("--engine-options", "alloy=tin"), "does not fit: own {} is now {'alloy': 'tin'}; built again"),
+        (None, "damaged or without its manifest, not used; built again"),
+    ],
+)
+def test_what_is_stale_or_corrupt_is_named_and_built_again(tmp_path, change, line):
+    env = with_engines(tmp_path, "forging")
+    path = json.loads(forged(tmp_path, "--json", env=env).stdout)["path"]
+    if change is None:
+        with open(path, "w") as file:
+            file.write("tin")
+    done = forged(tmp_path, *(change or ()), env=env)
+    [note] = [one for one in done.stdout.splitlines() if one.startswith("note: ")]
+    assert line in note
+    assert os.path.basename(path) in note
+    assert builds(tmp_path) == 2
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_build_that_is_stopped_leaves_nothing(tmp_path, number, code):
+    env = {**os.environ, **with_engines(tmp_path, "forging"), "FORGE_STEP_S": "30"}
+    command = [*COMMAND, "build", "street", "--engine", "forging", "--engines-dir", "engines", *SMALL]
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, text=True, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not builds(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code, stderr
+    assert "Traceback" not in stderr
+    assert not [path.name for path in (tmp_path / "engines").iterdir() if "forging" in path.name]
+
+
+def test_the_graph_that_we_run_as_a_file(tmp_path):
+    import onnxruntime
+
+    done = detect_video("build", "street", "--to", "onnx", "-o", "s.onnx", "--batch", 2, *SMALL, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("built: s.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["s.onnx"]
+    model = onnx.load(tmp_path / "s.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    [given] = session.get_inputs()
+    assert (given.type, given.shape) == ("tensor(uint8)", [2, 64, 128, 3])
+    outputs = session.run(None, {given.name: np.zeros((2, 64, 128, 3), np.uint8)})
+    assert all(np.isfinite(output).all() for output in outputs)
+
+
+def test_the_default_name_says_what_it_is(tmp_path):
+    assert detect_video("build", "street", "--to", "onnx", *SMALL, cwd=tmp_path).returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["street-128x64-b1.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["none.cfg"], 4, ["none.cfg"]),
+        (["street", "--engine", "tensorflow"], 2, ["tensorflow"]),
+        (["street", "--precision", "int9"], 2, ["int9", "int8"]),
+        (["street", "--batch", "8..1"], 2, ["8..1"]),
+        (["street", "--batch", "0"], 2, ["--batch 0"]),
+        (["street", "-o", "x.onnx"], 2, ["--to onnx"]),
+        (["street", "--to", "onnx", "--batch", "1..4"], 2, ["one batch"]),
+        (["street", "--to", "onnx", "-o", "/proc/x.onnx"], 6, ["/proc/x.onnx"]),
+        (["street", "--to", "onnx", "-o", "."], 6, ["folder"]),
+    ],
+)
+def test_wrong_arguments(tmp_path, arguments, code, words):
+    assert_one_line_error(detect_video("build", *arguments, cwd=tmp_path), code, *words)
+    assert list(tmp_path.iterdir()) == []

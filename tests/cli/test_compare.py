@@ -1,0 +1,160 @@
+"""compare, whole: real processes, a real clip, and variants that fail in every way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import COMMAND, assert_one_line_error, detect_video
+from tests.conftest import CHECKOUT
+from tests.outside_engines import with_engines
+
+CLIP = CHECKOUT / "videos/street.mp4"
+KEYS = ("engine", "precision", "precision_executed", "batch", "fps", "ratio", "agreement", "memory_mb", "load_s",
+        "build_s", "error")  # fmt: skip
+
+
+def compare(tmp_path, *arguments, **more):
+    short = ("--frames", 6, "--rounds", 2, "--engines-dir", tmp_path / "engines", "--size", "128x64")
+    return detect_video("compare", CLIP, *short, *arguments, cwd=tmp_path, **more)
+
+
+def left_behind(tmp_path):
+    """Of ours: onnxruntime 1.31 leaves a file ``.ses`` of its own there."""
+    return [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith("detect-video")]
+
+
+@pytest.fixture
+def own_tmp(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    return {"TMPDIR": str(tmp_path / "tmp")}
+
+
+def test_the_document_and_what_stays(tmp_path, own_tmp):
+    process = compare(tmp_path, "--engine", "ort,null", "--batch", "1,2", "--json", env=own_tmp)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    document = json.loads(process.stdout)
+    rows = document["rows"]
+    assert [(row["engine"], row["batch"]) for row in rows] == [("ort", 1), ("ort", 2), ("null", 1), ("null", 2)]
+    for row in rows:
+        assert set(KEYS) <= set(row)
+        assert row["error"] is None
+        assert row["memory_mb"] > 20
+        for metric in ("inference", "end_to_end"):
+            fps = row["fps"][metric]
+            assert 0 < fps["low"] <= fps["median"] <= fps["high"]
+            assert row["ratio"][metric] > 0
+    assert rows[0]["ratio"] == {"inference": 1.0, "end_to_end": 1.0}
+    assert document["baseline"] == "ort fp32"
+    assert isinstance(document["comparable"], bool)
+    assert document["reference"] == "ort fp32"
+    assert (document["frames"], document["rounds"]) == (6, 2)
+    assert rows[1]["agreement"]["frames"] == 6
+    if rows[0]["agreement"]["detections"]:
+        assert rows[0]["agreement"]["matched"] == 1.0
+        assert rows[1]["agreement"]["matched"] > 0.99, "the batch changes nothing"
+    assert left_behind(tmp_path) == []
+    kept = json.loads((tmp_path / "engines/measured.json").read_text())
+    assert [row["engine"] for row in kept["comparisons"][0]["rows"]] == ["ort", "ort"], "null is no measurement"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["engines", "tmp"]
+
+
+def test_a_variant_that_dies_loses_itself_and_nothing_else(tmp_path, own_tmp):
+    env = {**own_tmp, **with_engines(tmp_path, "crashing")}
+    process = compare(
+        tmp_path, "--engine", "crashing,ort", "--precision", "fp32,bf16", "--json", "--no-record", env=env
+    )
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout)
+    crashed, refused, ran, _ = document["rows"]
+    assert "ended by signal 11 (SIGSEGV)" in crashed["error"]
+    assert "a library's last words" in crashed["error"]
+    assert "crashing cannot run bf16" in refused["error"]
+    assert ran["error"] is None
+    assert ran["fps"]["inference"]["median"] > 0
+    assert document["baseline"] == "ort fp32"
+    assert left_behind(tmp_path) == []
+    assert not (tmp_path / "engines/measured.json").exists()
+
+
+def test_where_nothing_runs_the_exit_code_is_the_rows(tmp_path):
+    process = compare(tmp_path, "--engine", "ort", "--model", "none.cfg")
+    assert process.returncode == 4
+    assert "none.cfg" in process.stdout
+
+
+def test_the_table(tmp_path):
+    process = compare(tmp_path, "--engine", "ort", "--random-weights", 0, "--model", "yolov4-tiny-person-vehicle")
+    assert process.returncode == 0, process.stderr
+    assert max(map(len, process.stdout.splitlines())) <= 100
+    for word in ("inference FPS", "end-to-end FPS", "agreement", "peak MB", "random weights", "2 rounds of 6 frames"):
+        assert word in " ".join(process.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--engine", "tensorflow"], 2, ["tensorflow", "ort", "torch"]),
+        (["--precision", "fp31"], 2, ["fp31", "fp32", "int8"]),
+        (["--batch", "1,x"], 2, ["--batch x"]),
+        (["--engine", ","], 2, ["--engine"]),
+        (["--conf", "2"], 2, ["--conf"]),
+    ],
+)
+def test_wrong_arguments(tmp_path, arguments, code, words):
+    assert_one_line_error(compare(tmp_path, *arguments), code, *words)
+
+
+def test_a_source_that_is_none_costs_no_loading(tmp_path):
+    (tmp_path / "in.mp4").write_text("no video")
+    process = detect_video("compare", "in.mp4", "--engine", "ort", cwd=tmp_path)
+    assert_one_line_error(process, 3, "in.mp4")
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(path.read_text().rsplit(")", 1)[1].split()[1]) == pid:
+                found.append(int(path.parent.name))
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_signal_leaves_neither_process_nor_file(tmp_path, own_tmp, number, code):
+    """SIGKILL lets the parent do nothing; its children notice that it is gone."""
+    command = [*COMMAND, "compare", str(CLIP), "--engine", "ort,null", "--rounds", "1000", "--engines-dir", "engines"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, **own_tmp}, text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        until(lambda: any((tmp_path / "tmp").glob("*/*/round")))
+        children = children_of(process.pid)
+        assert len(children) == 2
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code
+    assert "Traceback" not in stderr
+    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    assert not (tmp_path / "engines/measured.json").exists()
+    if number != signal.SIGKILL:
+        assert left_behind(tmp_path) == []
+
+
+def until(reached) -> None:
+    deadline = time.monotonic() + 90
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,39 @@
+"""What a node costs, counted by hand."""
+
+from detector.engines.base import Engine, LayerExecution
+from detector.machine import executed_layers
+from detector.models.graph import NodeCost, infer_shapes, node_costs
+from detector.session.outcome import ExecutedLayer
+from tests.known_answers import plus_one
+
+
+def network():
+    made = plus_one(batch=2)
+    infer_shapes(made.graph)
+    return made
+
+
+def test_costs_of_every_node_but_conversions():
+    plane = 2 * 3 * 2 * 3  # batch 2, 3 channels of 2x3
+    assert node_costs(network().graph) == {
+        "input.nchw": NodeCost(0, plane + plane),
+        "0.conv": NodeCost(plane * 3, plane + 9 + 3 + plane),  # 1x1 over 3 channels; weights, bias
+        "1.conv": NodeCost(6 * 6, plane + 18 + 6),  # one window of 2x3 for each of 2 x 3 planes
+    }
+
+
+class Fused(Engine):
+    def execution(self):
+        return [
+            LayerExecution("0.conv + 1.conv", "Conv", "int8", nodes=("0.conv", "added.quantize", "1.conv")),
+            LayerExecution("input.nchw", "Transpose", "fp32"),
+            LayerExecution("reorder_7", "Reorder", "fp32"),
+        ]
+
+
+def test_a_fused_layer_carries_the_costs_of_its_nodes_and_what_was_added_carries_none():
+    assert executed_layers(network(), Fused()) == (
+        ExecutedLayer("0.conv + 1.conv", "int8", 108 + 36, 36 + 12 + 36 + 36 + 18 + 6),
+        ExecutedLayer("input.nchw", "fp32", 0, 72),
+    )
+    assert executed_layers(network(), Engine()) == ()

@@ -1,0 +1,69 @@
+"""The comparison's tables hold the document's figures, in 100 columns, and name no winner that there is not."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from detector.analysis.agreement import Agreement
+from detector.analysis.compare import Round, Variant, compared
+from detector.report.compare import print_comparison
+
+SHARES = {"int8": {"layers": 0.9, "macs": 0.96, "bytes": 0.8}, "fp32": {"layers": 0.1, "macs": 0.04, "bytes": 0.2}}
+FACTS = {"load_s": 1.25, "build_s": 12.5, "threads": 2, "concurrency": 1, "device": "cpu", "notes": ["calibrated"]}
+ABOUT = {"source": "in.mp4", "model": "yolov4-tiny-person-vehicle", "model_input": [416, 416], "random_weights": None,
+         "rounds": 3, "frames": 60, "reference": "torch fp32", "budget": 0.95,
+         "video": {"path": "in.mp4", "width": 1280, "height": 720}}  # fmt: skip
+
+
+def variant(engine, precision, *fps, share=0.99, **facts):
+    cpu = {"read": 1.0, "annotate": 1.0, "write": 1.0}
+    rounds = [Round({"inference": rate, "end_to_end": rate / 2}, cpu, 60) for rate in fps]
+    made = Variant(engine, precision, 1, f"{engine} {precision}", rounds=rounds, frames_digest="d", memory_mb=251.4)
+    made.facts = {**FACTS, **facts}
+    made.agreement = Agreement(60, 100, 100, 99, share, 0.875, 0.0125)
+    return made
+
+
+def printed(*variants, **about):
+    out = io.StringIO()
+    print_comparison(Console(file=out, width=100), compared(variants, {**ABOUT, **about}))
+    return out.getvalue()
+
+
+def test_every_figure_is_there_within_100_columns():
+    text = printed(
+        variant("torch", "fp32", 110.5, 120.5, 130.5),
+        variant("openvino", "int8", 1110.5, 1120.5, 1130.5, precision_executed=SHARES),
+        Variant("trt", "int8", 1, "trt int8", error="no GPU here"),
+    )
+    for fact in (
+        "120.5 [110.5..130.5]", "60.2 [55.2..65.2]", "9.30x", "0.990", "0.875", "0.0125", "251", "1.25", "12.50",
+        "416x416", "1280x720", "3 rounds of 60 frames", "trt int8: no GPU here", "with torch fp32",
+        "int8 96% of", "openvino int8 is fastest, 9.30x [8.66 .. 10.05] of torch fp32", "median [lowest and highest",
+    ):  # fmt: skip
+        assert fact in text, fact
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_inside_the_noise_and_below_the_budget_are_said():
+    assert "no winner, inside the noise are b fp32, a fp32" in printed(
+        variant("a", "fp32", 10, 11, 12), variant("b", "fp32", 11, 12, 13)
+    )
+    text = printed(variant("a", "fp32", 10, 11, 12), variant("b", "int8", 20, 21, 22, share=0.8))
+    assert "but its agreement 0.80 is below the budget of 0.95" in " ".join(text.split())
+
+
+def test_random_weights_make_the_agreement_meaningless():
+    text = printed(variant("a", "fp32", 10, 11, 12), random_weights=0)
+    assert "(0.990)" in text
+    assert "random weights: boxes are meaningless, and so is the agreement" in text
+
+
+def test_a_comparison_in_which_nothing_ran():
+    failed = Variant("trt", "int8", 1, "trt int8", error="no GPU here")
+    text = printed(failed, model=None, model_input=None, frames=None)
+    assert "no model could be opened" in text
+    assert "trt int8: no GPU here" in text
+    assert "fastest" not in text
