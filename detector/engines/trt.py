@@ -131,11 +131,9 @@ class TrtEngine(Engine):
         tensors = plan.tensors(self._trt, self._engine)
         outputs = _checked(self._network, tensors)
         for _ in range(options.requests):
-            self.requests.append(
-                TrtRequest(
-                    self._engine, self._memory, tensors, outputs, self._network.batch, self._log, self._last_ms
-                )
-            )
+            request = TrtRequest(self._memory, self._log, self._last_ms)
+            self.requests.append(request)
+            request.prepare(self._engine, tensors, outputs, self._network.batch)
 
     def _bytes_needed(self, options: EngineOptions) -> int:
         """Of all contexts, roughly: what a context needs to work, times the requests."""

@@ -19,31 +19,26 @@ CHANNELS = 3
 class TrtRequest(Request):
     """``last_ms``: one place that all requests write to, the device's time of a run, upload and read-back included."""
 
-    def __init__(
-        self,
-        engine: Any,
-        memory: DeviceMemory,
-        tensors: Sequence[Tensor],
-        outputs: Sequence[str],
-        batch: int,
-        log: Any,
-        last_ms: list[float | None],
-    ) -> None:
+    def __init__(self, memory: DeviceMemory, log: Any, last_ms: list[float | None]) -> None:
         self._memory, self._log, self._last_ms = memory, log, last_ms
-        self._stream, self._begin, self._end = memory.stream(), memory.event(), memory.event()
-        self._context: Any = engine.create_execution_context()
+        self._context: Any = None
         self._buffers: dict[str, Buffer] = {}
+        self._stream, self._begin, self._end = memory.stream(), memory.event(), memory.event()
+
+    def prepare(self, engine: Any, tensors: Sequence[Tensor], outputs: Sequence[str], batch: int) -> None:
+        """Takes what it needs of the device; ``release`` gives back also what half a preparation took."""
+        self._context = engine.create_execution_context()
         if self._context is None:
-            raise EngineError(f"no execution context: {log.reason()}")
+            raise EngineError(f"no execution context: {self._log.reason()}")
         given = next(tensor for tensor in tensors if tensor.is_input)
-        self._take_batch(engine, given, batch)
+        self._take_batch(given, batch)
         self._allocate(tensors)
         self._given = self._buffers[given.name]
         self._outputs = [self._buffers[name] for name in outputs]
         self._results = [_as_float(buffer.host) for buffer in self._outputs]
         self.slot, self._planes = _slot(self._given.host)
 
-    def _take_batch(self, engine: Any, given: Tensor, batch: int) -> None:
+    def _take_batch(self, given: Tensor, batch: int) -> None:
         """Fixes the shapes. Of the profiles that take the batch, the narrowest: it was tuned the closest to it."""
         if not given.profiles:
             return
