@@ -29,6 +29,8 @@ class NetworkConfig:
     model: str = option("street", "Model: path of a darknet .cfg, or the name of a known one.", "M")
     weights: str | None = option(None, "Weights file; default: the model's own, or beside the model file.", "W")
     names: str | None = option(None, "File of class names, one a line; default: beside the model file.", "N")
+    cfg: str | None = option(None, "Darknet .cfg that says what a TensorRT plan's outputs mean.", "C")
+    class_names: tuple[str, ...] | None = option(None, "Class names one by one, where names: is a list.", hidden=True)
     random_weights: int | None = option(
         None, "Random weights from this seed, for speed work: boxes are meaningless.", "SEED", at_least=0,
         at_most=2**32 - 1,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from detector.config import Config
-from detector.errors import UsageError
+from detector.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from detector.engines.base import Engine
@@ -66,7 +66,7 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
         from detector import engines, models
         from detector.variants import prepared
 
-        name, reason = engines.choose() if config.runtime.engine == "auto" else (config.runtime.engine, None)
+        name, reason = _engine(config)
         engines.load(name)
     with phases("load"):
         runtime = config.runtime
@@ -77,6 +77,8 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
             random_seed=config.network.random_weights,
             size=_size(runtime.size),
             batch=runtime.batch,
+            cfg=config.network.cfg,
+            class_names=config.network.class_names or (),
         )
         classes = _class_ids(config.selection.classes, network.names)
         # The same for both loops, so that --sync differs in the order of work and in nothing else.
@@ -89,6 +91,21 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
         engine.requests[0].infer(runtime.batch)
     notes = [*network.warnings, *ready.notes, *engine.notes]
     return Machine(ready.network, engine, reason, classes, notes, ready.build_s)
+
+
+def _engine(config: Config) -> tuple[str, str | None]:
+    """(name, why where it was not asked for by name). A file that one engine alone runs decides. Raises EngineError."""
+    from detector import engines, models
+
+    asked, model = config.runtime.engine, config.network.model
+    only = models.only_engine(model)
+    if asked != "auto":
+        if only is not None and asked != only and asked in engines.names():
+            raise EngineError(engines.plan_refusal(asked, model))
+        return asked, None
+    if only is not None:
+        return only, f"engine {only}: it alone runs {model}"
+    return engines.choose(config.runtime.device)
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

@@ -36,6 +36,8 @@ def prepared(
     """
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
+    if network.plan is not None:  # built elsewhere, and run as it is
+        return Prepared(network, _options(engine, config, precision, requests), ())
     wanted = engines.graph_wanted(engine, precision, runtime.device)
     folder = Path(runtime.engines_dir) if runtime.engines_dir else artefacts.default_folder()
     variant, notes = _variant(network, wanted, config, folder)
@@ -89,6 +91,10 @@ def _built(
         return None
     key = {"engine": engine, "precision": options.precision, **module.build_key(network, options)}
     stem = f"{artefacts.stem(network)}-{engine}-{options.precision}"
+    if hasattr(module, "covers"):  # built for more than is asked for now: a range of batches that holds this one
+        found = artefacts.standing(folder, module.SUFFIX, lambda made: bool(module.covers(made, key)))
+        if found is not None:
+            return found
     return artefacts.built(
         folder, stem, module.SUFFIX, key, lambda target: module.build(network, options, target, progress)
     )

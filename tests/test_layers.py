@@ -22,7 +22,7 @@ LEVELS = [
     ("layers", "outputs"),  # from options to a configuration; from sources to file names
     ("loop", "engines", "sources", "sinks", "models", "session", "artefacts", "config", "datasets"),
     ("stages", "timeline"),
-    ("environment", "interrupts"),
+    ("environment", "interrupts", "nvidia"),
     ("types", "errors", "version"),
     ("__init__",),
 ]
@@ -35,7 +35,7 @@ ONLY = {  # all that a room may import of ours, where it is less than everything
     "loop": {"stages", "timeline", "types"},
     "analysis": {"session", "timeline", "types", "errors", "version"},
     "report": {"analysis", "session", "types", "errors"},
-    "engines": {"models", "types", "errors", "version"},
+    "engines": {"models", "nvidia", "types", "errors", "version"},
     "types": set(),
     "errors": set(),
 }

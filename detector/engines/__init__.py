@@ -15,6 +15,8 @@ and, where it needs more:
     concurrency(options) -> how many requests at once are best here, where the user does not say
     SUFFIX, build_key(network, options), build(network, options, target, progress): a file built once, kept by
               artefacts.py; the key (JSON values) holds all that makes another file necessary
+    covers(found, wanted) -> whether a file that was built for one key runs what another one asks for
+    RUNS_PLANS  True where it runs ``Network.plan``, a file that TensorRT built elsewhere
 and imports its library late, so that listing costs nothing. Folders here are parts of engines, not engines.
 """
 
@@ -30,7 +32,7 @@ from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
 
-__all__ = ["build_of", "choose", "concurrency", "graph_wanted", "load", "names", "open", "usable"]
+__all__ = ["build_of", "choose", "concurrency", "graph_wanted", "load", "names", "open", "plan_refusal", "usable"]
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -45,16 +47,21 @@ def usable() -> dict[str, str | None]:
     return {name: _absent(_module(name)) for name in names()}
 
 
-def choose() -> tuple[str, str]:
-    """The engine that ``--engine auto`` means here, and a sentence that says why."""
-    modules = {name: _module(name) for name in names() if _module(name).AUTO}
+def choose(device: str = "auto") -> tuple[str, str]:
+    """The engine that ``--engine auto`` means here, and a sentence that says why. ``device``: it must run there."""
+    kind = device.partition(":")[0]
+    modules = {
+        name: _module(name)
+        for name in names()
+        if _module(name).AUTO and (kind == "auto" or kind in _module(name).DEVICES)
+    }
     ranked = sorted(modules, key=lambda name: -modules[name].AUTO)
     for at, name in enumerate(ranked):
         if _absent(modules[name]) is None:
-            missing = [modules[other].LIBRARY for other in ranked[:at]]
+            missing = [modules[other].LIBRARY for other in ranked[:at] if _worth_installing(modules[other])]
             without = f" ({', '.join(missing)} not installed)" if missing else ""
             return name, f"engine {name}: {modules[name].WHY}{without}"
-    cures = " or ".join(modules[name].INSTALL for name in ranked)
+    cures = " or ".join(modules[name].INSTALL for name in ranked if _worth_installing(modules[name]))
     raise EngineError(f"no engine is installed; install one: {cures}")
 
 
@@ -112,11 +119,22 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
         raise EngineError(
             f"the graph of {network.name} was built for batch {network.batch}, the engine asked for {options.batch}"
         )
+    if network.plan is not None and not getattr(_module(name), "RUNS_PLANS", False):
+        raise EngineError(plan_refusal(name, network.plan))
     if options.requests < 1 or options.threads < 0 or options.concurrency < 0:
         raise EngineError(f"an engine needs at least one request, and no negative threads or concurrency: {options}")
     _check_own(name, options)
     engine: Engine = _module(name).create(network, options)
     return engine
+
+
+def plan_refusal(name: str, plan: str) -> str:
+    """Why an engine does not run a file that TensorRT built, and what does."""
+    able = [other for other in names() if getattr(_module(other), "RUNS_PLANS", False)]
+    return (
+        f"engine {name}: {plan} is a TensorRT plan, and no graph is left in it; use --engine {' or '.join(able)}, or "
+        "give --model the file that it was built from"
+    )
 
 
 def _check_own(name: str, options: EngineOptions) -> None:
@@ -135,6 +153,11 @@ def _files() -> dict[str, str]:
 
 def _module(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{_files()[name]}")
+
+
+def _worth_installing(module: ModuleType) -> bool:
+    """Not what is there and lacks something else, nor what could not run here even if it were installed."""
+    return find_spec(module.LIBRARY) is None and (not hasattr(module, "absent") or module.absent() is None)
 
 
 def _absent(module: ModuleType) -> str | None:

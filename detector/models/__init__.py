@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from detector.errors import ModelError
+from detector.errors import ModelError, UsageError
 from detector.models.base import Network
 from detector.models.packaged import known, known_model
 
-__all__ = ["known", "open_network", "suffixes"]
+__all__ = ["known", "only_engine", "open_network", "suffixes"]
 
 MAX_BATCH = 1024
 
@@ -24,11 +26,14 @@ def open_network(
     random_seed: int | None = None,
     size: tuple[int, int] | None = None,
     batch: int = 1,
+    cfg: str | None = None,
+    class_names: Sequence[str] = (),
 ) -> Network:
     """The network of a model file, or of a model known by name.
 
     ``size``: (height, width) of the input in place of the model's own. ``random_seed``: numbers from this seed in
-    place of a weights file. Raises ModelError.
+    place of a weights file. ``cfg`` and ``class_names`` describe a file that describes itself not (a TensorRT plan).
+    Raises ModelError, and UsageError for what does not go together.
     """
     if not 1 <= batch <= MAX_BATCH:
         raise ModelError(f"batch {batch} is out of range: --batch takes 1 to {MAX_BATCH}")
@@ -41,8 +46,25 @@ def open_network(
         random_seed=random_seed,
         size=size,
         batch=batch,
+        **_description(reader, path, cfg, class_names),
     )
     return network
+
+
+def only_engine(model: str) -> str | None:
+    """The engine that alone runs this file; None for all that become a graph."""
+    reader = suffixes().get(Path(model).suffix.lower())
+    return getattr(reader, "ENGINE", None)
+
+
+def _description(reader: ModuleType, path: Path, cfg: str | None, class_names: Sequence[str]) -> dict[str, Any]:
+    """Arguments for a front end whose files do not say what they are (DESCRIBED); the others know."""
+    if getattr(reader, "DESCRIBED", False):
+        return {"cfg": _path(cfg), "class_names": tuple(class_names)}
+    if cfg is not None or class_names:
+        given = f"--cfg {cfg}" if cfg else "a list of names"
+        raise UsageError(f"{given}: for TensorRT plans, which do not describe themselves; {path.name} does")
+    return {}
 
 
 def suffixes() -> dict[str, ModuleType]:

@@ -226,5 +226,5 @@ def test_an_absent_library_names_its_cure(monkeypatch, computing):
 
 def test_an_unknown_engine_is_a_usage_error_that_lists_the_known():
     for call in (lambda: engines.open("tensorflow", plus_one()), lambda: engines.load("tensorflow")):
-        with pytest.raises(UsageError, match="unknown engine 'tensorflow'; engines are null, ort, torch, or auto"):
+        with pytest.raises(UsageError, match="unknown engine 'tensorflow'; engines are null, ort, torch, trt, or auto"):
             call()

@@ -14,7 +14,7 @@ def installed(monkeypatch, *libraries: str) -> None:
 
 
 def test_the_folder_lists_the_engines_and_not_their_parts():
-    assert engines.names() == ["null", "ort", "torch"]
+    assert engines.names() == ["null", "ort", "torch", "trt"]
 
 
 @pytest.mark.parametrize(
