@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from detector import engines
+from detector.config import resolve
 from detector.engines import trt
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError, UsageError
@@ -230,3 +229,343 @@ def test_an_operator_that_tensorrt_lacks_is_named_with_the_engines_that_can(mach
     network.graph.graph.node.add(op_type="Unique", name="9.odd", input=["0.conv"], output=["9.odd"])
     with pytest.raises(EngineError, match=r"Unique at 9\.odd: No importer .*; use --engine ort"):
         opened(network)
+
+
+# Build and keep.
+
+
+def built(machine, tmp_path, network=None, progress=None, **options):
+    """What ``detect-video build`` does: one plan in a folder, with its facts."""
+    from detector.variants import prepared
+
+    own = options.pop("own", {})
+    config = resolve(("test", {"engines_dir": str(tmp_path), "engine_options": [f"{k}={v}" for k, v in own.items()]}),
+                     ("test", options))  # fmt: skip
+    network = network or plus_one(config.runtime.batch)
+    return prepared(network, "trt", config, lambda concurrency: concurrency, progress or (lambda *_: True))
+
+
+def plans(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.plan"))
+
+
+@pytest.fixture(params=MAJORS)
+def eleven(request, monkeypatch):
+    return install(monkeypatch, request.param, "cuda-python")
+
+
+def test_a_plan_is_built_once_and_runs(eleven, tmp_path):
+    first = built(eleven, tmp_path)
+    again = built(eleven, tmp_path)
+    assert len(eleven.fake.builds) == 1
+    assert first.options.artefact == again.options.artefact
+    assert again.build_s == 0
+    assert Path(first.options.artefact).read_bytes()[:4] == b"ftrt"
+    with engines.open("trt", first.network, first.options) as engine:
+        given = conformance.pictures(1)
+        engine.requests[0].slot[:] = given
+        conformance.assert_answers(engine.requests[0].infer(1), given)
+        assert engine.notes == (f"TensorRT {eleven.trt.__version__} on Fake L4, device memory by cuda-python",)
+
+
+def test_the_manifest_holds_the_key_and_the_facts(eleven, tmp_path):
+    from detector.artefacts import manifest_of
+
+    manifest = manifest_of(built(eleven, tmp_path, precision="tf32").options.artefact)
+    key = manifest["key"]
+    assert key["tensorrt"] == eleven.trt.__version__
+    assert (key["gpu"], key["capability"], key["cuda"], key["batches"]) == ("Fake L4", "8.9", 13, [1, 1, 1])
+    assert key["precision"] == "tf32"
+    assert manifest["facts"]["gpu"] == "Fake L4"
+
+
+def test_another_gpu_means_another_plan_and_is_said(monkeypatch, tmp_path):
+    built(install(monkeypatch, 11), tmp_path)
+    other = install(monkeypatch, 11, gpus=(("Fake H100", (9, 0)),))
+    ready = built(other, tmp_path)
+    assert len(plans(tmp_path)) == 2
+    assert "capability 8.9 is now 9.0; gpu Fake L4 is now Fake H100; built again" in " ".join(ready.notes)
+
+
+def test_precision_is_the_graphs_and_tf32_a_flag(eleven, tmp_path):
+    built(eleven, tmp_path)
+    built(eleven, tmp_path, precision="tf32")
+    assert [made["tf32"] for made in eleven.fake.builds] == [False, True]
+
+
+def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_them(eleven, tmp_path):
+    built(eleven, tmp_path, own={"max_batch": 8})
+    assert [profile["images"] for profile in eleven.fake.builds[0]["profiles"]] == [
+        [[1, 2, 3, 3]] * 3,
+        [[1, 2, 3, 3], [8, 2, 3, 3], [8, 2, 3, 3]],
+    ]
+    for batch in (1, 4, 8):
+        ready = built(eleven, tmp_path, batch=batch)
+        with engines.open("trt", ready.network, ready.options) as engine:
+            assert engine.requests[0].context._profile == (0 if batch == 1 else 1)
+            given = conformance.pictures(batch, batch)
+            engine.requests[0].slot[:] = given
+            conformance.assert_answers(engine.requests[0].infer(batch), given)
+    assert len(eleven.fake.builds) == 1
+    built(eleven, tmp_path, batch=9)
+    assert len(eleven.fake.builds) == 2
+
+
+def test_own_options_reach_the_builder(eleven, tmp_path):
+    own = {"workspace_mb": 64, "level": 1, "version_compatible": 1, "hardware_compatible": "ampere", "detailed": 0}
+    ready = built(eleven, tmp_path, own=own)
+    made = eleven.fake.builds[0]
+    assert made["limits"] == {"WORKSPACE": 64 << 20}
+    assert made["level"] == 1
+    assert made["flags"] == ["VERSION_COMPATIBLE"]
+    assert made["hardware"] == "AMPERE_PLUS"
+    assert not made["detailed"]
+    with engines.open("trt", ready.network, ready.options) as engine:  # its own runtime may start: we built it
+        assert {layer.precision for layer in engine.execution()} == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"max_batch": "x"}, "max_batch=x: a whole number from 1 on"),
+        ({"min_batch": "2"}, "--batch 1 is outside of the plan's batches 2..1"),
+        ({"opt_batch": "3"}, "opt_batch=3: outside of the plan's batches 1..1"),
+        ({"hardware_compatible": "volta"}, "it is same or ampere"),
+        ({"level": "6"}, "level=6: it is 0 to 5"),
+        ({"detailed": "maybe"}, "detailed=maybe: 1 or 0 is wanted"),
+        ({"colour": "1"}, "engine trt has no such option; it has min_batch"),
+    ],
+)
+def test_own_options_that_cannot_be_are_refused(monkeypatch, own, message):
+    install(monkeypatch)
+    with pytest.raises(UsageError, match=message):
+        engines.open("trt", plus_one(), EngineOptions(own=own))
+
+
+def test_timings_are_kept_beside_the_plans_and_used_again(eleven, tmp_path):
+    built(eleven, tmp_path)
+    [timings] = tmp_path.glob("*.timings")
+    assert timings.name.startswith("trt-Fake-L4-")
+    built(eleven, tmp_path, precision="tf32")
+    assert [made["timings_known"] for made in eleven.fake.builds] == [0, len(b"timings;")]
+    timings.write_bytes(b"rubbish that is no cache")
+    built(eleven, tmp_path, own={"level": 1})
+    assert eleven.fake.builds[-1]["timings_known"] == 0
+
+
+def test_progress_is_told_and_a_no_cancels(eleven, tmp_path):
+    told = []
+    built(eleven, tmp_path, progress=lambda *step: told.append(step) or True)
+    assert told[:3] == [("Building", 0, 2), ("Building", 1, 2), ("Timing layers", 0, 4)]
+    assert told[-1] == ("Building", 2, 2)
+    with pytest.raises(EngineError, match="the build was cancelled; nothing was kept"):
+        built(eleven, tmp_path, precision="tf32", progress=lambda doing, done, of: done < 1)
+    assert len(plans(tmp_path)) == 1
+
+
+def test_ctrl_c_while_building_passes_through(eleven, tmp_path):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        built(eleven, tmp_path, progress=interrupted)
+    assert plans(tmp_path) == []
+
+
+def test_a_batch_that_is_held_in_constants_names_the_node(eleven, tmp_path):
+    network = plus_one(2)
+    graph = network.graph.graph
+    graph.initializer.add(name="pads", data_type=1, dims=[2, 3, 2, 3], float_data=[0.0] * 36)
+    graph.node[2].output[0] = "shifted"
+    graph.node.add(op_type="Add", name="2.add", input=["shifted", "pads"], output=["0.conv"])
+    with pytest.raises(EngineError, match=r"node 2\.add \(Add\) holds the batch in its constants.*: --batch 2"):
+        built(eleven, tmp_path, network, batch=2, own={"max_batch": 8})
+    built(eleven, tmp_path, network, batch=2)  # for one batch it is as good as any
+
+
+# Run.
+
+
+def test_what_was_executed_is_told_by_node(eleven):
+    with engines.open("trt", plus_one(), EngineOptions(precision="tf32")) as engine:
+        layers = {layer.name: layer for layer in engine.execution()}
+    assert layers["0.conv"].type == "CaskConvolution"
+    assert layers["0.conv"].precision == "tf32"
+    assert layers["input.cast"].precision == "fp32"
+    assert layers["0.conv"].nodes == ("0.conv",)
+
+
+@pytest.mark.parametrize(
+    ("layer", "precision", "nodes"),
+    [
+        # TensorRT 10: format and type in one
+        ({"Name": "0.conv + 0.act", "Inputs": [{"Format/Datatype": "Thirty-two wide channel vectorized row major "
+          "Int8 format"}]}, "int8", ("0.conv", "0.act")),
+        ({"Name": "x", "Inputs": [{"Format/Datatype": "Half"}], "Metadata": "[ONNX Layer: 0.conv]"}, "fp16",
+         ("0.conv",)),
+        # TensorRT 11: apart
+        ({"Name": "x", "Inputs": [{"Format": "Row major linear format (kLINEAR)", "Datatype": "BFloat16"}]}, "bf16", ()),
+        ({"Name": "x", "Inputs": [{"DataType": "Float"}], "TacticName": "sm80_xmma_fprop_tf32f32"}, "tf32", ()),
+        ({"Name": "r", "LayerType": "Reformat", "Inputs": [{"Datatype": "UInt8"}],
+          "Outputs": [{"Datatype": "Half"}]}, "fp16", ()),
+        ({"Name": "PWN(0.act)", "Inputs": []}, "unknown", ("0.act",)),
+        ("0.conv + 0.act", "unknown", ("0.conv", "0.act")),  # built without details
+    ],
+)  # fmt: skip
+def test_layers_of_both_layouts_of_the_inspector(layer, precision, nodes):
+    from detector.engines.tensorrt_parts.inspection import layers_of
+
+    [found] = layers_of({"Layers": [layer]}, {"0.conv", "0.act"})
+    assert (found.precision, found.nodes) == (precision, nodes)
+
+
+def test_out_of_memory_names_a_batch_that_fits(machine, monkeypatch):
+    options = EngineOptions(batch=8, requests=4, device_memory="auto")
+    machine.device.total = 9 << 20  # a context of the fake takes 1 MB a picture: one of four fits
+    with pytest.raises(EngineError) as caught:
+        engines.open("trt", plus_one(8), options)
+    assert str(caught.value) == (
+        "engine trt: out of GPU memory: plus_one at batch 8 in 4 requests needs more than 32 MB, 9 MB are free; "
+        "try --batch 2, or --concurrency 1"
+    )
+    assert machine.device.allocations == {}
+    machine.device.total = 1 << 10
+    with pytest.raises(EngineError, match="try --concurrency 1, a smaller --size"):
+        opened()
+
+
+def test_out_of_memory_while_building_names_the_cure(eleven, tmp_path):
+    limit = eleven.trt.IBuilderConfig.set_memory_pool_limit
+    eleven.trt.IBuilderConfig.set_memory_pool_limit = lambda self, pool, size: limit(self, pool, 1)
+    with pytest.raises(EngineError, match=r"out of memory; try --batch 2, or --engine-options workspace_mb=256"):
+        built(eleven, tmp_path, batch=4, own={"workspace_mb": 1})
+
+
+def spoiled(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (spoiled, "it is damaged, or no plan at all"),
+        (lambda data: b"PK\3\4" + data[4:], r"no TensorRT plan: it begins with b'PK"),
+        (lambda data: b"", "no TensorRT plan: it begins with b''"),
+        (lambda data: data[:9], "it is damaged, or no plan at all"),
+    ],
+)
+def test_a_corrupt_plan_is_refused_by_name(eleven, tmp_path, change, message):
+    ready = built(eleven, tmp_path)
+    file = Path(ready.options.artefact)
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(EngineError, match=message) as caught:
+        engines.open("trt", ready.network, ready.options)
+    assert str(file) in str(caught.value)
+    assert eleven.device.allocations == {}
+
+
+def test_a_plan_of_another_gpu_or_version_is_refused_by_name(monkeypatch, tmp_path):
+    ready = built(install(monkeypatch, 10), tmp_path)
+    for major, gpus, message in (
+        (10, (("Fake H100", (9, 0)),), "it was built for another GPU"),
+        (11, (("Fake L4", (8, 9)),), "it was built by another version of TensorRT"),
+    ):
+        install(monkeypatch, major, gpus=gpus)
+        with pytest.raises(EngineError, match=message) as caught:
+            engines.open("trt", ready.network, ready.options)
+        assert ready.options.artefact in str(caught.value)
+
+
+# The driver comes first.
+
+
+@pytest.mark.parametrize(
+    ("driver", "reason"),
+    [
+        ({"gpus": ()}, "the NVIDIA driver finds no GPU"),
+        ({"error": 100}, "the NVIDIA driver finds no GPU"),
+        ({"error": 999}, r"the NVIDIA driver does not start \(CUDA_ERROR_UNKNOWN, error 999\)"),
+        (None, r"no NVIDIA driver \(libcuda\.so\.1 cannot be opened\)"),
+    ],
+)
+def test_nothing_of_tensorrt_is_started_before_the_driver_answers(monkeypatch, driver, reason):
+    machine = install(monkeypatch, 11)
+    machine.fake.alive = False  # from here on Runtime and Builder would crash
+    if driver is None:
+        def none():
+            raise OSError("libcuda.so.1: cannot open shared object file")
+
+        monkeypatch.setattr(trt.driver, "library", none)
+    else:
+        machine.libcuda.gpus, machine.libcuda.error = list(driver.get("gpus", machine.libcuda.gpus)), driver.get("error", 0)
+    assert engines.usable()["trt"] is not None
+    for call in (lambda: engines.load("trt"), lambda: opened(), lambda: trt.build_key(plus_one(), EngineOptions())):
+        with pytest.raises(EngineError, match=f"engine trt: {reason}"):
+            call()
+    name, _ = engines.choose()
+    assert name != "trt"
+    assert machine.fake.builds == []
+
+
+def test_a_driver_that_is_too_old_for_the_package_is_said(monkeypatch):
+    install(monkeypatch, 11, cuda=12040)
+    monkeypatch.setattr(trt, "version", lambda package: "11.4.0")
+    assert engines.usable()["trt"] == (
+        "tensorrt 11.4.0 is made for CUDA 13, the driver serves 12.4: update the driver, or: pip install tensorrt-cu12"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "precision", "device", "reason"),
+    [
+        ((("L4", (8, 9)),), "fp32", "cuda:2", "there is no cuda:2: GPUs are cuda:0 L4"),
+        ((("T4", (7, 5)),), "bf16", "auto", r"T4 has compute capability 7\.5; bf16 needs 8\.0"),
+        ((("T4", (7, 5)),), "tf32", "cuda", r"tf32 needs 8\.0 \(Ampere\) or newer"),
+        ((("V100", (7, 0)),), "fp16", "auto", r"TensorRT needs 7\.5 \(Turing\) or newer"),
+        ((("T4", (7, 5)),), "fp16", "auto", None),
+        ((("T4", (7, 5)), ("L4", (8, 9))), "bf16", "cuda:1", None),
+    ],
+)
+def test_what_the_gpu_cannot_do_is_refused_with_the_reason(monkeypatch, gpus, precision, device, reason):
+    install(monkeypatch, 11, gpus=gpus)
+    if reason is None:
+        assert engines.graph_wanted("trt", precision, device) == trt.PRECISIONS[precision]
+        return
+    with pytest.raises(EngineError, match=reason):
+        engines.graph_wanted("trt", precision, device)
+
+
+def test_auto_takes_trt_where_it_is_usable_and_not_on_the_cpu(monkeypatch):
+    install(monkeypatch, 11)
+    assert engines.choose()[0] == "trt"
+    assert engines.choose("cuda:0")[0] == "trt"
+    assert engines.choose("cpu")[0] == "ort"
+
+
+# Device memory.
+
+
+def test_auto_memory_takes_torch_when_it_is_loaded_then_pycuda_then_cuda_python(monkeypatch):
+    import sys
+
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(trt.memory, "_installed", lambda name: name in there)
+    monkeypatch.setattr(trt.memory, "_torch_has_cuda", lambda: True)
+    for there, wanted in (
+        ({"pycuda", "cuda-python", "torch"}, "pycuda"),
+        ({"cuda-python", "torch"}, "cuda-python"),
+        ({"torch"}, "torch"),
+    ):
+        assert trt.memory.chosen("auto") == wanted
+    there = set()
+    with pytest.raises(EngineError, match=r"nothing to allocate GPU memory with; install one: pip install"):
+        trt.memory.chosen("auto")
+    with pytest.raises(EngineError, match=r"--device-memory pycuda: not installed; install it with: pip install"):
+        trt.memory.chosen("pycuda")
+    with pytest.raises(UsageError, match="there are auto, pycuda, torch, cuda-python"):
+        trt.memory.chosen("opencl")
+    monkeypatch.setitem(sys.modules, "torch", object())
+    there = {"pycuda"}
+    assert trt.memory.chosen("auto") == "torch"
+    monkeypatch.setattr(trt.memory, "_torch_has_cuda", lambda: False)  # the CPU build
+    assert trt.memory.chosen("auto") == "pycuda"
