@@ -49,9 +49,10 @@ def _own_layer(config_file: str | Path) -> tuple[str, dict[str, Any]]:
 def _in_order(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
     """[person, vehicle] or {0: person, 1: vehicle}."""
     if isinstance(names, dict):
-        if sorted(names, key=str) != sorted(range(len(names)), key=str):
+        by_id = {str(key): name for key, name in names.items()}
+        if by_id.keys() != {str(at) for at in range(len(names))}:
             raise UsageError(f"{origin}: names: class ids must be 0, 1, ... {len(names) - 1}, each once")
-        names = [names[at] for at in range(len(names))]
+        names = [by_id[str(at)] for at in range(len(names))]
     return [str(name) for name in names]
 
 

@@ -89,7 +89,7 @@ def test_a_model_that_is_not_there(tmp_path, monkeypatch, model, message):
 @pytest.mark.parametrize("name", ["x.onnx", "x.pt", "x"])
 def test_a_family_without_a_front_end_is_named_with_those_that_have_one(tmp_path, name):
     (tmp_path / name).write_bytes(b"\0")
-    with pytest.raises(ModelError, match=r"is not supported yet; supported: \.cfg$"):
+    with pytest.raises(ModelError, match=r"is not supported yet; supported: \.cfg, \.trt, \.engine, \.plan$"):
         open_network(str(tmp_path / name))
 
 
