@@ -9,7 +9,6 @@ from typing import Any
 from detector.config import COMMAND_LINE, Config, read_layer, resolve
 from detector.errors import UsageError
 
-
 FILES = ("model", "cfg", "weights", "names", "calibrate")  # options that name files
 
 

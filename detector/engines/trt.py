@@ -1,4 +1,4 @@
-"""TensorRT on an NVIDIA GPU: the graph is built into a plan once; every request has a context and a stream of its own."""
+"""TensorRT on an NVIDIA GPU: a graph becomes a plan once; every request has a context and a stream of its own."""
 
 from __future__ import annotations
 
@@ -187,7 +187,8 @@ def _checked(network: Network, tensors: list[plan.Tensor]) -> list[str]:
         [(results[name].dtype, at_batch(results[name], batch)) for name in names if name in results],
     )
     if network.plan is not None:  # its tensors were read when the network was made of them
-        wanted = (found[0][:1], [(kind, tuple(shape)) for (kind, _), shape in zip(found[1], network.output_shapes)])
+        kinds = [kind for kind, _ in found[1]]
+        wanted = (found[0][:1], list(zip(kinds, map(tuple, network.output_shapes), strict=True)))
     else:
         shapes = [("float32", tuple(shape)) for shape in network.output_shapes]
         wanted = ([("uint8", network.input_shape)], shapes)

@@ -84,9 +84,7 @@ def _beside(path: Path, suffix: str) -> Path | None:
     return found if found.is_file() else None
 
 
-def _names(
-    path: Path, file: Path | None, class_names: Sequence[str], header: dict[str, Any]
-) -> tuple[str, ...]:
+def _names(path: Path, file: Path | None, class_names: Sequence[str], header: dict[str, Any]) -> tuple[str, ...]:
     """Given one by one, by a file, by one beside the plan, or by the header; () where nobody told them."""
     if class_names:
         return tuple(class_names)

@@ -34,7 +34,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class PlanHead:
-    """``outputs``: names of the tensors that ``head`` wants, in its order. ``classes``: how many names there must be."""
+    """``outputs``: names of tensors that ``head`` wants, in its order. ``classes``: how many names must be there."""
 
     layout: str
     outputs: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The NVIDIA driver, asked through ctypes. TensorRT without one crashes the process, so nothing of it comes before this.
+"""The NVIDIA driver, asked through ctypes. TensorRT without one crashes the process, so this comes before it.
 
 Seen with TensorRT 10.16 and 11.4 where no driver answers: ``Runtime`` logs an error, hands out an object, and dies of
 a segmentation fault at the next use of it or at the end of the process.

@@ -11,7 +11,7 @@ KEPT = 40  # messages
 def kept_log(trt: Any) -> Any:
     """An ``ILogger`` that keeps the last errors and warnings. ``errors()`` hands out the errors and forgets them."""
 
-    class KeptLog(trt.ILogger):  # type: ignore[misc, name-defined]
+    class KeptLog(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self._errors: deque[str] = deque(maxlen=KEPT)

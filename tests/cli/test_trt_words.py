@@ -1,4 +1,4 @@
-"""``--engine trt`` in the user's own words, on the fakes: the same detections as ONNX Runtime's, from a real network."""
+"""``--engine trt`` in the user's own words, on the fakes: ONNX Runtime's detections, from a real network."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FIRST_ADDRESS = 0x7F00_0000_0000
 POISON = 0xAB  # what fresh device memory holds: anything but zeros
 
 
-class DeviceFault(Exception):
+class DeviceFaultError(Exception):
     """What CUDA would call an illegal address or an invalid handle."""
 
 
@@ -54,15 +54,15 @@ class Device:
     def free(self, address: int) -> None:
         with self.lock:
             if self.allocations.pop(address, None) is None:
-                raise DeviceFault(f"free of {address:#x}, which is no allocation")
+                raise DeviceFaultError(f"free of {address:#x}, which is no allocation")
 
     def at(self, address: int, size: int) -> np.ndarray:
         """The bytes of an allocation; only its first byte has an address here."""
         block = self.allocations.get(address)
         if block is None:
-            raise DeviceFault(f"illegal address {address:#x}")
+            raise DeviceFaultError(f"illegal address {address:#x}")
         if size > len(block):
-            raise DeviceFault(f"{size} bytes at {address:#x}, where {len(block)} were allocated")
+            raise DeviceFaultError(f"{size} bytes at {address:#x}, where {len(block)} were allocated")
         return block[:size]
 
     def stream(self) -> Stream:
@@ -79,7 +79,7 @@ class Device:
 
     def pop(self) -> None:
         if not self.depth:
-            raise DeviceFault("invalid device context: none is current in this thread")
+            raise DeviceFaultError("invalid device context: none is current in this thread")
         self._current.depth -= 1
 
     @property
@@ -88,7 +88,7 @@ class Device:
 
     def require_current(self) -> None:
         if not self.depth:
-            raise DeviceFault("invalid device context: none is current in this thread")
+            raise DeviceFaultError("invalid device context: none is current in this thread")
 
 
 class Stream:
@@ -143,5 +143,5 @@ class Event:
 
     def ms_since(self, earlier: Event) -> float:
         if self.at is None or earlier.at is None:
-            raise DeviceFault("device not ready: the event has not happened yet")
+            raise DeviceFaultError("device not ready: the event has not happened yet")
         return float(self.at - earlier.at)

@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
-from tests.fakes.device import Device, DeviceFault, Event, Stream
+from tests.fakes.device import Device, DeviceFaultError, Event, Stream
 
 
 def module(name: str, **content) -> ModuleType:
@@ -29,7 +29,9 @@ class PycudaError(Exception):
     pass
 
 
-def fake_pycuda(device: Device) -> dict[str, ModuleType]:
+def fake_pycuda(  # noqa: C901
+    device: Device,
+) -> dict[str, ModuleType]:
     """``pycuda`` and ``pycuda.driver``: nothing without init() and a context that is current in this thread."""
     state = SimpleNamespace(ready=False, pinned=[])
 
@@ -49,7 +51,7 @@ def fake_pycuda(device: Device) -> dict[str, ModuleType]:
         def detach(self) -> None:
             pass
 
-    class Device_:
+    class CudaDevice:
         def __init__(self, number: int) -> None:
             if not state.ready:
                 raise PycudaError("cuInit has not been called")
@@ -94,7 +96,7 @@ def fake_pycuda(device: Device) -> dict[str, ModuleType]:
 
     def _own(stream: PycudaStream | None) -> Stream:
         if stream is None:
-            raise DeviceFault("the default stream")
+            raise DeviceFaultError("the default stream")
         return stream.own
 
     def pagelocked_empty(shape, dtype, order="C", mem_flags=0) -> np.ndarray:
@@ -129,7 +131,7 @@ def fake_pycuda(device: Device) -> dict[str, ModuleType]:
     driver = module(
         "pycuda.driver",
         init=init,
-        Device=Device_,
+        Device=CudaDevice,
         Context=Context,
         Stream=PycudaStream,
         Event=PycudaEvent,
@@ -146,7 +148,9 @@ class Result(int):
     """cudaError_t."""
 
 
-def fake_cuda_python(device: Device) -> dict[str, ModuleType]:
+def fake_cuda_python(  # noqa: C901
+    device: Device,
+) -> dict[str, ModuleType]:
     """``cuda.bindings.runtime``: every call returns a tuple, the error first."""
     host: dict[int, ctypes.Array] = {}
     events: dict[int, Event] = {}
@@ -183,7 +187,7 @@ def fake_cuda_python(device: Device) -> dict[str, ModuleType]:
 
     def cudaFreeHost(ptr):  # noqa: N802
         if host.pop(int(ptr), None) is None:
-            raise DeviceFault("cudaFreeHost of what was not allocated")
+            raise DeviceFaultError("cudaFreeHost of what was not allocated")
         return (ok,)
 
     @refusing
@@ -196,7 +200,7 @@ def fake_cuda_python(device: Device) -> dict[str, ModuleType]:
 
     def cudaStreamCreateWithFlags(flags):  # noqa: N802
         if flags != 1:
-            raise DeviceFault("a blocking stream waits for the default stream's work")
+            raise DeviceFaultError("a blocking stream waits for the default stream's work")
         return ok, Handle(device.stream().handle)
 
     def cudaStreamDestroy(stream):  # noqa: N802
@@ -227,7 +231,7 @@ def fake_cuda_python(device: Device) -> dict[str, ModuleType]:
         for start, block in host.items():
             if start <= address and address + count <= start + len(block):
                 return np.frombuffer(block, np.uint8)[address - start : address - start + count]
-        raise DeviceFault(f"{address:#x} is no page-locked host memory")
+        raise DeviceFaultError(f"{address:#x} is no page-locked host memory")
 
     def cudaMemcpyAsync(dst, src, count, kind, stream):  # noqa: N802
         queue = device.streams[int(stream)]
@@ -236,7 +240,7 @@ def fake_cuda_python(device: Device) -> dict[str, ModuleType]:
         elif kind == 2:
             queue.download(bytes_at(int(dst), count), int(src))
         else:
-            raise DeviceFault(f"copy of kind {kind}")
+            raise DeviceFaultError(f"copy of kind {kind}")
         return (ok,)
 
     calls = {name: thing for name, thing in locals().items() if name.startswith("cuda")}
@@ -248,7 +252,9 @@ def fake_cuda_python(device: Device) -> dict[str, ModuleType]:
     return {"cuda": module("cuda", bindings=bindings), "cuda.bindings": bindings, "cuda.bindings.runtime": runtime}
 
 
-def fake_torch(device: Device) -> dict[str, ModuleType]:
+def fake_torch(  # noqa: C901
+    device: Device,
+) -> dict[str, ModuleType]:
     """What of torch the provider touches. A copy goes to the stream that is current in this thread."""
     current = threading.local()
 
@@ -271,7 +277,7 @@ def fake_torch(device: Device) -> dict[str, ModuleType]:
         def copy_(self, other, non_blocking=False):
             stream = getattr(current, "stream", None)
             if stream is None or not non_blocking:
-                raise DeviceFault("a copy on the default stream, or one that waits")
+                raise DeviceFaultError("a copy on the default stream, or one that waits")
             if self.array is None:
                 stream.own.upload(self.address, _pinned(other))
             else:
@@ -280,7 +286,7 @@ def fake_torch(device: Device) -> dict[str, ModuleType]:
 
     def _pinned(tensor: Tensor) -> np.ndarray:
         if not tensor.is_pinned:
-            raise DeviceFault("not page-locked: the copy would not be asynchronous")
+            raise DeviceFaultError("not page-locked: the copy would not be asynchronous")
         return tensor.array
 
     class TorchStream:
@@ -294,7 +300,7 @@ def fake_torch(device: Device) -> dict[str, ModuleType]:
 
         def record(self, stream=None) -> None:
             if stream is None:
-                raise DeviceFault("an event on the default stream")
+                raise DeviceFaultError("an event on the default stream")
             self.own.record(stream.own)
 
         def synchronize(self) -> None:
@@ -321,7 +327,7 @@ def fake_torch(device: Device) -> dict[str, ModuleType]:
 
     def empty(size, dtype=None, device=None, pin_memory=False):
         if device is None:
-            raise DeviceFault("a device tensor without a device")
+            raise DeviceFaultError("a device tensor without a device")
         try:
             return Tensor(address=fake.allocate(size), size=size)
         except MemoryError:
@@ -336,7 +342,9 @@ def fake_torch(device: Device) -> dict[str, ModuleType]:
         device=device_context,
         is_available=lambda: True,
     )
-    torch = module("torch", cuda=cuda, uint8="uint8", zeros=zeros, empty=empty, device=lambda kind, index: (kind, index))
+    torch = module(
+        "torch", cuda=cuda, uint8="uint8", zeros=zeros, empty=empty, device=lambda kind, index: (kind, index)
+    )
     return {"torch": torch, "torch.cuda": cuda}
 
 

@@ -76,8 +76,8 @@ def _bind(signature: Signature, args: tuple, kwargs: dict, fits: Callable[[str, 
         value = given.get(parameter.name, parameter.default)
         if value is REQUIRED:
             return None
-        if parameter.name in given and not (value is None and parameter.default is None):
-            if not fits(parameter.type, value):
-                return None
+        left_out = parameter.name not in given or (value is None and parameter.default is None)
+        if not left_out and not fits(parameter.type, value):
+            return None
         bound[parameter.name] = value
     return bound

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.fakes.device import Device, DeviceFault
+from tests.fakes.device import Device, DeviceFaultError
 
 MAGIC = b"ftrt"
 CONTEXT_BYTES = 1 << 20  # what a context takes of the device, a picture
@@ -291,7 +291,6 @@ class Runtime:
         return make(trt, "ICudaEngine", _logger=self._logger, _context_bytes=CONTEXT_BYTES * batch, **state)
 
 
-
 class ICudaEngine:
     def get_num_io_tensors_(self) -> int:
         return len(self._tensors)
@@ -407,9 +406,9 @@ def _compute(context: Any, addresses: dict[str, int], handle: int) -> None:
 
 def _stream(device: Device, handle: int) -> Any:
     if int(handle) == 0:
-        raise DeviceFault("the default stream: TensorRT would synchronise the device at each run")
+        raise DeviceFaultError("the default stream: TensorRT would synchronise the device at each run")
     if int(handle) not in device.streams:
-        raise DeviceFault(f"invalid stream handle {handle:#x}")
+        raise DeviceFaultError(f"invalid stream handle {handle:#x}")
     return device.streams[int(handle)]
 
 

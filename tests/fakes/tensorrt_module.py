@@ -1,8 +1,8 @@
 """A module ``tensorrt`` whose names and signatures are those of a real release, read from its API file.
 
-Every class, enum, method and property of the file is there and nothing else is: an unknown name is an AttributeError, an
-unknown argument a TypeError. What a method does stands in tensorrt_behaviour.py; one that is not modelled there raises
-``NotModelled``, so that nothing passes by doing nothing.
+Every class, enum, method and property of the file is there and nothing else is: an unknown name is an AttributeError,
+an unknown argument a TypeError. What a method does stands in tensorrt_behaviour.py; one that is not modelled there
+raises ``NotModelledError``, so that nothing passes by doing nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.fakes.device import Device
 from tests.fakes.signatures import bind, parse
 
 
-class NotModelled(AssertionError):
+class NotModelledError(AssertionError):
     """Code under test calls what the fake has no behaviour for."""
 
 
@@ -33,7 +33,7 @@ class EnumMember:
 
 
 def make_module(api_file: Path, device: Device, gpu: tuple[str, tuple[int, int]] = ("Fake L4", (8, 9))) -> ModuleType:
-    """The module, on a fake device. ``driver_answers`` False models what happens without a driver: a crash."""
+    """The module, on a fake device; what tests look at is ``module.fake``."""
     from tests.fakes import tensorrt_behaviour as behaviour
 
     api = json.loads(api_file.read_text())
@@ -118,7 +118,9 @@ def _class(name: str, api: dict[str, Any], module: ModuleType, behaviour: Module
 
 def fits(module: ModuleType, kind: str, value: Any) -> bool:
     """Whether a value goes where the signature says ``kind``. pybind11 converts tuples and lists to Dims by itself."""
-    kind = kind.split("::")[-1].removeprefix("collections.abc.").removeprefix("typing.").removeprefix("typing_extensions.")
+    kind = (
+        kind.split("::")[-1].removeprefix("collections.abc.").removeprefix("typing.").removeprefix("typing_extensions.")
+    )
     if kind == "SupportsInt":
         return hasattr(value, "__int__") and not isinstance(value, str)
     if kind == "Buffer":
@@ -149,7 +151,7 @@ def _method(name: str, method: str, signatures: list, own: type, module: ModuleT
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = bind(signatures, args, kwargs, lambda kind, value: fits(module, kind, value))
         if does is None:
-            raise NotModelled(f"{name}.{method} is real, but the fake does not model it")
+            raise NotModelledError(f"{name}.{method} is real, but the fake does not model it")
         for value in bound.values():
             if not _initialised(value):
                 raise TypeError(f"{type(value).__name__}.__init__() must be called when overriding __init__")
@@ -162,7 +164,9 @@ def _method(name: str, method: str, signatures: list, own: type, module: ModuleT
 def _init(name: str, signatures: list, own: type, module: ModuleType) -> Any:
     does = getattr(own, "started", None)
 
-    def __init__(self: Any, *args: Any, _made_here: bool = False, **kwargs: Any) -> None:
+    def __init__(  # noqa: N807
+        self: Any, *args: Any, _made_here: bool = False, **kwargs: Any
+    ) -> None:
         self.__dict__["_made"] = True
         if _made_here:  # made by another object of the module, not by a caller
             self.__dict__.update(kwargs)
@@ -187,7 +191,7 @@ def _property(name: str, key: str, entry: dict[str, Any], own: type) -> property
             return does(self)
         if f"_{key}" in self.__dict__:
             return self.__dict__[f"_{key}"]
-        raise NotModelled(f"{name}.{key} is real, but the fake has no value for it")
+        raise NotModelledError(f"{name}.{key} is real, but the fake has no value for it")
 
     def put(self: Any, value: Any) -> None:
         if not _initialised(value):
@@ -200,7 +204,7 @@ def _property(name: str, key: str, entry: dict[str, Any], own: type) -> property
 
 
 def _setattr(name: str, settable: set[str]) -> Any:
-    def __setattr__(self: Any, key: str, value: Any) -> None:
+    def __setattr__(self: Any, key: str, value: Any) -> None:  # noqa: N807
         """pybind11's objects take no attributes but their own; subclasses in Python do."""
         python_subclass = type(self).__module__ != "tensorrt"
         if not python_subclass and not key.startswith("_") and not hasattr(type(self), key):

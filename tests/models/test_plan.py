@@ -204,8 +204,8 @@ def test_an_input_that_is_no_picture_is_refused_with_the_tensors(machine, place,
         (b"", "no TensorRT plan: it begins with b''"),
         (b"ftrt", "it is damaged, or no plan at all"),
         (b"\x89PNG....", r"no TensorRT plan: it begins with b'\\x89PNG'"),
-        (b"\x08\0\0\0{\"a\": 1}nope", "no TensorRT plan"),
-        (b"\x04\0\0\0{\"a\"ftrt....", "the JSON header in front of the plan is damaged"),
+        (b'\x08\0\0\0{"a": 1}nope', "no TensorRT plan"),
+        (b'\x04\0\0\0{"a"ftrt....', "the JSON header in front of the plan is damaged"),
     ],
 )
 def test_what_is_no_plan_is_refused_by_name(machine, place, data, message):

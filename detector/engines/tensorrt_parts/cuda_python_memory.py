@@ -1,4 +1,4 @@
-"""Device memory through NVIDIA's cuda-python: the CUDA runtime's own calls, each of which returns (error, results...)."""
+"""Device memory through NVIDIA's cuda-python: the CUDA runtime's own calls; each returns (error, results...)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from detector.engines.base import BuildProgress
 def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
     """Hands every step to ``progress``. ``cancelled`` is set once that said no; ``raised`` is what it raised."""
 
-    class Monitor(trt.IProgressMonitor):  # type: ignore[misc, name-defined]
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.cancelled = False

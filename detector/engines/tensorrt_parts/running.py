@@ -22,6 +22,7 @@ class TrtRequest(Request):
     def __init__(self, memory: DeviceMemory, log: Any, last_ms: list[float | None]) -> None:
         self._memory, self._log, self._last_ms = memory, log, last_ms
         self._context: Any = None
+        self._released = False
         self._buffers: dict[str, Buffer] = {}
         self._stream, self._begin, self._end = memory.stream(), memory.event(), memory.event()
 
@@ -90,13 +91,14 @@ class TrtRequest(Request):
 
     def release(self) -> None:
         """Twice is once. The memory must be active. Arrays that somebody still holds stay readable."""
-        if self._stream is None:
+        if self._released:
             return
+        self._released = True
         for buffer in self._buffers.values():
             buffer.free()
         for own in (self._begin, self._end, self._stream):
             own.free()
-        self._buffers, self._context, self._stream = {}, None, None  # type: ignore[assignment]
+        self._buffers, self._context = {}, None
 
 
 def input_size(tensor: Tensor) -> tuple[int, int]:
