@@ -1,7 +1,7 @@
 """Every name of a foreign library that the engine trt uses, against the real thing, without a GPU.
 
-TensorRT's real bindings (1.3 MB wheels; scripts/test puts them into .venv/wheels) are imported over stub libraries: they
-need ten C symbols to be there, and nothing behind them is called. cuda-python's wheel is imported as it is.
+TensorRT's real bindings (1.3 MB wheels; scripts/test puts them into .venv/wheels) are imported over stub libraries:
+they need ten C symbols to be there, and nothing behind them is called. cuda-python's wheel is imported as it is.
 """
 
 from __future__ import annotations
@@ -29,9 +29,18 @@ SOURCES = [
     PACKAGE / "models/plan.py",
 ]
 # What the bindings import from libnvinfer, libnvinfer_plugin and libnvonnxparser.
-SYMBOLS = """createInferBuilder_INTERNAL createInferRefitter_INTERNAL createInferRuntime_INTERNAL
-createNvOnnxParserRefitter_INTERNAL createNvOnnxParser_INTERNAL getBuilderPluginRegistry getNvOnnxParserVersion
-getPluginRegistry initLibNvInferPlugins getInferLibVersion""".split()
+SYMBOLS = [
+    "createInferBuilder_INTERNAL",
+    "createInferRefitter_INTERNAL",
+    "createInferRuntime_INTERNAL",
+    "createNvOnnxParserRefitter_INTERNAL",
+    "createNvOnnxParser_INTERNAL",
+    "getBuilderPluginRegistry",
+    "getNvOnnxParserVersion",
+    "getPluginRegistry",
+    "initLibNvInferPlugins",
+    "getInferLibVersion",
+]
 LIBRARIES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
 OBJECTS = {  # our variables -> TensorRT's classes
     "builder": "Builder",
@@ -61,9 +70,8 @@ def names_used() -> dict[str, set[str]]:
             chain = dotted(node)
             if chain[:1] == ["trt"] and file.parent.name != "models" and len(chain) > 1:
                 found.setdefault(".".join(chain[1:-1]), set()).add(chain[-1])
-            elif file.name in IN_WHICH and len(chain) > 1 and (owner := OBJECTS.get(chain[-2])):
-                if len(chain) == 2 or chain[-3] == "self":
-                    found.setdefault(owner, set()).add(chain[-1])
+            elif file.name in IN_WHICH and chain[:-2] in ([], ["self"]) and chain[-2:-1][0] in OBJECTS:
+                found.setdefault(OBJECTS[chain[-2]], set()).add(chain[-1])
     return found
 
 

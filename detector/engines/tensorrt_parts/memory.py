@@ -84,13 +84,13 @@ def chosen(asked: str) -> str:
     if asked != "auto":
         if asked not in PROVIDERS:
             raise UsageError(f"--device-memory {asked}: there are auto, {', '.join(PROVIDERS)}")
-        if not _installed(asked):
-            raise EngineError(f"--device-memory {asked}: not installed; install it with: {INSTALL[asked]}")
+        if reason := lacking(asked):
+            raise EngineError(f"--device-memory {asked}: {reason}; install it with: {INSTALL[asked]}")
         return asked
-    if "torch" in sys.modules and _torch_has_cuda():
+    if "torch" in sys.modules and lacking("torch") is None:
         return "torch"
     for name in ("pycuda", "cuda-python", "torch"):
-        if _installed(name) and (name != "torch" or _torch_has_cuda()):
+        if lacking(name) is None:
             return name
     cures = " or ".join(INSTALL[name] for name in ("cuda-python", "pycuda", "torch"))
     raise EngineError(f"engine trt: nothing to allocate GPU memory with; install one: {cures}")
@@ -100,6 +100,13 @@ def opened(name: str, device: int) -> DeviceMemory:
     """The provider, on a GPU. It has been chosen, so it is installed; whatever it raises is its own."""
     make: Callable[[int], DeviceMemory] = importlib.import_module(f"{__package__}.{PROVIDERS[name]}").Memory
     return make(device)
+
+
+def lacking(name: str) -> str | None:
+    """Why a provider cannot be used, or None."""
+    if not _installed(name):
+        return "not installed"
+    return "this torch has no CUDA" if name == "torch" and not _torch_has_cuda() else None
 
 
 def _installed(name: str) -> bool:
