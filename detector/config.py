@@ -39,7 +39,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    engine: str = option("auto", "Engine: auto, ort, torch, null. auto takes what is installed and says why.", "E")
+    engine: str = option("auto", "Engine: auto, trt, ort, torch, null. auto takes what is installed and says why.", "E")
     batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=4096)
     size: str | None = option(None, "Network input: 416 or 640x384 (width x height); default: the model's own.", "S")
     threads: int = option(0, "CPU threads of one request; 0: the engine's choice.", "N", at_least=0, at_most=4096)

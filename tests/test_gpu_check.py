@@ -64,7 +64,7 @@ def test_the_check_of_tensorrt(monkeypatch, script):
     in_loop, pictures = script.in_loop, script.pictures
     monkeypatch.setattr(script, "pictures", lambda machine: pictures(machine, 2))
     monkeypatch.setattr(script, "in_loop", lambda machine, given: in_loop(machine, given, 2))
-    monkeypatch.setattr(memory, "PROVIDERS", {"cuda-python": memory.PROVIDERS["cuda-python"]})
+    monkeypatch.setattr(memory, "lacking", lambda name: None if name == "cuda-python" else "not here")
     monkeypatch.setattr(script, "TRT", script.TRT[:2])
     monkeypatch.setattr(script, "command", lambda *_: script.row("the command", "is another process"))
     rows = {row["what"]: row for row in script.tensorrt()}

@@ -133,7 +133,14 @@ class TrtEngine(Engine):
         for _ in range(options.requests):
             request = TrtRequest(self._memory, self._log, self._last_ms)
             self.requests.append(request)
-            request.prepare(self._engine, tensors, outputs, self._network.batch)
+            request.prepare(self._engine, tensors, outputs, self._network.batch, self._network.plan is not None)
+            self._name_ranges(request.context)
+
+    def _name_ranges(self, context: Any) -> None:
+        """NVTX ranges hold the layers' names; of a plan with details they would hold all of those, at each launch."""
+        verbosity = self._trt.ProfilingVerbosity
+        if self._engine.profiling_verbosity == verbosity.DETAILED:
+            context.nvtx_verbosity = verbosity.LAYER_NAMES_ONLY
 
     def _bytes_needed(self, options: EngineOptions) -> int:
         """Of all contexts, roughly: what a context needs to work, times the requests."""

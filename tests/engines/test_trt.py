@@ -85,6 +85,21 @@ def test_a_request_waits_for_its_own_stream_only(machine):
         second.infer(1)
 
 
+def test_nvtx_ranges_hold_names_only(machine):
+    with opened() as engine:
+        assert engine.requests[0].context.nvtx_verbosity is machine.trt.ProfilingVerbosity.LAYER_NAMES_ONLY
+
+
+def test_the_device_is_the_one_asked_for(monkeypatch):
+    machine = install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
+    opened_on, open_it = [], trt.memory.opened
+    monkeypatch.setattr(trt.memory, "opened", lambda name, device: opened_on.append(device) or open_it(name, device))
+    with opened(device="cuda:1") as engine:
+        assert engine.device == "cuda:1"
+    assert opened_on == [1]
+    assert machine.libcuda.retained == 0
+
+
 def test_outputs_outlive_the_engine(machine):
     engine = opened()
     given = conformance.pictures(3)
@@ -566,7 +581,7 @@ def test_auto_memory_takes_torch_when_it_is_loaded_then_pycuda_then_cuda_python(
     with pytest.raises(UsageError, match="there are auto, pycuda, torch, cuda-python"):
         trt.memory.chosen("opencl")
     monkeypatch.setitem(sys.modules, "torch", object())
-    there = {"pycuda"}
+    there = {"pycuda", "torch"}
     assert trt.memory.chosen("auto") == "torch"
     monkeypatch.setattr(trt.memory, "_torch_has_cuda", lambda: False)  # the CPU build
     assert trt.memory.chosen("auto") == "pycuda"

@@ -55,6 +55,7 @@ OBJECTS = {  # our variables -> TensorRT's classes
     "_engine": "ICudaEngine",
     "context": "IExecutionContext",
     "_context": "IExecutionContext",
+    "verbosity": "ProfilingVerbosity",
     "inspector": "EngineInspector",
 }
 IN_WHICH = {"building.py", "inspection.py", "running.py", "plan.py", "trt.py"}

@@ -73,6 +73,8 @@ def fake_pycuda(  # noqa: C901
     class PycudaStream:
         def __init__(self, flags: int = 0) -> None:
             require()
+            if flags != 1:
+                raise DeviceFaultError("a blocking stream waits for the default stream's work")
             self.own = device.stream()
             self.handle = self.own.handle
 

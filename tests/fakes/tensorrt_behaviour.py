@@ -301,6 +301,10 @@ class ICudaEngine:
     def get_device_memory_size_v2_(self) -> int:
         return self._context_bytes
 
+    def get_profiling_verbosity_(self) -> Any:
+        verbosity = self._trt.ProfilingVerbosity
+        return verbosity.DETAILED if self._facts["detailed"] else verbosity.LAYER_NAMES_ONLY
+
     def get_tensor_name(self, index: int) -> str:
         return list(self._tensors)[index]
 

@@ -98,7 +98,7 @@ def test_a_cfg_that_is_not_the_plans_is_refused_with_the_tensors(machine, place)
         open_network(file, cfg=str(place / "other.cfg"))
 
 
-def rows_model(classes: int, batch: int | str = 1):
+def rows_model(classes: int, batch: int | str = 1, half: bool = False):
     """[B, 3, 32, 32] -> [B, 2, 5 + classes]: two constant rows, moved by the mean of the picture."""
     from onnx import TensorProto, helper, numpy_helper
 
@@ -111,26 +111,34 @@ def rows_model(classes: int, batch: int | str = 1):
         helper.make_node("Squeeze", ["zero", "last"], ["flat"], name="flat"),
         helper.make_node("Add", ["flat", "rows"], ["output0"], name="rows_of"),
     ]
+    if half:
+        nodes[-1].output[0] = "wide"
+        nodes.append(helper.make_node("Cast", ["wide"], ["output0"], name="half", to=TensorProto.FLOAT16))
+    kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
     constants = {"nothing": np.zeros(1, np.float32), "last": np.array([3]), "rows": rows}
     graph = helper.make_graph(
         nodes,
         "rows",
         [helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, 3, 32, 32])],
-        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, [batch, 2, 5 + classes])],
+        [helper.make_tensor_value_info("output0", kind, [batch, 2, 5 + classes])],
         initializer=[numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_rows_that_the_plan_decodes_need_names_only(machine, place):
+@pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-6), (True, 2e-3)])
+def test_rows_that_the_plan_decodes_need_names_only(machine, place, half, tolerance):
+    """Half outputs are made float32, the same arrays at each run."""
     file = place / "rows.plan"
-    file.write_bytes(plan_of(machine, rows_model(3)))
+    file.write_bytes(plan_of(machine, rows_model(3, half=half)))
     network = open_network(str(file), class_names=["a", "b", "c"])
     assert network.input.geometry == "centre"
     with engines.open("trt", network) as engine:
-        found = network.head(engine.requests[0].infer(1), 0.5)
+        outputs = engine.requests[0].infer(1)
+        assert outputs[0].dtype == np.float32
+        found = network.head(outputs, 0.5)
     np.testing.assert_allclose(found.boxes, [[12, 12, 20, 20]])
-    np.testing.assert_allclose(found.scores, [0.72], rtol=1e-6)
+    np.testing.assert_allclose(found.scores, [0.72], rtol=tolerance)
     with pytest.raises(ModelError, match="what its outputs mean is not known"):
         open_network(str(file), class_names=["a", "b"])
 

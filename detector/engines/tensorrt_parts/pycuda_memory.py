@@ -9,11 +9,12 @@ from typing import Any
 from numpy.typing import DTypeLike, NDArray
 
 LIBRARY = "pycuda"
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no order with the default stream's work. pycuda hands it on as it is
 
 
 class PycudaStream:
     def __init__(self, driver: Any) -> None:
-        self.own = driver.Stream()
+        self.own = driver.Stream(NON_BLOCKING)
         self.handle = int(self.own.handle)
 
     def free(self) -> None:

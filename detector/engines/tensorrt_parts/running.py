@@ -26,8 +26,11 @@ class TrtRequest(Request):
         self._buffers: dict[str, Buffer] = {}
         self._stream, self._begin, self._end = memory.stream(), memory.event(), memory.event()
 
-    def prepare(self, engine: Any, tensors: Sequence[Tensor], outputs: Sequence[str], batch: int) -> None:
-        """Takes what it needs of the device; ``release`` gives back also what half a preparation took."""
+    def prepare(
+        self, engine: Any, tensors: Sequence[Tensor], outputs: Sequence[str], batch: int, foreign: bool
+    ) -> None:
+        """Takes what it needs of the device; ``release`` gives back also what half a preparation took. ``foreign``: the
+        input may be anything that takes pictures, not only u8 NHWC as in our graphs."""
         self._context = engine.create_execution_context()
         if self._context is None:
             raise EngineError(f"no execution context: {self._log.reason()}")
@@ -37,7 +40,8 @@ class TrtRequest(Request):
         self._given = self._buffers[given.name]
         self._outputs = [self._buffers[name] for name in outputs]
         self._results = [_as_float(buffer.host) for buffer in self._outputs]
-        self.slot, self._planes = _slot(self._given.host)
+        self._planes: NDArray[Any] | None
+        self.slot, self._planes = _slot(self._given.host) if foreign else (self._given.host, None)
 
     def _take_batch(self, given: Tensor, batch: int) -> None:
         """Fixes the shapes. Of the profiles that take the batch, the narrowest: it was tuned the closest to it."""
@@ -101,23 +105,13 @@ class TrtRequest(Request):
         self._buffers, self._context = {}, None
 
 
-def input_size(tensor: Tensor) -> tuple[int, int]:
-    """(height, width) of a picture input. Raises EngineError for what is none."""
-    if len(tensor.shape) == 4 and tensor.dtype in ("uint8", "float32", "float16"):
-        if tensor.shape[1] == CHANNELS:
-            return tensor.shape[2], tensor.shape[3]
-        if tensor.shape[3] == CHANNELS:
-            return tensor.shape[1], tensor.shape[2]
-    raise EngineError(f"{tensor} takes no RGB pictures: u8 or float, [B, 3, H, W] or [B, H, W, 3], is wanted")
-
-
 def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
     """(slot u8 [B, H, W, 3], what must be filled from it before each run, seen as [B, H, W, 3], or None).
 
-    A graph of ours takes u8 NHWC, and the page-locked array itself is the slot. A plan from elsewhere mostly takes
-    float NCHW: then the slot is plain memory.
+    A graph of ours takes u8 NHWC, and the page-locked array itself is the slot; a plan from elsewhere may do so too.
+    Mostly that takes float NCHW: then the slot is plain memory.
     """
-    if host.dtype == np.uint8 and host.shape[3] == CHANNELS and host.shape[1] != CHANNELS:
+    if host.dtype == np.uint8 and host.shape[1] != CHANNELS:
         return host, None
     seen = host.transpose(0, 2, 3, 1) if host.shape[1] == CHANNELS else host
     return np.zeros(seen.shape, np.uint8), seen
