@@ -106,11 +106,11 @@ def _tensors(path: Path, plan: bytes) -> list[Tensor]:
             f"{path}: a TensorRT plan can be read by TensorRT alone ({exc}); pip install 'detect-video[trt]'"
         ) from exc
     try:
-        _, engine = runtime_and_engine = deserialize(trt, plan, kept_log(trt))
+        runtime, engine = deserialize(trt, plan, kept_log(trt))
         found = tensors(trt, engine)
+        del engine, runtime  # in this order
     except PlanError as exc:
         raise ModelError(f"{path}: {exc}; build it anew on this machine") from exc
-    del runtime_and_engine, engine
     return found
 
 

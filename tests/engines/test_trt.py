@@ -410,6 +410,32 @@ def test_what_was_executed_is_told_by_node(eleven):
     assert layers["0.conv"].nodes == ("0.conv",)
 
 
+def half(network):
+    """The network in float16, as the conversion for --precision fp16 writes it: cast in, cast out."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = network.graph.graph
+    graph.node[0].attribute[0].i = TensorProto.FLOAT16
+    for tensor in graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float16"), tensor.name))
+    for node in list(graph.node[2:]):
+        name, node.output[0] = node.output[0], f"{node.name}.half"
+        graph.node.append(helper.make_node("Cast", [node.output[0]], [name], name=f"{name}.cast", to=TensorProto.FLOAT))
+    network.precision = "fp16"
+    return network
+
+
+def test_halves_are_run_as_halves_and_told(eleven):
+    given = conformance.pictures(5)
+    with opened(half(plus_one()), precision="fp16") as engine:
+        engine.requests[0].slot[:] = given
+        conformance.assert_answers(engine.requests[0].infer(1), given)  # small whole numbers are exact in float16
+        layers = {layer.name: layer.precision for layer in engine.execution()}
+        assert engine.precision == "fp16"
+    assert layers["0.conv"] == layers["1.conv"] == "fp16"
+    assert layers["0.conv.cast"] == "fp32"
+
+
 @pytest.mark.parametrize(
     ("layer", "precision", "nodes"),
     [
