@@ -79,6 +79,7 @@ def open_machine(config: Config, phases: Phases, spare_requests: int = 0) -> Mac
             batch=runtime.batch,
             cfg=config.network.cfg,
             class_names=config.network.class_names or (),
+            trusted=any(text in ("host_code", "host_code=1") for text in runtime.engine_options or ()),
         )
         classes = _class_ids(config.selection.classes, network.names)
         # The same for both loops, so that --sync differs in the order of work and in nothing else.
@@ -105,7 +106,7 @@ def _engine(config: Config) -> tuple[str, str | None]:
         return asked, None
     if only is not None:
         return only, f"engine {only}: it alone runs {model}"
-    return engines.choose(config.runtime.device)
+    return engines.choose(device=config.runtime.device)
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

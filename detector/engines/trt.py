@@ -99,7 +99,8 @@ class TrtEngine(Engine):
         gpu = _gpu(options.device)
         self.concurrency = options.concurrency or concurrency(options)
         self.device = f"cuda:{gpu.index}"
-        self.precision = options.precision if network.plan is None else "as built"
+        self._foreign = network.plan is not None
+        self.precision = "as built" if self._foreign else options.precision
         self.requests: list[TrtRequest] = []
         self._last_ms: list[float | None] = [None]
         self._memory: Any = None
@@ -124,7 +125,7 @@ class TrtEngine(Engine):
         try:
             _, body = plan.split(data)
             self._runtime, self._engine = plan.deserialize(
-                self._trt, body, self._log, host_code=own.host_code or own.version_compatible
+                self._trt, body, self._log, host_code=own.host_code or (own.version_compatible and not self._foreign)
             )
         except plan.PlanError as exc:
             raise EngineError(f"engine trt: {file}: {exc}") from exc
@@ -133,7 +134,7 @@ class TrtEngine(Engine):
         for _ in range(options.requests):
             request = TrtRequest(self._memory, self._log, self._last_ms)
             self.requests.append(request)
-            request.prepare(self._engine, tensors, outputs, self._network.batch, self._network.plan is not None)
+            request.prepare(self._engine, tensors, outputs, self._network.batch, self._foreign)
             self._name_ranges(request.context)
 
     def _name_ranges(self, context: Any) -> None:

@@ -28,12 +28,13 @@ def open_network(
     batch: int = 1,
     cfg: str | None = None,
     class_names: Sequence[str] = (),
+    trusted: bool = False,
 ) -> Network:
     """The network of a model file, or of a model known by name.
 
     ``size``: (height, width) of the input in place of the model's own. ``random_seed``: numbers from this seed in
     place of a weights file. ``cfg`` and ``class_names`` describe a file that describes itself not (a TensorRT plan).
-    Raises ModelError, and UsageError for what does not go together.
+    ``trusted``: code that such a file carries may run. Raises ModelError, and UsageError for what does not go together.
     """
     if not 1 <= batch <= MAX_BATCH:
         raise ModelError(f"batch {batch} is out of range: --batch takes 1 to {MAX_BATCH}")
@@ -46,7 +47,7 @@ def open_network(
         random_seed=random_seed,
         size=size,
         batch=batch,
-        **_description(reader, path, cfg, class_names),
+        **_description(reader, path, cfg, class_names, trusted),
     )
     return network
 
@@ -57,10 +58,12 @@ def only_engine(model: str) -> str | None:
     return getattr(reader, "ENGINE", None)
 
 
-def _description(reader: ModuleType, path: Path, cfg: str | None, class_names: Sequence[str]) -> dict[str, Any]:
+def _description(
+    reader: ModuleType, path: Path, cfg: str | None, class_names: Sequence[str], trusted: bool
+) -> dict[str, Any]:
     """Arguments for a front end whose files do not say what they are (DESCRIBED); the others know."""
     if getattr(reader, "DESCRIBED", False):
-        return {"cfg": _path(cfg), "class_names": tuple(class_names)}
+        return {"cfg": _path(cfg), "class_names": tuple(class_names), "trusted": trusted}
     if cfg is not None or class_names:
         given = f"--cfg {cfg}" if cfg else "a list of names"
         raise UsageError(f"{given}: for TensorRT plans, which do not describe themselves; {path.name} does")

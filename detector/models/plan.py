@@ -34,8 +34,10 @@ def read(
     batch: int = 1,
     cfg: Path | None = None,
     class_names: Sequence[str] = (),
+    trusted: bool = False,
 ) -> Network:
-    """The network of a plan. ``cfg``: the darknet file that it was made of; ``class_names``: given one by one."""
+    """The network of a plan. ``cfg``: the darknet file that it was made of; ``class_names``: given one by one;
+    ``trusted``: code that the file carries may run."""
     import onnx
 
     if weights is not None or random_seed is not None:
@@ -47,7 +49,7 @@ def read(
         raise ModelError(f"{path}: {exc}") from exc
     cfg = cfg or _beside(path, ".cfg")
     known = _names(path, names, class_names, header or {})
-    found = _tensors(path, plan)
+    found = _tensors(path, plan, trusted)
     height, width = _input_size(path, found, size)
     _check_batch(path, found, batch)
     outputs = [tensor for tensor in found if not tensor.is_input]
@@ -95,7 +97,7 @@ def _names(path: Path, file: Path | None, class_names: Sequence[str], header: di
     return tuple(str(value) for value in values)
 
 
-def _tensors(path: Path, plan: bytes) -> list[Tensor]:
+def _tensors(path: Path, plan: bytes, trusted: bool) -> list[Tensor]:
     """Read by TensorRT, which needs a driver. Raises ModelError that says what is missing."""
     if reason := driver.absent():
         raise ModelError(f"{path}: a TensorRT plan can be read on a machine with an NVIDIA GPU alone: {reason}")
@@ -106,11 +108,11 @@ def _tensors(path: Path, plan: bytes) -> list[Tensor]:
             f"{path}: a TensorRT plan can be read by TensorRT alone ({exc}); pip install 'detect-video[trt]'"
         ) from exc
     try:
-        runtime, engine = deserialize(trt, plan, kept_log(trt))
+        runtime, engine = deserialize(trt, plan, kept_log(trt), host_code=trusted)
         found = tensors(trt, engine)
         del engine, runtime  # in this order
     except PlanError as exc:
-        raise ModelError(f"{path}: {exc}; build it anew on this machine") from exc
+        raise ModelError(f"{path}: {exc}; or build it anew on this machine") from exc
     return found
 
 

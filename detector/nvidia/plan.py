@@ -15,7 +15,10 @@ MAGIC = b"ftrt"
 MEANINGS = (
     (("version tag", "serialization version", "current version"), "it was built by another version of TensorRT"),
     (("compute capability", "incompatible device", "current device is not compatible"), "it was built for another GPU"),
-    (("host code", "enginehostcodeallowed"), "it carries a runtime of its own, which must be allowed to run"),
+    (
+        ("host code", "host_code", "enginehostcodeallowed"),
+        "it carries a runtime of its own; --engine-options host_code=1 lets that run, for a file that you trust",
+    ),
     (("magic", "crc", "checksum", "truncated", "serialization assertion"), "it is damaged, or no plan at all"),
 )
 

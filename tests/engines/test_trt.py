@@ -583,8 +583,8 @@ def test_what_the_gpu_cannot_do_is_refused_with_the_reason(monkeypatch, gpus, pr
 def test_auto_takes_trt_where_it_is_usable_and_not_on_the_cpu(monkeypatch):
     install(monkeypatch, 11)
     assert engines.choose()[0] == "trt"
-    assert engines.choose("cuda:0")[0] == "trt"
-    assert engines.choose("cpu")[0] == "ort"
+    assert engines.choose(device="cuda:0")[0] == "trt"
+    assert engines.choose(device="cpu")[0] == "ort"
 
 
 # Device memory.

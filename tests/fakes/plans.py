@@ -9,8 +9,10 @@ from detector.models.base import Network
 from detector.nvidia.log import kept_log
 
 
-def plan_of(machine: SimpleNamespace, model, *, batches: tuple[int, int] | None = None) -> bytes:
-    """Any ONNX -> a plan. ``batches``: the range of an open first dimension."""
+def plan_of(
+    machine: SimpleNamespace, model, *, batches: tuple[int, int] | None = None, portable: bool = False
+) -> bytes:
+    """Any ONNX -> a plan. ``batches``: the range of an open first dimension. ``portable``: with a runtime inside."""
     trt = machine.trt
     log = kept_log(trt)
     builder = trt.Builder(log)
@@ -19,6 +21,8 @@ def plan_of(machine: SimpleNamespace, model, *, batches: tuple[int, int] | None 
     assert parser.parse(model.SerializeToString()), [parser.get_error(at).desc() for at in range(parser.num_errors)]
     config = builder.create_builder_config()
     config.clear_flag(trt.BuilderFlag.TF32)
+    if portable:
+        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
     if batches is not None:
         profile = builder.create_optimization_profile()
         given = network.get_input(0)

@@ -153,6 +153,19 @@ def test_ultralytics_header_brings_names_and_stride(machine, place):
         assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
 
 
+def test_a_runtime_inside_runs_only_where_the_user_trusts_the_file(machine, place):
+    file = place / "portable.plan"
+    file.write_bytes(plan_of(machine, rows_model(3), portable=True))
+    names = {"class_names": ["a", "b", "c"]}
+    with pytest.raises(ModelError, match=r"carries a runtime of its own; --engine-options host_code=1 lets that run"):
+        open_network(str(file), **names)
+    network = open_network(str(file), **names, trusted=True)
+    with pytest.raises(EngineError, match="carries a runtime of its own"):
+        engines.open("trt", network, EngineOptions(own={"version_compatible": "1"}))  # that is for plans of ours
+    with engines.open("trt", network, EngineOptions(own={"host_code": "1"})) as engine:
+        assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
+
+
 def test_a_range_of_batches_and_what_lies_outside(machine, place):
     file = place / "rows.plan"
     file.write_bytes(plan_of(machine, rows_model(3, "batch"), batches=(1, 4)))

@@ -33,7 +33,7 @@ class TrtRequest(Request):
         input may be anything that takes pictures, not only u8 NHWC as in our graphs."""
         self._context = engine.create_execution_context()
         if self._context is None:
-            raise EngineError(f"no execution context: {self._log.reason()}")
+            raise EngineError(f"engine trt: no execution context: {self._log.reason()}")
         given = next(tensor for tensor in tensors if tensor.is_input)
         self._take_batch(given, batch)
         self._allocate(tensors)
@@ -54,20 +54,20 @@ class TrtRequest(Request):
         ]
         _, at = min(fitting)
         if not self._context.set_optimization_profile_async(at, self._stream.handle):
-            raise EngineError(f"optimisation profile {at} is refused: {self._log.reason()}")
+            raise EngineError(f"engine trt: optimisation profile {at} is refused: {self._log.reason()}")
         if not self._context.set_input_shape(given.name, (batch, *given.shape[1:])):
-            raise EngineError(f"batch {batch} is refused: {self._log.reason()}")
+            raise EngineError(f"engine trt: batch {batch} is refused: {self._log.reason()}")
         if missing := self._context.infer_shapes():
-            raise EngineError(f"tensors without a shape: {', '.join(missing)}")
+            raise EngineError(f"engine trt: tensors without a shape: {', '.join(missing)}")
 
     def _allocate(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
             shape = tuple(int(side) for side in self._context.get_tensor_shape(tensor.name))
             if -1 in shape:
-                raise EngineError(f"{tensor}: its size depends on the picture, which is not supported")
+                raise EngineError(f"engine trt: {tensor}: its size depends on the picture, which is not supported")
             buffer = self._buffers[tensor.name] = self._memory.buffer(shape, np.dtype(tensor.dtype))
             if not self._context.set_tensor_address(tensor.name, buffer.address):
-                raise EngineError(f"{tensor}: its address is refused: {self._log.reason()}")
+                raise EngineError(f"engine trt: {tensor}: its address is refused: {self._log.reason()}")
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         if self._context is None:
