@@ -1,7 +1,7 @@
 """pycuda, cuda-python and torch's CUDA side, as far as device memory goes, on the fake device.
 
-Their signatures are written here by hand. For cuda-python and torch a test compares the names with the real packages
-where they are installed; pycuda needs a driver to be imported, so its stand in FACTS of the API as they were read.
+Their signatures are written here by hand. For cuda-python and torch a test compares the names with the real packages;
+pycuda cannot be imported without a driver, so nothing but its documentation and a GPU speak for its part.
 """
 
 from __future__ import annotations
