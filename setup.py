@@ -47,6 +47,11 @@ setup(
         "torch": ["torch>=2.4"],
         "openvino": ["openvino>=2024.6"],
         "eval": ["faster-coco-eval>=1.6.5"],
+        # TensorRT's libraries come from NVIDIA's own index, through a placeholder on PyPI. Of the packages that move
+        # bytes to a GPU, cuda-python is the one with wheels; pycuda is built where it is installed.
+        "trt": ["tensorrt>=10.15", "cuda-python>=12.8"],
+        "pycuda": ["pycuda>=2024.1"],
+        "cuda": ["cuda-python>=12.8"],
         "profile": ["psutil>=5.9", "pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
         "test": [
             "pytest>=8",

@@ -126,6 +126,16 @@ def change(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Pa
     return target
 
 
+def standing(folder: Path, suffix: str, fits: Callable[[Mapping[str, Any]], bool]) -> Artefact | None:
+    """A whole file that was built before for a key that ``fits``; the newest of several, None where there is none."""
+    files = sorted(folder.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in files:
+        key = manifest_of(path).get("key")
+        if isinstance(key, dict) and fits(key) and _is_built(path, key):
+            return Artefact(str(path), False, ())
+    return None
+
+
 def manifest_of(path: str | Path) -> dict[str, Any]:
     """The manifest beside a built file; empty where there is none that can be read."""
     try:

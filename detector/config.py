@@ -34,6 +34,8 @@ class NetworkConfig:
     weights: str | None = option(None, "Weights file; default: the model's own, or beside the model file.", "W")
     names: str | None = option(None, "File of class names, one a line; default: the model's, or beside its file.", "N")
     family: str | None = option(None, "Family of an .onnx file, where it is not recognised: yolov8, yolox...", "F")
+    cfg: str | None = option(None, "Darknet .cfg that says what a TensorRT plan's outputs mean.", "C")
+    class_names: tuple[str, ...] | None = option(None, "Class names one by one, where names: is a list.", hidden=True)
     random_weights: int | None = option(
         None, "Random weights from this seed, for speed work: boxes are meaningless.", "SEED", at_least=0,
         at_most=2**32 - 1,
@@ -43,7 +45,7 @@ class NetworkConfig:
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
     engine: str = option(
-        "auto", "Engine: auto, ort, openvino, torch, null. auto takes what is installed and says why.", "E"
+        "auto", "Engine: auto, trt, ort, openvino, torch, null. auto takes what is installed and says why.", "E"
     )
     batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=4096)
     size: str | None = option(

@@ -6,12 +6,12 @@ import difflib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from detector.config import Config
-from detector.errors import DetectVideoError, ModelError, UsageError
+from detector.errors import DetectVideoError, EngineError, ModelError, UsageError
 
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress, Engine
@@ -79,6 +79,7 @@ def open_machine(
         from detector import engines, measured
         from detector.variants import prepared, silent
 
+        config, reason = _bound(config)
         if config.runtime.engine != "auto":
             engines.load(config.runtime.engine)
     with phases("load"):
@@ -102,7 +103,9 @@ def open_machine(
         engine.requests[0].infer(network.batch)
         layers = executed_layers(network, engine)
     notes = [*network.warnings, *ready.notes, *engine.notes]
-    return Machine(ready.network, engine, choice.reason, classes, notes, ready.build_s, ready.artefact_s, layers)
+    return Machine(
+        ready.network, engine, reason or choice.reason, classes, notes, ready.build_s, ready.artefact_s, layers
+    )
 
 
 def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ...]:
@@ -115,7 +118,7 @@ def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ..
     from detector.session.outcome import ExecutedLayer
 
     told = engine.execution()
-    costs = node_costs(network.graph) if told else {}
+    costs = node_costs(network.graph) if told and network.plan is None else {}
     layers = []
     for layer in told:
         known = [costs[name] for name in layer.nodes or (layer.name,) if name in costs]
@@ -167,7 +170,25 @@ def network_options(config: Config) -> dict[str, Any]:
         "size": _size(config.runtime.size),
         "batch": config.runtime.batch,
         "family": config.network.family,
+        "cfg": config.network.cfg,
+        "class_names": config.network.class_names or (),
+        "trusted": any(text in ("host_code", "host_code=1") for text in config.runtime.engine_options or ()),
     }
+
+
+def _bound(config: Config) -> tuple[Config, str | None]:
+    """With the engine that alone runs a file of this kind, and why, where the user left the choice."""
+    from detector import engines, models
+
+    asked, model = config.runtime.engine, config.network.model
+    only = models.only_engine(model)
+    if only is None or asked == only:
+        return config, None
+    if asked != "auto":
+        if asked in engines.names():
+            raise EngineError(engines.plan_refusal(asked, model))
+        return config, None
+    return replace(config, runtime=replace(config.runtime, engine=only)), f"engine {only}: it alone runs {model}"
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

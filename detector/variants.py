@@ -48,6 +48,10 @@ def prepared(
     """
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
+    if network.plan is not None:  # built elsewhere, and run as it is
+        alone = one_at_a_time or config.loop.sync
+        plan = artefacts.Artefact(str(network.plan), False, ())
+        return Prepared(network, _options(engine, config, precision, requests, alone), (), plan)
     wanted = engines.graph_wanted(engine, precision, runtime.device)
     folder = _folder(config)
     start = time.perf_counter()
@@ -118,6 +122,10 @@ def _built(
         return None
     key = {"engine": engine, "precision": options.precision, **module.build_key(network, options)}
     stem = f"{artefacts.stem(network)}-{engine}-{options.precision}"
+    if hasattr(module, "covers"):  # built for more than is asked for now: a range of batches that holds this one
+        found = artefacts.standing(folder, module.SUFFIX, lambda made: bool(module.covers(made, key)))
+        if found is not None:
+            return found
     return artefacts.built(
         folder, stem, module.SUFFIX, key, lambda target: module.build(network, options, target, progress)
     )

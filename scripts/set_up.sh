@@ -37,6 +37,19 @@ make_venv() {
 
 pip_install() { "$ROOT/.venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 
+# Wheels whose names the tests check without a GPU (TensorRT's bindings, cuda-python): 11 MB into .venv/wheels. Where pip
+# cannot get one, the test that wants it skips and says so.
+fetch_wheels() {
+  local wheels="$ROOT/.venv/wheels" wanted
+  mkdir -p "$wheels"
+  for wanted in tensorrt-cu12-bindings==10.16.1.11 tensorrt-cu13-bindings==11.4.0.106 cuda-bindings==13.5.0 \
+    cuda-pathfinder==1.9.0; do
+    compgen -G "$wheels/$(tr - _ <<<"${wanted/==/-}" | sed 's/_\([0-9.]*\)$/-\1/')-*.whl" >/dev/null && continue
+    timeout 120 "$ROOT/.venv/bin/python" -m pip download --quiet --disable-pip-version-check --timeout 15 --retries 1 \
+      --no-deps --only-binary :all: -d "$wheels" "$wanted" 2>/dev/null || say "no wheel of $wanted: its test will skip"
+  done
+}
+
 # fresh NAME: does .venv hold what setup.py and constraints.txt ask for now?  stamp NAME: it does.
 state() { cat "$ROOT/setup.py" "$ROOT/constraints.txt" "$ROOT/pyproject.toml" | cksum; }
 fresh() { [[ -f $ROOT/.venv/.installed-$1 && $(<"$ROOT/.venv/.installed-$1") == "$(state)" ]]; }

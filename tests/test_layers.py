@@ -23,7 +23,7 @@ LEVELS = [
     ("layers", "outputs", "measured"),  # from options to a configuration; to file names; what auto takes here
     ("loop", "engines", "sources", "sinks", "models", "session", "artefacts", "config", "datasets", "classmap"),
     ("stages", "timeline"),
-    ("environment", "interrupts"),
+    ("environment", "interrupts", "nvidia"),
     ("types", "errors", "version"),
     ("__init__",),
 ]
@@ -36,7 +36,7 @@ ONLY = {  # all that a room may import of ours, where it is less than everything
     "loop": {"stages", "timeline", "types"},
     "analysis": {"session", "timeline", "types", "errors", "version"},
     "report": {"analysis", "session", "types", "errors"},
-    "engines": {"models", "types", "errors", "version"},
+    "engines": {"models", "nvidia", "types", "errors", "version"},
     "types": set(),
     "errors": set(),
 }

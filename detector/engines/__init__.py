@@ -17,6 +17,8 @@ and, where it needs more:
     import_library() imports LIBRARY, where a plain import does more than it should
     SUFFIX, build_key(network, options), build(network, options, target, progress): a file built once, kept by
               artefacts.py; the key (JSON values) holds all that makes another file necessary
+    covers(found, wanted) -> whether a file that was built for one key runs what another one asks for
+    RUNS_PLANS  True where it runs ``Network.plan``, a file that TensorRT built elsewhere
 and imports its library late, so that listing costs nothing. Folders here are parts of engines, not engines.
 """
 
@@ -45,6 +47,7 @@ __all__ = [
     "names",
     "open",
     "own_options",
+    "plan_refusal",
     "precisions",
     "ranked",
     "usable",
@@ -99,11 +102,12 @@ def choose(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
     absent = [name for name in order if _absent(modules[name]) is not None]
     there = [name for name in order if name not in absent]
     if not there:
-        cures = " or ".join(modules[name].INSTALL for name in order)
+        cures = " or ".join(modules[name].INSTALL for name in order if _worth_installing(modules[name]))
         raise EngineError(f"no engine is installed; install one: {cures}")
     name = next((name for name in there if _can(name, precision, device)), there[0])
     graph_wanted(name, precision, device)
-    missing = [modules[other].LIBRARY for other in order[: order.index(name)] if other in absent]
+    better = [modules[other] for other in order[: order.index(name)] if other in absent]
+    missing = [module.LIBRARY for module in better if _worth_installing(module)]
     without = f" ({', '.join(missing)} not installed)" if missing else ""
     return name, f"engine {name}: {_for(modules[name].WHY, precision)}{without}"
 
@@ -174,11 +178,22 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
         raise EngineError(
             f"the graph of {network.name} was built for batch {network.batch}, the engine asked for {options.batch}"
         )
+    if network.plan is not None and not getattr(_module(name), "RUNS_PLANS", False):
+        raise EngineError(plan_refusal(name, network.plan))
     if options.requests < 1 or options.threads < 0 or options.concurrency < 0:
         raise EngineError(f"an engine needs at least one request, and no negative threads or concurrency: {options}")
     _check_own(name, options)
     engine: Engine = _module(name).create(network, options)
     return engine
+
+
+def plan_refusal(name: str, plan: str) -> str:
+    """Why an engine does not run a file that TensorRT built, and what does."""
+    able = [other for other in names() if getattr(_module(other), "RUNS_PLANS", False)]
+    return (
+        f"engine {name}: {plan} is a TensorRT plan, and no graph is left in it; use --engine {' or '.join(able)}, or "
+        "give --model the file that it was built from"
+    )
 
 
 def _check_own(name: str, options: EngineOptions) -> None:
@@ -197,6 +212,11 @@ def _files() -> dict[str, str]:
 
 def _module(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{_files()[name]}")
+
+
+def _worth_installing(module: ModuleType) -> bool:
+    """Not what is there and lacks something else, nor what could not run here even if it were installed."""
+    return find_spec(module.LIBRARY) is None and (not hasattr(module, "absent") or module.absent() is None)
 
 
 def _absent(module: ModuleType) -> str | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from detector.errors import ModelError, UsageError
 from detector.models.base import Network
 from detector.models.packaged import known, known_model, network_yaml
 
-__all__ = ["known", "open_network", "suffixes"]
+__all__ = ["known", "only_engine", "open_network", "suffixes"]
 
 MAX_BATCH = 1024
 
@@ -25,12 +27,16 @@ def open_network(
     size: tuple[int, int] | None = None,
     batch: int = 1,
     family: str | None = None,
+    cfg: str | None = None,
+    class_names: Sequence[str] = (),
+    trusted: bool = False,
 ) -> Network:
     """The network of a model file, or of a model known by name.
 
     ``size``: (height, width) of the input in place of the model's own. ``random_seed``: numbers from this seed in
-    place of a weights file. ``family``: what an .onnx file is, where it does not tell. Raises ModelError, and
-    UsageError for options that do not go with the model.
+    place of a weights file. ``family``: what an .onnx file is, where it does not tell. ``cfg`` and ``class_names``
+    describe a file that does not describe itself (a TensorRT plan). ``trusted``: code that such a file carries may run.
+    Raises ModelError, and UsageError for options that do not go with the model.
     """
     if not 1 <= batch <= MAX_BATCH:
         raise ModelError(f"batch {batch} is out of range: --batch takes 1 to {MAX_BATCH}")
@@ -45,6 +51,7 @@ def open_network(
         size=size,
         batch=batch,
         **more,
+        **_description(reader, path, cfg, class_names, trusted),
     )
     return network
 
@@ -58,6 +65,24 @@ def _family_option(reader: ModuleType, path: Path, family: str | None) -> dict[s
         known = f"it can be {', '.join(choices)}" if choices else "such a file tells its family itself; leave it out"
         raise UsageError(f"--family {family}: not for {path.name}: {known}")
     return {"family": family}
+
+
+def only_engine(model: str) -> str | None:
+    """The engine that alone runs this file; None for all that become a graph."""
+    reader = suffixes().get(Path(model).suffix.lower())
+    return getattr(reader, "ENGINE", None)
+
+
+def _description(
+    reader: ModuleType, path: Path, cfg: str | None, class_names: Sequence[str], trusted: bool
+) -> dict[str, Any]:
+    """Arguments for a front end whose files do not say what they are (DESCRIBED); the others know."""
+    if getattr(reader, "DESCRIBED", False):
+        return {"cfg": _path(cfg), "class_names": tuple(class_names), "trusted": trusted}
+    if cfg is not None or class_names:
+        given = f"--cfg {cfg}" if cfg else "a list of names"
+        raise UsageError(f"{given}: for TensorRT plans, which do not describe themselves; {path.name} does")
+    return {}
 
 
 def suffixes() -> dict[str, ModuleType]:

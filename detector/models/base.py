@@ -56,6 +56,7 @@ class Network:
     needs_nms: bool = True  # False: the network, or its export, leaves one box an object; --iou has nothing to do
     precision: str = "fp32"  # of the graph: fp32, fp16, bf16, int8-u8, int8-s8; what ``engines.graph_wanted`` names
     path: str | None = None
+    plan: str | None = None  # a file that TensorRT built elsewhere: it is what runs, and ``graph`` is empty
     warnings: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
 

@@ -102,6 +102,7 @@ def test_shapes_types_and_slots(name, batch):
         assert len(engine.requests) == 3
         assert engine.concurrency >= 1
         assert engine.threads >= 1
+        assert engine.device_ms() is None  # nothing has run yet
         for request in engine.requests:
             assert request.slot.shape == (batch, 2, 3, 3)
             assert request.slot.dtype == np.uint8

@@ -14,8 +14,8 @@ def installed(monkeypatch, *libraries: str) -> None:
 
 
 def test_the_folder_lists_the_engines_and_not_their_parts():
-    assert {"null", "openvino", "ort", "torch"} <= set(engines.names())
-    assert not {"base", "ort_graph", "torch_graph"} & set(engines.names())
+    assert {"null", "openvino", "ort", "torch", "trt"} <= set(engines.names())
+    assert not {"base", "ort_graph", "tensorrt_parts", "torch_graph"} & set(engines.names())
 
 
 ORT = "engine ort: onnxruntime is installed, the first choice on a CPU"

@@ -43,12 +43,13 @@ def read(
     class_names, names_warnings = find_names(path, plan.yolos[0].classes, names)
     filters, weights_digest = _numbers(path, plan, weights, random_seed)
     graph = DarknetGraph(plan, filters, path.stem, batch).model()
-    layers = [_head_layer(plan, index) for index in range(len(plan.yolos))]
+    layers = head_layers(plan)
+    geometry, pad_value = letter_boxed(plan)
     return Network(
         name=path.stem,
         family=FAMILY,
         graph=graph,
-        input=_input_rules(plan),
+        input=InputRules(plan.height, plan.width, geometry, plan.stride, pad_value),
         batch=batch,
         output_shapes=output_shapes(graph),
         head=partial(darknet_yolo, layers=layers),
@@ -63,11 +64,14 @@ def read(
     )
 
 
-def _input_rules(plan: Plan) -> InputRules:
-    """darknet stretches, unless the cfg's [net] says letter_box=1: then grey of 0.5 lies around the picture."""
-    if plan.letter_box:
-        return InputRules(plan.height, plan.width, "centre", plan.stride, pad_value=128)
-    return InputRules(plan.height, plan.width, "stretch", plan.stride)
+def letter_boxed(plan: Plan) -> tuple[str, int]:
+    """(geometry, pad): darknet stretches, unless [net] says letter_box=1: then grey of 0.5 lies around the picture."""
+    return ("centre", 128) if plan.letter_box else ("stretch", 114)
+
+
+def head_layers(plan: Plan) -> list[YoloLayer]:
+    """What the head must know of each [yolo] layer."""
+    return [_head_layer(plan, index) for index in range(len(plan.yolos))]
 
 
 def _numbers(path: Path, plan: Plan, weights: Path | None, random_seed: int | None) -> tuple[list[Filter], bytes]:

@@ -1,0 +1,238 @@
+"""TensorRT on an NVIDIA GPU: a graph becomes a plan once; every request has a context and a stream of its own."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from detector.engines.base import BuildProgress, Engine, EngineOptions, LayerExecution, translated
+from detector.engines.tensorrt_parts import key, memory, settings
+from detector.engines.tensorrt_parts.running import TrtRequest
+from detector.errors import EngineError
+from detector.models.base import Network
+from detector.nvidia import driver, plan
+from detector.nvidia.log import kept_log
+
+LIBRARY = "tensorrt"
+INSTALL = "pip install 'detect-video[trt]'"
+AUTO = 40
+WHY = "tensorrt is installed and an NVIDIA GPU is there"
+PRECISIONS = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8-s8"}
+DEVICES = ("cuda",)
+OPTIONS = settings.OPTIONS
+SUFFIX = ".plan"
+RUNS_PLANS = True  # Network.plan: a file that TensorRT built elsewhere
+
+OLDEST = (7, 5)  # Turing: the oldest compute capability of TensorRT 10.15 to 11
+AMPERE = (8, 0)  # the first with tf32 and bf16
+IN_FLIGHT = 2  # one request's copies hide behind another one's work
+OUT_OF_MEMORY = re.compile(r"out ?of ?memory|MemoryAllocation", re.IGNORECASE)
+MB = 1 << 20
+
+
+def absent() -> str | None:
+    """TensorRT without a driver crashes: nothing of it is touched before the driver has answered."""
+    return driver.absent() or _driver_too_old()
+
+
+def refusal(precision: str, device: str) -> str | None:
+    gpus = driver.gpus()
+    if not gpus:  # said by absent()
+        return None
+    index = _index(device)
+    if index >= len(gpus):
+        return f"there is no {device}: GPUs are {', '.join(f'cuda:{gpu.index} {gpu.name}' for gpu in gpus)}"
+    gpu = gpus[index]
+    found = f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+    if gpu.capability < OLDEST:
+        return f"{found}; TensorRT needs 7.5 (Turing) or newer"
+    if precision in ("tf32", "bf16") and gpu.capability < AMPERE:
+        return f"{found}; {precision} needs 8.0 (Ampere) or newer"
+    return None
+
+
+def concurrency(options: EngineOptions) -> int:
+    return IN_FLIGHT
+
+
+def build_key(network: Network, options: EngineOptions) -> dict[str, Any]:
+    import tensorrt as trt
+
+    return key.plan_key(trt, network, options, _gpu(options.device))
+
+
+covers = key.covers
+
+
+def build(network: Network, options: EngineOptions, target: Path, progress: BuildProgress) -> Mapping[str, Any]:
+    """The plan of the network's graph at ``target``; facts about it. Raises EngineError."""
+    import tensorrt as trt
+
+    from detector.engines.tensorrt_parts.building import build_plan
+
+    gpu = _gpu(options.device)
+    with translated("trt", "build a plan"), driver.current(gpu.index):
+        return build_plan(trt, network, options, gpu, target, progress)
+
+
+def create(network: Network, options: EngineOptions) -> Engine:
+    settings.read(options)
+    file = network.plan or options.artefact
+    if file is not None:
+        return TrtEngine(network, options, Path(file).read_bytes(), file)
+    with tempfile.TemporaryDirectory(prefix="detect-video-") as place:  # nobody keeps plans for this caller
+        target = Path(place) / f"network{SUFFIX}"
+        build(network, options, target, lambda *_: True)
+        return TrtEngine(network, options, target.read_bytes(), network.name)
+
+
+class TrtEngine(Engine):
+    name = "trt"
+
+    def __init__(self, network: Network, options: EngineOptions, data: bytes, file: str) -> None:
+        import tensorrt as trt
+
+        gpu = _gpu(options.device)
+        self.concurrency = options.concurrency or concurrency(options)
+        self.device = f"cuda:{gpu.index}"
+        self._foreign = network.plan is not None
+        self.precision = "as built" if self._foreign else options.precision
+        self.requests: list[TrtRequest] = []
+        self._last_ms: list[float | None] = [None]
+        self._memory: Any = None
+        self._trt, self._log, self._network = trt, kept_log(trt), network
+        self._engine: Any = None
+        self._runtime: Any = None
+        with translated("trt", f"load {file}"):
+            self._memory = memory.opened(memory.chosen(options.device_memory), gpu.index)
+            try:
+                with self._memory.active():
+                    self._open(data, file, options)
+            except Exception as exc:
+                needed = self._bytes_needed(options)
+                self.close()
+                if not OUT_OF_MEMORY.search(str(exc)):
+                    raise
+                raise EngineError(too_big(network, options, needed, driver.free_bytes(gpu.index))) from exc
+        self.notes = (f"TensorRT {trt.__version__} on {gpu.name}, device memory by {self._memory.name}",)
+
+    def _open(self, data: bytes, file: str, options: EngineOptions) -> None:
+        own = settings.read(options)
+        try:
+            _, body = plan.split(data)
+            self._runtime, self._engine = plan.deserialize(
+                self._trt, body, self._log, host_code=own.host_code or (own.version_compatible and not self._foreign)
+            )
+        except plan.PlanError as exc:
+            raise EngineError(f"engine trt: {file}: {exc}") from exc
+        tensors = plan.tensors(self._trt, self._engine)
+        outputs = _checked(self._network, tensors)
+        for _ in range(options.requests):
+            request = TrtRequest(self._memory, self._log, self._last_ms)
+            self.requests.append(request)
+            request.prepare(self._engine, tensors, outputs, self._network.batch, self._foreign)
+            self._name_ranges(request.context)
+
+    def _name_ranges(self, context: Any) -> None:
+        """NVTX ranges hold the layers' names; of a plan with details they would hold all of those, at each launch."""
+        verbosity = self._trt.ProfilingVerbosity
+        if self._engine.profiling_verbosity == verbosity.DETAILED:
+            context.nvtx_verbosity = verbosity.LAYER_NAMES_ONLY
+
+    def _bytes_needed(self, options: EngineOptions) -> int:
+        """Of all contexts, roughly: what a context needs to work, times the requests."""
+        return int(self._engine.device_memory_size_v2) * options.requests if self._engine is not None else 0
+
+    def execution(self) -> list[LayerExecution]:
+        if self._engine is None:
+            return []
+        from detector.engines.tensorrt_parts.inspection import executed
+
+        nodes = {node.name for node in self._network.graph.graph.node}
+        with translated("trt", "inspect the plan"), self._memory.active():
+            return executed(self._trt, self._engine, self.requests[0].context, nodes)
+
+    def device_ms(self) -> float | None:
+        """Of the request that ended last; None before the first."""
+        return self._last_ms[0]
+
+    def close(self) -> None:
+        """Contexts before the engine, the engine before the runtime, all of it before the memory."""
+        if self._memory is None:
+            return
+        with self._memory.active():
+            for request in self.requests:
+                request.release()
+            self._engine = self._runtime = None
+        self._memory.close()
+        self._memory = None
+
+
+def too_big(network: Network, options: EngineOptions, needed: int, free: int) -> str:
+    """Out of memory, with the batch that fits: by what TensorRT says that a context needs, else by halving."""
+    text = f"engine trt: out of GPU memory: {network.name} at batch {options.batch} in {options.requests} requests"
+    fits = options.batch // 2
+    if needed:
+        text += f" needs more than {needed // MB} MB, {free // MB} MB are free"
+        fits = min(fits, options.batch * free // needed)
+    if fits < 1:
+        return f"{text}; try --concurrency 1, a smaller --size, or a GPU with more memory"
+    return f"{text}; try --batch {1 << fits.bit_length() - 1}, or --concurrency 1"
+
+
+def _checked(network: Network, tensors: list[plan.Tensor]) -> list[str]:
+    """Names of the outputs in the network's order. What the plan takes and gives must be what the network says."""
+    batch = network.batch
+    given = [tensor for tensor in tensors if tensor.is_input]
+    results = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
+    names = network.details["plan_outputs"] if network.plan else [info.name for info in network.graph.graph.output]
+    found = (
+        [(tensor.dtype, at_batch(tensor, batch)) for tensor in given],
+        [(results[name].dtype, at_batch(results[name], batch)) for name in names if name in results],
+    )
+    if network.plan is not None:  # its tensors were read when the network was made of them
+        kinds = [kind for kind, _ in found[1]]
+        wanted = (found[0][:1], list(zip(kinds, map(tuple, network.output_shapes), strict=True)))
+    else:
+        shapes = [("float32", tuple(shape)) for shape in network.output_shapes]
+        wanted = ([("uint8", network.input_shape)], shapes)
+    if found != wanted:
+        raise EngineError(f"engine trt: the graph of {network.name} takes and gives {found}; wanted {wanted}")
+    return list(names)
+
+
+def at_batch(tensor: plan.Tensor, batch: int) -> tuple[int, ...]:
+    return tuple(batch if side < 0 and at == 0 else side for at, side in enumerate(tensor.shape))
+
+
+def _gpu(device: str) -> driver.Gpu:
+    """The GPU that ``--device`` means. Raises EngineError."""
+    gpus, index = driver.gpus(), _index(device)
+    if index < len(gpus):
+        return gpus[index]
+    raise EngineError(f"engine trt: {driver.absent() or refusal('fp32', device)}")
+
+
+def _index(device: str) -> int:
+    return int(device.partition(":")[2] or 0)
+
+
+def _driver_too_old() -> str | None:
+    """TensorRT's packages are made for one CUDA major each, and a driver serves those up to its own."""
+    served = driver.cuda_version()
+    for major in (13, 12):
+        try:
+            found = version(f"tensorrt-cu{major}-bindings")
+        except PackageNotFoundError:
+            continue
+        if served[0] >= major:
+            return None
+        return (
+            f"tensorrt {found} is made for CUDA {major}, the driver serves {served[0]}.{served[1]}: "
+            f"update the driver, or: pip install tensorrt-cu{served[0]}"
+        )
+    return None

@@ -1,0 +1,155 @@
+"""Front end for TensorRT plans that were built elsewhere: .trt, .engine, .plan.
+
+A bare plan knows its tensors and nothing else: what its outputs mean and what the classes are called comes from a
+darknet .cfg or a YAML file beside it; files with Ultralytics' JSON header bring names and size along.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from detector.errors import ModelError, UsageError
+from detector.models.base import InputRules, Network
+from detector.models.names import read_names
+from detector.models.plan_heads import Description, PlanHead, head_of
+from detector.nvidia import driver
+from detector.nvidia.log import kept_log
+from detector.nvidia.plan import PlanError, Tensor, deserialize, split, tensors
+
+SUFFIXES = (".trt", ".engine", ".plan")
+ENGINE = "trt"  # the one that runs it
+DESCRIBED = True  # takes ``cfg`` and ``class_names``
+
+
+def read(
+    path: Path,
+    *,
+    weights: Path | None = None,
+    names: Path | None = None,
+    random_seed: int | None = None,
+    size: tuple[int, int] | None = None,
+    batch: int = 1,
+    cfg: Path | None = None,
+    class_names: Sequence[str] = (),
+    trusted: bool = False,
+) -> Network:
+    """The network of a plan. ``cfg``: the darknet file that it was made of; ``class_names``: given one by one;
+    ``trusted``: code that the file carries may run."""
+    import onnx
+
+    if weights is not None or random_seed is not None:
+        raise UsageError(f"{path} is a TensorRT plan and holds its weights: leave --weights and --random-weights out")
+    data = _bytes(path)
+    try:
+        header, plan = split(data)
+    except PlanError as exc:
+        raise ModelError(f"{path}: {exc}") from exc
+    cfg = cfg or _beside(path, ".cfg")
+    known = _names(path, names, class_names, header or {})
+    found = _tensors(path, plan, trusted)
+    height, width = _input_size(path, found, size)
+    _check_batch(path, found, batch)
+    outputs = [tensor for tensor in found if not tensor.is_input]
+    head = head_of(outputs, Description(path, height, width, batch, cfg, known))
+    class_names, warnings = _class_names(path, head, known)
+    shapes = {tensor.name: (batch, *tensor.shape[1:]) for tensor in outputs}
+    others = [name for name in shapes if name not in head.outputs]
+    return Network(
+        name=path.stem,
+        family=f"plan ({head.layout})",
+        graph=onnx.ModelProto(),
+        input=InputRules(height, width, head.geometry, _stride(header or {}), head.pad_value),
+        batch=batch,
+        output_shapes=[shapes[name] for name in head.outputs],
+        head=head.head,
+        dense=head.dense,
+        names=tuple(class_names),
+        sha256=hashlib.sha256(data).hexdigest(),
+        plan=str(path),
+        warnings=[*warnings, *([f"outputs that nobody reads: {', '.join(others)}"] if others else [])],
+        details={"plan_outputs": list(head.outputs)},
+    )
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
+
+
+def _beside(path: Path, suffix: str) -> Path | None:
+    found = path.with_suffix(suffix)
+    return found if found.is_file() else None
+
+
+def _names(path: Path, file: Path | None, class_names: Sequence[str], header: dict[str, Any]) -> tuple[str, ...]:
+    """Given one by one, by a file, by one beside the plan, or by the header; () where nobody told them."""
+    if class_names:
+        return tuple(class_names)
+    if file := file or _beside(path, ".names"):
+        return read_names(file)
+    told = header.get("names") or {}
+    values = [told[key] for key in sorted(told, key=int)] if isinstance(told, dict) else told
+    return tuple(str(value) for value in values)
+
+
+def _tensors(path: Path, plan: bytes, trusted: bool) -> list[Tensor]:
+    """Read by TensorRT, which needs a driver. Raises ModelError that says what is missing."""
+    if reason := driver.absent():
+        raise ModelError(f"{path}: a TensorRT plan can be read on a machine with an NVIDIA GPU alone: {reason}")
+    try:
+        import tensorrt as trt
+    except ImportError as exc:
+        raise ModelError(
+            f"{path}: a TensorRT plan can be read by TensorRT alone ({exc}); pip install 'detect-video[trt]'"
+        ) from exc
+    try:
+        runtime, engine = deserialize(trt, plan, kept_log(trt), host_code=trusted)
+        found = tensors(trt, engine)
+        del engine, runtime  # in this order
+    except PlanError as exc:
+        raise ModelError(f"{path}: {exc}; or build it anew on this machine") from exc
+    return found
+
+
+def _input_size(path: Path, found: Sequence[Tensor], size: tuple[int, int] | None) -> tuple[int, int]:
+    """(height, width). Raises ModelError for anything but one picture input."""
+    given = [tensor for tensor in found if tensor.is_input]
+    seen = ", ".join(map(str, found))
+    shape = given[0].shape if len(given) == 1 else ()
+    if len(shape) != 4 or 3 not in (shape[1], shape[3]) or given[0].dtype not in ("uint8", "float32", "float16"):
+        raise ModelError(f"{path}: wanted one input of RGB pictures, [B, 3, H, W] or [B, H, W, 3]; the plan has {seen}")
+    own = (shape[2], shape[3]) if shape[1] == 3 else (shape[1], shape[2])
+    if -1 in own:
+        raise ModelError(f"{path}: the size of its pictures is open ({given[0]}); build it for one size")
+    if size is not None and size != own:
+        raise ModelError(f"{path}: built for {own[1]}x{own[0]}, not for --size {size[1]}x{size[0]}; leave --size out")
+    return own
+
+
+def _check_batch(path: Path, found: Sequence[Tensor], batch: int) -> None:
+    given = next(tensor for tensor in found if tensor.is_input)
+    fixed = given.shape[0]
+    ranges = [(smallest[0], largest[0]) for smallest, _, largest in given.profiles] or [(fixed, fixed)]
+    if not any(low <= batch <= high for low, high in ranges):
+        wanted = " or ".join(f"{low} to {high}" if low != high else str(low) for low, high in ranges)
+        raise ModelError(f"{path}: built for batch {wanted}, not for {batch}: give --batch {ranges[0][1]}")
+
+
+def _class_names(path: Path, head: PlanHead, known: Sequence[str]) -> tuple[Sequence[str], list[str]]:
+    if known:
+        if len(known) != head.classes:
+            raise ModelError(f"{path}: {len(known)} class names are given, its head has {head.classes} classes")
+        return known, []
+    from detector.models.names import find_names
+
+    return find_names(path, head.classes)
+
+
+def _stride(header: dict[str, Any]) -> int:
+    stride = header.get("stride")
+    return stride if isinstance(stride, int) and stride > 0 else 32

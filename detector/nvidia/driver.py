@@ -1,0 +1,132 @@
+"""The NVIDIA driver, asked through ctypes. TensorRT without one crashes the process, so this comes before it.
+
+Seen with TensorRT 10.16 and 11.4 where no driver answers: ``Runtime`` logs an error, hands out an object, and dies of
+a segmentation fault at the next use of it or at the end of the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+LIBRARY = "libcuda.so.1"
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
+NAME_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    index: int
+    name: str
+    capability: tuple[int, int]  # compute capability: (8, 9)
+    memory_bytes: int
+
+
+class DriverError(Exception):
+    """A call of the driver failed; the text says which and how."""
+
+
+def library() -> Any:
+    """libcuda. Raises OSError where there is none."""
+    return ctypes.CDLL(LIBRARY)
+
+
+def absent() -> str | None:
+    """Why no NVIDIA GPU can be used here, with the cure; None where one can."""
+    try:
+        cuda = library()
+    except OSError:
+        return f"no NVIDIA driver ({LIBRARY} cannot be opened): needs a machine with an NVIDIA GPU and its driver"
+    code = cuda.cuInit(0)
+    count = ctypes.c_int(0)
+    if code == 0:
+        code = cuda.cuDeviceGetCount(ctypes.byref(count))
+    if code == NO_DEVICE or (code == 0 and count.value == 0):
+        return "the NVIDIA driver finds no GPU: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+    if code != 0:
+        return f"the NVIDIA driver does not start ({_error_name(cuda, code)}): look at nvidia-smi"
+    return None
+
+
+def gpus() -> list[Gpu]:
+    """All GPUs that this process may use; empty where there is none."""
+    if absent() is not None:
+        return []
+    cuda = library()
+    count = ctypes.c_int(0)
+    _call(cuda, "cuDeviceGetCount", ctypes.byref(count))
+    return [_gpu(cuda, index) for index in range(count.value)]
+
+
+def cuda_version() -> tuple[int, int]:
+    """The newest CUDA that the driver serves, (13, 1); (0, 0) without a driver."""
+    try:
+        cuda = library()
+    except OSError:
+        return 0, 0
+    version = ctypes.c_int(0)
+    if cuda.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        return 0, 0
+    return version.value // 1000, version.value % 1000 // 10
+
+
+@contextmanager
+def current(index: int) -> Iterator[None]:
+    """The primary context of a GPU, the one that torch and the CUDA runtime use too, current in this thread."""
+    cuda = library()
+    context = ctypes.c_void_p()
+    device = _device(cuda, index)
+    _call(cuda, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    try:
+        _call(cuda, "cuCtxPushCurrent_v2", context)
+        try:
+            yield
+        finally:
+            _call(cuda, "cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+    finally:
+        _call(cuda, "cuDevicePrimaryCtxRelease_v2", device)
+
+
+def free_bytes(index: int) -> int:
+    """Memory of a GPU that nobody has taken."""
+    free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
+    with current(index):
+        _call(library(), "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value
+
+
+def _gpu(cuda: Any, index: int) -> Gpu:
+    device = _device(cuda, index)
+    name = ctypes.create_string_buffer(NAME_BYTES)
+    _call(cuda, "cuDeviceGetName", name, NAME_BYTES, device)
+    numbers = []
+    for attribute in (CAPABILITY_MAJOR, CAPABILITY_MINOR):
+        value = ctypes.c_int(0)
+        _call(cuda, "cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+        numbers.append(value.value)
+    memory = ctypes.c_size_t(0)
+    _call(cuda, "cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+    return Gpu(index, name.value.decode("utf-8", "replace"), (numbers[0], numbers[1]), memory.value)
+
+
+def _device(cuda: Any, index: int) -> ctypes.c_int:
+    device = ctypes.c_int(0)
+    _call(cuda, "cuDeviceGet", ctypes.byref(device), index)
+    return device
+
+
+def _call(cuda: Any, name: str, *arguments: Any) -> None:
+    code = getattr(cuda, name)(*arguments)
+    if code != 0:
+        raise DriverError(f"{name}: {_error_name(cuda, code)}")
+
+
+def _error_name(cuda: Any, code: int) -> str:
+    text = ctypes.c_char_p()
+    if cuda.cuGetErrorName(code, ctypes.byref(text)) != 0 or not text.value:
+        return f"error {code}"
+    return f"{text.value.decode()}, error {code}"

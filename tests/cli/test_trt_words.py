@@ -1,0 +1,152 @@
+"""``--engine trt`` in the user's own words, on the fakes: ONNX Runtime's detections, from a real network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from detector import Detector
+from detector.cli.group import cli
+from detector.models import open_network
+from tests.conftest import CHECKOUT
+from tests.fakes.install import MAJORS, install
+from tests.fakes.packages import PACKAGES
+from tests.fakes.plans import as_elsewhere, plan_of
+
+STREET = CHECKOUT / "videos/street.mp4"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: object, code: int = 0) -> dict:
+    result = CliRunner().invoke(cli, ["detect", *map(str, arguments), "--json", "--engines-dir", "built"])
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def rows(path: str) -> list[list[dict]]:
+    return [json.loads(line)["detections"] for line in Path(path).read_text().splitlines()]
+
+
+def assert_same(ours: list[list[dict]], theirs: list[list[dict]]) -> None:
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert [item["class"] for item in a] == [item["class"] for item in b]
+        for key, tolerance in (("score", 2e-3), ("box", 0.1)):
+            np.testing.assert_allclose([item[key] for item in a], [item[key] for item in b], atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory) -> list[list[dict]]:
+    """What ONNX Runtime finds in the first frames of the package's own clip, with the package's own model."""
+    place = tmp_path_factory.mktemp("ort")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        summary = run(STREET, "--engine", "ort", "--frames", 8, "--no-video")
+        found = rows(summary["outputs"]["jsonl"])
+    assert sum(map(len, found)) > 50
+    return found
+
+
+@pytest.mark.parametrize("memory", PACKAGES)
+@pytest.mark.parametrize("major", MAJORS)
+def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
+    machine = install(monkeypatch, major, memory)
+    summary = run(STREET, "--engine", "trt", "--frames", 8, "--no-video", "--device-memory", memory, "--batch", 2)
+    assert_same(rows(summary["outputs"]["jsonl"]), reference)
+    assert machine.device.allocations == {}
+    assert len(machine.fake.builds) == 1
+    assert f"device memory by {memory}" in " ".join(summary["notes"])
+    run(STREET, "--engine", "trt", "--frames", 1, "--no-video", "--device-memory", memory, "--batch", 2)
+    assert len(machine.fake.builds) == 1  # the plan was kept
+
+
+def test_auto_takes_trt_and_says_why(monkeypatch, reference):
+    install(monkeypatch, 11)
+    summary = run(STREET, "--frames", 2, "--no-video")
+    assert summary["engine"] == "trt"
+    assert summary["engine_reason"] == "engine trt: tensorrt is installed and an NVIDIA GPU is there"
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "cfg: yolov4-tiny-person-vehicle.cfg\nnames: [person, vehicle]\n",
+        "network:\n  cfg: yolov4-tiny-person-vehicle.cfg\n  names: {0: person, 1: vehicle}\nselection:\n  conf: 0.25\n",
+        "cfg: yolov4-tiny-person-vehicle.cfg\nnames: the.names\nsize: 416x256\n",
+    ],
+)
+def test_the_users_own_words(monkeypatch, place, reference, yaml):
+    """detect-video in.mp4 --engine trt --model yolov4-tiny-person-vehicle.trt --config yolov4-tiny-person-vehicle.yaml
+
+    The plan is street's, which has weights, under the name that the user gave it; it lies in a folder of its own.
+    """
+    machine = install(monkeypatch, 11)
+    models = place / "models"
+    models.mkdir()
+    name = models / "yolov4-tiny-person-vehicle"
+    name.with_suffix(".cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
+    (models / "the.names").write_text("person\nvehicle\n")
+    name.with_suffix(".yaml").write_text(yaml)
+    name.with_suffix(".trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
+    config = ["--config", name.with_suffix(".yaml")]
+    summary = run(STREET, "--engine", "trt", "--model", name.with_suffix(".trt"), *config, "--frames", 8, "--no-video")
+    assert_same(rows(summary["outputs"]["jsonl"]), reference)
+    # Beside the plan, the YAML is found by itself; and so is the engine.
+    summary = run(STREET, "--model", name.with_suffix(".trt"), "--frames", 1, "--no-video")
+    assert summary["engine_reason"].startswith("engine trt: it alone runs ")
+
+
+def one_line(result, code: int, *parts: str) -> None:
+    assert result.exit_code == code, result.output
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    for part in parts:
+        assert part in lines[0]
+
+
+def test_a_bare_plan_ends_with_4_and_its_tensors(monkeypatch, place):
+    machine = install(monkeypatch, 11)
+    (place / "bare.trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
+    result = CliRunner().invoke(cli, [str(STREET), "--engine", "trt", "--model", "bare.trt"])
+    one_line(result, 4, "bare.trt", "output ", "cfg: x.cfg in --config")
+
+
+def test_a_plan_on_another_engine_ends_with_the_cure(monkeypatch, place):
+    (place / "x.trt").write_bytes(b"ftrt")
+    for engine in ("ort", "torch", "null"):
+        result = CliRunner().invoke(cli, [str(STREET), "--engine", engine, "--model", "x.trt"])
+        one_line(result, 5, f"engine {engine}: x.trt is a TensorRT plan", "use --engine trt")
+
+
+def test_without_tensorrt_or_a_driver_it_is_said(place):
+    result = CliRunner().invoke(cli, [str(STREET), "--engine", "trt"])
+    one_line(result, 5, "engine trt: ")
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_a_real_network_on_photos(monkeypatch, shared, place, major):
+    """yolo-fastest-1.1 with its real weights: detections equal ONNX Runtime's."""
+    install(monkeypatch, major)
+    cfg, found = shared / "data/weights/yolo-fastest-1.1.cfg", 0
+    with (
+        Detector(cfg, engine="ort", engines_dir=str(place)) as theirs,
+        Detector(cfg, engine="trt", engines_dir=str(place)) as ours,
+    ):
+        for photo in sorted((shared / "data/photos").glob("*.jpg"))[:6]:
+            image = cv2.imread(str(photo))
+            a, b = ours(image), theirs(image)
+            np.testing.assert_array_equal(a.class_ids, b.class_ids)
+            np.testing.assert_allclose(a.boxes, b.boxes, atol=0.05)
+            np.testing.assert_allclose(a.scores, b.scores, atol=1e-4)
+            found += len(a)
+    assert found > 5

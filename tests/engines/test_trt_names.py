@@ -1,0 +1,236 @@
+"""Every name of a foreign library that the engine trt uses, against the real thing, without a GPU.
+
+TensorRT's real bindings (1.3 MB wheels; scripts/test puts them into .venv/wheels) are imported over stub libraries:
+they need ten C symbols to be there, and nothing behind them is called. cuda-python's wheel is imported as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CHECKOUT
+from tests.fakes.device import Device
+from tests.fakes.packages import fake_cuda_python
+
+WHEELS = Path(os.environ.get("DETECT_VIDEO_WHEELS", Path(sys.prefix) / "wheels"))
+PACKAGE = CHECKOUT / "detector"
+SOURCES = [
+    *(PACKAGE / "engines/tensorrt_parts").glob("*.py"),
+    *(PACKAGE / "nvidia").glob("*.py"),
+    PACKAGE / "engines/trt.py",
+    PACKAGE / "models/plan.py",
+]
+# What the bindings import from libnvinfer, libnvinfer_plugin and libnvonnxparser.
+SYMBOLS = [
+    "createInferBuilder_INTERNAL",
+    "createInferRefitter_INTERNAL",
+    "createInferRuntime_INTERNAL",
+    "createNvOnnxParserRefitter_INTERNAL",
+    "createNvOnnxParser_INTERNAL",
+    "getBuilderPluginRegistry",
+    "getNvOnnxParserVersion",
+    "getPluginRegistry",
+    "initLibNvInferPlugins",
+    "getInferLibVersion",
+]
+LIBRARIES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
+OBJECTS = {  # our variables -> TensorRT's classes
+    "builder": "Builder",
+    "definition": "INetworkDefinition",
+    "parser": "OnnxParser",
+    "error": "ParserError",
+    "config": "IBuilderConfig",
+    "profile": "IOptimizationProfile",
+    "timings": "ITimingCache",
+    "runtime": "Runtime",
+    "engine": "ICudaEngine",
+    "_engine": "ICudaEngine",
+    "context": "IExecutionContext",
+    "_context": "IExecutionContext",
+    "verbosity": "ProfilingVerbosity",
+    "inspector": "EngineInspector",
+}
+IN_WHICH = {"building.py", "inspection.py", "running.py", "plan.py", "trt.py"}
+
+
+def names_used() -> dict[str, set[str]]:
+    """Class (or "" for the module) -> attributes, read from the sources: trt.X.Y, config.z, self._context.w."""
+    found: dict[str, set[str]] = {}
+    for file in SOURCES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.Attribute):
+                continue
+            chain = dotted(node)
+            if chain[:1] == ["trt"] and file.parent.name != "models" and len(chain) > 1:
+                found.setdefault(".".join(chain[1:-1]), set()).add(chain[-1])
+            elif file.name in IN_WHICH and chain[:-2] in ([], ["self"]) and chain[-2:-1][0] in OBJECTS:
+                found.setdefault(OBJECTS[chain[-2]], set()).add(chain[-1])
+    return found
+
+
+def dotted(node: ast.expr) -> list[str]:
+    if isinstance(node, ast.Attribute):
+        return [*dotted(node.value), node.attr]
+    return [node.id] if isinstance(node, ast.Name) else ["?"]
+
+
+def test_the_names_are_found_in_the_sources():
+    used = names_used()
+    assert {"Builder", "OnnxParser", "Runtime", "ILogger", "IProgressMonitor", "Dims"} <= used[""]
+    assert used["NetworkDefinitionCreationFlag"] == {"STRONGLY_TYPED"}
+    assert "execute_async_v3" in used["IExecutionContext"]
+    assert "set_timing_cache" in used["IBuilderConfig"]
+    assert "device_memory_size_v2" in used["ICudaEngine"]
+    assert "node_operator" in used["ParserError"]
+
+
+def wheel(pattern: str) -> Path:
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    found = sorted(file for file in WHEELS.glob(f"{pattern}-*.whl") if tag in file.name)
+    if not found:
+        pytest.skip(f"machine: no wheel {pattern} for {tag} in {WHEELS} (scripts/test downloads it where pip can)")
+    return found[-1]
+
+
+def stub_libraries(folder: Path, major: int) -> None:
+    source = folder / "stub.c"
+    source.write_text("".join(f"void *{name}(void) {{ return 0; }}\n" for name in SYMBOLS))
+    for library in LIBRARIES:
+        name = f"lib{library}.so.{major}"
+        command = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(folder / name), str(source)]
+        subprocess.run(command, check=True)
+
+
+CHECK = """
+import json, sys
+import tensorrt_bindings as trt
+used, missing = json.load(sys.stdin), []
+for owner, names in used.items():
+    place = trt
+    for part in filter(None, owner.split(".")):
+        place = getattr(place, part, None)
+    missing += [f"{owner}.{name}" for name in names if place is None or not hasattr(place, name)]
+
+class Log(trt.ILogger):
+    def __init__(self):
+        super().__init__()
+        self.said = []
+    def log(self, severity, msg):
+        self.said.append((int(severity) <= int(trt.ILogger.Severity.ERROR), msg))
+
+sys.path.insert(0, sys.argv[1])
+from detector.engines.tensorrt_parts.monitor import progress_monitor
+from detector.nvidia.log import kept_log
+
+log = kept_log(trt)
+log.log(trt.ILogger.Severity.ERROR, "it  broke")
+log.log(trt.ILogger.Severity.WARNING, "careful")
+told = []
+monitor = progress_monitor(trt, lambda *step: told.append(step) or len(told) < 3)
+monitor.phase_start("Building", None, 2)
+answers = [monitor.step_complete("Building", 0), monitor.step_complete("Building", 1)]
+try:
+    trt.Builder(log)
+    builder = "made"
+except TypeError as exc:
+    builder = str(exc)
+dims = list(trt.Dims([8, 2, 3, 3]))
+print(json.dumps({"version": trt.__version__, "missing": missing, "reason": log.reason(), "answers": answers,
+                  "told": told, "builder": builder, "dims": dims,
+                  "flag": 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)}))
+"""
+
+
+@pytest.mark.parametrize(("package", "major"), [("tensorrt_cu12_bindings", 10), ("tensorrt_cu13_bindings", 11)])
+def test_the_real_bindings_have_every_name(tmp_path, package, major):
+    with zipfile.ZipFile(wheel(package)) as archive:
+        archive.extractall(tmp_path)
+    stub_libraries(tmp_path, major)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    used = {owner: sorted(names) for owner, names in names_used().items()}
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK, str(CHECKOUT)],
+        env=environment,
+        input=json.dumps(used),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["version"].startswith(f"{major}.")
+    assert said["missing"] == []
+    assert said["reason"] == "it broke"  # our subclass of the real ILogger keeps errors, and only those
+    assert said["answers"] == [True, False]  # and our subclass of the real IProgressMonitor cancels
+    assert said["told"] == [["Building", 0, 2], ["Building", 1, 2], ["Building", 2, 2]]
+    assert "nullptr" in said["builder"]  # as where the driver fails: an exception, which translated() catches
+    assert said["dims"] == [8, 2, 3, 3]
+    assert said["flag"] == {10: 2, 11: 1}[major]
+
+
+SIGNATURES = """
+import inspect, json, sys
+from cuda.bindings import runtime
+print(json.dumps({name: list(inspect.signature(getattr(runtime, name)).parameters) for name in json.load(sys.stdin)}
+      | {"kinds": sorted(runtime.cudaMemcpyKind.__members__), "nonblocking": runtime.cudaStreamNonBlocking,
+         "blocking_sync": runtime.cudaEventBlockingSync, "default": runtime.cudaHostAllocDefault,
+         "without_driver": [int(result) for result in runtime.cudaGetDevice()[:1]]}))
+"""
+
+
+def test_cuda_pythons_real_calls_have_the_fakes_arguments(tmp_path):
+    import inspect
+
+    for package in ("cuda_bindings", "cuda_pathfinder"):
+        with zipfile.ZipFile(wheel(package) if package == "cuda_bindings" else any_wheel(package)) as archive:
+            archive.extractall(tmp_path)
+    runtime = fake_cuda_python(Device())["cuda.bindings.runtime"]
+    ours = {name: list(inspect.signature(call).parameters) for name, call in vars(runtime).items() if callable(call)}
+    ours = {name: arguments for name, arguments in ours.items() if name.startswith("cuda")}
+    ours["cudaMalloc"] = ["size"]  # wrapped in the fake
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNATURES],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        input=json.dumps(sorted(ours)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    real = json.loads(done.stdout)
+    assert {name: real[name] for name in ours} == ours
+    assert {"cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost"} <= set(real["kinds"])
+    assert (real["nonblocking"], real["blocking_sync"], real["default"]) == (1, 1, 0)
+
+
+def any_wheel(pattern: str) -> Path:
+    found = sorted(WHEELS.glob(f"{pattern}-*.whl"))
+    if not found:
+        pytest.skip(f"machine: no wheel {pattern} in {WHEELS} (scripts/test downloads it where pip can)")
+    return found[-1]
+
+
+def test_torch_has_what_its_provider_uses():
+    """torch's CPU build has the names; what they do on a GPU only a GPU shows."""
+    import inspect
+
+    import torch
+
+    assert "blocking" in inspect.signature(torch.cuda.Event.__new__).parameters
+    assert "enable_timing" in inspect.signature(torch.cuda.Event.__new__).parameters
+    assert "device" in inspect.signature(torch.cuda.Stream.__new__).parameters
+    assert all(hasattr(torch.cuda.Event, name) for name in ("record", "synchronize", "elapsed_time"))
+    assert callable(torch.cuda.stream)
+    assert callable(torch.cuda.device)
+    assert str(torch.device("cuda", 0)) == "cuda:0"
+    pinnable = torch.zeros(8, dtype=torch.uint8)
+    assert pinnable.numpy().view("float32").reshape(2).shape == (2,)
+    assert pinnable.copy_(torch.ones(8, dtype=torch.uint8), non_blocking=True).sum() == 8

@@ -1,0 +1,147 @@
+"""A GPU without one: memory apart from the host's, streams that do nothing before somebody waits, events.
+
+What it stands for: addresses that only the device can read; copies and runs that are *queued* and happen in the order
+of their stream when an event of it (or the stream) is waited for, so that a host array that is read too early is
+stale, and one that is written too early spoils what is uploaded; contexts that are current by thread; one error for
+bytes beyond an allocation. What it does not stand for: how long anything takes, streams that really run side by side,
+and a GPU's arithmetic.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+FIRST_ADDRESS = 0x7F00_0000_0000
+POISON = 0xAB  # what fresh device memory holds: anything but zeros
+
+
+class DeviceFaultError(Exception):
+    """What CUDA would call an illegal address or an invalid handle."""
+
+
+class Device:
+    """One GPU. ``log`` holds what was done, in the order in which it *happened*."""
+
+    def __init__(self, total: int = 1 << 30) -> None:
+        self.total = total
+        self.allocations: dict[int, np.ndarray] = {}
+        self.streams: dict[int, Stream] = {}
+        self.log: list[tuple] = []
+        self.synchronised = 0  # waits for the whole device: must stay 0
+        self._addresses = itertools.count(FIRST_ADDRESS, 1 << 32)
+        self._handles = itertools.count(0x5000, 16)
+        self._ticks = itertools.count(1)
+        self._current = threading.local()
+        self.lock = threading.RLock()
+
+    @property
+    def used(self) -> int:
+        return sum(len(block) for block in self.allocations.values())
+
+    def allocate(self, size: int) -> int:
+        with self.lock:
+            if self.used + size > self.total:
+                raise MemoryError("out of memory")
+            address = next(self._addresses)
+            self.allocations[address] = np.full(size, POISON, np.uint8)
+            return address
+
+    def free(self, address: int) -> None:
+        with self.lock:
+            if self.allocations.pop(address, None) is None:
+                raise DeviceFaultError(f"free of {address:#x}, which is no allocation")
+
+    def at(self, address: int, size: int) -> np.ndarray:
+        """The bytes of an allocation; only its first byte has an address here."""
+        block = self.allocations.get(address)
+        if block is None:
+            raise DeviceFaultError(f"illegal address {address:#x}")
+        if size > len(block):
+            raise DeviceFaultError(f"{size} bytes at {address:#x}, where {len(block)} were allocated")
+        return block[:size]
+
+    def stream(self) -> Stream:
+        stream = Stream(self, next(self._handles))
+        self.streams[stream.handle] = stream
+        return stream
+
+    def tick(self) -> int:
+        return next(self._ticks)
+
+    # A context is current by thread, as a stack.
+    def push(self) -> None:
+        self._current.depth = self.depth + 1
+
+    def pop(self) -> None:
+        if not self.depth:
+            raise DeviceFaultError("invalid device context: none is current in this thread")
+        self._current.depth -= 1
+
+    @property
+    def depth(self) -> int:
+        return getattr(self._current, "depth", 0)
+
+    def require_current(self) -> None:
+        if not self.depth:
+            raise DeviceFaultError("invalid device context: none is current in this thread")
+
+
+class Stream:
+    def __init__(self, device: Device, handle: int) -> None:
+        self.device, self.handle = device, handle
+        self.waiting: deque[Callable[[], None]] = deque()
+        self.lock = threading.RLock()
+
+    def put(self, work: Callable[[], None]) -> None:
+        self.waiting.append(work)
+
+    def run_until(self, stop: Callable[[], bool]) -> None:
+        with self.lock:
+            while not stop() and self.waiting:
+                self.waiting.popleft()()
+
+    def upload(self, address: int, host: np.ndarray) -> None:
+        def work() -> None:
+            given = host.reshape(-1).view(np.uint8)
+            self.device.at(address, given.size)[:] = given
+            self.device.log.append(("upload", self.handle, address, given.size))
+
+        self.put(work)
+
+    def download(self, host: np.ndarray, address: int) -> None:
+        def work() -> None:
+            taken = host.reshape(-1).view(np.uint8)
+            taken[:] = self.device.at(address, taken.size)
+            self.device.log.append(("download", self.handle, address, taken.size))
+
+        self.put(work)
+
+
+class Event:
+    """``ms`` between two: the ticks that lie between them."""
+
+    def __init__(self) -> None:
+        self.at: int | None = None
+        self.stream: Stream | None = None
+
+    def record(self, stream: Stream) -> None:
+        self.stream, self.at = stream, None
+
+        def work() -> None:
+            self.at = stream.device.tick()
+
+        stream.put(work)
+
+    def wait(self) -> None:
+        if self.stream is not None:
+            self.stream.run_until(lambda: self.at is not None)
+
+    def ms_since(self, earlier: Event) -> float:
+        if self.at is None or earlier.at is None:
+            raise DeviceFaultError("device not ready: the event has not happened yet")
+        return float(self.at - earlier.at)

@@ -1,0 +1,63 @@
+"""Plans as somebody else would have built them, by the fake TensorRT."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+from detector.models.base import Network
+from detector.nvidia.log import kept_log
+
+
+def plan_of(
+    machine: SimpleNamespace, model, *, batches: tuple[int, int] | None = None, portable: bool = False
+) -> bytes:
+    """Any ONNX -> a plan. ``batches``: the range of an open first dimension. ``portable``: with a runtime inside."""
+    trt = machine.trt
+    log = kept_log(trt)
+    builder = trt.Builder(log)
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    parser = trt.OnnxParser(network, log)
+    assert parser.parse(model.SerializeToString()), [parser.get_error(at).desc() for at in range(parser.num_errors)]
+    config = builder.create_builder_config()
+    config.clear_flag(trt.BuilderFlag.TF32)
+    if portable:
+        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+    if batches is not None:
+        profile = builder.create_optimization_profile()
+        given = network.get_input(0)
+        rest = [int(side) for side in given.shape][1:]
+        profile.set_shape(given.name, *(trt.Dims([batch, *rest]) for batch in (batches[0], batches[1], batches[1])))
+        config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    assert plan is not None, log.reason()
+    return bytes(plan)
+
+
+def with_header(plan: bytes, header: dict) -> bytes:
+    """As Ultralytics writes it: length, JSON, plan."""
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(4, "little", signed=True) + text + plan
+
+
+def as_elsewhere(network: Network, half: bool = False):
+    """The network's graph as other tools export it: float NCHW in 0..1 instead of u8 NHWC."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    model = onnx.ModelProto()
+    model.CopyFrom(network.graph)
+    graph = model.graph
+    batch, height, width, _ = network.input_shape
+    cast, transpose = graph.node[0], graph.node[1]
+    assert (cast.op_type, transpose.op_type) == ("Cast", "Transpose")
+    planes = transpose.output[0]
+    del graph.node[:2]
+    kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
+    graph.input[0].CopyFrom(helper.make_tensor_value_info("input", kind, [batch, 3, height, width]))
+    import numpy as np
+
+    graph.initializer.append(numpy_helper.from_array(np.float32(255), "white"))
+    graph.node.insert(0, helper.make_node("Cast", ["input"], ["as_float"], name="as_float", to=TensorProto.FLOAT))
+    graph.node.insert(1, helper.make_node("Mul", ["as_float", "white"], [planes], name="to_255"))
+    return model

@@ -1,0 +1,128 @@
+"""scripts/gpu_check as far as it goes without a GPU: what it says there, and its checks on the fakes."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from detector.engines.tensorrt_parts import memory
+from detector.nvidia import driver
+from tests.conftest import CHECKOUT
+from tests.fakes.install import install
+from tests.fakes.packages import PACKAGES
+
+SCRIPT = CHECKOUT / "scripts/gpu_check"
+
+
+@pytest.fixture
+def script(monkeypatch) -> ModuleType:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    loader = importlib.machinery.SourceFileLoader("gpu_check", str(SCRIPT))
+    spec = importlib.util.spec_from_loader("gpu_check", loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_without_a_gpu_it_says_so_and_does_not_end_with_0():
+    if driver.absent() is None:
+        pytest.skip("machine: there is a GPU: run scripts/gpu_check itself")
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 77, done.stdout
+    assert done.stderr.startswith("gpu_check: nothing was tried on a GPU: ")
+    assert "no driver: detect-video --engine trt: exit 5" in done.stdout
+    assert "FAILED" not in done.stdout
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_check_of_memory(monkeypatch, script, name):
+    machine = install(monkeypatch, 11, name)
+    rows = {row["what"]: row for row in script.memory() if row["what"].startswith(name)}
+    assert rows[f"{name}: 2 threads x 20 x 1 MB there and back"]["value"] == "the same bytes"
+    assert rows[f"{name}: 64 MB to the device, page-locked"]["ok"]
+    assert machine.device.allocations == {}
+
+
+def test_the_check_of_memory_notices_other_bytes(monkeypatch, script):
+    from detector.engines.tensorrt_parts.cuda_python_memory import CudaBuffer
+
+    install(monkeypatch, 11)
+    monkeypatch.setattr(CudaBuffer, "upload", lambda self, stream: None)
+    rows = [row for row in script.memory() if row["what"].startswith("cuda-python: 2 threads")]
+    assert [row["ok"] for row in rows] == [False]
+
+
+def test_the_check_of_tensorrt(monkeypatch, script):
+    """Build, run, agreement and refusals; the clip's first pictures, and few calls."""
+    install(monkeypatch, 11)
+    in_loop, pictures = script.in_loop, script.pictures
+    monkeypatch.setattr(script, "pictures", lambda machine: pictures(machine, 2))
+    monkeypatch.setattr(script, "in_loop", lambda machine, given: in_loop(machine, given, 2))
+    monkeypatch.setattr(memory, "lacking", lambda name: None if name == "cuda-python" else "not here")
+    monkeypatch.setattr(script, "TRT", script.TRT[:2])
+    monkeypatch.setattr(script, "command", lambda *_: script.row("the command", "is another process"))
+    rows = {row["what"]: row for row in script.tensorrt()}
+    assert [row for row in rows.values() if row["ok"] is False] == []
+    assert "ms device" in rows["trt fp32: 200 calls"]["value"]
+    assert rows["trt fp32: raw outputs against ort fp32"]["ok"]
+    assert "'tf32'" in rows["trt tf32, 2 at once: layers"]["value"]
+    assert "refused: TensorRT 11.4.0.106 refuses it: it is damaged" in rows["tensorrt: plan, cut short"]["value"]
+
+
+def test_a_wrong_answer_fails_the_check(monkeypatch, script, tmp_path):
+    machine = install(monkeypatch, 11)
+    monkeypatch.setattr(machine.trt.IBuilderConfig, "clear_flag", lambda self, flag: None)  # TF32 stays on
+    pictures = script.pictures
+    monkeypatch.setattr(script, "pictures", lambda machine: pictures(machine, 1))
+    monkeypatch.setattr(script, "in_loop", lambda machine, given: (1.0, [1.0]))
+    reference = script.ort_reference(str(tmp_path))
+    rows = list(script.variant("trt", "fp32", str(tmp_path), reference, 1e-5, precision="fp32"))
+    assert [row["ok"] for row in rows if "against ort" in row["what"]] == [False]
+
+
+def test_a_crash_of_a_check_is_a_row(monkeypatch, script, tmp_path):
+    dying = tmp_path / "gpu_check"
+    dying.write_text("import os, signal\nprint('{\"what\": \"a\", \"value\": \"b\", \"ok\": true}', flush=True)\n"
+                     "os.kill(os.getpid(), signal.SIGSEGV)\n")  # fmt: skip
+    monkeypatch.setattr(script, "__file__", str(dying))
+    rows = script.in_child("lean")
+    assert rows[0] == {"what": "a", "value": "b", "ok": True}
+    assert rows[1] == {"what": "lean", "value": "crashed: SIGSEGV", "ok": False}
+
+
+def test_calls_are_counted_in_the_trace_of_the_loop_alone(script):
+    class Seen:
+        def export_chrome_trace(self, path: str) -> None:
+            def event(name: str, ts: int, cat: str = "cuda_runtime", dur: int = 1) -> dict:
+                return {"ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur}
+
+            events = [
+                event("the loop", 10, "user_annotation", 80),
+                event("cudaDeviceSynchronize", 5),  # before
+                event("cudaLaunchKernel", 20),
+                event("cudaEventSynchronize", 30),
+                event("cudaDeviceSynchronize", 95),  # the profiler's own, at its end
+                event("aten::conv", 40, "cpu_op"),
+            ]
+            with open(path, "w") as file:
+                json.dump({"traceEvents": events}, file)
+
+    assert script.cuda_calls(Seen(), "the loop") == {"cudaLaunchKernel": 1, "cudaEventSynchronize": 1}
+
+
+def test_the_table_for_the_document(script):
+    rows = {"memory": [script.row("a", "1|2"), script.row("b", "x", None), script.row("c", "y", False)]}
+    lines = script.table(rows).splitlines()
+    assert lines[2:] == [
+        "| check | what | found | |",
+        "|---|---|---|---|",
+        "| memory | a | 1/2 | ok |",
+        "| memory | b | x | - |",
+        "| memory | c | y | FAILED |",
+    ]
