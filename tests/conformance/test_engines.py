@@ -41,12 +41,14 @@ class Case:
         return EngineOptions(precision=self.precision, **others)
 
     def assert_answers(self, outputs: list[np.ndarray], given: np.ndarray) -> None:
-        """Of ``plus_one``."""
-        planes = given.transpose(0, 3, 1, 2).astype(np.float32)
-        np.testing.assert_allclose(outputs[0], planes + 1, rtol=max(1e-6, 2 * STEP[self.precision]))
-        np.testing.assert_allclose(
-            outputs[1], planes.sum(axis=(2, 3), keepdims=True), rtol=max(1e-5, 2 * STEP[self.precision])
-        )
+        assert_answers(outputs, given, self.precision)
+
+
+def assert_answers(outputs: list[np.ndarray], given: np.ndarray, precision: str = "fp32") -> None:
+    """Of ``plus_one``."""
+    planes = given.transpose(0, 3, 1, 2).astype(np.float32)
+    np.testing.assert_allclose(outputs[0], planes + 1, rtol=max(1e-6, 2 * STEP[precision]))
+    np.testing.assert_allclose(outputs[1], planes.sum(axis=(2, 3), keepdims=True), rtol=max(1e-5, 2 * STEP[precision]))
 
 
 @pytest.fixture(params=engines.names())

@@ -34,6 +34,11 @@ def computing(machine) -> str:
     return "trt"
 
 
+@pytest.fixture
+def case(machine) -> conformance.Case:
+    return conformance.Case("trt", "fp32")
+
+
 # What every engine must do, trt does on each of the fakes.
 test_known_answers = conformance.test_known_answers_at_every_filling_of_a_batch
 test_shapes_types_and_slots = conformance.test_shapes_types_and_slots
