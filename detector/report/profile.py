@@ -57,6 +57,50 @@ def what_if_table(facts: dict[str, Any]) -> Table:
     return table
 
 
+LONGEST_LAYERS = 15
+
+
+def layers_table(facts: dict[str, Any]) -> Group:
+    """The longest layers, and all of them by type."""
+    title = (
+        f"layers of {facts['engine']} {facts['precision']}, {facts['threads']} threads: {len(facts['rows'])} take "
+        f"{facts['sum_ms']:.3f} ms, a forward pass {facts['forward_ms']:.3f} ms ({facts['off_by']:+.1%})"
+    )
+    rows = sorted(facts["rows"], key=lambda row: -row["ms"])[:LONGEST_LAYERS]
+    columns = ("type", "ms", "share", "MFLOPs", "KB", "GFLOP/s", "GB/s", "FLOP/B", "runs in", "of its roof", "bound")
+    longest = _table(title, f"the {len(rows)} longest", *columns)
+    for row in rows:
+        cells = (_number(row[key], ".1f") for key in ("gflops_s", "gbytes_s", "intensity"))
+        longest.add_row(
+            row["name"], row["type"], f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['flops'] / 1e6:.1f}",
+            _number(row["bytes"] / 1e3 or None, ".0f"), *cells, row["precision"], _number(row["utilisation"], ".0%"),
+            row["bound"] or "-",
+        )  # fmt: skip
+    types = _table("layers by type", "type", "layers", "ms", "share", "MMACs")
+    for row in facts["by_type"]:
+        cells = (str(row["layers"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['macs'] / 1e6:.1f}")
+        types.add_row(row["type"], *cells)
+    return Group(longest, types, *([Text(f"note: {facts['flag']}")] if facts["flag"] else []))
+
+
+def roofline_text(facts: dict[str, Any]) -> Text:
+    peaks, under = facts["peaks"], facts["peak_under_measured"]
+    reached = ", ".join(f"{name} {peak:.1f} GFLOP/s ({peaks['by'][name]})" for name, peak in peaks["gflops_s"].items())
+    lines = [
+        f"roofline: {facts['macs'] / 1e9:.3f} GMACs = {facts['flops'] / 1e9:.3f} GFLOPs a picture, "
+        f"{_number(facts['gflops_s'], '.1f')} GFLOP/s, {_number(facts['utilisation'], '.1%')} of the roof, bound by "
+        f"{facts['bound']}",
+        f"peaks measured here: {reached}; memory {peaks['bandwidth_gbytes_s']:.1f} GB/s",
+    ]
+    if under:
+        lines.append(f"note: {len(under)} layers are above their roof (peak under-measured, or data in a cache)")
+    return Text("\n".join(lines))
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
 def loop_text(facts: dict[str, Any]) -> Text:
     cost = facts["instruments"]
     text = f"instruments: {cost['median']:+.2%} of a frame's time [{cost['low']:+.2%} .. {cost['high']:+.2%}]"
@@ -67,6 +111,8 @@ PARTS: dict[str, Callable[[dict[str, Any]], RenderableType]] = {
     "critical_path": critical_path_table,
     "what_if": what_if_table,
     "loop": loop_text,
+    "layers": layers_table,
+    "roofline": roofline_text,
 }
 
 

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from detector.engines.base import LayerExecution, Request
 
 WARMUP = 3  # of each, not counted: caches, pools and packed weights
+QUIET = 4  # of so many runs the fastest one counts: who shares the machine stretches a pass, and hardly a short layer
+FEWEST = 10  # runs that a median is taken of, where there are so many
 
 
 class LayerProfiler(Protocol):
@@ -30,11 +32,15 @@ class LayerProfiler(Protocol):
 
 
 class LayerTimes(NamedTuple):
-    """Medians over the runs, in ms: of each layer (``median_ms``), of a forward pass, of one under the profiler."""
+    """Medians over the quiet runs, in ms: of each layer (``median_ms``), of a forward pass, of one under the profiler.
+    ``counted``: how many runs those are. ``run_sum_ms``: of the layers' sum within a run, which what interrupted one
+    layer or another is in, and in none of their medians."""
 
     layers: list[LayerExecution]
     forward_ms: float
     profiled_ms: float
+    run_sum_ms: float
+    counted: int
 
 
 def timed(plain: Request, profiler: LayerProfiler, slots: Sequence[NDArray[np.uint8]], runs: int) -> LayerTimes:
@@ -44,8 +50,13 @@ def timed(plain: Request, profiler: LayerProfiler, slots: Sequence[NDArray[np.ui
         np.copyto(plain.slot, slot)
         forward.append(_ms(plain.infer, len(slot)))
         profiled.append(_ms(profiler.run, slot))
-    layers = [replace(layer, median_ms=_median(times)) for layer, times in profiler.times()]
-    return LayerTimes(layers, _median(forward), _median(profiled))
+    told = profiler.times()
+    sums = [sum(times) for times in zip(*(times for _, times in told), strict=True)]
+    runs_of_layers = quiet(sums)
+    layers = [
+        replace(layer, median_ms=statistics.median(times[at] for at in runs_of_layers)) for layer, times in told
+    ]
+    return LayerTimes(layers, _median(forward), _median(profiled), _median(sums), len(runs_of_layers))
 
 
 def _ms(function: Any, argument: Any) -> float:
@@ -54,8 +65,14 @@ def _ms(function: Any, argument: Any) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
+def quiet(times: Sequence[float]) -> list[int]:
+    """Places of the runs that count, by what they took in all."""
+    order = sorted(range(WARMUP, len(times)), key=lambda at: times[at])
+    return order[: max(FEWEST, len(order) // QUIET)]
+
+
 def _median(times: Sequence[float]) -> float:
-    return statistics.median(times[WARMUP:])
+    return statistics.median(times[at] for at in quiet(times))
 
 
 def in_order(layers: Sequence[LayerExecution], told: Sequence[Sequence[tuple[str, str, float]]]) -> list[
