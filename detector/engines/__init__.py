@@ -193,9 +193,7 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
     return engine
 
 
-def layer_times(
-    name: str, network: Network, options: EngineOptions, slots: Sequence[Any], runs: int
-) -> LayerTimes:
+def layer_times(name: str, network: Network, options: EngineOptions, slots: Sequence[Any], runs: int) -> LayerTimes:
     """The layers with their median ms, beside a forward pass without a profiler: the same threads, one request each,
     ``runs`` of each in turn. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where an engine cannot."""
     load(name)

@@ -13,7 +13,7 @@ from detector.analysis.roofline import Peaks
 from detector.engines.layer_timing import LayerTimes
 from detector.errors import EngineError
 from detector.machine import Machine, Phases, open_machine, open_model, picture_of, stage_functions
-from detector.models.graph import count_macs, joint_cost
+from detector.models.graph import NodeCost, count_macs, joint_cost
 from detector.passes.base import NotHereError, Occasion
 from detector.passes.peaks import measured_peaks
 
@@ -34,7 +34,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
         raise NotHereError(str(error)) from None
     peaks = measured_peaks(engine.threads) if engine.device == "cpu" else None
     layers, macs = _costed(occasion, machine, told)
-    rows = layer_rows(layers, peaks and Peaks(peaks["gflops_s"], peaks["bandwidth_gbytes_s"]))
+    rows = layer_rows(layers, Peaks(peaks["gflops_s"], peaks["bandwidth_gbytes_s"]) if peaks else None)
     sum_ms = sum(row["ms"] for row in rows)
     off, flag = agreement(sum_ms, told.run_sum_ms, told.forward_ms)
     return {
@@ -66,7 +66,8 @@ def _opened(occasion: Occasion) -> tuple[Machine, list[NDArray[np.uint8]]]:
     with machine.engine:
         preprocess, _, _ = stage_functions(config, machine)
         shape = machine.network.input_shape
-        wanted, pictures = -(-PICTURES // shape[0]) * shape[0], []
+        wanted = -(-PICTURES // shape[0]) * shape[0]
+        pictures: list[NDArray[np.uint8]] = []
         with sources.open(occasion.source, decoder=config.input.decoder) as source:
             while len(pictures) < wanted and (frame := source.read()) is not None:
                 pictures.append(np.zeros(shape[1:], np.uint8))
@@ -79,13 +80,15 @@ def _costed(occasion: Occasion, machine: Machine, told: LayerTimes) -> tuple[lis
     """The layers with their costs on the graph as the front end made it, whose nodes keep their names through every
     conversion; and the graph's MACs a picture. A plan has no graph: its layers have times only."""
     groups = [layer.nodes or (layer.name,) for layer in told.layers]
-    costs: list[Any] = [(0, 0)] * len(groups)
+    costs = [NodeCost(0, 0)] * len(groups)
     macs = None
     if machine.network.plan is None:
         graph = open_model(occasion.config, picture_of([occasion.source], occasion.config)).graph
         costs, macs = joint_cost(graph, groups), count_macs(graph)
     layers = [
-        TimedLayer(layer.name, layer.type, layer.precision, layer.median_ms or 0.0, *cost, nodes=layer.nodes)
+        TimedLayer(
+            layer.name, layer.type, layer.precision, layer.median_ms or 0.0, cost.macs, cost.elements, layer.nodes
+        )
         for layer, cost in zip(told.layers, costs, strict=True)
     ]
     return layers, macs

@@ -78,8 +78,8 @@ def layers_table(facts: dict[str, Any]) -> Group:
         )  # fmt: skip
     types = _table("layers by type", "type", "layers", "ms", "share", "MMACs")
     for row in facts["by_type"]:
-        cells = (str(row["layers"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['macs'] / 1e6:.1f}")
-        types.add_row(row["type"], *cells)
+        sums = (str(row["layers"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['macs'] / 1e6:.1f}")
+        types.add_row(row["type"], *sums)
     return Group(longest, types, *([Text(f"note: {facts['flag']}")] if facts["flag"] else []))
 
 

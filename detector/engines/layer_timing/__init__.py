@@ -1,4 +1,4 @@
-"""What every layer takes: a run under the engine's own profiler beside one without it, in turn, on the same pictures."""
+"""What every layer takes: runs under the engine's own profiler and without it, in turn, on the same pictures."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ def timed(plain: Request, profiler: LayerProfiler, slots: Sequence[NDArray[np.ui
     told = profiler.times()
     sums = [sum(times) for times in zip(*(times for _, times in told), strict=True)]
     runs_of_layers = quiet(sums)
-    layers = [
-        replace(layer, median_ms=statistics.median(times[at] for at in runs_of_layers)) for layer, times in told
-    ]
+    layers = [replace(layer, median_ms=statistics.median(times[at] for at in runs_of_layers)) for layer, times in told]
     return LayerTimes(layers, _median(forward), _median(profiled), _median(sums), len(runs_of_layers))
 
 
@@ -75,9 +73,9 @@ def _median(times: Sequence[float]) -> float:
     return statistics.median(times[at] for at in quiet(times))
 
 
-def in_order(layers: Sequence[LayerExecution], told: Sequence[Sequence[tuple[str, str, float]]]) -> list[
-    tuple[LayerExecution, list[float]]
-]:
+def in_order(
+    layers: Sequence[LayerExecution], told: Sequence[Sequence[tuple[str, str, float]]]
+) -> list[tuple[LayerExecution, list[float]]]:
     """What a profiler told of each run, (name, type, ms) in order, beside the layers that the engine says it has.
 
     The second one of a name is the second layer of that name. What is timed and not listed becomes a layer of an
