@@ -27,6 +27,7 @@ and imports its library late, so that listing costs nothing. Folders here are pa
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 import re
 from collections.abc import Sequence
@@ -193,9 +194,12 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
     return engine
 
 
-def layer_times(name: str, network: Network, options: EngineOptions, slots: Sequence[Any], runs: int) -> LayerTimes:
+def layer_times(
+    name: str, network: Network, options: EngineOptions, slots: Sequence[Any], runs: int, budget_s: float = math.inf
+) -> LayerTimes:
     """The layers with their median ms, beside a forward pass without a profiler: the same threads, one request each,
-    ``runs`` of each in turn. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where an engine cannot."""
+    ``runs`` of each in turn, fewer past ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where
+    an engine cannot."""
     load(name)
     module = _module(name)
     if not hasattr(module, "layer_profiler"):
@@ -205,7 +209,7 @@ def layer_times(name: str, network: Network, options: EngineOptions, slots: Sequ
     with open(name, network, alone) as engine:
         profiler = module.layer_profiler(network, replace(alone, threads=engine.threads))
         try:
-            return timed(engine.requests[0], profiler, slots, runs)
+            return timed(engine.requests[0], profiler, slots, runs, budget_s)
         finally:
             profiler.close()
 

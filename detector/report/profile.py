@@ -97,6 +97,50 @@ def roofline_text(facts: dict[str, Any]) -> Text:
     return Text("\n".join(lines))
 
 
+def torch_table(facts: dict[str, Any]) -> Group:
+    """torch.profiler's operators, and the same by the shapes that they got."""
+    slow = f"{facts['slowdown']:.2f} times a pass without the profiler"
+    title = f"torch's operators over {facts['frames']} steady frames ({slow}), ms a frame"
+    tables = []
+    for heading, rows in ((title, facts["rows"]), ("the same by shapes of their inputs", facts["by_shape"])):
+        table = _table(heading, "operator", "calls", "self ms", "share", "total ms", "on the GPU", "shapes")
+        for row in rows[:LONGEST_LAYERS]:
+            times = (f"{row['self_ms']:.3f}", f"{row['share']:.1%}", f"{row['total_ms']:.3f}")
+            shapes = row["shapes"] if len(row["shapes"]) < 60 else row["shapes"][:57] + "..."
+            table.add_row(row["name"], f"{row['calls']:.1f}", *times, _number(row["device_ms"] or None, ".3f"), shapes)
+        tables.append(table)
+    return Group(*tables, Text(f"trace: {facts['trace']} in the session"))
+
+
+def device_text(facts: dict[str, Any]) -> Text:
+    causes = ", ".join(f"{cause} {ms:.2f} ms" for cause, ms in facts["idle_ms"].items())
+    bound = "; launch-bound: the GPU waits for the host to start its kernels" if facts["launch_bound"] else ""
+    return Text(
+        f"{facts['device']}: busy {facts['busy_share']:.1%} of {facts['window_ms']:.2f} ms, {facts['kernels']} kernels; "
+        f"idle: {causes or 'never'}{bound}"
+    )
+
+
+def sweep_table(facts: dict[str, Any]) -> Group:
+    rounds = f"{facts['rounds']} rounds of {facts['frames']} frames, median, lowest .. highest"
+    table = _table(f"batches and precisions ({rounds})", "variant", "inference FPS", "ms a batch", "end to end FPS",
+                   "memory MB", "agrees with fp32")  # fmt: skip
+    for row in facts["rows"]:
+        if row["error"] is not None:
+            table.add_row(row["name"], row["error"])
+            continue
+        rates = [_rate(row["fps"][metric]) for metric in ("inference", "end_to_end")]
+        agreed = (row["agreement"] or {}).get("matched")
+        table.add_row(row["name"], rates[0], _number(row["batch_ms"], ".2f"), rates[1],
+                      _number(row["memory_mb"], ".0f"), _number(agreed, ".1%"))  # fmt: skip
+    knees = "; ".join(f"{precision}: batch {batch}" for precision, batch in facts["knees"].items())
+    return Group(table, Text(f"knee (least batch within 5% of the best inference FPS): {knees or '-'}"))
+
+
+def _rate(found: dict[str, float] | None) -> str:
+    return "-" if found is None else f"{found['median']:.1f} [{found['low']:.1f} .. {found['high']:.1f}]"
+
+
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
@@ -113,6 +157,9 @@ PARTS: dict[str, Callable[[dict[str, Any]], RenderableType]] = {
     "loop": loop_text,
     "layers": layers_table,
     "roofline": roofline_text,
+    "torch": torch_table,
+    "device": device_text,
+    "sweep": sweep_table,
 }
 
 

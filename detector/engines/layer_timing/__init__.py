@@ -43,10 +43,17 @@ class LayerTimes(NamedTuple):
     counted: int
 
 
-def timed(plain: Request, profiler: LayerProfiler, slots: Sequence[NDArray[np.uint8]], runs: int) -> LayerTimes:
-    """``slots``: pictures, taken in turn by both; a slow second then falls on both. Both have the same threads."""
-    forward, profiled = [], []
+def timed(
+    plain: Request, profiler: LayerProfiler, slots: Sequence[NDArray[np.uint8]], runs: int, budget_s: float
+) -> LayerTimes:
+    """``slots``: pictures, taken in turn by both; a slow second then falls on both. Both have the same threads. Ends
+    after ``runs`` of each, or past ``budget_s`` once there are enough for a median."""
+    forward: list[float] = []
+    profiled: list[float] = []
+    until = time.perf_counter() + budget_s
     for slot in islice(cycle(slots), WARMUP + runs):
+        if len(forward) >= WARMUP + FEWEST and time.perf_counter() > until:
+            break
         np.copyto(plain.slot, slot)
         forward.append(_ms(plain.infer, len(slot)))
         profiled.append(_ms(profiler.run, slot))
