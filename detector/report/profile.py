@@ -115,10 +115,8 @@ def torch_table(facts: dict[str, Any]) -> Group:
 def device_text(facts: dict[str, Any]) -> Text:
     causes = ", ".join(f"{cause} {ms:.2f} ms" for cause, ms in facts["idle_ms"].items())
     bound = "; launch-bound: the GPU waits for the host to start its kernels" if facts["launch_bound"] else ""
-    return Text(
-        f"{facts['device']}: busy {facts['busy_share']:.1%} of {facts['window_ms']:.2f} ms, {facts['kernels']} kernels; "
-        f"idle: {causes or 'never'}{bound}"
-    )
+    busy = f"busy {facts['busy_share']:.1%} of {facts['window_ms']:.2f} ms, {facts['kernels']} kernels"
+    return Text(f"{facts['device']}: {busy}; idle: {causes or 'never'}{bound}")
 
 
 def sweep_table(facts: dict[str, Any]) -> Group:
