@@ -14,7 +14,7 @@ from detector.config import Config
 from detector.errors import DetectVideoError, EngineError, ModelError, UsageError
 
 if TYPE_CHECKING:
-    from detector.engines.base import BuildProgress, Engine
+    from detector.engines.base import BuildProgress, Engine, EngineOptions
     from detector.loop.parts import Outputs, Parts, Progress
     from detector.models.base import Network
     from detector.session.outcome import ExecutedLayer
@@ -40,6 +40,7 @@ class Machine:
     notes: list[str]
     build_s: float = 0.0  # of what had to be built first; part of the load
     artefact_s: float = 0.0  # what building took, in this run or in an earlier one
+    options: EngineOptions | None = None  # what the engine was opened with
     layers: tuple[ExecutedLayer, ...] = ()  # as the engine ran them; empty where it cannot tell
 
     @property
@@ -104,8 +105,9 @@ def open_machine(
         layers = executed_layers(network, engine)
     notes = [*network.warnings, *ready.notes, *engine.notes]
     return Machine(
-        ready.network, engine, reason or choice.reason, classes, notes, ready.build_s, ready.artefact_s, layers
-    )
+        ready.network, engine, reason or choice.reason, classes, notes, ready.build_s, ready.artefact_s, ready.options,
+        layers,
+    )  # fmt: skip
 
 
 def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ...]:

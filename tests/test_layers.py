@@ -29,6 +29,7 @@ LEVELS = [
 ]
 NEIGHBOURS = {
     ("evaluation", "run"),  # a dataset goes through the run's own loop
+    ("passes", "compare"),  # a sweep is a comparison
     ("engines", "models"),  # an engine is given a Network
     ("artefacts", "models"),  # and so is the store of built files
 }

@@ -18,6 +18,8 @@ and, where it needs more:
     SUFFIX, build_key(network, options), build(network, options, target, progress): a file built once, kept by
               artefacts.py; the key (JSON values) holds all that makes another file necessary
     covers(found, wanted) -> whether a file that was built for one key runs what another one asks for
+    layer_profiler(network, options) -> layer_timing.LayerProfiler: one request under the engine's own profiler, with
+              the threads of ``options``. NOT_TIMED: why there is none, where there is none
     RUNS_PLANS  True where it runs ``Network.plan``, a file that TensorRT built elsewhere
 and imports its library late, so that listing costs nothing. Folders here are parts of engines, not engines.
 """
@@ -25,14 +27,18 @@ and imports its library late, so that listing costs nothing. Folders here are pa
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
+from detector.engines.layer_timing import LayerTimes, timed
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
 
@@ -42,6 +48,7 @@ __all__ = [
     "concurrency",
     "graph_wanted",
     "install_command",
+    "layer_times",
     "library",
     "load",
     "names",
@@ -185,6 +192,26 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
     _check_own(name, options)
     engine: Engine = _module(name).create(network, options)
     return engine
+
+
+def layer_times(
+    name: str, network: Network, options: EngineOptions, slots: Sequence[Any], runs: int, budget_s: float = math.inf
+) -> LayerTimes:
+    """The layers with their median ms, beside a forward pass without a profiler: the same threads, one request each,
+    ``runs`` of each in turn, fewer past ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where
+    an engine cannot."""
+    load(name)
+    module = _module(name)
+    if not hasattr(module, "layer_profiler"):
+        reason = getattr(module, "NOT_TIMED", "it has no profiler of its layers")
+        raise EngineError(f"engine {name}: no layer times: {reason}")
+    alone = replace(options, requests=1, concurrency=1)
+    with open(name, network, alone) as engine:
+        profiler = module.layer_profiler(network, replace(alone, threads=engine.threads))
+        try:
+            return timed(engine.requests[0], profiler, slots, runs, budget_s)
+        finally:
+            profiler.close()
 
 
 def plan_refusal(name: str, plan: str) -> str:

@@ -15,6 +15,7 @@ WHY = ""
 PRECISIONS = {name: "fp32" for name in ("fp32", "tf32", "bf16", "fp16", "int8")}  # it computes nothing
 DEVICES = ("cpu",)
 OPTIONS: dict[str, str] = {}
+NOT_TIMED = "it computes nothing"
 
 # As a raw objectness, a probability of 4e-44; as a probability, below every threshold. Zeros would mean 0.5 in a
 # head that ends in a logistic: thousands of boxes, and the cost of NMS would be measured instead of the loop's.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.engines.base import Engine, EngineOptions, LayerExecution, Request, cpu_threads, streams, translated
+from detector.engines.layer_timing import in_order
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
 
@@ -31,6 +32,7 @@ TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 QUANTISED = ("u8", "i8")
 # Layers of the runtime model that compute nothing: constants, and the doors of the graph.
 NO_LAYERS = ("Const", "Input", "Output")
+DOORS = ("Parameter", "Result", "Constant")  # the same in its profile
 # u8 in these layers is the picture being moved, or cast; in all others it is quantised arithmetic.
 MOVING = ("Transpose", "Reorder", "Convert", "Subgraph")
 
@@ -135,7 +137,39 @@ def create(network: Network, options: EngineOptions) -> Engine:
     return OpenvinoEngine(network, options)
 
 
-def _compile(network: Network, hint: str, streams: int, threads: int) -> Any:
+class OpenvinoLayerProfiler:
+    """The graph compiled with PERF_COUNT: after each run the request tells what every layer took."""
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        self._nodes = {node.name for node in network.graph.graph.node}
+        self._told: list[list[tuple[str, str, float]]] = []
+        with translated("openvino", "load the graph for a profile"):
+            self._compiled: Any = _compile(network, HINTS[options.precision], 1, cpu_threads(options), PERF_COUNT=True)
+            self._request: Any = self._compiled.create_infer_request()
+
+    def run(self, slot: NDArray[np.uint8]) -> None:
+        from openvino import Tensor
+
+        with translated("openvino", "run the network"):
+            self._request.set_input_tensor(Tensor(slot))
+            self._request.infer()
+            # Less than a microsecond is told as NOT_RUN; so are the doors of the graph.
+            told = [one for one in self._request.get_profiling_info() if one.node_type not in DOORS]
+            self._told.append([(one.node_name, one.node_type, one.real_time.total_seconds() * 1e3) for one in told])
+
+    def times(self) -> list[tuple[LayerExecution, list[float]]]:
+        with translated("openvino", "read the profile"):
+            return in_order(_layers(self._compiled.get_runtime_model(), self._nodes), self._told)
+
+    def close(self) -> None:
+        self._request = self._compiled = None
+
+
+def layer_profiler(network: Network, options: EngineOptions) -> OpenvinoLayerProfiler:
+    return OpenvinoLayerProfiler(network, options)
+
+
+def _compile(network: Network, hint: str, streams: int, threads: int, **more: Any) -> Any:
     import openvino
 
     core = openvino.Core()
@@ -149,6 +183,7 @@ def _compile(network: Network, hint: str, streams: int, threads: int) -> Any:
         "INFERENCE_PRECISION_HINT": hint,
         # Pinned threads cannot move when the reader or the encoder takes their core: inference then waits for both.
         "ENABLE_CPU_PINNING": False,
+        **more,
     }
     return core.compile_model(core.read_model(source), "CPU", settings)
 

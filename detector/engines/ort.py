@@ -137,6 +137,42 @@ def create(network: Network, options: EngineOptions) -> Engine:
     return OrtEngine(network, options)
 
 
+class OrtLayerProfiler:
+    """A session that writes a trace of every node, and its optimised graph beside it."""
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        from detector.engines.ort_graph.profiling import traced
+
+        self._network, self._precision = network, options.precision
+        self._folder = tempfile.TemporaryDirectory(prefix="detect-video-layers-")
+        device = _wanted_device(options)
+        settings = traced(_settings(cpu_threads(options)), self._folder.name)
+        with translated("ort", "load the graph for a profile"):
+            self._session: Any = _session(network, settings, _providers(device, self._precision))
+            self._request = OrtRequest(self._session, _run_options(), network, device)
+
+    def run(self, slot: NDArray[np.uint8]) -> None:
+        np.copyto(self._request.slot, slot)
+        self._request.infer(len(slot))
+
+    def times(self) -> list[tuple[LayerExecution, list[float]]]:
+        from detector.engines.ort_graph.profiling import node_times
+
+        with translated("ort", "read the profile"):
+            float_math = "tf32" if self._precision == "tf32" else "fp32"
+            trace = self._session.end_profiling()
+            return node_times(trace, self._folder.name, self._network.graph, float_math)
+
+    def close(self) -> None:
+        self._request.release()
+        self._session = None
+        self._folder.cleanup()
+
+
+def layer_profiler(network: Network, options: EngineOptions) -> OrtLayerProfiler:
+    return OrtLayerProfiler(network, options)
+
+
 def _has_cuda() -> bool:
     import onnxruntime
 
@@ -219,13 +255,12 @@ def _session(network: Network, settings: Any, providers: Sequence[Any]) -> Any:
 def _optimised(network: Network, threads: int, providers: Sequence[Any]) -> Any:
     import onnx
 
+    from detector.engines.ort_graph.profiling import OPTIMISED, kept_graph
+
     with tempfile.TemporaryDirectory() as folder:
-        settings, path = _settings(threads), Path(folder) / "optimised.onnx"
-        settings.optimized_model_filepath = str(path)
-        # Weights beside it: they are not needed, and may be more than a file of this kind holds.
-        settings.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+        settings = kept_graph(_settings(threads), folder)
         _session(network, settings, providers)
-        return onnx.load(path, load_external_data=False)
+        return onnx.load(Path(folder, OPTIMISED), load_external_data=False)
 
 
 def _check_contract(session: Any, network: Network) -> None:

@@ -13,6 +13,7 @@ from detector.models.base import Network
 if TYPE_CHECKING:
     from detector.engines.torch_graph.cuda import CudaRequest
     from detector.engines.torch_graph.requests import Run, TorchRequest
+    from detector.engines.torch_graph.timed import TorchLayerProfiler
 
 LIBRARY = "torch"
 INSTALL = "pip install 'detect-video[torch]'"
@@ -212,3 +213,12 @@ def switches(own: Mapping[str, str]) -> dict[str, bool]:
 
 def create(network: Network, options: EngineOptions) -> Engine:
     return TorchEngine(network, options)
+
+
+def layer_profiler(network: Network, options: EngineOptions) -> TorchLayerProfiler:
+    for name in ("compile", "graphs"):
+        if switches(options.own)[name]:
+            raise EngineError(f"engine torch: no layer times: --engine-options {name} runs no layer by itself")
+    from detector.engines.torch_graph.timed import TorchLayerProfiler
+
+    return TorchLayerProfiler(TorchEngine(network, options))

@@ -203,6 +203,35 @@ def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
     return costs
 
 
+def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
+    """The cost of nodes that run as one, for each group of names: tensors that only nodes of the group see are never
+    in memory, and count for nothing. Names that the graph has not, and groups of conversions alone, cost nothing."""
+    shapes, costs = tensor_shapes(model), node_costs(model)
+    nodes = {node.name or node.output[0]: node for node in model.graph.node}
+    readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}
+    for name, node in nodes.items():
+        for value in node.input:
+            readers.setdefault(value, set()).add(name)
+    return [_joint(group, nodes, costs, shapes, readers) for group in groups]
+
+
+def _joint(
+    group: Sequence[str],
+    nodes: dict[str, onnx.NodeProto],
+    costs: dict[str, NodeCost],
+    shapes: dict[str, Shape],
+    readers: dict[str, set[str]],
+) -> NodeCost:
+    members = {name for name in group if name in nodes}
+    if not members & costs.keys():
+        return NodeCost(0, 0)
+    made = {value for name in members for value in nodes[name].output}
+    read = {value for name in members for value in nodes[name].input if value} - made
+    written = {value for value in made if readers.get(value, set()) - members}
+    elements = sum(math.prod(shapes.get(value, (0,))) for value in (*read, *written))
+    return NodeCost(sum(costs[name].macs for name in members & costs.keys()), elements)
+
+
 def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
     """Of one node, for the whole batch; 0 for every operator that is not counted."""
     if node.op_type not in MULTIPLYING:

@@ -196,6 +196,7 @@ def layers(session: SavedSession) -> str:
         for row in facts["rows"]
     ]  # fmt: skip
     note = f"{len(rows)} layers, {facts['sum_ms']:.3f} ms together; a forward pass took {facts['forward_ms']:.3f} ms."
+    note += f" {facts['flag']}." if facts.get("flag") else ""
     field = '<input class="filter" data-table="layers" placeholder="filter layers" aria-label="filter layers">'
     return f"<h2>Layers</h2><p>{note}</p>{field}{table('layers', columns, rows)}"
 
@@ -211,7 +212,7 @@ def roofline(session: SavedSession) -> str:
     note = (
         f"{facts['macs'] / 1e9:.3f} GMACs = {facts['flops'] / 1e9:.3f} GFLOPs a picture; peaks measured here, "
         f"{facts['peaks']['bandwidth_gbytes_s']:.1f} GB/s of memory; mostly {facts['bound']}-bound, "
-        f"{facts['utilisation']:.1%} of the roof over the whole forward pass."
+        f"{facts['utilisation'] or 0:.1%} of the roof over the whole forward pass."
     )
     return f"<h2>Roofline</h2><p>{escape(note)}</p><figure>{drawn}</figure>"
 

@@ -57,6 +57,92 @@ def what_if_table(facts: dict[str, Any]) -> Table:
     return table
 
 
+LONGEST_LAYERS = 15
+
+
+def layers_table(facts: dict[str, Any]) -> Group:
+    """The longest layers, and all of them by type."""
+    title = (
+        f"layers of {facts['engine']} {facts['precision']}, {facts['threads']} threads: {len(facts['rows'])} take "
+        f"{facts['sum_ms']:.3f} ms, a forward pass {facts['forward_ms']:.3f} ms ({facts['off_by']:+.1%})"
+    )
+    rows = sorted(facts["rows"], key=lambda row: -row["ms"])[:LONGEST_LAYERS]
+    columns = ("type", "ms", "share", "MFLOPs", "KB", "GFLOP/s", "GB/s", "FLOP/B", "runs in", "of its roof", "bound")
+    longest = _table(title, f"the {len(rows)} longest", *columns)
+    for row in rows:
+        cells = (_number(row[key], ".1f") for key in ("gflops_s", "gbytes_s", "intensity"))
+        longest.add_row(
+            row["name"], row["type"], f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['flops'] / 1e6:.1f}",
+            _number(row["bytes"] / 1e3 or None, ".0f"), *cells, row["precision"], _number(row["utilisation"], ".0%"),
+            row["bound"] or "-",
+        )  # fmt: skip
+    types = _table("layers by type", "type", "layers", "ms", "share", "MMACs")
+    for row in facts["by_type"]:
+        sums = (str(row["layers"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['macs'] / 1e6:.1f}")
+        types.add_row(row["type"], *sums)
+    return Group(longest, types, *([Text(f"note: {facts['flag']}")] if facts["flag"] else []))
+
+
+def roofline_text(facts: dict[str, Any]) -> Text:
+    peaks, under = facts["peaks"], facts["peak_under_measured"]
+    reached = ", ".join(f"{name} {peak:.1f} GFLOP/s ({peaks['by'][name]})" for name, peak in peaks["gflops_s"].items())
+    lines = [
+        f"roofline: {facts['macs'] / 1e9:.3f} GMACs = {facts['flops'] / 1e9:.3f} GFLOPs a picture, "
+        f"{_number(facts['gflops_s'], '.1f')} GFLOP/s, {_number(facts['utilisation'], '.1%')} of the roof, bound by "
+        f"{facts['bound']}",
+        f"peaks measured here: {reached}; memory {peaks['bandwidth_gbytes_s']:.1f} GB/s",
+    ]
+    if under:
+        lines.append(f"note: {len(under)} layers are above their roof (peak under-measured, or data in a cache)")
+    return Text("\n".join(lines))
+
+
+def torch_table(facts: dict[str, Any]) -> Group:
+    """torch.profiler's operators, and the same by the shapes that they got."""
+    slow = f"{facts['slowdown']:.2f} times a pass without the profiler"
+    title = f"torch's operators over {facts['frames']} steady frames ({slow}), ms a frame"
+    tables = []
+    for heading, rows in ((title, facts["rows"]), ("the same by shapes of their inputs", facts["by_shape"])):
+        table = _table(heading, "operator", "calls", "self ms", "share", "total ms", "on the GPU", "shapes")
+        for row in rows[:LONGEST_LAYERS]:
+            times = (f"{row['self_ms']:.3f}", f"{row['share']:.1%}", f"{row['total_ms']:.3f}")
+            shapes = row["shapes"] if len(row["shapes"]) < 60 else row["shapes"][:57] + "..."
+            table.add_row(row["name"], f"{row['calls']:.1f}", *times, _number(row["device_ms"] or None, ".3f"), shapes)
+        tables.append(table)
+    return Group(*tables, Text(f"trace: {facts['trace']} in the session"))
+
+
+def device_text(facts: dict[str, Any]) -> Text:
+    causes = ", ".join(f"{cause} {ms:.2f} ms" for cause, ms in facts["idle_ms"].items())
+    bound = "; launch-bound: the GPU waits for the host to start its kernels" if facts["launch_bound"] else ""
+    busy = f"busy {facts['busy_share']:.1%} of {facts['window_ms']:.2f} ms, {facts['kernels']} kernels"
+    return Text(f"{facts['device']}: {busy}; idle: {causes or 'never'}{bound}")
+
+
+def sweep_table(facts: dict[str, Any]) -> Group:
+    rounds = f"{facts['rounds']} rounds of {facts['frames']} frames, median, lowest .. highest"
+    table = _table(f"batches and precisions ({rounds})", "variant", "inference FPS", "ms a batch", "end to end FPS",
+                   "memory MB", "agrees with fp32")  # fmt: skip
+    for row in facts["rows"]:
+        if row["error"] is not None:
+            table.add_row(row["name"], row["error"])
+            continue
+        rates = [_rate(row["fps"][metric]) for metric in ("inference", "end_to_end")]
+        agreed = (row["agreement"] or {}).get("matched")
+        table.add_row(row["name"], rates[0], _number(row["batch_ms"], ".2f"), rates[1],
+                      _number(row["memory_mb"], ".0f"), _number(agreed, ".1%"))  # fmt: skip
+    knees = "; ".join(f"{precision}: batch {batch}" for precision, batch in facts["knees"].items())
+    return Group(table, Text(f"knee (least batch within 5% of the best inference FPS): {knees or '-'}"))
+
+
+def _rate(found: dict[str, float] | None) -> str:
+    return "-" if found is None else f"{found['median']:.1f} [{found['low']:.1f} .. {found['high']:.1f}]"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
 def loop_text(facts: dict[str, Any]) -> Text:
     cost = facts["instruments"]
     text = f"instruments: {cost['median']:+.2%} of a frame's time [{cost['low']:+.2%} .. {cost['high']:+.2%}]"
@@ -67,6 +153,11 @@ PARTS: dict[str, Callable[[dict[str, Any]], RenderableType]] = {
     "critical_path": critical_path_table,
     "what_if": what_if_table,
     "loop": loop_text,
+    "layers": layers_table,
+    "roofline": roofline_text,
+    "torch": torch_table,
+    "device": device_text,
+    "sweep": sweep_table,
 }
 
 

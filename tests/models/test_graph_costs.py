@@ -2,7 +2,7 @@
 
 from detector.engines.base import Engine, LayerExecution
 from detector.machine import executed_layers
-from detector.models.graph import NodeCost, infer_shapes, node_costs
+from detector.models.graph import NodeCost, infer_shapes, joint_cost, node_costs
 from detector.session.outcome import ExecutedLayer
 from tests.known_answers import plus_one
 
@@ -37,3 +37,17 @@ def test_a_fused_layer_carries_the_costs_of_its_nodes_and_what_was_added_carries
         ExecutedLayer("input.nchw", "fp32", 0, 72),
     )
     assert executed_layers(network(), Engine()) == ()
+
+
+def test_nodes_that_run_as_one_keep_what_only_they_see_out_of_memory():
+    graph = network().graph
+    plane = 2 * 3 * 2 * 3
+    assert joint_cost(graph, [("input.nchw", "0.conv"), ("0.conv",), ("input.cast",), ("reorder_7",)]) == [
+        # input.nchw is written too: 1.conv reads it
+        NodeCost(plane * 3, plane + 9 + 3 + plane + plane),
+        NodeCost(plane * 3, plane + 9 + 3 + plane),
+        NodeCost(0, 0),  # a conversion alone
+        NodeCost(0, 0),  # not of the graph
+    ]
+    [all_of_it] = joint_cost(graph, [("input.nchw", "0.conv", "1.conv")])
+    assert all_of_it == NodeCost(108 + 36, plane + 9 + 3 + plane + 18 + 6)

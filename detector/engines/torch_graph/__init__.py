@@ -5,6 +5,7 @@
     halves.py     the same module in bf16 or fp16, but for what must stay float32
     integers.py   a graph with Q/DQ nodes on kernels of int8
     executed.py   a run that notes the precision of every layer
+    timed.py      runs that time every layer
     requests.py   a request on the CPU
     cuda.py       a request on a GPU
     machine.py    what torch can do here

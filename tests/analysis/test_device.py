@@ -1,0 +1,29 @@
+"""A GPU's busy and idle time, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.analysis.device import LAUNCHING, UNASKED, device_facts, merged
+
+
+@pytest.mark.parametrize(
+    ("kernels", "host", "busy_ms", "idle", "launch_bound"),
+    [
+        ([(0, 10)], [(0, 2)], 10, {}, False),
+        ([(1, 3), (2, 4)], [(0, 4)], 3, {LAUNCHING: 1}, False),  # two streams at once count once
+        ([(2, 3), (8, 9)], [(0, 9)], 2, {LAUNCHING: 7}, True),
+        ([(0, 1), (9, 10)], [(0, 1)], 2, {UNASKED: 8}, False),  # idle, but nobody asked
+        ([(0, 4), (6, 10)], [(5, 6)], 8, {LAUNCHING: 1, UNASKED: 1}, False),
+        ([(2, 4)], [(0, 1), (5, 8)], 2, {LAUNCHING: 4, UNASKED: 2}, True),
+    ],
+)
+def test_busy_and_idle(kernels, host, busy_ms, idle, launch_bound):
+    facts = device_facts(kernels, host)
+    assert (facts["busy_ms"], facts["idle_ms"], facts["launch_bound"]) == (busy_ms, idle, launch_bound)
+    assert facts["busy_ms"] + sum(idle.values()) == pytest.approx(facts["window_ms"])
+    assert facts["busy_share"] == pytest.approx(busy_ms / facts["window_ms"])
+
+
+def test_merged():
+    assert merged([(5, 6), (0, 2), (1, 3), (3, 4)]) == [(0, 4), (5, 6)]

@@ -1,0 +1,112 @@
+"""Layer times of every engine that has them: whose they are, and that none is missing or there twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector import engines
+from detector.engines.base import EngineOptions, LayerExecution
+from detector.engines.layer_timing import FEWEST, WARMUP, in_order, quiet
+from detector.engines.ort_graph.profiling import runs_of
+from detector.errors import EngineError
+from detector.models import open_network
+from detector.models.graph import count_macs, joint_cost
+from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
+from tests.known_answers import plus_one
+
+TIMED = ["ort", "torch", "openvino"]
+
+
+def times_of(engine, network, precision="fp32"):
+    if reason := engines.usable()[engine]:
+        pytest.skip(f"machine: engine {engine}: {reason}")
+    options = EngineOptions(threads=1, batch=network.batch, precision=precision)
+    slots = [pictures(network, seed) for seed in range(2)]
+    return engines.layer_times(engine, network, options, slots, runs=3)
+
+
+def covered(layers):
+    return [node for layer in layers for node in layer.nodes or (layer.name,)]
+
+
+@pytest.mark.parametrize("engine", TIMED)
+def test_layers_are_the_graphs_own_each_once(engine):
+    network = open_network("street")
+    told = times_of(engine, network)
+    convolutions = [node.name for node in network.graph.graph.node if node.op_type == "Conv"]
+    listed = covered(told.layers)
+    assert sorted(node for node in listed if node in set(convolutions)) == sorted(convolutions)
+    costs = joint_cost(network.graph, [layer.nodes or (layer.name,) for layer in told.layers])
+    assert sum(cost.macs for cost in costs) == count_macs(network.graph)
+    assert all(layer.precision == "fp32" for layer, cost in zip(told.layers, costs, strict=True) if cost.macs)
+    assert all(layer.median_ms is not None and layer.median_ms >= 0 for layer in told.layers)
+    assert told.forward_ms > 0
+    assert told.profiled_ms > 0
+    assert told.counted == 3
+
+
+@pytest.mark.parametrize("engine", TIMED)
+def test_quantised_convolutions_keep_their_names(engine, tmp_path):
+    network = quantised(small_network(tmp_path), tmp_path)
+    told = times_of(engine, network, "int8")
+    listed = covered(told.layers)
+    assert sorted(node for node in listed if node in CONVOLUTIONS) == CONVOLUTIONS
+
+
+@pytest.mark.parametrize("engine", TIMED)
+def test_batches(engine):
+    told = times_of(engine, plus_one(batch=3))
+    assert {"0.conv", "1.conv"} <= set(covered(told.layers))
+
+
+def test_engines_that_cannot_say_why():
+    network = plus_one()
+    slots = [np.zeros(network.input_shape, np.uint8)]
+    with pytest.raises(EngineError, match="engine null: no layer times: it computes nothing"):
+        engines.layer_times("null", network, EngineOptions(), slots, 1)
+
+
+def test_torch_tells_that_compiled_code_has_no_layers():
+    if reason := engines.usable()["torch"]:
+        pytest.skip(f"machine: engine torch: {reason}")
+    from detector.engines.torch_ import layer_profiler
+
+    with pytest.raises(EngineError, match="no layer times: --engine-options compile"):
+        layer_profiler(plus_one(), EngineOptions(own={"compile": "1"}))
+
+
+def test_told_beside_listed():
+    """Two of one name in their order; one that is not listed stays, one that was not told is gone."""
+    listed = [LayerExecution("a", "Conv", "fp32"), LayerExecution("r", "Reorder", "fp32", nodes=("x",)),
+              LayerExecution("r", "Reorder", "bf16"), LayerExecution("gone", "Conv", "fp32")]  # fmt: skip
+    told = [
+        [("a", "Conv", 1.0), ("r", "R", 2.0), ("r", "R", 3.0), ("new", "Cast", 4.0)],
+        [("a", "Conv", 5.0), ("r", "R", 6.0), ("r", "R", 7.0), ("new", "Cast", 8.0)],
+    ]
+    assert in_order(listed, told) == [
+        (listed[0], [1.0, 5.0]),
+        (listed[1], [2.0, 6.0]),
+        (listed[2], [3.0, 7.0]),
+        (LayerExecution("new", "Cast", "unknown"), [4.0, 8.0]),
+    ]
+
+
+def test_the_quiet_runs_count():
+    times = [0.0] * WARMUP + [9.0, 1.0, 5.0]
+    assert quiet(times) == [WARMUP + 1, WARMUP + 2, WARMUP]  # so few: all
+    many = [0.0] * WARMUP + [float(at) for at in range(100, 0, -1)]
+    assert quiet(many) == list(range(WARMUP + 99, WARMUP + 74, -1))  # the fastest quarter
+    assert len(quiet(many[:33])) == FEWEST
+
+
+def test_onnx_runtimes_events_fall_into_runs():
+    def node(name, ts):
+        return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": 2, "args": {"op_name": "Conv"}}
+
+    events = [
+        {"cat": "Session", "name": "session_initialization", "ts": 0, "dur": 9},
+        node("a", 10), node("b", 13), {"cat": "Session", "name": "model_run", "ts": 10, "dur": 6},
+        node("a", 20), node("b", 23), {"cat": "Session", "name": "model_run", "ts": 19, "dur": 7},
+    ]  # fmt: skip
+    assert runs_of(events) == [[("a", "Conv", 0.002), ("b", "Conv", 0.002)]] * 2
