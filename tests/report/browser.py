@@ -85,8 +85,9 @@ class Browser:
     def click(self, selector: str) -> None:
         """A real click, where the element lies: one that is covered or off the page is not hit."""
         x, y = self.run(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
-            " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); "
+            "e.scrollIntoView({block: 'center', inline: 'center'}); const b = e.getBoundingClientRect(); "
+            "return [b.x + b.width / 2, b.y + b.height / 2]; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
