@@ -53,6 +53,9 @@ setup(
         "pycuda": ["pycuda>=2024.1"],
         "cuda": ["cuda-python>=12.8"],
         "profile": ["psutil>=5.9", "pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
+        # Run trackers of --track. mlflow's calls are tested on a fake that records them.
+        "mlflow": ["mlflow>=2.17"],
+        "tensorboard": ["tensorboard>=2.21"],
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.3",

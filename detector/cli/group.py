@@ -11,7 +11,7 @@ import click
 from detector.version import version
 
 DEFAULT = "detect"
-_NOT_COMMANDS = {"__init__", "group", "exits", "flags"}
+_NOT_COMMANDS = {"__init__", "group", "exits", "flags", "tracking"}
 
 
 def command_names() -> list[str]:

@@ -10,6 +10,7 @@ import click
 
 from detector.cli.exits import exit_codes
 from detector.cli.flags import options_from_config
+from detector.cli.tracking import check, log_to, tracked
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -20,9 +21,10 @@ from detector.cli.flags import options_from_config
 @click.option("--nsys", metavar="FILE", help="Instead of SOURCE: an nsys recording of this program, as SQLite export.")
 @click.option("--prove", is_flag=True, help="Put what-if to the test: run again with stages replaced by stand-ins.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as one JSON document, and nothing else.")
+@tracked
 def command(
     source: str | None, config_file: str | None, only: str | None, nsys: str | None, prove: bool, as_json: bool,
-    **flags: Any,
+    trackers: tuple[str, ...], **flags: Any,
 ) -> None:  # fmt: skip
     """Measure SOURCE in separate passes: loop, critical path, what-if, layers, roofline, memory, energy..."""
     with exit_codes():
@@ -41,6 +43,7 @@ def command(
         if nsys is not None or source is None:
             _read_recording(console, str(nsys), as_json)
             return
+        check(trackers)
         wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
 
         def say(name: str) -> None:
@@ -53,6 +56,7 @@ def command(
         else:
             print_run(console, found.document)
             print_profile(console, found)
+        log_to(trackers, found)
         sys.exit(int(found.document["exit"]["code"]))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from detector.cli.exits import exit_codes
+from detector.cli.tracking import log_to, tracked
 
 FORMATS = ("html", "table", "json", "csv", "trace")
 
@@ -18,12 +19,14 @@ FORMATS = ("html", "table", "json", "csv", "trace")
 @click.argument("run", metavar="RUN")
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="html", show_default=True)
 @click.option("-o", "--output", metavar="OUT", help="File, or folder for csv; default: in the session, - for stdout.")
-def command(run: str, kind: str, output: str | None) -> None:
+@tracked
+def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
     """Render the saved session of a run, RUN being its folder (runs/NAME)."""
     with exit_codes():
         from detector.session.reading import read_session
 
         session = read_session(run)
+        log_to(trackers, session)
         if kind == "table":
             _print(session)
             return

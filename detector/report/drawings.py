@@ -8,50 +8,50 @@ from html import escape
 from itertools import pairwise
 
 Series = Sequence[tuple[float, float]]
-WIDTH, LEFT, RIGHT = 960, 70, 12
+WIDTH, LEFT, RIGHT = 960, 84, 14
 
 
 def bar(parts: Sequence[tuple[str, str, float]], unit: str) -> str:
-    """One horizontal bar that adds up. ``parts``: (class, name, value)."""
+    """One horizontal bar that adds up. ``parts``: (class, name, value). A label that does not fit its part is not
+    shown: it wraps to a line below, which is cut off."""
     total = sum(value for *_, value in parts) or 1.0
-    x, shapes = 0.0, []
+    shapes = []
     for kind, name, value in parts:
-        width = value / total * WIDTH
-        label = f"{name} {value:.2f} {unit} ({value / total:.1%})"
-        shapes.append(f'<rect class="{kind}" x="{x:.2f}" y="0" width="{width:.2f}" height="30">{_title(label)}</rect>')
-        if width > 60:
-            shapes.append(f'<text x="{x + 5:.1f}" y="19">{escape(name)} {value:.1f}</text>')
-        x += width
-    return f'<svg viewBox="0 0 {WIDTH} 30" role="img" aria-label="{escape(unit)} by part">{"".join(shapes)}</svg>'
+        if value <= 0:
+            continue
+        label = escape(f"{name} {value:.2f} {unit} ({value / total:.1%})")
+        shapes.append(f'<span class="{kind}" style="flex-grow:{value / total:.6f}" title="{label}" '
+                      f'data-value="{value!r}"><b>{escape(name)} {_short(value)}</b></span>')  # fmt: skip
+    return f'<div class="bar" role="img" aria-label="{escape(unit)} by part">{"".join(shapes)}</div>'
 
 
 def lanes(threads: Sequence[str], slices: Iterable[tuple[int, str, str, float, float]], span_ms: float) -> str:
     """Slices of threads over time. Each: (lane, class, text, start ms, end ms)."""
     height, scale = 26 * len(threads) + 22, (WIDTH - LEFT) / span_ms if span_ms else 0.0
-    shapes = [f'<text x="4" y="{26 * at + 17}">{escape(name)}</text>' for at, name in enumerate(threads)]
+    names = [f'<text x="4" y="{26 * at + 17}">{escape(name)}</text>' for at, name in enumerate(threads)]
+    shapes = []
     for lane, kind, text, start, end in slices:
-        x, width = LEFT + start * scale, max(0.3, (end - start) * scale)
-        place = f'x="{x:.2f}" y="{26 * lane + 3}" width="{width:.2f}" height="20"'
+        place = f'x="{start * scale:.2f}" y="{26 * lane + 3}" width="{max(0.3, (end - start) * scale):.2f}" height="20"'
         shapes.append(f'<rect class="{kind}" {place}>{_title(f"{text}, {end - start:.3f} ms")}</rect>')
-    shapes += [
-        f'<text class="dim" x="{LEFT + tick * scale:.1f}" y="{height - 6}">{_short(tick)} ms</text>'
-        for tick in ticks(0, span_ms, 8)
-    ]
-    return f'<svg class="zoom" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="timeline">{"".join(shapes)}</svg>'
+    marks = "".join(_tick(LEFT + tick * scale, height - 6, f"{_short(tick)} ms") for tick in ticks(0, span_ms, 8))
+    # What moves lies in a picture of its own: zooming stretches its slices, never a letter.
+    inner = f'<svg x="{LEFT}" y="0" width="{WIDTH - LEFT}" height="{height - 20}" preserveAspectRatio="none" ' \
+            f'viewBox="0 0 {WIDTH - LEFT} {height - 20}">{"".join(shapes)}</svg>'  # fmt: skip
+    return (
+        f'<svg class="zoom" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="timeline" data-span="{span_ms!r}" '
+        f'data-left="{LEFT}">{"".join(names)}{inner}<g class="ticks">{marks}</g></svg>'
+    )
 
 
-def steps(series: Mapping[str, Series], x_unit: str, y_unit: str, height: int = 120) -> str:
-    """One panel a series, values held until the next point."""
-    panels = []
-    for name, points in series.items():
-        held = [(x, y) for (x0, y0), (x1, _) in pairwise(points) for x, y in ((x0, y0), (x1, y0))]
-        panels.append(f"<figure>{curve(held or list(points), x_unit, y_unit, height)}<figcaption>{escape(name)}"
-                      "</figcaption></figure>")  # fmt: skip
-    return "".join(panels)
+def steps(points: Series, x_unit: str, y_unit: str, height: int = 120) -> str:
+    """A count over time, held until the next point."""
+    held = [(x, y) for (x0, y0), (x1, _) in pairwise(points) for x, y in ((x0, y0), (x1, y0))]
+    return curve(held or points, x_unit, y_unit, height, whole=True)
 
 
-def curve(points: Series, x_unit: str, y_unit: str, height: int = 180) -> str:
-    axes = Axes.around(points, height)
+def curve(points: Series, x_unit: str, y_unit: str, height: int = 180, whole: bool = False) -> str:
+    """``whole``: its values are counts, and so are the marks of its axis."""
+    axes = Axes.around(points, height, whole)
     line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in points)
     return _svg(height, axes.drawn(x_unit, y_unit) + f'<polyline class="curve" points="{line}"/>')
 
@@ -63,16 +63,17 @@ def histogram(values: Sequence[float], marks: Mapping[str, float], unit: str, he
     counts = [0] * 60
     for value in ordered:
         counts[min(59, int(value / top * 60))] += 1
-    axes = Axes(0, top, 0, max(counts), height)
+    axes = Axes(0, top, 0, max(counts), height, whole=True)
     shapes = [
         f'<rect class="dot" x="{axes.x(at * top / 60):.1f}" y="{axes.y(count):.1f}" '
         f'width="{(WIDTH - LEFT - RIGHT) / 60 - 1:.1f}" height="{height - 24 - axes.y(count):.1f}"/>'
         for at, count in enumerate(counts) if count
     ]  # fmt: skip
-    for name, value in marks.items():
+    for number, (name, value) in enumerate(marks.items()):
         x = axes.x(min(value, top))
-        shapes.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="8" y2="{height - 24}"/>')
-        shapes.append(f'<text x="{x + 3:.1f}" y="18">{escape(name)} {value:.2f}</text>')
+        place = f'x="{x - 4:.1f}" text-anchor="end"' if x > WIDTH - 160 else f'x="{x + 4:.1f}"'
+        shapes.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="22" y2="{height - 24}"/>')
+        shapes.append(f'<text class="halo" {place} y="{34 + 18 * number}">{escape(name)} {value:.2f} {unit}</text>')
     return _svg(height, axes.drawn(unit, "calls") + "".join(shapes))
 
 
@@ -92,7 +93,7 @@ def roofline(
             f'<polyline class="curve" points="{rise} {axes.x(peak / bandwidth):.1f},{y:.1f} {x:.1f},{y:.1f}"/>'
         )
         label = f"{escape(name)} {peak:.0f} GFLOP/s"
-        shapes.append(f'<text x="{x - 4:.1f}" y="{y - 4:.1f}" text-anchor="end">{label}</text>')
+        shapes.append(f'<text class="halo" x="{x - 4:.1f}" y="{y - 5:.1f}" text-anchor="end">{label}</text>')
     for name, x, y in dots:
         if x > 0 and y > 0:
             shapes.append(f'<circle class="dot" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
@@ -103,20 +104,23 @@ def roofline(
 class Axes:
     """Data -> pixels, for a plot with room for labels at the left and below."""
 
-    def __init__(self, x0: float, x1: float, y0: float, y1: float, height: int, log: bool = False) -> None:
+    def __init__(
+        self, x0: float, x1: float, y0: float, y1: float, height: int, log: bool = False, whole: bool = False
+    ) -> None:
         self.x0, self.x1, self.y0, self.y1, self.height, self.log = x0, x1 or 1.0, y0, y1 or 1.0, height, log
+        self.whole = whole
 
     @classmethod
-    def around(cls, points: Series, height: int) -> Axes:
+    def around(cls, points: Series, height: int, whole: bool = False) -> Axes:
         xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
         low = min(ys) if min(ys) > 0.5 * max(ys) else 0.0  # a curve far from zero is not squashed
-        return cls(min(xs), max(xs), low, max(ys), height)
+        return cls(0.0 if min(xs) < 0.1 * max(xs) else min(xs), max(xs), low, max(ys), height, whole=whole)
 
     def x(self, value: float) -> float:
         return LEFT + self._share(value, self.x0, self.x1) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        return self.height - 24 - self._share(value, self.y0, self.y1) * (self.height - 36)
+        return self.height - 24 - self._share(value, self.y0, self.y1) * (self.height - 48)  # above: the unit
 
     def _share(self, value: float, low: float, high: float) -> float:
         if self.log:
@@ -124,17 +128,17 @@ class Axes:
         return (value - low) / (high - low) if high > low else 0.0
 
     def drawn(self, x_unit: str, y_unit: str) -> str:
-        marks, low = powers if self.log else ticks, self.height - 8
-        shapes = [
-            f'<text class="dim" x="{self.x(value):.1f}" y="{low}">{_short(value)}</text>'
-            for value in marks(self.x0, self.x1, 8)
-        ]
+        marks, low = powers if self.log else ticks, self.height - 7
+        last = WIDTH - RIGHT - 12 * len(x_unit) - 24  # right of it stands the unit
+        shapes = [_tick(self.x(v), low, _short(v)) for v in marks(self.x0, self.x1, 8) if self.x(v) < last]
         for value in marks(self.y0, self.y1, 4):
+            if self.whole and value != int(value):
+                continue
             y = self.y(value)
             shapes.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             shapes.append(f'<text class="dim" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>')
         unit = f'<text class="dim" x="{WIDTH - RIGHT}" y="{low}" text-anchor="end">{escape(x_unit)}</text>'
-        return "".join([*shapes, unit, f'<text class="dim" x="4" y="12">{escape(y_unit)}</text>'])
+        return "".join([*shapes, unit, f'<text class="dim" x="4" y="14">{escape(y_unit)}</text>'])
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
@@ -165,5 +169,12 @@ def _title(text: str) -> str:
     return f"<title>{escape(text)}</title>"
 
 
+def _tick(x: float, y: float, text: str) -> str:
+    return f'<text class="dim" x="{x:.1f}" y="{y}" text-anchor="middle">{escape(text)}</text>'
+
+
 def _short(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1e4 else f"{value:.0e}"
+    """Three figures at most, without an exponent as long as it can be read."""
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:.0e}"

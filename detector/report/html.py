@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
@@ -13,12 +14,16 @@ from detector.analysis.depths import depths
 from detector.analysis.ledger import stage_rows, thread_rows
 from detector.analysis.steps import durations_ms, frame_times_ms
 from detector.report import drawings
+from detector.report.how import how
+from detector.report.markup import STAGES as STAGE_NAMES
+from detector.report.markup import Share, figure, filter_of, key, section, table
 from detector.session.reading import SavedSession
 
 PAGE = Path(__file__).with_name("page")
 SHOWN_FRAMES = 20  # of the steady state, in the timeline
 LEVERS = 3
 MOST_POINTS = 600  # of a drawn series
+DOUBTFUL = 0.1  # a replay that is further off its own run predicts little
 
 Part = Callable[[SavedSession], str]
 
@@ -37,14 +42,21 @@ def page(session: SavedSession) -> bytes:
 
 
 def verdict(session: SavedSession) -> str:
-    rows = session.passes.get("what_if", {}).get("predictions", [])
+    """One sentence and the three biggest levers, each with what it would give."""
+    facts = session.passes.get("what_if", {})
+    rows = [row for row in facts.get("predictions", []) if row["gain"] > 0][:LEVERS]
     levers = "".join(
-        f"<li>{escape(row['change'])}<b>{row['gain']:+.0%}</b>{row['predicted_fps']:.1f} FPS end to end</li>"
-        for row in rows[:LEVERS] if row["gain"] > 0
+        f'<li>{escape(row["change"])}<b data-value="{row["gain"]!r}">{row["gain"]:+.0%}</b>'
+        f"{row['predicted_fps']:.1f} FPS end to end</li>" for row in rows
     )  # fmt: skip
-    return f'<p class="verdict">{escape(session.document["verdict"]["sentence"])}</p>' + (
-        f'<ul class="levers" id="levers">{levers}</ul>' if levers else ""
-    )
+    doubt = ""
+    if rows and abs(facts["replay_error"]) > DOUBTFUL:
+        doubt = (
+            f'<p class="warning">Take these levers as a ranking at most: the replay that they come from misses the '
+            f"run as it was by {facts['replay_error']:+.0%}.</p>"
+        )
+    sentence = f'<p class="verdict">{escape(session.document["verdict"]["sentence"])}</p>'
+    return sentence + (f'<ul class="levers" id="levers">{levers}</ul>{doubt}' if levers else "")
 
 
 def lab(session: SavedSession) -> str:
@@ -54,7 +66,7 @@ def lab(session: SavedSession) -> str:
            _video_size(document), fps["inference"], fps["end_to_end"], document["frames"]["written"]]  # fmt: skip
     columns = ("model", "engine", "precision", "model input", "batch", "video size", "inference FPS", "end-to-end FPS",
                "frames")  # fmt: skip
-    return "<h2>The run</h2>" + table("lab", columns, [row], sortable=False)
+    return section("run", "The run", table("lab", columns, [row], sortable=False), how="fps")
 
 
 def ledger(session: SavedSession) -> str:
@@ -64,12 +76,19 @@ def ledger(session: SavedSession) -> str:
     stages = stage_rows(session.document, frames)
     threads = thread_rows(session.document, frames)
     shapes = "".join(
-        f"<figure>{drawings.bar(_thread_parts(thread, stages), 'ms a frame')}<figcaption>{escape(thread.thread)}: "
-        f"{thread.wall_ms:.2f} ms of wall time a frame</figcaption></figure>" for thread in threads
+        figure(drawings.bar(_thread_parts(thread, stages), "ms a frame"),
+               f"{thread.thread}: {thread.wall_ms:.2f} ms of wall time a frame") for thread in threads
     )  # fmt: skip
     columns = ("stage", "busy ms", "share", "p50 ms", "p90 ms", "p99 ms", "CPU ms", "thread")
     rows = [[s.stage, s.busy_ms, Share(s.share), s.p50_ms, s.p90_ms, s.p99_ms, s.cpu_ms, s.thread] for s in stages]
-    return f"<h2>Ledger</h2>{key()}{shapes}{table('ledger', columns, rows)}"
+    sides = ("thread", "busy ms", "waits for input", "waits for output", "other", "= wall ms", "waited for")
+    adding = [[t.thread, t.busy_ms, t.wait_input_ms, t.wait_output_ms, t.other_ms, t.wall_ms, ", ".join(t.waits)]
+              for t in threads]  # fmt: skip
+    note = "<p>Milliseconds a frame; a thread's parts add up to its wall time.</p>"
+    return section(
+        "ledger", "Ledger", key(), shapes, note, table("ledger", columns, rows), table("threads", sides, adding),
+        how="ledger",
+    )  # fmt: skip
 
 
 def _thread_parts(thread: Any, stages: Sequence[Any]) -> list[tuple[str, str, float]]:
@@ -102,10 +121,17 @@ def timeline(session: SavedSession) -> str:
         for one in shown
     ]  # fmt: skip
     drawn = drawings.lanes(threads, slices, (end - start) / 1e6)
-    return (
-        f"<h2>Timeline of {SHOWN_FRAMES} steady frames</h2>{key()}<figure>{drawn}<figcaption class='screen'>Ctrl or "
-        "Shift and the wheel zoom, dragging moves, a double click shows all.</figcaption></figure>"
-    )
+    buttons = "".join(f'<button type="button" data-zoom="{factor}">{name}</button>'
+                      for name, factor in (("zoom in", 0.5), ("zoom out", 2), ("all", 0)))  # fmt: skip
+    note = "Gaps are waits. Ctrl or Shift and the wheel zoom too, dragging moves."
+    return section(
+        "timeline", f"Timeline of {_numbers(shown)} steady frames", key(STAGE_NAMES), figure(drawn),
+        f'<p class="screen zooming">{buttons} {note}</p>', how="spans",
+    )  # fmt: skip
+
+
+def _numbers(shown: Sequence[Activity]) -> int:
+    return min(SHOWN_FRAMES, len({(one.number) for one in shown if one.stage == "nms"}))
 
 
 def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
@@ -133,7 +159,8 @@ def queues(session: SavedSession) -> str:
         step = -(-len(times) // MOST_POINTS)
         pairs = zip(times.tolist()[::step], levels.tolist()[::step], strict=True)
         series[name] = [((when - start) / 1e9, float(level)) for when, level in pairs]
-    return f"<h2>Queues</h2>{drawings.steps({k: v for k, v in series.items() if v}, 's', 'deep')}"
+    drawn = [figure(drawings.steps(points, "s", "how many"), name) for name, points in series.items() if points]
+    return section("queues", "Queues", *drawn, how="spans")
 
 
 def latency(session: SavedSession) -> str:
@@ -146,8 +173,10 @@ def latency(session: SavedSession) -> str:
             marks = {f"p{p}": ordered[min(len(ordered) - 1, len(ordered) * p // 100)]
                      for p, least in ((50, 5), (90, 20), (99, 200)) if len(ordered) >= least}  # fmt: skip
             drawn = drawings.histogram(ordered, marks, "ms")
-            parts.append(f"<figure>{drawn}<figcaption>{name}, {len(ordered)} samples</figcaption></figure>")
-    return f"<h2>Latency</h2>{''.join(parts)}" if parts else ""
+            beyond = sum(1 for value in ordered if value > ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))])
+            note = f"; the last bin holds {beyond} that took longer, up to {ordered[-1]:.1f} ms" if beyond else ""
+            parts.append(figure(drawn, f"{name}, {len(ordered)} samples{note}"))
+    return section("latency", "Latency", *parts, how="percentiles") if parts else ""
 
 
 def path(session: SavedSession) -> str:
@@ -161,10 +190,14 @@ def path(session: SavedSession) -> str:
         for row in facts["stages"]
     ]
     columns = ("stage", "share", "self s", "wait s", "calls", "waits because of")
-    return (
-        f"<h2>Critical path</h2><figure>{drawings.bar(parts, 's')}<figcaption>{facts['wall_s']:.3f} s of steady "
-        f"state ({facts['frames']} frames); start-up {facts['startup_s']:.3f} s and tear-down "
-        f"{facts['teardown_s']:.3f} s are apart.</figcaption></figure>{table('path', columns, rows)}"
+    note = (
+        f"{facts['wall_s']:.3f} s of steady state ({facts['frames']} frames); start-up {facts['startup_s']:.3f} s and "
+        f"tear-down {facts['teardown_s']:.3f} s are apart."
+    )
+    names = (*(kind for kind, *_ in parts),)
+    shown = key([name for name in (*STAGE_NAMES, "wait") if name in names])
+    return section(
+        "path", "Critical path", shown, figure(drawings.bar(parts, "s"), note), table("path", columns, rows), how="path"
     )
 
 
@@ -180,7 +213,7 @@ def what_if(session: SavedSession) -> str:
         more = [Share(proof.get("measured_gain")), Share(proof.get("off_by"))] if proofs else []
         rows.append([row["change"], row["predicted_fps"], Share(row["gain"]), *more])
     note = f"The replay of the run as it was is off by {facts['replay_error']:+.1%}."
-    return f"<h2>What if</h2><p>{note}</p>{table('whatif', columns, rows)}"
+    return section("what-if", "What if", f"<p>{note}</p>", table("whatif", columns, rows), how="whatif")
 
 
 def layers(session: SavedSession) -> str:
@@ -197,8 +230,8 @@ def layers(session: SavedSession) -> str:
     ]  # fmt: skip
     note = f"{len(rows)} layers, {facts['sum_ms']:.3f} ms together; a forward pass took {facts['forward_ms']:.3f} ms."
     note += f" {facts['flag']}." if facts.get("flag") else ""
-    field = '<input class="filter" data-table="layers" placeholder="filter layers" aria-label="filter layers">'
-    return f"<h2>Layers</h2><p>{note}</p>{field}{table('layers', columns, rows)}"
+    body = table("layers", columns, rows)
+    return section("layers", "Layers", f"<p>{note}</p>", filter_of("layers", "layers"), body, how="layers")
 
 
 def roofline(session: SavedSession) -> str:
@@ -214,7 +247,7 @@ def roofline(session: SavedSession) -> str:
         f"{facts['peaks']['bandwidth_gbytes_s']:.1f} GB/s of memory; mostly {facts['bound']}-bound, "
         f"{facts['utilisation'] or 0:.1%} of the roof over the whole forward pass."
     )
-    return f"<h2>Roofline</h2><p>{escape(note)}</p><figure>{drawn}</figure>"
+    return section("roofline", "Roofline", f"<p>{escape(note)}</p>", figure(drawn) if drawn else "", how="roofline")
 
 
 def memory(session: SavedSession) -> str:
@@ -229,7 +262,34 @@ def memory(session: SavedSession) -> str:
         f"Resident: {facts['start_mb']:.0f} MB at the start, {facts['peak_mb']:.0f} MB at the peak; growth: {growth}."
     )
     drawn = drawings.curve(points, "s", "MB")
-    return f"<h2>Memory</h2><figure>{drawn}<figcaption>{escape(text)}</figcaption></figure>"
+    peaks = [[name, mb] for name, mb in facts.get("peak_by_stage_mb", {}).items() if mb is not None]
+    below = table("memory", ("stage", "highest MB while it ran"), peaks) if peaks else ""
+    return section("memory", "Memory", figure(drawn, text), below, how="memory")
+
+
+def energy(session: SavedSession) -> str:
+    """Joules of the idle baseline and of the run; over time where the pass took samples."""
+    facts = session.passes.get("energy", {})
+    if not facts.get("available"):
+        return ""
+    tags = [tag for tag in ("package", "core", "dram", "gpu") if any(tag in row for row in facts["rows"])]
+    rows = [[row["tag"], row["duration"], *(row.get(tag) for tag in tags), row["joules_per_frame"]]
+            for row in facts["rows"]]  # fmt: skip
+    columns = ("of", "seconds", *(f"{tag} J" for tag in tags), "J a frame")
+    note = f"<p>{facts['joules_per_frame']:.3f} J a frame, the idle power taken off the run.</p>"
+    points = [(sample["t_s"], sample["watts"]) for sample in facts.get("samples", [])]
+    drawn = figure(drawings.curve(points, "s", "W"), "power of the run, idle included") if len(points) > 1 else ""
+    return section("energy", "Energy", note, drawn, table("energy", columns, rows), how="energy")
+
+
+def python(session: SavedSession) -> str:
+    facts = session.passes.get("python", {})
+    if not facts.get("available"):
+        return ""
+    rows = [[row["function"], row["calls"], row["self_s"], row["total_s"]] for row in facts["functions"]]
+    body = table("python", ("function", "calls", "self s", "with its callees s"), rows)
+    inside = f"<details><summary>{len(rows)} functions of the longest self time</summary>{body}</details>"
+    return section("functions", "Python", inside, how="python")
 
 
 def slowest(session: SavedSession) -> str:
@@ -246,73 +306,51 @@ def slowest(session: SavedSession) -> str:
         source = base64.b64encode(data).decode()
         shown.append(f'<figure><img alt="{escape(text)}" src="data:image/jpeg;base64,{source}">'
                      f"<figcaption>{escape(text)}</figcaption></figure>")  # fmt: skip
-    return f"<h2>The slowest moments</h2><div class='frames'>{''.join(shown)}</div>" if shown else ""
+    frames = f'<div class="frames">{"".join(shown)}</div>'
+    return section("slowest", "The slowest moments", frames, how="percentiles") if shown else ""
 
 
 def others(session: SavedSession) -> str:
     """Passes that could not run say why; those that could, by how much they slowed the run down."""
     rows = [
-        [
-            name,
-            Share(facts["slowdown"] - 1) if "slowdown" in facts else "",
-            facts.get("seconds"),
-            facts.get("reason") or "",
-        ]
+        [name, Share(facts["slowdown"] - 1) if "slowdown" in facts else None, facts.get("seconds"),
+         facts.get("reason") or facts.get("warning") or "ran"]
         for name, facts in session.passes.items()
-    ]
-    columns = ("pass", "slower than the plain run", "seconds", "not available because")
-    return f"<h2>Passes</h2>{table('passes', columns, rows)}" if rows else ""
+    ]  # fmt: skip
+    columns = ("pass", "slower than the plain run", "seconds", "how it went")
+    cost = session.passes.get("loop", {}).get("instruments")
+    note = ""
+    if cost:
+        note = (f"<p>The instruments of the plain run cost {cost['median']:+.1%} of a frame's time "
+                f"({cost['low']:+.1%} to {cost['high']:+.1%}).</p>")  # fmt: skip
+    return section("passes", "Passes", note, table("others", columns, rows), how="passes") if rows else ""
 
 
 def machine(session: SavedSession) -> str:
-    environment = session.document.get("environment", {})
+    document = session.document
+    environment = document.get("environment", {})
     cpu = environment.get("cpu", {})
     libraries = ", ".join(f"{name} {version}" for name, version in environment.get("libraries", {}).items())
-    command = " ".join(str(word) for word in session.document.get("command", []))
-    lines = [f"{cpu.get('model', 'unknown CPU')}, {cpu.get('cores', '?')} cores", libraries, *session.document["notes"]]
-    return (
-        "<h2>How it was measured</h2>" + "".join(f"<p>{escape(line)}</p>" for line in lines if line)
-        + f"<pre>{escape(command)}</pre><p>What each number means and how it is taken: docs/measurement.md and "
-        "docs/reading.md of detect-video.</p>"
-    )  # fmt: skip
+    command = " ".join(shlex.quote(str(word)) for word in document.get("command", []))
+    lines = [
+        f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('cores', '?')} cores",
+        f"GPU driver {environment['gpu_driver']}" if environment.get("gpu_driver") else "",
+        environment.get("platform", ""),
+        f"detect-video {environment['detect_video']}, Python {environment.get('python', '?')}"
+        if "detect_video" in environment else "",
+        libraries,
+        document.get("engine_reason", ""),
+        *document.get("notes", []),
+    ]  # fmt: skip
+    shown = "".join(f"<p>{escape(line)}</p>" for line in lines if line)
+    ran = f"<p>The exact command:</p><pre>{escape(command)}</pre>" if command else ""
+    return section("machine", "The machine and the command", shown, ran)
 
 
 PARTS: tuple[Part, ...] = (
-    verdict, lab, ledger, timeline, queues, latency, path, what_if, layers, roofline, memory, slowest, others, machine,
+    verdict, lab, ledger, timeline, queues, latency, path, what_if, layers, roofline, memory,
+    energy, python, slowest, others, machine, how,
 )  # fmt: skip
-
-
-class Share(float):
-    """A number that is shown as a percentage; None stays empty."""
-
-    def __new__(cls, value: float | None) -> Share:
-        return super().__new__(cls, float("nan") if value is None else value)
-
-
-def key() -> str:
-    names = ("read", "preprocess", "infer", "head", "nms", "annotate", "write", "wait", "other")
-    return '<div class="key">' + "".join(f'<span><i class="{name}"></i>{name}</span>' for name in names) + "</div>"
-
-
-def table(name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], sortable: bool = True) -> str:
-    heads = "".join(f"<th scope='col'><button>{escape(c)}</button></th>" if sortable else f"<th>{escape(c)}</th>"
-                    for c in columns)  # fmt: skip
-    body = "".join("<tr>" + "".join(_cell(value) for value in row) + "</tr>" for row in rows)
-    kind = ' class="sortable"' if sortable else ""
-    inside = f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="scroll"><table id="{name}"{kind}>{inside}</table></div>'
-
-
-def _cell(value: Any) -> str:
-    """Numbers carry their full value for sorting, and for whoever checks the page against the session."""
-    if value is None or (isinstance(value, float) and value != value):
-        return "<td></td>"
-    if isinstance(value, Share):
-        return f'<td data-value="{float(value)!r}">{value:.1%}</td>'
-    if isinstance(value, (int, float)):
-        shown = f"{value:.3f}" if isinstance(value, float) else str(value)
-        return f'<td data-value="{value!r}">{shown}</td>'
-    return f'<td class="text">{escape(str(value))}</td>'
 
 
 def _video(document: dict[str, Any]) -> str:

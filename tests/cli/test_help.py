@@ -43,7 +43,7 @@ def test_every_option_is_in_the_help_and_in_the_usage_page(tmp_path):
         assert flag in usage or flag in ("--help",) or f"--{flag.removeprefix('--no-')}" in usage, flag
 
 
-@pytest.mark.parametrize("command", ["compare", "build", "doctor"])
+@pytest.mark.parametrize("command", ["compare", "build", "doctor", "profile", "report"])
 def test_every_option_of_these_commands_is_in_the_usage_page(command):
     usage = (CHECKOUT / "docs/usage.md").read_text()
     found = [option for parameter in importlib.import_module(f"detector.cli.{command}").command.params

@@ -61,6 +61,8 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
     report("--format", "trace", "-o", "t.json.gz")
     assert problems(json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"]) == []
     report("--format", "csv", "-o", "tables")
+    report("-o", "report.html")
+    assert "<h2>What if" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "tables/steps_timer.csv").read_text().startswith("step,total,count,avg,std,min,max,share,p50")
 
 

@@ -1,0 +1,96 @@
+"""Run trackers: figures, tables and the report of a session, through a tracker's own library.
+
+A module ``NAME.py`` holds:
+    PACKAGE   what must be importable, and is the name of the extra too
+    log(session, entries) -> where it lies, for the user; imports its library late
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from detector.analysis.ledger import stage_rows, thread_rows
+from detector.errors import DetectVideoError, OutputError, UsageError
+from detector.report.html import page
+from detector.report.tables import csv_files
+from detector.session.reading import SavedSession
+
+SETTINGS = ("model", "engine", "precision", "batch", "concurrency", "sync", "engine_threads")
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """``settings``: what was run. ``figures``: name -> number, ``/`` between group and name. ``tables``: file name ->
+    CSV. ``report``: the HTML page."""
+
+    settings: dict[str, str]
+    figures: dict[str, float]
+    tables: dict[str, str]
+    report: bytes
+    verdict: str
+
+
+def ready(name: str) -> None:
+    """Raises UsageError, with the cure, where the tracker's library is absent: before an hour of work, not after."""
+    package = _module(name).PACKAGE
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        cure = f"pip install 'detect-video[{package}]'"
+        raise UsageError(f"--track {name}: {package} cannot be imported ({error}); {cure}") from error
+
+
+def track(name: str, session: SavedSession) -> str:
+    """Logs a session; where to. Raises UsageError where the library is absent, OutputError where it fails."""
+    ready(name)
+    entries = entries_of(session)
+    try:
+        return str(_module(name).log(session, entries))
+    except DetectVideoError:
+        raise
+    except Exception as error:  # servers, permissions, databases: each tracker has exceptions of its own
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise OutputError(f"--track {name}: the session could not be logged: {reason}") from error
+
+
+def entries_of(session: SavedSession) -> Entries:
+    document = session.document
+    width, height = document["model_input"][1], document["model_input"][0]
+    settings = {name: str(document[name]) for name in SETTINGS if name in document}
+    cpu = document.get("environment", {}).get("cpu", {}).get("model")
+    settings |= {"model_input": f"{width}x{height}", "cpu": str(cpu)}
+    figures = {name: float(value) for name, value in _figures(session) if _is_number(value)}
+    return Entries(settings, figures, csv_files(session), page(session), document["verdict"]["sentence"])
+
+
+def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
+    """Flat. Times in milliseconds a frame where they are a stage's or a thread's."""
+    document, passes = session.document, session.passes
+    frames = document["frames"]["written"]
+    yield from ((f"fps/{name}", value) for name, value in document["fps"].items())
+    yield from ((f"frames/{name}", value) for name, value in document["frames"].items())
+    yield from ((f"seconds/{name}", value) for name, value in document["seconds"].items())
+    for stage in stage_rows(document, frames) if frames else ():
+        yield from ((f"stage_{key}/{stage.stage}", getattr(stage, key))
+                    for key in ("busy_ms", "share", "p50_ms", "p90_ms", "p99_ms", "cpu_ms"))  # fmt: skip
+    for thread in thread_rows(document, frames) if frames else ():
+        yield from ((f"thread_{key}/{thread.thread}", getattr(thread, key))
+                    for key in ("busy_ms", "wait_input_ms", "wait_output_ms", "other_ms", "wall_ms"))  # fmt: skip
+    for row in passes.get("critical_path", {}).get("stages", []):
+        yield f"critical_path_share/{row['name']}", row["share"]
+    for row in passes.get("what_if", {}).get("predictions", []):
+        yield f"what_if_fps/{row['change']}", row["predicted_fps"]
+    for name, facts in passes.items():
+        yield from ((f"{name}/{key}", value) for key, value in facts.items() if key not in ("available", "seconds"))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{__name__}.{name}")

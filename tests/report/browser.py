@@ -1,0 +1,138 @@
+"""A headless Chromium, driven over its debugging pipe: no driver, no package, no port."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+PATIENCE_S = 60  # for one answer; a slow machine starts a browser in ten
+
+
+def chromium() -> str | None:
+    return next((path for path in map(shutil.which, NAMES) if path), None)
+
+
+class Browser:
+    """One tab. ``requests`` and ``complaints`` hold what the page asked for and what it said since ``open``."""
+
+    def __init__(self, profile: Path) -> None:
+        ours_in, theirs_out = os.pipe()
+        theirs_in, ours_out = os.pipe()
+        # Chromium reads commands from descriptor 3 and answers on 4: the shell puts the pipes there.
+        words = [chromium() or "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+                 "--disable-dev-shm-usage", "--disable-background-networking", "--hide-scrollbars",
+                 "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]  # fmt: skip
+        self._process = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "chromium", *words],
+            pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._in, self._out, self._rest, self._last = ours_in, ours_out, b"", 0
+        self._session: str | None = None
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self._events: list[dict[str, Any]] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._last += 1
+        wanted = self._last
+        message = {"id": wanted, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == wanted:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                return answer["result"]
+            self._note(answer)
+
+    def open(self, file: Path, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
+        """Show a file; back when its load event has fired."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+                  mobile=width < 600)  # fmt: skip
+        self.scheme(scheme)
+        self.requests, self.complaints, self._events = [], [], []
+        self.call("Page.navigate", url=file.resolve().as_uri())
+        while not any(event["method"] == "Page.loadEventFired" for event in self._events):
+            self._note(self._read())
+
+    def scheme(self, name: str) -> None:
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+
+    def run(self, script: str) -> Any:
+        """The value of an expression in the page."""
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def click(self, selector: str) -> None:
+        """A real click, where the element lies: one that is covered or off the page is not hit."""
+        x, y = self.run(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); "
+            "e.scrollIntoView({block: 'center', inline: 'center'}); const b = e.getBoundingClientRect(); "
+            "return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def type(self, text: str) -> None:
+        self.call("Input.insertText", text=text)
+
+    def screenshot(self, file: Path, whole: bool = True) -> None:
+        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        file.write_bytes(base64.b64decode(data))
+
+    def pdf(self) -> bytes:
+        return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
+
+    def close(self) -> None:
+        self._session = None
+        try:
+            self.call("Browser.close")
+            self._process.wait(PATIENCE_S)
+        except (OSError, RuntimeError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
+        os.close(self._in)
+        os.close(self._out)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        self._events.append(event)
+        method, params = event.get("method"), event.get("params", {})
+        if method == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            self.complaints.append(str(params["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled":
+            self.complaints.append(f"console.{params['type']}: {params['args']}")
+        elif method == "Log.entryAdded":
+            self.complaints.append(f"{params['entry']['level']}: {params['entry']['text']}")
+
+    def _read(self) -> dict[str, Any]:
+        end = time.monotonic() + PATIENCE_S
+        while b"\0" not in self._rest:
+            if not select.select([self._in], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise RuntimeError(f"the browser has said nothing for {PATIENCE_S} s")
+            piece = os.read(self._in, 1 << 20)
+            if not piece:
+                raise RuntimeError("the browser has gone")
+            self._rest += piece
+        message, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(message)

@@ -1,0 +1,80 @@
+"""Real sessions of short runs, and facts of passes made by hand: every section of the report has something to show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from detector.layers import resolved
+from detector.run import detect
+from tests.conftest import CHECKOUT
+
+CLIP = CHECKOUT / "videos/street.mp4"
+FRAMES = 24
+
+
+def ran(folder: Path, sources: int = 1, **flags: Any) -> Path:
+    """The session's folder of a run on the null engine."""
+    given = {"engine": "null", "frames": FRAMES, "save": "jsonl", "no_video": True, **flags}
+    given |= {"run_dir": str(folder / "run"), "output": f"{folder}/"}
+    result = detect([str(CLIP)] * sources, resolved(None, given), command=["detect-video", "the clip.mp4"])
+    assert result.session is not None
+    return Path(result.session)
+
+
+def with_passes(session: Path) -> Path:
+    (session / "passes").mkdir(exist_ok=True)
+    for name, facts in PASSES.items():
+        content = {"available": True, "reason": None, "seconds": 1.25, **facts}
+        (session / f"passes/{name}.json").write_text(json.dumps(content))
+    return session
+
+
+def layer(number: int) -> dict[str, Any]:
+    ms, macs, size = 0.1 + 0.037 * (number * 7 % 24), 1_000_000 * (1 + number * 5 % 24), 40_000 * (1 + number * 11 % 24)
+    return {
+        "name": f"/backbone/stage.{number}/Conv<{number}>", "type": "MaxPool" if number % 6 == 5 else "Conv", "ms": ms,
+        "share": ms / 13, "macs": macs, "flops": 2 * macs, "bytes": size, "gflops_s": 2 * macs / ms / 1e6,
+        "gbytes_s": size / ms / 1e6, "intensity": 2 * macs / size, "precision": "fp32",
+        "utilisation": None if number == 3 else 0.05 * number, "bound": "memory" if number % 3 else "compute",
+    }  # fmt: skip
+
+
+LAYERS = [layer(number) for number in range(24)]
+PASSES: dict[str, dict[str, Any]] = {
+    "critical_path": {
+        "wall_s": 1.0, "startup_s": 0.1, "teardown_s": 0.05, "frames": 20,
+        "stages": [
+            {"name": "infer", "share": 0.7, "self_s": 0.6, "wait_s": 0.1, "calls": 18, "wait_causes": {"data": 0.1}},
+            {"name": "write", "share": 0.3, "self_s": 0.3, "wait_s": 0.0, "calls": 4, "wait_causes": {}},
+        ],
+    },
+    "what_if": {
+        "replay_error": -0.021, "measured_fps": 40.0,
+        "predictions": [
+            {"change": "infer free", "predicted_fps": 61.5, "gain": 0.5375},
+            {"change": "write free", "predicted_fps": 44.0, "gain": 0.1},
+            {"change": "one more core", "predicted_fps": 42.0, "gain": 0.05},
+            {"change": "read free", "predicted_fps": 40.4, "gain": 0.01},
+            {"change": "overlap off", "predicted_fps": 22.0, "gain": -0.45},
+        ],
+        "proofs": [{"change": "infer free", "measured_gain": 0.5, "off_by": 0.025}],
+    },
+    "layers": {"engine": "ort", "rows": LAYERS, "sum_ms": sum(row["ms"] for row in LAYERS), "forward_ms": 13.2,
+               "slowdown": 1.125},
+    "roofline": {"peaks": {"gflops_s": {"fp32": 95.0, "bf16": 190.0}, "bandwidth_gbytes_s": 14.2}, "macs": 305_000_000,
+                 "flops": 610_000_000, "utilisation": 0.48, "bound": "compute"},
+    "memory": {"start_mb": 200.0, "peak_mb": 261.5, "slope_mb_per_1000_frames": 0.9, "slope_reason": None,
+               "peak_by_stage_mb": {"infer": 261.5, "nms": None},
+               "samples": [{"t_s": 0.1 * at, "rss_mb": 200.0 + min(at, 20) * 3.075} for at in range(40)]},
+    "energy": {"joules_per_frame": 0.31, "frames_per_joule": 3.2, "idle_watts": {"package": 5.0},
+               "counters": ["package"],
+               "samples": [{"t_s": 0.5 * at, "watts": 9.0 + at % 3} for at in range(8)],
+               "rows": [{"timestamp": 1.0, "tag": "idle", "duration": 2.0, "package": 10.0, "joules_per_frame": None},
+                        {"timestamp": 3.0, "tag": "run", "duration": 4.2, "package": 31.0, "joules_per_frame": 0.31}]},
+    "loop": {"off_ms": [20.0], "on_ms": [20.1], "instruments": {"median": 0.005, "low": -0.01, "high": 0.02},
+             "warning": None, "slowdown": 1.005},
+    "python": {"functions": [{"function": "a.py:1(<lambda>)", "calls": 3, "self_s": 0.2, "total_s": 0.3}]},
+    "counters": {"available": False, "reason": "this machine hands out no cycle counter (virtual machines rarely do)"},
+}  # fmt: skip
