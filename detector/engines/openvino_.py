@@ -32,7 +32,7 @@ TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 QUANTISED = ("u8", "i8")
 # Layers of the runtime model that compute nothing: constants, and the doors of the graph.
 NO_LAYERS = ("Const", "Input", "Output")
-DOORS = ("Parameter", "Result", "Constant")  # the same in its profile
+RUNS_OF_A_MEAN = 16  # under the profiler, before it starts anew
 # u8 in these layers is the picture being moved, or cast; in all others it is quantised arithmetic.
 MOVING = ("Transpose", "Reorder", "Convert", "Subgraph")
 
@@ -138,31 +138,52 @@ def create(network: Network, options: EngineOptions) -> Engine:
 
 
 class OpenvinoLayerProfiler:
-    """The graph compiled with PERF_COUNT: after each run the request tells what every layer took."""
+    """The graph compiled with PERF_COUNT: the request tells what every layer took, as the mean of all runs so far.
+
+    In whole microseconds: a single run, which is the difference of two sums, is off by as many as there were runs. So
+    the graph is compiled anew now and then.
+    """
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
-        self._nodes = {node.name for node in network.graph.graph.node}
+        self._network, self._options = network, options
         self._told: list[list[tuple[str, str, float]]] = []
+        self._open()
+
+    def _open(self) -> None:
+        options, nodes = self._options, {node.name for node in self._network.graph.graph.node}
         with translated("openvino", "load the graph for a profile"):
-            self._compiled: Any = _compile(network, HINTS[options.precision], 1, cpu_threads(options), PERF_COUNT=True)
-            self._request: Any = self._compiled.create_infer_request()
+            hint, threads = HINTS[options.precision], cpu_threads(options)
+            compiled = _compile(self._network, hint, 1, threads, PERF_COUNT=True)
+            self._request: Any = compiled.create_infer_request()
+            self._layers = _layers(compiled.get_runtime_model(), nodes)
+        self._names = {layer.name for layer in self._layers}
+        self._sums: dict[str, float] = {}
+        self._runs = 0
 
     def run(self, slot: NDArray[np.uint8]) -> None:
         from openvino import Tensor
 
+        if self._runs == RUNS_OF_A_MEAN:
+            self._open()
         with translated("openvino", "run the network"):
             self._request.set_input_tensor(Tensor(slot))
             self._request.infer()
-            # Less than a microsecond is told as NOT_RUN; so are the doors of the graph.
-            told = [one for one in self._request.get_profiling_info() if one.node_type not in DOORS]
-            self._told.append([(one.node_name, one.node_type, one.real_time.total_seconds() * 1e3) for one in told])
+            means = self._request.get_profiling_info()
+        self._runs += 1
+        # What went into another layer is told too, and is no layer of the runtime model.
+        self._told.append([self._single(mean) for mean in means if mean.node_name in self._names])
+
+    def _single(self, mean: Any) -> tuple[str, str, float]:
+        name, total = mean.node_name, mean.real_time.total_seconds() * 1e3 * self._runs
+        before = self._sums.get(name, 0.0)
+        self._sums[name] = total
+        return name, mean.node_type, max(0.0, total - before)
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:
-        with translated("openvino", "read the profile"):
-            return in_order(_layers(self._compiled.get_runtime_model(), self._nodes), self._told)
+        return in_order(self._layers, self._told)
 
     def close(self) -> None:
-        self._request = self._compiled = None
+        self._request = None
 
 
 def layer_profiler(network: Network, options: EngineOptions) -> OpenvinoLayerProfiler:

@@ -25,6 +25,7 @@ PRECISIONS = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "bf16": "bf16", "i
 DEVICES = ("cuda",)
 OPTIONS = settings.OPTIONS
 SUFFIX = ".plan"
+NOT_TIMED = "TensorRT's IProfiler is not read yet; scripts/nsys records its kernels"
 RUNS_PLANS = True  # Network.plan: a file that TensorRT built elsewhere
 
 OLDEST = (7, 5)  # Turing: the oldest compute capability of TensorRT 10.15 to 11
