@@ -302,7 +302,7 @@ def slowest(session: SavedSession) -> str:
             data = (session.folder / row["file"]).read_bytes()
         except OSError:
             continue
-        text = f"frame {row['frame']}: {row['ms']:.1f} ms, most of it {row['stage']} ({row['stage_ms']:.1f} ms)"
+        text = f"frame {row['frame']}: {row['ms']:.1f} ms, {row['stage']} the longest part ({row['stage_ms']:.1f} ms)"
         source = base64.b64encode(data).decode()
         shown.append(f'<figure><img alt="{escape(text)}" src="data:image/jpeg;base64,{source}">'
                      f"<figcaption>{escape(text)}</figcaption></figure>")  # fmt: skip
