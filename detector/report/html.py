@@ -231,7 +231,7 @@ def layers(session: SavedSession) -> str:
     note = f"{len(rows)} layers, {facts['sum_ms']:.3f} ms together; a forward pass took {facts['forward_ms']:.3f} ms."
     note += f" {facts['flag']}." if facts.get("flag") else ""
     body = table("layers", columns, rows)
-    return section("layers", "Layers", f"<p>{note}</p>", filter_of("layers", "layers"), body, how="layers")
+    return section("layers", "Layers", f"<p>{escape(note)}</p>", filter_of("layers", "layers"), body, how="layers")
 
 
 def roofline(session: SavedSession) -> str:
@@ -244,9 +244,11 @@ def roofline(session: SavedSession) -> str:
     drawn = drawings.roofline(dots, roofs, facts["peaks"]["bandwidth_gbytes_s"]) if roofs else ""
     note = (
         f"{facts['macs'] / 1e9:.3f} GMACs = {facts['flops'] / 1e9:.3f} GFLOPs a picture; peaks measured here, "
-        f"{facts['peaks']['bandwidth_gbytes_s']:.1f} GB/s of memory; mostly {facts['bound']}-bound, "
-        f"{facts['utilisation'] or 0:.1%} of the roof over the whole forward pass."
+        f"{facts['peaks']['bandwidth_gbytes_s']:.1f} GB/s of memory"
     )
+    if facts.get("bound") and facts.get("utilisation") is not None:  # no layer times: neither
+        note += f"; mostly {facts['bound']}-bound, {facts['utilisation']:.1%} of the roof over the whole forward pass"
+    note += "."
     return section("roofline", "Roofline", f"<p>{escape(note)}</p>", figure(drawn) if drawn else "", how="roofline")
 
 
