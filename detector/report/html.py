@@ -221,17 +221,19 @@ def layers(session: SavedSession) -> str:
     if not facts.get("available"):
         return ""
     columns = ("layer", "type", "ms", "share", "MMACs", "MFLOPs", "KB", "GFLOP/s", "GB/s", "FLOP/byte", "precision",
-               "of its roof", "bound")  # fmt: skip
+               "of its roof", "bound", "note")  # fmt: skip
     rows = [
         [row["name"], row["type"], row["ms"], Share(row["share"]), row["macs"] / 1e6, row["flops"] / 1e6,
          row["bytes"] / 1e3, row.get("gflops_s"), row.get("gbytes_s"), row.get("intensity"), row["precision"],
-         Share(row.get("utilisation")), row.get("bound") or ""]
+         Share(row.get("utilisation")), row.get("bound") or "", row.get("flag") or ""]
         for row in facts["rows"]
     ]  # fmt: skip
     note = f"{len(rows)} layers, {facts['sum_ms']:.3f} ms together; a forward pass took {facts['forward_ms']:.3f} ms."
     note += f" {facts['flag']}." if facts.get("flag") else ""
-    body = table("layers", columns, rows)
-    return section("layers", "Layers", f"<p>{escape(note)}</p>", filter_of("layers", "layers"), body, how="layers")
+    types = [[row["type"], row["layers"], row["ms"], Share(row["share"])] for row in facts.get("by_type", [])]
+    body = table("types", ("type", "layers", "ms", "share"), types) if types else ""
+    body = filter_of("layers", "layers") + table("layers", columns, rows) + body
+    return section("layers", "Layers", f"<p>{escape(note)}</p>", body, how="layers")
 
 
 def roofline(session: SavedSession) -> str:

@@ -131,6 +131,13 @@ def test_the_numbers_are_the_sessions(browser, report, session):
     assert values(browser, "layers", 4) == [row["macs"] / 1e6 for row in LAYERS]
 
 
+def test_a_share_above_its_roof_is_shown_and_flagged(browser, report):
+    browser.open(report)
+    above = [row["utilisation"] for row in LAYERS if (row["utilisation"] or 0) > 1]
+    assert [value for value in values(browser, "layers", 11) if value and value > 1] == above != []
+    assert texts(browser, "#layers td:last-child").count("peak under-measured") == len(above)
+
+
 def test_bars_add_up_to_the_threads_wall_time(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     browser.open(report)
