@@ -221,17 +221,19 @@ def layers(session: SavedSession) -> str:
     if not facts.get("available"):
         return ""
     columns = ("layer", "type", "ms", "share", "MMACs", "MFLOPs", "KB", "GFLOP/s", "GB/s", "FLOP/byte", "precision",
-               "of its roof", "bound")  # fmt: skip
+               "of its roof", "bound", "note")  # fmt: skip
     rows = [
         [row["name"], row["type"], row["ms"], Share(row["share"]), row["macs"] / 1e6, row["flops"] / 1e6,
          row["bytes"] / 1e3, row.get("gflops_s"), row.get("gbytes_s"), row.get("intensity"), row["precision"],
-         Share(row.get("utilisation")), row.get("bound") or ""]
+         Share(row.get("utilisation")), row.get("bound") or "", row.get("flag") or ""]
         for row in facts["rows"]
     ]  # fmt: skip
     note = f"{len(rows)} layers, {facts['sum_ms']:.3f} ms together; a forward pass took {facts['forward_ms']:.3f} ms."
     note += f" {facts['flag']}." if facts.get("flag") else ""
-    body = table("layers", columns, rows)
-    return section("layers", "Layers", f"<p>{note}</p>", filter_of("layers", "layers"), body, how="layers")
+    types = [[row["type"], row["layers"], row["ms"], Share(row["share"])] for row in facts.get("by_type", [])]
+    body = table("types", ("type", "layers", "ms", "share"), types) if types else ""
+    body = filter_of("layers", "layers") + table("layers", columns, rows) + body
+    return section("layers", "Layers", f"<p>{escape(note)}</p>", body, how="layers")
 
 
 def roofline(session: SavedSession) -> str:
@@ -244,9 +246,11 @@ def roofline(session: SavedSession) -> str:
     drawn = drawings.roofline(dots, roofs, facts["peaks"]["bandwidth_gbytes_s"]) if roofs else ""
     note = (
         f"{facts['macs'] / 1e9:.3f} GMACs = {facts['flops'] / 1e9:.3f} GFLOPs a picture; peaks measured here, "
-        f"{facts['peaks']['bandwidth_gbytes_s']:.1f} GB/s of memory; mostly {facts['bound']}-bound, "
-        f"{facts['utilisation'] or 0:.1%} of the roof over the whole forward pass."
+        f"{facts['peaks']['bandwidth_gbytes_s']:.1f} GB/s of memory"
     )
+    if facts.get("bound") and facts.get("utilisation") is not None:  # no layer times: neither
+        note += f"; mostly {facts['bound']}-bound, {facts['utilisation']:.1%} of the roof over the whole forward pass"
+    note += "."
     return section("roofline", "Roofline", f"<p>{escape(note)}</p>", figure(drawn) if drawn else "", how="roofline")
 
 
@@ -302,7 +306,7 @@ def slowest(session: SavedSession) -> str:
             data = (session.folder / row["file"]).read_bytes()
         except OSError:
             continue
-        text = f"frame {row['frame']}: {row['ms']:.1f} ms, most of it {row['stage']} ({row['stage_ms']:.1f} ms)"
+        text = f"frame {row['frame']}: {row['ms']:.1f} ms, {row['stage']} the longest part ({row['stage_ms']:.1f} ms)"
         source = base64.b64encode(data).decode()
         shown.append(f'<figure><img alt="{escape(text)}" src="data:image/jpeg;base64,{source}">'
                      f"<figcaption>{escape(text)}</figcaption></figure>")  # fmt: skip

@@ -10,20 +10,23 @@ from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 
 # What makes a line short, and keeps it from leaving a record in the checkout; of a command that is not here, --frames.
-SHORTER = {"doctor": [], "build": [], "compare": ["--frames", 2, "--rounds", 1, "--no-record"]}
+SHORTER = {
+    "doctor": [], "build": [], "compare": ["--frames", 2, "--rounds", 1, "--no-record"],
+    "profile": ["--frames", 8, "--only", "critical_path,what_if", "--json"],
+}  # fmt: skip
 
 
 def command_lines():
     """Lines that begin with detect-video inside code blocks, without their comments."""
     for page in ("README.md", "docs/usage.md"):
-        for block in re.findall(r"```\n(.*?)```", (CHECKOUT / page).read_text(encoding="utf-8"), re.S):
+        for block in re.findall(r"^```\w*\n(.*?)^```", (CHECKOUT / page).read_text(encoding="utf-8"), re.S | re.M):
             for line in block.splitlines():
                 if line.startswith("detect-video ") and "[OPTIONS]" not in line:
                     yield line.split("#")[0].strip()
 
 
 def test_there_are_some():
-    assert len(list(command_lines())) >= 4
+    assert len(list(command_lines())) >= 20  # a block of YAML before them hides none
 
 
 @pytest.mark.parametrize("line", list(command_lines()))
@@ -37,6 +40,8 @@ def test_command_line(shared, tmp_path, line):
     words = shlex.split(line)[1:]
     others = set(command_names()) - {"detect", *SHORTER}  # of those that take none of this
     short = [] if words[0] in others else SHORTER.get(words[0], ["--frames", 2])
+    if words[0] == "report":  # of a run that the page has shown before
+        detect_video("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path, check=True)
     process = detect_video(*words, *short, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""

@@ -131,6 +131,13 @@ def test_the_numbers_are_the_sessions(browser, report, session):
     assert values(browser, "layers", 4) == [row["macs"] / 1e6 for row in LAYERS]
 
 
+def test_a_share_above_its_roof_is_shown_and_flagged(browser, report):
+    browser.open(report)
+    above = [row["utilisation"] for row in LAYERS if (row["utilisation"] or 0) > 1]
+    assert [value for value in values(browser, "layers", 11) if value and value > 1] == above != []
+    assert texts(browser, "#layers td:last-child").count("peak under-measured") == len(above)
+
+
 def test_bars_add_up_to_the_threads_wall_time(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     browser.open(report)
@@ -264,7 +271,7 @@ def test_pictures_of_the_slowest_frames_lie_in_the_page(browser, tmp_path):
     browser.open(file)
     assert silent(browser)
     assert browser.run("[...document.images].map((one) => one.naturalWidth)") == [480] * 6
-    assert texts(browser, ".frames figcaption")[0] == "frame 0: 9.5 ms, most of it infer (7.2 ms)"
+    assert texts(browser, ".frames figcaption")[0] == "frame 0: 9.5 ms, infer the longest part (7.2 ms)"
 
 
 def test_names_of_layers_cannot_become_markup(report):
