@@ -1,7 +1,7 @@
 """YOLOv5's and YOLOv7's detection layers: raw maps with anchors, all numbers through a logistic.
 
-Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor, s the logistic of the raw number. Objectness first, as in
-``darknet.py``: only cells whose objectness alone reaches the threshold are decoded.
+Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor, s the logistic of the raw number. Objectness first:
+see ``sieve.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.stages.heads.boxes import Floats, logit, sigmoid, xyxy
+from detector.stages.heads.sieve import cells_of, joined, survivors
 from detector.types import Candidates
 
 
@@ -31,12 +32,7 @@ def anchored(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]
     ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels, not clipped.
     Numbers that are no numbers count as below any threshold. Nothing returned shares memory with ``outputs``.
     """
-    found = [_candidates(output, conf, layer) for output, layer in zip(outputs, layers, strict=True)]
-    return Candidates(
-        np.concatenate([part.boxes for part in found]),
-        np.concatenate([part.scores for part in found]),
-        np.concatenate([part.class_ids for part in found]),
-    )
+    return joined([_candidates(output, conf, layer) for output, layer in zip(outputs, layers, strict=True)])
 
 
 def anchored_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
@@ -46,28 +42,16 @@ def anchored_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Fl
     """
     rows = []
     for output, layer in zip(outputs, layers, strict=True):
-        raw = _cells(output, layer)
+        raw = cells_of(output, len(layer.anchors))
         a, y, x = np.indices((raw.shape[0], *raw.shape[2:])).reshape(3, -1)
         cells = raw[a, :, y, x]
         rows.append(np.concatenate([_centres_sizes(cells, a, y, x, layer), sigmoid(cells[:, 4:])], axis=1))
     return np.concatenate(rows)[None]
 
 
-def _cells(output: Floats, layer: AnchoredLayer) -> Floats:
-    """[A, 5+C, h, w], a view."""
-    cells: Floats = output[0].reshape(len(layer.anchors), 5 + layer.classes, *output.shape[2:])
-    return cells
-
-
 def _candidates(output: Floats, conf: float, layer: AnchoredLayer) -> Candidates:
-    raw = _cells(output, layer)
-    threshold = logit(conf)
-    a, y, x = np.nonzero(raw[:, 4] >= threshold)  # NaN compares false
-    cells = raw[a, :, y, x]  # a copy, [M, 5+C]
-    class_ids = cells[:, 5:].argmax(axis=1)
-    best = np.take_along_axis(cells[:, 5:], class_ids[:, None], axis=1)[:, 0]
-    alive = best >= threshold  # the same sieve once more: the product is below each of its factors
-    a, y, x, cells, class_ids, best = a[alive], y[alive], x[alive], cells[alive], class_ids[alive], best[alive]
+    raw = cells_of(output, len(layer.anchors))
+    a, y, x, cells, class_ids, best = survivors(raw, logit(conf), anchors_last=False)
     scores = sigmoid(cells[:, 4]) * sigmoid(best)
     boxes = xyxy(_centres_sizes(cells, a, y, x, layer))
     keep = (scores >= np.float32(conf)) & np.isfinite(boxes).all(axis=1)

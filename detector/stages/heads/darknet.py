@@ -1,8 +1,4 @@
-"""Darknet's [yolo] layers: raw maps with anchors.
-
-Objectness first: only cells whose objectness alone reaches the threshold are decoded. On a street scene that
-is some 50 of 2,535, so the exponentials of all the others are never computed.
-"""
+"""Darknet's [yolo] layers: raw maps with anchors. Objectness first: see ``sieve.py``."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.stages.heads.boxes import MAX_LOG_SIZE, Floats, logit, sigmoid, xyxy
+from detector.stages.heads.sieve import cells_of, joined, survivors
 from detector.types import Candidates
 
 
@@ -34,14 +31,7 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
     ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels, not clipped.
     Numbers that are no numbers count as below any threshold. Nothing returned shares memory with ``outputs``.
     """
-    found = [_candidates(output, conf, layer) for output, layer in zip(outputs, layers, strict=True)]
-    if len(found) == 1:
-        return found[0]
-    return Candidates(
-        np.concatenate([part.boxes for part in found]),
-        np.concatenate([part.scores for part in found]),
-        np.concatenate([part.class_ids for part in found]),
-    )
+    return joined([_candidates(output, conf, layer) for output, layer in zip(outputs, layers, strict=True)])
 
 
 def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
@@ -51,7 +41,7 @@ def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Fl
     """
     rows = []
     for output, layer in zip(outputs, layers, strict=True):
-        raw = _cells(output, layer)
+        raw = cells_of(output, len(layer.anchors))
         anchors, _, height, width = raw.shape
         y, x, a = np.indices((height, width, anchors)).reshape(3, -1)
         cells = raw[a, :, y, x]
@@ -60,23 +50,10 @@ def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Fl
     return np.concatenate(rows)[None]
 
 
-def _cells(output: Floats, layer: YoloLayer) -> Floats:
-    """[A, 5+C, h, w], a view."""
-    height, width = output.shape[2:]
-    cells: Floats = output[0].reshape(len(layer.anchors), 5 + layer.classes, height, width)
-    return cells
-
-
 def _candidates(output: Floats, conf: float, layer: YoloLayer) -> Candidates:
-    raw = _cells(output, layer)
     threshold = conf if layer.new_coords else logit(conf)
-    y, x, a = np.nonzero(raw[:, 4].transpose(1, 2, 0) >= threshold)  # NaN compares false
-    cells = raw[a, :, y, x]  # a copy, [M, 5+C]
-    class_ids = cells[:, 5:].argmax(axis=1)
-    best = np.take_along_axis(cells[:, 5:], class_ids[:, None], axis=1)[:, 0]
-    # The same sieve once more: a network without trained objectness has all of its cells here.
-    alive = best >= threshold
-    y, x, a, cells, class_ids, best = y[alive], x[alive], a[alive], cells[alive], class_ids[alive], best[alive]
+    raw = cells_of(output, len(layer.anchors))
+    a, y, x, cells, class_ids, best = survivors(raw, threshold, anchors_last=True)
     with np.errstate(invalid="ignore", over="ignore"):  # a broken network's inf and NaN end in the next line
         scores = cells[:, 4] * best if layer.new_coords else sigmoid(cells[:, 4]) * sigmoid(best)
         boxes = xyxy(_centres_sizes(cells, y, x, a, layer))
