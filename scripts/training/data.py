@@ -18,7 +18,8 @@ CLASSES = {
 }
 IGNORED = ("bicycle", "bike", "train")  # something like a vehicle, but none: neither right nor wrong
 SIDE = 416  # longest side in memory; coco/extra comes no larger
-WEBP_QUALITY = 70
+SIDE_RENDERED = 640  # as rendered: far cars of some pixels are what these pictures teach
+WEBP_QUALITY = 60  # all pictures and the teacher stay below 60 MiB
 
 TRUST = {  # how much of the teacher's score is a target where no label lies: (person, vehicle)
     "coco": (0.5, 0.5),  # labelled completely; a little of the teacher softens what annotators left out
@@ -42,6 +43,8 @@ class Picture:
 
 def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
     vehicle = 1 in classes
+    if kind == "rendered":
+        return 0.9 if vehicle else 0.4
     if split == "extra":
         return 2.0 if vehicle else 0.45
     return {"coco": 2.5 if vehicle else 1.5, "road": 2.0, "elevated": 1.5, "overpass": 2.5}.get(kind, 1.0)
@@ -119,10 +122,11 @@ def rendered(seeds: Iterable[int], seconds: int = 8) -> Iterator[Picture]:
         for picture, found in Scene(seed, seconds, 1, 640, 360).render():
             boxes = np.array([box.xywh for box in found], np.float32).reshape(-1, 4)
             boxes[:, 2:] += boxes[:, :2]
-            image, boxes = shrunk(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), boxes)
+            image, boxes = shrunk(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), boxes, SIDE_RENDERED)
             classes = np.array([box.category - 1 for box in found], np.int64)
             ignored = np.array([box.ignored for box in found], bool)
-            yield Picture(image, boxes, classes, ignored, "rendered", 1.0)
+            weight = sampling_weight("rendered", "rendered", classes[~ignored].tolist())
+            yield Picture(image, boxes, classes, ignored, "rendered", weight)
 
 
 def pack(pictures: Iterable[Picture], extra: dict[str, bytes], target: Path) -> None:

@@ -38,10 +38,16 @@ class Options:
     bf16: bool = True
     workers: int = 1
     evaluate_every: int = 0  # steps; 0: at the end of each phase
+    start: Path | None = None  # a checkpoint of a finished run
+    peak: float = 1.0  # the highest rate, as a share of the usual one
+    full_canvas: bool = False
 
 
-def size_at(step: int, steps: int) -> tuple[int, int]:
-    return next(size for end, size in PHASES if step < end * steps or end == 1.0)
+def size_at(step: int, options: Options) -> tuple[int, int]:
+    """Height, width."""
+    if options.full_canvas:
+        return PHASES[-1][1]
+    return next(size for end, size in PHASES if step < end * options.steps or end == 1.0)
 
 
 def train(network: Street, augmenter: Augmenter, teacher: Teacher, options: Options, judge: Callable) -> Average:
@@ -53,10 +59,14 @@ def train(network: Street, augmenter: Augmenter, teacher: Teacher, options: Opti
     if options.bf16 and options.device == "cpu":
         network.use_half()
     options.run.mkdir(parents=True, exist_ok=True)
-    start = resume(options.run / "checkpoint.pt", network, average, optimisers)
+    kept = options.run / "checkpoint.pt"
+    start = resume(kept, network, average, optimisers)
+    if options.start and not kept.is_file():
+        resume(options.start, network, average, optimisers)
+        network.load_state_dict(average.network.state_dict())
 
     def make(number: int):
-        size = size_at(number, options.steps)
+        size = size_at(number, options)
         mosaic = MOSAIC if number < (1 - WITHOUT_MOSAIC) * options.steps else 0.0
         return make_batch(augmenter, teacher, options.seed, number, size, options.batch, mosaic)
 
@@ -84,7 +94,7 @@ def train(network: Street, augmenter: Augmenter, teacher: Teacher, options: Opti
 def due(step: int, options: Options) -> bool:
     if options.evaluate_every:
         return step % options.evaluate_every == 0
-    return size_at(step - 1, options.steps) != size_at(step, options.steps)
+    return size_at(step - 1, options) != size_at(step, options)
 
 
 def one_step(network, average, optimisers, batch, step: int, options: Options) -> dict:
@@ -98,7 +108,7 @@ def one_step(network, average, optimisers, batch, step: int, options: Options) -
     total, parts = loss(tensors, boxes, logits)
     total.backward()
     norm = torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
-    share = rate(step, options.steps)
+    share = options.peak * rate(step, options.steps)
     if torch.isfinite(norm):
         optimisers.step(share)
         network.pin_objectness()

@@ -64,5 +64,26 @@ def test_log_and_checkpoint(tmp_path):
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_the_canvas_grows_with_the_steps():
-    assert [loop.size_at(step, 10) for step in (0, 4, 5, 9, 10)] == [(64, 64)] * 2 + [(64, 96)] * 3
+def test_the_canvas_grows_with_the_steps(tmp_path):
+    assert [loop.size_at(step, loop.Options(tmp_path, 10)) for step in (0, 4, 5, 9, 10)] == [(64, 64)] * 2 + [
+        (64, 96)
+    ] * 3
+    assert loop.size_at(0, loop.Options(tmp_path, 10, full_canvas=True)) == (64, 96)
+
+
+def test_a_warm_start_goes_on_from_the_average_at_a_lower_rate(tmp_path):
+    """From step 0 of its own schedule, so the log begins anew; its own checkpoint comes first when it is stopped."""
+    before = run(tmp_path / "first", 3)
+    start = tmp_path / "first" / "checkpoint.pt"
+    after = run(tmp_path / "second", 1, start=start, peak=1e-6, full_canvas=True)
+    rows = [json.loads(line) for line in (tmp_path / "second" / "log.jsonl").read_text().splitlines()]
+    assert rows[0]["step"] == 0
+    assert rows[0]["rate"] == 0  # as rounded
+    trained = [name for name, _ in Street(plan_of(ROOT / "cfg/darknet/street.cfg")).named_parameters()]
+    names = list(Street(plan_of(ROOT / "cfg/darknet/street.cfg")).state_dict())
+    for name, one, other in zip(names, before, after, strict=True):
+        if name in trained:
+            np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-5)
+    again = run(tmp_path / "second", 1, start=start, peak=1.0)  # finished: nothing is left to do
+    for one, other in zip(after, again, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
