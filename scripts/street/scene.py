@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from street.backdrop import furniture, paint_backdrop, shadow_on_ground
+from street.backdrop import paint_backdrop, shadow_on_ground
+from street.furniture import furniture
 from street.layout import LANE_M, Layout, camera_for, light_for, plan
 from street.people import Person, random_look
-from street.vehicles import SHAPES, Vehicle, random_vehicle
+from street.shapes import SHAPES
+from street.vehicles import Vehicle, random_vehicle
 
 STEP_HZ = 50.0  # of the traffic's own clock
 SHUTTER = 0.4  # of a frame's time: how far things smear
