@@ -39,7 +39,8 @@ class Round:
 @dataclass(slots=True)
 class Variant:
     """What is known of one variant. ``facts``: what its process said once it was open. ``frames_digest``: of all
-    decoded pictures. ``error`` with ``exit_code``: why it has no figures."""
+    decoded pictures. ``ap``: ``analysis.accuracy``'s figures, where there are labels. ``error`` with ``exit_code``: why
+    it has no figures."""
 
     engine: str
     precision: str
@@ -50,6 +51,7 @@ class Variant:
     facts: dict[str, Any] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     agreement: Agreement | None = None
+    ap: dict[str, Any] | None = None
     frames_digest: str | None = None
     memory_mb: float | None = None
 
@@ -94,6 +96,7 @@ def row(variant: Variant, base: Variant | None) -> dict[str, Any]:
         "ratio": {metric: found["median"] if found else None for metric, found in ratios.items()},
         "ratio_interval": {metric: found and [found["low"], found["high"]] for metric, found in ratios.items()},
         "agreement": _agreement(variant.agreement),
+        "ap": variant.ap,
         "stage_cpu_ms": _stage_cpu(variant) if sound else None,
         "memory_mb": variant.memory_mb,
         **{key: variant.facts.get(key) for key in ("load_s", "build_s", "threads", "concurrency", "device")},

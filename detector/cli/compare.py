@@ -22,19 +22,23 @@ from detector.cli.flags import options_but
               help="Turns of every variant.")  # fmt: skip
 @click.option("--record/--no-record", "recorded", default=True,
               help="Keep the result in the engines' folder, for --engine auto and --precision auto.")  # fmt: skip
+@click.option("--labels", metavar="F", help="Labels of the frames, as eval reads them: adds average precision.")
+@click.option("--mapping", metavar="F",
+              help="YAML: which classes of model and labels mean the same; or person-vehicle.")  # fmt: skip
 @options_but(("engine", "precision", "batch", "output", "run_dir"), {"frames": 60})
 @click.option("--config", "config_file", metavar="F", help="YAML file of options; flags win over it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document, and nothing else.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 def command(
     source: str, engines: str | None, precisions: str, batches: str, rounds: int, recorded: bool,
-    config_file: str | None, as_json: bool, quiet: bool, **flags: Any,
+    labels: str | None, mapping: str | None, config_file: str | None, as_json: bool, quiet: bool, **flags: Any,
 ) -> None:  # fmt: skip
     """Hold engines, precisions and batches against each other on the frames of SOURCE.
 
     Every variant runs in a process of its own; they take turns, A B C A B C, in several rounds of --frames frames
     (60). Printed are the median and the interval of the rounds, never a winner inside the noise, and beside every
-    speed the agreement of the detections with fp32's. What is fastest and agrees is what auto takes from then on.
+    speed the agreement of the detections with fp32's, and with --labels their average precision. What is fastest and
+    agrees is what auto takes from then on.
     """
     with exit_codes("comparison stopped; nothing of it was kept"):
         from rich.console import Console
@@ -49,8 +53,9 @@ def command(
         errors = Console(stderr=True)
         with terminated_as_exception(), progress_bar(errors, not quiet and errors.is_terminal) as watch:
             document, code = compare_command(
-                source, config, engines, precisions, batches, rounds=rounds, recorded=recorded, watch=watch
-            )
+                source, config, engines, precisions, batches, rounds=rounds, recorded=recorded, watch=watch,
+                labels=labels, mapping=mapping,
+            )  # fmt: skip
         if as_json:
             click.echo(json.dumps(document, indent=1))
         else:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from detector.analysis.compare import Variant
-from detector.compare.rounds import Plan, Watch, compare
+from detector.compare.labels import Labels, open_beside
+from detector.compare.rounds import Plan, Watch, compare, with_frames
 from detector.config import Config
 from detector.engines.base import PRECISIONS
 from detector.errors import EXIT_DONE, OutputError, SourceError, UsageError
@@ -23,13 +25,21 @@ def compare_command(
     rounds: int,
     recorded: bool,
     watch: Watch,
+    labels: str | None = None,
+    mapping: str | None = None,
 ) -> tuple[dict[str, Any], int]:
     """The document and the exit code: 0 where at least one row has figures, else that of the first row's error.
 
-    Raises UsageError for words that are no engine, precision or batch, SourceError before anything is loaded.
+    ``labels`` of the frames and ``mapping`` of classes as ``eval`` reads them. Raises UsageError for words that are no
+    engine, precision or batch, SourceError before anything is loaded.
     """
+    if mapping is not None and labels is None:
+        raise UsageError(
+            f"--mapping {mapping}: says which classes of model and labels mean the same; add --labels FILE"
+        )
     plan = Plan(source, config, _engines(engines), _precisions(precisions), _batches(batches), rounds)
-    video = _video(plan)
+    video, opened = _looked_at(plan, labels, mapping)
+    plan = replace(plan, labels=opened)
     document, variants = compare(plan, watch)
     document["video"] = video
     if recorded:
@@ -52,15 +62,19 @@ def _exit_code(variants: list[Variant]) -> int:
     return failed[0] if len(failed) == len(variants) else EXIT_DONE
 
 
-def _video(plan: Plan) -> dict[str, Any]:
-    """Opened once before anything is loaded: a file that is none must not cost a minute of loading first."""
+def _looked_at(plan: Plan, labels: str | None, mapping: str | None) -> tuple[dict[str, Any], Labels | None]:
+    """Source and labels, opened once before anything is loaded: a file that is none must not cost a minute of loading
+    first."""
     from detector import sources
 
     with sources.open(plan.source, decoder=plan.config.input.decoder) as opened:
         info = opened.info
         if opened.read() is None:
             raise SourceError(f"{plan.source}: no frame could be read")
-    return {"path": plan.source, "width": info.width, "height": info.height, "fps": float(info.fps)}
+        video = {"path": plan.source, "width": info.width, "height": info.height, "fps": float(info.fps)}
+        if labels is None:
+            return video, None
+        return video, open_beside(labels, mapping, plan.source, opened, with_frames(plan.config))
 
 
 def _words(text: str, option: str) -> list[str]:

@@ -13,8 +13,10 @@ from typing import Any
 from detector.analysis.agreement import agreement
 from detector.analysis.compare import Round, Variant, compared, label
 from detector.compare.child import Child
+from detector.compare.labels import Labels, Seen
 from detector.compare.pictures import load_detections
 from detector.config import Config
+from detector.errors import SourceError
 from detector.types import Detections
 
 FRAMES = 60  # a round, where the user does not say: two seconds at 30 frames a second
@@ -24,7 +26,8 @@ Watch = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``config``: of all variants, engine, precision and batch apart. ``rounds``: timed turns of each."""
+    """``config``: of all variants, engine, precision and batch apart. ``rounds``: timed turns of each. ``labels``: of
+    the frames of a round, where there are any."""
 
     source: str
     config: Config
@@ -32,6 +35,7 @@ class Plan:
     precisions: Sequence[str]
     batches: Sequence[int]
     rounds: int
+    labels: Labels | None = None
 
     def variants(self) -> list[Variant]:
         """Engines outermost, batches innermost; one that was asked for twice is told apart by its number."""
@@ -47,10 +51,10 @@ def compare(plan: Plan, watch: Watch) -> tuple[dict[str, Any], list[Variant]]:
     """Measures, and says what came of it (``analysis.compare.compared``), with the raw rounds.
 
     Leaves neither process nor file behind, also when it is interrupted. A variant that fails has its ``error``; the
-    others go on.
+    others go on. Raises SourceError and UsageError for labels that do not fit the model, before anything is timed.
     """
     variants = plan.variants()
-    steps = len(variants) * (2 + plan.rounds)
+    steps = len(variants) * (2 + plan.rounds + (plan.labels is not None))
     done = 0
 
     def step(text: str) -> None:
@@ -62,12 +66,19 @@ def compare(plan: Plan, watch: Watch) -> tuple[dict[str, Any], list[Variant]]:
         for at, variant in enumerate(variants):
             step(f"open {variant.name}")
             crew.open(at, variant, plan)
+            if plan.labels is not None and variant.error is None:
+                plan.labels.bind(variant.facts["class_names"])  # before the next one is loaded
         reference = _check_all(crew, variants, plan, step)
         for number in range(plan.rounds):
             for at, variant in enumerate(variants):
                 step(f"round {number + 1} of {plan.rounds}: {variant.name}")
                 if variant.error is None:
                     _round(crew, at, variant)
+        if plan.labels is not None:
+            for at, variant in enumerate(variants):
+                step(f"judge {variant.name}")
+                if variant.error is None:
+                    _judge(crew, at, variant, plan.labels)
         watch("done", steps, steps)
     return compared(variants, _about(plan, variants, reference)), variants
 
@@ -122,11 +133,16 @@ def _crew() -> Iterator[_Crew]:
             crew.stop_all()
 
 
-def _config_of(plan: Plan, variant: Variant) -> Config:
-    config = plan.config
-    runtime = replace(config.runtime, engine=variant.engine, precision=variant.precision, batch=variant.batch)
+def with_frames(config: Config) -> Config:
+    """The number of frames of a round, where the user does not say one."""
     frames = config.input.frames if config.input.frames is not None else FRAMES
-    return replace(config, runtime=runtime, input=replace(config.input, frames=frames))
+    return replace(config, input=replace(config.input, frames=frames))
+
+
+def _config_of(plan: Plan, variant: Variant) -> Config:
+    config = with_frames(plan.config)
+    runtime = replace(config.runtime, engine=variant.engine, precision=variant.precision, batch=variant.batch)
+    return replace(config, runtime=runtime)
 
 
 def _check_all(crew: _Crew, variants: list[Variant], plan: Plan, step: Callable[[str], None]) -> str | None:
@@ -169,6 +185,23 @@ def _reference(crew: _Crew, plan: Plan, engines: Sequence[str]) -> tuple[str, li
     return None
 
 
+def _judge(crew: _Crew, at: int, variant: Variant, labels: Labels) -> None:
+    """Average precision of what it finds. After all rounds, so that neither times nor the peak of memory have any part
+    in it; and whatever goes wrong here leaves what was measured as it is."""
+    bound, memory_mb = labels.bind(variant.facts["class_names"]), variant.memory_mb
+    answer = crew.ask(at, variant, {"do": "judge", "targets": bound.targets, "groups": bound.groups})
+    variant.memory_mb = memory_mb
+    reason, variant.error, variant.exit_code = variant.error, None, 0
+    if answer is not None:
+        found = load_detections(Path(answer["detections"]))
+        try:
+            variant.ap = labels.score([Seen(*row) for row in answer["seen"]], found, not answer["damaged"])
+        except SourceError as error:
+            reason = str(error)
+    if reason is not None:
+        variant.facts = {**variant.facts, "notes": [*variant.facts["notes"], f"no average precision: {reason}"]}
+
+
 def _round(crew: _Crew, at: int, variant: Variant) -> None:
     if answer := crew.ask(at, variant, {"do": "round"}):
         variant.rounds.append(Round(answer["fps"], answer["cpu_ms"], answer["frames"], answer["idle_cpu"]))
@@ -185,4 +218,5 @@ def _about(plan: Plan, variants: Sequence[Variant], reference: str | None) -> di
         "frames": next((turn.frames for variant in variants for turn in variant.rounds), None),
         "reference": reference,
         "budget": plan.config.calibration.budget,
+        "labels": plan.labels and plan.labels.as_json(),
     }

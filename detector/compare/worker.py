@@ -12,7 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from detector.config import Config
     from detector.machine import Machine
     from detector.session.outcome import SourceRun
+    from detector.sources.base import Source
+    from detector.types import Detections, Frame
 
 Answer = dict[str, Any]
 SHORT_PAUSE_S = 0.2
@@ -64,7 +67,8 @@ def serve(next_line: Callable[[], str], answers: TextIO) -> None:
                 answer = variant.facts()
             else:
                 assert variant is not None, "open comes first"
-                answer = variant.check() if command["do"] == "check" else variant.round()
+                work = {"check": variant.check, "judge": variant.judge, "round": variant.round}[command["do"]]
+                answer = work(command)
             answer["memory_mb"] = peak_memory_mb()
         except DetectVideoError as error:
             answer = {"error": " ".join(str(error).split()), "exit_code": error.exit_code}
@@ -110,29 +114,61 @@ class _Opened:
             "model_sha256": machine.network.sha256,
             "model_input": [machine.network.input.height, machine.network.input.width],
             "random_weights": machine.network.random_seed,
+            "class_names": machine.network.names,
         }
 
-    def check(self) -> Answer:
+    def check(self, _command: Answer) -> Answer:
         """Untimed: the pictures that this process decodes, and what it finds in them."""
-        from detector import sources
-        from detector.loop.parts import Progress
-        from detector.machine import frames_of
-        from detector.run import make_parts
-        from detector.timeline import OffTimeline
-
-        options = self.config.input
-        digest, found = hashlib.sha256(), []
-        with sources.open(self.source, decoder=options.decoder, stride=options.stride, frames=options.frames) as opened:
-            parts = make_parts(self.config, self.machine, opened, [])
-            parts.source = HashingSource(opened, digest)
-            for _, detections in frames_of(parts, self.config, OffTimeline(), Progress()):
+        digest = hashlib.sha256()
+        found: list[Detections] = []
+        with self._opened() as opened:
+            for _, detections in self._found(self.config, self.machine, HashingSource(opened, digest)):
                 found.append(detections)
         path = self.folder / "detections.npz"
         save_detections(path, found)
         self._left = (time.perf_counter(), time.process_time())
         return {"frames": len(found), "frames_digest": digest.hexdigest(), "detections": str(path)}
 
-    def round(self) -> Answer:
+    def judge(self, command: Answer) -> Answer:
+        """Untimed: what it finds at ``eval``'s thresholds, in the classes of the labels (``targets`` and ``groups`` of
+        a ``classmap.Bound``); the network that is timed stays as it is."""
+        from detector.classmap import Bound
+        from detector.config import EVAL_DEFAULTS
+        from detector.evaluation.study import with_mapped_head
+
+        bound = Bound(tuple(command["targets"]), tuple(map(tuple, command["groups"])), {}, {})
+        options: Answer = {"classes": None, **EVAL_DEFAULTS}
+        config = replace(self.config, selection=replace(self.config.selection, **options))
+        machine = replace(self.machine, network=with_mapped_head(self.machine.network, bound), classes=None)
+        seen: list[tuple[int, str | None, int, int]] = []
+        found: list[Detections] = []
+        with self._opened() as opened:
+            for frame, detections in self._found(config, machine, opened):
+                height, width = frame.image.shape[:2]
+                seen.append((frame.index, frame.path, width, height))
+                found.append(detections)
+            damaged = opened.damaged
+        path = self.folder / "judged.npz"
+        save_detections(path, found)
+        self._left = (time.perf_counter(), time.process_time())
+        return {"seen": seen, "damaged": damaged, "detections": str(path)}
+
+    def _opened(self) -> Source:
+        from detector import sources
+
+        options = self.config.input
+        return sources.open(self.source, decoder=options.decoder, stride=options.stride, frames=options.frames)
+
+    def _found(self, config: Config, machine: Machine, source: Any) -> Iterator[tuple[Frame, Detections]]:
+        """Every frame of the source with what is found in it; nothing is drawn or written."""
+        from detector.loop.parts import Progress
+        from detector.machine import frames_of
+        from detector.run import make_parts
+        from detector.timeline import OffTimeline
+
+        yield from frames_of(make_parts(config, machine, source, []), config, OffTimeline(), Progress())
+
+    def round(self, _command: Answer) -> Answer:
         """Timed, all of it: read, infer, annotate, write and close the files. These are deleted afterwards."""
         import shutil
 

@@ -122,6 +122,17 @@ def for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
 
 def _opened(asked: Asked, config: Config) -> tuple[Dataset, ClassMap | None]:
     """Labels, cut to what is asked for; and the mapping. Raises before any model is loaded."""
+    dataset, mapping = open_labels(asked)
+    stride, frames = config.input.stride, config.input.frames
+    if dataset.video is None:
+        dataset.pictures = dataset.pictures[::stride][:frames]
+    else:
+        keep_reached(dataset, stride, frames)
+    return dataset, mapping
+
+
+def open_labels(asked: Asked) -> tuple[Dataset, ClassMap | None]:
+    """All labels of the part that is asked for, and the mapping. Raises SourceError and UsageError."""
     from detector import datasets
     from detector.models.packaged import folder
 
@@ -132,15 +143,15 @@ def _opened(asked: Asked, config: Config) -> tuple[Dataset, ClassMap | None]:
         dataset.pictures = [one for one in dataset.pictures if one.subset == asked.subset]
         if not dataset.pictures:
             raise UsageError(f"--subset {asked.subset}: no picture is of it; {asked.dataset} has {known or 'no parts'}")
-    stride, frames = config.input.stride, config.input.frames
-    if dataset.video is None:
-        dataset.pictures = dataset.pictures[::stride][:frames]
-    else:
-        last = None if frames is None else frames * stride
-        dataset.pictures = [one for one in dataset.pictures if _reached(one, stride, last)]
-        if not dataset.pictures:
-            raise UsageError("--frames and --stride leave no labelled frame of the video; change them")
     return dataset, mapping
+
+
+def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:
+    """Leaves the frames of its video that a run with these options comes to. Raises UsageError where none is left."""
+    last = None if frames is None else frames * stride
+    dataset.pictures = [one for one in dataset.pictures if _reached(one, stride, last)]
+    if not dataset.pictures:
+        raise UsageError("--frames and --stride leave no labelled frame of the video; change them")
 
 
 def _reached(one: LabelledPicture, stride: int, last: int | None) -> bool:

@@ -17,7 +17,7 @@ from detector.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
 from detector.evaluation.scoring import Plots, figures, keep, refuse_unlabelled
 from detector.machine import Machine
 from detector.run import Hooks, Live, Result, detect
-from detector.types import Detections, Frame
+from detector.types import Detections, Frame, LabelledPicture
 
 if TYPE_CHECKING:
     from detector.datasets.base import Dataset
@@ -43,17 +43,9 @@ class Study:
 
     def remap(self, machine: Machine) -> None:
         """Puts the mapped head on the network; from here on its classes are those that are scored."""
-        from detector.stages.mapped import mapped
-
-        network = machine.network
-        bound = self.bound = bind(self.mapping, network.names, self.dataset.classes)
+        bound = self.bound = bind(self.mapping, machine.network.names, self.dataset.classes)
         refuse_unlabelled(self.dataset, bound)
-        machine.network = replace(
-            network,
-            names=bound.targets,
-            head=lambda outputs, conf: mapped(network.dense(outputs), conf, bound.groups),
-            **_nms_after_all(network, bound),
-        )
+        machine.network = with_mapped_head(machine.network, bound)
 
     def source(self, config: Config, spec: str) -> Source:
         from detector import sources
@@ -69,11 +61,29 @@ class Study:
         at = frame.index if self.dataset.video is None else self._places.get(frame.index)
         if at is None:
             return  # a frame without labels
-        one = self.dataset.pictures[at]
         height, width = frame.image.shape[:2]
-        if one.width and (abs(one.width - width) > WIDE or abs(one.height - height) > WIDE):
-            self.resized.append(f"{one.name} is {width}x{height}, the labels say {one.width}x{one.height}")
+        if (other := another_size(self.dataset.pictures[at], width, height)) is not None:
+            self.resized.append(other)
         self.found[at] = detections
+
+
+def with_mapped_head(network: Network, bound: Bound) -> Network:
+    """The network with every class of a box as a detection of its own, mapped to ``bound.targets``."""
+    from detector.stages.mapped import mapped
+
+    return replace(
+        network,
+        names=bound.targets,
+        head=lambda outputs, conf: mapped(network.dense(outputs), conf, bound.groups),
+        **_nms_after_all(network, bound),
+    )
+
+
+def another_size(one: LabelledPicture, width: int, height: int) -> str | None:
+    """What a picture measures (pixels) and what its labels say, where these differ."""
+    if one.width and (abs(one.width - width) > WIDE or abs(one.height - height) > WIDE):
+        return f"{one.name} is {width}x{height}, the labels say {one.width}x{one.height}"
+    return None
 
 
 def _nms_after_all(network: Network, bound: Bound) -> dict[str, Any]:
@@ -102,7 +112,7 @@ def run_study(
     assert study.bound is not None
     seen = sorted(study.found)
     scored = figures(dataset, study.bound, seen, [study.found[at] for at in seen])
-    notes = [*study.bound.notes, *run.summary["notes"], *_resized(study), *_unread(study)]
+    notes = [*study.bound.notes, *run.summary["notes"], *other_sizes(study.resized), *_unread(study)]
     row = {
         **{key: run.summary[key] for key in ("engine", "model", "precision", "batch", "model_input", "fps", "frames")},
         **scored,
@@ -124,10 +134,9 @@ def _check_seen(study: Study, run: Result) -> None:
             )
 
 
-def _resized(study: Study) -> list[str]:
-    if not study.resized:
-        return []
-    return [f"{len(study.resized)} pictures have another size than the labels say, first: {study.resized[0]}"]
+def other_sizes(said: Sequence[str]) -> list[str]:
+    """One note of what ``another_size`` found; none where it found nothing."""
+    return [f"{len(said)} pictures have another size than the labels say, first: {said[0]}"] if said else []
 
 
 def _unread(study: Study) -> list[str]:

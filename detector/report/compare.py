@@ -15,6 +15,7 @@ from rich.text import Text
 from detector.analysis.compare import METRICS, contenders
 
 WORDS = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
+FEW_CLASSES = 4  # have a column each
 MEANINGLESS = "random weights: boxes are meaningless, and so is the agreement"
 
 
@@ -32,6 +33,8 @@ def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, 
 
 def print_comparison(console: Console, document: dict[str, Any]) -> None:
     parts: list[RenderableType] = [Text(_title(document), style="bold"), _lab_table(document), _costs(document)]
+    if document.get("labels") and any(row["ap"] for row in document["rows"]):
+        parts.append(_precision_table(document))
     parts += [Text(line) for line in _failures(document)]
     parts += [Text(line) for line in _notes(document)]
     parts += [Text(f"warning: {warning}", style="bold") for warning in document["warnings"]]
@@ -95,6 +98,29 @@ def _costs(document: dict[str, Any]) -> Table:
     return table
 
 
+def _precision_table(document: dict[str, Any]) -> Table:
+    """Average precision; of each class too, where they are few."""
+    labels = document["labels"]
+    shown = labels["classes"] if len(labels["classes"]) <= FEW_CLASSES else []
+    table = _table("engine", "precision", "batch", "AP50", "95 %", "AP", *(f"AP50 {name}" for name in shown), left=2)
+    for row in document["rows"]:
+        found = row["ap"] or {}
+        by_class = found.get("per_class", {})
+        cells = [_number(found.get("ap50"), 3), _bounds(found.get("ap50_interval")), _number(found.get("ap"), 3)]
+        cells += [_number(by_class.get(name, {}).get("ap50"), 3) for name in shown]
+        table.add_row(*map(Text, (row["engine"], row["precision"], str(row["batch"]), *cells)))
+    caption = (
+        f"against {labels['path']}: {labels['pictures']} frames, {labels['boxes']} boxes; apart from the rounds, at "
+        f"scores from {labels['conf']:g}, NMS IoU {labels['iou']:g}"
+    )
+    table.caption, table.caption_justify = Text(caption), "left"
+    return table
+
+
+def _bounds(found: list[float | None] | None) -> str:
+    return "-" if not found or None in found else f"{found[0]:.3f}..{found[1]:.3f}"
+
+
 def _executed(row: dict[str, Any]) -> str:
     if row["error"] is not None:
         return "failed"
@@ -115,6 +141,7 @@ def _notes(document: dict[str, Any]) -> list[str]:
     for row in document["rows"]:
         for note in row["notes"]:
             seen.setdefault(note, []).append(row["name"])
+    lines += [f"note: {note}" for note in (document.get("labels") or {}).get("notes", ())]
     several = len(document["rows"])
     for note, names in seen.items():
         lines.append(f"note: {note}" if len(names) == several else f"note, {', '.join(names)}: {note}")

@@ -15,7 +15,7 @@ from importlib import import_module
 from detector.errors import SourceError, UsageError
 from detector.sources.base import Source
 
-__all__ = ["decoders", "names", "open"]
+__all__ = ["decoders", "names", "open", "pictures_of"]
 
 PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 _LIVE = re.compile(r"\d+|/dev/video\d*|[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
@@ -39,7 +39,7 @@ def open(spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | Non
     that nothing is written for a source that has none. Raises SourceError, one line, with the cure.
     """
     _check(decoder, stride, frames)
-    pictures = _pictures(spec)
+    pictures = pictures_of(spec)
     if pictures is not None:
         return _open("images", spec, pictures, stride, frames)
     return _open(decoder, spec, stride, frames)
@@ -59,8 +59,8 @@ def _check(decoder: str, stride: int, frames: int | None) -> None:
         raise UsageError(f"frames is {frames}; it must be 1 or more")
 
 
-def _pictures(spec: str) -> list[str] | None:
-    """The pictures that ``spec`` names, in order; None when it is a video file."""
+def pictures_of(spec: str) -> list[str] | None:
+    """The pictures that ``spec`` names, in order; None when it is a video file. Raises SourceError for neither."""
     if os.path.isdir(spec):
         return _only_pictures(spec, _listed(spec), "the folder")
     if os.path.exists(spec):

@@ -13,9 +13,11 @@ import pytest
 
 from tests.cli.command import COMMAND, assert_one_line_error, detect_video
 from tests.conftest import CHECKOUT
+from tests.datasets import made
 from tests.outside_engines import with_engines
 
 CLIP = CHECKOUT / "videos/street.mp4"
+LABELS = CLIP.with_suffix(".json")
 KEYS = ("engine", "precision", "precision_executed", "batch", "fps", "ratio", "agreement", "memory_mb", "load_s",
         "build_s", "error")  # fmt: skip
 
@@ -110,6 +112,140 @@ def test_the_table(tmp_path):
 )
 def test_wrong_arguments(tmp_path, arguments, code, words):
     assert_one_line_error(compare(tmp_path, *arguments), code, *words)
+
+
+def ap_of(process):
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout)
+    return document["labels"], {row["name"]: row["ap"] for row in document["rows"]}, document
+
+
+def test_labels_give_evals_own_figures(tmp_path):
+    """Whatever --conf the rounds have; and the speed of the rounds is of the network as it is."""
+    pytest.importorskip("faster_coco_eval")
+    arguments = ("--engine", "ort,null", "--labels", LABELS, "--conf", 0.6, "--classes", "person", "--json")
+    labels, ap, document = ap_of(compare(tmp_path, *arguments, "--stride", 2, "--no-record"))
+    process = detect_video(
+        "eval", LABELS, "--frames", 6, "--stride", 2, "--size", "128x64", "--engine", "ort", "--json", cwd=tmp_path
+    )
+    (wanted,) = json.loads(process.stdout)["results"]
+    found = ap["ort fp32"]
+    assert found == {key: wanted[key] for key in found}
+    assert set(found) >= {"ap", "ap50", "ap50_interval", "per_class"}
+    assert 0 < found["ap50"] < 1
+    assert ap["null fp32"]["ap50"] == 0
+    assert (labels["pictures"], labels["classes"], labels["conf"]) == (6, ["person", "vehicle"], 0.001)
+    assert labels["boxes"] == sum(one["boxes"] for one in found["per_class"].values())
+    sure = document["rows"][0]["agreement"]["detections"]
+    assert sure < 10, "the rounds and the agreement stay at --conf"
+
+
+def test_labels_of_pictures_and_a_mapping(tmp_path):
+    pytest.importorskip("faster_coco_eval")
+    document = made.coco_document()
+    document["categories"][0]["name"] = "pedestrian"
+    labels = made.coco(tmp_path, document)
+    (tmp_path / "pictures").mkdir()
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / name).rename(tmp_path / "pictures" / name)
+    made.picture(tmp_path / "pictures" / "c.jpg", 64, 48)
+    (tmp_path / "map.yaml").write_text("classes: {person: [pedestrian]}\n")
+    process = detect_video(
+        "compare", "pictures", "--labels", labels, "--mapping", "map.yaml", "--engine", "null", "--rounds", 1,
+        "--no-record", "--json", cwd=tmp_path,
+    )  # fmt: skip
+    labels, ap, _ = ap_of(process)
+    assert (labels["pictures"], labels["classes"]) == (2, ["person"])
+    assert ap["null fp32"]["per_class"]["person"]["pictures"] == 1, "the other is labelled for cars"
+
+
+def test_without_labels_there_is_none(tmp_path):
+    labels, ap, _ = ap_of(compare(tmp_path, "--engine", "null", "--no-record", "--json"))
+    assert labels is None
+    assert ap == {"null fp32": None}
+
+
+def test_a_row_that_cannot_be_judged_keeps_its_speed(tmp_path):
+    pytest.importorskip("faster_coco_eval")
+    env = with_engines(tmp_path, "forgetful")
+    process = compare(tmp_path, "--engine", "forgetful,ort", "--labels", LABELS, "--no-record", "--json", env=env)
+    _, ap, document = ap_of(process)
+    assert ap["forgetful fp32"] is None
+    assert ap["ort fp32"]["ap50"] > 0
+    lost = document["rows"][0]
+    assert lost["error"] is None
+    assert lost["fps"]["inference"]["median"] > 0
+    assert "no average precision: engine forgetful: lost its weights" in lost["notes"][-1]
+
+
+def another_clip(document):
+    document["images"][5]["frame_index"] = 9999
+
+
+def other_classes(document):
+    for category in document["categories"]:
+        category["name"] += " of another world"
+
+
+def no_boxes(document):
+    document["annotations"] = []
+
+
+def pictures(document):
+    for image in document["images"]:
+        image["file_name"] = image.pop("frame_index") and "a.jpg"
+
+
+def late(document):
+    for image in document["images"]:
+        image["frame_index"] += 100
+    document["images"] = document["images"][:50]
+    known = {image["id"] for image in document["images"]}
+    document["annotations"] = [row for row in document["annotations"] if row["image_id"] in known]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (another_clip, 3, ["1 of its frames are not in", "which has 250, first street.mp4#5", "another clip"]),
+        (other_classes, 2, ["have no name in common", "--mapping"]),
+        (no_boxes, 3, ["no box of person, vehicle"]),
+        (pictures, 3, ["has no frame_index"]),
+        (late, 2, ["leave no labelled frame of the video"]),
+    ],
+)
+def test_labels_that_do_not_fit(tmp_path, own_tmp, change, code, words):
+    pytest.importorskip("faster_coco_eval")
+    document = json.loads(LABELS.read_text())
+    change(document)
+    (tmp_path / "labels.json").write_text(json.dumps(document))
+    process = compare(tmp_path, "--engine", "null", "--labels", "labels.json", env=own_tmp)
+    assert_one_line_error(process, code, *words)
+    assert process.stdout == ""
+    assert left_behind(tmp_path) == []
+
+
+def test_labels_that_are_none(tmp_path):
+    pytest.importorskip("faster_coco_eval")
+    (tmp_path / "labels.json").write_text('{"images": [{"id": 1,\n "file')
+    process = compare(tmp_path, "--engine", "null", "--labels", "labels.json")
+    assert_one_line_error(process, 3, "labels.json:2: not valid JSON")
+    assert_one_line_error(compare(tmp_path, "--labels", "nowhere.json"), 3, "nowhere.json: no such file")
+    assert_one_line_error(compare(tmp_path, "--mapping", "person-vehicle"), 2, "add --labels FILE")
+
+
+def test_labels_of_other_pictures(tmp_path):
+    pytest.importorskip("faster_coco_eval")
+    labels = made.coco(tmp_path)
+    (tmp_path / "others").mkdir()
+    made.picture(tmp_path / "others" / "z.jpg", 64, 48)
+    others = ("compare", "others", "--engine", "null", "--labels")
+    assert_one_line_error(
+        detect_video(*others, labels, cwd=tmp_path), 3, "labels none of the 1 pictures of others", "z.jpg"
+    )
+    assert_one_line_error(
+        detect_video(*others, LABELS, cwd=tmp_path), 3, "labels frames of street.mp4, and others is made of pictures"
+    )
 
 
 def test_a_source_that_is_none_costs_no_loading(tmp_path):

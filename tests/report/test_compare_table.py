@@ -67,3 +67,30 @@ def test_a_comparison_in_which_nothing_ran():
     assert "no model could be opened" in text
     assert "trt int8: no GPU here" in text
     assert "fastest" not in text
+
+
+LABELS = {"path": "in.json", "classes": ["person", "vehicle"], "pictures": 60, "boxes": 538, "conf": 0.001, "iou": 0.65,
+          "notes": ["not scored, since the model does not have it: zebra"]}  # fmt: skip
+
+
+def judged(*fps, **ap):
+    made = variant("openvino", "int8", *fps)
+    per_class = {"person": {"ap50": 0.934}, "vehicle": {"ap50": None}}
+    made.ap = {"ap": 0.534, "ap50": 0.967, "ap50_interval": [0.955, 0.977], "per_class": per_class, **ap}
+    return made
+
+
+def test_average_precision_stands_beside_its_settings_within_100_columns():
+    text = printed(judged(10, 11, 12), Variant("trt", "int8", 1, "trt int8", error="no GPU here"), labels=LABELS)
+    plain = " ".join(text.split())
+    for fact in ("AP50 person", "0.967", "0.955..0.977", "0.534", "0.934", "in.json: 60 frames, 538 boxes",
+                 "scores from 0.001, NMS IoU 0.65", "note: not scored, since the model"):  # fmt: skip
+        assert fact in plain, fact
+    assert max(map(len, text.splitlines())) <= 100
+    assert "AP50 person" not in printed(judged(10, 11, 12), labels={**LABELS, "classes": list("abcde")})
+
+
+def test_no_table_of_what_was_not_judged():
+    assert "AP50" not in printed(variant("a", "fp32", 10, 11, 12), labels=None)
+    assert "AP50" not in printed(variant("a", "fp32", 10, 11, 12), labels=LABELS)
+    assert "-" in printed(judged(10, 11, 12, ap50_interval=[None, None]), labels=LABELS)
