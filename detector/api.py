@@ -108,6 +108,7 @@ class _Turn:
         self._request = request
         self._turns = turns
         self.slot = request.slot
+        self.device_ms: float | None = None  # no call here reports it
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         with self._turns:

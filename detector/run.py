@@ -279,7 +279,7 @@ def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
     finally:
         if live is not None:
             live.stop()
-        run.read, run.written = progress.read, progress.written
+        run.read, run.written, run.device_ms = progress.read, progress.written, progress.device_ms
         counts = source.counts
         run.bad, run.corrupt, run.skipped = counts.bad, counts.corrupt, counts.skipped
         run.ended_early, run.decoder = source.ended_early, source.decoder

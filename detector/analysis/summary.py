@@ -43,7 +43,7 @@ def summarize(
         "fps": {
             "end_to_end": _rate(frames["written"], sum(run.run_s for run in runs)),
             "inference": _rate(frames["written"], total.infer_ns / 1e9),
-            "device": None,
+            "device": _device_rate(runs),
         },
         "seconds": seconds,
         "stages": {name: stage.as_json() for name, stage in total.stages.items()},
@@ -71,7 +71,7 @@ def _source(facts: RunFacts, run: SourceRun, recording: Recording, stop_code: in
         "fps": {
             "end_to_end": _rate(run.written, run.run_s),
             "inference": _rate(run.written, recording.infer_ns / 1e9),
-            "device": None,
+            "device": _device_rate([run]),
         },
         "verdict": _verdict(facts, recording, [run]),
         "outputs": run.outputs,
@@ -159,6 +159,12 @@ def _reader_first(item: tuple[str, Any]) -> tuple[int, str]:
 
 def _rate(count: int, seconds: float) -> float | None:
     return count / seconds if count and seconds > 0 else None
+
+
+def _device_rate(runs: Sequence[SourceRun]) -> float | None:
+    """Frames a second of the device's own time. Batches that overlap on it count in full, each."""
+    told = [run for run in runs if run.device_ms is not None]
+    return _rate(sum(run.written for run in told), sum(run.device_ms or 0.0 for run in told) / 1e3)
 
 
 def session_document(

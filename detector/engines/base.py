@@ -21,10 +21,12 @@ from detector.errors import DetectVideoError, EngineError
 class Request:
     """One place to put a batch and one call to run it. Many may be filled while others are inside ``infer``.
 
-    ``slot``: writable u8 RGB [B, H, W, 3]. The caller fills rows 0..n-1.
+    ``slot``: writable u8 RGB [B, H, W, 3]. The caller fills rows 0..n-1. ``device_ms``: what the last ``infer`` took on
+    the device, as the device reports it, upload and read-back included; None where it reports none.
     """
 
     slot: NDArray[np.uint8]
+    device_ms: float | None = None
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         """Runs the batch; blocks until the result is there, with the GIL released; returns one array per output.

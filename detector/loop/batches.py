@@ -20,6 +20,7 @@ class Batch:
     frames: list[Frame]
     fits: list[Letterbox]
     outputs: Outputs | None = None
+    device_ms: float | None = None  # of the infer that made them
 
 
 def image_pool(parts: Parts) -> Pool[Image | None]:

@@ -89,11 +89,13 @@ class _Crew:
             number = batch.number
             with track.span(INFER, number):
                 batch.outputs = batch.request.infer(len(batch.frames))
+            batch.device_ms = batch.request.device_ms
             self._done.put(track, number, batch)
 
     def detected(self, track: AnyTrack) -> Generator[tuple[Frame, Detections], None, None]:
         done = 0
         while (batch := self._done.get(track)) is not None:
+            self._progress.add_device_ms(batch.device_ms)
             candidates = decode(track, self._parts, batch, batch.outputs or [], done)
             self._requests.put(batch.request)
             for frame, detections in select(track, self._parts, batch, candidates, done):

@@ -23,6 +23,7 @@ class FrameSource(Protocol):
 
 class BatchRequest(Protocol):
     slot: NDArray[np.uint8]
+    device_ms: float | None  # of the last infer, where the device tells
 
     def infer(self, n: int) -> Outputs: ...
 
@@ -53,4 +54,10 @@ class Progress:
 
     read: int = 0
     written: int = 0
+    device_ms: float | None = None  # of all batches that were taken apart; None where the device tells none
     stop: threading.Event = field(default_factory=threading.Event)  # set it, and the loop ends after what it has read
+
+    def add_device_ms(self, milliseconds: float | None) -> None:
+        """Of one batch; called by the thread that takes batches apart."""
+        if milliseconds is not None:
+            self.device_ms = (self.device_ms or 0.0) + milliseconds

@@ -24,6 +24,7 @@ def _detected(track: AnyTrack, parts: Parts, progress: Progress) -> Generator[tu
     while (batch := fill(track, parts, progress, images, request, number)) is not None:
         with track.span(INFER, number):
             outputs = request.infer(len(batch.frames))
+        progress.add_device_ms(request.device_ms)
         candidates = decode(track, parts, batch, outputs, done)
         for frame, detections in select(track, parts, batch, candidates, done):
             yield frame, detections

@@ -64,8 +64,11 @@ def lab(session: SavedSession) -> str:
     height, width = document["model_input"]
     row = [document["model"], document["engine"], document["precision"], f"{width}x{height}", document["batch"],
            _video_size(document), fps["inference"], fps["end_to_end"], document["frames"]["written"]]  # fmt: skip
-    columns = ("model", "engine", "precision", "model input", "batch", "video size", "inference FPS", "end-to-end FPS",
-               "frames")  # fmt: skip
+    columns = ["model", "engine", "precision", "model input", "batch", "video size", "inference FPS", "end-to-end FPS",
+               "frames"]  # fmt: skip
+    if fps.get("device") is not None:
+        row.insert(-3, fps["device"])
+        columns.insert(-3, "device FPS")
     return section("run", "The run", table("lab", columns, [row], sortable=False), how="fps")
 
 

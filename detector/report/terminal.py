@@ -36,18 +36,20 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _lab_table(summary: dict[str, Any]) -> Table:
-    table = _table("", "model", "engine", "precision", "model input", "video size", "inference FPS", "end-to-end FPS")
-    table.title = None
     height, width = summary["model_input"]
     fps = summary["fps"]
+    rates = {"inference FPS": fps["inference"], "end-to-end FPS": fps["end_to_end"]}
+    if fps.get("device") is not None:
+        rates = {"device FPS": fps["device"], **rates}
+    table = _table("", "model", "engine", "precision", "model input", "video size", *rates)
+    table.title = None
     table.add_row(
         summary["model"],
         summary["engine"],
         summary["precision"],
         f"{width}x{height}" + (f" batch {summary['batch']}" if summary["batch"] > 1 else ""),
         _video_size(summary),
-        _number(fps["inference"]),
-        _number(fps["end_to_end"]),
+        *map(_number, rates.values()),
     )
     return table
 

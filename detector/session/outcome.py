@@ -29,6 +29,7 @@ class SourceRun:
     run_s: float = 0.0
     process_cpu_s: float = 0.0
     main_thread_cpu_s: float = 0.0
+    device_ms: float | None = None  # of all batches, as the device reports it; None where it reports none
     by_class: Counter[int] = field(default_factory=Counter)
     loop: dict[str, Any] = field(default_factory=dict)  # the sizes that bound it: analysis.activities.LoopShape
     cut: int = 0

@@ -52,6 +52,7 @@ def reference(tmp_path_factory) -> list[list[dict]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         summary = run(STREET, "--engine", "ort", "--frames", 8, "--no-video")
+        assert summary["fps"]["device"] is None
         found = rows(summary["outputs"]["jsonl"])
     assert sum(map(len, found)) > 50
     return found
@@ -66,6 +67,7 @@ def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
     assert machine.device.allocations == {}
     assert len(machine.fake.builds) == 1
     assert f"device memory by {memory}" in " ".join(summary["notes"])
+    assert summary["fps"]["device"] > 0
     run(STREET, "--engine", "trt", "--frames", 1, "--no-video", "--device-memory", memory, "--batch", 2)
     assert len(machine.fake.builds) == 1  # the plan was kept
 

@@ -124,7 +124,7 @@ def test_each_request_has_its_stream_and_waits_for_its_own_event_only(fakes):
         "event on stream 0", "event on stream 0", "event of stream 0 waited for",
         "event on stream 1", "event on stream 1", "event of stream 1 waited for",
     ]  # fmt: skip
-    assert told == [1.5, 1.5]
+    assert told == [one.device_ms, two.device_ms] == [1.5, 1.5]
     np.testing.assert_array_equal(one.infer(1)[0], 1)
     assert not np.shares_memory(one.infer(1)[0], two.infer(1)[0])
 

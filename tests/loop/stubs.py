@@ -79,6 +79,8 @@ class StubSource:
 class StubRequest:
     """The "network" hands the slot's first byte back, so that a mix-up of rows or requests shows."""
 
+    device_ms: float | None = None
+
     def __init__(self, batch: int, work=lambda: None, fail_at: int | None = None) -> None:
         self.slot = np.zeros((batch, 8, 8, 3), np.uint8)
         self._out = np.zeros((batch, 1), np.float32)

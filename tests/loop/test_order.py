@@ -43,6 +43,19 @@ def test_every_small_combination(batch, concurrency, requests, queue, frames):
     assert (progress.read, progress.written) == (frames, frames)
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+def test_device_time_is_the_sum_over_batches(loop):
+    """7 frames in batches of 3: the last one has one frame and takes the device as long as the others."""
+    parts = stub_parts(7, 3, 3, 2)
+    _, progress = consume(parts, loop)
+    assert progress.device_ms is None, "the stubs' device reports none"
+    parts = stub_parts(7, 3, 3, 2)
+    for request in parts.requests:
+        request.device_ms = 2.5
+    _, progress = consume(parts, loop)
+    assert progress.device_ms == 7.5
+
+
 @pytest.mark.parametrize("batch", [1, 2, 3])
 @pytest.mark.parametrize("frames", [0, 1, 2, 7])
 def test_plain_loop(batch, frames):

@@ -58,6 +58,13 @@ def test_every_fact_is_printed():
     assert "annotate" not in text
 
 
+def test_device_fps_only_where_the_device_tells():
+    assert "device FPS" not in printed()
+    text = printed(fps={"end_to_end": 12.5, "inference": 25.0, "device": 33.125})
+    assert "device FPS" in text
+    assert "33.12" in text
+
+
 @pytest.mark.parametrize("width", [72, 80, 200])
 def test_narrow_terminals_lose_nothing(width):
     text = "".join(printed(width).split())

@@ -83,7 +83,7 @@ class TrtRequest(Request):
                 output.download(self._stream)
             self._end.record(self._stream)
             self._end.wait()  # this request's own work; other streams go on
-            self._last_ms[0] = self._end.ms_since(self._begin)
+            self.device_ms = self._last_ms[0] = self._end.ms_since(self._begin)
         for output, result in zip(self._outputs, self._results, strict=True):
             if result is not output.host:
                 np.copyto(result, output.host, casting="unsafe")

@@ -54,7 +54,8 @@ class CudaRequest(Request):
                 target.copy_(result, non_blocking=True)
             self._ended.record()
             self._ended.synchronize()
-        self._finished(float(self._begun.elapsed_time(self._ended)))
+        self.device_ms = float(self._begun.elapsed_time(self._ended))
+        self._finished(self.device_ms)
         return [output[:n] for output in self._outputs]
 
     def capture(self) -> None:

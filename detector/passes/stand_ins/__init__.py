@@ -111,6 +111,8 @@ class CachedSource:
 class RecordedRequest:
     """A request that hands back outputs of real pictures, one batch after the other, without computing them."""
 
+    device_ms: float | None = None
+
     def __init__(self, slot: Image, outputs: Sequence[Outputs], turn: Callable[[], int]) -> None:
         self.slot = slot
         self._outputs, self._turn = outputs, turn

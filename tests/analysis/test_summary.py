@@ -1,0 +1,35 @@
+"""The rates of a summary."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.analysis.summary import summarize
+from detector.session.outcome import RunFacts, SourceRun
+from detector.timeline import OffTimeline
+
+FACTS = RunFacts(
+    model="m", family="f", engine="trt", engine_reason=None, precision="fp16", batch=2, model_input=(64, 64),
+    class_names=("a",), random_weights=None, threads=1, concurrency=1, cores=2, sync=False, notes=[],
+)  # fmt: skip
+
+
+def source(written, device_ms):
+    return SourceRun("in.mp4", OffTimeline(), read=written, written=written, run_s=1.0, device_ms=device_ms)
+
+
+@pytest.mark.parametrize(
+    ("runs", "total", "each"),
+    [
+        ([(100, None)], None, None),  # a CPU reports no device time
+        ([(100, 500.0)], 200.0, None),
+        ([(100, 500.0), (50, 500.0)], 150.0, [200.0, 100.0]),
+        ([(100, 500.0), (0, None)], 200.0, [200.0, None]),  # the second could not be opened
+        ([(0, None)], None, None),
+    ],
+)
+def test_device_fps_is_frames_over_the_devices_own_time(runs, total, each):
+    summary = summarize(FACTS, [source(*run) for run in runs], {}, None)
+    assert summary["fps"]["device"] == total
+    if each is not None:
+        assert [one["fps"]["device"] for one in summary["sources"]] == each
