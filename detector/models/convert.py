@@ -6,9 +6,9 @@ float32, each with a Cast where the types meet:
 - the tail, that is what no convolution, Gemm or MatMul comes after: decoding boxes up to 640 pixels in half precision
   would round them to half a pixel, and costs nothing in float32;
 - nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only;
-- for bfloat16 the conversion from u8, which goes through float32 first, and thin convolutions (depthwise ones, and the
-  first one) with their activations: matrix units gain nothing on them, and their rounding is what a small network
-  feels most (agreement of yolo-fastest-1.1 on the shared clips: 0.962 without this rule).
+- for bfloat16 the conversion from u8, which goes through float32 first, thin convolutions (depthwise ones, and the
+  first one) with their activations, since matrix units gain nothing on them, and the stem: the first layers, up to a
+  fifth of the MACs. What they round goes through all the others, and bfloat16 has eight bits (docs/quantisation.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from detector.errors import ModelError
 from detector.models.base import Network
-from detector.models.graph import MULTIPLYING, good_name, infer_shapes, tail
+from detector.models.graph import MULTIPLYING, good_name, infer_shapes, node_macs, tail, tensor_shapes
 
 if TYPE_CHECKING:
     import onnx
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 HALVES = ("fp16", "bf16")
 BF16_OPSET, BF16_IR = 22, 10  # the first opset in which Conv and its kind may be bfloat16, and the IR that goes with it
 THIN = 8  # input channels a group, below which a convolution is thin
+STEM = 0.2  # of the MACs, which the first layers that stay float32 make at most
 ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu", "Mul")  # SiLU is Sigmoid and Mul
 CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # what they make has the type of their attribute ``value``
 
@@ -71,7 +72,7 @@ class _Halved:
         self.opset = max(entry.version for entry in self.source.opset_import if entry.domain in ("", "ai.onnx"))
         self.kept = {node.name for node in graph.node if self._stays(node)} | tail(self.source)
         if precision == "bf16":
-            self.kept |= _thin(graph, self.values)
+            self.kept |= _thin(graph, self.values) | _stem(self.source)
             self.kept |= self._between()
         self.renamed: dict[str, str] = {}
         self.types: dict[str, str] = {}
@@ -253,6 +254,20 @@ def _thin(graph: onnx.GraphProto, values: dict[str, NDArray[Any]]) -> set[str]:
         if follows:
             found.add(node.name)
     return found
+
+
+def _stem(model: onnx.ModelProto) -> set[str]:
+    """Names of the first nodes, in order, as long as their MACs are at most ``STEM`` of all; none without MACs."""
+    shapes = tensor_shapes(model)
+    macs = {node.name: node_macs(node, shapes) for node in model.graph.node}
+    left = STEM * sum(macs.values())
+    found: list[str] = []
+    for node in model.graph.node:
+        left -= macs[node.name]
+        if left < 0:
+            break
+        found.append(node.name)
+    return set(found) if any(macs[name] for name in found) else set()
 
 
 def _bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:

@@ -40,10 +40,10 @@ def outputs(network: Network, graph: onnx.ModelProto, slots: NDArray[np.uint8]) 
     return found
 
 
-def detections(network: Network, raw: Sequence[Outputs]) -> list[Detections]:
+def detections(network: Network, raw: Sequence[Outputs], conf: float = SELECTION.conf) -> list[Detections]:
     """Of each frame, in network pixels."""
     limits = {"iou": SELECTION.iou if network.needs_nms else None, "max_det": SELECTION.max_det, "names": network.names}
-    return [nms(network.head(one, SELECTION.conf), **limits) for one in raw]  # type: ignore[arg-type]
+    return [nms(network.head(one, conf), **limits) for one in raw]  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,25 +9,32 @@ from pathlib import Path
 
 import numpy as np
 
-from detector.analysis.agreement import Agreement, agreement
+from detector.analysis.agreement import Agreement, agreement, pairs
+from detector.analysis.evaluate import overlaps
 from detector.config import CalibrationConfig
 from detector.models import open_network
 from detector.models.base import Network
 from detector.models.convert import HALVES, converted
 from detector.quantize import KINDS, frames
 from detector.quantize.calibration import Calibration, calibrated
-from detector.quantize.measure import Reference, detections, outputs
+from detector.quantize.measure import SELECTION, Reference, detections, outputs
 from detector.quantize.qdq import quantised_graph
+from detector.types import Detections
 from measuring.rounded import rounded
+
+PRECISIONS = (*HALVES, "int8")
+BELOW, IOU = 0.2, 0.5  # of the threshold: how far down a partner is looked for; and what makes a partner
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``clips``: clip -> agreement. ``float_*``: of the multiplying layers and their MACs; None for what is no int8."""
+    """``clips``: clip -> agreement; ``alone``: detections that have no partner, over all clips, and how many of these
+    have one below the threshold. ``float_*``: of the multiplying layers and their MACs; None for what is no int8."""
 
     model: str
     precision: str
     clips: dict[str, Agreement]
+    alone: tuple[int, int]
     layers: int | None = None
     float_layers: int | None = None
     float_macs: float | None = None
@@ -35,14 +42,17 @@ class Row:
 
 def rows(
     model: str, weights: str | None, asked: CalibrationConfig, clips: Sequence[Path], count: int,
-    say: Callable[[str], None],
+    say: Callable[[str], None], precisions: Sequence[str] = PRECISIONS,
 ) -> Iterator[Row]:  # fmt: skip
     """One a precision: fp16, bf16, then both kinds of int8, first with every layer int8, then as searched."""
     network = open_network(model, weights=weights)
     references = {clip.name: _reference(network, clip, count) for clip in clips}
     for precision in HALVES:
-        graph = rounded(converted(network, precision).graph)
-        yield Row(network.name, precision, _compared(network, graph, references))
+        if precision in precisions:
+            graph = rounded(converted(network, precision).graph)
+            yield Row(network.name, precision, *_compared(network, graph, references))
+    if "int8" not in precisions:
+        return
     began = time.perf_counter()
     found = calibrated(network, frames.read(str(asked.calibrate), network.input, asked.calibrate_frames), asked)
     say(f"{network.name}: calibrated in {time.perf_counter() - began:.0f} s, "
@@ -54,10 +64,10 @@ def rows(
 def _int8(network: Network, found: Calibration, kind: str, references: dict[str, Reference]) -> Iterator[Row]:
     result = found.result[kind]
     plain = quantised_graph(network.graph, found.ranges, (), kind)
-    yield Row(network.name, f"{kind}, all", _compared(network, plain, references), result.layers, 0, 0.0)
+    yield Row(network.name, f"{kind}, all", *_compared(network, plain, references), result.layers, 0, 0.0)
     graph = quantised_graph(network.graph, found.ranges, set(result.kept), kind)
     compared = _compared(network, graph, references)
-    yield Row(network.name, kind, compared, result.layers, result.float_layers, result.float_macs)
+    yield Row(network.name, kind, *compared, result.layers, result.float_layers, result.float_macs)
 
 
 def _reference(network: Network, clip: Path, count: int) -> Reference:
@@ -65,18 +75,49 @@ def _reference(network: Network, clip: Path, count: int) -> Reference:
     return Reference.of(network, np.concatenate([read.seen, read.held_out]) if read.apart else read.seen)
 
 
-def _compared(network: Network, graph: object, references: dict[str, Reference]) -> dict[str, Agreement]:
-    found = {}
+def _compared(
+    network: Network, graph: object, references: dict[str, Reference]
+) -> tuple[dict[str, Agreement], tuple[int, int]]:
+    found, alone, crossed = {}, 0, 0
     for name, reference in references.items():
         raw = outputs(network, graph, reference.slots)  # type: ignore[arg-type]
-        found[name] = agreement(reference.found, detections(network, raw))
-    return found
+        own = detections(network, raw)
+        found[name] = agreement(reference.found, own)
+        alone += found[name].reference + found[name].other - 2 * found[name].matched
+        below = (detections(network, one, BELOW * SELECTION.conf) for one in (reference.raw, raw))
+        crossed += crossings(reference.found, own, *below)
+    return found, (alone, crossed)
+
+
+def crossings(
+    a: Sequence[Detections], b: Sequence[Detections], a_below: Sequence[Detections], b_below: Sequence[Detections]
+) -> int:
+    """Detections of ``a`` or ``b`` without a partner in the other at the threshold, that have one below it.
+
+    ``*_below``: the same frames with the boxes of low score too, best first: those above come out of NMS unchanged.
+    """
+    count = 0
+    for one, other, one_below, other_below in zip(a, b, a_below, b_below, strict=True):
+        paired = pairs(one, other)
+        count += _found_below(one, {i for i, _, _ in paired}, other_below, len(other))
+        count += _found_below(other, {j for _, j, _ in paired}, one_below, len(one))
+    return count
+
+
+def _found_below(one: Detections, paired: set[int], below: Detections, above: int) -> int:
+    """``above``: how many of ``below``, the first ones, are not below the threshold."""
+    if len(below) == above:
+        return 0
+    fits = overlaps(one.boxes, below.boxes[above:]) >= IOU
+    fits &= one.class_ids[:, None] == below.class_ids[None, above:]
+    return sum(bool(fits[at].any()) for at in range(len(one)) if at not in paired)
 
 
 def table(results: Sequence[Row], calibration: str) -> str:
     """Markdown. A cell: agreement, and mean score difference of the pairs behind it."""
     clips = list(results[0].clips)
-    named = [f"{name} (calibrated on)" if name == calibration else name for name in clips]
+    calibrated_on = calibration if any(row.layers is not None for row in results) else None
+    named = [f"{name} (calibrated on)" if name == calibrated_on else name for name in clips]
     lines = [
         "| " + " | ".join(["model", "precision", "float layers", "float MACs", *named]) + " |",
         "|---" * (4 + len(clips)) + "|",
@@ -86,5 +127,10 @@ def table(results: Sequence[Row], calibration: str) -> str:
         macs = "-" if row.float_macs is None else f"{row.float_macs:.0%}"
         cells = [f"{row.clips[name].share:.3f} ({row.clips[name].mean_score_diff:.3f})" for name in clips]
         lines.append("| " + " | ".join([row.model, row.precision, layers, macs, *cells]) + " |")
+    lines.append("")
+    for row in results:
+        alone, crossed = row.alone
+        share = f", {crossed} of them ({crossed / alone:.0%}) have one below the threshold" if alone else ""
+        lines.append(f"{row.precision}: {alone} detections without a partner{share}")
     counts = [f"{name} {results[0].clips[name].frames} frames, {results[0].clips[name].reference}" for name in clips]
-    return "\n".join([*lines, "", f"detections of {results[0].model} in fp32: {'; '.join(counts)}"])
+    return "\n".join([*lines, f"detections of {results[0].model} in fp32: {'; '.join(counts)}"])

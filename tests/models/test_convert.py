@@ -82,7 +82,8 @@ def test_outputs_keep_names_shapes_and_type(precision: str, name: str) -> None:
     assert len(set(names)) == len(names)
     assert all(good_name(name) for name in names)
     assert all([node.name] == list(node.output) for node in after.graph.graph.node)
-    assert types_of(after)["1.conv"] == HALF[precision]
+    convolutions = [node.name for node in before.graph.graph.node if node.op_type == "Conv"]
+    assert types_of(after)[convolutions[len(convolutions) // 2]] == HALF[precision]
 
 
 def test_a_picture_goes_straight_to_fp16_but_never_to_bf16() -> None:
@@ -110,6 +111,38 @@ def test_thin_convolutions_stay_float32_in_bf16_only() -> None:
     assert [types[name] for name in names] == [FLOAT] * 4 + [HALF["bf16"]] * 2
     types = types_of(converted(network, "fp16"))
     assert [types[name] for name in names] == [HALF["fp16"]] * 6
+
+
+def chain(*widths: int) -> Network:
+    """Convolutions of 1 x 1, each with its activation, on 2 x 2: MACs of a pixel are width in x width out."""
+    builder = GraphBuilder("chain")
+    x = builder.input_u8(1, 2, 2)
+    for index, (given, made) in enumerate(zip((3, *widths), widths, strict=False)):
+        weights = builder.constant(f"{index}.conv.weight", np.ones((made, given, 1, 1), np.float32))
+        x = builder.add("Conv", f"{index}.conv", [x, weights], kernel_shape=[1, 1])
+        x = builder.add("Relu", f"{index}.act", [x])
+    return network_of(builder, [x], 1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("widths", "kept"),
+    [
+        ((8,) * 6, 1),  # 24 of 344 are in the first one, 88 in two: a quarter
+        ((8,) * 7, 1),  # 88 of 408: a hair more than a fifth
+        ((8,) * 8, 2),  # 88 of 472
+        ((8,) * 12, 2),  # 88 of 728; 152 are more than a fifth by a hair
+        ((8,) * 13, 3),  # 152 of 792
+    ],
+)
+def test_the_stem_stays_float32_in_bf16_only(widths: tuple[int, ...], kept: int) -> None:
+    """Layers from the first one on, activations with them, up to a fifth of the MACs."""
+    network = chain(*widths)
+    types = types_of(converted(network, "bf16"))
+    inner = range(len(widths) - 1)  # the last activation makes the output
+    for end in ("conv", "act"):
+        assert [types[f"{at}.{end}"] for at in inner] == [FLOAT if at < kept else HALF["bf16"] for at in inner]
+    types = types_of(converted(network, "fp16"))
+    assert {types[f"{at}.conv"] for at in inner} == {HALF["fp16"]}
 
 
 def test_the_numbers_are_those_of_half_precision() -> None:
