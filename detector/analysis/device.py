@@ -8,6 +8,8 @@ from typing import Any
 Interval = tuple[float, float]
 """Begin and end, in ms."""
 
+LONGEST = 20  # gaps that are told one by one
+DRAWN = 400  # intervals of a side in a drawing
 LAUNCHING, UNASKED = "the host was preparing or launching", "nothing was asked of it"
 
 
@@ -37,6 +39,7 @@ def device_facts(kernels: Sequence[Interval], host: Sequence[Interval]) -> dict[
     gaps = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
     idle = sum(b - a for a, b in gaps)
     launching = sum(overlap(gap, working) for gap in gaps)
+    longest = sorted(gaps, key=lambda gap: gap[0] - gap[1])[:LONGEST]
     return {
         "window_ms": end - start,
         "busy_ms": end - start - idle,
@@ -46,4 +49,19 @@ def device_facts(kernels: Sequence[Interval], host: Sequence[Interval]) -> dict[
         "longest_gap_ms": max((b - a for a, b in gaps), default=0.0),
         "idle_ms": {cause: ms for cause, ms in ((LAUNCHING, launching), (UNASKED, idle - launching)) if ms > 0},
         "launch_bound": idle > (end - start) / 2 and launching > idle / 2,
+        "longest_gaps": [{"at_ms": a - start, "ms": b - a, "cause": cause_of((a, b), working)} for a, b in longest],
+        "shown": _beginning(busy, working, start, end),
     }
+
+
+def cause_of(gap: Interval, working: Sequence[Interval]) -> str:
+    """What filled most of it on the host."""
+    return LAUNCHING if overlap(gap, working) > (gap[1] - gap[0]) / 2 else UNASKED
+
+
+def _beginning(busy: Sequence[Interval], working: Sequence[Interval], start: float, end: float) -> dict[str, Any]:
+    """As much of both sides as a drawing holds; ms since the window's begin."""
+    until = min([side[DRAWN - 1][1] for side in (busy, working) if len(side) > DRAWN], default=end)
+    sides = {"host": working, "device": busy}
+    kept = {name: [(a - start, b - start) for a, b in side if b <= until] for name, side in sides.items()}
+    return {**kept, "until_ms": until - start}

@@ -71,9 +71,11 @@ def by_type(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda one: -one["ms"])
 
 
-def agreement(sum_ms: float, run_sum_ms: float, forward_ms: float) -> tuple[float, str | None]:
+def agreement(
+    sum_ms: float, run_sum_ms: float, forward_ms: float, profiled_ms: float, outside_ms: float
+) -> tuple[float, str | None]:
     """The sum over a forward pass - 1, and why, where that is more than it should be. ``run_sum_ms``: the median of
-    the sums within a run."""
+    the sums within a run; ``profiled_ms``: a pass under the profiler, ``outside_ms`` of it in no layer."""
     if not forward_ms:
         return 0.0, None
     off, in_a_run = sum_ms / forward_ms - 1, run_sum_ms / forward_ms - 1
@@ -81,8 +83,22 @@ def agreement(sum_ms: float, run_sum_ms: float, forward_ms: float) -> tuple[floa
         return off, None
     if abs(in_a_run) <= ALIKE:
         why = "within a run they agree: something else took the cores now and then, and no layer's median shows it"
-    elif in_a_run < 0:
-        why = "time between the layers is in none of them"
+    elif in_a_run > 0:
+        cost = f"a pass under it takes {profiled_ms / forward_ms - 1:+.1%}"
+        why = f"the profiler costs time inside the layers ({cost}), or the machine was busy meanwhile"
+    elif outside_ms > ALIKE * profiled_ms:
+        why = f"{outside_ms:.3f} ms of a pass under the profiler are in no layer"
     else:
-        why = "the profiler costs time inside the layers, or the machine was busy meanwhile"
+        why = "within a run under the profiler they agree: the machine was busier during the passes without it"
     return off, f"the layers' sum is {off:+.1%} off the forward pass; {why}"
+
+
+def in_no_layer(facts: Mapping[str, Any]) -> str | None:
+    """What a pass under the profiler consists of beside its layers; None of a session that does not tell."""
+    if "outside_ms" not in facts:
+        return None
+    slower = facts["profiled_ms"] / facts["forward_ms"] - 1 if facts["forward_ms"] else 0.0
+    return (
+        f"a pass under the profiler takes {facts['profiled_ms']:.3f} ms ({slower:+.1%}), {facts['outside_ms']:.3f} ms "
+        "of it in no layer: before, between and after them"
+    )

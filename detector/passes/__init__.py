@@ -3,8 +3,8 @@
 A module ``NAME.py`` holds:
     ORDER     when its turn is; ``loop`` is first, since others compare themselves with it
     run(occasion) -> facts (JSON values) for passes/NAME.json; raises NotHereError with the reason where it cannot run
-and imports what it profiles with late. A pass that runs the pipeline says ``slowdown``: its time a frame over the
-plain run's.
+and imports what it profiles with late. A pass that disturbs what it measures says ``slowdown``: its time a frame, or a
+forward pass, over the plain one's; one that does not has UNDISTURBED, the reason why.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ def run_passes(occasion: Occasion, only: Sequence[str] | None, say: Callable[[st
         say(name)
         start = time.perf_counter()
         facts = _facts(name, occasion)
+        if facts["available"] and "slowdown" not in facts:
+            facts["undisturbed"] = _module(name).UNDISTURBED
         facts["seconds"] = round(time.perf_counter() - start, 3)
         occasion.found[name] = facts
         occasion.session.write_pass(name, facts)

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from detector.config import Config
 from detector.run import detect
 from detector.session.reading import SavedSession, read_session
 from detector.session.store import Session
+from detector.timeline import KINDS, WORK
 
 
 class NotHereError(Exception):
@@ -58,3 +62,12 @@ def run_again(source: str, config: Config) -> SavedSession:
         for error in result.errors:
             raise error
         return read_session(place / "run")
+
+
+def written_ns(spans: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """[F] when each frame was done, in order: written, or where nothing is written, after NMS."""
+    names = spans["stage_names"].tolist()
+    last = "write" if "write" in names else "nms"
+    picked = (spans["kind"] == KINDS.index(WORK)) & (spans["stage"] == (names.index(last) if last in names else -2))
+    ends: NDArray[np.int64] = np.sort(spans["end_ns"][picked])
+    return ends

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.passes.base import NotHereError, Occasion
+from detector.session.reading import read_session
 
 ORDER = 110
 EVENTS = ("task-clock", "cycles", "instructions", "cache-references", "cache-misses", "branch-misses")
@@ -38,7 +39,8 @@ def run(occasion: Occasion) -> dict[str, Any]:
         if done.returncode or not report.is_file():
             said = " ".join((done.stderr or done.stdout).split())[:200]
             raise NotHereError(f"perf stat failed (is kernel.perf_event_paranoid above 2?): {said}")
-        return judged(read_perf(report.read_text(encoding="utf-8")), occasion)
+        slowdown = occasion.slowdown(read_session(Path(folder, "run")))
+        return judged(read_perf(report.read_text(encoding="utf-8")), occasion) | {"slowdown": slowdown}
 
 
 def _command(occasion: Occasion, folder: str) -> list[str]:

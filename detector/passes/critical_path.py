@@ -8,6 +8,7 @@ from detector.analysis.why import path_of
 from detector.passes.base import NotHereError, Occasion
 
 ORDER = 1
+UNDISTURBED = "nothing is run again"
 
 
 def run(occasion: Occasion) -> dict[str, Any]:

@@ -4,15 +4,13 @@ batches, whichever engine runs them. Not run on a GPU yet."""
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import cycle, islice
 from typing import Any
-
-import numpy as np
 
 from detector import engines
 from detector.analysis.device import device_facts
 from detector.passes.base import NotHereError, Occasion
 from detector.passes.layers import opened
+from detector.passes.torch import TOP, operator_rows, timed_batches
 
 ORDER = 46
 WARMUP, BATCHES = 3, 10
@@ -31,20 +29,21 @@ def run(occasion: Occasion) -> dict[str, Any]:
     assert machine.options is not None
     alone = replace(machine.options, requests=1, concurrency=1)
     with engines.open(machine.engine.name, machine.network, alone) as engine:
-        request, given = engine.requests[0], cycle(slots)
-
-        def batches(count: int) -> None:
-            for slot in islice(given, count):
-                np.copyto(request.slot, slot)
-                request.infer(len(slot))
-
-        batches(WARMUP)
+        request = engine.requests[0]
+        list(timed_batches(request, slots, WARMUP))
+        plain = list(timed_batches(request, slots, BATCHES))
         with torch.profiler.profile(acc_events=True) as profiler:
-            batches(BATCHES)
+            profiled = list(timed_batches(request, slots, BATCHES))
     times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     for event in profiler.events():
         on_gpu = event.device_type != torch.autograd.DeviceType.CPU
         times[on_gpu].append((event.time_range.start / 1e3, event.time_range.end / 1e3))
     if not times[True]:
         raise NotHereError("torch.profiler saw no kernel (CUPTI may need the right to read counters)")
-    return {"device": machine.engine.device, "batches": BATCHES, **device_facts(times[True], times[False])}
+    return {
+        "device": machine.engine.device,
+        "batches": BATCHES,
+        **device_facts(times[True], times[False]),
+        "rows": operator_rows(profiler.key_averages(), BATCHES)[:TOP],
+        "slowdown": min(profiled) / min(plain),
+    }

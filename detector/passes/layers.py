@@ -34,7 +34,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
     layers, macs = _costed(occasion, machine, told)
     rows = layer_rows(layers, Peaks(peaks["gflops_s"], peaks["bandwidth_gbytes_s"]) if peaks else None)
     sum_ms = sum(row["ms"] for row in rows)
-    off, flag = agreement(sum_ms, told.run_sum_ms, told.forward_ms)
+    off, flag = agreement(sum_ms, told.run_sum_ms, told.forward_ms, told.profiled_ms, told.outside_ms)
     return {
         "engine": engine.name,
         "precision": engine.precision,
@@ -46,6 +46,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
         "profiled_ms": told.profiled_ms,
         "sum_ms": sum_ms,
         "run_sum_ms": told.run_sum_ms,
+        "outside_ms": told.outside_ms,
         "off_by": off,
         "flag": flag,
         "macs": macs,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.passes.base import NotHereError, Occasion
+from detector.passes.base import NotHereError, Occasion, written_ns
 from detector.timeline import KINDS, WORK
 
 ORDER = 80
@@ -24,7 +24,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
         session = occasion.again()
     times, rss = sampler.series()
     spans = session.spans
-    facts = growth(times, rss, _written_ns(spans))
+    facts = growth(times, rss, written_ns(spans))
     return {
         **facts,
         "start_mb": float(rss[0]) / MB,
@@ -87,14 +87,6 @@ def growth(times: NDArray[np.int64], rss: NDArray[np.int64], written: NDArray[np
     frames = np.searchsorted(written, times[inside])
     slope = float(np.polyfit(frames, rss[inside] / MB, 1)[0]) if np.ptp(frames) else 0.0
     return {"slope_mb_per_1000_frames": slope * 1000, "slope_reason": None}
-
-
-def _written_ns(spans: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    names = spans["stage_names"].tolist()
-    last = "write" if "write" in names else "nms"
-    picked = (spans["kind"] == KINDS.index(WORK)) & (spans["stage"] == (names.index(last) if last in names else -2))
-    ends: NDArray[np.int64] = np.sort(spans["end_ns"][picked])
-    return ends
 
 
 def peak_by_stage(

@@ -12,6 +12,7 @@ from detector.errors import DetectVideoError
 from detector.passes.base import NotHereError, Occasion
 
 ORDER = 120
+UNDISTURBED = "its runs are without a profiler"
 BATCHES = (1, 2, 4, 8)
 ROUNDS = 3
 FRAMES = 24  # a round, three of the largest batch

@@ -30,8 +30,8 @@ def run(occasion: Occasion) -> dict[str, Any]:
     assert machine.options is not None
     with engines.open("torch", machine.network, replace(machine.options, requests=1, concurrency=1)) as engine:
         request = engine.requests[0]
-        list(_timed(request, slots, WARMUP))
-        plain = list(_timed(request, slots, FRAMES))
+        list(timed_batches(request, slots, WARMUP))
+        plain = list(timed_batches(request, slots, FRAMES))
         found, profiled = _profiled(occasion, request, slots, engine.device)
     return found | {
         "frames": FRAMES,
@@ -42,7 +42,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
     }
 
 
-def _timed(request: Request, slots: Sequence[NDArray[np.uint8]], count: int) -> Iterator[float]:
+def timed_batches(request: Request, slots: Sequence[NDArray[np.uint8]], count: int) -> Iterator[float]:
     """Milliseconds of each of ``count`` forward passes."""
     for slot in islice(cycle(slots), count):
         np.copyto(request.slot, slot)
@@ -58,26 +58,26 @@ def _profiled(
 
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device != "cpu" else [])]
     with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
-        times = list(_timed(request, slots, FRAMES))
+        times = list(timed_batches(request, slots, FRAMES))
     path = occasion.session.path(TRACE)
     path.parent.mkdir(exist_ok=True)
     profiler.export_chrome_trace(str(path))
-    by_operator = operator_rows(profiler.key_averages())
-    by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True))
+    by_operator = operator_rows(profiler.key_averages(), FRAMES)
+    by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), FRAMES)
     self_ms = sum(row["self_ms"] + row["device_ms"] for row in by_operator)
     return {"rows": by_operator[:TOP], "by_shape": by_shape[:TOP], "self_ms": self_ms, "trace": TRACE}, times
 
 
-def operator_rows(events: Sequence[Any]) -> list[dict[str, Any]]:
+def operator_rows(events: Sequence[Any], frames: int) -> list[dict[str, Any]]:
     """torch's averages as plain values, ms a frame, by what an operator takes itself; those that it calls apart."""
     rows = [
         {
             "name": str(event.key),
             "shapes": str(shapes) if (shapes := getattr(event, "input_shapes", None)) else "",
-            "calls": event.count / FRAMES,
-            "self_ms": event.self_cpu_time_total / 1e3 / FRAMES,
-            "total_ms": event.cpu_time_total / 1e3 / FRAMES,
-            "device_ms": getattr(event, "self_device_time_total", 0) / 1e3 / FRAMES,
+            "calls": event.count / frames,
+            "self_ms": event.self_cpu_time_total / 1e3 / frames,
+            "total_ms": event.cpu_time_total / 1e3 / frames,
+            "device_ms": getattr(event, "self_device_time_total", 0) / 1e3 / frames,
         }
         for event in events
     ]

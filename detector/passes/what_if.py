@@ -9,6 +9,7 @@ from detector.analysis.why import Alone, replay_of
 from detector.passes.base import NotHereError, Occasion
 
 ORDER = 2
+UNDISTURBED = "nothing is run again, or with --prove, without a profiler"
 
 
 def run(occasion: Occasion) -> dict[str, Any]:

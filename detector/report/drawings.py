@@ -9,6 +9,8 @@ from itertools import pairwise
 
 Series = Sequence[tuple[float, float]]
 WIDTH, LEFT, RIGHT = 960, 84, 14
+SERIES = 6  # colours of curves
+FEW = 30  # points of a curve that are shown one by one
 
 
 def bar(parts: Sequence[tuple[str, str, float]], unit: str) -> str:
@@ -56,6 +58,37 @@ def curve(points: Series, x_unit: str, y_unit: str, height: int = 180, whole: bo
     return _svg(height, axes.drawn(x_unit, y_unit) + f'<polyline class="curve" points="{line}"/>')
 
 
+def lines(
+    series: Mapping[str, Series], x_unit: str, y_unit: str, dots: Mapping[str, tuple[float, float, str]] | None = None,
+    at: Mapping[str, float] | None = None, height: int = 200,
+) -> str:  # fmt: skip
+    """Several curves on one pair of axes from 0, of the classes ``series-0``, ``series-1``, ... in their order.
+
+    ``dots``: a ring on a curve with a word beside it; ``at``: a word -> x of an upright line. Few points have a mark
+    each, on the curve and below the axis.
+    """
+    everything = [point for points in series.values() for point in points]
+    axes = Axes.around([(0.0, 0.0), *everything], height)
+    places = sorted({x for x, _ in everything})
+    shapes = [axes.drawn(x_unit, y_unit, places if len(places) <= FEW else None)]
+    for number, (name, points) in enumerate(series.items()):
+        line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in points)
+        kind = f"series-{number % SERIES}"
+        shapes.append(f'<polyline class="curve {kind}" points="{line}">{_title(name)}</polyline>')
+        if len(points) <= FEW:
+            shapes += [f'<circle class="{kind}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="3.5">'
+                       f"{_title(f'{name}: {_short(y)} {y_unit} at {_short(x)} {x_unit}')}</circle>"
+                       for x, y in points]  # fmt: skip
+    for x, y, word in (dots or {}).values():
+        side = f'x="{axes.x(x) - 9:.1f}" text-anchor="end"' if axes.x(x) > WIDTH / 2 else f'x="{axes.x(x) + 9:.1f}"'
+        shapes.append(f'<circle class="ring" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="7"/>')
+        shapes.append(f'<text class="halo" {side} y="{axes.y(y) + 16:.1f}">{escape(word)}</text>')
+    for word, x in (at or {}).items():
+        shapes.append(f'<line class="mark" x1="{axes.x(x):.1f}" x2="{axes.x(x):.1f}" y1="16" y2="{height - 24}"/>')
+        shapes.append(f'<text class="halo" x="{axes.x(x) + 4:.1f}" y="{height - 32}">{escape(word)}</text>')
+    return _svg(height, "".join(shapes))
+
+
 def histogram(values: Sequence[float], marks: Mapping[str, float], unit: str, height: int = 180) -> str:
     """Counts of values in 60 equal bins up to the 99.5th percentile, with marks."""
     ordered = sorted(values)
@@ -86,6 +119,9 @@ def roofline(
     ys = [y for _, _, y in dots if y > 0] + list(roofs.values())
     axes = Axes(*_decades(xs), *_decades(ys), height, log=True)
     shapes = []
+    left = max(axes.x0, axes.y0 / bandwidth)
+    below = f'<text class="halo" x="{axes.x(left) + 8:.1f}" y="{axes.y(left * bandwidth) - 10:.1f}">'
+    shapes.append(f"{below}{bandwidth:.1f} GB/s</text>")
     for name, peak in roofs.items():
         x, y = axes.x(axes.x1), axes.y(peak)
         rise = f"{axes.x(max(axes.x0, axes.y0 / bandwidth)):.1f},{axes.y(max(axes.y0, axes.x0 * bandwidth)):.1f}"
@@ -127,10 +163,14 @@ class Axes:
             value, low, high = math.log10(max(value, 1e-12)), math.log10(low), math.log10(high)
         return (value - low) / (high - low) if high > low else 0.0
 
-    def drawn(self, x_unit: str, y_unit: str) -> str:
+    def drawn(self, x_unit: str, y_unit: str, places: Sequence[float] | None = None) -> str:
+        """``places``: where the marks below stand; round numbers where it does not say."""
         marks, low = powers if self.log else ticks, self.height - 7
         last = WIDTH - RIGHT - 12 * len(x_unit) - 24  # right of it stands the unit
-        shapes = [_tick(self.x(v), low, _short(v)) for v in marks(self.x0, self.x1, 8) if self.x(v) < last]
+        if places is not None:
+            y_unit, x_unit, last = f"{y_unit}, by {x_unit}", "", WIDTH
+        below = marks(self.x0, self.x1, 8) if places is None else places
+        shapes = [_tick(self.x(v), low, _short(v)) for v in below if self.x(v) < last]
         for value in marks(self.y0, self.y1, 4):
             if self.whole and value != int(value):
                 continue

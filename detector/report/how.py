@@ -26,8 +26,15 @@ LINES = (
      ("docs/reading.md", "Instruments and passes")),
     ("roofline", "roofline", "Peaks measured on this machine with the engine's number of threads. Above 100% means "
      "that the peak was measured too low, and is not clamped.", ("docs/reading.md", "Instruments and passes")),
+    ("torch", "torch's operators", "Under torch.profiler, five steady frames after three to warm up.",
+     ("docs/reading.md", "torch and device")),
+    ("device", "host and device", "Kernels and operators of ten batches as torch.profiler (CUPTI) saw them; busy is "
+     "the union of all kernels and copies, idle the rest of the window.", ("docs/reading.md", "torch and device")),
+    ("sweep", "batches and precisions", "Runs without a profiler, in turn; medians over three rounds.",
+     ("docs/reading.md", "Sweep")),
     ("memory", "memory", "Resident set of the process, sampled in a run of its own.", ("docs/reading.md", "Memory")),
-    ("energy", "energy", "The processor's and the GPU's own counters, idle power taken off; never estimated.",
+    ("energy", "energy", "The processor's and the GPU's own counters, read every 100 ms; idle power taken off; "
+     "never estimated.",
      ("docs/reading.md", "Energy")),
     ("python", "Python", "One plain loop under cProfile.", ("docs/reading.md", "Python")),
     ("passes", "passes", "Each pass that disturbs the run is a run of its own, and compared with the plain one.",

@@ -15,14 +15,14 @@ from detector.analysis.ledger import stage_rows, thread_rows
 from detector.analysis.steps import durations_ms, frame_times_ms
 from detector.report import drawings
 from detector.report.how import how
+from detector.report.markup import MOST_POINTS, Share, figure, key, section, table, zoom_buttons
 from detector.report.markup import STAGES as STAGE_NAMES
-from detector.report.markup import Share, figure, filter_of, key, section, table
+from detector.report.parts import counters, device, energy, layers, memory, python, roofline, sweep, torch
 from detector.session.reading import SavedSession
 
 PAGE = Path(__file__).with_name("page")
 SHOWN_FRAMES = 20  # of the steady state, in the timeline
 LEVERS = 3
-MOST_POINTS = 600  # of a drawn series
 DOUBTFUL = 0.1  # a replay that is further off its own run predicts little
 
 Part = Callable[[SavedSession], str]
@@ -124,12 +124,10 @@ def timeline(session: SavedSession) -> str:
         for one in shown
     ]  # fmt: skip
     drawn = drawings.lanes(threads, slices, (end - start) / 1e6)
-    buttons = "".join(f'<button type="button" data-zoom="{factor}">{name}</button>'
-                      for name, factor in (("zoom in", 0.5), ("zoom out", 2), ("all", 0)))  # fmt: skip
     note = "Gaps are waits. Ctrl or Shift and the wheel zoom too, dragging moves."
     return section(
         "timeline", f"Timeline of {_numbers(shown)} steady frames", key(STAGE_NAMES), figure(drawn),
-        f'<p class="screen zooming">{buttons} {note}</p>', how="spans",
+        zoom_buttons(note), how="spans",
     )  # fmt: skip
 
 
@@ -219,86 +217,6 @@ def what_if(session: SavedSession) -> str:
     return section("what-if", "What if", f"<p>{note}</p>", table("whatif", columns, rows), how="whatif")
 
 
-def layers(session: SavedSession) -> str:
-    facts = session.passes.get("layers", {})
-    if not facts.get("available"):
-        return ""
-    columns = ("layer", "type", "ms", "share", "MMACs", "MFLOPs", "KB", "GFLOP/s", "GB/s", "FLOP/byte", "precision",
-               "of its roof", "bound", "note")  # fmt: skip
-    rows = [
-        [row["name"], row["type"], row["ms"], Share(row["share"]), row["macs"] / 1e6, row["flops"] / 1e6,
-         row["bytes"] / 1e3, row.get("gflops_s"), row.get("gbytes_s"), row.get("intensity"), row["precision"],
-         Share(row.get("utilisation")), row.get("bound") or "", row.get("flag") or ""]
-        for row in facts["rows"]
-    ]  # fmt: skip
-    note = f"{len(rows)} layers, {facts['sum_ms']:.3f} ms together; a forward pass took {facts['forward_ms']:.3f} ms."
-    note += f" {facts['flag']}." if facts.get("flag") else ""
-    types = [[row["type"], row["layers"], row["ms"], Share(row["share"])] for row in facts.get("by_type", [])]
-    body = table("types", ("type", "layers", "ms", "share"), types) if types else ""
-    body = filter_of("layers", "layers") + table("layers", columns, rows) + body
-    return section("layers", "Layers", f"<p>{escape(note)}</p>", body, how="layers")
-
-
-def roofline(session: SavedSession) -> str:
-    facts, measured = session.passes.get("roofline", {}), session.passes.get("layers", {})
-    if not facts.get("available") or not measured.get("available"):
-        return ""
-    dots = [(row["name"], row.get("intensity") or 0.0, row.get("gflops_s") or 0.0) for row in measured["rows"]]
-    used = {row["precision"] for row in measured["rows"] if row["flops"]}
-    roofs = {name: peak for name, peak in facts["peaks"]["gflops_s"].items() if name in used}
-    drawn = drawings.roofline(dots, roofs, facts["peaks"]["bandwidth_gbytes_s"]) if roofs else ""
-    note = (
-        f"{facts['macs'] / 1e9:.3f} GMACs = {facts['flops'] / 1e9:.3f} GFLOPs a picture; peaks measured here, "
-        f"{facts['peaks']['bandwidth_gbytes_s']:.1f} GB/s of memory"
-    )
-    if facts.get("bound") and facts.get("utilisation") is not None:  # no layer times: neither
-        note += f"; mostly {facts['bound']}-bound, {facts['utilisation']:.1%} of the roof over the whole forward pass"
-    note += "."
-    return section("roofline", "Roofline", f"<p>{escape(note)}</p>", figure(drawn) if drawn else "", how="roofline")
-
-
-def memory(session: SavedSession) -> str:
-    facts = session.passes.get("memory", {})
-    if not facts.get("available"):
-        return ""
-    step = -(-len(facts["samples"]) // MOST_POINTS)
-    points = [(sample["t_s"], sample["rss_mb"]) for sample in facts["samples"][::step]]
-    slope = facts["slope_mb_per_1000_frames"]
-    growth = facts["slope_reason"] if slope is None else f"{slope:+.2f} MB per 1000 frames in the second half"
-    text = (
-        f"Resident: {facts['start_mb']:.0f} MB at the start, {facts['peak_mb']:.0f} MB at the peak; growth: {growth}."
-    )
-    drawn = drawings.curve(points, "s", "MB")
-    peaks = [[name, mb] for name, mb in facts.get("peak_by_stage_mb", {}).items() if mb is not None]
-    below = table("memory", ("stage", "highest MB while it ran"), peaks) if peaks else ""
-    return section("memory", "Memory", figure(drawn, text), below, how="memory")
-
-
-def energy(session: SavedSession) -> str:
-    """Joules of the idle baseline and of the run; over time where the pass took samples."""
-    facts = session.passes.get("energy", {})
-    if not facts.get("available"):
-        return ""
-    tags = [tag for tag in ("package", "core", "dram", "gpu") if any(tag in row for row in facts["rows"])]
-    rows = [[row["tag"], row["duration"], *(row.get(tag) for tag in tags), row["joules_per_frame"]]
-            for row in facts["rows"]]  # fmt: skip
-    columns = ("of", "seconds", *(f"{tag} J" for tag in tags), "J a frame")
-    note = f"<p>{facts['joules_per_frame']:.3f} J a frame, the idle power taken off the run.</p>"
-    points = [(sample["t_s"], sample["watts"]) for sample in facts.get("samples", [])]
-    drawn = figure(drawings.curve(points, "s", "W"), "power of the run, idle included") if len(points) > 1 else ""
-    return section("energy", "Energy", note, drawn, table("energy", columns, rows), how="energy")
-
-
-def python(session: SavedSession) -> str:
-    facts = session.passes.get("python", {})
-    if not facts.get("available"):
-        return ""
-    rows = [[row["function"], row["calls"], row["self_s"], row["total_s"]] for row in facts["functions"]]
-    body = table("python", ("function", "calls", "self s", "with its callees s"), rows)
-    inside = f"<details><summary>{len(rows)} functions of the longest self time</summary>{body}</details>"
-    return section("functions", "Python", inside, how="python")
-
-
 def slowest(session: SavedSession) -> str:
     facts = session.passes.get("frames", {})
     if not facts.get("available"):
@@ -321,7 +239,7 @@ def others(session: SavedSession) -> str:
     """Passes that could not run say why; those that could, by how much they slowed the run down."""
     rows = [
         [name, Share(facts["slowdown"] - 1) if "slowdown" in facts else None, facts.get("seconds"),
-         facts.get("reason") or facts.get("warning") or "ran"]
+         _went(facts)]
         for name, facts in session.passes.items()
     ]  # fmt: skip
     columns = ("pass", "slower than the plain run", "seconds", "how it went")
@@ -331,6 +249,12 @@ def others(session: SavedSession) -> str:
         note = (f"<p>The instruments of the plain run cost {cost['median']:+.1%} of a frame's time "
                 f"({cost['low']:+.1%} to {cost['high']:+.1%}).</p>")  # fmt: skip
     return section("passes", "Passes", note, table("others", columns, rows), how="passes") if rows else ""
+
+
+def _went(facts: dict[str, Any]) -> str:
+    if facts.get("reason"):
+        return f"not available: {facts['reason']}"
+    return str(facts.get("warning") or ", ".join(["ran", *filter(None, [facts.get("undisturbed")])]))
 
 
 def machine(session: SavedSession) -> str:
@@ -355,8 +279,8 @@ def machine(session: SavedSession) -> str:
 
 
 PARTS: tuple[Part, ...] = (
-    verdict, lab, ledger, timeline, queues, latency, path, what_if, layers, roofline, memory,
-    energy, python, slowest, others, machine, how,
+    verdict, lab, ledger, timeline, queues, latency, path, what_if, layers, roofline, torch, device, sweep, memory,
+    energy, counters, python, slowest, others, machine, how,
 )  # fmt: skip
 
 

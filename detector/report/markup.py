@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from detector.report.drawings import SERIES
+
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
 LONG = 36  # characters of a cell that wraps
+MOST_POINTS = 600  # of a drawn series
 
 
 class Share(float):
@@ -25,7 +28,29 @@ def section(name: str, title: str, *content: str, how: str = "") -> str:
 
 def key(names: Sequence[str] = (*STAGES, "wait", "other")) -> str:
     """What the colours mean."""
-    return '<div class="key">' + "".join(f'<span><i class="{name}"></i>{name}</span>' for name in names) + "</div>"
+    return key_of([(name, name) for name in names])
+
+
+def key_of(parts: Sequence[tuple[str, str]]) -> str:
+    """The same for (class, name)."""
+    inside = "".join(f'<span><i class="{kind}"></i>{escape(name)}</span>' for kind, name in parts)
+    return f'<div class="key">{inside}</div>'
+
+
+def legend(names: Sequence[str]) -> str:
+    """The colours of ``drawings.lines``' curves."""
+    return key_of([(f"series-{at % SERIES}", name) for at, name in enumerate(names)])
+
+
+def zoom_buttons(note: str) -> str:
+    buttons = "".join(f'<button type="button" data-zoom="{factor}">{name}</button>'
+                      for name, factor in (("zoom in", 0.5), ("zoom out", 2), ("all", 0)))  # fmt: skip
+    return f'<p class="screen zooming">{buttons} {note}</p>'
+
+
+def folded(summary: str, *content: str) -> str:
+    """Shown when it is asked for."""
+    return f"<details><summary>{escape(summary)}</summary>{''.join(content)}</details>"
 
 
 def figure(drawn: str, caption: str = "") -> str:

@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from detector.analysis.layers import in_no_layer
 from detector.session.reading import SavedSession
 
 
@@ -80,7 +81,8 @@ def layers_table(facts: dict[str, Any]) -> Group:
     for row in facts["by_type"]:
         sums = (str(row["layers"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['macs'] / 1e6:.1f}")
         types.add_row(row["type"], *sums)
-    return Group(longest, types, *([Text(f"note: {facts['flag']}")] if facts["flag"] else []))
+    lines = [in_no_layer(facts), f"note: {facts['flag']}" if facts["flag"] else None]
+    return Group(longest, types, *[Text(line) for line in lines if line])
 
 
 def roofline_text(facts: dict[str, Any]) -> Text:
@@ -168,6 +170,8 @@ def _lines(session: SavedSession) -> list[str]:
             lines.append(f"{name}: not available: {facts['reason']}")
         elif "slowdown" in facts and name != "loop":
             lines.append(f"{name}: its run took {facts['slowdown']:.2f} times the plain run's time a frame")
+        elif "undisturbed" in facts:
+            lines.append(f"{name}: disturbs nothing: {facts['undisturbed']}")
     return [*lines, f"session: {session.folder}"]
 
 

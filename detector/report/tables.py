@@ -25,7 +25,7 @@ def csv_files(session: SavedSession) -> dict[str, str]:
         found["layer_timer.csv"] = _text(LAYERS, rows)
     energy = session.passes.get("energy", {})
     if energy.get("available"):
-        found["energy.csv"] = _text(ENERGY, energy["rows"])
+        found["energy.csv"] = _text(ENERGY, [*energy["rows"], *energy.get("samples", [])])
     return found
 
 

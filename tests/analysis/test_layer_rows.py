@@ -47,16 +47,17 @@ def test_without_peaks_there_are_rates_and_no_bound():
 
 
 @pytest.mark.parametrize(
-    ("sum_ms", "run_sum_ms", "why"),
+    ("sum_ms", "run_sum_ms", "profiled_ms", "outside_ms", "why"),
     [
-        (9.5, 9.8, None),
-        (10.9, 11.0, None),
-        (7.0, 9.8, "within a run they agree"),
-        (7.0, 7.5, "time between the layers"),
-        (13.0, 13.0, "the profiler costs time"),
+        (9.5, 9.8, 10.5, 0.7, None),
+        (10.9, 11.0, 11.5, 0.5, None),
+        (7.0, 9.8, 10.5, 0.7, "within a run they agree"),
+        (7.0, 7.5, 11.0, 3.5, "3.500 ms of a pass under the profiler are in no layer"),
+        (7.0, 7.5, 8.0, 0.5, "busier during the passes without it"),
+        (13.0, 13.0, 14.0, 1.0, "the profiler costs time inside the layers (a pass under it takes +40.0%)"),
     ],
 )
-def test_a_sum_that_is_off_is_told_with_its_cause(sum_ms, run_sum_ms, why):
-    off, said = agreement(sum_ms, run_sum_ms, 10.0)
+def test_a_sum_that_is_off_is_told_with_its_cause(sum_ms, run_sum_ms, profiled_ms, outside_ms, why):
+    off, said = agreement(sum_ms, run_sum_ms, 10.0, profiled_ms, outside_ms)
     assert off == pytest.approx(sum_ms / 10 - 1)
     assert (said is None) if why is None else (why in said)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,30 @@ def test_torch_tells_that_compiled_code_has_no_layers():
 
     with pytest.raises(EngineError, match="no layer times: --engine-options compile"):
         layer_profiler(plus_one(), EngineOptions(own={"compile": "1"}))
+
+
+def test_torchs_layers_tile_the_pass():
+    """What one layer takes is in its row and in no other's; beside the layers there is hardly anything."""
+    if reason := engines.usable()["torch"]:
+        pytest.skip(f"machine: engine torch: {reason}")
+    from detector.engines.torch_ import TorchEngine
+    from detector.engines.torch_graph.timed import TorchLayerProfiler
+
+    network = plus_one()
+    engine = TorchEngine(network, EngineOptions(threads=1, requests=1))
+    slow = engine.module.get_submodule("1.conv")
+    forward = slow.forward
+    slow.forward = lambda given: (time.sleep(0.2), forward(given))[1]
+    profiler = TorchLayerProfiler(engine)
+    begin = time.perf_counter()
+    for seed in range(2):
+        profiler.run(pictures(network, seed))
+    took_ms = (time.perf_counter() - begin) * 1e3
+    told = {layer.name: times for layer, times in profiler.times()}
+    assert [name for name, times in told.items() if min(times) > 190] == ["1.conv"]
+    assert all(len(times) == 2 and min(times) > 0 for times in told.values())
+    assert 400 < sum(sum(times) for times in told.values()) <= took_ms
+    profiler.close()
 
 
 def test_told_beside_listed():

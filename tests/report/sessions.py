@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from detector.analysis.device import device_facts
 from detector.layers import resolved
 from detector.run import detect
 from tests.conftest import CHECKOUT
@@ -42,6 +43,31 @@ def layer(number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def operator(number: int, shapes: str) -> dict[str, Any]:
+    return {"name": f"aten::op_{number}", "shapes": shapes, "calls": 0.2 * number, "self_ms": 5.0 / (number + 1),
+            "total_ms": 6.0 / (number + 1), "device_ms": 0.5 * number, "share": 0.4 / (number + 1)}  # fmt: skip
+
+
+def variant(precision: str, batch: int) -> dict[str, Any]:
+    rate = {"fp32": 60, "bf16": 90}[precision] * {1: 0.7, 2: 0.97, 4: 1.0, 8: 0.99}[batch]
+    return {
+        "name": f"ort {precision} batch {batch}", "precision": precision, "batch": batch,
+        "batch_ms": 1e3 * batch / rate,
+        "fps": {name: {"median": value, "low": 0.9 * value, "high": 1.1 * value}
+                for name, value in (("inference", rate), ("end_to_end", 0.6 * rate))},
+        "memory_mb": 200.0 + 10 * batch, "agreement": {"matched": 1.0 if precision == "fp32" else 0.987}, "error": None,
+    }  # fmt: skip
+
+
+def sample(at: int) -> dict[str, Any]:
+    """A tenth of a second: two seconds of idling, then a run."""
+    watts = 5.0 if at < 20 else 12.0 + at % 3
+    return {"timestamp": 1.0 + 0.1 * at, "tag": "idle sample" if at < 20 else "run sample", "duration": 0.1,
+            "package": 0.1 * watts, "core": 0.07 * watts, "joules_per_frame": None if at < 20 else 0.05}  # fmt: skip
+
+
+SAMPLES = [sample(at) for at in range(60)]
+TREE = "\n".join(f"{' ' * 3 * at}└─ {1.0 / (at + 1):.3f} function_{at}  detector/loop/sync.py:{at}" for at in range(40))
 LAYERS = [layer(number) for number in range(24)]
 PASSES: dict[str, dict[str, Any]] = {
     "critical_path": {
@@ -63,19 +89,32 @@ PASSES: dict[str, dict[str, Any]] = {
         "proofs": [{"change": "infer free", "measured_gain": 0.5, "off_by": 0.025}],
     },
     "layers": {"engine": "ort", "rows": LAYERS, "sum_ms": sum(row["ms"] for row in LAYERS), "forward_ms": 13.2,
-               "slowdown": 1.125},
+               "slowdown": 1.125, "profiled_ms": 14.85, "outside_ms": 0.7},
     "roofline": {"peaks": {"gflops_s": {"fp32": 95.0, "bf16": 190.0}, "bandwidth_gbytes_s": 14.2}, "macs": 305_000_000,
                  "flops": 610_000_000, "utilisation": 0.48, "bound": "compute"},
     "memory": {"start_mb": 200.0, "peak_mb": 261.5, "slope_mb_per_1000_frames": 0.9, "slope_reason": None,
                "peak_by_stage_mb": {"infer": 261.5, "nms": None},
                "samples": [{"t_s": 0.1 * at, "rss_mb": 200.0 + min(at, 20) * 3.075} for at in range(40)]},
     "energy": {"joules_per_frame": 0.31, "frames_per_joule": 3.2, "idle_watts": {"package": 5.0},
-               "counters": ["package"],
-               "samples": [{"t_s": 0.5 * at, "watts": 9.0 + at % 3} for at in range(8)],
-               "rows": [{"timestamp": 1.0, "tag": "idle", "duration": 2.0, "package": 10.0, "joules_per_frame": None},
-                        {"timestamp": 3.0, "tag": "run", "duration": 4.2, "package": 31.0, "joules_per_frame": 0.31}]},
+               "counters": ["core", "package"], "samples": SAMPLES,
+               "rows": [{"timestamp": 1.0, "tag": "idle", "duration": 2.0, "package": 10.0, "core": 4.0,
+                         "joules_per_frame": None},
+                        {"timestamp": 3.0, "tag": "run", "duration": 4.2, "package": 31.0, "core": 25.5,
+                         "joules_per_frame": 0.31}]},
+    "torch": {"frames": 5, "device": "cpu", "forward_ms": 12.0, "profiled_ms": 15.0, "slowdown": 1.25, "self_ms": 14.0,
+              "trace": "passes/torch_trace.json.gz", "rows": [operator(at, "") for at in range(9)],
+              "by_shape": [operator(at, f"[[1, {at}, 256, 416], [16, 3, 3, 3], [], []]") for at in range(12)]},
+    "device": {"device": "cuda:0", "batches": 10, "slowdown": 1.1, "rows": [operator(at, "") for at in range(5)],
+               **device_facts([(1.0 + 3 * at, 2.5 + 3 * at) for at in range(30)],
+                              [(3.0 * at, 3.0 * at + 1.2) for at in range(30)])},
+    "sweep": {"engine": "ort", "rounds": 3, "frames": 24, "comparable": True, "warnings": [],
+              "reference": "ort fp32 batch 1", "knees": {"fp32": 2, "bf16": 4},
+              "rows": [*(variant(precision, batch) for precision in ("fp32", "bf16") for batch in (1, 2, 4, 8)),
+                       {"name": "ort fp16", "precision": "fp16", "batch": 1, "fps": {}, "batch_ms": None,
+                        "memory_mb": None, "agreement": None, "error": "ort: fp16 cannot run here: no kernels"}]},
     "loop": {"off_ms": [20.0], "on_ms": [20.1], "instruments": {"median": 0.005, "low": -0.01, "high": 0.02},
              "warning": None, "slowdown": 1.005},
-    "python": {"functions": [{"function": "a.py:1(<lambda>)", "calls": 3, "self_s": 0.2, "total_s": 0.3}]},
+    "python": {"functions": [{"function": "a.py:1(<lambda>)", "calls": 3, "self_s": 0.2, "total_s": 0.3}],
+               "folded": {"built-in: encode": 0.5, "detector.stages": 0.2}, "tree": TREE, "slowdown": 1.4},
     "counters": {"available": False, "reason": "this machine hands out no cycle counter (virtual machines rarely do)"},
 }  # fmt: skip

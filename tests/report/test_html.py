@@ -91,10 +91,11 @@ def test_every_section_is_there_in_the_order_of_the_page(browser, report):
     found = [text.replace("how it is taken", "").strip() for text in texts(browser, "h2")]
     assert found == [
         "The run", "Ledger", "Timeline of 20 steady frames", "Queues", "Latency", "Critical path", "What if", "Layers",
-        "Roofline", "Memory", "Energy", "Python", "Passes", "The machine and the command", "How each number was taken",
+        "Roofline", "torch's operators", "Host and device", "Batches and precisions", "Memory", "Energy", "Python",
+        "Passes", "The machine and the command", "How each number was taken",
     ]  # fmt: skip
     assert browser.run("document.querySelector('h1').nextElementSibling.className") == "verdict"
-    assert texts(browser, "pre") == ["detect-video 'the clip.mp4'"]
+    assert texts(browser, "#machine-part pre") == ["detect-video 'the clip.mp4'"]
 
 
 def test_the_three_biggest_levers_stand_on_top(browser, report):
@@ -129,6 +130,67 @@ def test_the_numbers_are_the_sessions(browser, report, session):
     for column, name in ((2, "ms"), (3, "share"), (7, "gflops_s"), (8, "gbytes_s"), (9, "intensity")):
         assert values(browser, "layers", column) == [row[name] for row in LAYERS]
     assert values(browser, "layers", 4) == [row["macs"] / 1e6 for row in LAYERS]
+
+
+def test_the_passes_own_tables_are_the_sessions(browser, report):
+    browser.open(report)
+    for table, rows in (("operators", "rows"), ("shapes", "by_shape")):
+        for column, name in ((1, "calls"), (2, "self_ms"), (3, "share"), (4, "total_ms")):
+            assert values(browser, table, column) == [row[name] for row in PASSES["torch"][rows]]
+    assert texts(browser, "#shapes td:last-child") == [row["shapes"] for row in PASSES["torch"]["by_shape"]]
+    device = PASSES["device"]
+    parts = browser.run("[...document.querySelectorAll('#device-part .bar span')].map((e) => Number(e.dataset.value))")
+    assert parts == [device["busy_ms"], *device["idle_ms"].values()]
+    assert sum(parts) == pytest.approx(device["window_ms"])
+    assert values(browser, "gaps", 2) == [row["ms"] for row in device["longest_gaps"]]
+    assert values(browser, "host-device", 2) == [row["self_ms"] for row in device["rows"]]
+    assert values(browser, "host-device", 3) == [row["device_ms"] for row in device["rows"]]
+    ran_here = [row for row in PASSES["sweep"]["rows"] if row["error"] is None]
+    assert values(browser, "sweep", 3)[:-1] == [row["fps"]["inference"]["median"] for row in ran_here]
+    assert values(browser, "sweep", 6)[:-1] == [row["batch_ms"] for row in ran_here]
+    assert texts(browser, "#sweep tbody tr:last-child td:last-child") == ["ort: fp16 cannot run here: no kernels"]
+    assert values(browser, "energy", 3) == [row["core"] for row in PASSES["energy"]["rows"]]
+    assert values(browser, "owners", 1) == list(PASSES["python"]["folded"].values())
+
+
+def test_curves_have_a_point_for_each_figure_and_their_knees(browser, report):
+    browser.open(report)
+    drawn = "[...document.querySelectorAll('#sweep-part svg')].map((e) => e.querySelectorAll('{}').length)"
+    assert browser.run(drawn.format("polyline")) == [2, 2]  # latency, throughput: a curve a precision
+    assert browser.run(drawn.format("circle[class*=series]")) == [8, 8]
+    assert browser.run(drawn.format(".ring")) == [2, 2]
+    assert sorted(texts(browser, "#sweep-part .halo")) == ["knee of bf16"] * 2 + ["knee of fp32"] * 2
+    colours = browser.run("[...document.querySelectorAll('#sweep-part svg polyline')].map((e) => "
+                          "getComputedStyle(e).stroke)")  # fmt: skip
+    assert len(set(colours)) == 2
+    energy = browser.run("[...document.querySelectorAll('#energy-part polyline')].map((e) => e.points.length)")
+    assert energy == [len(PASSES["energy"]["samples"])] * 2  # package and core
+
+
+def test_the_gpus_timeline_zooms_by_itself(browser, report):
+    browser.open(report)
+    views = "[...document.querySelectorAll('svg.zoom svg')].map((e) => e.getAttribute('viewBox'))"
+    run, device = browser.run(views)
+    browser.click("#device-part button[data-zoom='0.5']")
+    assert browser.run(views)[0] == run
+    assert browser.run(views)[1] != device
+
+
+@pytest.mark.parametrize("table", ["operators", "host-device", "sweep", "others", "owners", "energy"])
+def test_every_table_sorts(browser, report, table):
+    browser.open(report)
+    for column in (1, 2):
+        browser.click(f"#{table} th:nth-child({column}) button")
+        assert browser.run(f"document.querySelectorAll('#{table} th[aria-sort]').length") == 1
+    shown = [value for value in values(browser, table, 1) if value == value and value is not None]
+    assert shown == sorted(shown)
+
+
+def test_every_pass_says_by_how_much_it_disturbed_or_why_it_did_not(session, tmp_path):
+    shutil.copytree(session, tmp_path / "copy")
+    facts = {**PASSES["critical_path"], "available": True, "undisturbed": "nothing is run again"}
+    (tmp_path / "copy/passes/critical_path.json").write_text(json.dumps(facts))
+    assert "ran, nothing is run again" in page(read_session(tmp_path / "copy")).decode()
 
 
 def test_a_share_above_its_roof_is_shown_and_flagged(browser, report):
@@ -289,7 +351,7 @@ def test_names_of_layers_cannot_become_markup(report):
 
 def test_a_pass_that_could_not_run_says_why(browser, report):
     browser.open(report)
-    assert PASSES["counters"]["reason"] in texts(browser, "#others td")
+    assert f"not available: {PASSES['counters']['reason']}" in texts(browser, "#others td")
 
 
 def test_every_how_has_its_heading_in_the_documentation(report):

@@ -34,12 +34,14 @@ class LayerProfiler(Protocol):
 class LayerTimes(NamedTuple):
     """Medians over the quiet runs, in ms: of each layer (``median_ms``), of a forward pass, of one under the profiler.
     ``counted``: how many runs those are. ``run_sum_ms``: of the layers' sum within a run, which what interrupted one
-    layer or another is in, and in none of their medians."""
+    layer or another is in, and in none of their medians. ``outside_ms``: of what a run under the profiler took beside
+    its own layers."""
 
     layers: list[LayerExecution]
     forward_ms: float
     profiled_ms: float
     run_sum_ms: float
+    outside_ms: float
     counted: int
 
 
@@ -61,7 +63,8 @@ def timed(
     sums = [sum(times) for times in zip(*(times for _, times in told), strict=True)]
     runs_of_layers = quiet(sums)
     layers = [replace(layer, median_ms=statistics.median(times[at] for at in runs_of_layers)) for layer, times in told]
-    return LayerTimes(layers, _median(forward), _median(profiled), _median(sums), len(runs_of_layers))
+    outside = statistics.median(profiled[at] - sums[at] for at in quiet(profiled))
+    return LayerTimes(layers, _median(forward), _median(profiled), _median(sums), outside, len(runs_of_layers))
 
 
 def _ms(function: Any, argument: Any) -> float:
