@@ -20,11 +20,12 @@ def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -
     with exit_codes():
         from detector.analysis.diff import END_TO_END, diff, what_differs
         from detector.errors import GateError, UsageError
-        from detector.session.reading import read_session
+        from detector.session.reading import complete, read_session
 
         limit = _share(max_regression)
         before, after = read_session(run_a), read_session(run_b)
-        changes, differing = diff(before, after), what_differs(before, after)
+        with complete(before), complete(after):
+            changes, differing = diff(before, after), what_differs(before, after)
         if not changes:
             raise UsageError(f"{run_a} and {run_b} have no two frames to compare; run on a longer clip")
         if as_json:

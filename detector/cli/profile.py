@@ -17,16 +17,20 @@ from detector.cli.tracking import check, log_to, tracked
 @click.argument("source", required=False, metavar="SOURCE")
 @options_from_config
 @click.option("--config", "config_file", metavar="F", help="YAML file of options; flags win over it.")
-@click.option("--only", metavar="A,B", help="These passes only; default: all that can run here.")
+@click.option("--only", metavar="A,B", help="These passes only; default: all that can run here but sweep.")
+@click.option("--sweep", is_flag=True, help="Also batches 1 to 8 in every precision: some 15 s, or minutes.")
 @click.option("--nsys", metavar="FILE", help="Instead of SOURCE: an nsys recording of this program, as SQLite export.")
 @click.option("--prove", is_flag=True, help="Put what-if to the test: run again with stages replaced by stand-ins.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as one JSON document, and nothing else.")
 @tracked
 def command(
-    source: str | None, config_file: str | None, only: str | None, nsys: str | None, prove: bool, as_json: bool,
-    trackers: tuple[str, ...], **flags: Any,
+    source: str | None, config_file: str | None, only: str | None, sweep: bool, nsys: str | None, prove: bool,
+    as_json: bool, trackers: tuple[str, ...], **flags: Any,
 ) -> None:  # fmt: skip
-    """Measure SOURCE in separate passes: loop, critical path, what-if, layers, roofline, memory, energy..."""
+    """Measure SOURCE in separate passes: loop, critical path, what-if, layers, roofline, memory, energy...
+
+    Each says how long it took. --only chooses; sweep runs where --sweep or --only asks for it.
+    """
     with exit_codes():
         from rich.console import Console
 
@@ -44,13 +48,15 @@ def command(
             _read_recording(console, str(nsys), as_json)
             return
         check(trackers)
-        wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
 
-        def say(name: str) -> None:
+        def say(text: str, whole: bool) -> None:
             if not as_json:
-                click.echo(f"pass {name} ...", err=True)
+                click.echo(text, nl=whole, err=True)
 
-        found = profile(source, resolved(config_file, flags), only=wanted, prove=prove, command=sys.argv, say=say)
+        wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
+        more = ["sweep"] if sweep else []
+        config = resolved(config_file, flags)
+        found = profile(source, config, only=wanted, more=more, prove=prove, command=sys.argv, say=say)
         if as_json:
             click.echo(json.dumps(profile_document(found), indent=1))
         else:

@@ -23,14 +23,16 @@ FORMATS = ("html", "table", "json", "csv", "trace")
 def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
     """Render the saved session of a run, RUN being its folder (runs/NAME)."""
     with exit_codes():
-        from detector.session.reading import read_session
+        from detector.session.reading import complete, read_session
 
         session = read_session(run)
-        log_to(trackers, session)
-        if kind == "table":
-            _print(session)
-            return
-        for name, content in _files(session, kind).items():
+        with complete(session):
+            log_to(trackers, session)
+            if kind == "table":
+                _print(session)
+                return
+            files = _files(session, kind)
+        for name, content in files.items():
             _write(session.folder, name, content, output, kind == "csv")
 
 

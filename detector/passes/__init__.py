@@ -2,7 +2,9 @@
 
 A module ``NAME.py`` holds:
     ORDER     when its turn is; ``loop`` is first, since others compare themselves with it
+    WHAT      what it does, in a few words, for whoever waits for it
     run(occasion) -> facts (JSON values) for passes/NAME.json; raises NotHereError with the reason where it cannot run
+    ON_REQUEST  the option that asks for it, where it would keep users waiting who did not
 and imports what it profiles with late. A pass that disturbs what it measures says ``slowdown``: its time a frame, or a
 forward pass, over the plain one's; one that does not has UNDISTURBED, the reason why.
 """
@@ -24,6 +26,9 @@ from detector.run import detect
 from detector.session.reading import SavedSession, read_session
 from detector.session.store import Session
 
+Say = Callable[[str, bool], None]
+"""Told of the progress: a text, and whether its line ends with it."""
+
 __all__ = ["chosen", "names", "profile", "run_passes"]
 
 
@@ -33,13 +38,17 @@ def names() -> list[str]:
     return sorted(found, key=lambda name: (_module(name).ORDER, name))
 
 
-def chosen(only: Sequence[str] | None) -> list[str]:
-    """The passes asked for, in order. Raises UsageError for a name that is none."""
+def chosen(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
+    """The passes asked for, in order: ``only`` those, or all but those that run on request, and ``more``.
+
+    Raises UsageError for a name that is none.
+    """
     known = names()
     for name in only or ():
         if name not in known:
             raise UsageError(f"--only {name}: no such pass; passes are {', '.join(known)}")
-    return [name for name in known if not only or name in only]
+    wanted = only or [name for name in known if not hasattr(_module(name), "ON_REQUEST")]
+    return [name for name in known if name in wanted or name in more]
 
 
 def profile(
@@ -47,23 +56,25 @@ def profile(
     config: Config,
     *,
     only: Sequence[str] | None = None,
+    more: Sequence[str] = (),
     prove: bool = False,
     command: Sequence[str] = (),
-    say: Callable[[str], None] = lambda name: None,
+    say: Say = lambda text, whole: None,
 ) -> SavedSession:
     """The plain run, then every pass; all of it in one session. The outputs are the plain run's, in the session.
 
     Raises UsageError for an unknown pass, and what the plain run raises.
     """
-    chosen(only)
-    say("run")
+    wanted = chosen(only, more)
+    say("the plain run ... ", False)
     result = detect([source], _into_session(config), command=command)
     for error in result.errors:
+        say("failed", True)
         raise error
     assert result.session is not None
     plain = read_session(result.session)
-    occasion = Occasion(source, config, Session(result.session), plain, prove)
-    run_passes(occasion, only, say)
+    say(f"{plain.document['seconds']['run']:.1f} s", True)
+    run_passes(Occasion(source, config, Session(result.session), plain, prove), wanted, say)
     return read_session(result.session)
 
 
@@ -74,10 +85,10 @@ def _into_session(config: Config) -> Config:
     return replace(config, output=replace(config.output, output=f"{config.output.run_dir}/"))
 
 
-def run_passes(occasion: Occasion, only: Sequence[str] | None, say: Callable[[str], None]) -> None:
+def run_passes(occasion: Occasion, wanted: Sequence[str], say: Say) -> None:
     """Runs them and writes what each found. One that cannot run, or fails, says why; the others go on."""
-    for name in chosen(only):
-        say(name)
+    for number, name in enumerate(wanted, 1):
+        say(f"pass {number} of {len(wanted)}, {name}: {_module(name).WHAT} ... ", False)
         start = time.perf_counter()
         facts = _facts(name, occasion)
         if facts["available"] and "slowdown" not in facts:
@@ -85,6 +96,7 @@ def run_passes(occasion: Occasion, only: Sequence[str] | None, say: Callable[[st
         facts["seconds"] = round(time.perf_counter() - start, 3)
         occasion.found[name] = facts
         occasion.session.write_pass(name, facts)
+        say(f"{facts['seconds']:.1f} s" if facts["available"] else f"not available: {facts['reason']}", True)
 
 
 def _facts(name: str, occasion: Occasion) -> dict[str, Any]:

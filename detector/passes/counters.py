@@ -13,6 +13,7 @@ from detector.passes.base import NotHereError, Occasion
 from detector.session.reading import read_session
 
 ORDER = 110
+WHAT = "one more run under perf stat"
 EVENTS = ("task-clock", "cycles", "instructions", "cache-references", "cache-misses", "branch-misses")
 TIMEOUT_S = 600
 
@@ -35,10 +36,14 @@ def run(occasion: Occasion) -> dict[str, Any]:
             "--",
             *_command(occasion, folder),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise NotHereError(f"the run under perf stat took more than {TIMEOUT_S} s; take fewer --frames") from None
         if done.returncode or not report.is_file():
             said = " ".join((done.stderr or done.stdout).split())[:200]
-            raise NotHereError(f"perf stat failed (is kernel.perf_event_paranoid above 2?): {said}")
+            cure = "; as root: sysctl kernel.perf_event_paranoid=1" if "ermission" in said else ""
+            raise NotHereError(f"perf stat failed: {said}{cure}")
         slowdown = occasion.slowdown(read_session(Path(folder, "run")))
         return judged(read_perf(report.read_text(encoding="utf-8")), occasion) | {"slowdown": slowdown}
 

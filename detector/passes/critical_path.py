@@ -8,6 +8,7 @@ from detector.analysis.why import path_of
 from detector.passes.base import NotHereError, Occasion
 
 ORDER = 1
+WHAT = "the chain of calls behind the wall time"
 UNDISTURBED = "nothing is run again"
 
 

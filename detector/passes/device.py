@@ -10,9 +10,10 @@ from detector import engines
 from detector.analysis.device import device_facts
 from detector.passes.base import NotHereError, Occasion
 from detector.passes.layers import opened
-from detector.passes.torch import TOP, operator_rows, timed_batches
+from detector.passes.torch import TOP, operator_rows, quieten, timed_batches
 
 ORDER = 46
+WHAT = "a GPU's busy and idle time"
 WARMUP, BATCHES = 3, 10
 
 
@@ -32,6 +33,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
         request = engine.requests[0]
         list(timed_batches(request, slots, WARMUP))
         plain = list(timed_batches(request, slots, BATCHES))
+        quieten()
         with torch.profiler.profile(acc_events=True) as profiler:
             profiled = list(timed_batches(request, slots, BATCHES))
     times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}

@@ -17,6 +17,7 @@ from detector.passes.base import NotHereError, Occasion, written_ns
 from detector.session.reading import SavedSession
 
 ORDER = 90
+WHAT = "two idle seconds, then one more run"
 POWERCAP = Path("/sys/class/powercap")
 IDLE_S = 2.0
 EVERY_S = 0.1  # a counter wraps once in minutes at most, and steps every millisecond (NVML: every 20 to 100)

@@ -12,6 +12,7 @@ from detector.analysis.steps import frame_times_ms
 from detector.passes.base import NotHereError, Occasion
 
 ORDER = 3
+WHAT = "pictures of the slowest frames"
 UNDISTURBED = "nothing is run again"
 SHOWN = 6
 WIDTH = 480  # pixels of a picture in the report

@@ -18,6 +18,7 @@ from detector.passes.base import NotHereError, Occasion
 from detector.passes.peaks import measured_peaks
 
 ORDER = 40
+WHAT = "every layer under the engine's own profiler, beside this machine's peaks"
 PICTURES = 8  # of the source, in turn
 RUNS, BUDGET_S = 100, 6.0  # of each kind; both kinds together
 

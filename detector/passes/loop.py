@@ -11,6 +11,7 @@ from detector.passes.base import Occasion, run_again
 from detector.session.reading import SavedSession
 
 ORDER = 0
+WHAT = "what the instruments cost, and each stage by itself: seven more runs"
 ROUNDS = 3
 TOO_MUCH = 0.02  # of a frame's time; above it the instruments are named in a warning
 

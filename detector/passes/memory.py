@@ -13,6 +13,7 @@ from detector.passes.base import NotHereError, Occasion, written_ns
 from detector.timeline import KINDS, WORK
 
 ORDER = 80
+WHAT = "one more run, its memory sampled"
 EVERY_S = 0.02
 KEPT = 2000  # samples in the session; a longer run keeps every second, third, ... one
 MB = 1 << 20

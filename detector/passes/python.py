@@ -17,6 +17,7 @@ from detector.passes.base import Occasion
 from detector.session.reading import SavedSession
 
 ORDER = 70
+WHAT = "a plain loop under cProfile, and under pyinstrument"
 TOP = 30
 PACKAGE = Path(__file__).parents[1]
 

@@ -9,6 +9,7 @@ from detector.passes import layers
 from detector.passes.base import NotHereError, Occasion
 
 ORDER = 41
+WHAT = "the whole model against those peaks"
 UNDISTURBED = "it is made of the layers"
 
 

@@ -12,6 +12,8 @@ from detector.errors import DetectVideoError
 from detector.passes.base import NotHereError, Occasion
 
 ORDER = 120
+WHAT = "batches 1 to 8 in every precision, three rounds each"
+ON_REQUEST = "--sweep"  # minutes, where a precision is slow here: fp16 on most CPUs
 UNDISTURBED = "its runs are without a profiler"
 BATCHES = (1, 2, 4, 8)
 ROUNDS = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from detector.passes.base import NotHereError, Occasion
 from detector.passes.layers import opened
 
 ORDER = 45
+WHAT = "torch.profiler's operators and a trace"
 WARMUP, FRAMES = 3, 5  # batches before, and under the profiler: a trace has hundreds of events for each
 TOP = 40
 TRACE = "passes/torch_trace.json.gz"
@@ -54,6 +56,7 @@ def timed_batches(request: Request, slots: Sequence[NDArray[np.uint8]], count: i
 def _profiled(
     occasion: Occasion, request: Request, slots: Sequence[NDArray[np.uint8]], device: str
 ) -> tuple[dict[str, Any], list[float]]:
+    quieten()
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device != "cpu" else [])]
@@ -66,6 +69,11 @@ def _profiled(
     by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), FRAMES)
     self_ms = sum(row["self_ms"] + row["device_ms"] for row in by_operator)
     return {"rows": by_operator[:TOP], "by_shape": by_shape[:TOP], "self_ms": self_ms, "trace": TRACE}, times
+
+
+def quieten() -> None:
+    """torch 2.13's profiler writes two lines of its own to stderr each time; what fails in it is raised anyway."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
 def operator_rows(events: Sequence[Any], frames: int) -> list[dict[str, Any]]:

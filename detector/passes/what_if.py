@@ -9,6 +9,7 @@ from detector.analysis.why import Alone, replay_of
 from detector.passes.base import NotHereError, Occasion
 
 ORDER = 2
+WHAT = "the run replayed with one thing changed"
 UNDISTURBED = "nothing is run again, or with --prove, without a profiler"
 
 

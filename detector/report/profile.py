@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from detector.analysis.layers import in_no_layer
+from detector.report.cells import new_table, number
+from detector.report.resources import counters_text, energy_table, memory_text, python_table
 from detector.session.reading import SavedSession
 
 
@@ -23,16 +24,9 @@ def print_profile(console: Console, session: SavedSession) -> None:
     console.print(Group(*parts))
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
-    return table
-
-
 def critical_path_table(facts: dict[str, Any]) -> Table:
     title = f"critical path of {facts['frames']} frames, {facts['wall_s']:.3f} s of steady state = 100%"
-    table = _table(title, "stage", "share", "self s", "wait s", "calls", "waits because of")
+    table = new_table(title, "stage", "share", "self s", "wait s", "calls", "waits because of")
     for row in facts["stages"]:
         causes = ", ".join(f"{cause} {seconds:.3f}" for cause, seconds in row["wait_causes"].items())
         table.add_row(
@@ -49,7 +43,7 @@ def critical_path_table(facts: dict[str, Any]) -> Table:
 def what_if_table(facts: dict[str, Any]) -> Table:
     title = f"what if (replay off by {facts['replay_error']:+.1%} at 1x, {facts['measured_fps']:.2f} FPS measured)"
     proofs = {row["change"]: row for row in facts.get("proofs", [])}
-    table = _table(title, "change", "predicted FPS", "gain", *(["measured gain", "off by"] if proofs else []))
+    table = new_table(title, "change", "predicted FPS", "gain", *(["measured gain", "off by"] if proofs else []))
     for row in facts["predictions"]:
         proof = proofs.get(row["change"])
         shown = [f"{proof['measured_gain']:+.1%}", f"{proof['off_by']:+.1%}"] if proof else ["", ""]
@@ -69,15 +63,15 @@ def layers_table(facts: dict[str, Any]) -> Group:
     )
     rows = sorted(facts["rows"], key=lambda row: -row["ms"])[:LONGEST_LAYERS]
     columns = ("type", "ms", "share", "MFLOPs", "KB", "GFLOP/s", "GB/s", "FLOP/B", "runs in", "of its roof", "bound")
-    longest = _table(title, f"the {len(rows)} longest", *columns)
+    longest = new_table(title, f"the {len(rows)} longest", *columns)
     for row in rows:
-        cells = (_number(row[key], ".1f") for key in ("gflops_s", "gbytes_s", "intensity"))
+        cells = (number(row[key], ".1f") for key in ("gflops_s", "gbytes_s", "intensity"))
         longest.add_row(
             row["name"], row["type"], f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['flops'] / 1e6:.1f}",
-            _number(row["bytes"] / 1e3 or None, ".0f"), *cells, row["precision"], _number(row["utilisation"], ".0%"),
+            number(row["bytes"] / 1e3 or None, ".0f"), *cells, row["precision"], number(row["utilisation"], ".0%"),
             row["bound"] or "-",
         )  # fmt: skip
-    types = _table("layers by type", "type", "layers", "ms", "share", "MMACs")
+    types = new_table("layers by type", "type", "layers", "ms", "share", "MMACs")
     for row in facts["by_type"]:
         sums = (str(row["layers"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['macs'] / 1e6:.1f}")
         types.add_row(row["type"], *sums)
@@ -90,7 +84,7 @@ def roofline_text(facts: dict[str, Any]) -> Text:
     reached = ", ".join(f"{name} {peak:.1f} GFLOP/s ({peaks['by'][name]})" for name, peak in peaks["gflops_s"].items())
     lines = [
         f"roofline: {facts['macs'] / 1e9:.3f} GMACs = {facts['flops'] / 1e9:.3f} GFLOPs a picture, "
-        f"{_number(facts['gflops_s'], '.1f')} GFLOP/s, {_number(facts['utilisation'], '.1%')} of the roof, bound by "
+        f"{number(facts['gflops_s'], '.1f')} GFLOP/s, {number(facts['utilisation'], '.1%')} of the roof, bound by "
         f"{facts['bound']}",
         f"peaks measured here: {reached}; memory {peaks['bandwidth_gbytes_s']:.1f} GB/s",
     ]
@@ -105,11 +99,11 @@ def torch_table(facts: dict[str, Any]) -> Group:
     title = f"torch's operators over {facts['frames']} steady frames ({slow}), ms a frame"
     tables = []
     for heading, rows in ((title, facts["rows"]), ("the same by shapes of their inputs", facts["by_shape"])):
-        table = _table(heading, "operator", "calls", "self ms", "share", "total ms", "on the GPU", "shapes")
+        table = new_table(heading, "operator", "calls", "self ms", "share", "total ms", "on the GPU", "shapes")
         for row in rows[:LONGEST_LAYERS]:
             times = (f"{row['self_ms']:.3f}", f"{row['share']:.1%}", f"{row['total_ms']:.3f}")
             shapes = row["shapes"] if len(row["shapes"]) < 60 else row["shapes"][:57] + "..."
-            table.add_row(row["name"], f"{row['calls']:.1f}", *times, _number(row["device_ms"] or None, ".3f"), shapes)
+            table.add_row(row["name"], f"{row['calls']:.1f}", *times, number(row["device_ms"] or None, ".3f"), shapes)
         tables.append(table)
     return Group(*tables, Text(f"trace: {facts['trace']} in the session"))
 
@@ -123,7 +117,7 @@ def device_text(facts: dict[str, Any]) -> Text:
 
 def sweep_table(facts: dict[str, Any]) -> Group:
     rounds = f"{facts['rounds']} rounds of {facts['frames']} frames, median, lowest .. highest"
-    table = _table(f"batches and precisions ({rounds})", "variant", "inference FPS", "ms a batch", "end to end FPS",
+    table = new_table(f"batches and precisions ({rounds})", "variant", "inference FPS", "ms a batch", "end to end FPS",
                    "memory MB", "agrees with fp32")  # fmt: skip
     for row in facts["rows"]:
         if row["error"] is not None:
@@ -131,18 +125,14 @@ def sweep_table(facts: dict[str, Any]) -> Group:
             continue
         rates = [_rate(row["fps"][metric]) for metric in ("inference", "end_to_end")]
         agreed = (row["agreement"] or {}).get("matched")
-        table.add_row(row["name"], rates[0], _number(row["batch_ms"], ".2f"), rates[1],
-                      _number(row["memory_mb"], ".0f"), _number(agreed, ".1%"))  # fmt: skip
+        table.add_row(row["name"], rates[0], number(row["batch_ms"], ".2f"), rates[1],
+                      number(row["memory_mb"], ".0f"), number(agreed, ".1%"))  # fmt: skip
     knees = "; ".join(f"{precision}: batch {batch}" for precision, batch in facts["knees"].items())
     return Group(table, Text(f"knee (least batch within 5% of the best inference FPS): {knees or '-'}"))
 
 
 def _rate(found: dict[str, float] | None) -> str:
     return "-" if found is None else f"{found['median']:.1f} [{found['low']:.1f} .. {found['high']:.1f}]"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def loop_text(facts: dict[str, Any]) -> Text:
@@ -160,6 +150,10 @@ PARTS: dict[str, Callable[[dict[str, Any]], RenderableType]] = {
     "torch": torch_table,
     "device": device_text,
     "sweep": sweep_table,
+    "memory": memory_text,
+    "energy": energy_table,
+    "python": python_table,
+    "counters": counters_text,
 }
 
 
@@ -177,17 +171,17 @@ def _lines(session: SavedSession) -> list[str]:
 
 def print_recorded(console: Console, facts: dict[str, Any]) -> None:
     """An nsys recording: stages, waits, what blocked inside the stages, the critical path."""
-    stages = _table("stages of the recording, ms", "stage", "calls", "avg", "p50", "p90", "max", "share")
+    stages = new_table("stages of the recording, ms", "stage", "calls", "avg", "p50", "p90", "max", "share")
     for row in facts["stages"]:
         times = ("-" if row[key] is None else f"{row[key]:.2f}" for key in ("avg", "p50", "p90", "max"))
         stages.add_row(row["step"], str(row["count"]), *times, f"{row['share']:.1%}")
-    waits = _table("waits, s", "thread", "waited for", "s")
+    waits = new_table("waits, s", "thread", "waited for", "s")
     for thread, each in facts["waits"].items():
         for what, seconds in sorted(each.items(), key=lambda item: -item[1]):
             waits.add_row(thread, what, f"{seconds:.3f}")
     parts: list[RenderableType] = [stages, waits]
     if facts["blocked"]:
-        blocked = _table("blocked in system calls, s", "stage", "call", "s")
+        blocked = new_table("blocked in system calls, s", "stage", "call", "s")
         for stage, calls in facts["blocked"].items():
             for call, seconds in list(calls.items())[:3]:
                 blocked.add_row(stage, call, f"{seconds:.3f}")

@@ -52,6 +52,8 @@ def read_nsys(path: str | Path) -> Recorded:
         raise UsageError(
             f"{path}: no SQLite export of nsys ({error}); make it with: nsys export --type sqlite RUN.nsys-rep"
         ) from error
+    except (ValueError, TypeError, OverflowError) as error:  # SQLite keeps any value in any column
+        raise UsageError(f"{path}: damaged: a column of NVTX_EVENTS holds something else ({error})") from error
 
 
 def _read(database: sqlite3.Connection, path: str) -> Recorded:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,11 @@ from detector.session.store import PASSES, SCHEMA
 
 COLUMNS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns", "thread_names", "stage_names",
            "kind_names")  # fmt: skip
+# Of session.json, what every table and drawing stands on.
+FIELDS: dict[str, type] = {
+    "model": str, "engine": str, "precision": str, "batch": int, "model_input": list, "frames": dict, "fps": dict,
+    "seconds": dict, "stages": dict, "threads": dict, "verdict": dict, "loop": list, "clocks": dict, "exit": dict,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,22 @@ def _document(path: Path) -> dict[str, Any]:
             f"{path}: a session of schema {document.get('schema')!r}, this version reads {SCHEMA}; "
             "read it with the version that wrote it"
         )
+    for name, kind in FIELDS.items():
+        if not isinstance(document.get(name), kind):
+            raise UsageError(f"{path}: damaged, or no session of this program: its {name!r} is missing or wrong")
     return document
+
+
+@contextmanager
+def complete(session: SavedSession) -> Iterator[None]:
+    """Around whatever reads a session's facts. Raises UsageError where one lacks a figure that is asked for."""
+    try:
+        yield
+    except KeyError as error:
+        raise UsageError(
+            f"{session.folder}: a file of this session is damaged, or was written by another version: it lacks "
+            f"{error}; read it with the version that wrote it"
+        ) from error
 
 
 def _passes(folder: Path) -> dict[str, dict[str, Any]]:
@@ -60,8 +82,9 @@ def _passes(folder: Path) -> dict[str, dict[str, Any]]:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"{path}: damaged ({_line(error)}); run that pass again, or delete the file") from error
-        if isinstance(content, dict):
-            found[path.stem] = content
+        if not isinstance(content, dict) or not isinstance(content.get("available"), bool):
+            raise UsageError(f"{path}: not what a pass found; run that pass again, or delete the file")
+        found[path.stem] = content
     return found
 
 
@@ -71,7 +94,9 @@ def _spans(path: Path) -> dict[str, NDArray[Any]]:
         with path.open("rb") as data, np.load(data, allow_pickle=False) as file:
             columns = {name: file[name] for name in COLUMNS}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        raise UsageError(f"{path}: damaged or missing ({_line(error)}); the session's spans cannot be read") from error
+        # What numpy takes for a pickle is no file of ours, and its advice to load it all the same is none for a user.
+        reason = "no archive of columns" if type(error) is ValueError else _line(error)
+        raise UsageError(f"{path}: damaged or missing ({reason}); the session's spans cannot be read") from error
     lengths = {len(columns[name]) for name in COLUMNS if not name.endswith("_names")}
     if len(lengths) != 1:
         raise UsageError(f"{path}: damaged: its columns have {sorted(lengths)} rows")

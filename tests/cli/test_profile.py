@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import re
+import shutil
 import sys
+from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 
+from detector.passes import chosen, names
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
+from tests.report.sessions import with_passes
 from tests.report.test_trace import problems
 
 STREET = CHECKOUT / "videos/street.mp4"
@@ -43,10 +49,26 @@ def test_every_pass_gives_its_facts(profiled):
     assert sorted(path.name for path in place.iterdir()) == ["run"]  # what the passes wrote is gone
 
 
-def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_path):
-    """In an interpreter that has neither cv2 nor any engine."""
+@pytest.mark.parametrize("passes", ["as they were", "of everything"])
+def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_path, passes):
+    """In an interpreter that has neither cv2, nor any engine, nor what talks to a GPU."""
     place, document = profiled
-    blocked = ("cv2", "onnxruntime", "torch", "openvino", "tensorrt", "av", "onnx")
+    place = Path(shutil.copytree(place / "run", tmp_path / "run")).parent
+    if passes == "of everything":
+        with_passes(place / "run")
+    blocked = (
+        "cv2",
+        "onnxruntime",
+        "torch",
+        "openvino",
+        "tensorrt",
+        "av",
+        "onnx",
+        "pynvml",
+        "pycuda",
+        "cuda",
+        "psutil",
+    )
     code = f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\nfrom detector.cli import main\nmain()"
     import subprocess
 
@@ -62,7 +84,11 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
     assert problems(json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"]) == []
     report("--format", "csv", "-o", "tables")
     report("-o", "report.html")
-    assert "<h2>What if" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "<h2>What if" in page
+    if passes == "of everything":
+        assert all(f'id="{table}"' in page for table in ("layers", "shapes", "host-device", "sweep", "energy"))
+        assert "energy (idle power taken off" in report("--format", "table")
     assert (tmp_path / "tables/steps_timer.csv").read_text().startswith("step,total,count,avg,std,min,max,share,p50")
 
 
@@ -92,6 +118,35 @@ def test_a_users_mistake_is_one_line(tmp_path, arguments, code, message):
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_progress_says_what_takes_how_long_and_a_sweep_is_asked_for(tmp_path):
+    done = detect_video("profile", STREET, "--frames", 6, "--engine", "null", "--run-dir", "run", "--only",
+                        "critical_path,layers,counters", "--no-video", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    plain, *lines = done.stderr.splitlines()
+    assert re.fullmatch(r"the plain run \.\.\. [\d.]+ s", plain)
+    assert re.fullmatch(r"pass 1 of 3, critical_path: .+ \.\.\. [\d.]+ s", lines[0])
+    assert lines[1].startswith("pass 2 of 3, layers: ")
+    assert lines[1].endswith("... not available: engine null: no layer times: it computes nothing")
+    assert "sweep" not in chosen(None)
+    assert chosen(None, ["sweep"]) == names() == sorted(chosen(["sweep"], chosen(None)), key=names().index)
+    assert chosen(["layers"], ["sweep"]) == ["layers", "sweep"]
+
+
+def test_counters_that_may_not_be_read_are_a_line_and_the_others_go_on(tmp_path):
+    perf = tmp_path / "bin/perf"
+    perf.parent.mkdir()
+    perf.write_text("#!/bin/sh\necho 'No permission to enable cycles event.' >&2\nexit 255\n")
+    perf.chmod(0o755)
+    path = f"{perf.parent}:{os.environ['PATH']}"
+    done = detect_video("profile", STREET, "--frames", 6, "--engine", "null", "--no-video", "--run-dir", "run",
+                        "--only", "counters,critical_path", "--json", cwd=tmp_path, env={"PATH": path})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = summary_of(done)
+    assert document["critical_path"]["available"]
+    reason = "perf stat failed: No permission to enable cycles event.; as root: sysctl kernel.perf_event_paranoid=1"
+    assert document["not_available"] == {"counters": reason}
 
 
 @pytest.mark.slow

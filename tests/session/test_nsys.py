@@ -128,11 +128,24 @@ def no_nvtx(path):
         database.execute("create table OSRT_API (start int)")
 
 
+def other_columns(path):
+    with sqlite3.connect(path) as database:
+        database.execute("create table NVTX_EVENTS (start int)")
+
+
+def other_values(path):
+    export(path, ONE)
+    with sqlite3.connect(path) as database:
+        database.execute("update NVTX_EVENTS set int64Value = 'many' where eventType = 59")
+
+
 FOREIGN = [
     (lambda path: None, "no such file"),
     (lambda path: path.write_bytes(b"SQLite format 3\0 but no more"), "no SQLite export"),
     (lambda path: path.write_text("hello"), "no SQLite export"),
     (no_nvtx, "no NVTX ranges"),
+    (other_columns, "no such column"),
+    (other_values, "damaged: a column of NVTX_EVENTS holds something else"),
     (lambda path: export(path, ONE, domain="somebody-else"), "no ranges of the domain detect-video"),
 ]
 

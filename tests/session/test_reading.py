@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from detector.errors import UsageError
-from detector.session.reading import read_session
+from detector.session.reading import FIELDS, complete, read_session
 from detector.session.store import SCHEMA, Session
 from detector.timeline import Timeline
 
@@ -19,7 +19,8 @@ def saved(folder):
         pass
     session = Session.create(str(folder), "x")
     session.write_spans([timeline])
-    session.write_json("session.json", {"schema": SCHEMA, "stages": {}})
+    session.write_json("session.json", {"schema": SCHEMA} | {name: kind() for name, kind in FIELDS.items()})
+    session.write_pass("memory", {"available": False, "reason": "made by hand"})
     return folder
 
 
@@ -51,6 +52,10 @@ BROKEN = [
     ("session.json", lambda path: path.write_text("[1]"), "lacks the stages"),
     ("session.json", lambda path: path.write_text(json.dumps({"stages": {}, "schema": 99})), "schema 99"),
     ("session.json", lambda path: path.write_bytes(b"\xff\xfe\x00"), "damaged, or no session"),
+    ("session.json", lambda path: path.write_text(json.dumps({"stages": {}, "schema": SCHEMA})), "'model' is missing"),
+    ("passes/memory.json", cut, "damaged"),
+    ("passes/memory.json", lambda path: path.write_text('{"rows": []}'), "not what a pass found"),
+    ("spans.npz", lambda path: path.write_text("neither"), "no archive of columns"),
     ("spans.npz", lambda path: path.unlink(), "damaged or missing"),
     ("spans.npz", cut, "damaged or missing"),
     ("spans.npz", other_columns, "damaged or missing"),
@@ -66,3 +71,9 @@ def test_a_broken_session_is_one_line(tmp_path, name, breaking, message):
         read_session(folder)
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
+
+
+def test_a_figure_that_is_not_there_is_one_line(tmp_path):
+    found = read_session(saved(tmp_path / "run"))
+    with pytest.raises(UsageError, match="it lacks 'rows'; read it with the version"), complete(found):
+        found.passes["memory"]["rows"]
