@@ -32,7 +32,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
         profile.disable()
     stats: Mapping[tuple[str, int, str], Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
     rows = [
-        {"function": f"{place(file)}:{line}({name})", "calls": calls, "self_s": own, "total_s": total}
+        {"function": label(file, line, name), "calls": calls, "self_s": own, "total_s": total}
         for (file, line, name), (_, calls, own, total, _) in stats.items()
     ]
     rows.sort(key=lambda row: -float(str(row["self_s"])))
@@ -68,6 +68,11 @@ def owner(file: str, name: str) -> str:
         if mark in parts:
             return parts[parts.index(mark) + 1].removesuffix(".py")
     return "python"
+
+
+def label(file: str, line: int, name: str) -> str:
+    """``detector/run.py:12(detect)``; of what is written in C, which has no place, the name."""
+    return name.strip("<>") if file == "~" else f"{place(file)}:{line}({name})"
 
 
 def place(file: str) -> str:

@@ -79,10 +79,12 @@ def lines(
             shapes += [f'<circle class="{kind}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="3.5">'
                        f"{_title(f'{name}: {_short(y)} {y_unit} at {_short(x)} {x_unit}')}</circle>"
                        for x, y in points]  # fmt: skip
-    for x, y, word in (dots or {}).values():
+    highest = max((y for _, y, _ in (dots or {}).values()), default=0.0)
+    for x, y, word in (dots or {}).values():  # two at one place: the words stand above the one and below the other
+        below = -13 if y == highest else 18
         side = f'x="{axes.x(x) - 9:.1f}" text-anchor="end"' if axes.x(x) > WIDTH / 2 else f'x="{axes.x(x) + 9:.1f}"'
         shapes.append(f'<circle class="ring" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="7"/>')
-        shapes.append(f'<text class="halo" {side} y="{axes.y(y) + 16:.1f}">{escape(word)}</text>')
+        shapes.append(f'<text class="halo" {side} y="{axes.y(y) + below:.1f}">{escape(word)}</text>')
     for word, x in (at or {}).items():
         shapes.append(f'<line class="mark" x1="{axes.x(x):.1f}" x2="{axes.x(x):.1f}" y1="16" y2="{height - 24}"/>')
         shapes.append(f'<text class="halo" x="{axes.x(x) + 4:.1f}" y="{height - 32}">{escape(word)}</text>')

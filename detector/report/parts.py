@@ -22,6 +22,7 @@ from detector.report.markup import (
 )
 from detector.session.reading import SavedSession
 
+LEAST = 0.005  # of Python's time, below which a room or library is not listed
 TAGS = ("package", "core", "dram", "gpu")
 
 
@@ -250,7 +251,7 @@ def python(session: SavedSession) -> str:
     inside = folded(f"{len(rows)} functions of the longest self time", filter_of("python", "functions"), body)
     sums = facts.get("folded", {})
     whole = sum(sums.values()) or 1.0
-    owners = [[name, seconds, Share(seconds / whole)] for name, seconds in sums.items() if seconds >= whole / 1000]
+    owners = [[name, seconds, Share(seconds / whole)] for name, seconds in sums.items() if seconds >= LEAST * whole]
     above = table("owners", ("room or library", "self s", "share"), owners) if owners else ""
     tree = f'<div class="scroll"><pre class="tree">{escape(facts["tree"])}</pre></div>' if facts.get("tree") else ""
     inside += folded("call tree by pyinstrument, a run of its own", tree) if tree else ""

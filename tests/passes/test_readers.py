@@ -8,7 +8,7 @@ import pytest
 
 import detector
 from detector.passes.counters import read_perf
-from detector.passes.python import folded, owner, place
+from detector.passes.python import folded, label, owner, place
 
 PERF = """# started on Sat
 1234.56;msec;task-clock;1234560000;100.00;1.2;CPUs utilized
@@ -55,3 +55,5 @@ def test_places_are_short():
     assert place(str(ROOM / "run.py")) == "detector/run.py"
     assert place("/x/site-packages/av/video.py") == "av/video.py"
     assert place("/usr/lib/python3.11/json/encoder.py") == "encoder.py"
+    assert label(str(ROOM / "run.py"), 12, "detect") == "detector/run.py:12(detect)"
+    assert label("~", 0, "<built-in method time.sleep>") == "built-in method time.sleep"

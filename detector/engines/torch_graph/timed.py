@@ -2,8 +2,8 @@
 
 The graph is nothing but calls of leaf modules, one after the other, so a layer's time lasts from the end of the one
 before it to its own: its arithmetic, the call of its module and the freeing of what it read last. A look costs some
-100 ns. Hooks cost several us a module, most of it between the layers, where no layer's time shows it: a sixteenth of
-the default model's forward pass. On a GPU each call is waited for: a layer's time holds its launch.
+100 ns. Hooks cost several us a module, most of it between the layers, where no layer's time shows it
+(docs/decisions.md). On a GPU each call is waited for: a layer's time holds its launch.
 """
 
 from __future__ import annotations
