@@ -17,9 +17,10 @@ COMMAND = [sys.executable, "-m", "detector"]
 def detect_video(*arguments: Any, cwd: Path, **more: Any) -> subprocess.CompletedProcess[str]:
     """Finished process with text output. stdin is closed: nothing may ask."""
     environment = {**os.environ, **more.pop("env", {})}
+    patience_s = more.pop("timeout", 240)
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
-        cwd=cwd, env=environment, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=240, **more,
+        cwd=cwd, env=environment, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=patience_s, **more,
     )  # fmt: skip
 
 
