@@ -81,7 +81,7 @@ def agreement(
     off, in_a_run = sum_ms / forward_ms - 1, run_sum_ms / forward_ms - 1
     if abs(off) <= ALIKE:
         return off, None
-    if abs(in_a_run) <= ALIKE:
+    if sum_ms < (1 - ALIKE) * run_sum_ms:
         why = "within a run they agree: something else took the cores now and then, and no layer's median shows it"
     elif in_a_run > 0:
         cost = f"a pass under it takes {profiled_ms / forward_ms - 1:+.1%}"

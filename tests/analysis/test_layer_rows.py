@@ -52,6 +52,8 @@ def test_without_peaks_there_are_rates_and_no_bound():
         (9.5, 9.8, 10.5, 0.7, None),
         (10.9, 11.0, 11.5, 0.5, None),
         (7.0, 9.8, 10.5, 0.7, "within a run they agree"),
+        (3.0, 8.7, 10.5, 0.7, "something else took the cores"),
+        (11.2, 10.9, 11.5, 0.5, "the profiler costs time inside the layers"),
         (7.0, 7.5, 11.0, 3.5, "3.500 ms of a pass under the profiler are in no layer"),
         (7.0, 7.5, 8.0, 0.5, "busier during the passes without it"),
         (13.0, 13.0, 14.0, 1.0, "the profiler costs time inside the layers (a pass under it takes +40.0%)"),
