@@ -7,8 +7,6 @@ import csv
 import itertools
 import os
 import sys
-import threading
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,37 +105,36 @@ def test_a_long_series_is_put_together():
     assert sum(row["package"] for row in rows) == pytest.approx(told.whole()["package"])
 
 
+STEPS = {"package": 2.0, "core": 1.5, "dram": 0.2}  # joules between two readings, whatever the clock says
+GPU_STEP = 3.0
+
+
 @pytest.fixture
 def powered(tmp_path, monkeypatch):
-    """A machine of 20 W in its package (whose counter wraps after a fifth of a second, then every five), 15 of them in
-    its cores, 2 W in its memory, and a GPU of 30 W."""
+    """A machine whose counters step each time that they are read. The package's starts again at 0 after 5 J."""
     root = tmp_path / "powercap"
-    files = {
-        domain(root, "intel-rapl:0", "package-0", 96_000_000, 100_000_000): (20, 96_000_000, 100_000_000),
-        domain(root, "intel-rapl:0:0", "core", 0, 10**12): (15, 0, 10**12),
-        domain(root, "intel-rapl:0:1", "dram", 0, 10**12): (2, 0, 10**12),
-    }
-    start, stop = time.perf_counter(), threading.Event()
+    wraps = {"package": 5_000_000, "core": 10**12, "dram": 10**12}
+    places = {"package": "intel-rapl:0", "core": "intel-rapl:0:0", "dram": "intel-rapl:0:1"}
+    files = {tag: domain(root, place, tag + "-0" * (tag == "package"), 0, wraps[tag]) for tag, place in places.items()}
+    read = energy.Counter.read
 
-    def count():
-        for _ in itertools.takewhile(lambda _: not stop.wait(0.005), itertools.count()):
-            for file, (watts, first, wrap) in files.items():
-                write(file, int(first + (time.perf_counter() - start) * watts * 1e6) % wrap)
+    def step(counter):
+        write(files[counter.tag], int(read(counter) + STEPS[counter.tag] * 1e6) % wraps[counter.tag])
+        return read(counter)
+
+    monkeypatch.setattr(energy.Counter, "read", step)
+    gpu = itertools.count(1)
 
     def total(handle):
         assert handle == "GPU 0"
-        return (time.perf_counter() - start) * 30_000
+        return next(gpu) * GPU_STEP * 1e3
 
     nvml = SimpleNamespace(nvmlInit=lambda: None, nvmlDeviceGetHandleByIndex=lambda at: f"GPU {at}",
                            nvmlDeviceGetTotalEnergyConsumption=total)  # fmt: skip
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(energy, "POWERCAP", root)
     monkeypatch.setattr(energy, "IDLE_S", 0.4)
-    thread = threading.Thread(target=count)
-    thread.start()
-    yield root
-    stop.set()
-    thread.join()
+    return root
 
 
 def occasion(place):
@@ -158,10 +155,15 @@ def test_a_run_on_a_machine_with_counters(tmp_path, powered):
     busy = [row for row in rows if row["tag"] == "run sample"]
     assert [row["timestamp"] for row in rows] == sorted(row["timestamp"] for row in rows)
     assert all(row["package"] >= 0 and row["duration"] > 0 for row in rows)  # also where the counter wrapped
-    # Ratios: how often the fake machine counts depends on who else is at work here.
-    for whole in (facts["idle_watts"], {tag: sum(row[tag] for row in rows) for tag in ("package", "core", "dram")}):
-        assert whole["package"] / whole["core"] == pytest.approx(20 / 15, rel=0.1)
-        assert whole["core"] / whole["dram"] == pytest.approx(15 / 2, rel=0.1)
+    steps = {**STEPS, "gpu": GPU_STEP}
+    for told in (idle, {tag: sum(row[tag] for row in busy) for tag in steps}):  # wraps and all
+        assert told["gpu"] >= GPU_STEP
+        assert {tag: told[tag] / steps[tag] for tag in steps} == pytest.approx(dict.fromkeys(steps, told["gpu"] / 3))
+    assert facts["idle_watts"]["core"] == pytest.approx(idle["core"] / idle["duration"])
+    seconds = run["duration"]
+    assert all(run[tag] >= 0 for tag in steps)
+    assert run["core"] <= sum(row["core"] for row in busy)
+    assert 0 < seconds <= sum(row["duration"] for row in busy)
     per_frame = [row for row in busy if row["joules_per_frame"]]
     assert per_frame
     assert sum(round(sum(row[t] for t in IN_ALL) / row["joules_per_frame"]) for row in per_frame) == FRAMES
