@@ -41,13 +41,12 @@ def absent() -> str | None:
 
 
 def refusal(precision: str, device: str) -> str | None:
-    gpus = driver.gpus()
-    if not gpus:  # said by absent()
+    if driver.absent() is not None:  # said by absent()
         return None
-    index = _index(device)
-    if index >= len(gpus):
-        return f"there is no {device}: GPUs are {', '.join(f'cuda:{gpu.index} {gpu.name}' for gpu in gpus)}"
-    gpu = gpus[index]
+    try:
+        gpu = driver.gpu_of(device)
+    except driver.DriverError as exc:
+        return str(exc)
     found = f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]}"
     if gpu.capability < OLDEST:
         return f"{found}; TensorRT needs 7.5 (Turing) or newer"
@@ -212,14 +211,10 @@ def at_batch(tensor: plan.Tensor, batch: int) -> tuple[int, ...]:
 
 def _gpu(device: str) -> driver.Gpu:
     """The GPU that ``--device`` means. Raises EngineError."""
-    gpus, index = driver.gpus(), _index(device)
-    if index < len(gpus):
-        return gpus[index]
-    raise EngineError(f"engine trt: {driver.absent() or refusal('fp32', device)}")
-
-
-def _index(device: str) -> int:
-    return int(device.partition(":")[2] or 0)
+    try:
+        return driver.gpu_of(device)
+    except driver.DriverError as exc:
+        raise EngineError(f"engine trt: {exc}") from exc
 
 
 def _driver_too_old() -> str | None:

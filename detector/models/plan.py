@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detector.errors import ModelError, UsageError
+from detector.errors import EngineError, ModelError, UsageError
 from detector.models.base import InputRules, Network
 from detector.models.names import read_names
 from detector.models.plan_heads import Description, PlanHead, head_of
@@ -35,9 +35,10 @@ def read(
     cfg: Path | None = None,
     class_names: Sequence[str] = (),
     trusted: bool = False,
+    device: str = "auto",
 ) -> Network:
     """The network of a plan. ``cfg``: the darknet file that it was made of; ``class_names``: given one by one;
-    ``trusted``: code that the file carries may run."""
+    ``trusted``: code that the file carries may run; ``device``: the GPU that will run it, which must read it too."""
     import onnx
 
     if weights is not None or random_seed is not None:
@@ -49,7 +50,7 @@ def read(
         raise ModelError(f"{path}: {exc}") from exc
     cfg = cfg or _beside(path, ".cfg")
     known = _names(path, names, class_names, header or {})
-    found = _tensors(path, plan, trusted)
+    found = _tensors(path, plan, trusted, device)
     height, width = _input_size(path, found, size)
     _check_batch(path, found, batch)
     outputs = [tensor for tensor in found if not tensor.is_input]
@@ -97,10 +98,15 @@ def _names(path: Path, file: Path | None, class_names: Sequence[str], header: di
     return tuple(str(value) for value in values)
 
 
-def _tensors(path: Path, plan: bytes, trusted: bool) -> list[Tensor]:
-    """Read by TensorRT, which needs a driver. Raises ModelError that says what is missing."""
+def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor]:
+    """Read by TensorRT on the GPU that it was built for, which needs a driver. Raises ModelError that says what is
+    missing, EngineError where ``device`` is no GPU of this machine."""
     if reason := driver.absent():
         raise ModelError(f"{path}: a TensorRT plan can be read on a machine with an NVIDIA GPU alone: {reason}")
+    try:
+        gpu = driver.gpu_of(device)
+    except driver.DriverError as exc:
+        raise EngineError(f"{path}: a TensorRT plan runs on a GPU: {exc}") from exc
     try:
         import tensorrt as trt
     except ImportError as exc:
@@ -108,9 +114,12 @@ def _tensors(path: Path, plan: bytes, trusted: bool) -> list[Tensor]:
             f"{path}: a TensorRT plan can be read by TensorRT alone ({exc}); pip install 'detect-video[trt]'"
         ) from exc
     try:
-        runtime, engine = deserialize(trt, plan, kept_log(trt), host_code=trusted)
-        found = tensors(trt, engine)
-        del engine, runtime  # in this order
+        with driver.current(gpu.index):
+            runtime, engine = deserialize(trt, plan, kept_log(trt), host_code=trusted)
+            found = tensors(trt, engine)
+            del engine, runtime  # in this order, and while their GPU is current
+    except driver.DriverError as exc:
+        raise EngineError(f"{path}: {device}: {exc}") from exc
     except PlanError as exc:
         raise ModelError(f"{path}: {exc}; or build it anew on this machine") from exc
     return found

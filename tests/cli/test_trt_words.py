@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from detector import Detector
 from detector.cli.group import cli
 from detector.models import open_network
+from detector.nvidia import driver
 from tests.conftest import CHECKOUT
 from tests.fakes.install import MAJORS, install
 from tests.fakes.packages import PACKAGES
@@ -121,6 +122,22 @@ def test_a_bare_plan_ends_with_4_and_its_tensors(monkeypatch, place):
     (place / "bare.trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
     result = CliRunner().invoke(cli, [str(STREET), "--engine", "trt", "--model", "bare.trt"])
     one_line(result, 4, "bare.trt", "output ", "cfg: x.cfg in --config")
+
+
+def test_a_plan_is_read_by_the_gpu_of_the_option(monkeypatch, place, reference):
+    machine = install(monkeypatch, 11, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
+    (place / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
+    (place / "x.names").write_text("person\nvehicle\n")
+    with driver.current(1):
+        (place / "x.trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
+    plan = ["--model", "x.trt", "--frames", 1, "--no-video"]
+    summary = run(STREET, *plan, "--device", "cuda:1")
+    assert_same(rows(summary["outputs"]["jsonl"]), reference[:1])
+    assert " on Fake L4, " in " ".join(summary["notes"])
+    result = CliRunner().invoke(cli, [str(STREET), *map(str, plan)])
+    one_line(result, 4, "x.trt: TensorRT ", "it was built for another GPU")
+    result = CliRunner().invoke(cli, [str(STREET), *map(str, plan), "--device", "cpu"])
+    one_line(result, 5, "x.trt: a TensorRT plan runs on a GPU: --device cpu is no GPU")
 
 
 def test_a_plan_on_another_engine_ends_with_the_cure(monkeypatch, place):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from tests.fakes import tensorrt_building, tensorrt_inspecting, tensorrt_running
 from tests.fakes.device import Device
 from tests.fakes.signatures import bind, parse
-from tests.fakes.tensorrt_state import State
+from tests.fakes.tensorrt_state import Gpu, State
 
 BEHAVIOUR = (tensorrt_building, tensorrt_running, tensorrt_inspecting)
 
@@ -37,13 +38,13 @@ class EnumMember:
         return f"<{self.enum}.{self.name}: {self.value}>"
 
 
-def make_module(api_file: Path, device: Device, gpu: tuple[str, tuple[int, int]] = ("Fake L4", (8, 9))) -> ModuleType:
-    """The module, on a fake device; what tests look at is ``module.fake``."""
+def make_module(api_file: Path, device: Device, gpus: Sequence[Gpu] = (("Fake L4", (8, 9)),)) -> ModuleType:
+    """The module, on fake GPUs; what tests look at is ``module.fake``."""
     api = json.loads(api_file.read_text())
     module = ModuleType("tensorrt")
     module.__spec__ = importlib.machinery.ModuleSpec("tensorrt", None)
     module.__version__ = api["version"]
-    module.fake = State(module, device, gpu, int(api["version"].split(".")[0]))
+    module.fake = State(module, device, gpus, int(api["version"].split(".")[0]))
     for name, enum in sorted(api["enums"].items()):
         _place(module, name, _enum(name, enum))
     for name in _ordered(api["classes"]):

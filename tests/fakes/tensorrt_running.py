@@ -45,7 +45,13 @@ class Runtime:
         tensors = {**shapes_of(model.graph.output), **shapes_of(model.graph.input)}
         batches = [profile[name][2][0] for profile in facts["profiles"] for name in profile]
         batch = max([*batches, *(shape[0] for _, shape in tensors.values())])
-        state = {"_facts": facts, "_model": model, "_session": ort_session(model), "_tensors": tensors}
+        state = {
+            "_number": trt.fake.device.number,
+            "_facts": facts,
+            "_model": model,
+            "_session": ort_session(model),
+            "_tensors": tensors,
+        }
         # Outputs first: nothing may depend on the order.
         return make(trt, "ICudaEngine", _logger=self._logger, _context_bytes=CONTEXT_BYTES * batch, **state)
 
@@ -82,6 +88,7 @@ class ICudaEngine:
 
     def create_execution_context(self, strategy: Any = None, runtime_config: Any = None) -> Any:
         fake = self._trt.fake
+        on_its_gpu(self)
         try:
             own = fake.device.allocate(self._context_bytes)
         except MemoryError:
@@ -128,7 +135,10 @@ class IExecutionContext:
 
     def execute_async_v3(self, stream_handle: int) -> bool:
         fake, engine = self._trt.fake, self._engine
+        on_its_gpu(engine)
         stream = _stream(fake.device, stream_handle)
+        if stream.number != engine._number:
+            raise DeviceFaultError(f"invalid resource handle: a stream of GPU {stream.number}")
         for name in engine._tensors:
             if name not in self._addresses:
                 engine._logger.log(
@@ -141,6 +151,12 @@ class IExecutionContext:
         addresses = dict(self._addresses)
         stream.put(lambda: _compute(self, addresses, stream.handle))
         return True
+
+
+def on_its_gpu(engine: Any) -> None:
+    """An engine lives on the GPU that was current when it was read."""
+    if engine._trt.fake.device.number != engine._number:
+        raise DeviceFaultError(f"invalid device context: the engine is on GPU {engine._number}, which is not current")
 
 
 def _shape(context: Any, name: str) -> tuple[int, ...]:
@@ -156,13 +172,13 @@ def _compute(context: Any, addresses: dict[str, int], handle: int) -> None:
     for info in engine._model.graph.input:
         kind, shape = NUMPY[engine._tensors[info.name][0]], _shape(context, info.name)
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
-        feeds[info.name] = fake.device.at(addresses[info.name], size).view(kind).reshape(shape).copy()
+        feeds[info.name] = fake.device.at(addresses[info.name], size, engine._number).view(kind).reshape(shape).copy()
     names = [info.name for info in engine._model.graph.output]
     for name, result in zip(names, engine._session.run(names, feeds), strict=True):
         if engine._facts["tf32"] and result.dtype == np.float32:  # 10 bits of mantissa
             result = (np.ascontiguousarray(result).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
         taken = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
-        fake.device.at(addresses[name], taken.size)[:] = taken
+        fake.device.at(addresses[name], taken.size, engine._number)[:] = taken
     fake.runs.append(handle)
     fake.device.log.append(("run", handle))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -12,14 +13,23 @@ CONTEXT_BYTES = 1 << 20  # what a context takes of the device, a picture
 ONNX_TYPES = {1: "FLOAT", 2: "UINT8", 3: "INT8", 6: "INT32", 7: "INT64", 9: "BOOL", 10: "HALF", 16: "BF16"}
 
 
+Gpu = tuple[str, tuple[int, int]]
+"""Name and compute capability."""
+
+
 class State:
     """What tests look at. ``alive``: False models that no driver answers: then nothing may be started."""
 
-    def __init__(self, module: ModuleType, device: Device, gpu: tuple[str, tuple[int, int]], major: int) -> None:
-        self.module, self.device, self.gpu, self.major = module, device, gpu, major
+    def __init__(self, module: ModuleType, device: Device, gpus: Sequence[Gpu], major: int) -> None:
+        self.module, self.device, self.gpus, self.major = module, device, gpus, major
         self.alive = True
         self.builds: list[dict] = []
         self.runs: list[int] = []  # stream handles, in the order in which the runs happened
+
+    @property
+    def gpu(self) -> Gpu:
+        """The one that is current in this thread: TensorRT builds for it and reads plans for it."""
+        return self.gpus[self.device.number]
 
 
 class Crash(BaseException):
