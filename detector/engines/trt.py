@@ -152,9 +152,9 @@ class TrtEngine(Engine):
             return []
         from detector.engines.tensorrt_parts.inspection import executed
 
-        nodes = {node.name for node in self._network.graph.graph.node}
+        graph = None if self._foreign else self._network.graph
         with translated("trt", "inspect the plan"), self._memory.active():
-            return executed(self._trt, self._engine, self.requests[0].context, nodes)
+            return executed(self._trt, self._engine, self.requests[0].context, graph)
 
     def device_ms(self) -> float | None:
         """Of the request that ended last; None before the first."""

@@ -73,6 +73,22 @@ def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
     assert len(machine.fake.builds) == 1  # the plan was kept
 
 
+@pytest.mark.parametrize(("major", "precision"), [(10, "fp16"), (11, "bf16"), (10, "int8")])
+def test_precisions_took_effect_and_where_not_it_is_said(monkeypatch, reference, major, precision):
+    machine = install(monkeypatch, major)
+    asked = [STREET, "--engine", "trt", "--frames", 8, "--no-video", "--precision", precision]
+    summary = run(*asked, *(["--calibrate", STREET, "--calibrate-frames", 8] if precision == "int8" else []))
+    assert (summary["precision"], summary["precision_effect"]) == (precision, None)
+    assert summary["precision_executed"][precision]["macs"] > 0.5
+    counts = [sum(map(len, found)) for found in (rows(summary["outputs"]["jsonl"]), reference)]
+    assert counts[0] == pytest.approx(counts[1], rel=0.1)
+    if precision == "int8":
+        machine.fake.int8_kernels = False
+        summary = run(*asked, "--engine-options", "level=1")  # another plan
+        said = "int8 was asked for and changed nothing: executed fp32 100% of MACs"
+        assert summary["precision_effect"] == said
+
+
 def test_auto_takes_trt_and_says_why(monkeypatch, reference):
     install(monkeypatch, 11)
     summary = run(STREET, "--frames", 2, "--no-video")

@@ -86,7 +86,9 @@ class Builder:
             "gpu": trt.fake.gpu[0],
             "capability": list(trt.fake.gpu[1]),
             "profiles": [profile._ranges for profile in config._profiles],
-            "detailed": config._profiling_verbosity is trt.ProfilingVerbosity.DETAILED,
+            "verbosity": config._profiling_verbosity.name,
+            "int8_kernels": trt.fake.int8_kernels,
+            "tf32_kernels": trt.fake.tf32_kernels,
             "tf32": "TF32" in config._raised,
             "portable": "VERSION_COMPATIBLE" in config._raised,
             "hardware": config._hardware_compatibility_level.name,
@@ -173,16 +175,12 @@ class OnnxParser:
             ort_session(whole)
         except Exception as exc:
             return _fail(self, "INVALID_GRAPH", "", str(exc))
+        given = {info.name: info.type.tensor_type.elem_type for info in whole.graph.input}
+        constants = {tensor.name: tensor for tensor in whole.graph.initializer}
         for node in whole.graph.node:
-            if node.op_type in UNSUPPORTED:
-                return _fail(self, "UNSUPPORTED_NODE", node.name, f"No importer registered for op {node.op_type}", node)
-        for info in whole.graph.input:
-            if info.type.tensor_type.elem_type == onnx.TensorProto.UINT8:
-                for node in whole.graph.node:
-                    if info.name in node.input and node.op_type != "Cast":
-                        return _fail(
-                            self, "UNSUPPORTED_NODE_DATATYPE", node.name, "UINT8 can only be converted by a Cast", node
-                        )
+            if (refusal := _refusal(node, given, constants)) is not None:
+                code, text = refusal
+                return _fail(self, code, node.name, text, node)
         self._network.__dict__["_model"] = whole
         self._network.__dict__["_inputs"] = [
             make(self._trt, "ITensor", _name=name, _shape=self._trt.Dims(shape))
@@ -195,6 +193,29 @@ class OnnxParser:
 
     def get_error(self, index: int) -> Any:
         return self._errors[index]
+
+
+def _refusal(node: Any, given: dict[str, int], constants: dict[str, Any]) -> tuple[str, str] | None:
+    """Code and text of what TensorRT does not take, as far as its documentation says."""
+    from onnx import TensorProto, numpy_helper
+
+    if node.op_type in UNSUPPORTED:
+        return "UNSUPPORTED_NODE", f"No importer registered for op {node.op_type}"
+    if any(given.get(name) == TensorProto.UINT8 for name in node.input):
+        if node.op_type != "Cast":
+            return "UNSUPPORTED_NODE_DATATYPE", "UINT8 can only be converted by a Cast"
+        if node.attribute[0].i not in (TensorProto.FLOAT, TensorProto.FLOAT16):
+            return "UNSUPPORTED_NODE_DATATYPE", "UINT8 can only be converted to FLOAT or HALF"
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        zero = constants.get(node.input[2]) if len(node.input) > 2 else None
+        if zero is None or zero.data_type != TensorProto.INT8:
+            return (
+                "UNSUPPORTED_NODE_DATATYPE",
+                "TensorRT only quantises to INT8 and FP8, with zero points of that type",
+            )
+        if numpy_helper.to_array(zero).any():
+            return "INVALID_VALUE", "TensorRT only quantises symmetrically: all zero points must be zero"
+    return None
 
 
 def _fail(self: Any, code: str, name: str, desc: str, node: Any = None) -> bool:

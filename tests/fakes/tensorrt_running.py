@@ -67,8 +67,7 @@ class ICudaEngine:
         return self._context_bytes
 
     def get_profiling_verbosity_(self) -> Any:
-        verbosity = self._trt.ProfilingVerbosity
-        return verbosity.DETAILED if self._facts["detailed"] else verbosity.LAYER_NAMES_ONLY
+        return getattr(self._trt.ProfilingVerbosity, self._facts["verbosity"])
 
     def get_tensor_name(self, index: int) -> str:
         return list(self._tensors)[index]

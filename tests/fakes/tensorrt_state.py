@@ -18,11 +18,14 @@ Gpu = tuple[str, tuple[int, int]]
 
 
 class State:
-    """What tests look at. ``alive``: False models that no driver answers: then nothing may be started."""
+    """What tests look at. ``alive``: False models that no driver answers: then nothing may be started.
+    ``int8_kernels``, ``tf32_kernels``: False models that no kernel of that kind was found, or that others were faster:
+    Q and DQ then stay layers around a convolution in float."""
 
     def __init__(self, module: ModuleType, device: Device, gpus: Sequence[Gpu], major: int) -> None:
         self.module, self.device, self.gpus, self.major = module, device, gpus, major
         self.alive = True
+        self.int8_kernels = self.tf32_kernels = True
         self.builds: list[dict] = []
         self.runs: list[int] = []  # stream handles, in the order in which the runs happened
 
@@ -52,9 +55,22 @@ def shapes_of(infos: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def ort_session(model: Any) -> Any:
+    """Computes the graph. ONNX Runtime knows no bfloat16: there it computes in float32 and rounds each result."""
+    import onnx
     import onnxruntime as ort
 
+    nodes = model.graph.node
+    if any(entry.name == "to" and entry.i == onnx.TensorProto.BFLOAT16 for node in nodes for entry in node.attribute):
+        from scripts.measuring.rounded import rounded
+
+        model = rounded(onnx.shape_inference.infer_shapes(model))
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    # ONNX Runtime would round float biases of a Q/DQ graph to integers; TensorRT adds them as they are.
+    return ort.InferenceSession(
+        model.SerializeToString(),
+        settings,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=["WeightBiasQuantization"],
+    )

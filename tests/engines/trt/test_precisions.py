@@ -61,10 +61,42 @@ def test_halves_are_run_as_halves_and_told(eleven):
           "Outputs": [{"Datatype": "Half"}]}, "fp16", ()),
         ({"Name": "PWN(0.act)", "Inputs": []}, "unknown", ("0.act",)),
         ("0.conv + 0.act", "unknown", ("0.conv", "0.act")),  # built without details
+        # What TensorRT puts in itself has another layer's name in its own, and no node.
+        ({"Name": "Reformatting CopyNode for Input Tensor 0 to 0.conv + 0.act", "LayerType": "Reformat",
+          "Outputs": [{"Datatype": "Int8"}], "Metadata": ""}, "int8", ()),
+        ("Reformatting CopyNode for Output Tensor 0 to 0.conv", "unknown", ()),
+        # Control characters between the nodes; horizontal fusion.
+        ({"Name": "__myl_Conv_myl0_1", "Metadata": "[ONNX Layer: 0.conv]\x1f[ONNX Layer: 0.act]\x1e[ONNX Layer: gone]",
+          "Inputs": [{"Datatype": "Half"}]}, "fp16", ("0.conv", "0.act")),
+        ("0.conv || 0.act", "unknown", ("0.conv", "0.act")),
     ],
 )  # fmt: skip
 def test_layers_of_both_layouts_of_the_inspector(layer, precision, nodes):
     from detector.engines.tensorrt_parts.inspection import layers_of
 
-    [found] = layers_of({"Layers": [layer]}, {"0.conv", "0.act"})
+    [found] = layers_of({"Layers": [layer]}, {"0.conv": "0.conv", "0.act": "0.act"})
     assert (found.precision, found.nodes) == (precision, nodes)
+
+
+def test_a_node_in_several_layers_is_told_once_of_the_one_that_computes():
+    """Its cost would count twice."""
+    from detector.engines.tensorrt_parts.inspection import layers_of
+
+    both = "[ONNX Layer: 0.conv]\x1f[ONNX Layer: 0.act]"
+    layers = [
+        {"Name": "move", "LayerType": "Reformat", "Metadata": "[ONNX Layer: 0.conv]"},
+        {"Name": "first", "LayerType": "gemm", "Metadata": both},
+        {"Name": "second", "LayerType": "kgen", "Metadata": both},
+    ]
+    known = {"0.conv": "0.conv", "0.act": "0.act"}
+    assert [layer.nodes for layer in layers_of({"Layers": layers}, known)] == [(), ("0.conv", "0.act"), ()]
+
+
+def test_a_plan_from_elsewhere_names_the_nodes_that_it_kept():
+    """Its graph is not there to compare with; names of other exporters hold slashes and brackets."""
+    from detector.engines.tensorrt_parts.inspection import layers_of
+
+    layer = {"Name": "x", "Metadata": "[ONNX Layer: /model.22/cv2.0/Conv]\x1f[ONNX Layer: /act[1]/Mul]"}
+    [found] = layers_of({"Layers": [layer]}, None)
+    assert found.nodes == ("/model.22/cv2.0/Conv", "/act[1]/Mul")
+    assert layers_of({"Layers": None}, None) == layers_of({}, None) == []
