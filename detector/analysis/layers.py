@@ -71,9 +71,9 @@ def by_type(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda one: -one["ms"])
 
 
-def agreement(sum_ms: float, run_sum_ms: float, forward_ms: float) -> tuple[float, str | None]:
+def agreement(sum_ms: float, run_sum_ms: float, forward_ms: float, *, on_gpu: bool = False) -> tuple[float, str | None]:
     """The sum over a forward pass - 1, and why, where that is more than it should be. ``run_sum_ms``: the median of
-    the sums within a run."""
+    the sums within a run. ``on_gpu``: a forward pass holds the copies to and from the device too."""
     if not forward_ms:
         return 0.0, None
     off, in_a_run = sum_ms / forward_ms - 1, run_sum_ms / forward_ms - 1
@@ -82,7 +82,7 @@ def agreement(sum_ms: float, run_sum_ms: float, forward_ms: float) -> tuple[floa
     if abs(in_a_run) <= ALIKE:
         why = "within a run they agree: something else took the cores now and then, and no layer's median shows it"
     elif in_a_run < 0:
-        why = "time between the layers is in none of them"
+        why = f"time between the layers{', upload and read-back are' if on_gpu else ' is'} in none of them"
     else:
         why = "the profiler costs time inside the layers, or the machine was busy meanwhile"
     return off, f"the layers' sum is {off:+.1%} off the forward pass; {why}"

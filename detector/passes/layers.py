@@ -34,7 +34,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
     layers, macs = _costed(occasion, machine, told)
     rows = layer_rows(layers, Peaks(peaks["gflops_s"], peaks["bandwidth_gbytes_s"]) if peaks else None)
     sum_ms = sum(row["ms"] for row in rows)
-    off, flag = agreement(sum_ms, told.run_sum_ms, told.forward_ms)
+    off, flag = agreement(sum_ms, told.run_sum_ms, told.forward_ms, on_gpu=engine.device != "cpu")
     return {
         "engine": engine.name,
         "precision": engine.precision,
@@ -48,6 +48,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
         "run_sum_ms": told.run_sum_ms,
         "off_by": off,
         "flag": flag,
+        "notes": list(told.notes),
         "macs": macs,
         "peaks": peaks,
         "rows": rows,

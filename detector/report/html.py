@@ -232,7 +232,7 @@ def layers(session: SavedSession) -> str:
         for row in facts["rows"]
     ]  # fmt: skip
     note = f"{len(rows)} layers, {facts['sum_ms']:.3f} ms together; a forward pass took {facts['forward_ms']:.3f} ms."
-    note += f" {facts['flag']}." if facts.get("flag") else ""
+    note += "".join(f" {said}." for said in (facts.get("flag"), *facts.get("notes", [])) if said)
     types = [[row["type"], row["layers"], row["ms"], Share(row["share"])] for row in facts.get("by_type", [])]
     body = table("types", ("type", "layers", "ms", "share"), types) if types else ""
     body = filter_of("layers", "layers") + table("layers", columns, rows) + body

@@ -80,7 +80,8 @@ def layers_table(facts: dict[str, Any]) -> Group:
     for row in facts["by_type"]:
         sums = (str(row["layers"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['macs'] / 1e6:.1f}")
         types.add_row(row["type"], *sums)
-    return Group(longest, types, *([Text(f"note: {facts['flag']}")] if facts["flag"] else []))
+    notes = [*([facts["flag"]] if facts["flag"] else []), *facts.get("notes", [])]
+    return Group(longest, types, *(Text(f"note: {note}") for note in notes))
 
 
 def roofline_text(facts: dict[str, Any]) -> Text:

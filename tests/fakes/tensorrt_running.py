@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.fakes.device import Device, DeviceFaultError
+from tests.fakes.tensorrt_inspecting import layers_of
 from tests.fakes.tensorrt_state import CONTEXT_BYTES, MAGIC, Crash, make, ort_session, shapes_of
 
 NUMPY = {"FLOAT": np.float32, "HALF": np.float16, "UINT8": np.uint8, "INT32": np.int32, "INT64": np.int64}
@@ -96,7 +97,8 @@ class ICudaEngine:
                 f"IExecutionContext: OutOfMemory (Requested size was {self._context_bytes} bytes.)",
             )
             return None
-        state = {"_engine": self, "_own": own, "_addresses": {}, "_given": {}, "_profile": 0}
+        state = {"_engine": self, "_own": own, "_addresses": {}, "_given": {}, "_profile": 0, "_timed": []}
+        state |= {"_profiler": None, "_enqueue_emits_profile": True}
         return make(self._trt, "IExecutionContext", **state)
 
     def create_engine_inspector(self) -> Any:
@@ -149,6 +151,17 @@ class IExecutionContext:
                 return False
         addresses = dict(self._addresses)
         stream.put(lambda: _compute(self, addresses, stream.handle))
+        if self._profiler is not None and self._enqueue_emits_profile:
+            stream.run_until(lambda: False)  # with a profiler that is told at once, a run is waited for
+            _report(self)
+        return True
+
+    def report_to_profiler(self) -> bool:
+        """Nothing to do where each run reports by itself; False without a profiler, or without a run to tell of."""
+        if self._profiler is None or (not self._timed and not self._enqueue_emits_profile):
+            return False
+        if not self._enqueue_emits_profile:
+            _report(self)
         return True
 
 
@@ -178,8 +191,19 @@ def _compute(context: Any, addresses: dict[str, int], handle: int) -> None:
             result = (np.ascontiguousarray(result).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
         taken = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
         fake.device.at(addresses[name], taken.size, engine._number)[:] = taken
+    if context._profiler is not None:
+        context._timed.append(len(fake.runs))
     fake.runs.append(handle)
     fake.device.log.append(("run", handle))
+
+
+def _report(context: Any) -> None:
+    """Times of the run that ended last, layer by layer; numbers stand for names where the plan has none."""
+    engine, run = context._engine, context._timed.pop()
+    context._timed.clear()
+    for at, layer in enumerate(layers_of(engine)):
+        name = str(at) if engine._facts["verbosity"] == "NONE" else layer["Name"]
+        context._profiler.report_layer_time(name, context._trt.fake.layer_ms(at, run))
 
 
 def _stream(device: Device, handle: int) -> Any:

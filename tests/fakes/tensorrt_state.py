@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +26,7 @@ class State:
         self.module, self.device, self.gpus, self.major = module, device, gpus, major
         self.alive = True
         self.int8_kernels = self.tf32_kernels = True
+        self.layer_ms: Callable[[int, int], float] = lambda layer, run: 0.125 * (layer + 1)  # number of each -> ms
         self.builds: list[dict] = []
         self.runs: list[int] = []  # stream handles, in the order in which the runs happened
 

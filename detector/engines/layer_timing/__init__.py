@@ -34,13 +34,14 @@ class LayerProfiler(Protocol):
 class LayerTimes(NamedTuple):
     """Medians over the quiet runs, in ms: of each layer (``median_ms``), of a forward pass, of one under the profiler.
     ``counted``: how many runs those are. ``run_sum_ms``: of the layers' sum within a run, which what interrupted one
-    layer or another is in, and in none of their medians."""
+    layer or another is in, and in none of their medians. ``notes``: the engine's, for the user."""
 
     layers: list[LayerExecution]
     forward_ms: float
     profiled_ms: float
     run_sum_ms: float
     counted: int
+    notes: tuple[str, ...] = ()
 
 
 def timed(
