@@ -20,6 +20,7 @@ from detector.passes.peaks import measured_peaks
 ORDER = 40
 PICTURES = 8  # of the source, in turn
 RUNS, BUDGET_S = 100, 6.0  # of each kind; both kinds together
+NO_GRAPH = "a plan holds no graph: MACs, FLOPs and bytes of its layers are not known"
 
 
 def run(occasion: Occasion) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
         "run_sum_ms": told.run_sum_ms,
         "off_by": off,
         "flag": flag,
-        "notes": list(told.notes),
+        "notes": [*told.notes, *([NO_GRAPH] if machine.network.plan is not None else [])],
         "macs": macs,
         "peaks": peaks,
         "rows": rows,
