@@ -174,6 +174,7 @@ def network_options(config: Config) -> dict[str, Any]:
         "family": config.network.family,
         "cfg": config.network.cfg,
         "class_names": config.network.class_names or (),
+        "device": config.runtime.device,
         "trusted": any(text in ("host_code", "host_code=1") for text in config.runtime.engine_options or ()),
     }
 

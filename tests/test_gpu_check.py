@@ -73,6 +73,22 @@ def test_the_check_of_tensorrt(monkeypatch, script):
     assert rows["trt fp32: raw outputs against ort fp32"]["ok"]
     assert "'tf32'" in rows["trt tf32, 2 at once: layers"]["value"]
     assert "refused: TensorRT 11.4.0.106 refuses it: it is damaged" in rows["tensorrt: plan, cut short"]["value"]
+    assert rows["trt fp16: timed layers that the inspector does not know"]["value"] == "none"
+    assert rows["trt fp16: convolutions in no timed layer"]["value"] == "none"
+
+
+@pytest.mark.parametrize("which", [-2, -1])
+def test_the_check_of_tensorrt_in_few_bits(monkeypatch, script, tmp_path, which):
+    """Limits that the roundings keep, as far as the fake can tell."""
+    install(monkeypatch, 11)
+    in_loop, pictures = script.in_loop, script.pictures
+    monkeypatch.setattr(script, "pictures", lambda machine: pictures(machine, 2))
+    monkeypatch.setattr(script, "in_loop", lambda machine, given: in_loop(machine, given, 2))
+    name, limit, options = script.TRT[which]
+    reference = script.ort_reference(str(tmp_path))
+    rows = list(script.variant("trt", name, str(tmp_path), reference, limit, **options))
+    assert [row for row in rows if not row["ok"]] == []
+    assert f"'{name}'" in rows[-1]["value"]
 
 
 def test_a_wrong_answer_fails_the_check(monkeypatch, script, tmp_path):

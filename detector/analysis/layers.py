@@ -72,10 +72,11 @@ def by_type(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def agreement(
-    sum_ms: float, run_sum_ms: float, forward_ms: float, profiled_ms: float, outside_ms: float
+    sum_ms: float, run_sum_ms: float, forward_ms: float, profiled_ms: float, outside_ms: float, *, on_gpu: bool = False
 ) -> tuple[float, str | None]:
     """The sum over a forward pass - 1, and why, where that is more than it should be. ``run_sum_ms``: the median of
-    the sums within a run; ``profiled_ms``: a pass under the profiler, ``outside_ms`` of it in no layer."""
+    the sums within a run; ``profiled_ms``: a pass under the profiler, ``outside_ms`` of it in no layer. ``on_gpu``: a
+    forward pass holds the copies to and from the device too."""
     if not forward_ms:
         return 0.0, None
     off, in_a_run = sum_ms / forward_ms - 1, run_sum_ms / forward_ms - 1
@@ -87,7 +88,8 @@ def agreement(
         cost = f"a pass under it takes {profiled_ms / forward_ms - 1:+.1%}"
         why = f"the profiler costs time inside the layers ({cost}), or the machine was busy meanwhile"
     elif outside_ms > ALIKE * profiled_ms:
-        why = f"{outside_ms:.3f} ms of a pass under the profiler are in no layer"
+        copies = ", the copies to and from the GPU among it" if on_gpu else ""
+        why = f"{outside_ms:.3f} ms of a pass under the profiler are in no layer{copies}"
     else:
         why = "within a run under the profiler they agree: the machine was busier during the passes without it"
     return off, f"the layers' sum is {off:+.1%} off the forward pass; {why}"

@@ -209,7 +209,7 @@ def layer_times(
     with open(name, network, alone) as engine:
         profiler = module.layer_profiler(network, replace(alone, threads=engine.threads))
         try:
-            return timed(engine.requests[0], profiler, slots, runs, budget_s)
+            return timed(engine.requests[0], profiler, slots, runs, budget_s)._replace(notes=tuple(engine.notes))
         finally:
             profiler.close()
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detector.engines.base import BuildProgress, Engine, EngineOptions, LayerExecution, translated
 from detector.engines.tensorrt_parts import key, memory, settings
@@ -17,6 +17,9 @@ from detector.models.base import Network
 from detector.nvidia import driver, plan
 from detector.nvidia.log import kept_log
 
+if TYPE_CHECKING:
+    from detector.engines.tensorrt_parts.profiling import TrtLayerProfiler
+
 LIBRARY = "tensorrt"
 INSTALL = "pip install 'detect-video[trt]'"
 AUTO = 40
@@ -25,7 +28,6 @@ PRECISIONS = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "bf16": "bf16", "i
 DEVICES = ("cuda",)
 OPTIONS = settings.OPTIONS
 SUFFIX = ".plan"
-NOT_TIMED = "TensorRT's IProfiler is not read yet; scripts/nsys records its kernels"
 RUNS_PLANS = True  # Network.plan: a file that TensorRT built elsewhere
 
 OLDEST = (7, 5)  # Turing: the oldest compute capability of TensorRT 10.15 to 11
@@ -41,13 +43,12 @@ def absent() -> str | None:
 
 
 def refusal(precision: str, device: str) -> str | None:
-    gpus = driver.gpus()
-    if not gpus:  # said by absent()
+    if driver.absent() is not None:  # said by absent()
         return None
-    index = _index(device)
-    if index >= len(gpus):
-        return f"there is no {device}: GPUs are {', '.join(f'cuda:{gpu.index} {gpu.name}' for gpu in gpus)}"
-    gpu = gpus[index]
+    try:
+        gpu = driver.gpu_of(device)
+    except driver.DriverError as exc:
+        return str(exc)
     found = f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]}"
     if gpu.capability < OLDEST:
         return f"{found}; TensorRT needs 7.5 (Turing) or newer"
@@ -80,7 +81,7 @@ def build(network: Network, options: EngineOptions, target: Path, progress: Buil
         return build_plan(trt, network, options, gpu, target, progress)
 
 
-def create(network: Network, options: EngineOptions) -> Engine:
+def create(network: Network, options: EngineOptions) -> TrtEngine:
     settings.read(options)
     file = network.plan or options.artefact
     if file is not None:
@@ -89,6 +90,20 @@ def create(network: Network, options: EngineOptions) -> Engine:
         target = Path(place) / f"network{SUFFIX}"
         build(network, options, target, lambda *_: True)
         return TrtEngine(network, options, target.read_bytes(), network.name)
+
+
+def layer_profiler(network: Network, options: EngineOptions) -> TrtLayerProfiler:
+    """An engine of its own, from the same plan: a profiler is never attached to one whose FPS are reported."""
+    import tensorrt as trt
+
+    from detector.engines.tensorrt_parts.profiling import TrtLayerProfiler
+
+    profiled = create(network, options)
+    try:
+        return TrtLayerProfiler(trt, profiled, profiled.requests[0])
+    except BaseException:
+        profiled.close()
+        raise
 
 
 class TrtEngine(Engine):
@@ -119,7 +134,10 @@ class TrtEngine(Engine):
                 if not OUT_OF_MEMORY.search(str(exc)):
                     raise
                 raise EngineError(too_big(network, options, needed, driver.free_bytes(gpu.index))) from exc
-        self.notes = (f"TensorRT {trt.__version__} on {gpu.name}, device memory by {self._memory.name}",)
+        self.notes = (
+            f"TensorRT {trt.__version__} on {gpu.name}, device memory by {self._memory.name}",
+            *self._lacking(file),
+        )
 
     def _open(self, data: bytes, file: str, options: EngineOptions) -> None:
         own = settings.read(options)
@@ -144,6 +162,17 @@ class TrtEngine(Engine):
         if self._engine.profiling_verbosity == verbosity.DETAILED:
             context.nvtx_verbosity = verbosity.LAYER_NAMES_ONLY
 
+    def _lacking(self, file: str) -> list[str]:
+        """What nobody can know of a plan that was built without its layers' details; nothing adds them later."""
+        verbosity, built = self._trt.ProfilingVerbosity, self._engine.profiling_verbosity
+        if built == verbosity.DETAILED:
+            return []
+        unknown = "the precision executed is not known"
+        if built == verbosity.NONE:
+            unknown = f"its layers have numbers for names, and {unknown}"
+        cure = "build it with ProfilingVerbosity DETAILED" if self._foreign else "leave detailed=0 out"
+        return [f"{file} was built without its layers' details: {unknown}; to see it, {cure}"]
+
     def _bytes_needed(self, options: EngineOptions) -> int:
         """Of all contexts, roughly: what a context needs to work, times the requests."""
         return int(self._engine.device_memory_size_v2) * options.requests if self._engine is not None else 0
@@ -153,9 +182,9 @@ class TrtEngine(Engine):
             return []
         from detector.engines.tensorrt_parts.inspection import executed
 
-        nodes = {node.name for node in self._network.graph.graph.node}
+        graph = None if self._foreign else self._network.graph
         with translated("trt", "inspect the plan"), self._memory.active():
-            return executed(self._trt, self._engine, self.requests[0].context, nodes)
+            return executed(self._trt, self._engine, self.requests[0].context, graph)
 
     def device_ms(self) -> float | None:
         """Of the request that ended last; None before the first."""
@@ -212,14 +241,10 @@ def at_batch(tensor: plan.Tensor, batch: int) -> tuple[int, ...]:
 
 def _gpu(device: str) -> driver.Gpu:
     """The GPU that ``--device`` means. Raises EngineError."""
-    gpus, index = driver.gpus(), _index(device)
-    if index < len(gpus):
-        return gpus[index]
-    raise EngineError(f"engine trt: {driver.absent() or refusal('fp32', device)}")
-
-
-def _index(device: str) -> int:
-    return int(device.partition(":")[2] or 0)
+    try:
+        return driver.gpu_of(device)
+    except driver.DriverError as exc:
+        raise EngineError(f"engine trt: {exc}") from exc
 
 
 def _driver_too_old() -> str | None:

@@ -30,12 +30,14 @@ def open_network(
     cfg: str | None = None,
     class_names: Sequence[str] = (),
     trusted: bool = False,
+    device: str = "auto",
 ) -> Network:
     """The network of a model file, or of a model known by name.
 
     ``size``: (height, width) of the input in place of the model's own. ``random_seed``: numbers from this seed in
     place of a weights file. ``family``: what an .onnx file is, where it does not tell. ``cfg`` and ``class_names``
-    describe a file that does not describe itself (a TensorRT plan). ``trusted``: code that such a file carries may run.
+    describe a file that does not describe itself (a TensorRT plan). ``trusted``: code that such a file carries may run;
+    ``device``: where it will, which alone can read it.
     Raises ModelError, and UsageError for options that do not go with the model.
     """
     if not 1 <= batch <= MAX_BATCH:
@@ -51,7 +53,7 @@ def open_network(
         size=size,
         batch=batch,
         **more,
-        **_description(reader, path, cfg, class_names, trusted),
+        **_description(reader, path, cfg, class_names, {"trusted": trusted, "device": device}),
     )
     return network
 
@@ -74,11 +76,11 @@ def only_engine(model: str) -> str | None:
 
 
 def _description(
-    reader: ModuleType, path: Path, cfg: str | None, class_names: Sequence[str], trusted: bool
+    reader: ModuleType, path: Path, cfg: str | None, class_names: Sequence[str], how: dict[str, Any]
 ) -> dict[str, Any]:
     """Arguments for a front end whose files do not say what they are (DESCRIBED); the others know."""
     if getattr(reader, "DESCRIBED", False):
-        return {"cfg": _path(cfg), "class_names": tuple(class_names), "trusted": trusted}
+        return {"cfg": _path(cfg), "class_names": tuple(class_names), **how}
     if cfg is not None or class_names:
         given = f"--cfg {cfg}" if cfg else "a list of names"
         raise UsageError(f"{given}: for TensorRT plans, which do not describe themselves; {path.name} does")

@@ -54,6 +54,23 @@ def operand_name(tensor: str, ending: str) -> str:
     return f"{head}.n{last}_{ending}" if head else f"n{last}_{ending}"
 
 
+def originals(model: onnx.ModelProto) -> dict[str, str]:
+    """Node of a converted graph -> its name in the graph before; only those that are called otherwise.
+
+    The node that makes an output got an ending, and the Cast behind it took its name. Here they change names again: the
+    Cast's is then one that the graph before has not.
+    """
+    makers = {output: node.name for node in model.graph.node for output in node.output}
+    found: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.op_type != "Cast" or not node.name:
+            continue
+        maker = makers.get(node.input[0])
+        if maker is not None and maker in [operand_name(node.name, half) for half in HALVES]:
+            found |= {maker: node.name, node.name: maker}
+    return found
+
+
 class _Halved:
     """Writes the nodes anew, in order; ``types`` maps each float tensor that was made to "fp32" or the half."""
 

@@ -7,21 +7,26 @@ darknet .cfg or a YAML file beside it; files with Ultralytics' JSON header bring
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from detector.errors import ModelError, UsageError
+from detector.errors import EngineError, ModelError, UsageError
 from detector.models.base import InputRules, Network
 from detector.models.names import read_names
-from detector.models.plan_heads import Description, PlanHead, head_of
+from detector.models.plan_heads import COCO, Description, PlanHead, head_of
 from detector.nvidia import driver
 from detector.nvidia.log import kept_log
 from detector.nvidia.plan import PlanError, Tensor, deserialize, split, tensors
 
+if TYPE_CHECKING:
+    from detector.models.onnx_file.metadata import Metadata
+
 SUFFIXES = (".trt", ".engine", ".plan")
 ENGINE = "trt"  # the one that runs it
 DESCRIBED = True  # takes ``cfg`` and ``class_names``
+STRIDE = 32  # where no header says
 
 
 def read(
@@ -35,9 +40,10 @@ def read(
     cfg: Path | None = None,
     class_names: Sequence[str] = (),
     trusted: bool = False,
+    device: str = "auto",
 ) -> Network:
     """The network of a plan. ``cfg``: the darknet file that it was made of; ``class_names``: given one by one;
-    ``trusted``: code that the file carries may run."""
+    ``trusted``: code that the file carries may run; ``device``: the GPU that will run it, which must read it too."""
     import onnx
 
     if weights is not None or random_seed is not None:
@@ -47,13 +53,15 @@ def read(
         header, plan = split(data)
     except PlanError as exc:
         raise ModelError(f"{path}: {exc}") from exc
+    told = _metadata(path, header or {})
     cfg = cfg or _beside(path, ".cfg")
-    known = _names(path, names, class_names, header or {})
-    found = _tensors(path, plan, trusted)
-    height, width = _input_size(path, found, size)
+    known = _names(path, names, class_names, told)
+    found = _tensors(path, plan, trusted, device)
+    height, width = _input_size(path, found, size, told)
     _check_batch(path, found, batch)
     outputs = [tensor for tensor in found if not tensor.is_input]
-    head = head_of(outputs, Description(path, height, width, batch, cfg, known))
+    finished = told.nms or told.end2end
+    head = head_of(outputs, Description(path, height, width, batch, cfg, known, finished, told.description))
     class_names, warnings = _class_names(path, head, known)
     shapes = {tensor.name: (batch, *tensor.shape[1:]) for tensor in outputs}
     others = [name for name in shapes if name not in head.outputs]
@@ -61,13 +69,14 @@ def read(
         name=path.stem,
         family=f"plan ({head.layout})",
         graph=onnx.ModelProto(),
-        input=InputRules(height, width, head.geometry, _stride(header or {}), head.pad_value),
+        input=InputRules(height, width, head.geometry, told.stride or STRIDE, head.pad_value),
         batch=batch,
         output_shapes=[shapes[name] for name in head.outputs],
         head=head.head,
         dense=head.dense,
         names=tuple(class_names),
         sha256=hashlib.sha256(data).hexdigest(),
+        needs_nms=head.needs_nms,
         plan=str(path),
         warnings=[*warnings, *([f"outputs that nobody reads: {', '.join(others)}"] if others else [])],
         details={"plan_outputs": list(head.outputs)},
@@ -86,21 +95,34 @@ def _beside(path: Path, suffix: str) -> Path | None:
     return found if found.is_file() else None
 
 
-def _names(path: Path, file: Path | None, class_names: Sequence[str], header: dict[str, Any]) -> tuple[str, ...]:
+def _metadata(path: Path, header: dict[str, Any]) -> Metadata:
+    """What Ultralytics' header says: the keys that its ONNX files have, as JSON. Raises ModelError for a task that is
+    not detection."""
+    from detector.models.onnx_file.metadata import read_metadata
+
+    told = {key: value for key, value in header.items() if value is not None}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in told.items()}
+    return read_metadata(str(path), texts)
+
+
+def _names(path: Path, file: Path | None, class_names: Sequence[str], told: Metadata) -> tuple[str, ...]:
     """Given one by one, by a file, by one beside the plan, or by the header; () where nobody told them."""
     if class_names:
         return tuple(class_names)
     if file := file or _beside(path, ".names"):
         return read_names(file)
-    told = header.get("names") or {}
-    values = [told[key] for key in sorted(told, key=int)] if isinstance(told, dict) else told
-    return tuple(str(value) for value in values)
+    return told.names or ()
 
 
-def _tensors(path: Path, plan: bytes, trusted: bool) -> list[Tensor]:
-    """Read by TensorRT, which needs a driver. Raises ModelError that says what is missing."""
+def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor]:
+    """Read by TensorRT on the GPU that it was built for, which needs a driver. Raises ModelError that says what is
+    missing, EngineError where ``device`` is no GPU of this machine."""
     if reason := driver.absent():
         raise ModelError(f"{path}: a TensorRT plan can be read on a machine with an NVIDIA GPU alone: {reason}")
+    try:
+        gpu = driver.gpu_of(device)
+    except driver.DriverError as exc:
+        raise EngineError(f"{path}: a TensorRT plan runs on a GPU: {exc}") from exc
     try:
         import tensorrt as trt
     except ImportError as exc:
@@ -108,16 +130,19 @@ def _tensors(path: Path, plan: bytes, trusted: bool) -> list[Tensor]:
             f"{path}: a TensorRT plan can be read by TensorRT alone ({exc}); pip install 'detect-video[trt]'"
         ) from exc
     try:
-        runtime, engine = deserialize(trt, plan, kept_log(trt), host_code=trusted)
-        found = tensors(trt, engine)
-        del engine, runtime  # in this order
+        with driver.current(gpu.index):
+            runtime, engine = deserialize(trt, plan, kept_log(trt), host_code=trusted)
+            found = tensors(trt, engine)
+            del engine, runtime  # in this order, and while their GPU is current
+    except driver.DriverError as exc:
+        raise EngineError(f"{path}: {device}: {exc}") from exc
     except PlanError as exc:
         raise ModelError(f"{path}: {exc}; or build it anew on this machine") from exc
     return found
 
 
-def _input_size(path: Path, found: Sequence[Tensor], size: tuple[int, int] | None) -> tuple[int, int]:
-    """(height, width). Raises ModelError for anything but one picture input."""
+def _input_size(path: Path, found: Sequence[Tensor], size: tuple[int, int] | None, told: Metadata) -> tuple[int, int]:
+    """(height, width). Raises ModelError for anything but one picture input, of the size that the header tells."""
     given = [tensor for tensor in found if tensor.is_input]
     seen = ", ".join(map(str, found))
     shape = given[0].shape if len(given) == 1 else ()
@@ -126,6 +151,11 @@ def _input_size(path: Path, found: Sequence[Tensor], size: tuple[int, int] | Non
     own = (shape[2], shape[3]) if shape[1] == 3 else (shape[1], shape[2])
     if -1 in own:
         raise ModelError(f"{path}: the size of its pictures is open ({given[0]}); build it for one size")
+    if told.imgsz is not None and told.imgsz != own:
+        height, width = told.imgsz
+        raise ModelError(
+            f"{path}: its header says {width}x{height}, its input is {own[1]}x{own[0]}: the header is another plan's"
+        )
     if size is not None and size != own:
         raise ModelError(f"{path}: built for {own[1]}x{own[0]}, not for --size {size[1]}x{size[0]}; leave --size out")
     return own
@@ -142,14 +172,12 @@ def _check_batch(path: Path, found: Sequence[Tensor], batch: int) -> None:
 
 def _class_names(path: Path, head: PlanHead, known: Sequence[str]) -> tuple[Sequence[str], list[str]]:
     if known:
-        if len(known) != head.classes:
+        if head.classes not in (None, len(known)):
             raise ModelError(f"{path}: {len(known)} class names are given, its head has {head.classes} classes")
         return known, []
     from detector.models.names import find_names
 
-    return find_names(path, head.classes)
-
-
-def _stride(header: dict[str, Any]) -> int:
-    stride = header.get("stride")
-    return stride if isinstance(stride, int) and stride > 0 else 32
+    found, warnings = find_names(path, head.classes or COCO)
+    if head.classes is None:
+        warnings = [f"{path.name} names no classes: COCO's {COCO} are assumed; --names FILE gives others"]
+    return found, warnings

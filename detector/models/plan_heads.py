@@ -5,6 +5,7 @@ A row is a function (outputs, description) -> PlanHead, or None where the output
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,14 +16,23 @@ from detector.errors import ModelError
 from detector.models.darknet import head_layers, letter_boxed
 from detector.models.darknet.cfg import read_cfg
 from detector.models.darknet.plan import make_plan
+from detector.models.onnx_file.families import PYRAMIDS, cells
+from detector.models.onnx_file.recognise import MAX_DETECTIONS
 from detector.nvidia.plan import Tensor
+from detector.stages.heads.anchor_free import anchor_free, anchor_free_dense
 from detector.stages.heads.darknet import darknet_yolo, darknet_yolo_dense
 from detector.stages.heads.decoded import decoded, decoded_dense
+from detector.stages.heads.end_to_end import end_to_end, end_to_end_dense
+from detector.stages.heads.queries import queries, queries_dense
+
+FINISHED = 6  # columns of a finished detection: x1, y1, x2, y2, score, class
+COCO = 80  # classes that are assumed where finished detections come without names
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All that is known besides the plan. ``names``: () where nobody told them."""
+    """All that is known besides the plan. ``names``: () where nobody told them. ``finished``: its header says that it
+    gives detections that need no NMS. ``about``: what its header calls the model."""
 
     path: Path
     height: int
@@ -30,19 +40,28 @@ class Description:
     batch: int
     cfg: Path | None
     names: tuple[str, ...]
+    finished: bool = False
+    about: str = ""
+
+    def boxes_a_cell(self, rows: int) -> int | None:
+        """1 or 3, where so many rows are that many boxes for each cell of this input's maps."""
+        pyramids = [cells(self.height, self.width, strides) for strides in PYRAMIDS]
+        return next((boxes for boxes in (1, 3) if rows in [boxes * count for count in pyramids]), None)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanHead:
-    """``outputs``: names of tensors that ``head`` wants, in its order. ``classes``: how many names must be there."""
+    """``outputs``: names of tensors that ``head`` wants, in its order. ``classes``: how many names must be there; None
+    where any number may. ``needs_nms``: False where one object has one box already."""
 
     layout: str
     outputs: tuple[str, ...]
     head: Callable[..., Any]
     dense: Callable[..., Any]
-    classes: int
+    classes: int | None
     geometry: str
     pad_value: int = 114
+    needs_nms: bool = True
 
 
 def head_of(outputs: Sequence[Tensor], description: Description) -> PlanHead:
@@ -90,10 +109,55 @@ def _darknet(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
 
 def _decoded(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
     """One output [B, N, 5 + classes] of boxes in pixels, as YOLOv5 and YOLOv7 export it."""
-    rows = [tensor for tensor in outputs if len(tensor.shape) == 3 and tensor.shape[2] == 5 + len(description.names)]
-    if len(outputs) != 1 or not rows or not description.names:
+    shape = _only(outputs)
+    if shape is None or not description.names or shape[2] != 5 + len(description.names) or description.finished:
         return None
-    return PlanHead("decoded", (rows[0].name,), decoded, decoded_dense, len(description.names), "centre")
+    if shape[2] == FINISHED and description.boxes_a_cell(shape[1]) is None:
+        return None  # of one class, as wide as a list of detections: only the number of rows tells them apart
+    return PlanHead("decoded", (outputs[0].name,), decoded, decoded_dense, len(description.names), "centre")
 
 
-LAYOUTS = (_darknet, _decoded)
+def _anchor_free(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
+    """One output [B, 4 + classes, cells], as YOLOv8, 9, 11 and 12 export it, or its transpose where names prove it."""
+    shape = _only(outputs)
+    if shape is None or description.finished:
+        return None
+    if shape[1] > 4 and description.boxes_a_cell(shape[2]) == 1:
+        classes, rows = shape[1] - 4, False
+    elif shape[2] == 4 + len(description.names) > 4 and description.boxes_a_cell(shape[1]) == 1:
+        classes, rows = shape[2] - 4, True
+    else:
+        return None
+    head, dense = partial(anchor_free, rows=rows), partial(anchor_free_dense, rows=rows)
+    return PlanHead("anchor-free", (outputs[0].name,), head, dense, classes, "centre")
+
+
+def _queries(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
+    """One output [B, queries, 4 + classes] of RT-DETR, which the header names: of two classes it looks finished."""
+    shape = _only(outputs)
+    if shape is None or not re.search(r"rt-?detr", description.about, re.IGNORECASE):
+        return None
+    head = partial(queries, width=description.width, height=description.height)
+    dense = partial(queries_dense, width=description.width, height=description.height)
+    return PlanHead("queries", (outputs[0].name,), head, dense, shape[2] - 4, "stretch", needs_nms=False)
+
+
+def _end_to_end(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
+    """One output [B, detections, 6] of finished detections: exported with NMS inside, or YOLOv10 and YOLO26."""
+    shape = _only(outputs)
+    if shape is None or shape[2] != FINISHED or shape[1] > MAX_DETECTIONS:
+        return None
+    if not description.finished and description.boxes_a_cell(shape[1]) is not None:
+        return None
+    dense = partial(end_to_end_dense, form="rows", classes=len(description.names) or COCO)
+    head = partial(end_to_end, form="rows")
+    return PlanHead("end-to-end", (outputs[0].name,), head, dense, None, "centre", needs_nms=False)
+
+
+def _only(outputs: Sequence[Tensor]) -> tuple[int, ...] | None:
+    """The shape of the one output, where there is one and it has three sides, the last two known."""
+    shape = outputs[0].shape if len(outputs) == 1 else ()
+    return shape if len(shape) == 3 and -1 not in shape[1:] else None
+
+
+LAYOUTS = (_darknet, _queries, _decoded, _anchor_free, _end_to_end)

@@ -7,6 +7,7 @@ a segmentation fault at the next use of it or at the end of the process.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ LIBRARY = "libcuda.so.1"
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 NAME_BYTES = 256
+DEVICE = re.compile(r"auto|cuda(?::(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,20 @@ def gpus() -> list[Gpu]:
     count = ctypes.c_int(0)
     _call(cuda, "cuDeviceGetCount", ctypes.byref(count))
     return [_gpu(cuda, index) for index in range(count.value)]
+
+
+def gpu_of(device: str) -> Gpu:
+    """The GPU that ``--device`` means: "cuda:N", or the first one for "auto" and "cuda". Raises DriverError."""
+    if reason := absent():
+        raise DriverError(reason)
+    found = gpus()
+    if not (match := DEVICE.fullmatch(device)):
+        raise DriverError(f"--device {device} is no GPU: give cuda, or cuda:N for the Nth one")
+    index = int(match.group(1) or 0)
+    if index >= len(found):
+        known = ", ".join(f"cuda:{gpu.index} {gpu.name}" for gpu in found)
+        raise DriverError(f"there is no {device}: GPUs are {known}")
+    return found[index]
 
 
 def cuda_version() -> tuple[int, int]:

@@ -55,7 +55,7 @@ def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
         )
     try:
         header = json.loads(data[4:body])
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise PlanError(f"the JSON header in front of the plan is damaged: {exc}") from exc
     return header, data[body:]
 

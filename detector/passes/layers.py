@@ -21,6 +21,7 @@ ORDER = 40
 WHAT = "every layer under the engine's own profiler, beside this machine's peaks"
 PICTURES = 8  # of the source, in turn
 RUNS, BUDGET_S = 100, 6.0  # of each kind; both kinds together
+NO_GRAPH = "a plan holds no graph: MACs, FLOPs and bytes of its layers are not known"
 
 
 def run(occasion: Occasion) -> dict[str, Any]:
@@ -35,7 +36,8 @@ def run(occasion: Occasion) -> dict[str, Any]:
     layers, macs = _costed(occasion, machine, told)
     rows = layer_rows(layers, Peaks(peaks["gflops_s"], peaks["bandwidth_gbytes_s"]) if peaks else None)
     sum_ms = sum(row["ms"] for row in rows)
-    off, flag = agreement(sum_ms, told.run_sum_ms, told.forward_ms, told.profiled_ms, told.outside_ms)
+    gpu = engine.device != "cpu"
+    off, flag = agreement(sum_ms, told.run_sum_ms, told.forward_ms, told.profiled_ms, told.outside_ms, on_gpu=gpu)
     return {
         "engine": engine.name,
         "precision": engine.precision,
@@ -50,6 +52,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
         "outside_ms": told.outside_ms,
         "off_by": off,
         "flag": flag,
+        "notes": [*told.notes, *([NO_GRAPH] if machine.network.plan is not None else [])],
         "macs": macs,
         "peaks": peaks,
         "rows": rows,

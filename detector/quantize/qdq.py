@@ -133,7 +133,7 @@ class _Writer:
         if node.name in self.chosen and self.wiring.multiplies(node.name):
             self._multiplying(made, node)
         for at, name in enumerate(node.output):
-            if name in self.quantised and name in self.wiring.outputs and node.name in self.chosen:
+            if self.unsigned and name in self.quantised and name in self.wiring.outputs and node.name in self.chosen:
                 made.output[at] = operand_name(name, "raw")
                 made.name = made.output[at] if made.name == name else made.name
         self.nodes.append(made)

@@ -56,7 +56,9 @@ def layers(session: SavedSession) -> str:
     types = [[row["type"], row["layers"], row["ms"], Share(row["share"])] for row in facts.get("by_type", [])]
     body = table("types", ("type", "layers", "ms", "share"), types) if types else ""
     body = filter_of("layers", "layers") + table("layers", columns, rows) + body
-    said = text(note, sentence(in_no_layer(facts)), sentence(facts.get("flag")))
+    said = text(
+        note, sentence(in_no_layer(facts)), *(sentence(one) for one in (facts.get("flag"), *facts.get("notes", [])))
+    )
     return section("layers", "Layers", said, body, how="layers")
 
 

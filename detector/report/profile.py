@@ -75,7 +75,8 @@ def layers_table(facts: dict[str, Any]) -> Group:
     for row in facts["by_type"]:
         sums = (str(row["layers"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['macs'] / 1e6:.1f}")
         types.add_row(row["type"], *sums)
-    lines = [in_no_layer(facts), f"note: {facts['flag']}" if facts["flag"] else None]
+    notes = [*([facts["flag"]] if facts["flag"] else []), *facts.get("notes", [])]
+    lines = [in_no_layer(facts), *(f"note: {note}" for note in notes)]
     return Group(longest, types, *[Text(line) for line in lines if line])
 
 

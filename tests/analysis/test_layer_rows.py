@@ -63,3 +63,8 @@ def test_a_sum_that_is_off_is_told_with_its_cause(sum_ms, run_sum_ms, profiled_m
     off, said = agreement(sum_ms, run_sum_ms, 10.0, profiled_ms, outside_ms)
     assert off == pytest.approx(sum_ms / 10 - 1)
     assert (said is None) if why is None else (why in said)
+
+
+def test_on_a_gpu_a_forward_pass_holds_the_copies_too():
+    assert "copies to and from the GPU" in agreement(7.0, 7.5, 10.0, 10.5, 3.0, on_gpu=True)[1]
+    assert "copies" not in agreement(7.0, 7.5, 10.0, 10.5, 3.0)[1]

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from detector import Detector
 from detector.cli.group import cli
 from detector.models import open_network
+from detector.nvidia import driver
 from tests.conftest import CHECKOUT
 from tests.fakes.install import MAJORS, install
 from tests.fakes.packages import PACKAGES
@@ -72,6 +73,22 @@ def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
     assert len(machine.fake.builds) == 1  # the plan was kept
 
 
+@pytest.mark.parametrize(("major", "precision"), [(10, "fp16"), (11, "bf16"), (10, "int8")])
+def test_precisions_took_effect_and_where_not_it_is_said(monkeypatch, reference, major, precision):
+    machine = install(monkeypatch, major)
+    asked = [STREET, "--engine", "trt", "--frames", 8, "--no-video", "--precision", precision]
+    summary = run(*asked, *(["--calibrate", STREET, "--calibrate-frames", 8] if precision == "int8" else []))
+    assert (summary["precision"], summary["precision_effect"]) == (precision, None)
+    assert summary["precision_executed"][precision]["macs"] > 0.5
+    counts = [sum(map(len, found)) for found in (rows(summary["outputs"]["jsonl"]), reference)]
+    assert counts[0] == pytest.approx(counts[1], rel=0.1)
+    if precision == "int8":
+        machine.fake.int8_kernels = False
+        summary = run(*asked, "--engine-options", "level=1")  # another plan
+        said = "int8 was asked for and changed nothing: executed fp32 100% of MACs"
+        assert summary["precision_effect"] == said
+
+
 def test_auto_takes_trt_and_says_why(monkeypatch, reference):
     install(monkeypatch, 11)
     summary = run(STREET, "--frames", 2, "--no-video")
@@ -121,6 +138,22 @@ def test_a_bare_plan_ends_with_4_and_its_tensors(monkeypatch, place):
     (place / "bare.trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
     result = CliRunner().invoke(cli, [str(STREET), "--engine", "trt", "--model", "bare.trt"])
     one_line(result, 4, "bare.trt", "output ", "cfg: x.cfg in --config")
+
+
+def test_a_plan_is_read_by_the_gpu_of_the_option(monkeypatch, place, reference):
+    machine = install(monkeypatch, 11, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
+    (place / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
+    (place / "x.names").write_text("person\nvehicle\n")
+    with driver.current(1):
+        (place / "x.trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
+    plan = ["--model", "x.trt", "--frames", 1, "--no-video"]
+    summary = run(STREET, *plan, "--device", "cuda:1")
+    assert_same(rows(summary["outputs"]["jsonl"]), reference[:1])
+    assert " on Fake L4, " in " ".join(summary["notes"])
+    result = CliRunner().invoke(cli, [str(STREET), *map(str, plan)])
+    one_line(result, 4, "x.trt: TensorRT ", "it was built for another GPU")
+    result = CliRunner().invoke(cli, [str(STREET), *map(str, plan), "--device", "cpu"])
+    one_line(result, 5, "x.trt: a TensorRT plan runs on a GPU: --device cpu is no GPU")
 
 
 def test_a_plan_on_another_engine_ends_with_the_cure(monkeypatch, place):

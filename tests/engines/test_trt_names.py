@@ -90,6 +90,9 @@ def test_the_names_are_found_in_the_sources():
     assert "set_timing_cache" in used["IBuilderConfig"]
     assert "device_memory_size_v2" in used["ICudaEngine"]
     assert "node_operator" in used["ParserError"]
+    assert {"profiler", "enqueue_emits_profile", "report_to_profiler"} <= used["IExecutionContext"]
+    assert {"DETAILED", "NONE"} <= used["ProfilingVerbosity"]
+    assert "IProfiler" in used[""]
 
 
 def wheel(pattern: str) -> Path:
@@ -143,8 +146,11 @@ try:
 except TypeError as exc:
     builder = str(exc)
 dims = list(trt.Dims([8, 2, 3, 3]))
+from detector.engines.tensorrt_parts.profiling import kept_times
+profiler = kept_times(trt)
+profiler.report_layer_time("0.conv", 0.5)
 print(json.dumps({"version": trt.__version__, "missing": missing, "reason": log.reason(), "answers": answers,
-                  "told": told, "builder": builder, "dims": dims,
+                  "told": told, "layer_times": [profiler.taken(), profiler.taken()], "builder": builder, "dims": dims,
                   "flag": 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)}))
 """
 
@@ -171,6 +177,7 @@ def test_the_real_bindings_have_every_name(tmp_path, package, major):
     assert said["reason"] == "it broke"  # our subclass of the real ILogger keeps errors, and only those
     assert said["answers"] == [True, False]  # and our subclass of the real IProgressMonitor cancels
     assert said["told"] == [["Building", 0, 2], ["Building", 1, 2], ["Building", 2, 2]]
+    assert said["layer_times"] == [[["0.conv", 0.5]], []]  # and of IProfiler keeps what it is told
     assert "nullptr" in said["builder"]  # as where the driver fails: an exception, which translated() catches
     assert said["dims"] == [8, 2, 3, 3]
     assert said["flag"] == {10: 2, 11: 1}[major]

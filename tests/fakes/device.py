@@ -2,9 +2,9 @@
 
 What it stands for: addresses that only the device can read; copies and runs that are *queued* and happen in the order
 of their stream when an event of it (or the stream) is waited for, so that a host array that is read too early is
-stale, and one that is written too early spoils what is uploaded; contexts that are current by thread; one error for
-bytes beyond an allocation. What it does not stand for: how long anything takes, streams that really run side by side,
-and a GPU's arithmetic.
+stale, and one that is written too early spoils what is uploaded; contexts that are current by thread; several GPUs, of
+which one is current by thread, and none reads another one's memory; one error for bytes beyond an allocation. What it
+does not stand for: how long anything takes, streams that really run side by side, and a GPU's arithmetic.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class DeviceFaultError(Exception):
 
 
 class Device:
-    """One GPU. ``log`` holds what was done, in the order in which it *happened*."""
+    """All GPUs of a machine, by number. ``log`` holds what was done, in the order in which it *happened*."""
 
     def __init__(self, total: int = 1 << 30) -> None:
         self.total = total
         self.allocations: dict[int, np.ndarray] = {}
+        self.owners: dict[int, int] = {}  # address -> number of its GPU
         self.streams: dict[int, Stream] = {}
         self.log: list[tuple] = []
         self.synchronised = 0  # waits for the whole device: must stay 0
@@ -49,6 +50,7 @@ class Device:
                 raise MemoryError("out of memory")
             address = next(self._addresses)
             self.allocations[address] = np.full(size, POISON, np.uint8)
+            self.owners[address] = self.number
             return address
 
     def free(self, address: int) -> None:
@@ -56,13 +58,15 @@ class Device:
             if self.allocations.pop(address, None) is None:
                 raise DeviceFaultError(f"free of {address:#x}, which is no allocation")
 
-    def at(self, address: int, size: int) -> np.ndarray:
-        """The bytes of an allocation; only its first byte has an address here."""
+    def at(self, address: int, size: int, number: int | None = None) -> np.ndarray:
+        """The bytes of an allocation; only its first byte has an address here. ``number``: the GPU that looks."""
         block = self.allocations.get(address)
         if block is None:
             raise DeviceFaultError(f"illegal address {address:#x}")
         if size > len(block):
             raise DeviceFaultError(f"{size} bytes at {address:#x}, where {len(block)} were allocated")
+        if number not in (None, self.owners[address]):
+            raise DeviceFaultError(f"illegal address {address:#x}: it is on GPU {self.owners[address]}, not {number}")
         return block[:size]
 
     def stream(self) -> Stream:
@@ -73,18 +77,35 @@ class Device:
     def tick(self) -> int:
         return next(self._ticks)
 
-    # A context is current by thread, as a stack.
-    def push(self) -> None:
-        self._current.depth = self.depth + 1
+    # A context is current by thread, as a stack; below it lies what the CUDA runtime takes by itself.
+    def push(self, number: int = 0) -> None:
+        self._stack.append(number)
 
     def pop(self) -> None:
         if not self.depth:
             raise DeviceFaultError("invalid device context: none is current in this thread")
-        self._current.depth -= 1
+        self._stack.pop()
+
+    @property
+    def _stack(self) -> list[int]:
+        """Numbers of GPUs, the current one last; the first one is the runtime's."""
+        if not hasattr(self._current, "stack"):
+            self._current.stack = [0]
+        stack: list[int] = self._current.stack
+        return stack
+
+    @property
+    def number(self) -> int:
+        """Of the GPU that is current in this thread."""
+        return self._stack[-1]
+
+    @number.setter
+    def number(self, number: int) -> None:
+        self._stack[-1] = number
 
     @property
     def depth(self) -> int:
-        return getattr(self._current, "depth", 0)
+        return len(self._stack) - 1
 
     def require_current(self) -> None:
         if not self.depth:
@@ -93,7 +114,7 @@ class Device:
 
 class Stream:
     def __init__(self, device: Device, handle: int) -> None:
-        self.device, self.handle = device, handle
+        self.device, self.handle, self.number = device, handle, device.number
         self.waiting: deque[Callable[[], None]] = deque()
         self.lock = threading.RLock()
 

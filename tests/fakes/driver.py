@@ -6,6 +6,8 @@ import ctypes
 
 from tests.fakes.device import Device
 
+CONTEXT = 0xC0  # handle of the first GPU's primary context
+
 
 class Libcuda:
     """``error``: what cuInit answers. ``gpus``: name and compute capability of each."""
@@ -50,7 +52,7 @@ class Libcuda:
 
     def cuDevicePrimaryCtxRetain(self, context, device) -> int:  # noqa: N802
         self.retained += 1
-        context._obj.value = 0xC0
+        context._obj.value = CONTEXT + device.value
         return 0
 
     def cuDevicePrimaryCtxRelease_v2(self, device) -> int:  # noqa: N802
@@ -59,8 +61,9 @@ class Libcuda:
 
     def cuCtxPushCurrent_v2(self, context) -> int:  # noqa: N802
         assert isinstance(context, ctypes.c_void_p)
-        assert context.value == 0xC0
-        self.device.push()
+        number = context.value - CONTEXT
+        assert 0 <= number < len(self.gpus)
+        self.device.push(number)
         return 0
 
     def cuCtxPopCurrent_v2(self, context) -> int:  # noqa: N802

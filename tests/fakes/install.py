@@ -34,7 +34,7 @@ def install(monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu) ->
     device = Device(gpu.pop("total", 1 << 30))
     libcuda = Libcuda(device, **gpu)
     monkeypatch.setattr(driver, "library", lambda: libcuda)
-    module = make_module(api_file(major), device, libcuda.gpus[0])
+    module = make_module(api_file(major), device, libcuda.gpus)
     monkeypatch.setitem(sys.modules, "tensorrt", module)
     for name, package in PACKAGES[memory](device).items():
         monkeypatch.setitem(sys.modules, name, package)

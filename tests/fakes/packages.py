@@ -41,8 +41,11 @@ def fake_pycuda(  # noqa: C901
         device.require_current()
 
     class Context:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
         def push(self) -> None:
-            device.push()
+            device.push(self.number)
 
         @staticmethod
         def pop() -> None:
@@ -55,9 +58,10 @@ def fake_pycuda(  # noqa: C901
         def __init__(self, number: int) -> None:
             if not state.ready:
                 raise PycudaError("cuInit has not been called")
+            self.number = number
 
         def retain_primary_context(self) -> Context:
-            return Context()
+            return Context(self.number)
 
     class DeviceAllocation:
         def __init__(self, size: int) -> None:
@@ -156,7 +160,6 @@ def fake_cuda_python(  # noqa: C901
     """``cuda.bindings.runtime``: every call returns a tuple, the error first."""
     host: dict[int, ctypes.Array] = {}
     events: dict[int, Event] = {}
-    current = threading.local()
     ok = Result(0)
 
     def refusing(call):
@@ -176,10 +179,10 @@ def fake_cuda_python(  # noqa: C901
         return ok, {2: b"out of memory"}.get(int(error), b"unknown error")
 
     def cudaGetDevice():  # noqa: N802
-        return ok, getattr(current, "device", 0)
+        return ok, fake.number
 
     def cudaSetDevice(device):  # noqa: N802
-        current.device = device
+        fake.number = device
         return (ok,)
 
     def cudaHostAlloc(size, flags):  # noqa: N802
@@ -245,6 +248,7 @@ def fake_cuda_python(  # noqa: C901
             raise DeviceFaultError(f"copy of kind {kind}")
         return (ok,)
 
+    fake = device
     calls = {name: thing for name, thing in locals().items() if name.startswith("cuda")}
     runtime = module("cuda.bindings.runtime", **calls)
     runtime.cudaStreamNonBlocking, runtime.cudaEventBlockingSync, runtime.cudaHostAllocDefault = 1, 1, 0
@@ -293,7 +297,8 @@ def fake_torch(  # noqa: C901
 
     class TorchStream:
         def __init__(self, device=None, priority=0) -> None:
-            self.own = fake.stream()
+            with device_context(device):
+                self.own = fake.stream()
             self.cuda_stream = self.own.handle
 
     class TorchEvent:
@@ -322,7 +327,11 @@ def fake_torch(  # noqa: C901
 
     @contextmanager
     def device_context(device):
-        yield
+        before, fake.number = fake.number, device[1]
+        try:
+            yield
+        finally:
+            fake.number = before
 
     def zeros(size, dtype=None, device=None, pin_memory=False):
         return Tensor(np.zeros(size, np.uint8), is_pinned=pin_memory)
@@ -331,7 +340,8 @@ def fake_torch(  # noqa: C901
         if device is None:
             raise DeviceFaultError("a device tensor without a device")
         try:
-            return Tensor(address=fake.allocate(size), size=size)
+            with device_context(device):
+                return Tensor(address=fake.allocate(size), size=size)
         except MemoryError:
             raise RuntimeError("CUDA out of memory. Tried to allocate") from None
 

@@ -10,9 +10,15 @@ from detector.nvidia.log import kept_log
 
 
 def plan_of(
-    machine: SimpleNamespace, model, *, batches: tuple[int, int] | None = None, portable: bool = False
+    machine: SimpleNamespace,
+    model,
+    *,
+    batches: tuple[int, int] | None = None,
+    portable: bool = False,
+    verbosity: str | None = None,
 ) -> bytes:
-    """Any ONNX -> a plan. ``batches``: the range of an open first dimension. ``portable``: with a runtime inside."""
+    """Any ONNX -> a plan. ``batches``: the range of an open first dimension. ``portable``: with a runtime inside.
+    ``verbosity``: what of the layers is kept; by default their names."""
     trt = machine.trt
     log = kept_log(trt)
     builder = trt.Builder(log)
@@ -21,6 +27,8 @@ def plan_of(
     assert parser.parse(model.SerializeToString()), [parser.get_error(at).desc() for at in range(parser.num_errors)]
     config = builder.create_builder_config()
     config.clear_flag(trt.BuilderFlag.TF32)
+    if verbosity is not None:
+        config.profiling_verbosity = getattr(trt.ProfilingVerbosity, verbosity)
     if portable:
         config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
     if batches is not None:

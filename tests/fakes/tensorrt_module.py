@@ -1,20 +1,26 @@
 """A module ``tensorrt`` whose names and signatures are those of a real release, read from its API file.
 
 Every class, enum, method and property of the file is there and nothing else is: an unknown name is an AttributeError,
-an unknown argument a TypeError. What a method does stands in tensorrt_behaviour.py; one that is not modelled there
-raises ``NotModelledError``, so that nothing passes by doing nothing.
+an unknown argument a TypeError. What a method does stands in tensorrt_building.py, tensorrt_running.py and
+tensorrt_inspecting.py; one that is not modelled there raises ``NotModelledError``, so that nothing passes by doing
+nothing.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.fakes import tensorrt_building, tensorrt_inspecting, tensorrt_running
 from tests.fakes.device import Device
 from tests.fakes.signatures import bind, parse
+from tests.fakes.tensorrt_state import Gpu, State
+
+BEHAVIOUR = (tensorrt_building, tensorrt_running, tensorrt_inspecting)
 
 
 class NotModelledError(AssertionError):
@@ -32,19 +38,17 @@ class EnumMember:
         return f"<{self.enum}.{self.name}: {self.value}>"
 
 
-def make_module(api_file: Path, device: Device, gpu: tuple[str, tuple[int, int]] = ("Fake L4", (8, 9))) -> ModuleType:
-    """The module, on a fake device; what tests look at is ``module.fake``."""
-    from tests.fakes import tensorrt_behaviour as behaviour
-
+def make_module(api_file: Path, device: Device, gpus: Sequence[Gpu] = (("Fake L4", (8, 9)),)) -> ModuleType:
+    """The module, on fake GPUs; what tests look at is ``module.fake``."""
     api = json.loads(api_file.read_text())
     module = ModuleType("tensorrt")
     module.__spec__ = importlib.machinery.ModuleSpec("tensorrt", None)
     module.__version__ = api["version"]
-    module.fake = behaviour.State(module, device, gpu, int(api["version"].split(".")[0]))
+    module.fake = State(module, device, gpus, int(api["version"].split(".")[0]))
     for name, enum in sorted(api["enums"].items()):
         _place(module, name, _enum(name, enum))
     for name in _ordered(api["classes"]):
-        _place(module, name, _class(name, api["classes"][name], module, behaviour))
+        _place(module, name, _class(name, api["classes"][name], module))
     for name, enum in sorted(api["enums"].items()):  # nested ones, now that their classes are there
         if "." in name:
             _place(module, name, _enum(name, enum))
@@ -93,9 +97,9 @@ def _enum(path: str, enum: dict[str, Any]) -> type:
     return made
 
 
-def _class(name: str, api: dict[str, Any], module: ModuleType, behaviour: ModuleType) -> type:
+def _class(name: str, api: dict[str, Any], module: ModuleType) -> type:
     bases = tuple(getattr(module, base) for base in api.get("bases", []) if hasattr(module, base))
-    own = getattr(behaviour, name, None) or type(name, (), {})
+    own = next((vars(part)[name] for part in BEHAVIOUR if name in vars(part)), None) or type(name, (), {})
     space: dict[str, Any] = {"__module__": "tensorrt", "_trt": module, "_api": name}
     for method, entry in api.get("methods", {}).items():
         if method not in ("__del__", "__enter__", "__exit__") and entry.get("sigs"):

@@ -14,6 +14,7 @@ from detector.models import open_network
 from detector.nvidia import driver
 from detector.nvidia.plan import MAGIC, PlanError, split
 from tests.fakes.install import install
+from tests.fakes.packages import PACKAGES
 from tests.fakes.plans import as_elsewhere, plan_of, with_header
 from tests.known_answers import plus_one, run_once
 
@@ -164,6 +165,40 @@ def test_a_runtime_inside_runs_only_where_the_user_trusts_the_file(machine, plac
         engines.open("trt", network, EngineOptions(own={"version_compatible": "1"}))  # that is for plans of ours
     with engines.open("trt", network, EngineOptions(own={"host_code": "1"})) as engine:
         assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
+
+
+@pytest.mark.parametrize("memory", PACKAGES)
+def test_it_is_read_by_the_gpu_that_runs_it(monkeypatch, place, memory):
+    """Two GPUs of two kinds; the plan is the second one's."""
+    machine = install(monkeypatch, 11, memory, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
+    file = place / "rows.plan"
+    with driver.current(1):
+        file.write_bytes(plan_of(machine, rows_model(3)))
+    names = {"class_names": ["a", "b", "c"]}
+    network = open_network(str(file), **names, device="cuda:1")
+    with engines.open("trt", network, EngineOptions(device="cuda:1", device_memory=memory)) as engine:
+        assert engine.device == "cuda:1"
+        assert {machine.device.owners[address] for address in machine.device.allocations} == {1}
+        assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
+    assert (machine.device.depth, machine.device.number, machine.libcuda.retained) == (0, 0, 0)
+    for device in ("auto", "cuda", "cuda:0"):
+        with pytest.raises(ModelError, match="it was built for another GPU"):
+            open_network(str(file), **names, device=device)
+    assert (machine.device.depth, machine.libcuda.retained) == (0, 0)  # after a failure too
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("cuda:1", r"x\.trt: .* there is no cuda:1: GPUs are cuda:0 Fake L4"),
+        ("cpu", r"x\.trt: a TensorRT plan runs on a GPU: --device cpu is no GPU: give cuda, or cuda:N"),
+        ("cuda:", "--device cuda: is no GPU"),
+        ("tpu", "--device tpu is no GPU"),
+    ],
+)
+def test_a_device_that_is_none_is_refused(machine, place, device, message):
+    with pytest.raises(EngineError, match=message):
+        open_network(plan_file(machine, place), cfg=str(place / "t.cfg"), device=device)
 
 
 def test_a_range_of_batches_and_what_lies_outside(machine, place):

@@ -11,11 +11,11 @@ import pytest
 from onnx import numpy_helper
 
 from detector.models import open_network
-from detector.models.graph import good_name
+from detector.models.graph import GraphBuilder, good_name
 from detector.quantize.qdq import KINDS, affine, quantised_graph, symmetric, watched, weight_scales
 from detector.quantize.ranges import measured
 from tests.known_answers import run_once
-from tests.quantize.graphs import SIDE, branched, chain
+from tests.quantize.graphs import SIDE, branched, chain, conv, network_of
 
 RANGES = {"0.conv": (-55.0, 200.0), "0.act": (0.0, 200.0), "2.conv": (0.0, 102.0)}
 
@@ -145,6 +145,19 @@ def test_names_outputs_and_determinism(kind: str) -> None:
     assert list(graph.graph.output) == list(network.graph.graph.output)
     again = quantised_graph(network.graph, ranges, (), kind)
     assert again.SerializeToString(deterministic=True) == graph.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_output_that_a_convolution_reads_further(kind: str) -> None:
+    """Its Q and DQ are the further convolution's own; the output keeps its name and what it holds."""
+    builder = GraphBuilder("tiny")
+    first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
+    network = network_of(builder, [first, conv(builder, "1.conv", first, np.eye(3), [0, 0, 0])])
+    ranges = dict.fromkeys(watched(network.graph), (0.0, 256.0))
+    graph = quantised_graph(network.graph, ranges, set(), kind)
+    found = run_once(replace(network, graph=graph, path=None), np.full((1, SIDE, SIDE, 3), 100, np.uint8))
+    for output in found:
+        np.testing.assert_allclose(output, 101, atol=2.1)  # a step of s8 is 2
 
 
 def test_one_calibration_serves_every_batch() -> None:

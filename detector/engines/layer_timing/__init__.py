@@ -35,7 +35,7 @@ class LayerTimes(NamedTuple):
     """Medians over the quiet runs, in ms: of each layer (``median_ms``), of a forward pass, of one under the profiler.
     ``counted``: how many runs those are. ``run_sum_ms``: of the layers' sum within a run, which what interrupted one
     layer or another is in, and in none of their medians. ``outside_ms``: of what a run under the profiler took beside
-    its own layers."""
+    its own layers. ``notes``: the engine's, for the user."""
 
     layers: list[LayerExecution]
     forward_ms: float
@@ -43,6 +43,7 @@ class LayerTimes(NamedTuple):
     run_sum_ms: float
     outside_ms: float
     counted: int
+    notes: tuple[str, ...] = ()
 
 
 def timed(

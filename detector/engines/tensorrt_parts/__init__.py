@@ -6,4 +6,5 @@ building.py    graph -> plan; batches.py makes the graph take a range of batches
 key.py         all that makes another plan necessary
 running.py     a request: slot, context, stream, events
 inspection.py  what TensorRT made of the layers
+profiling.py   what each of them takes
 """

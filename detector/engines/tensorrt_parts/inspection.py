@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from detector.engines.base import LayerExecution
+from detector.models.convert import originals
+
+if TYPE_CHECKING:
+    import onnx
 
 # Words in a tensor's type or format ("Row major linear FP32", "Half", "Thirty-two wide ... Int8 format") -> our name.
 # bf16 stands before fp16 and u8 before int8: the longer word holds the shorter one.
@@ -23,28 +27,33 @@ TYPES = (
     (r"fp32|float", "fp32"),
 )
 MOVES = ("Reformat", "Cast", "NoOp", "Quantize", "Dequantize")  # their result's type is what they are for
+COPY = "Reformatting CopyNode"  # what TensorRT puts in itself is named by the layer that it is put in front of
+ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)", re.DOTALL)
 UNKNOWN = "unknown"
 
 
-def executed(trt: Any, engine: Any, context: Any, nodes: Collection[str]) -> list[LayerExecution]:
-    """Layers in the engine's order; none where the plan was built without their names. ``nodes``: the graph's."""
+def executed(trt: Any, engine: Any, context: Any, graph: onnx.ModelProto | None) -> list[LayerExecution]:
+    """Layers in the engine's order; none where the plan was built without their names. ``graph``: what it was built
+    of; None where that is not known, and the names of nodes are those that the plan kept."""
     inspector = engine.create_engine_inspector()
     inspector.execution_context = context  # fixes the shapes: without it types are "N/A due to dynamic shapes"
     text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
-    return layers_of(json.loads(text), nodes)
+    return layers_of(json.loads(text), None if graph is None else _known(graph))
 
 
-def layers_of(information: Mapping[str, Any], nodes: Collection[str]) -> list[LayerExecution]:
-    found = []
-    for layer in information.get("Layers", []):
-        if isinstance(layer, str):  # built without details
-            layer = {"Name": layer}
-        name = str(layer.get("Name", ""))
-        text = f"{layer.get('Metadata', '')} {name}"
-        found.append(
-            LayerExecution(name, str(layer.get("LayerType", UNKNOWN)), _precision(layer), nodes=_nodes(text, nodes))
-        )
-    return found
+def layers_of(information: Mapping[str, Any], known: Mapping[str, str] | None) -> list[LayerExecution]:
+    """``known``: node of the graph -> its name before the graph was converted; None: take every node that is told."""
+    told = [{"Name": layer} if isinstance(layer, str) else layer for layer in information.get("Layers") or []]
+    nodes = _shared_out([(layer.get("LayerType") in MOVES, _nodes(layer, known)) for layer in told])
+    return [
+        LayerExecution(str(layer.get("Name", "")), str(layer.get("LayerType", UNKNOWN)), _precision(layer), nodes=own)
+        for layer, own in zip(told, nodes, strict=True)
+    ]
+
+
+def _known(graph: onnx.ModelProto) -> dict[str, str]:
+    renamed = originals(graph)
+    return {node.name: renamed.get(node.name, node.name) for node in graph.graph.node}
 
 
 def _precision(layer: Mapping[str, Any]) -> str:
@@ -70,7 +79,23 @@ def _type_of(tensor: Any) -> str | None:
     return None
 
 
-def _nodes(text: str, nodes: Collection[str]) -> tuple[str, ...]:
-    """Names of the graph that stand in a layer's name or metadata: "0.conv + 0.act", "[ONNX Layer: 0.conv]"."""
-    words = re.findall(r"[\w.]+", text)
-    return tuple(dict.fromkeys(word for word in words if word in nodes))
+def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[str]:
+    """The nodes that a layer stands for, by its metadata, "[ONNX Layer: 0.conv]\\x1f[ONNX Layer: 0.act]"; where a plan
+    without details has none, by its name, "0.conv + 0.act". A copy that TensorRT put in stands for none."""
+    name = str(layer.get("Name", ""))
+    words = ONNX_NODE.findall(str(layer.get("Metadata", "")))
+    if not words and known is not None and not name.startswith(COPY):
+        words = re.findall(r"[\w.]+", name)
+    return words if known is None else [known[word] for word in words if word in known]
+
+
+def _shared_out(told: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
+    """Every node once, or its cost would count twice: of several layers that name it, it is the first one's that does
+    more than move (True: it only moves)."""
+    owners: dict[str, int] = {}
+    for wanted in (False, True):
+        for at, (moves, nodes) in enumerate(told):
+            if moves is wanted:
+                for node in nodes:
+                    owners.setdefault(node, at)
+    return [tuple(dict.fromkeys(node for node in nodes if owners[node] == at)) for at, (_, nodes) in enumerate(told)]

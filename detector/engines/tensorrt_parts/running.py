@@ -89,6 +89,18 @@ class TrtRequest(Request):
                 np.copyto(result, output.host, casting="unsafe")
         return [result[:n] for result in self._results]
 
+    def attach(self, profiler: Any) -> None:
+        """From now on each run is timed layer by layer, and ``report`` tells an ``IProfiler`` of it."""
+        with translated("trt", "attach a profiler"), self._memory.active():
+            self._context.enqueue_emits_profile = False  # else TensorRT itself waits, inside the call that starts a run
+            self._context.profiler = profiler
+
+    def report(self) -> None:
+        """Tells the attached profiler of the run that ended last. Raises EngineError."""
+        with translated("trt", "report layer times"), self._memory.active():
+            if not self._context.report_to_profiler():
+                raise EngineError(f"engine trt: no layer times: {self._log.reason()}")
+
     @property
     def context(self) -> Any:
         return self._context

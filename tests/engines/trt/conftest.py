@@ -1,0 +1,18 @@
+"""Fakes: every major with every kind of device memory, or every major with one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engines.trt.opening import EVERY
+from tests.fakes.install import MAJORS, install
+
+
+@pytest.fixture(params=EVERY, ids=[f"trt{major}-{memory}" for major, memory in EVERY])
+def machine(request, monkeypatch):
+    return install(monkeypatch, *request.param)
+
+
+@pytest.fixture(params=MAJORS)
+def eleven(request, monkeypatch):
+    return install(monkeypatch, request.param, "cuda-python")

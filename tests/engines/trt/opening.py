@@ -1,0 +1,34 @@
+"""An engine trt on the fakes, as each of these tests opens and builds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from detector import engines
+from detector.config import resolve
+from detector.engines.base import EngineOptions
+from tests.fakes.install import MAJORS
+from tests.fakes.packages import PACKAGES
+from tests.known_answers import plus_one
+
+EVERY = [(major, memory) for major in MAJORS for memory in PACKAGES]
+
+
+def opened(network=None, **options):
+    network = network or plus_one(options.get("batch", 1))
+    return engines.open("trt", network, EngineOptions(requests=1, **options))
+
+
+def built(machine, tmp_path, network=None, progress=None, **options):
+    """What ``detect-video build`` does: one plan in a folder, with its facts."""
+    from detector.variants import prepared
+
+    own = options.pop("own", {})
+    config = resolve(("test", {"engines_dir": str(tmp_path), "engine_options": [f"{k}={v}" for k, v in own.items()]}),
+                     ("test", options))  # fmt: skip
+    network = network or plus_one(config.runtime.batch)
+    return prepared(network, "trt", config, lambda concurrency: concurrency, progress or (lambda *_: True))
+
+
+def plans(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.plan"))

@@ -1,0 +1,186 @@
+"""Plans: built once, kept, for a range of batches, with the user's options; refused by name where they do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detector import engines
+from detector.engines.base import EngineOptions
+from detector.errors import EngineError, UsageError
+from tests.conformance import test_engines as conformance
+from tests.engines.trt.opening import built, plans
+from tests.fakes.install import install
+from tests.known_answers import plus_one
+
+
+def test_a_plan_is_built_once_and_runs(eleven, tmp_path):
+    first = built(eleven, tmp_path)
+    again = built(eleven, tmp_path)
+    assert len(eleven.fake.builds) == 1
+    assert first.options.artefact == again.options.artefact
+    assert again.build_s == 0
+    assert Path(first.options.artefact).read_bytes()[:4] == b"ftrt"
+    with engines.open("trt", first.network, first.options) as engine:
+        given = conformance.pictures(1)
+        engine.requests[0].slot[:] = given
+        conformance.assert_answers(engine.requests[0].infer(1), given)
+        assert engine.notes == (f"TensorRT {eleven.trt.__version__} on Fake L4, device memory by cuda-python",)
+
+
+def test_the_manifest_holds_the_key_and_the_facts(eleven, tmp_path):
+    from detector.artefacts import manifest_of
+
+    manifest = manifest_of(built(eleven, tmp_path, precision="tf32").options.artefact)
+    key = manifest["key"]
+    assert key["tensorrt"] == eleven.trt.__version__
+    assert (key["gpu"], key["capability"], key["cuda"], key["batches"]) == ("Fake L4", "8.9", 13, [1, 1, 1])
+    assert key["precision"] == "tf32"
+    assert manifest["facts"]["gpu"] == "Fake L4"
+
+
+def test_another_gpu_means_another_plan_and_is_said(monkeypatch, tmp_path):
+    built(install(monkeypatch, 11), tmp_path)
+    other = install(monkeypatch, 11, gpus=(("Fake H100", (9, 0)),))
+    ready = built(other, tmp_path)
+    assert len(plans(tmp_path)) == 2
+    assert "capability 8.9 is now 9.0; gpu Fake L4 is now Fake H100; built again" in " ".join(ready.notes)
+
+
+def test_precision_is_the_graphs_and_tf32_a_flag(eleven, tmp_path):
+    built(eleven, tmp_path)
+    built(eleven, tmp_path, precision="tf32")
+    assert [made["tf32"] for made in eleven.fake.builds] == [False, True]
+
+
+def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_them(eleven, tmp_path):
+    built(eleven, tmp_path, own={"max_batch": 8})
+    assert [profile["images"] for profile in eleven.fake.builds[0]["profiles"]] == [
+        [[1, 2, 3, 3]] * 3,
+        [[1, 2, 3, 3], [8, 2, 3, 3], [8, 2, 3, 3]],
+    ]
+    for batch in (1, 4, 8):
+        ready = built(eleven, tmp_path, batch=batch)
+        with engines.open("trt", ready.network, ready.options) as engine:
+            assert engine.requests[0].context._profile == (0 if batch == 1 else 1)
+            given = conformance.pictures(batch, batch)
+            engine.requests[0].slot[:] = given
+            conformance.assert_answers(engine.requests[0].infer(batch), given)
+    assert len(eleven.fake.builds) == 1
+    built(eleven, tmp_path, batch=9)
+    assert len(eleven.fake.builds) == 2
+
+
+def test_own_options_reach_the_builder(eleven, tmp_path):
+    own = {"workspace_mb": 64, "level": 1, "version_compatible": 1, "hardware_compatible": "ampere", "detailed": 0}
+    ready = built(eleven, tmp_path, own=own)
+    made = eleven.fake.builds[0]
+    assert made["limits"] == {"WORKSPACE": 64 << 20}
+    assert made["level"] == 1
+    assert made["flags"] == ["VERSION_COMPATIBLE"]
+    assert made["hardware"] == "AMPERE_PLUS"
+    assert made["verbosity"] == "LAYER_NAMES_ONLY"
+    with engines.open("trt", ready.network, ready.options) as engine:  # its own runtime may start: we built it
+        assert {layer.precision for layer in engine.execution()} == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"max_batch": "x"}, "max_batch=x: a whole number from 1 on"),
+        ({"min_batch": "2"}, "--batch 1 is outside of the plan's batches 2..1"),
+        ({"opt_batch": "3"}, "opt_batch=3: outside of the plan's batches 1..1"),
+        ({"hardware_compatible": "volta"}, "it is same or ampere"),
+        ({"level": "6"}, "level=6: it is 0 to 5"),
+        ({"detailed": "maybe"}, "detailed=maybe: 1 or 0 is wanted"),
+        ({"colour": "1"}, "engine trt has no such option; it has min_batch"),
+    ],
+)
+def test_own_options_that_cannot_be_are_refused(monkeypatch, own, message):
+    install(monkeypatch)
+    with pytest.raises(UsageError, match=message):
+        engines.open("trt", plus_one(), EngineOptions(own=own))
+
+
+def test_timings_are_kept_beside_the_plans_and_used_again(eleven, tmp_path):
+    built(eleven, tmp_path)
+    [timings] = tmp_path.glob("*.timings")
+    assert timings.name.startswith("trt-Fake-L4-")
+    built(eleven, tmp_path, precision="tf32")
+    assert [made["timings_known"] for made in eleven.fake.builds] == [0, len(b"timings;")]
+    timings.write_bytes(b"rubbish that is no cache")
+    built(eleven, tmp_path, own={"level": 1})
+    assert eleven.fake.builds[-1]["timings_known"] == 0
+
+
+def test_progress_is_told_and_a_no_cancels(eleven, tmp_path):
+    told = []
+    built(eleven, tmp_path, progress=lambda *step: told.append(step) or True)
+    assert told[:3] == [("Building", 0, 2), ("Building", 1, 2), ("Timing layers", 0, 4)]
+    assert told[-1] == ("Building", 2, 2)
+    with pytest.raises(EngineError, match="the build was cancelled; nothing was kept"):
+        built(eleven, tmp_path, precision="tf32", progress=lambda doing, done, of: done < 1)
+    assert len(plans(tmp_path)) == 1
+
+
+def test_ctrl_c_while_building_passes_through(eleven, tmp_path):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        built(eleven, tmp_path, progress=interrupted)
+    assert plans(tmp_path) == []
+
+
+def test_a_batch_that_is_held_in_constants_names_the_node(eleven, tmp_path):
+    network = plus_one(2)
+    graph = network.graph.graph
+    graph.initializer.add(name="pads", data_type=1, dims=[2, 3, 2, 3], float_data=[0.0] * 36)
+    graph.node[2].output[0] = "shifted"
+    graph.node.add(op_type="Add", name="2.add", input=["shifted", "pads"], output=["0.conv"])
+    with pytest.raises(EngineError, match=r"node 2\.add \(Add\) holds the batch in its constants.*: --batch 2"):
+        built(eleven, tmp_path, network, batch=2, own={"max_batch": 8})
+    built(eleven, tmp_path, network, batch=2)  # for one batch it is as good as any
+
+
+def test_out_of_memory_while_building_names_the_cure(eleven, tmp_path):
+    limit = eleven.trt.IBuilderConfig.set_memory_pool_limit
+    eleven.trt.IBuilderConfig.set_memory_pool_limit = lambda self, pool, size: limit(self, pool, 1)
+    with pytest.raises(EngineError, match=r"out of memory; try --batch 2, or --engine-options workspace_mb=256"):
+        built(eleven, tmp_path, batch=4, own={"workspace_mb": 1})
+
+
+def spoiled(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (spoiled, "it is damaged, or no plan at all"),
+        (lambda data: b"PK\3\4" + data[4:], r"no TensorRT plan: it begins with b'PK"),
+        (lambda data: b"", "no TensorRT plan: it begins with b''"),
+        (lambda data: data[:9], "it is damaged, or no plan at all"),
+    ],
+)
+def test_a_corrupt_plan_is_refused_by_name(eleven, tmp_path, change, message):
+    ready = built(eleven, tmp_path)
+    file = Path(ready.options.artefact)
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(EngineError, match=message) as caught:
+        engines.open("trt", ready.network, ready.options)
+    assert str(file) in str(caught.value)
+    assert eleven.device.allocations == {}
+
+
+def test_a_plan_of_another_gpu_or_version_is_refused_by_name(monkeypatch, tmp_path):
+    ready = built(install(monkeypatch, 10), tmp_path)
+    for major, gpus, message in (
+        (10, (("Fake H100", (9, 0)),), "it was built for another GPU"),
+        (11, (("Fake L4", (8, 9)),), "it was built by another version of TensorRT"),
+    ):
+        install(monkeypatch, major, gpus=gpus)
+        with pytest.raises(EngineError, match=message) as caught:
+            engines.open("trt", ready.network, ready.options)
+        assert ready.options.artefact in str(caught.value)

@@ -1,0 +1,206 @@
+"""Converted graphs, as ``--precision fp16``, ``bf16`` and ``int8`` hand them to TensorRT: street on its own clip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from detector import engines, sources
+from detector.analysis.execution import effect, executed
+from detector.config import resolve
+from detector.engines.base import EngineOptions
+from detector.errors import EngineError
+from detector.machine import executed_layers
+from detector.models import open_network
+from detector.models.base import Network
+from detector.models.graph import count_macs
+from detector.stages.nms import nms
+from detector.stages.preprocess import letterbox
+from detector.types import Detections
+from detector.variants import prepared
+from scripts.measuring.rounded import rounded
+from tests.conftest import CHECKOUT
+from tests.engines.trt.opening import EVERY
+from tests.fakes.install import MAJORS, install
+
+STREET = CHECKOUT / "videos/street.mp4"
+PRECISIONS = ("fp16", "bf16", "int8")
+FRAMES = 3
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return open_network("street")
+
+
+@pytest.fixture(scope="module")
+def given(network) -> list[np.ndarray]:
+    """The clip's first pictures as the network wants them, u8 [1, H, W, 3]."""
+    pictures = []
+    with sources.open(str(STREET)) as source:
+        for frame in islice(iter(source.read, None), FRAMES):
+            pictures.append(np.zeros(network.input_shape, np.uint8))
+            letterbox(frame.image, pictures[-1][0], geometry=network.input.geometry)
+    return pictures
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Calibrated once; plans are kept by TensorRT's version."""
+    return tmp_path_factory.mktemp("built")
+
+
+def ready_for(network, precision, place, memory="cuda-python", **more):
+    asked = {"precision": precision, "device_memory": memory, "engines_dir": str(place), **more}
+    config = resolve(("test", {"calibrate": str(STREET), "calibrate_frames": 8}), ("test", asked))
+    return prepared(network, "trt", config, lambda concurrency: 1)
+
+
+def outputs_of(engine, pictures) -> Iterator[list[np.ndarray]]:
+    for picture in pictures:
+        engine.requests[0].slot[:] = picture
+        yield [output.copy() for output in engine.requests[0].infer(1)]
+
+
+def found_in(network, outputs) -> list[Detections]:
+    return [nms(network.head(one, 0.25), iou=0.45, max_det=300, names=network.names) for one in outputs]
+
+
+def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
+    """The same graph in ONNX Runtime. It knows no bfloat16: there every rounding is spelt out, in float32.
+
+    On one thread, as the fake: one order of additions, so that nothing falls to another step of int8.
+    """
+    if network.precision == "bf16":
+        network = replace(network, graph=rounded(network.graph), path=None)
+    with engines.open("ort", network, EngineOptions(threads=1, requests=1, concurrency=1)) as engine:
+        return list(outputs_of(engine, pictures))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("major", "memory"), EVERY)
+def test_detections_are_onnx_runtimes_of_the_same_graph(monkeypatch, network, given, place, major, memory, precision):
+    machine = install(monkeypatch, major, memory)
+    ready = ready_for(network, precision, place, memory)
+    assert ready.network.precision == {"int8": "int8-s8"}.get(precision, precision)
+    wanted = by_onnx_runtime(ready.network, given)
+    with engines.open("trt", ready.network, ready.options) as engine:
+        outputs = list(outputs_of(engine, given))
+        shares = executed(executed_layers(network, engine))
+    for ours, theirs in zip(outputs, wanted, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.dtype == np.float32
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    for a, b in zip(found_in(network, outputs), found_in(network, wanted), strict=True):
+        np.testing.assert_array_equal(a.class_ids, b.class_ids)
+        np.testing.assert_allclose(a.boxes, b.boxes, atol=1e-3)
+        assert len(a) > 3
+    assert shares[precision]["macs"] > 0.5
+    assert effect(precision, shares) is None
+    assert machine.device.allocations == {}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("major", MAJORS)
+def test_every_multiplication_is_told_once_in_the_type_that_it_ran_in(monkeypatch, network, place, major, precision):
+    """The graph's MACs, all of them: those of the outputs' convolutions, whose names their Casts took, too."""
+    install(monkeypatch, major)
+    ready = ready_for(network, precision, place)
+    with engines.open("trt", ready.network, ready.options) as engine:
+        layers = executed_layers(network, engine)
+    assert sum(layer.macs for layer in layers) == count_macs(network.graph)
+    types = {layer.precision for layer in layers if layer.macs}
+    assert types == {"fp16": {"fp16"}, "bf16": {"bf16", "fp32"}, "int8": {"int8"}}[precision]  # bf16: thin ones stay
+
+
+def half_of(network) -> list[str]:
+    convolutions = [node.name for node in network.graph.graph.node if node.op_type == "Conv"]
+    return convolutions[::2]
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
+    """Half of the convolutions are left out of the quantisation."""
+    from detector.quantize import calibration
+    from detector.quantize.qdq import quantised_graph
+
+    install(monkeypatch, major)
+    config = resolve(("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)}))
+    ranges = calibration.made_or_kept(network, config, place, lambda *_: True)[0].ranges
+    kept = half_of(network)
+    graph = quantised_graph(network.graph, ranges, set(kept), "int8-s8")
+    partly = replace(network, graph=graph, precision="int8-s8", path=None)
+    with engines.open("trt", partly, EngineOptions(precision="int8", requests=1)) as engine:
+        told = {name: layer.precision for layer in engine.execution() for name in layer.nodes}
+    convolutions = {node.name for node in network.graph.graph.node if node.op_type == "Conv"}
+    assert {name for name in convolutions if told[name] == "fp32"} == set(kept)
+    assert {told[name] for name in convolutions - set(kept)} == {"int8"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "lacking"), [("int8", "int8_kernels"), ("tf32", "tf32_kernels")], ids=["int8", "tf32"]
+)
+@pytest.mark.parametrize("major", MAJORS)
+def test_a_request_that_changed_nothing_says_so(monkeypatch, network, tmp_path, place, major, precision, lacking):
+    """TensorRT is free to find no kernel of a kind, or none that is faster."""
+    machine = install(monkeypatch, major)
+    ready = ready_for(network, precision, place)  # the calibration is there; the plan must be another one
+    setattr(machine.fake, lacking, False)
+    with engines.open("trt", ready.network, EngineOptions(precision=precision, requests=1)) as engine:
+        shares = executed(executed_layers(network, engine))
+    assert effect(precision, shares) == f"{precision} was asked for and changed nothing: executed fp32 100% of MACs"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("major", MAJORS)
+def test_a_range_of_batches_of_a_converted_graph(monkeypatch, network, given, place, major, precision):
+    """One plan for 1 to 4; a batch of 4 gives what each picture gives alone."""
+    install(monkeypatch, major)
+    four = open_network("street", batch=4)
+    alone = ready_for(network, precision, place)
+    both = ready_for(four, precision, place, batch=4, engine_options=["min_batch=1", "max_batch=4"])
+    with engines.open("trt", alone.network, alone.options) as engine:
+        wanted = list(outputs_of(engine, given))
+    with engines.open("trt", both.network, both.options) as engine:
+        for at, picture in enumerate(given):
+            engine.requests[0].slot[at] = picture[0]
+        outputs = engine.requests[0].infer(FRAMES)
+        for at in range(FRAMES):
+            for a, b in zip(outputs, wanted[at], strict=True):
+                np.testing.assert_allclose(a[at : at + 1], b, rtol=1e-4, atol=1e-4)
+
+
+# What TensorRT does not take must not come out of our conversions; the fake refuses it, so that this would be seen.
+
+
+def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network, place):
+    from detector.variants import variant_of
+
+    install(monkeypatch, 11)
+    config = resolve(("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)}))
+    unsigned, _ = variant_of(network, "int8-u8", config)
+    with pytest.raises(EngineError, match=r"QuantizeLinear at .*: TensorRT only quantises to INT8"):
+        engines.open("trt", unsigned, EngineOptions(precision="int8"))
+
+
+def test_bytes_straight_to_bfloat16_are_refused_by_name(monkeypatch, network):
+    from onnx import TensorProto, helper
+
+    from detector.models.convert import converted
+
+    install(monkeypatch, 11)
+    wrong = converted(network, "bf16")
+    for node in wrong.graph.graph.node:  # the picture's Cast, which the conversion sends through float32
+        if node.input[0] == wrong.graph.graph.input[0].name:
+            node.attribute[0].i = TensorProto.BFLOAT16
+    for node in wrong.graph.graph.node:
+        if node.op_type == "Transpose":
+            wrong.graph.graph.node.insert(1, helper.make_node("Cast", [node.input[0]], ["wide"], name="wide", to=1))
+            node.input[0] = "wide"
+            break
+    with pytest.raises(EngineError, match="UINT8 can only be converted to FLOAT or HALF"):
+        engines.open("trt", wrong, EngineOptions(precision="bf16"))

@@ -1,0 +1,80 @@
+"""The driver comes first: what is refused before anything of TensorRT is started, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector import engines
+from detector.engines import trt
+from detector.engines.base import EngineOptions
+from detector.errors import EngineError
+from tests.engines.trt.opening import opened
+from tests.fakes.install import install
+from tests.known_answers import plus_one
+
+
+@pytest.mark.parametrize(
+    ("driver", "reason"),
+    [
+        ({"gpus": ()}, "the NVIDIA driver finds no GPU"),
+        ({"error": 100}, "the NVIDIA driver finds no GPU"),
+        ({"error": 999}, r"the NVIDIA driver does not start \(CUDA_ERROR_UNKNOWN, error 999\)"),
+        (None, r"no NVIDIA driver \(libcuda\.so\.1 cannot be opened\)"),
+    ],
+)
+def test_nothing_of_tensorrt_is_started_before_the_driver_answers(monkeypatch, driver, reason):
+    machine = install(monkeypatch, 11)
+    machine.fake.alive = False  # from here on Runtime and Builder would crash
+    if driver is None:
+
+        def none():
+            raise OSError("libcuda.so.1: cannot open shared object file")
+
+        monkeypatch.setattr(trt.driver, "library", none)
+    else:
+        machine.libcuda.gpus, machine.libcuda.error = (
+            list(driver.get("gpus", machine.libcuda.gpus)),
+            driver.get("error", 0),
+        )
+    assert engines.usable()["trt"] is not None
+    for call in (lambda: engines.load("trt"), lambda: opened(), lambda: trt.build_key(plus_one(), EngineOptions())):
+        with pytest.raises(EngineError, match=f"engine trt: {reason}"):
+            call()
+    name, _ = engines.choose()
+    assert name != "trt"
+    assert machine.fake.builds == []
+
+
+def test_a_driver_that_is_too_old_for_the_package_is_said(monkeypatch):
+    install(monkeypatch, 11, cuda=12040)
+    monkeypatch.setattr(trt, "version", lambda package: "11.4.0")
+    assert engines.usable()["trt"] == (
+        "tensorrt 11.4.0 is made for CUDA 13, the driver serves 12.4: update the driver, or: pip install tensorrt-cu12"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "precision", "device", "reason"),
+    [
+        ((("L4", (8, 9)),), "fp32", "cuda:2", "there is no cuda:2: GPUs are cuda:0 L4"),
+        ((("T4", (7, 5)),), "bf16", "auto", r"T4 has compute capability 7\.5; bf16 needs 8\.0"),
+        ((("T4", (7, 5)),), "tf32", "cuda", r"tf32 needs 8\.0 \(Ampere\) or newer"),
+        ((("V100", (7, 0)),), "fp16", "auto", r"TensorRT needs 7\.5 \(Turing\) or newer"),
+        ((("T4", (7, 5)),), "fp16", "auto", None),
+        ((("T4", (7, 5)), ("L4", (8, 9))), "bf16", "cuda:1", None),
+    ],
+)
+def test_what_the_gpu_cannot_do_is_refused_with_the_reason(monkeypatch, gpus, precision, device, reason):
+    install(monkeypatch, 11, gpus=gpus)
+    if reason is None:
+        assert engines.graph_wanted("trt", precision, device) == trt.PRECISIONS[precision]
+        return
+    with pytest.raises(EngineError, match=reason):
+        engines.graph_wanted("trt", precision, device)
+
+
+def test_auto_takes_trt_where_it_is_usable_and_not_on_the_cpu(monkeypatch):
+    install(monkeypatch, 11)
+    assert engines.choose()[0] == "trt"
+    assert engines.choose(device="cuda:0")[0] == "trt"
+    assert engines.choose(device="cpu")[0] == "ort"

@@ -1,0 +1,194 @@
+"""Layer times by TensorRT's own profiler: apart from every run that is reported, and by the graph's own names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from detector import engines
+from detector.cli.group import cli
+from detector.engines.base import EngineOptions
+from detector.engines.layer_timing import WARMUP
+from detector.errors import EngineError
+from detector.models import open_network
+from detector.models.convert import converted
+from detector.models.graph import count_macs, joint_cost
+from tests.conftest import CHECKOUT
+from tests.engines.quantised import pictures
+from tests.engines.trt.opening import opened
+from tests.fakes.plans import as_elsewhere, plan_of
+from tests.known_answers import plus_one
+
+STREET = CHECKOUT / "videos/street.mp4"
+
+
+def times_of(network, runs=3, **options):
+    slots = [pictures(network, seed) for seed in range(2)]
+    return engines.layer_times("trt", network, EngineOptions(batch=network.batch, **options), slots, runs)
+
+
+def test_layers_are_the_graphs_own_each_once(machine):
+    """Leaves only: every convolution is in one row, with the activation that was fused to it."""
+    network = open_network("street", size=(64, 96))
+    told = times_of(network)
+    assert machine.device.allocations == {}
+    convolutions = [node.name for node in network.graph.graph.node if node.op_type == "Conv"]
+    listed = [node for layer in told.layers for node in layer.nodes]
+    assert sorted(node for node in listed if node in set(convolutions)) == sorted(convolutions)
+    costs = joint_cost(network.graph, [layer.nodes or (layer.name,) for layer in told.layers])
+    assert sum(cost.macs for cost in costs) == count_macs(network.graph)
+    fused = {layer.name: layer.nodes for layer in told.layers}
+    assert fused["0.conv + 0.act"] == ("0.conv", "0.act")
+    copy = next(layer for layer in told.layers if layer.name.startswith("Reformatting CopyNode"))
+    assert (copy.type, copy.nodes) == ("Reformat", ())
+    assert {layer.precision for layer, cost in zip(told.layers, costs, strict=True) if cost.macs} == {"fp32"}
+
+
+def test_medians_over_the_runs_and_their_sum(eleven):
+    """Of five runs that count, known times; the first ones, which warm up, take far longer."""
+    eleven.fake.layer_ms = lambda layer, run: 1000.0 if run < 2 * WARMUP else (layer + 1) * (1 + run % 7)
+    told = times_of(plus_one(), runs=5)
+    runs = eleven.fake.runs
+    assert len(runs) == 2 * (WARMUP + 5)  # with and without the profiler, in turn
+    assert len(set(runs)) == 2  # streams of two engines
+    factors = sorted(1 + run % 7 for run in range(len(runs)) if run >= 2 * WARMUP and run % 2)
+    assert [layer.median_ms for layer in told.layers] == [(at + 1) * factors[2] for at in range(len(told.layers))]
+    assert told.run_sum_ms == pytest.approx(sum(layer.median_ms for layer in told.layers))
+    assert (told.counted, told.forward_ms > 0, told.profiled_ms > 0) == (5, True, True)
+
+
+def test_nobody_profiles_what_is_reported(machine):
+    """An engine as a run has it, before and after layers were timed."""
+    with opened() as engine:
+        times_of(plus_one())
+        engine.requests[0].infer(1)
+        assert engine.requests[0].context.profiler is None
+
+
+def test_a_run_is_started_and_not_waited_for_inside_that_call(eleven, monkeypatch):
+    """The stream goes on by itself, as without a profiler: TensorRT is asked for the times when the run has ended."""
+    attached = []
+    start = eleven.trt.IExecutionContext.execute_async_v3
+
+    def started(self, stream_handle):
+        done = start(self, stream_handle)
+        if self.profiler is not None:
+            attached.append(len(eleven.device.streams[stream_handle].waiting))
+        return done
+
+    monkeypatch.setattr(eleven.trt.IExecutionContext, "execute_async_v3", started)
+    times_of(plus_one())
+    assert len(attached) == WARMUP + 3
+    assert all(attached)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_converted_graphs_keep_the_names_of_the_graph_before(eleven, precision):
+    network = open_network("street", size=(64, 96))
+    told = times_of(converted(network, precision), precision=precision)
+    costs = joint_cost(network.graph, [layer.nodes or (layer.name,) for layer in told.layers])
+    assert sum(cost.macs for cost in costs) == count_macs(network.graph)
+
+
+def test_batches(eleven):
+    told = times_of(plus_one(batch=3))
+    assert {"0.conv", "1.conv"} <= {node for layer in told.layers for node in layer.nodes}
+
+
+@pytest.mark.parametrize(("verbosity", "said"), [
+    ("DETAILED", None),
+    (None, "was built without its layers' details: the precision executed is not known; to see it, build it with"),
+    ("NONE", "its layers have numbers for names, and the precision executed is not known; to see it, build it with"),
+])  # fmt: skip
+def test_a_plan_from_elsewhere(eleven, tmp_path, verbosity, said):
+    (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
+    network = open_network("street", size=(64, 96))
+    file = tmp_path / "x.engine"
+    file.write_bytes(plan_of(eleven, as_elsewhere(network), verbosity=verbosity))
+    plan = open_network(str(file))
+    told = times_of(plan)
+    first = next(node.name for node in network.graph.graph.node if node.op_type == "Conv")
+    names = [layer.name for layer in told.layers]
+    if verbosity == "NONE":
+        assert names == [str(at) for at in range(len(names))]
+    else:
+        assert any(first in name for name in names)
+    rows = {layer.name: layer for layer in told.layers}
+    if verbosity == "DETAILED":
+        assert rows["0.conv + 0.act"].nodes == ("0.conv", "0.act")
+        assert rows["0.conv + 0.act"].precision == "fp32"
+        assert len(told.notes) == 1
+    else:
+        assert {layer.precision for layer in told.layers} == {"unknown"}
+        assert said in told.notes[1]
+        assert told.notes[1].startswith(f"{file} was built without its layers' details")
+
+
+def test_own_plans_without_details_name_the_option(eleven):
+    told = times_of(plus_one(), own={"detailed": "0"})
+    assert told.notes[1].endswith("the precision executed is not known; to see it, leave detailed=0 out")
+    assert told.layers[-1].nodes == ("1.conv",)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (lambda self: False, "engine trt: no layer times: TensorRT gave no reason"),
+        (lambda self: True, "engine trt: no layer times: TensorRT's profiler was told of no layer"),
+    ],
+)
+def test_a_profiler_that_tells_nothing_is_said(eleven, monkeypatch, method, message):
+    monkeypatch.setattr(eleven.trt.IExecutionContext, "report_to_profiler", method)
+    with pytest.raises(EngineError, match=message):
+        times_of(plus_one())
+    assert eleven.device.allocations == {}
+
+
+def test_what_fails_while_attaching_leaves_nothing_on_the_device(eleven, monkeypatch):
+    from detector.engines.tensorrt_parts.running import TrtRequest
+
+    def failing(self, profiler):
+        raise EngineError("engine trt: no")
+
+    monkeypatch.setattr(TrtRequest, "attach", failing)
+    with pytest.raises(EngineError, match="engine trt: no"):
+        times_of(plus_one())
+    assert eleven.device.allocations == {}
+
+
+def profiled(*arguments) -> dict:
+    asked = ["profile", STREET, "--engine", "trt", "--frames", 4, "--only", "layers,roofline", "--json", *arguments]
+    result = CliRunner().invoke(cli, [str(argument) for argument in asked])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_pass_from_outside(eleven, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    document = profiled("--run-dir", "run", "--engines-dir", "built", "--precision", "fp16")
+    layers = document["layers"]
+    assert (layers["engine"], layers["device"], layers["peaks"]) == ("trt", "cuda:0", None)
+    assert sum(row["macs"] for row in layers["rows"]) == layers["macs"]
+    assert sum(row["ms"] for row in layers["rows"]) == pytest.approx(layers["sum_ms"])
+    assert {row["precision"] for row in layers["rows"] if row["macs"]} == {"fp16"}
+    assert len(eleven.fake.builds) == 1  # the run, the plain engine and the profiled one share a plan
+    assert "peaks are measured on the CPU, and the network ran on cuda:0" in document["not_available"]["roofline"]
+    table = CliRunner().invoke(cli, ["report", "run", "--format", "table"]).stdout
+    assert "layers of trt fp16" in table
+    assert "note: TensorRT " in table
+
+
+def test_the_pass_on_a_plan_from_elsewhere(eleven, tmp_path, monkeypatch):
+    """No graph, no MACs: times and names only, and it is said what the plan does not hold."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
+    (tmp_path / "x.engine").write_bytes(plan_of(eleven, as_elsewhere(open_network("street"))))
+    layers = profiled("--run-dir", "run", "--model", "x.engine")["layers"]
+    assert layers["macs"] is None
+    assert {row["macs"] for row in layers["rows"]} == {0}
+    assert any("x.engine was built without its layers' details" in note for note in layers["notes"])
+    assert layers["notes"][-1].startswith("a plan holds no graph: MACs, FLOPs")
+    table = CliRunner().invoke(cli, ["report", "run", "--format", "table"]).stdout
+    assert "x.engine was built without its layers' details" in " ".join(table.split())

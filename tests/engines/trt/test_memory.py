@@ -1,0 +1,31 @@
+"""Which package allocates device memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.engines import trt
+from detector.errors import EngineError, UsageError
+
+
+def test_auto_memory_takes_torch_when_it_is_loaded_then_pycuda_then_cuda_python(monkeypatch):
+    import sys
+
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(trt.memory, "_installed", lambda name: name in there)
+    monkeypatch.setattr(trt.memory, "_torch_has_cuda", lambda: True)
+    there = {"pycuda", "cuda-python", "torch"}
+    for wanted in ("pycuda", "cuda-python", "torch"):
+        assert trt.memory.chosen("auto") == wanted
+        there.discard(wanted)
+    with pytest.raises(EngineError, match=r"nothing to allocate GPU memory with; install one: pip install"):
+        trt.memory.chosen("auto")
+    with pytest.raises(EngineError, match=r"--device-memory pycuda: not installed; install it with: pip install"):
+        trt.memory.chosen("pycuda")
+    with pytest.raises(UsageError, match="there are auto, pycuda, torch, cuda-python"):
+        trt.memory.chosen("opencl")
+    monkeypatch.setitem(sys.modules, "torch", object())
+    there = {"pycuda", "torch"}
+    assert trt.memory.chosen("auto") == "torch"
+    monkeypatch.setattr(trt.memory, "_torch_has_cuda", lambda: False)  # the CPU build
+    assert trt.memory.chosen("auto") == "pycuda"

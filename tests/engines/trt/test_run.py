@@ -1,0 +1,85 @@
+"""The engine trt at work: streams, events, memory, and what it says when there is too little of that."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector import engines
+from detector.engines import trt
+from detector.engines.base import EngineOptions
+from detector.errors import EngineError
+from tests.conformance import test_engines as conformance
+from tests.engines.trt.opening import opened
+from tests.fakes.install import install
+from tests.known_answers import plus_one
+
+
+def test_nothing_is_left_on_the_device_and_nobody_waited_for_all_of_it(machine):
+    with opened() as engine:
+        for seed in range(3):
+            engine.requests[0].slot[:] = conformance.pictures(seed)
+            engine.requests[0].infer(1)
+        assert engine.device_ms() > 0
+        assert machine.device.allocations
+    assert machine.device.allocations == {}
+    assert machine.device.depth == 0
+    assert machine.libcuda.retained == 0
+
+
+def test_each_request_has_a_stream_of_its_own(machine):
+    with engines.open("trt", plus_one(), EngineOptions(requests=3, concurrency=2)) as engine:
+        for request in engine.requests:
+            request.infer(1)
+    assert len(set(machine.fake.runs)) == 3
+    assert 0 not in machine.fake.runs
+
+
+def test_a_request_waits_for_its_own_stream_only(machine):
+    """What another stream has to do is still waiting when this one's result is there."""
+    with engines.open("trt", plus_one(), EngineOptions(requests=2)) as engine:
+        first, second = engine.requests
+        with first._memory.active():
+            second._given.upload(second._stream)
+        first.infer(1)
+        other = machine.device.streams[second._stream.handle]
+        assert len(other.waiting) == 1
+        second.infer(1)
+
+
+def test_nvtx_ranges_hold_names_only(machine):
+    with opened() as engine:
+        assert engine.requests[0].context.nvtx_verbosity is machine.trt.ProfilingVerbosity.LAYER_NAMES_ONLY
+
+
+def test_the_device_is_the_one_asked_for(monkeypatch):
+    machine = install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
+    opened_on, open_it = [], trt.memory.opened
+    monkeypatch.setattr(trt.memory, "opened", lambda name, device: opened_on.append(device) or open_it(name, device))
+    with opened(device="cuda:1") as engine:
+        assert engine.device == "cuda:1"
+    assert opened_on == [1]
+    assert machine.libcuda.retained == 0
+
+
+def test_outputs_outlive_the_engine(machine):
+    engine = opened()
+    given = conformance.pictures(3)
+    engine.requests[0].slot[:] = given
+    outputs = engine.requests[0].infer(1)
+    engine.close()
+    conformance.assert_answers(outputs, given)
+
+
+def test_out_of_memory_names_a_batch_that_fits(machine, monkeypatch):
+    options = EngineOptions(batch=8, requests=4, device_memory="auto")
+    machine.device.total = 9 << 20  # a context of the fake takes 1 MB a picture: one of four fits
+    with pytest.raises(EngineError) as caught:
+        engines.open("trt", plus_one(8), options)
+    assert str(caught.value) == (
+        "engine trt: out of GPU memory: plus_one at batch 8 in 4 requests needs more than 32 MB, 9 MB are free; "
+        "try --batch 2, or --concurrency 1"
+    )
+    assert machine.device.allocations == {}
+    machine.device.total = 1 << 10
+    with pytest.raises(EngineError, match="try --concurrency 1, a smaller --size"):
+        opened()

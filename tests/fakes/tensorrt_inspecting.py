@@ -1,0 +1,150 @@
+"""What the fake TensorRT made of the layers, as the inspector of either major tells it in JSON.
+
+The form is that of real listings: names joined by " + ", the graph's nodes in "Metadata" between control characters,
+copies that TensorRT puts in itself with an empty "Metadata" and another layer's name in theirs, and Q and DQ as a
+"Reformat" of the origin "QDQ" where no integer kernel took them along.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tests.fakes.tensorrt_state import ONNX_TYPES
+
+COMPUTING = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+ACTIVATIONS = ("LeakyRelu", "Relu", "Sigmoid", "Clip", "HardSwish", "Elu")
+KINDS = {
+    "Conv": "CaskConvolution",
+    "Transpose": "Shuffle",
+    "QuantizeLinear": "Reformat",
+    "DequantizeLinear": "Reformat",
+}
+FORMATS = {  # of TensorRT 10, where layout and type are one text
+    "FLOAT": "Row major linear FP32",
+    "HALF": "Channel major FP16 format where channel % 8 == 0",
+    "INT8": "Thirty-two wide channel vectorized row major Int8 format",
+}
+WORDS = {"FLOAT": "Float", "HALF": "Half", "UINT8": "UInt8", "INT8": "Int8", "BF16": "BFloat16"}
+TACTICS = {
+    "INT8": "sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_nchw_vect_c_32",
+    "HALF": "sm80_xmma_fprop_implicit_gemm_f16f16_f16f16_f16_nhwckrsc_nhwc",
+    "BF16": "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc",
+    "FLOAT": "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckcrs_nhwc",
+}
+TF32 = "sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc"
+
+
+class EngineInspector:
+    def get_engine_information(self, format: Any) -> str:
+        engine, major = self._engine, self._trt.fake.major
+        layers: list[Any] = layers_of(engine)
+        if engine._facts["verbosity"] == "NONE":
+            layers = []
+        elif engine._facts["verbosity"] != "DETAILED":
+            layers = [layer["Name"] for layer in layers]
+        elif major < 11 and self._execution_context is None and engine._facts["profiles"]:
+            for layer in layers:
+                for tensor in (*layer["Inputs"], *layer["Outputs"]):
+                    tensor["Format/Datatype"] = "N/A due to dynamic shapes"
+        names = list(engine._tensors)
+        tensors = {"Bindings": names} if major < 11 else {"I/O Tensors": [{"Name": name} for name in names]}
+        return json.dumps({"Layers": layers, **tensors})
+
+
+def layers_of(engine: Any) -> list[dict[str, Any]]:
+    """Every layer with all details, in the order in which they run."""
+    model, facts, major = engine._model, engine._facts, engine._trt.fake.major
+    types = _value_types(model)
+    found: list[dict[str, Any]] = []
+    for nodes in _fused(model, facts["int8_kernels"]):
+        layer = _layer(nodes, types, facts, major)
+        if layer["LayerType"] == "CaskConvolution" and not any(one["LayerType"] == layer["LayerType"] for one in found):
+            found.append(_copy(layer))
+        found.append(layer)
+    return found
+
+
+def _fused(model: Any, int8_kernels: bool) -> Iterator[list[Any]]:
+    """A convolution takes its weights' DQ along, the activation after it, and with integer kernels Q and DQ around."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    makers = {name: node for node in model.graph.node for name in node.output}
+    readers: dict[str, list[Any]] = {info.name: [None] for info in model.graph.output}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    taken: set[str] = set()
+
+    def follows(node: Any, kinds: tuple[str, ...]) -> Any:
+        behind = readers.get(node.output[0], [])
+        return behind[0] if len(behind) == 1 and behind[0] is not None and behind[0].op_type in kinds else None
+
+    def goes_along(node: Any) -> bool:
+        """A DQ that its readers take along."""
+        if node.op_type != "DequantizeLinear":
+            return False
+        if node.input[0] in constants:
+            return True
+        behind = readers[node.output[0]]
+        return int8_kernels and all(reader is not None and reader.op_type in COMPUTING for reader in behind)
+
+    for node in model.graph.node:
+        if node.name in taken or goes_along(node):
+            continue
+        group = [node]
+        if node.op_type in COMPUTING:
+            before = [makers[name] for name in node.input if name in makers and goes_along(makers[name])]
+            while (behind := follows(group[-1], ACTIVATIONS)) is not None:
+                group.append(behind)
+            if int8_kernels and (behind := follows(group[-1], ("QuantizeLinear",))) is not None:
+                group.append(behind)
+            group = [*before, *group]
+        taken.update(member.name for member in group)
+        yield group
+
+
+def _layer(nodes: list[Any], types: dict[str, str], facts: dict[str, Any], major: int) -> dict[str, Any]:
+    main = next((node for node in nodes if node.op_type in COMPUTING), nodes[0])
+    given = next((node.input[0] for node in nodes if main.input[0] in node.output), main.input[0])
+    kind = types.get(given, "FLOAT")
+    computing = main.op_type in COMPUTING
+    tf32 = kind == "FLOAT" and facts["tf32"] and facts["tf32_kernels"]
+    return {
+        "Name": " + ".join(node.name for node in nodes),
+        "LayerType": KINDS.get(main.op_type, main.op_type),
+        "Inputs": [_tensor(given, kind, major)],
+        "Outputs": [_tensor(nodes[-1].output[0], types.get(nodes[-1].output[0], "FLOAT"), major)],
+        **({"Origin": "QDQ"} if main.op_type in ("QuantizeLinear", "DequantizeLinear") else {}),
+        **({"TacticName": TF32 if tf32 else TACTICS.get(kind, "")} if computing else {}),
+        "Metadata": "\x1f".join(f"[ONNX Layer: {node.name}]" for node in nodes),
+    }
+
+
+def _copy(layer: dict[str, Any]) -> dict[str, Any]:
+    """What TensorRT puts in front of a layer that wants another layout."""
+    return {
+        "Name": f"Reformatting CopyNode for Input Tensor 0 to {layer['Name']}",
+        "LayerType": "Reformat",
+        "Inputs": layer["Inputs"],
+        "Outputs": [{**layer["Inputs"][0], "Name": f"Reformatted Input Tensor 0 to {layer['Name']}"}],
+        "Origin": "REFORMAT",
+        "Metadata": "",
+    }
+
+
+def _tensor(name: str, kind: str, major: int) -> dict[str, Any]:
+    word = WORDS.get(kind, kind.capitalize())
+    if major < 11:
+        return {"Name": name, "Format/Datatype": FORMATS.get(kind, word)}
+    return {"Name": name, "Format": "Row major linear format (kLINEAR)", "Datatype": word}
+
+
+def _value_types(model: Any) -> dict[str, str]:
+    from onnx import shape_inference
+
+    graph = shape_inference.infer_shapes(model).graph
+    infos = [*graph.input, *graph.value_info, *graph.output]
+    types = {info.name: info.type.tensor_type.elem_type for info in infos}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    return {name: ONNX_TYPES.get(kind, "FLOAT") for name, kind in types.items()}

@@ -1,0 +1,77 @@
+"""What the parts of the fake TensorRT share: what tests look at, how a plan begins, and the graph that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from tests.fakes.device import Device
+
+MAGIC = b"ftrt"
+CONTEXT_BYTES = 1 << 20  # what a context takes of the device, a picture
+ONNX_TYPES = {1: "FLOAT", 2: "UINT8", 3: "INT8", 6: "INT32", 7: "INT64", 9: "BOOL", 10: "HALF", 16: "BF16"}
+
+
+Gpu = tuple[str, tuple[int, int]]
+"""Name and compute capability."""
+
+
+class State:
+    """What tests look at. ``alive``: False models that no driver answers: then nothing may be started.
+    ``int8_kernels``, ``tf32_kernels``: False models that no kernel of that kind was found, or that others were faster:
+    Q and DQ then stay layers around a convolution in float."""
+
+    def __init__(self, module: ModuleType, device: Device, gpus: Sequence[Gpu], major: int) -> None:
+        self.module, self.device, self.gpus, self.major = module, device, gpus, major
+        self.alive = True
+        self.int8_kernels = self.tf32_kernels = True
+        self.layer_ms: Callable[[int, int], float] = lambda layer, run: 0.125 * (layer + 1)  # number of each -> ms
+        self.builds: list[dict] = []
+        self.runs: list[int] = []  # stream handles, in the order in which the runs happened
+
+    @property
+    def gpu(self) -> Gpu:
+        """The one that is current in this thread: TensorRT builds for it and reads plans for it."""
+        return self.gpus[self.device.number]
+
+
+class Crash(BaseException):
+    """A segmentation fault, as TensorRT without a driver ends."""
+
+
+def make(trt: ModuleType, name: str, **state: Any) -> Any:
+    return getattr(trt, name)(_made_here=True, **state)
+
+
+def shapes_of(infos: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """name -> (TensorRT type, shape with -1)."""
+    return {
+        info.name: (
+            ONNX_TYPES[info.type.tensor_type.elem_type],
+            tuple(d.dim_value if d.HasField("dim_value") else -1 for d in info.type.tensor_type.shape.dim),
+        )
+        for info in infos
+    }
+
+
+def ort_session(model: Any) -> Any:
+    """Computes the graph. ONNX Runtime knows no bfloat16: there it computes in float32 and rounds each result."""
+    import onnx
+    import onnxruntime as ort
+
+    nodes = model.graph.node
+    if any(entry.name == "to" and entry.i == onnx.TensorProto.BFLOAT16 for node in nodes for entry in node.attribute):
+        from scripts.measuring.rounded import rounded
+
+        model = rounded(onnx.shape_inference.infer_shapes(model))
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = 1
+    settings.log_severity_level = 4
+    # ONNX Runtime would round float biases of a Q/DQ graph to integers; TensorRT adds them as they are.
+    return ort.InferenceSession(
+        model.SerializeToString(),
+        settings,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=["WeightBiasQuantization"],
+    )

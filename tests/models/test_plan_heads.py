@@ -1,0 +1,253 @@
+"""Plans with Ultralytics' header: heads by their shapes, names and sizes from the header, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from detector import engines, sources
+from detector.cli.group import cli
+from detector.engines.base import EngineOptions
+from detector.errors import ModelError
+from detector.models import open_network
+from tests.conftest import CHECKOUT
+from tests.fakes.install import install
+from tests.fakes.plans import plan_of, with_header
+
+SIDE = 64
+CELLS = 8 * 8 + 4 * 4 + 2 * 2  # of strides 8, 16 and 32
+HEADER = {
+    "description": "a detector", "author": "somebody", "version": "8.4.0", "license": "none", "stride": 32,
+    "task": "detect", "batch": 1, "imgsz": [SIDE, SIDE], "names": {},
+    "args": {"batch": 1, "half": False, "dynamic": False, "nms": False}, "channels": 3,
+}  # fmt: skip
+NAMES = {"0": "ant", "1": "bee", "2": "cat"}
+BOX = [16.0, 24.0, 8.0, 4.0]  # cx, cy, w, h
+CORNERS = [12.0, 22.0, 20.0, 26.0]
+
+
+@pytest.fixture(params=[10, 11])
+def machine(request, monkeypatch):
+    return install(monkeypatch, request.param)
+
+
+def constant_model(answer: np.ndarray, batch: int | str = 1, half: bool = False):
+    """Pictures [B, 3, 64, 64] -> ``answer`` [1, ...] for each of them, whatever they show."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["mean"], name="mean", axes=[1, 2, 3], keepdims=1),
+        helper.make_node("Mul", ["mean", "nothing"], ["zero"], name="zero"),
+        helper.make_node("Squeeze", ["zero", "last"], ["flat"], name="flat"),
+        helper.make_node("Add", ["flat", "answer"], ["wide" if half else "output0"], name="answer_of"),
+    ]
+    if half:
+        nodes.append(helper.make_node("Cast", ["wide"], ["output0"], name="half", to=TensorProto.FLOAT16))
+    constants = {"nothing": np.zeros(1, np.float32), "last": np.array([3]), "answer": answer}
+    kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "constant",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, 3, SIDE, SIDE])],
+        [helper.make_tensor_value_info("output0", kind, [batch, *answer.shape[1:]])],
+        initializer=[numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:
+    """[1, 4 + classes, cells]: one cell is sure of class 1, one of nothing; ``rows``: its transpose."""
+    answer = np.zeros((1, 4 + classes, CELLS), np.float32)
+    answer[0, :4, 5] = answer[0, :4, 9] = BOX
+    answer[0, 4 + 1, 5], answer[0, 4, 9] = 0.75, 0.125
+    return np.ascontiguousarray(answer.transpose(0, 2, 1)) if rows else answer
+
+
+def finished_answer(count: int = 300) -> np.ndarray:
+    """[1, count, 6]: one detection of class 2, and rows that fill the list up."""
+    answer = np.zeros((1, count, 6), np.float32)
+    answer[0, 0] = [*CORNERS, 0.75, 2]
+    return answer
+
+
+def file_of(machine, place: Path, answer: np.ndarray, header: dict | None, **more) -> str:
+    plan = plan_of(machine, constant_model(answer, **more))
+    file = place / "yolo.engine"
+    file.write_bytes(plan if header is None else with_header(plan, header))
+    return str(file)
+
+
+def found_in(network, engine_options=None):
+    with engines.open("trt", network, engine_options) as engine:
+        return network.head(engine.requests[0].infer(1), 0.5)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "header", "family", "class_id", "nms"),
+    [
+        (cells_answer(), {"names": NAMES}, "plan (anchor-free)", 1, True),
+        (cells_answer(rows=True), {"names": NAMES}, "plan (anchor-free)", 1, True),
+        (finished_answer(), {"names": NAMES, "args": {"nms": True}}, "plan (end-to-end)", 2, False),
+        (finished_answer(), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
+        (finished_answer(), {"names": NAMES}, "plan (end-to-end)", 2, False),  # the shape alone says it
+        # As many rows as there are cells: only the header tells that these are no cells of two classes.
+        (finished_answer(CELLS), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
+    ],
+    ids=["anchor-free", "rows", "nms", "end2end", "shape", "cells"],
+)
+def test_heads_by_header_and_shape(machine, tmp_path, answer, header, family, class_id, nms, half):
+    network = open_network(file_of(machine, tmp_path, answer, {**HEADER, **header}, half=half))
+    assert (network.family, network.needs_nms) == (family, nms)
+    assert network.names == ("ant", "bee", "cat")
+    assert (network.input.height, network.input.width, network.input.geometry) == (SIDE, SIDE, "centre")
+    found = found_in(network)
+    np.testing.assert_allclose(found.boxes, [CORNERS])
+    np.testing.assert_allclose(found.scores, [0.75])
+    assert found.class_ids.tolist() == [class_id]
+    with engines.open("trt", network) as engine:
+        dense = network.dense(engine.requests[0].infer(1))
+    assert dense.shape[2] == 5 + 3
+    row = dense[0][dense[0, :, 4] * dense[0, :, 5:].max(axis=1) > 0.5]
+    np.testing.assert_allclose(row[:, :4], [BOX])
+
+
+def test_one_class_is_as_wide_as_a_finished_detection(machine, tmp_path):
+    """[1, N, 6]: rows of one class where N is three boxes a cell, finished detections where it is not."""
+    names = {"names": {"0": "ant"}}
+    rows = np.zeros((1, 3 * CELLS, 6), np.float32)
+    rows[0, 7] = [*BOX, 0.75, 1]
+    network = open_network(file_of(machine, tmp_path, rows, {**HEADER, **names}))
+    assert network.family == "plan (decoded)"
+    np.testing.assert_allclose(found_in(network).boxes, [CORNERS])
+    network = open_network(file_of(machine, tmp_path, finished_answer(), {**HEADER, **names}))
+    assert network.family == "plan (end-to-end)"
+
+
+def test_rt_detrs_queries_of_two_classes_look_finished(machine, tmp_path):
+    """[1, 300, 6] again; the header's description tells. Boxes are in 0..1 of the input."""
+    answer = np.zeros((1, 300, 6), np.float32)
+    answer[0, 3] = [*(np.array(BOX) / SIDE), 0.25, 0.75]
+    header = {**HEADER, "description": "Ultralytics RT-DETR-l model", "names": {"0": "ant", "1": "bee"}}
+    network = open_network(file_of(machine, tmp_path, answer, header))
+    assert (network.family, network.needs_nms, network.input.geometry) == ("plan (queries)", False, "stretch")
+    found = found_in(network)
+    np.testing.assert_allclose(found.boxes, [CORNERS])
+    assert found.class_ids.tolist() == [1]
+
+
+def test_a_bare_plan_of_known_shape_is_called_by_numbers_or_cocos_names(machine, tmp_path):
+    network = open_network(file_of(machine, tmp_path, cells_answer(), None))
+    assert (network.family, network.names) == ("plan (anchor-free)", ("class0", "class1", "class2"))
+    network = open_network(file_of(machine, tmp_path, finished_answer(), None))
+    assert (network.family, network.names[2], len(network.names)) == ("plan (end-to-end)", "car", 80)
+    assert any("COCO's 80 are assumed" in line for line in network.warnings)
+
+
+def test_batches_of_each_head(machine, tmp_path):
+    for answer in (cells_answer(), finished_answer()):
+        plan = plan_of(machine, constant_model(answer, batch="batch"), batches=(1, 4))
+        file = tmp_path / "b.engine"
+        file.write_bytes(with_header(plan, {**HEADER, "names": NAMES, "batch": 4}))
+        network = open_network(str(file), batch=3)
+        with engines.open("trt", network, EngineOptions(batch=3)) as engine:
+            [output] = engine.requests[0].infer(3)
+            for at in range(3):
+                np.testing.assert_allclose(network.head([output[at : at + 1]], 0.5).boxes, [CORNERS])
+
+
+@pytest.mark.parametrize(
+    ("header", "stride"), [({"stride": 16}, 16), ({"stride": [8, 16, 64]}, 64), ({"stride": None}, 32), ({}, 32)]
+)
+def test_stride(machine, tmp_path, header, stride):
+    told = {key: value for key, value in HEADER.items() if key != "stride"}
+    network = open_network(file_of(machine, tmp_path, cells_answer(), {**told, "names": NAMES, **header}))
+    assert network.input.stride == stride
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"task": "segment"}, "is a model for the task 'segment'; only detection is supported"),
+        ({"task": "pose"}, "is a model for the task 'pose'"),
+        ({"imgsz": [640, 320]}, "its header says 320x640, its input is 64x64: the header is another plan's"),
+        ({"imgsz": 640}, "its header says 640x640"),
+        ({"names": {"0": "ant", "1": "bee"}}, "2 class names are given, its head has 3 classes"),
+        ({"args": {"nms": True}}, r"what its outputs mean is not known \(output output0 float32 1x7x84\)"),
+    ],
+)
+def test_what_is_refused_in_one_line(machine, tmp_path, header, message):
+    file = file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES, **header})
+    with pytest.raises(ModelError, match=message) as caught:
+        open_network(file)
+    assert str(caught.value).startswith(file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [None, {}, [], {"0": "ant", "2": "bee"}, {"a": "ant"}, {"names": {}}, "ant", 7, ["ant", "bee", "cat"],
+     "['ant', 'bee', 'cat']"],
+)  # fmt: skip
+def test_names_that_are_none_count_as_absent(machine, tmp_path, names):
+    network = open_network(file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": names}))
+    listed = "cat" in str(names)
+    assert network.names == (("ant", "bee", "cat") if listed else ("class0", "class1", "class2"))
+
+
+def test_keys_of_names_are_numbers_not_texts(machine, tmp_path):
+    """ "10" comes before "2" as text."""
+    names = {str(at): f"class of {at}" for at in sorted(range(12), key=str)}
+    network = open_network(file_of(machine, tmp_path, cells_answer(12), {**HEADER, "names": names}))
+    assert network.names == tuple(f"class of {at}" for at in range(12))
+
+
+@pytest.mark.parametrize("text", [b"{" * 100_000, b'{"names": \xff}', b'{"names": [' + b"[" * 100_000])
+def test_a_header_that_is_no_json_is_damaged(machine, tmp_path, text):
+    file = tmp_path / "x.engine"
+    file.write_bytes(len(text).to_bytes(4, "little") + text + b"ftrt....")
+    with pytest.raises(ModelError, match="the JSON header in front of the plan is damaged"):
+        open_network(str(file))
+
+
+def test_given_names_come_before_the_headers(machine, tmp_path):
+    file = file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES})
+    assert open_network(file, class_names=["x", "y", "z"]).names == ("x", "y", "z")
+    (tmp_path / "three.names").write_text("p\nq\nr\n")
+    assert open_network(file, names=str(tmp_path / "three.names")).names == ("p", "q", "r")
+
+
+def test_a_task_that_is_not_detection_ends_with_4_from_the_command_line(machine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES, "task": "segment"})
+    result = CliRunner().invoke(cli, [str(CHECKOUT / "videos/street.mp4"), "--model", "yolo.engine"])
+    assert result.exit_code == 4, result.output
+    [line] = result.stderr.strip().splitlines()
+    assert "yolo.engine: is a model for the task 'segment'; only detection is supported" in line
+
+
+@pytest.mark.parametrize("answer", [cells_answer(), finished_answer()], ids=["anchor-free", "end-to-end"])
+def test_rows_of_a_run_from_the_command_line(machine, tmp_path, monkeypatch, answer):
+    """The same box in every frame, in pixels of the source: it was made smaller and padded above and below."""
+    monkeypatch.chdir(tmp_path)
+    file_of(machine, tmp_path, answer, {**HEADER, "names": NAMES})
+    clip = CHECKOUT / "videos/street.mp4"
+    asked = ["detect", str(clip), "--model", "yolo.engine", "--frames", "2", "--no-video", "--json"]
+    result = CliRunner().invoke(cli, asked)
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    rows = [json.loads(line) for line in Path(summary["outputs"]["jsonl"]).read_text().splitlines()]
+    with sources.open(str(clip)) as source:
+        width, height = source.info.width, source.info.height
+    scale = SIDE / max(width, height)
+    top = (SIDE - round(height * scale)) // 2
+    wanted = [CORNERS[0] / scale, (CORNERS[1] - top) / scale, CORNERS[2] / scale, (CORNERS[3] - top) / scale]
+    assert len(rows) == 2
+    for row in rows:
+        [detection] = row["detections"]
+        np.testing.assert_allclose(detection["box"], wanted, atol=0.51 / scale)
+        assert detection["class"] in ("bee", "cat")
