@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from detector.loop.parts import Outputs, Parts, Progress
     from detector.models.base import Network
     from detector.session.outcome import ExecutedLayer
-    from detector.timeline import OffTimeline, Timeline
+    from detector.timeline import Natives, OffTimeline, Timeline
     from detector.types import Candidates, Detections, Frame, Image, Letterbox
 
     Preprocess = Callable[[Image, Image], Letterbox]
@@ -42,6 +42,7 @@ class Machine:
     artefact_s: float = 0.0  # what building took, in this run or in an earlier one
     options: EngineOptions | None = None  # what the engine was opened with
     layers: tuple[ExecutedLayer, ...] = ()  # as the engine ran them; empty where it cannot tell
+    natives: Natives | None = None  # knows the engine's threads
 
     @property
     def remark(self) -> str:
@@ -78,6 +79,7 @@ def open_machine(
     answer False ends the build."""
     with phases("import"):
         from detector import engines, measured
+        from detector.timeline import INFER, Natives
         from detector.variants import prepared, silent
 
         config, reason = _bound(config)
@@ -97,8 +99,10 @@ def open_machine(
         ready = prepared(
             network, name, config, lambda concurrency: concurrency + spare, progress or silent, one_at_a_time
         )
-        engine = engines.open(name, ready.network, ready.options)
-    with phases("warmup"):
+        natives = Natives()
+        with natives.born(INFER):
+            engine = engines.open(name, ready.network, ready.options)
+    with phases("warmup"), natives.born(INFER):
         for request in engine.requests:
             request.infer(network.batch)
         engine.requests[0].infer(network.batch)
@@ -106,7 +110,7 @@ def open_machine(
     notes = [*network.warnings, *ready.notes, *engine.notes]
     return Machine(
         ready.network, engine, reason or choice.reason, classes, notes, ready.build_s, ready.artefact_s, ready.options,
-        layers,
+        layers, natives,
     )  # fmt: skip
 
 

@@ -216,10 +216,11 @@ def _run_sources(job: _Job, specs: Sequence[str], phases: Phases) -> list[Source
     from detector.timeline import OffTimeline, Timeline
 
     runs: list[SourceRun] = []
-    loop = job.config.loop
+    loop, natives = job.config.loop, job.machine.natives
     cpu_clock = time.process_time_ns if loop.sync else time.thread_time_ns
     for number, spec in enumerate(specs):
-        run = SourceRun(spec, Timeline(cpu_clock=cpu_clock, nvtx=loop.nvtx) if loop.instruments else OffTimeline())
+        timeline = Timeline(cpu_clock=cpu_clock, nvtx=loop.nvtx, natives=natives) if loop.instruments else OffTimeline()
+        run = SourceRun(spec, timeline)
         runs.append(run)
         with phases("run"):
             try:
@@ -233,13 +234,18 @@ def _run_sources(job: _Job, specs: Sequence[str], phases: Phases) -> list[Source
 
 def _run_source(job: _Job, run: SourceRun, own_rows: Path) -> None:
     """One source from open to the last sink's close. ``own_rows``: where rows go that the user did not ask for."""
+    from detector.timeline import READ, WRITE
+
     started, cpu, main_cpu = time.perf_counter(), time.process_time(), time.thread_time()
     try:
-        with job.open_source(run.spec) as source:
+        with run.timeline.born(READ):
+            opened = job.open_source(run.spec)
+        with opened as source:
             run.info = source.info
             paths = job.plan.paths(run.spec, source.info)
             named = paths if "jsonl" in paths else {"jsonl": own_rows, **paths}
-            sinks = open_sinks(named, source.info, sink_options(job.config, job.machine))
+            with run.timeline.born(WRITE):
+                sinks = open_sinks(named, source.info, sink_options(job.config, job.machine))
             _pump(job, run, source, sinks)
         if "jsonl" in run.outputs:
             job.session.adopt(Path(run.outputs["jsonl"]))
@@ -270,6 +276,9 @@ def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
                 run.cut += detections.cut
                 if job.hooks.detected is not None:
                     job.hooks.detected(frame, detections)
+                if progress.written == 1:
+                    run.timeline.mark()
+            run.timeline.mark()
         if not progress.written and not job.stop.is_set():
             raise SourceError(f"{run.spec}: no frame could be read")
         _close(sinks, run, progress)

@@ -1,152 +1,31 @@
 """A run played again on paper: the loop's threads, queues and pools, with durations that may be changed.
 
-The threads are written down as in ``loop/``: each is a generator of what it does (work, take, give). A small
-discrete-event kernel runs them. Cores are shared: each call keeps so many cores busy (its demand), and when the calls
-that run together want more than there are, all slow down alike. Times are seconds.
+The threads are written down as in ``loop/``: each is a generator of what it does (work, take, give), and ``kernel.py``
+runs them. What libraries do beside the calls is played too: a decoder works ahead of ``read``, an encoder goes on after
+``write``, each as far as it has room. Times are seconds.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from detector.analysis.activities import LoopShape
+from detector.analysis.kernel import Beside, Call, Kernel, Load, Thread, Until, Work
 from detector.timeline.stages import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 
-EPSILON = 1e-12  # seconds; what is left of a call after the roundings of its parts
-
-WRITER_STAGES = (NMS, ANNOTATE, WRITE)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a run has to do. ``seconds[stage][index]``: how long a call takes with the machine to itself, per frame,
-    infer per batch. ``demand[stage]``: cores that it keeps busy meanwhile. ``between``: seconds that a thread spends
-    after each call of a stage on what is no stage. ``frames``: how many; the read call that finds the end is one more.
-    """
-
-    frames: int
-    shape: LoopShape
-    seconds: Mapping[str, Sequence[float]]
-    demand: Mapping[str, float] = field(default_factory=dict)
-    between: Mapping[str, float] = field(default_factory=dict)
-    cores: float = math.inf
-
-    def of(self, stage: str, index: int) -> float:
-        calls = self.seconds.get(stage, ())
-        return calls[index] if index < len(calls) else 0.0
-
-    def scaled(self, factors: Mapping[str, float]) -> Load:
-        """With the calls of some stages longer or shorter; what they burn changes alike."""
-        seconds = {
-            stage: [value * factors.get(stage, 1.0) for value in values] for stage, values in self.seconds.items()
-        }
-        return replace(self, seconds=seconds)
-
-
-class Call(NamedTuple):
-    """One call as it was played: seconds from the start."""
-
-    stage: str
-    number: int
-    thread: str
-    start: float
-    end: float
-
-
-class Work(NamedTuple):
-    stage: str
-    number: int
-
-
-class Until(NamedTuple):
-    """Waits until ``ready()``; then ``take()`` happens at once."""
-
-    ready: Callable[[], bool]
-    take: Callable[[], None]
-
-
-Step = Work | Until
-Thread = Generator[Step, None, None]
+__all__ = ["Beside", "Call", "Load", "replay", "wall"]
 
 
 def replay(load: Load) -> list[Call]:
     """All calls, by start. Plays the loop that ``load.shape`` describes."""
-    return Kernel(load, _in_turn(load) if load.shape.sync else _overlapped(load)).run()
+    libraries = _Libraries(load)
+    loop = _in_turn(load, libraries) if load.shape.sync else _overlapped(load, libraries)
+    return Kernel(load, loop | libraries.threads()).run()
 
 
 def wall(calls: Sequence[Call]) -> float:
-    return max((call.end for call in calls), default=0.0)
-
-
-class Kernel:
-    """Runs threads side by side. Time jumps from one end of a call to the next."""
-
-    def __init__(self, load: Load, threads: dict[str, Thread]) -> None:
-        self._load, self._threads = load, threads
-        self._waiting: dict[str, Until] = {}
-        self._left: dict[str, float] = {}  # seconds of work left, with the machine to itself
-        self._running: dict[str, Work] = {}
-        self._started: dict[str, float] = {}
-        self._now = 0.0
-        self._calls: list[Call] = []
-
-    def run(self) -> list[Call]:
-        for name in list(self._threads):
-            self._advance(name)
-        self._wake()
-        while self._left:
-            pace = self._pace()
-            step = min(self._left.values()) / pace
-            self._now += step
-            for name in self._left:
-                self._left[name] -= step * pace
-            for name in [name for name, left in self._left.items() if left <= EPSILON]:
-                self._finish(name)
-            self._wake()
-        if self._waiting:
-            raise AssertionError(f"the replay stands still: {', '.join(sorted(self._waiting))} wait for ever")
-        self._calls.sort(key=lambda call: (call.start, call.end))
-        return self._calls
-
-    def _pace(self) -> float:
-        wanted = sum(self._load.demand.get(work.stage, 1.0) for work in self._running.values())
-        return min(1.0, self._load.cores / wanted) if wanted else 1.0
-
-    def _finish(self, name: str) -> None:
-        work = self._running.pop(name)
-        del self._left[name]
-        if work.stage:
-            self._calls.append(Call(work.stage, work.number, name, self._started[name], self._now))
-            rest = self._load.between.get(work.stage, 0.0)
-            if rest:
-                self._begin(name, Work("", 0), rest)
-                return
-        self._advance(name)
-
-    def _begin(self, name: str, work: Work, seconds: float) -> None:
-        self._running[name], self._left[name], self._started[name] = work, seconds, self._now
-
-    def _advance(self, name: str) -> None:
-        step = next(self._threads[name], None)
-        if isinstance(step, Work):
-            self._begin(name, step, self._load.of(step.stage, step.number))
-        elif step is not None:
-            self._waiting[name] = step
-
-    def _wake(self) -> None:
-        """Everybody whose wait is over, again and again: one may give what the next one waits for."""
-        woke = True
-        while woke:
-            woke = False
-            for name, step in list(self._waiting.items()):
-                if step.ready():
-                    del self._waiting[name]
-                    step.take()
-                    self._advance(name)
-                    woke = True
+    """Until the last call of a stage has ended; what a library still does then is the closing's."""
+    return max((call.end for call in calls if not call.beside), default=0.0)
 
 
 class _Room:
@@ -160,6 +39,52 @@ class _Room:
 
     def _less(self) -> None:
         self.free -= 1
+
+
+class _Libraries:
+    """The calls of read and write, with what their libraries do beside them. Counts, of frames, both ways."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._asked = self._decoded = self._sent = self._encoded = 0
+
+    def threads(self) -> dict[str, Thread]:
+        made = {READ: self._decoder, WRITE: self._encoder}
+        return {f"{stage}, beside": made[stage]() for stage in self._load.beside}
+
+    def read(self, frame: int) -> Thread:
+        """Hands over as many frames as there is room for, waits for its own. The call that finds the end waits for
+        none."""
+        ahead = self._load.beside.get(READ)
+        if ahead is not None and frame < self._load.frames:
+            self._asked = min(self._load.frames, frame + ahead.room)
+            yield Until(lambda: self._decoded > frame, _nothing)
+        yield Work(READ, frame)
+
+    def write(self, frame: int) -> Thread:
+        yield Work(WRITE, frame)
+        behind = self._load.beside.get(WRITE)
+        if behind is not None:
+            yield Until(lambda: self._sent - self._encoded < behind.room, self._send)
+
+    def _send(self) -> None:
+        self._sent += 1
+
+    def _decoder(self) -> Thread:
+        for frame in range(self._load.frames):
+            yield Until(lambda f=frame: self._asked > f, _nothing)  # type: ignore[misc]
+            yield Work(READ, frame, beside=True)
+            self._decoded += 1
+
+    def _encoder(self) -> Thread:
+        for frame in range(self._load.frames):
+            yield Until(lambda f=frame: self._sent > f, _nothing)  # type: ignore[misc]
+            yield Work(WRITE, frame, beside=True)
+            self._encoded += 1
+
+
+def _nothing() -> None:
+    return None
 
 
 @dataclass(slots=True)
@@ -180,20 +105,20 @@ def _batches(load: Load) -> int:
     return -(-load.frames // load.shape.batch)
 
 
-def _overlapped(load: Load) -> dict[str, Thread]:
+def _overlapped(load: Load, libraries: _Libraries) -> dict[str, Thread]:
     state = _State(_Room(load.shape.requests), _Room(load.shape.images))
     workers = {f"worker-{number}": _worker(load, state) for number in range(load.shape.concurrency)}
-    return {"reader": _reader(load, state), **workers, "writer": _writer(load, state)}
+    return {"reader": _reader(load, state, libraries), **workers, "writer": _writer(load, state, libraries)}
 
 
-def _reader(load: Load, state: _State) -> Thread:
+def _reader(load: Load, state: _State, libraries: _Libraries) -> Thread:
     """As ``fill``: the call that finds the end needs a picture's place too, and a request where a batch would begin."""
     for batch in range(load.frames // load.shape.batch + 1):
         yield state.requests.take()
         rows = _rows(load, batch)
         for frame in rows:
             yield state.images.take()
-            yield Work(READ, frame)
+            yield from libraries.read(frame)
             yield Work(PREPROCESS, frame)
         if len(rows) < load.shape.batch:
             yield state.images.take()
@@ -224,15 +149,16 @@ def _worker(load: Load, state: _State) -> Thread:
         )
 
 
-def _writer(load: Load, state: _State) -> Thread:
+def _writer(load: Load, state: _State, libraries: _Libraries) -> Thread:
     for batch in range(_batches(load)):
         yield Until(lambda b=batch: b in state.done, lambda b=batch: _pop(state, b))  # type: ignore[misc]
         for frame in _rows(load, batch):
             yield Work(HEAD, frame)
         state.requests.free += 1
         for frame in _rows(load, batch):
-            for stage in WRITER_STAGES:
-                yield Work(stage, frame)
+            yield Work(NMS, frame)
+            yield Work(ANNOTATE, frame)
+            yield from libraries.write(frame)
             state.images.free += 1
 
 
@@ -241,18 +167,19 @@ def _pop(state: _State, batch: int) -> None:
     state.next_result = batch + 1
 
 
-def _in_turn(load: Load) -> dict[str, Thread]:
+def _in_turn(load: Load, libraries: _Libraries) -> dict[str, Thread]:
     def main() -> Thread:
         for batch in range(_batches(load)):
             for frame in _rows(load, batch):
-                yield Work(READ, frame)
+                yield from libraries.read(frame)
                 yield Work(PREPROCESS, frame)
             yield Work(INFER, batch)
             for frame in _rows(load, batch):
                 yield Work(HEAD, frame)
             for frame in _rows(load, batch):
-                for stage in WRITER_STAGES:
-                    yield Work(stage, frame)
+                yield Work(NMS, frame)
+                yield Work(ANNOTATE, frame)
+                yield from libraries.write(frame)
         yield Work(READ, load.frames)
 
     return {"main": main()}

@@ -9,7 +9,7 @@ from typing import Any
 from detector.analysis.execution import effect, executed, text
 from detector.analysis.verdict import load_of, verdict
 from detector.session.outcome import RunFacts, SourceRun
-from detector.session.recording import Recording, merged, record
+from detector.session.recording import Recording, burnt_json, merged, record
 from detector.session.store import SCHEMA
 
 
@@ -118,6 +118,7 @@ def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> dict[s
         "library_threads_s": max(0.0, process - main - others),
         # In one plain loop a stage's CPU is the process's, with the library threads inside.
         "stages_include_libraries": facts.sync,
+        "libraries": burnt_json(total.burnt),  # of the steady state: first frame written to the loop's end
     }
 
 

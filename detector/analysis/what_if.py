@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from detector.analysis.activities import Activity, LoopShape
-from detector.analysis.replay import Load, replay, wall
+from detector.analysis.costs import Cost
+from detector.analysis.replay import Beside, Load, replay, wall
 from detector.timeline.stages import INFER, PREPROCESS, READ, STAGES, WRITE
 
 
@@ -39,22 +40,39 @@ class Replayed:
 def load_of(
     activities: Sequence[Activity],
     shape: LoopShape,
-    alone_s: Mapping[str, float],
-    cpu_s: Mapping[str, float],
-    other_s: Mapping[str, float],
+    costs: Mapping[str, Cost],
+    between_s: Mapping[str, float],
     cores: float,
 ) -> Load:
     """The load of a recorded run. Its durations were recorded while the threads slowed each other down; the replay does
-    so again, so each stage's calls are scaled to what they take alone.
+    so again, so each stage's calls are scaled to what they take alone, on average.
 
-    ``alone_s``, ``cpu_s``: seconds of a call of each stage with the machine to itself, on average, and CPU seconds with
-    what libraries burn for it. ``other_s``: seconds a thread spent outside of any span.
+    ``between_s``: seconds that a thread spent outside of any span, by thread.
     """
     recorded = {stage: _durations(activities, stage) for stage in STAGES}
-    scale = {stage: _ratio(alone_s.get(stage), _mean(values)) for stage, values in recorded.items()}
-    demand = {stage: _ratio(cpu_s.get(stage), alone_s.get(stage), otherwise=0.0) for stage in recorded}
+    scale = {stage: _ratio(cost.seconds, _mean(recorded[stage])) for stage, cost in costs.items()}
+    demand = {stage: _ratio(cost.cpu, cost.seconds, otherwise=0.0) for stage, cost in costs.items()}
     frames = len(recorded[PREPROCESS])
-    return Load(frames, shape, recorded, demand, _between(activities, other_s), cores).scaled(scale)
+    beside = {
+        stage: Beside([cost.aside.seconds] * frames, cost.aside.cpu / cost.aside.seconds, cost.aside.room)
+        for stage, cost in costs.items()
+        if cost.aside is not None and cost.aside.seconds
+    }
+    load = Load(frames, shape, recorded, demand, _between(activities, between_s), cores).scaled(scale)
+    return replace(load, beside=beside)
+
+
+def rebatched(load: Load, batch: int, ratio: float, images: int) -> Load:
+    """The same frames in other batches. ``ratio``: of an infer call's time, the new batch over the old one;
+    ``images``: in the pool then. An infer call takes what its frames took, times what the ratio leaves of each."""
+    old, each = load.shape.batch, ratio * load.shape.batch / batch
+    calls = load.seconds[INFER]
+    by_frame = [calls[frame // old] / old for frame in range(load.frames) if frame // old < len(calls)]
+    infer = [each * sum(by_frame[start : start + batch]) for start in range(0, load.frames, batch)]
+    # A ragged last batch runs full.
+    if infer and load.frames % batch:
+        infer[-1] *= batch / (load.frames % batch)
+    return replace(load, shape=replace(load.shape, batch=batch, images=images), seconds={**load.seconds, INFER: infer})
 
 
 def replayed(load: Load, measured_s: float) -> Replayed:
@@ -74,28 +92,36 @@ def _durations(activities: Sequence[Activity], stage: str) -> list[float]:
     return [found.get(index, 0.0) for index in range(max(found, default=-1) + 1)]
 
 
-def _between(activities: Sequence[Activity], other_s: Mapping[str, float]) -> dict[str, float]:
+def _between(activities: Sequence[Activity], between_s: Mapping[str, float]) -> dict[str, float]:
     """A thread's unclaimed time, shared out evenly over its calls."""
     calls: dict[str, int] = {}
     for one in activities:
         calls[one.thread] = calls.get(one.thread, 0) + 1
     thread_of = {one.stage: one.thread for one in activities}
-    return {stage: other_s.get(thread, 0.0) / calls[thread] for stage, thread in thread_of.items()}
+    return {stage: between_s.get(thread, 0.0) / calls[thread] for stage, thread in thread_of.items()}
 
 
-def predictions(base: Replayed, stages: Sequence[str] = (INFER, READ, WRITE, PREPROCESS)) -> list[Prediction]:
-    """The usual questions, best answer first. The replay says by how much a change helps; from the measured rate on."""
-    load, now = base.load, base.load.frames / base.measured_s
-    changes = {f"{stage} free": load.scaled({stage: 0.0}) for stage in stages if sum(load.seconds.get(stage, ()))}
+def predictions(base: Replayed, larger: Load | None = None) -> list[Prediction]:
+    """The usual questions, best answer first. The replay says by how much a change helps; from the measured rate on.
+    ``larger``: the load in larger batches, where somebody measured what they cost."""
+    load = base.load
+    changes = {f"{stage} free": load.scaled({stage: 0.0}) for stage in FREED if sum(load.seconds.get(stage, ()))}
     changes["infer twice as fast"] = load.scaled({INFER: 0.5})
     if load.shape.sync:
         changes["overlap on"] = replace(load, shape=replace(load.shape, sync=False))
     else:
         changes["overlap off"] = replace(load, shape=replace(load.shape, sync=True))
+    if larger is not None:
+        changes[f"batch {larger.shape.batch}"] = larger
     changes["one more core"] = replace(load, cores=load.cores + 1)
-    found = []
-    for name, changed in changes.items():
-        seconds = wall(replay(changed))
-        factor = base.wall_s / seconds if seconds else float("inf")
-        found.append(Prediction(name, now * factor, factor - 1))
+    found = [_prediction(name, changed, base) for name, changed in changes.items()]
     return sorted(found, key=lambda one: -one.gain)
+
+
+FREED = (INFER, READ, WRITE, PREPROCESS)
+
+
+def _prediction(name: str, changed: Load, base: Replayed) -> Prediction:
+    seconds = wall(replay(changed))
+    factor = base.wall_s / seconds if seconds else float("inf")
+    return Prediction(name, base.load.frames / base.measured_s * factor, factor - 1)

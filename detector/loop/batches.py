@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from detector.loop.parts import BatchRequest, Outputs, Parts, Progress
+from detector.loop.parts import IMAGE_BYTES, BatchRequest, Outputs, Parts, Progress
 from detector.loop.queues import AnyTrack, Pool
 from detector.timeline import ANNOTATE, HEAD, NMS, PREPROCESS, READ, WRITE
 from detector.types import Candidates, Detections, Frame, Image, Letterbox
@@ -31,10 +31,14 @@ def image_pool(parts: Parts) -> Pool[Image | None]:
 def image_count(parts: Parts) -> int:
     """As many as all requests hold and a batch being written, within ``image_bytes``; never fewer than a batch and
     one, or a batch could not be filled."""
-    info, rows = parts.source.info, len(parts.requests[0].slot)
-    wanted = rows * (len(parts.requests) + 1)
-    affordable = parts.image_bytes // max(1, info.width * info.height * 3)
-    return int(max(rows + 1, min(wanted, affordable)))
+    info = parts.source.info
+    return places(len(parts.requests[0].slot), len(parts.requests), info.width, info.height, parts.image_bytes)
+
+
+def places(batch: int, requests: int, width: int, height: int, image_bytes: int = IMAGE_BYTES) -> int:
+    """``image_count`` of parts of these sizes; ``width`` and ``height`` of a picture."""
+    affordable = image_bytes // max(1, width * height * 3)
+    return max(batch + 1, min(batch * (requests + 1), affordable))
 
 
 def results_ahead(parts: Parts) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from detector.types import Candidates, Detections, Frame, Image, Letterbox, SourceInfo
 
 Outputs = list[NDArray[np.float32]]
+IMAGE_BYTES = 512 << 20
 
 
 class FrameSource(Protocol):
@@ -45,7 +46,7 @@ class Parts:
     annotate: Callable[[Image, Detections], None] | None = None  # None where nobody looks at the picture
     sinks: Sequence[FrameSink] = ()
     queue_batches: int = 2  # filled batches that may wait for a worker, and results that may wait for their turn
-    image_bytes: int = 512 << 20  # all pictures in flight together; one batch and one picture are always allowed
+    image_bytes: int = IMAGE_BYTES  # all pictures in flight together; one batch and one picture are always allowed
 
 
 @dataclass(slots=True)

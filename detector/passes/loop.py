@@ -1,13 +1,11 @@
-"""The loop itself: what its instruments cost, and what every stage takes when it has the machine to itself."""
+"""The loop itself, and what its instruments cost."""
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import replace
 from typing import Any
 
-from detector.analysis.why import alone_in
-from detector.passes.base import Occasion, run_again
+from detector.passes.base import Occasion
 from detector.session.reading import SavedSession
 
 ORDER = 0
@@ -31,17 +29,8 @@ def run(occasion: Occasion) -> dict[str, Any]:
         "instruments": {"median": median, "low": min(ratios), "high": max(ratios)},
         "warning": f"the instruments cost {median:.1%} of a frame's time" if costly else None,
         "slowdown": 1 + median,
-        "alone": _alone(occasion),
     }
 
 
 def _period(session: SavedSession) -> float:
     return 1e3 / float(session.document["fps"]["end_to_end"])
-
-
-def _alone(occasion: Occasion) -> dict[str, dict[str, float]]:
-    """Seconds and CPU seconds of a call of each stage, from a run in one plain loop."""
-    config = occasion.config
-    one_by_one = replace(config, loop=replace(config.loop, sync=True))
-    alone = alone_in(run_again(occasion.source, one_by_one).document)
-    return {"seconds": dict(alone.seconds), "cpu": dict(alone.cpu)}

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from detector.timeline import STAGES, WAIT_INPUT, WAIT_OUTPUT, WORK, OffTimeline, Timeline
+from detector.timeline import STAGES, WAIT_INPUT, WAIT_OUTPUT, WORK, Burnt, OffTimeline, Timeline
 from detector.timeline.histogram import Histogram
+from detector.timeline.native import StageThreads
 from detector.timeline.spans import Span
 from detector.timeline.stages import INFER
 
@@ -69,6 +70,7 @@ class Recording:
     stages: dict[str, StageSum] = field(default_factory=dict)
     threads: dict[str, ThreadSum] = field(default_factory=dict)
     infer_ns: int = 0  # time in which at least one infer was running
+    burnt: Burnt | None = None  # by libraries' threads; None where the system does not tell
 
     def self_check(self) -> None:
         for thread in self.threads.values():
@@ -93,6 +95,7 @@ def record(timeline: Timeline | OffTimeline) -> Recording:
                 thread.wait_input_ns += span.self_ns if kind == WAIT_INPUT else 0
                 thread.wait_output_ns += span.self_ns if kind == WAIT_OUTPUT else 0
     recording.infer_ns = timeline.meters[INFER].total_ns
+    recording.burnt = timeline.burnt()
     recording.self_check()
     return recording
 
@@ -110,6 +113,8 @@ def merged(recordings: Iterable[Recording]) -> Recording:
     total = Recording({stage: StageSum() for stage in STAGES})
     for recording in recordings:
         total.infer_ns += recording.infer_ns
+        if recording.burnt is not None:
+            total.burnt = _both(total.burnt or Burnt(others_ns=0), recording.burnt)
         for name, stage in recording.stages.items():
             into = total.stages.setdefault(name, StageSum())
             into.threads = list(dict.fromkeys([*into.threads, *stage.threads]))
@@ -120,6 +125,48 @@ def merged(recordings: Iterable[Recording]) -> Recording:
         for name, thread in recording.threads.items():
             _merge_thread(total.threads.setdefault(name, ThreadSum()), thread)
     return total
+
+
+def _both(one: Burnt, other: Burnt) -> Burnt:
+    """One source after the other: sums, but for the number of threads."""
+    others = None if one.others_ns is None or other.others_ns is None else one.others_ns + other.others_ns
+    stages = {}
+    for name in (*one.stages, *other.stages):
+        a, b = (burnt.stages.get(name, StageThreads()) for burnt in (one, other))
+        stages[name] = StageThreads(
+            a.calls + b.calls, max(a.threads, b.threads), a.cpu_ns + b.cpu_ns, a.busiest_ns + b.busiest_ns,
+            a.ready_ns + b.ready_ns,
+        )  # fmt: skip
+    return Burnt(
+        one.wall_ns + other.wall_ns,
+        one.process_ns + other.process_ns,
+        one.unknown_ns + other.unknown_ns,
+        others,
+        stages,
+    )
+
+
+def burnt_json(burnt: Burnt | None) -> dict[str, Any] | None:
+    """CPU seconds of libraries' threads in the steady state, by the stage whose threads they are. ``busiest_s``: the
+    one that burnt most; ``ready_s``: how long that one waited for a core."""
+    if burnt is None:
+        return None
+    return {
+        "wall_s": burnt.wall_ns / 1e9,
+        "process_s": burnt.process_ns / 1e9,
+        "unknown_s": burnt.unknown_ns / 1e9,
+        "others_s": None if burnt.others_ns is None else burnt.others_ns / 1e9,
+        "stages": {
+            name: {
+                "threads": stage.threads,
+                "calls": stage.calls,
+                "cpu_s": stage.cpu_ns / 1e9,
+                "busiest_s": stage.busiest_ns / 1e9,
+                "ready_s": stage.ready_ns / 1e9,
+            }
+            for name, stage in sorted(burnt.stages.items())
+        },
+    }
 
 
 def _merge_thread(into: ThreadSum, thread: ThreadSum) -> None:

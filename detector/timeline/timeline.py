@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from detector.timeline.meter import Meter
+from detector.timeline.native import Burnt, Mark, Natives
 from detector.timeline.ranges import open_domain
-from detector.timeline.stages import INFER
+from detector.timeline.spans import WORK
+from detector.timeline.stages import INFER, PREPROCESS, READ
 from detector.timeline.track import MAX_ROWS, OffTrack, Track
 
 
@@ -18,7 +20,8 @@ class Timeline:
     """Hands a track to each thread. ``clock`` and ``cpu_clock`` return nanoseconds; tests hand in fakes.
 
     ``cpu_clock`` is the thread's own CPU time by default. A run in one plain loop hands in ``time.process_time_ns``:
-    there a stage's CPU is the process's, with what the libraries burn in threads of their own.
+    there a stage's CPU is the process's, with what the libraries burn in threads of their own. ``natives``: who tells
+    of those threads; None: nobody.
     """
 
     def __init__(
@@ -27,6 +30,7 @@ class Timeline:
         cpu_clock: Callable[[], int] = time.thread_time_ns,
         nvtx: bool = True,
         max_rows: int = MAX_ROWS,
+        natives: Natives | None = None,
     ) -> None:
         self.clock = clock
         self._cpu_clock = cpu_clock
@@ -35,6 +39,10 @@ class Timeline:
         self._lock = threading.Lock()
         self.tracks: dict[str, Track] = {}
         self.meters = {INFER: Meter()}
+        self._natives = natives
+        self._marks: list[Mark] = []
+        if natives is not None:
+            natives.forget_gone()
 
     @property
     def nvtx_attached(self) -> bool:
@@ -57,9 +65,37 @@ class Timeline:
     def track(self, name: str) -> Track:
         with self._lock:
             if name not in self.tracks:
-                track = Track(name, self.clock, self._cpu_clock, self.meters, self._domain, self._max_rows)
+                track = Track(name, self.clock, self._cpu_clock, self.meters, self._domain, self._max_rows,
+                              self._natives)  # fmt: skip
                 self.tracks[name] = track
             return self.tracks[name]
+
+    def born(self, stage: str) -> AbstractContextManager[None]:
+        """Around the opening of a stage's part: the threads that it starts are the stage's."""
+        return nullcontext() if self._natives is None else self._natives.born(stage)
+
+    def mark(self) -> None:
+        """A moment to count the libraries' threads from, or to; the steady state lies between first and last."""
+        if self._natives is not None:
+            self._marks[1:] = [self._natives.mark(self._calls())]
+
+    def burnt(self) -> Burnt | None:
+        """Between the marks; None where nobody tells, or nothing lies between."""
+        if self._natives is None or len(self._marks) < 2 or not self._marks[-1].times:
+            return None
+        return self._natives.between(self._marks[0], self._marks[-1])
+
+    def _calls(self) -> dict[str, int]:
+        """Of each stage so far, on all threads."""
+        with self._lock:
+            tracks = list(self.tracks.values())
+        calls: dict[str, int] = {}
+        for track in tracks:
+            for (stage, kind), span in list(track.spans.items()):
+                if kind == WORK:
+                    calls[stage] = calls.get(stage, 0) + span.calls
+        calls[READ] = calls.get(PREPROCESS, 0)  # the last read finds the end: no decoder works for it
+        return calls
 
 
 class OffTimeline:
@@ -73,3 +109,9 @@ class OffTimeline:
 
     def track(self, name: str) -> OffTrack:
         return OffTrack()
+
+    def born(self, stage: str) -> nullcontext[None]:
+        return nullcontext()
+
+    def mark(self) -> None:
+        return None

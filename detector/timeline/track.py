@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from detector.timeline.meter import Meter
+from detector.timeline.native import Natives, times_of
 from detector.timeline.ranges import ThreadRange
 from detector.timeline.spans import WORK, OffSpan, Span
 
@@ -30,6 +31,7 @@ class Track:
         meters: dict[str, Meter],
         domain: Any | None,
         max_rows: int = MAX_ROWS,
+        natives: Natives | None = None,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -42,6 +44,7 @@ class Track:
         self.spans: dict[tuple[str, str], Span] = {}  # (stage, kind) -> span
         self.lives = array("q")  # start and end of each time the track was entered
         self._cpu_clock, self._meters, self._domain, self._max_rows = cpu_clock, meters, domain, max_rows
+        self._natives = natives
         self._start = self._cpu_start = 0
         self._ready_start: int | None = None
 
@@ -62,12 +65,16 @@ class Track:
         ready = _ready_ns()
         if ready is not None and self._ready_start is not None:
             self.ready_ns = (self.ready_ns or 0) + ready - self._ready_start
+        if self._natives is not None:
+            self._natives.left()
 
-    def span(self, stage: str, index: int, kind: str = WORK) -> Span:
-        """To be entered at once: the object is the same for every call of a stage on this track."""
+    def span(self, stage: str, index: int, kind: str = WORK) -> Span | FirstCall:
+        """To be entered at once: the object is the same for every call of a stage on this track but the first."""
         span = self.spans.get((stage, kind))
         if span is None:
             span = self.spans[stage, kind] = self._make(stage, kind)
+            span.index = index
+            return FirstCall(span, self._natives) if self._natives is not None and kind == WORK else span
         span.index = index
         return span
 
@@ -82,13 +89,27 @@ class Track:
         return sum(span.self_ns for (_, kind), span in list(self.spans.items()) if kind == WORK)
 
 
+class FirstCall:
+    """A stage's first call on a thread: libraries start their threads in it, which are then known as the stage's."""
+
+    def __init__(self, span: Span, natives: Natives) -> None:
+        self._span, self._born = span, natives.born(span.stage)
+
+    def __enter__(self) -> None:
+        self._born.__enter__()
+        self._span.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Any:
+        self._span.__exit__(kind, error, trace)
+        self._born.__exit__(None, None, None)
+
+
 def _ready_ns() -> int | None:
-    """Nanoseconds that the calling thread spent on a run queue: the second number of its schedstat (Linux)."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb") as file:
-            return int(file.read().split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
+    """Nanoseconds that the calling thread spent on a run queue, so far."""
+    times = times_of()
+    return None if times is None else times.ready
 
 
 _OFF_SPAN = OffSpan()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import simpy
 
 from detector.analysis.activities import Activity, LoopShape
-from detector.analysis.replay import Call, Load, replay
+from detector.analysis.replay import Beside, Call, Load, replay
 from detector.timeline import STAGES
 
 MS = 1_000_000
@@ -28,16 +30,27 @@ def load(frames: int, loop: LoopShape, **each: float | list[float]) -> Load:
     return Load(frames, loop, seconds)
 
 
+def with_libraries(one: Load, **each: tuple[list[float], int]) -> Load:
+    """Threads of read's or write's library beside the calls: seconds for each frame, and the room."""
+    return replace(one, beside={stage: Beside(seconds, 1.0, room) for stage, (seconds, room) in each.items()})
+
+
 def recorded(calls: list[Call]) -> list[Activity]:
-    return [Activity(c.stage, c.number, c.thread, round(c.start * 1e9), round(c.end * 1e9)) for c in calls]
+    """As the instruments see it: what libraries do beside the calls is not among the spans."""
+    return [
+        Activity(c.stage, c.number, c.thread, round(c.start * 1e9), round(c.end * 1e9)) for c in calls if not c.beside
+    ]
 
 
 def run_of(one: Load) -> list[Activity]:
     return recorded(replay(one))
 
 
-def by_simpy(one: Load) -> dict[tuple[str, int], tuple[float, float]]:
-    """(stage, number) -> start and end, as SimPy's own stores, containers and processes see the loop."""
+Calls = dict[tuple[str, int, bool], tuple[float, float]]
+
+
+def by_simpy(one: Load) -> Calls:
+    """(stage, number, beside) -> start and end, as SimPy's own stores, containers and processes see the loop."""
     return _Loop(one).run()
 
 
@@ -45,7 +58,7 @@ class _Loop:
     def __init__(self, one: Load) -> None:
         loop = one.shape
         self.one, self.loop, self.env = one, loop, simpy.Environment()
-        self.calls: dict[tuple[str, int], tuple[float, float]] = {}
+        self.calls: Calls = {}
         self.requests = simpy.Container(self.env, loop.requests, loop.requests)
         self.images = simpy.Container(self.env, loop.images, loop.images)
         self.filled = simpy.Store(self.env, loop.queue_batches)
@@ -53,17 +66,68 @@ class _Loop:
         self.rows = [range(b * loop.batch, min((b + 1) * loop.batch, one.frames)) for b in range(count)]
         self.arrived = [self.env.event() for _ in self.rows]
         self.popped = [self.env.event() for _ in self.rows]
+        # The decoder takes what was handed over and lays what it decoded on a shelf; the encoder gives room back.
+        self.packets, self.handed = simpy.Store(self.env), 0
+        self.decoded = [self.env.event() for _ in range(one.frames)]
+        self.pictures = simpy.Store(self.env)
+        room = one.beside["write"].room if "write" in one.beside else 1
+        self.room = simpy.Container(self.env, room, room)
 
-    def run(self) -> dict[tuple[str, int], tuple[float, float]]:
-        for process in (self.reader(), *(self.worker() for _ in range(self.loop.concurrency)), self.writer()):
+    def run(self) -> Calls:
+        loop = [self.in_turn()] if self.loop.sync else [self.reader(), *self.workers(), self.writer()]
+        libraries = {"read": self.decoder, "write": self.encoder}
+        for process in (*loop, *(libraries[stage]() for stage in self.one.beside)):
             self.env.process(process)
         self.env.run()
         return self.calls
 
-    def work(self, stage: str, number: int):
+    def workers(self):
+        return (self.worker() for _ in range(self.loop.concurrency))
+
+    def work(self, stage: str, number: int, beside: bool = False):
         start = self.env.now
-        yield self.env.timeout(self.one.of(stage, number))
-        self.calls[stage, number] = (start, self.env.now)
+        yield self.env.timeout((self.one.aside if beside else self.one.of)(stage, number))
+        self.calls[stage, number, beside] = (start, self.env.now)
+
+    def read(self, frame: int):
+        if "read" in self.one.beside and frame < self.one.frames:
+            while self.handed < min(self.one.frames, frame + self.one.beside["read"].room):
+                yield self.packets.put(self.handed)
+                self.handed += 1
+            yield self.decoded[frame]
+        yield from self.work("read", frame)
+
+    def write(self, frame: int):
+        yield from self.work("write", frame)
+        if "write" in self.one.beside:
+            yield self.room.get(1)
+            yield self.pictures.put(frame)
+
+    def decoder(self):
+        for _ in range(self.one.frames):
+            frame = yield self.packets.get()
+            yield from self.work("read", frame, beside=True)
+            self.decoded[frame].succeed()
+
+    def encoder(self):
+        for _ in range(self.one.frames):
+            frame = yield self.pictures.get()
+            yield from self.work("write", frame, beside=True)
+            yield self.room.put(1)
+
+    def in_turn(self):
+        for batch, frames in enumerate(self.rows):
+            for frame in frames:
+                yield from self.read(frame)
+                yield from self.work("preprocess", frame)
+            yield from self.work("infer", batch)
+            for frame in frames:
+                yield from self.work("head", frame)
+            for frame in frames:
+                yield from self.work("nms", frame)
+                yield from self.work("annotate", frame)
+                yield from self.write(frame)
+        yield from self.work("read", self.one.frames)
 
     def reader(self):
         for batch in range(self.one.frames // self.loop.batch + 1):
@@ -71,7 +135,7 @@ class _Loop:
             frames = self.rows[batch] if batch < len(self.rows) else range(0)
             for frame in frames:
                 yield self.images.get(1)
-                yield from self.work("read", frame)
+                yield from self.read(frame)
                 yield from self.work("preprocess", frame)
             if len(frames) < self.loop.batch:
                 yield self.images.get(1)
@@ -96,6 +160,7 @@ class _Loop:
                 yield from self.work("head", frame)
             yield self.requests.put(1)
             for frame in frames:
-                for stage in ("nms", "annotate", "write"):
-                    yield from self.work(stage, frame)
+                yield from self.work("nms", frame)
+                yield from self.work("annotate", frame)
+                yield from self.write(frame)
                 yield self.images.put(1)

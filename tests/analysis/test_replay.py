@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from detector.analysis.costs import Aside, Cost
 from detector.analysis.replay import replay, wall
-from detector.analysis.what_if import load_of, predictions, replayed
-from tests.analysis.pipelines import by_simpy, load, recorded, shape
+from detector.analysis.what_if import load_of, predictions, rebatched, replayed
+from tests.analysis.pipelines import by_simpy, load, recorded, shape, with_libraries
 
 # Durations are multiples of 1/1024 s, so that sums are exact in binary floats and "equal" means equal.
 TICK = 1 / 1024
@@ -47,8 +48,75 @@ def test_equals_another_simulator(seed):
     ticks = lambda count: [dice.randint(1, 40) * TICK for _ in range(count)]  # noqa: E731
     each = {stage: ticks(frames) for stage in ("preprocess", "head", "nms", "annotate", "write")}
     one = load(frames, loop, read=ticks(frames + 1), infer=ticks(-(-frames // batch)), **each)
-    played = {(call.stage, call.number): (call.start, call.end) for call in replay(one)}
-    assert played == by_simpy(one)
+    assert played(one) == by_simpy(one)
+
+
+def played(one):
+    return {(call.stage, call.number, call.beside): (call.start, call.end) for call in replay(one)}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_equals_another_simulator_with_libraries_that_work_beside_the_calls(seed):
+    """A decoder ahead of read, an encoder behind write, or both; threaded and in turn."""
+    dice = random.Random(1000 + seed)
+    batch, workers, frames = dice.choice([1, 1, 2, 5]), dice.choice([1, 2, 3]), dice.randint(1, 30)
+    loop = shape(batch, workers, dice.randint(workers, 6), batch + dice.randint(1, 9), dice.randint(1, 3))
+    ticks = lambda count: [dice.randint(1, 40) * TICK for _ in range(count)]  # noqa: E731
+    each = {stage: ticks(frames) for stage in ("preprocess", "head", "nms", "annotate", "write")}
+    one = load(frames, loop, read=ticks(frames + 1), infer=ticks(-(-frames // batch)), **each)
+    stages = dice.choice([("read",), ("write",), ("read", "write")])
+    one = with_libraries(one, **{stage: (ticks(frames), dice.randint(1, 5)) for stage in stages})
+    for changed in (one, replace(one, shape=replace(loop, sync=True))):
+        found = played(changed)
+        assert found == by_simpy(changed)
+        assert sum(beside for _, _, beside in found) == frames * len(stages)
+
+
+def test_an_encoder_beside_write_holds_it_up_only_when_its_room_is_full():
+    """Calls of 1 s, 3 s of encoding for each: the first frames pass, then the encoder sets the pace; the rest of what
+    it holds is the closing's."""
+    one = with_libraries(load(50, shape(sync=True), write=1.0), write=([3.0] * 50, 4))
+    ends = [call.end for call in replay(one) if call.stage == "write" and not call.beside]
+    assert ends[:5] == [1, 2, 3, 4, 5]
+    assert ends[40] - ends[39] == 3
+    assert wall(replay(one)) == 50 * 3 + 1 - 4 * 3
+
+
+def test_a_decoder_ahead_of_read_costs_nothing_until_it_is_the_slowest():
+    one = load(100, shape(), read=1.0, infer=4.0)
+    quick, slow = (with_libraries(one, read=([seconds] * 100, 2)) for seconds in (3.0, 6.0))
+    assert wall(replay(quick)) == wall(replay(one)) + 3.0  # the first frame is waited for
+    assert wall(replay(slow)) == pytest.approx(100 * 6, abs=10)
+
+
+def test_what_works_beside_the_calls_takes_cores_from_them():
+    """One core: reading, inference and encoding take what they take together."""
+    one = with_libraries(load(200, shape(), read=1.0, infer=1.0), write=([1.0] * 200, 3))
+    assert wall(replay(one)) == pytest.approx(201)
+    assert wall(replay(replace(one, cores=1))) == pytest.approx(600, rel=0.01)
+
+
+def test_a_free_stage_has_a_free_library():
+    one = with_libraries(load(60, shape(), read=1.0, infer=2.0), read=([5.0] * 60, 2))
+    assert wall(replay(one)) == pytest.approx(300, abs=9)
+    assert wall(replay(one.scaled({"read": 0.0}))) == pytest.approx(120)
+
+
+def test_larger_batches_take_what_was_measured_of_them():
+    """Seven frames in batches of 1, each 2 s; a call of 4 takes 6 times as long as a call of 1: 12 s, the ragged one
+    too."""
+    one = rebatched(load(7, shape(), infer=2.0), 4, ratio=6.0, images=20)
+    assert one.seconds["infer"] == [12.0, 12.0]
+    assert (one.shape.batch, one.shape.images) == (4, 20)
+    back = rebatched(one, 1, ratio=1 / 6, images=8)
+    assert back.seconds["infer"][:4] == [2.0] * 4
+
+
+def test_the_measured_rate_of_larger_batches_is_among_the_predictions():
+    one = load(400, shape(requests=3, images=40), infer=4.0)
+    base = replayed(one, wall(replay(one)))
+    found = {p.change: p for p in predictions(base, rebatched(one, 4, ratio=2.0, images=40))}
+    assert found["batch 4"].gain == pytest.approx(1.0, abs=0.02)  # four frames in the time of two
 
 
 def test_more_work_than_cores_slows_all_down_alike():
@@ -78,7 +146,7 @@ def test_a_recorded_run_is_taken_back_to_what_its_calls_take_alone():
     true = replace(load(100, shape(), read=1.0, infer=1.0), cores=1)
     calls = replay(true)
     assert max(call.end - call.start for call in calls) == pytest.approx(2.0)
-    one = load_of(recorded(calls), true.shape, {"read": 1.0, "infer": 1.0}, {"read": 1.0, "infer": 1.0}, {}, 1)
+    one = load_of(recorded(calls), true.shape, {"read": Cost(1.0, 1.0), "infer": Cost(1.0, 1.0)}, {}, 1)
     again = replayed(one, wall(calls))
     assert again.error == pytest.approx(0, abs=0.02)
     free = {p.change: p for p in predictions(again)}["read free"]
@@ -101,3 +169,15 @@ def test_one_more_core_helps_where_the_cores_are_full():
     one = replace(load(300, shape(), read=1.0, infer=1.0, write=1.0), cores=2)
     found = {p.change: p for p in predictions(replayed(one, wall(replay(one))))}
     assert math.isclose(found["one more core"].gain, 0.5, abs_tol=0.02)
+
+
+def test_a_decoder_is_found_again_from_a_run_that_it_slowed_down():
+    """Its spans show reads that wait for frames; the load knows what read costs itself and what its threads burn."""
+    true = replace(with_libraries(load(200, shape(), read=1.0, infer=2.0, write=1.0), read=([3.0] * 200, 2)), cores=2)
+    calls = replay(true)
+    costs = {"read": Cost(1.0, 1.0, Aside(3.0, 3.0, 2)), "infer": Cost(2.0, 2.0), "write": Cost(1.0, 1.0)}
+    again = replayed(load_of(recorded(calls), true.shape, costs, {}, 2), wall(calls))
+    assert again.error == pytest.approx(0, abs=0.02)
+    for change, factors in (("read free", {"read": 0.0}), ("infer free", {"infer": 0.0})):
+        found = {p.change: p for p in predictions(again)}[change]
+        assert found.predicted_fps == pytest.approx(200 / wall(replay(true.scaled(factors))), rel=0.03)

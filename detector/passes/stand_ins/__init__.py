@@ -1,4 +1,4 @@
-"""What-if put to the test: the same loop with one stage replaced by a stand-in that costs next to nothing."""
+"""What-if put to the test: the same loop changed, or with a stage replaced by a stand-in of next to no cost."""
 
 from __future__ import annotations
 
@@ -20,42 +20,69 @@ from detector.run import make_parts, open_sinks, sink_options
 from detector.timeline import OffTimeline
 from detector.types import Frame, Image
 
-PROVED = ("infer", "read", "write")
+FREE = {"infer free": "infer", "read free": "read", "write free": "write"}
 ROUNDS = 3
 KEPT = 48  # decoded pictures and raw outputs that stand-ins hand out in turn
 KEPT_BYTES = 512 << 20
+APART = 0.2  # of a change's measured gains, lowest to highest; then the measurement proves little itself
 
 
 def prove(source: str, config: Config, predicted: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each prediction "STAGE free" beside what the loop does with that stage stubbed, in interleaved rounds.
+    """Predictions beside what the loop does when it is changed so, in interleaved rounds: a stage stubbed, the overlap
+    off (on), larger batches. ``config`` says how many threads and requests there are; they stay.
 
-    ``measured_gain``: median over the rounds of FPS with the stand-in / FPS without - 1; ``off_by``: predicted FPS /
-    measured FPS - 1.
+    ``measured_gain``: median over the rounds of FPS with the change / FPS without - 1; ``off_by``: predicted FPS /
+    measured FPS - 1. FPS: first read to last frame written, as in the replay.
     """
-    gains = {row["change"]: row["gain"] for row in predicted}
-    stages = [stage for stage in PROVED if f"{stage} free" in gains]
-    rates: dict[str, list[float]] = {stage: [] for stage in ("", *stages)}
+    changed = {row["change"]: how for row in predicted if (how := _changed(row["change"], config)) is not None}
+    plain: list[float] = []
+    rates: dict[str, list[float]] = {change: [] for change in changed}
     for _ in range(ROUNDS):
-        for stage, found in rates.items():
-            found.append(_rate(source, config, stage))
-    return [_row(stage, gains[f"{stage} free"], rates) for stage in stages]
+        plain.append(_rate(source, config, ""))
+        for change, how in changed.items():
+            rates[change].append(_rate(source, *how))
+    return [_row(row, rates[row["change"]], plain) for row in predicted if row["change"] in changed]
 
 
-def _row(stage: str, gain: float, rates: dict[str, list[float]]) -> dict[str, Any]:
-    measured = [after / before - 1 for after, before in zip(rates[stage], rates[""], strict=True)]
+def _changed(change: str, config: Config) -> tuple[Config, str] | None:
+    """How to run a change: with what configuration, and which stage stubbed. None: it cannot be tried here."""
+    if change in FREE:
+        return config, FREE[change]
+    if change in ("overlap off", "overlap on"):
+        return replace(config, loop=replace(config.loop, sync=change == "overlap off")), ""
+    what, _, number = change.partition(" ")
+    if what == "batch":
+        return replace(config, runtime=replace(config.runtime, batch=int(number))), ""
+    return None
+
+
+def _row(row: dict[str, Any], rates: Sequence[float], plain: Sequence[float]) -> dict[str, Any]:
+    measured = [after / before - 1 for after, before in zip(rates, plain, strict=True)]
     median = statistics.median(measured)
     return {
-        "change": f"{stage} free",
-        "predicted_gain": gain,
+        "change": row["change"],
+        "predicted_gain": row["gain"],
+        "predicted_fps": row["predicted_fps"],
+        "measured_fps": statistics.median(rates),
         "measured_gain": median,
         "measured_low": min(measured),
         "measured_high": max(measured),
-        "off_by": (1 + gain) / (1 + median) - 1,
+        "off_by": (1 + row["gain"]) / (1 + median) - 1,
     }
 
 
+def unsteady(proofs: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each change whose own measurements lie far apart."""
+    return [
+        f"{row['change']}: the measured gain went from {row['measured_low']:+.0%} to {row['measured_high']:+.0%}"
+        for row in proofs
+        if row["measured_high"] - row["measured_low"] > APART * (1 + row["measured_gain"])
+    ]
+
+
 def _rate(source: str, config: Config, stage: str) -> float:
-    """Frames a second of the whole loop with a stage stubbed; "" none. From before the first read to the last close."""
+    """Frames a second of the whole loop with a stage stubbed; "" none. From before the first read to the last frame
+    written."""
     machine = open_machine(config, Phases(), picture=picture_of([source], config))
     with machine.engine, tempfile.TemporaryDirectory(prefix="detect-video-proof-") as folder:
         options = config.input
@@ -63,14 +90,16 @@ def _rate(source: str, config: Config, stage: str) -> float:
             output = replace(config.output, output=f"{folder}/", run_dir=None)
             paths = OutputPlan(output, machine.engine.name, [source]).paths(source, opened.info)
             sinks = open_sinks(paths, opened.info, sink_options(config, machine))
-            parts = stubbed(make_parts(config, machine, opened, sinks), stage)
-            progress = Progress()
-            start = time.perf_counter()
-            for _ in frames_of(parts, config, OffTimeline(), progress):
-                pass
-            for sink in sinks:
-                sink.close() if stage != "write" else sink.abort()
-            return progress.written / (time.perf_counter() - start)
+            try:
+                parts = stubbed(make_parts(config, machine, opened, sinks), stage)
+                progress = Progress()
+                start = time.perf_counter()
+                for _ in frames_of(parts, config, OffTimeline(), progress):
+                    pass
+                return progress.written / (time.perf_counter() - start)
+            finally:
+                for sink in sinks:
+                    sink.abort()
 
 
 def stubbed(parts: Parts, stage: str) -> Parts:

@@ -1,0 +1,173 @@
+"""Threads that are not ours: what decoder, encoder and engine burn in threads of their own, booked to the stage whose
+threads they are.
+
+No system tells who made a thread. So it is told by time: a thread that is new when a stage's part has been opened, or
+when the stage's first call returns, is that stage's. One that two stages could have made, and one that came at no such
+moment, stays unknown; its CPU seconds are kept and said. Linux tells a thread's times in /proc; elsewhere there is
+nothing to tell.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+TASKS = "/proc/self/task"
+
+
+class Times(NamedTuple):
+    """Of one thread since it began, nanoseconds. ``ready``: runnable, but not scheduled."""
+
+    cpu: int
+    ready: int
+
+
+def task_ids() -> set[int]:
+    """The threads of this process, by the kernel's numbers; empty where the system does not list them."""
+    try:
+        return {int(name) for name in os.listdir(TASKS)}
+    except OSError:
+        return set()
+
+
+def times_of(task: int | None = None) -> Times | None:
+    """Of a thread of this process, the calling one by default: the first two numbers of its schedstat (Linux). None
+    where there is none."""
+    place = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
+    try:
+        with open(f"{place}/schedstat", "rb") as file:
+            cpu, ready = file.read().split()[:2]
+            return Times(int(cpu), int(ready))
+    except (OSError, ValueError):
+        return None
+
+
+def machine_busy_ns() -> int | None:
+    """What all processes together have burnt on the cores that this one may use, since the machine began."""
+    try:
+        cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
+        with open("/proc/stat", "rb") as file:
+            rows = [line.split() for line in file if line.split()[0] in cores]
+        # user, nice, system, then idle and iowait, which are no work, then irq, softirq, steal; guests are in user
+        ticks = sum(int(row[at]) for row in rows for at in (1, 2, 3, 6, 7, 8))
+        return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+@dataclass(slots=True)
+class Mark:
+    """One moment: calls of each stage so far, and what every thread had burnt by then."""
+
+    calls: dict[str, int]
+    times: dict[int, Times]
+    now_ns: int
+    process_ns: int
+    machine_ns: int | None
+
+
+@dataclass(slots=True)
+class StageThreads:
+    """The threads of one stage between two marks, nanoseconds. ``busiest_ns``: the CPU time of the one that burnt most,
+    ``ready_ns``: how long that one was ready and not scheduled. ``calls`` of the stage meanwhile."""
+
+    calls: int = 0
+    threads: int = 0
+    cpu_ns: int = 0
+    busiest_ns: int = 0
+    ready_ns: int = 0
+
+
+@dataclass(slots=True)
+class Burnt:
+    """Between two marks. ``unknown_ns``: CPU time of this process that neither our threads nor a stage's burnt;
+    ``others_ns``: what other processes burnt on the same cores, None where the system does not tell."""
+
+    wall_ns: int = 0
+    process_ns: int = 0
+    unknown_ns: int = 0
+    others_ns: int | None = None
+    stages: dict[str, StageThreads] = field(default_factory=dict)
+
+
+class Natives:
+    """Of one process. ``ids`` and ``times`` ask the system; tests hand in fakes."""
+
+    def __init__(self, ids: Callable[[], set[int]] = task_ids, times: Callable[[int], Times | None] = times_of) -> None:
+        self._ids, self._times = ids, times
+        self._lock = threading.Lock()
+        self._claims: dict[int, set[str]] = {}  # thread -> stages that may have made it
+        self._ours: set[int] = set()
+        self._left: dict[int, Times] = {}  # as read when a thread of ours ended; that and others may be gone since
+
+    def forget_gone(self) -> None:
+        """Before a run: the system gives the numbers of threads that are gone to new ones."""
+        alive = self._ids()
+        with self._lock:
+            self._claims = {task: stages for task, stages in self._claims.items() if task in alive}
+            self._ours &= alive
+            self._left.clear()
+
+    @contextmanager
+    def born(self, stage: str) -> Iterator[None]:
+        """Threads that appear inside, and are not Python's, belong to the stage."""
+        before = self._ids()
+        try:
+            yield
+        finally:
+            new = self._ids() - before
+            with self._lock:
+                self._ours |= _python_threads()
+                for task in new - self._ours:
+                    self._claims.setdefault(task, set()).add(stage)
+
+    def left(self) -> None:
+        """For a thread of ours that is about to end: afterwards nobody could read its times, nor those of the pool that
+        OpenMP gave it, which ends with it."""
+        with self._lock:
+            self._ours.add(threading.get_native_id())
+            self._left |= self._all_times()
+
+    def _all_times(self) -> dict[int, Times]:
+        found = ((task, self._times(task)) for task in self._ids())
+        return {task: times for task, times in found if times is not None}
+
+    def mark(self, calls: Mapping[str, int]) -> Mark:
+        machine, process = machine_busy_ns(), time.process_time_ns()
+        with self._lock:
+            self._ours |= _python_threads()
+            times = self._left | self._all_times()
+        return Mark(dict(calls), times, time.perf_counter_ns(), process, machine)
+
+    def between(self, first: Mark, last: Mark) -> Burnt:
+        with self._lock:
+            ours, claims = set(self._ours), {task: set(stages) for task, stages in self._claims.items()}
+        process, machine = last.process_ns - first.process_ns, None
+        if first.machine_ns is not None and last.machine_ns is not None:
+            machine = max(0, last.machine_ns - first.machine_ns - process)
+        found = Burnt(last.now_ns - first.now_ns, process, process, machine)
+        for task, times in last.times.items():
+            start = first.times.get(task, Times(0, 0))
+            cpu, ready = times.cpu - start.cpu, times.ready - start.ready
+            stages = claims.get(task, set())
+            if cpu <= 0 or (task not in ours and len(stages) != 1):
+                continue
+            found.unknown_ns -= cpu
+            if task not in ours:
+                stage = found.stages.setdefault(next(iter(stages)), StageThreads())
+                stage.threads, stage.cpu_ns = stage.threads + 1, stage.cpu_ns + cpu
+                if cpu > stage.busiest_ns:
+                    stage.busiest_ns, stage.ready_ns = cpu, ready
+        found.unknown_ns = max(0, found.unknown_ns)  # the clocks are not read at one instant
+        for name, stage in found.stages.items():
+            stage.calls = last.calls.get(name, 0) - first.calls.get(name, 0)
+        return found
+
+
+def _python_threads() -> set[int]:
+    return {thread.native_id for thread in threading.enumerate() if thread.native_id is not None}

@@ -1,0 +1,154 @@
+"""Threads of libraries and whose they are: by fakes, whose figures are exact, and by real threads of this process."""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import threading
+import time
+
+import pytest
+
+from detector.timeline import INFER, PREPROCESS, READ, WRITE, Natives, Timeline
+from detector.timeline.native import Mark, Times, machine_busy_ns, task_ids, times_of
+
+MS = 1_000_000
+OURS = {thread.native_id for thread in threading.enumerate()}
+
+
+class System:
+    """Threads with their times, as a test sets them."""
+
+    def __init__(self) -> None:
+        self.threads: dict[int, Times] = {number or 0: Times(0, 0) for number in OURS}
+
+    def natives(self) -> Natives:
+        return Natives(lambda: set(self.threads), lambda task: self.threads.get(task))
+
+
+def mark(system: System, calls: dict[str, int], process: int, machine: int | None = None) -> Mark:
+    return Mark(calls, dict(system.threads), process, process, machine)
+
+
+def test_a_thread_belongs_to_the_stage_that_was_being_opened_or_called_when_it_came():
+    system = System()
+    natives = system.natives()
+    with natives.born(READ):
+        system.threads |= {10**9 + 1: Times(5 * MS, 0), 10**9 + 2: Times(0, 0)}
+    with natives.born(WRITE):
+        system.threads[10**9 + 3] = Times(0, 0)
+    system.threads[10**9 + 4] = Times(0, 0)  # came at no such moment
+    first = mark(system, {READ: 2, WRITE: 1}, process=0, machine=0)
+    system.threads |= {10**9 + 1: Times(35 * MS, 7 * MS), 10**9 + 2: Times(10 * MS, 90 * MS)}
+    system.threads |= {10**9 + 3: Times(8 * MS, 0), 10**9 + 4: Times(4 * MS, 0)}
+    last = mark(system, {READ: 12, WRITE: 11}, process=52 * MS, machine=60 * MS)
+    burnt = natives.between(first, last)
+    read = burnt.stages[READ]
+    assert (read.calls, read.threads, read.cpu_ns, read.busiest_ns) == (10, 2, 40 * MS, 30 * MS)
+    assert read.ready_ns == 7 * MS  # of the busiest: the other one may only be waiting for something to do
+    assert burnt.stages[WRITE].cpu_ns == 8 * MS
+    assert burnt.unknown_ns == 52 * MS - 48 * MS
+    assert burnt.others_ns == 8 * MS
+
+
+def test_a_thread_that_two_stages_could_have_made_is_unknown():
+    system = System()
+    natives = system.natives()
+    with natives.born(INFER):
+        outer = natives.born(WRITE)  # another thread's first call, at the same time
+        outer.__enter__()
+        system.threads[10**9 + 1] = Times(0, 0)
+        outer.__exit__(None, None, None)
+    first = mark(system, {}, 0)
+    system.threads[10**9 + 1] = Times(30 * MS, 0)
+    burnt = natives.between(first, mark(system, {}, 30 * MS))
+    assert burnt.stages == {}
+    assert burnt.unknown_ns == 30 * MS
+    assert burnt.others_ns is None
+
+
+def test_a_pool_that_ends_with_its_caller_is_counted_and_numbers_are_used_again():
+    """OpenMP gives each calling thread a pool of its own; both are gone when the run is over."""
+    system = System()
+    natives = system.natives()
+    with natives.born(INFER):
+        system.threads[10**9 + 1] = Times(0, 0)
+    first = mark(system, {INFER: 0}, 0)
+    system.threads[10**9 + 1] = Times(20 * MS, 0)
+    natives.left()
+    del system.threads[10**9 + 1]
+    last = natives.mark({INFER: 5})
+    assert natives.between(first, last).stages[INFER].cpu_ns == 20 * MS
+    natives.forget_gone()
+    with natives.born(READ):
+        system.threads[10**9 + 1] = Times(0, 0)
+    again = natives.between(mark(system, {}, 0), mark(system, {}, 0))
+    assert INFER not in again.stages
+
+
+def test_our_own_threads_are_nobodys():
+    natives = Natives()
+    stop = threading.Event()
+    with natives.born(READ):
+        thread = threading.Thread(target=stop.wait)
+        thread.start()
+    burnt = natives.between(natives.mark({}), natives.mark({}))
+    stop.set()
+    thread.join()
+    assert burnt.stages == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="machine: no /proc")
+def test_a_real_foreign_thread_is_timed_by_the_kernel():
+    """Started behind threading's back, as a library would."""
+    natives, go, done = Natives(), threading.Event(), threading.Event()
+
+    def burn() -> None:
+        go.wait()
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+        done.set()
+        time.sleep(0.5)
+
+    with natives.born(WRITE):
+        before = task_ids()
+        _thread.start_new_thread(burn, ())
+        while task_ids() == before:
+            time.sleep(0.001)
+    first = natives.mark({WRITE: 0})
+    go.set()
+    done.wait()
+    burnt = natives.between(first, natives.mark({WRITE: 4}))
+    assert (burnt.stages[WRITE].threads, burnt.stages[WRITE].calls) == (1, 4)
+    assert 0.045 < burnt.stages[WRITE].cpu_ns / 1e9 <= burnt.process_ns / 1e9
+    assert times_of() is not None
+    assert (machine_busy_ns() or 0) > 0
+
+
+def test_a_timeline_counts_calls_between_its_marks():
+    """The last read finds the end of the source: read's calls are the frames. Threads are looked for in first calls."""
+    system, ticks = System(), iter(range(10**6))
+    timeline = Timeline(lambda: next(ticks), lambda: 0, nvtx=False, natives=system.natives())
+    with timeline.track("main") as track:
+        for frame in range(3):
+            with track.span(READ, frame):
+                system.threads[10**9 + 1] = Times(frame * 10 * MS, 0)
+            with track.span(PREPROCESS, frame):
+                pass
+            timeline.mark()
+        with track.span(READ, 3):
+            pass
+    burnt = timeline.burnt()
+    assert burnt is not None
+    assert (burnt.stages[READ].calls, burnt.stages[READ].cpu_ns) == (2, 20 * MS)
+    assert track.spans[READ, "work"].calls == 4
+
+
+def test_a_system_that_tells_nothing_is_no_failure():
+    timeline = Timeline(nvtx=False, natives=Natives(set, lambda task: None))
+    with timeline.born(READ), timeline.track("main") as track, track.span(READ, 0):
+        timeline.mark()
+    timeline.mark()
+    assert timeline.burnt() is None
+    assert Timeline(nvtx=False).burnt() is None
