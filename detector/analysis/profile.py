@@ -23,6 +23,7 @@ def profile_document(session: SavedSession) -> dict[str, Any]:
         "what_if": what_if.get("predictions", []),
         "what_if_replay_error": what_if.get("replay_error"),
         "what_if_proofs": what_if.get("proofs", []),
+        "what_if_doubts": what_if.get("doubts", []),
         "overhead": {name: facts["slowdown"] for name, facts in passes.items() if "slowdown" in facts},
         "undisturbed": {name: facts["undisturbed"] for name, facts in passes.items() if "undisturbed" in facts},
         "not_available": {name: facts["reason"] for name, facts in passes.items() if not facts.get("available", True)},

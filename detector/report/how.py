@@ -19,8 +19,9 @@ LINES = (
      ("docs/measurement.md", "Percentiles")),
     ("path", "critical path", "The chain of calls and hand-overs that the wall time of the steady state consists of: "
      "program order, data, bounded queues, buffers given back.", ("docs/reading.md", "Critical path")),
-    ("whatif", "what if", "The recorded run played again with one thing changed, cores shared. Its own error is "
-     "printed with it.", ("docs/reading.md", "What if")),
+    ("whatif", "what if", "The recorded run played again with one thing changed, cores shared, with the CPU seconds of "
+     "every thread of the process. Its own error is printed with it, and what speaks against it.",
+     ("docs/reading.md", "What if")),
     ("layers", "layers", "A run of its own under the engine's own profiler; medians. Shares may be read off it, rates "
      "of the whole run may not. FLOPs are 2 x MACs, counted on the graph.",
      ("docs/reading.md", "Instruments and passes")),

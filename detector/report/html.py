@@ -24,6 +24,7 @@ PAGE = Path(__file__).with_name("page")
 SHOWN_FRAMES = 20  # of the steady state, in the timeline
 LEVERS = 3
 DOUBTFUL = 0.1  # a replay that is further off its own run predicts little
+REPLAY_MISSES = "the replay of the run as it was is off by {:+.0%}"
 
 Part = Callable[[SavedSession], str]
 
@@ -50,13 +51,18 @@ def verdict(session: SavedSession) -> str:
         f"{row['predicted_fps']:.1f} FPS end to end</li>" for row in rows
     )  # fmt: skip
     doubt = ""
-    if rows and abs(facts["replay_error"]) > DOUBTFUL:
-        doubt = (
-            f'<p class="warning">Take these levers as a ranking at most: the replay that they come from misses the '
-            f"run as it was by {facts['replay_error']:+.0%}.</p>"
-        )
+    if reasons := _doubts(facts):
+        doubt = f'<p class="warning">Take these levers as a ranking at most: {escape("; ".join(reasons))}.</p>'
     sentence = f'<p class="verdict">{escape(session.document["verdict"]["sentence"])}</p>'
     return sentence + (f'<ul class="levers" id="levers">{levers}</ul>{doubt}' if levers else "")
+
+
+def _doubts(facts: dict[str, Any]) -> list[str]:
+    """Why not to believe what-if; sessions of the first version say by how much the replay misses, and no more."""
+    if not facts.get("predictions"):
+        return []
+    missed = abs(facts["replay_error"]) > DOUBTFUL
+    return list(facts.get("doubts", [REPLAY_MISSES.format(facts["replay_error"])] if missed else []))
 
 
 def lab(session: SavedSession) -> str:
@@ -207,14 +213,18 @@ def what_if(session: SavedSession) -> str:
     if not facts.get("available"):
         return ""
     proofs = {row["change"]: row for row in facts.get("proofs", [])}
-    columns = ["change", "predicted FPS", "gain", *(["measured gain", "off by"] if proofs else [])]
+    measured = ["measured FPS", "measured gain", "lowest", "highest", "predicted is off by"]
+    columns = ["change", "predicted FPS", "gain", *(measured if proofs else [])]
     rows = []
     for row in facts["predictions"]:
         proof = proofs.get(row["change"], {})
-        more = [Share(proof.get("measured_gain")), Share(proof.get("off_by"))] if proofs else []
-        rows.append([row["change"], row["predicted_fps"], Share(row["gain"]), *more])
-    note = f"The replay of the run as it was is off by {facts['replay_error']:+.1%}."
-    return section("what-if", "What if", f"<p>{note}</p>", table("whatif", columns, rows), how="whatif")
+        gains = (Share(proof.get(key)) for key in ("measured_gain", "measured_low", "measured_high", "off_by"))
+        rows.append([row["change"], row["predicted_fps"], Share(row["gain"]),
+                     *([proof.get("measured_fps"), *gains] if proofs else [])])  # fmt: skip
+    note = f"<p>The replay of the run as it was is off by {facts['replay_error']:+.1%}.</p>"
+    if reasons := _doubts(facts):
+        note += f'<p class="warning">Unreliable: {escape("; ".join(reasons))}.</p>'
+    return section("what-if", "What if", note, table("whatif", columns, rows), how="whatif")
 
 
 def slowest(session: SavedSession) -> str:

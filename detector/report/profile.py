@@ -40,16 +40,24 @@ def critical_path_table(facts: dict[str, Any]) -> Table:
     return table
 
 
-def what_if_table(facts: dict[str, Any]) -> Table:
+def what_if_table(facts: dict[str, Any]) -> Group:
+    """Predicted, and where it was put to the test measured, beside each other; below it why not to believe it."""
     title = f"what if (replay off by {facts['replay_error']:+.1%} at 1x, {facts['measured_fps']:.2f} FPS measured)"
     proofs = {row["change"]: row for row in facts.get("proofs", [])}
-    table = new_table(title, "change", "predicted FPS", "gain", *(["measured gain", "off by"] if proofs else []))
+    measured = ("measured FPS", "gain", "lowest .. highest", "predicted is off by") if proofs else ()
+    table = new_table(title, "change", "predicted FPS", "gain", *measured)
     for row in facts["predictions"]:
-        proof = proofs.get(row["change"])
-        shown = [f"{proof['measured_gain']:+.1%}", f"{proof['off_by']:+.1%}"] if proof else ["", ""]
-        fps = f"{row['predicted_fps']:.2f}"
-        table.add_row(row["change"], fps, f"{row['gain']:+.1%}", *(shown if proofs else []))
-    return table
+        shown = _measured(proofs.get(row["change"])) if proofs else []
+        table.add_row(row["change"], f"{row['predicted_fps']:.2f}", f"{row['gain']:+.1%}", *shown)
+    return Group(table, *(Text(f"unreliable: {reason}") for reason in facts.get("doubts", [])))
+
+
+def _measured(proof: dict[str, Any] | None) -> list[str]:
+    if proof is None:
+        return ["", "", "", ""]
+    fps = proof.get("measured_fps")  # sessions of the first version have the gains alone
+    ends = f"{proof['measured_low']:+.0%} .. {proof['measured_high']:+.0%}" if "measured_low" in proof else ""
+    return [_number(fps, ".2f"), f"{proof['measured_gain']:+.1%}", ends, f"{proof['off_by']:+.1%}"]
 
 
 LONGEST_LAYERS = 15

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
@@ -108,9 +109,23 @@ def test_the_three_biggest_levers_stand_on_top(browser, report):
 
 def test_levers_of_a_replay_that_misses_its_own_run_carry_a_warning(session, tmp_path):
     shutil.copytree(session, tmp_path / "copy")
+    reasons = ["the replay of the run as it was is off by -70%", "threads of which no stage is known: <7> of 9"]
     facts = {**PASSES["what_if"], "available": True, "replay_error": -0.7}
+    for facts["doubts"] in (reasons, reasons[:1]):
+        (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
+        shown = page(read_session(tmp_path / "copy")).decode()
+        for reason in facts["doubts"]:
+            assert shown.count(escape(reason)) == 2  # with the levers and with the table
+    del facts["doubts"]  # as the first version wrote it
     (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
-    assert "misses the run as it was by -70%" in page(read_session(tmp_path / "copy")).decode()
+    assert page(read_session(tmp_path / "copy")).decode().count("is off by -70%") == 2
+
+
+def test_what_was_measured_stands_beside_what_was_predicted(browser, report):
+    browser.open(report)
+    proof = PASSES["what_if"]["proofs"][0]
+    for column, name in enumerate(("measured_fps", "measured_gain", "measured_low", "measured_high", "off_by"), 3):
+        assert values(browser, "whatif", column)[0] == proof[name]
 
 
 def test_the_numbers_are_the_sessions(browser, report, session):

@@ -7,8 +7,10 @@ from rich.console import Console
 
 from detector.analysis.ledger import stage_rows, thread_rows
 from detector.report.live import LiveLine, line
+from detector.report.profile import what_if_table
 from detector.report.terminal import print_run
 from detector.timeline import Timeline
+from tests.report.sessions import PASSES
 
 STAGE = {"p50_ms": 4.0, "p90_ms": None, "p99_ms": None, "max_ms": 9.0, "calls": 10}
 SUMMARY = {
@@ -123,3 +125,18 @@ def test_the_executed_precision_is_said_where_it_is_not_simply_fp32():
     assert "of MACs" not in out.getvalue(), "what everybody expects"
     assert "precision: fp32 100% of MACs (asked for: bf16)" in printed(**told, precision="bf16")
     assert "precision: changed nothing" in printed(**{**told, "precision_effect": "changed nothing"}, precision="bf16")
+
+
+def test_what_if_shows_predicted_beside_measured_and_why_not_to_believe_it():
+    out = io.StringIO()
+    facts = PASSES["what_if"] | {"doubts": ["other processes took 30% of the cores"]}
+    Console(file=out, width=140).print(what_if_table(facts))
+    lines = out.getvalue().splitlines()
+    tested = next(line for line in lines if line.strip().startswith("infer free"))
+    assert tested.split() == ["infer", "free", "61.50", "+53.8%", "60.25", "+50.0%", "+48%", "..", "+53%", "+2.5%"]
+    assert next(line for line in lines if "write free" in line).split()[2:] == ["44.00", "+10.0%"]
+    assert "unreliable: other processes took 30% of the cores" in lines
+    out = io.StringIO()
+    Console(file=out, width=140).print(what_if_table({**facts, "proofs": [], "doubts": []}))
+    assert "measured" not in out.getvalue().splitlines()[2]
+    assert "unreliable" not in out.getvalue()
