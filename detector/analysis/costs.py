@@ -49,7 +49,12 @@ def alone_in(document: dict[str, Any]) -> Alone:
     a plain loop's session that is all that others can do to it; of an overlapped one the rest of what threads do to
     each other (caches, locks) is still inside."""
     stages = _called(document)
-    seconds = {name: max(0.0, stage["busy_s"] - _hindered_s(document, name)) for name, stage in stages.items()}
+    # Nothing is quicker than its own thread; where the CPU time is the process's, than all cores at once.
+    width = document["cpu"]["cores"] if document["cpu"]["stages_include_libraries"] else 1
+    seconds = {
+        name: max(stage["cpu_s"] / width, stage["busy_s"] - _hindered_s(document, name))
+        for name, stage in stages.items()
+    }
     return Alone(
         {name: seconds[name] / stage["calls"] for name, stage in stages.items()},
         {name: stage["cpu_s"] / stage["calls"] for name, stage in stages.items()},
@@ -92,8 +97,10 @@ def doubts(document: dict[str, Any], replay_error: float) -> list[str]:
         if unknown > UNKNOWN:
             found.append(f"{unknown:.0%} of the CPU seconds were burnt by threads of which no stage is known")
         others = (libraries["others_s"] or 0.0) / (libraries["wall_s"] * document["cpu"]["cores"])
-        if others > OTHERS:
-            found.append(f"other processes took {others:.0%} of the cores during the run: measure on a quiet machine")
+        if others > OTHERS and libraries["wall_s"] > TOLD:
+            found.append(
+                f"other processes took {min(1.0, others):.0%} of the cores during the run: measure on a quiet machine"
+            )
     if frames < FEW:
         found.append(f"{frames} frames are few: start and end of the run weigh as much as what lies between")
     return found
@@ -102,6 +109,7 @@ def doubts(document: dict[str, Any], replay_error: float) -> list[str]:
 ERROR = 0.1  # what a prediction may be off by; a replay that misses its own run by more promises nothing
 UNKNOWN = 0.05  # of the CPU seconds: what half of the error above is made of where the cores are full
 OTHERS = 0.05  # of the cores
+TOLD = 0.5  # seconds of a run below which the kernel's ticks of 10 ms say little about others
 INSIDE = 0.8  # of threads' CPU time: threads that only ever work for a call that waits for them are near 1
 FEW = 60  # some ten times what queues and pools hold
 

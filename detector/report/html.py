@@ -52,7 +52,8 @@ def verdict(session: SavedSession) -> str:
     )  # fmt: skip
     doubt = ""
     if reasons := _doubts(facts):
-        doubt = f'<p class="warning">Take these levers as a ranking at most: {escape("; ".join(reasons))}.</p>'
+        more = f" (and {len(reasons) - 1} more, with the table)" if len(reasons) > 1 else ""
+        doubt = f'<p class="warning">Take these levers as a ranking at most: {escape(reasons[0])}{more}.</p>'
     sentence = f'<p class="verdict">{escape(session.document["verdict"]["sentence"])}</p>'
     return sentence + (f'<ul class="levers" id="levers">{levers}</ul>{doubt}' if levers else "")
 

@@ -93,6 +93,8 @@ def test_a_plain_loop_is_without_what_others_did_to_it():
     assert found.seconds["infer"] == pytest.approx(10e-3)
     assert found.cpu["infer"] == pytest.approx(10e-3)
     assert near(costs(session)["infer"]) == (10.0, 10.0)
+    session["threads"]["infer"]["ready_s"] = 9.0  # of several threads, added up
+    assert alone_in(session).seconds["infer"] == pytest.approx(5e-3)  # not below its CPU time on both cores
 
 
 def test_without_a_plain_loop_decoders_read_ahead_and_encoders_are_waited_for():
@@ -127,6 +129,12 @@ def test_each_reason_to_doubt_is_said(change, error, said):
     found = doubts(session, error)
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
+
+
+def test_ticks_of_a_short_run_accuse_nobody():
+    session = document(infer=(4.0, 4.0), libraries={})
+    session["cpu"]["libraries"] |= {"wall_s": 0.05, "others_s": 0.2}
+    assert doubts(session, 0.0) == []
 
 
 def test_few_frames_are_a_reason():
