@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from detector import sources
+from detector.analysis.costs import UNKNOWN
 from detector.config import Config
+from detector.environment import cores
 from detector.passes import stand_ins, what_if
 from detector.passes.base import Occasion
 from detector.session.reading import read_session
@@ -102,6 +104,19 @@ def _config(document) -> Config:
         input=replace(base.input, frames=document["frames"]["read"]),
         output=replace(base.output, save=("jsonl",), no_video=True),
     )
+
+
+def test_the_threads_of_a_real_run_are_known(tmp_path):
+    """ONNX Runtime's second thread, FFmpeg's decoders, x264's slices."""
+    if cores() < 2:
+        pytest.skip("machine: one core; libraries start no threads of their own")
+    flags = {"engine": "ort", "device": "cpu", "threads": 2, "concurrency": 1, "save": "video", "no_video": False}
+    libraries = read_session(ran(tmp_path, **flags)).document["cpu"]["libraries"]
+    assert {"infer", "read", "write"} <= libraries["stages"].keys()
+    for stage in libraries["stages"].values():
+        assert stage["threads"] >= 1
+        assert 0 < stage["busiest_s"] <= stage["cpu_s"] <= libraries["process_s"]
+    assert libraries["unknown_s"] < UNKNOWN * libraries["process_s"]
 
 
 def test_a_run_too_short_for_batches_says_so(tmp_path):
