@@ -45,14 +45,15 @@ class Alone:
 
 
 def alone_in(document: dict[str, Any]) -> Alone:
-    """From a session. Seconds without the share of the time in which a stage's threads were ready but not scheduled: of
-    a plain loop's session that is all that others can do to it; of an overlapped one the rest of what threads do to
-    each other (caches, locks) is still inside."""
+    """From a session. Seconds without the time in which a stage's threads were ready but not scheduled: of a plain
+    loop's session the share of it that other processes are to blame for; of an overlapped one all of it, and the rest
+    of what threads do to each other (caches, locks) is still inside."""
     stages = _called(document)
     # Nothing is quicker than its own thread; where the CPU time is the process's, than all cores at once.
     width = document["cpu"]["cores"] if document["cpu"]["stages_include_libraries"] else 1
+    blame = _foreign_share(document)
     seconds = {
-        name: max(stage["cpu_s"] / width, stage["busy_s"] - _hindered_s(document, name))
+        name: max(stage["cpu_s"] / width, stage["busy_s"] - blame * _hindered_s(document, name))
         for name, stage in stages.items()
     }
     return Alone(
@@ -145,6 +146,15 @@ def _beside(name: str, threads: _Threads, inside: float | None) -> bool:
     calls in a plain loop. Without a plain loop: FFmpeg's decoders read ahead, and x264 encodes within the call as PyAV
     sets it up (slices)."""
     return name == READ if inside is None else inside < INSIDE * threads.cpu
+
+
+def _foreign_share(document: dict[str, Any]) -> float:
+    """Of the time that threads of this run waited for a core: what others made them wait, by the CPU time that each
+    burnt. Where nothing of ours ran beside a stage but its own libraries, they belong to what the stage takes."""
+    libraries = document["cpu"].get("libraries")
+    if not document["cpu"]["stages_include_libraries"] or libraries is None or libraries["others_s"] is None:
+        return 1.0
+    return float(libraries["others_s"] / ((libraries["others_s"] + libraries["process_s"]) or 1.0))
 
 
 def _hindered_s(document: dict[str, Any], name: str) -> float:

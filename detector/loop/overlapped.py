@@ -18,6 +18,7 @@ from detector.loop.batches import Batch, decode, deliver, fill, image_pool, resu
 from detector.loop.parts import BatchRequest, Parts, Progress
 from detector.loop.queues import AnyTrack, ClosedError, InOrder, Pool, Queue
 from detector.timeline import INFER, OffTimeline, Timeline
+from detector.timeline.native import give_name
 from detector.types import Detections, Frame
 
 
@@ -56,6 +57,7 @@ class _Crew:
 
     def _thread(self, name: str, job: Callable[[AnyTrack], None]) -> threading.Thread:
         def life() -> None:
+            give_name(name)
             try:
                 with self._timeline.track(name) as track:
                     job(track)

@@ -2,9 +2,10 @@
 threads they are.
 
 No system tells who made a thread. So it is told by time: a thread that is new when a stage's part has been opened, or
-when the stage's first call returns, is that stage's. One that two stages could have made, and one that came at no such
-moment, stays unknown; its CPU seconds are kept and said. Linux tells a thread's times in /proc; elsewhere there is
-nothing to tell.
+when the stage's first call returns, is that stage's. Where two stages were at it at once, the name decides: the loop's
+threads are named, and a thread has its maker's name until somebody gives it another. One that came at no such moment,
+or that time and name leave open, stays unknown; its CPU seconds are kept and said. Linux tells all this in /proc;
+elsewhere there is nothing to tell.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,6 +46,21 @@ def times_of(task: int | None = None) -> Times | None:
             return Times(int(cpu), int(ready))
     except (OSError, ValueError):
         return None
+
+
+def name_of(task: int | None = None) -> str:
+    """The kernel's name of a thread of this process, the calling one by default; "" where there is none."""
+    try:
+        with open("/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb") as file:
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def give_name(name: str) -> None:
+    """To the calling thread, for the kernel and whoever asks it (``top -H``); 15 bytes of it are kept."""
+    with suppress(OSError), open("/proc/thread-self/comm", "wb") as file:
+        file.write(name.encode()[:15])
 
 
 def machine_busy_ns() -> int | None:
@@ -96,12 +112,18 @@ class Burnt:
 
 
 class Natives:
-    """Of one process. ``ids`` and ``times`` ask the system; tests hand in fakes."""
+    """Of one process. ``ids``, ``times`` and ``names`` ask the system; tests hand in fakes."""
 
-    def __init__(self, ids: Callable[[], set[int]] = task_ids, times: Callable[[int], Times | None] = times_of) -> None:
-        self._ids, self._times = ids, times
+    def __init__(
+        self,
+        ids: Callable[[], set[int]] = task_ids,
+        times: Callable[[int], Times | None] = times_of,
+        names: Callable[[int | None], str] = name_of,
+    ) -> None:
+        self._ids, self._times, self._names = ids, times, names
         self._lock = threading.Lock()
-        self._claims: dict[int, set[str]] = {}  # thread -> stages that may have made it
+        # thread -> stages that may have made it -> whether it has the name of the thread that was at it
+        self._claims: dict[int, dict[str, bool]] = {}
         self._ours: set[int] = set()
         self._left: dict[int, Times] = {}  # as read when a thread of ours ended; that and others may be gone since
 
@@ -120,11 +142,12 @@ class Natives:
         try:
             yield
         finally:
-            new = self._ids() - before
+            new, name = self._ids() - before, self._names(None)
             with self._lock:
                 self._ours |= _python_threads()
                 for task in new - self._ours:
-                    self._claims.setdefault(task, set()).add(stage)
+                    stages = self._claims.setdefault(task, {})
+                    stages[stage] = stages.get(stage, False) or self._names(task) == name
 
     def left(self) -> None:
         """For a thread of ours that is about to end: afterwards nobody could read its times, nor those of the pool that
@@ -146,7 +169,8 @@ class Natives:
 
     def between(self, first: Mark, last: Mark) -> Burnt:
         with self._lock:
-            ours, claims = set(self._ours), {task: set(stages) for task, stages in self._claims.items()}
+            ours = set(self._ours)
+            claims = {task: stage for task, stages in self._claims.items() if (stage := _maker(stages))}
         process, machine = last.process_ns - first.process_ns, None
         if first.machine_ns is not None and last.machine_ns is not None:
             machine = max(0, last.machine_ns - first.machine_ns - process)
@@ -154,12 +178,11 @@ class Natives:
         for task, times in last.times.items():
             start = first.times.get(task, Times(0, 0))
             cpu, ready = times.cpu - start.cpu, times.ready - start.ready
-            stages = claims.get(task, set())
-            if cpu <= 0 or (task not in ours and len(stages) != 1):
+            if cpu <= 0 or (task not in ours and task not in claims):
                 continue
             found.unknown_ns -= cpu
             if task not in ours:
-                stage = found.stages.setdefault(next(iter(stages)), StageThreads())
+                stage = found.stages.setdefault(claims[task], StageThreads())
                 stage.threads, stage.cpu_ns = stage.threads + 1, stage.cpu_ns + cpu
                 if cpu > stage.busiest_ns:
                     stage.busiest_ns, stage.ready_ns = cpu, ready
@@ -167,6 +190,12 @@ class Natives:
         for name, stage in found.stages.items():
             stage.calls = last.calls.get(name, 0) - first.calls.get(name, 0)
         return found
+
+
+def _maker(claims: Mapping[str, bool]) -> str | None:
+    """The only stage that could have made a thread, or the only one whose name it has."""
+    likely = [stage for stage, named in claims.items() if named or len(claims) == 1]
+    return likely[0] if len(likely) == 1 else None
 
 
 def _python_threads() -> set[int]:

@@ -23,7 +23,7 @@ class System:
         self.threads: dict[int, Times] = {number or 0: Times(0, 0) for number in OURS}
 
     def natives(self) -> Natives:
-        return Natives(lambda: set(self.threads), lambda task: self.threads.get(task))
+        return Natives(lambda: set(self.threads), lambda task: self.threads.get(task), lambda task: f"name {task}")
 
 
 def mark(system: System, calls: dict[str, int], process: int, machine: int | None = None) -> Mark:
@@ -65,6 +65,25 @@ def test_a_thread_that_two_stages_could_have_made_is_unknown():
     assert burnt.stages == {}
     assert burnt.unknown_ns == 30 * MS
     assert burnt.others_ns is None
+
+
+def test_where_two_stages_were_at_it_at_once_the_name_of_the_maker_decides():
+    """A second worker's first infer lasts while the writer's first write starts the encoder."""
+    system = System()
+    names = {None: "worker-1", 10**9 + 1: "python", 10**9 + 2: "av:h264:df0"}
+    natives = Natives(lambda: set(system.threads), lambda task: system.threads.get(task), lambda task: names[task])
+    with natives.born(INFER):
+        inner = natives.born(WRITE)
+        inner.__enter__()
+        system.threads |= {10**9 + 1: Times(0, 0), 10**9 + 2: Times(0, 0)}
+        names[None] = "python"  # it is the writer that asks now
+        inner.__exit__(None, None, None)
+        names[None] = "worker-1"
+    first = mark(system, {}, 0)
+    system.threads |= {10**9 + 1: Times(20 * MS, 0), 10**9 + 2: Times(3 * MS, 0)}
+    burnt = natives.between(first, mark(system, {}, 23 * MS))
+    assert {name: stage.cpu_ns for name, stage in burnt.stages.items()} == {WRITE: 20 * MS}
+    assert burnt.unknown_ns == 3 * MS  # it has a name of its own
 
 
 def test_a_pool_that_ends_with_its_caller_is_counted_and_numbers_are_used_again():
@@ -146,7 +165,7 @@ def test_a_timeline_counts_calls_between_its_marks():
 
 
 def test_a_system_that_tells_nothing_is_no_failure():
-    timeline = Timeline(nvtx=False, natives=Natives(set, lambda task: None))
+    timeline = Timeline(nvtx=False, natives=Natives(set, lambda task: None, lambda task: ""))
     with timeline.born(READ), timeline.track("main") as track, track.span(READ, 0):
         timeline.mark()
     timeline.mark()
