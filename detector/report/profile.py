@@ -57,7 +57,7 @@ def _measured(proof: dict[str, Any] | None) -> list[str]:
         return ["", "", "", ""]
     fps = proof.get("measured_fps")  # sessions of the first version have the gains alone
     ends = f"{proof['measured_low']:+.0%} .. {proof['measured_high']:+.0%}" if "measured_low" in proof else ""
-    return [_number(fps, ".2f"), f"{proof['measured_gain']:+.1%}", ends, f"{proof['off_by']:+.1%}"]
+    return [number(fps, ".2f"), f"{proof['measured_gain']:+.1%}", ends, f"{proof['off_by']:+.1%}"]
 
 
 LONGEST_LAYERS = 15
