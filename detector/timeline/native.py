@@ -170,7 +170,7 @@ class Natives:
     def between(self, first: Mark, last: Mark) -> Burnt:
         with self._lock:
             ours = set(self._ours)
-            claims = {task: stage for task, stages in self._claims.items() if (stage := _maker(stages))}
+            makers = {task: maker for task, stages in self._claims.items() if (maker := _maker(stages)) is not None}
         process, machine = last.process_ns - first.process_ns, None
         if first.machine_ns is not None and last.machine_ns is not None:
             machine = max(0, last.machine_ns - first.machine_ns - process)
@@ -178,11 +178,11 @@ class Natives:
         for task, times in last.times.items():
             start = first.times.get(task, Times(0, 0))
             cpu, ready = times.cpu - start.cpu, times.ready - start.ready
-            if cpu <= 0 or (task not in ours and task not in claims):
+            if cpu <= 0 or (task not in ours and task not in makers):
                 continue
             found.unknown_ns -= cpu
             if task not in ours:
-                stage = found.stages.setdefault(claims[task], StageThreads())
+                stage = found.stages.setdefault(makers[task], StageThreads())
                 stage.threads, stage.cpu_ns = stage.threads + 1, stage.cpu_ns + cpu
                 if cpu > stage.busiest_ns:
                     stage.busiest_ns, stage.ready_ns = cpu, ready
