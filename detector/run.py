@@ -8,26 +8,26 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from detector.assembly import close_sinks, loop_shape, make_parts, open_sinks, sink_options
 from detector.config import Config
 from detector.environment import cores, environment, process_age_s, sha256_of
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError, EngineError, OutputError, SourceError
 from detector.interrupts import Stop, stop_on_signals
-from detector.machine import Machine, Phases, frames_of, open_machine, picture_of, stage_functions
+from detector.machine import Machine, Phases, frames_of, open_machine, picture_of
 from detector.outputs import OutputPlan, stem_of
 
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress
-    from detector.loop.parts import Parts, Progress
+    from detector.loop.parts import Progress
     from detector.session.outcome import RunFacts, SourceRun
     from detector.session.store import Session
     from detector.sinks.base import Sink
     from detector.sources.base import Source
     from detector.timeline import OffTimeline, Timeline
-    from detector.types import Detections, Frame, Image, SourceInfo
+    from detector.types import Detections, Frame, SourceInfo
 
 
 class Live(Protocol):
@@ -264,7 +264,7 @@ def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
     config, live = job.config, job.live
     progress = Progress(stop=job.stop)
     parts = make_parts(config, job.machine, source, sinks)
-    run.loop = _loop_shape(parts, config)
+    run.loop = loop_shape(parts, config)
     # So that an nsys recording says of itself what its waits mean.
     shape = "loop " + " ".join(f"{name}={int(value)}" for name, value in run.loop.items())
     if live is not None:
@@ -281,7 +281,7 @@ def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
             run.timeline.mark()
         if not progress.written and not job.stop.is_set():
             raise SourceError(f"{run.spec}: no frame could be read")
-        _close(sinks, run, progress)
+        close_sinks(sinks, run, progress)
     except BaseException:
         run.partial = [str(path) for sink in sinks if (path := sink.abort()) is not None]
         raise
@@ -293,73 +293,3 @@ def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
         run.bad, run.corrupt, run.skipped = counts.bad, counts.corrupt, counts.skipped
         run.ended_early, run.decoder = source.ended_early, source.decoder
         run.notes += source.notes
-
-
-def _loop_shape(parts: Parts, config: Config) -> dict[str, Any]:
-    """What bounds the loop, for whoever replays it."""
-    from detector.loop.batches import image_count, results_ahead
-
-    return {
-        "batch": len(parts.requests[0].slot),
-        "concurrency": parts.concurrency,
-        "requests": len(parts.requests),
-        "images": image_count(parts),
-        "queue_batches": parts.queue_batches,
-        "results": results_ahead(parts),
-        "sync": config.loop.sync,
-    }
-
-
-def sink_options(config: Config, machine: Machine) -> dict[str, dict[str, Any]]:
-    video = {"preset": config.output.preset, "crf": config.output.crf}
-    return {"video": video, **{name: {"remark": machine.remark} for name in ("jsonl", "csv", "coco", "mot", "yolo")}}
-
-
-def open_sinks(paths: dict[str, Path], info: SourceInfo, options: dict[str, dict[str, Any]]) -> list[Sink]:
-    """Opened sinks, in the order of ``paths``; those that were opened before one failed are aborted."""
-    from detector import sinks
-
-    opened: list[Sink] = []
-    try:
-        for name, path in paths.items():
-            sink = sinks.open(name, path, **options.get(name, {}))
-            sink.open(info)
-            opened.append(sink)
-    except BaseException:
-        for sink in opened:
-            sink.abort()
-        raise
-    return opened
-
-
-def _close(sinks: list[Sink], run: SourceRun, progress: Progress) -> None:
-    """Finishes every sink; without a frame (interrupted at once) there is nothing to finish."""
-    for sink in sinks:
-        if progress.written:
-            run.outputs[sink.name] = str(sink.close())
-        else:
-            sink.abort()
-        run.notes += sink.notes
-
-
-def make_parts(config: Config, machine: Machine, source: Source, sinks: Sequence[Sink]) -> Parts:
-    """What the loop needs for one source."""
-    from detector.loop.parts import Parts
-
-    preprocess, head, nms = stage_functions(config, machine)
-    draw: Callable[[Image, Detections], None] | None = None
-    if any(sink.name in ("video", "pictures") for sink in sinks):
-        from detector.stages.annotate import annotate
-
-        draw = partial(annotate, remark=machine.remark)
-    return Parts(
-        source=source,
-        requests=machine.engine.requests,
-        concurrency=machine.engine.concurrency,
-        preprocess=preprocess,
-        head=head,
-        nms=nms,
-        annotate=draw,
-        sinks=sinks,
-        queue_batches=config.loop.queue_batches,
-    )

@@ -16,6 +16,7 @@ LEVELS = [
     ("cli",),
     ("api", "passes", "report", "doctor", "compare"),
     ("run", "evaluation", "parity", "build"),
+    ("assembly",),  # a source, a machine and sinks, put together for the loop
     ("machine",),  # what run and api both open: network and engine, once for all sources
     ("variants",),  # a network as an engine wants it: converted, quantised, built
     ("quantize",),  # int8: calibration on frames of a source, and what must stay float

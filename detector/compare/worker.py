@@ -161,9 +161,9 @@ class _Opened:
 
     def _found(self, config: Config, machine: Machine, source: Any) -> Iterator[tuple[Frame, Detections]]:
         """Every frame of the source with what is found in it; nothing is drawn or written."""
+        from detector.assembly import make_parts
         from detector.loop.parts import Progress
         from detector.machine import frames_of
-        from detector.run import make_parts
         from detector.timeline import OffTimeline
 
         yield from frames_of(make_parts(config, machine, source, []), config, OffTimeline(), Progress())

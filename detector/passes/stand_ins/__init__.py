@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from detector import sources
+from detector.assembly import make_parts, open_sinks, sink_options
 from detector.config import Config
 from detector.loop.parts import BatchRequest, FrameSource, Outputs, Parts, Progress
 from detector.machine import Phases, frames_of, open_machine, picture_of
 from detector.outputs import OutputPlan
-from detector.run import make_parts, open_sinks, sink_options
 from detector.timeline import OffTimeline
 from detector.types import Frame, Image
 
