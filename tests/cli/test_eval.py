@@ -109,7 +109,7 @@ def test_output_by_the_files_suffix(tmp_path, name, content):
 
 
 def test_the_gate(tmp_path):
-    arguments = ("eval", LABELS, "--frames", 3, "--engine", "ort", "-q")
+    arguments = ("eval", LABELS, "--frames", 3, "--stride", 8, "--engine", "ort", "-q")  # the first three are all found
     assert detect_video(*arguments, "--min-ap50", 0.5, cwd=tmp_path).returncode == 0
     process = detect_video(*arguments, "--min-ap50", 0.999, cwd=tmp_path)
     assert_one_line_error(process, 8, "gate failed: AP50 of at least 0.999 is asked for, it is 0.", "(ort)")

@@ -96,7 +96,7 @@ def test_the_default_model(tmp_path, engine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["torch", "ort"])  # openvino: below; both on all three take a minute more
 def test_published_figures(shared, tmp_path, engine):
     document = profiled(tmp_path, engine, 5, "--model", shared / "data/weights/yolov5n.pt")
     check_everything(tmp_path, document, engine)
@@ -105,7 +105,7 @@ def test_published_figures(shared, tmp_path, engine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["openvino", "ort"])
 def test_darknet(shared, tmp_path, engine):
     document = profiled(tmp_path, engine, 8, "--model",
                         shared / "data/weights/yolo-fastest-1.1-xl.cfg")  # fmt: skip
