@@ -86,5 +86,5 @@ def _labels_beside(video: Path) -> Path:
             return path
     raise SourceError(
         f"{video}: no labels beside it ({video.stem}.json or {video.stem}.txt); "
-        f"give the labels, and the video with --images {video}"
+        f"give the labels themselves (to eval: with --images {video})"
     )

@@ -15,15 +15,17 @@ from tests.conftest import CHECKOUT
 STREET = CHECKOUT / "videos/street.mp4"
 
 
+def profiled(place, engine, passes):
+    done = detect_video("profile", STREET, "--frames", 4, "--engine", engine, "--device", "cpu", "--run-dir", "run",
+                        "--only", passes, "--json", cwd=place)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return summary_of(done)
+
+
 def test_torch_and_device(tmp_path):
     if reason := engines.usable()["torch"]:
         pytest.skip(f"machine: engine torch: {reason}")
-    done = detect_video(
-        "profile", STREET, "--frames", 4, "--engine", "torch", "--device", "cpu", "--run-dir", "run", "--only",
-        "torch,device", "--json", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    document = summary_of(done)
+    document = profiled(tmp_path, "torch", "torch,device")
     assert document["not_available"] == {
         "device": "the network ran on the CPU; there is no GPU whose time could be told"
     }
@@ -41,12 +43,7 @@ def test_torch_and_device(tmp_path):
 
 
 def test_sweep_and_passes_of_other_engines(tmp_path):
-    done = detect_video(
-        "profile", STREET, "--frames", 4, "--engine", "ort", "--device", "cpu", "--run-dir", "run", "--only",
-        "torch,sweep", "--json", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    document = summary_of(done)
+    document = profiled(tmp_path, "ort", "torch,sweep")
     assert document["not_available"] == {"torch": "the network ran on ort; torch's profiler sees --engine torch"}
     rows = document["sweep"]["rows"]
     assert [(row["precision"], row["batch"]) for row in rows] == [("fp32", 1), ("fp32", 2), ("fp32", 4)]
