@@ -1,9 +1,10 @@
 """What limits the run, and what it would gain if that cost nothing.
 
 A bound, not a simulation: a stage that is free cannot make the run faster than the slowest of what is left, nor than
-the CPU work of the other stages' own threads on the cores there are. What libraries burn in threads of their own is left
-out (only Linux tells whose they are; the replay counts it), so that "at most" stays true. Where the cores are nearly
-full it does not: the stages' times hold what they took from each other, and a stage that is free gives its share back.
+the CPU work of the other stages' own threads on the cores there are. What libraries burn in threads of their own is
+left out (only Linux tells whose they are; the replay counts it), so that "at most" stays true. Where the cores are
+nearly full it does not: the stages' times hold what they took from each other, and a stage that is free gives its
+share back.
 Measured on two cores at 90%: "9%", and 66% when inference was really free. There the sentence says "or more".
 """
 
