@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.models.base import InputRules, Network
+from detector.models.graph import infer_shapes
 from detector.types import Candidates
 
 
@@ -34,10 +35,12 @@ def plus_one(batch: int = 1, height: int = 2, width: int = 3) -> Network:
         ],
         initializer=[numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    infer_shapes(model)
     return Network(
         name="plus_one",
         family="test",
-        graph=helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        graph=model,
         input=InputRules(height, width, "stretch", 1),
         batch=batch,
         output_shapes=[shape, (batch, 3, 1, 1)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Set
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from detector.engines.base import Engine, EngineOptions, LayerExecution, Request
 from detector.engines.layer_timing import in_order
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
+from detector.models.sensitive import sensitive
 
 LIBRARY = "openvino"
 INSTALL = "pip install 'detect-video[openvino]'"
@@ -20,10 +22,14 @@ INSTALL = "pip install 'detect-video[openvino]'"
 # (docs/performance.md).
 AUTO = {"": 15, "bf16": 30, "int8": 30}
 WHY = {"": "openvino is installed", "bf16": "the fastest in bf16 on a CPU", "int8": "the fastest in int8 on a CPU"}
-# bf16 and fp16 are the plugin's own conversion of the fp32 graph: it knows which of its kernels have them.
+# bf16 and fp16 are the plugin's own conversion of the fp32 graph: it knows which of its kernels have them. What bf16
+# hurts most is marked, so that it stays fp32.
 PRECISIONS = {"fp32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "int8-u8"}
 DEVICES = ("cpu",)
-OPTIONS = {"mode": "throughput (default): requests of few threads side by side; latency: one request on all threads"}
+OPTIONS = {
+    "mode": "throughput (default): requests of few threads side by side; latency: one request on all threads",
+    "bf16": "mixed (default): what bf16 hurts most stays fp32; all: every layer in bf16, faster and less exact",
+}
 
 # int8 is in the graph, as Q/DQ nodes; what those leave in float runs as f32. Never unset: on a CPU with bf16 the
 # plugin would take bf16 by itself.
@@ -79,6 +85,14 @@ def _mode(options: EngineOptions) -> str:
     return mode
 
 
+def _stays(network: Network, options: EngineOptions) -> set[str]:
+    """Names of the nodes that stay float32 in bf16."""
+    chosen = options.own.get("bf16", "mixed")
+    if chosen not in ("mixed", "all"):
+        raise UsageError(f"--engine-options bf16={chosen}: what runs in bf16 is mixed or all")
+    return sensitive(network.graph) if options.precision == "bf16" and chosen == "mixed" else set()
+
+
 class OpenvinoRequest(Request):
     """Slot and outputs are handed over once; a run reads and writes them in place."""
 
@@ -113,8 +127,9 @@ class OpenvinoEngine(Engine):
         self.concurrency = options.concurrency or concurrency(options)
         self.threads = cpu_threads(options, self.concurrency)
         self._nodes = {node.name for node in network.graph.graph.node}
+        stays = _stays(network, options)
         with translated("openvino", "load the graph"):
-            self._compiled: Any = _compile(network, HINTS[options.precision], self.concurrency, self.threads)
+            self._compiled: Any = _compile(network, HINTS[options.precision], stays, self.concurrency, self.threads)
             _check_contract(self._compiled, network)
             self.requests: list[OpenvinoRequest] = [
                 OpenvinoRequest(self._compiled, network) for _ in range(options.requests)
@@ -152,8 +167,8 @@ class OpenvinoLayerProfiler:
     def _open(self) -> None:
         options, nodes = self._options, {node.name for node in self._network.graph.graph.node}
         with translated("openvino", "load the graph for a profile"):
-            hint, threads = HINTS[options.precision], cpu_threads(options)
-            compiled = _compile(self._network, hint, 1, threads, PERF_COUNT=True)
+            hint, stays = HINTS[options.precision], _stays(self._network, options)
+            compiled = _compile(self._network, hint, stays, 1, cpu_threads(options), PERF_COUNT=True)
             self._request: Any = compiled.create_infer_request()
             self._layers = _layers(compiled.get_runtime_model(), nodes)
         self._names = {layer.name for layer in self._layers}
@@ -190,8 +205,10 @@ def layer_profiler(network: Network, options: EngineOptions) -> OpenvinoLayerPro
     return OpenvinoLayerProfiler(network, options)
 
 
-def _compile(network: Network, hint: str, streams: int, threads: int, **more: Any) -> Any:
+def _compile(network: Network, hint: str, stays: Set[str], streams: int, threads: int, **more: Any) -> Any:
     import openvino
+
+    from detector.engines.openvino_graph import precise
 
     core = openvino.Core()
     # Nothing is kept on disk, whatever the environment or a configuration file of OpenVINO says.
@@ -206,7 +223,8 @@ def _compile(network: Network, hint: str, streams: int, threads: int, **more: An
         "ENABLE_CPU_PINNING": False,
         **more,
     }
-    return core.compile_model(core.read_model(source), "CPU", settings)
+    model = core.read_model(source)
+    return core.compile_model(precise(core, model, stays) if stays else model, "CPU", settings)
 
 
 def _check_contract(compiled: Any, network: Network) -> None:

@@ -6,9 +6,7 @@ float32, each with a Cast where the types meet:
 - the tail, that is what no convolution, Gemm or MatMul comes after: decoding boxes up to 640 pixels in half precision
   would round them to half a pixel, and costs nothing in float32;
 - nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only;
-- for bfloat16 the conversion from u8, which goes through float32 first, thin convolutions (depthwise ones, and the
-  first one) with their activations, since matrix units gain nothing on them, and the stem: the first layers, up to a
-  fifth of the MACs. What they round goes through all the others, and bfloat16 has eight bits (docs/quantisation.md).
+- for bfloat16 the conversion from u8, which goes through float32 first, and what it hurts most (``sensitive.py``).
 """
 
 from __future__ import annotations
@@ -21,16 +19,14 @@ from numpy.typing import NDArray
 
 from detector.errors import ModelError
 from detector.models.base import Network
-from detector.models.graph import MULTIPLYING, good_name, infer_shapes, node_macs, tail, tensor_shapes
+from detector.models.graph import good_name, infer_shapes, tail
+from detector.models.sensitive import sensitive
 
 if TYPE_CHECKING:
     import onnx
 
 HALVES = ("fp16", "bf16")
 BF16_OPSET, BF16_IR = 22, 10  # the first opset in which Conv and its kind may be bfloat16, and the IR that goes with it
-THIN = 8  # input channels a group, below which a convolution is thin
-STEM = 0.2  # of the MACs, which the first layers that stay float32 make at most
-ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu", "Mul")  # SiLU is Sigmoid and Mul
 CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # what they make has the type of their attribute ``value``
 
 
@@ -89,8 +85,7 @@ class _Halved:
         self.opset = max(entry.version for entry in self.source.opset_import if entry.domain in ("", "ai.onnx"))
         self.kept = {node.name for node in graph.node if self._stays(node)} | tail(self.source)
         if precision == "bf16":
-            self.kept |= _thin(graph, self.values) | _stem(self.source)
-            self.kept |= self._between()
+            self.kept = sensitive(self.source, self.kept)
         self.renamed: dict[str, str] = {}
         self.types: dict[str, str] = {}
         self.nodes: list[onnx.NodeProto] = []
@@ -197,24 +192,6 @@ class _Halved:
             return True
         return any(name in self.constants and not self._fits(name) for name in reads)
 
-    def _between(self) -> set[str]:
-        """Nodes between those that stay: two Casts around one of them would gain nothing."""
-        graph = self.source.graph
-        makers = {name: node.name for node in graph.node for name in node.output}
-        outputs = {info.name for info in graph.output}
-        readers: dict[str, set[str]] = {}
-        for node in graph.node:
-            for name in node.input:
-                readers.setdefault(name, set()).add(node.name)
-        return {
-            node.name
-            for node in graph.node
-            if node.op_type not in MULTIPLYING
-            and not outputs.intersection(node.output)
-            and all(readers.get(name, set()) <= self.kept for name in node.output)
-            and all(makers[name] in self.kept for name in node.input if name in makers)
-        }
-
     def _fits(self, name: str) -> bool:
         """bfloat16 has the range of float32."""
         if self.precision == "bf16":
@@ -256,35 +233,6 @@ def _raised(model: onnx.ModelProto) -> onnx.ModelProto:
     raised.producer_name, raised.producer_version = model.producer_name, model.producer_version
     infer_shapes(raised)
     return raised
-
-
-def _thin(graph: onnx.GraphProto, values: dict[str, NDArray[Any]]) -> set[str]:
-    """Names of the convolutions with few input channels a group, and of the activations that read nothing else."""
-    found: set[str] = set()
-    makers = {name: node.name for node in graph.node for name in node.output}
-    for node in graph.node:
-        if node.op_type == "Conv" and node.input[1] in values:
-            follows = values[node.input[1]].shape[1] < THIN
-        else:
-            dynamic = [makers.get(name) for name in node.input if name and name not in values]
-            follows = node.op_type in ACTIVATIONS and bool(dynamic) and all(maker in found for maker in dynamic)
-        if follows:
-            found.add(node.name)
-    return found
-
-
-def _stem(model: onnx.ModelProto) -> set[str]:
-    """Names of the first nodes, in order, as long as their MACs are at most ``STEM`` of all; none without MACs."""
-    shapes = tensor_shapes(model)
-    macs = {node.name: node_macs(node, shapes) for node in model.graph.node}
-    left = STEM * sum(macs.values())
-    found: list[str] = []
-    for node in model.graph.node:
-        left -= macs[node.name]
-        if left < 0:
-            break
-        found.append(node.name)
-    return set(found) if any(macs[name] for name in found) else set()
 
 
 def _bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:

@@ -8,6 +8,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from detector import engines
 from detector.artefacts import export
 from detector.engines import openvino_
 from detector.engines.base import EngineOptions
+from detector.engines.openvino_graph import precise
 from detector.errors import EngineError, UsageError
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
@@ -103,9 +105,50 @@ def test_the_precision_executed_is_the_one_asked_for_where_the_cpu_has_it(tmp_pa
     network = small_network(tmp_path)
     with engines.open("openvino", network, EngineOptions(precision=precision)) as engine:
         assert engine.precision == precision
-        assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, precision)
+        # The first convolution reads three channels, and makes less than a fifth of the MACs.
+        assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, precision) | {"0.conv": "fp32"}
         assert engine.notes == []
     assert engine.execution() == []
+
+
+def test_all_of_it_runs_in_bf16_where_that_is_asked_for(tmp_path, openvino):
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("machine: no bf16 on this CPU")
+    options = EngineOptions(precision="bf16", own={"bf16": "all"})
+    with engines.open("openvino", small_network(tmp_path), options) as engine:
+        assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, "bf16")
+
+
+def test_what_bf16_can_be_is_listed():
+    with pytest.raises(UsageError, match="bf16=none: what runs in bf16 is mixed or all"):
+        engines.open("openvino", plus_one(), EngineOptions(precision="bf16", own={"bf16": "none"}))
+
+
+def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(tmp_path, monkeypatch, openvino):
+    """Names that XML would misread included, and numbers as they were."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    network = plus_one()
+    network.graph.graph.node[2].name = "0.<conv> & 'more\""
+    core = openvino.Core()
+    before = core.read_model(network.graph.SerializeToString())
+    after = precise(core, before, {network.graph.graph.node[2].name})
+    assert list(tmp_path.iterdir()) == []
+    openvino.serialize(after, str(tmp_path / "after.xml"), str(tmp_path / "after.bin"))
+    written = ElementTree.parse(tmp_path / "after.xml").getroot()
+    marked = {layer.get("name") for layer in written.iter("layer") if layer.find("rt_info/attribute[@name='precise']")
+              is not None}  # fmt: skip
+    assert marked == {"0.<conv> & 'more\"", "0.<conv> & 'more\"/WithoutBiases"}
+    picture = np.arange(18, dtype=np.uint8).reshape(1, 2, 3, 3)
+    for model in (before, after):
+        found = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(picture)
+        np.testing.assert_array_equal(found[0], picture.transpose(0, 3, 1, 2) + 1)
+
+
+def test_no_place_for_that_file_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(EngineError, match=r"engine openvino: failed to load the graph: .*missing") as caught:
+        engines.open("openvino", plus_one(), EngineOptions(precision="bf16"))
+    assert "\n" not in str(caught.value)
 
 
 def test_activations_are_counted_into_their_convolution(tmp_path):
