@@ -128,7 +128,8 @@ def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(tmp_path, 
     """Names that XML would misread included, and numbers as they were."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     network, name = plus_one(), "0.<conv> & 'more\""
-    network.graph.graph.node[2].name = name
+    graph = network.graph.graph
+    graph.node[2].name = graph.node[2].output[0] = graph.output[0].name = name
     core = openvino.Core()
     before = core.read_model(network.graph.SerializeToString())
     written = []
