@@ -140,8 +140,9 @@ def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(tmp_path, 
     assert sorted(marked) == [name, f"{name}/WithoutBiases"]
     assert list(tmp_path.iterdir()) == []
     picture = np.arange(18, dtype=np.uint8).reshape(1, 2, 3, 3)
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
     for model in (before, after):
-        found = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(picture)
+        found = core.compile_model(model, "CPU", settings)(picture)
         np.testing.assert_array_equal(found[0], picture.transpose(0, 3, 1, 2) + 1)
 
 
