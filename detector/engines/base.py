@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.errors import DetectVideoError, EngineError
+from detector.errors import DetectVideoError, EngineError, UsageError
+from detector.models.base import Network
+from detector.models.sensitive import sensitive
 
 
 class Request:
@@ -130,6 +132,18 @@ def cpu_cores() -> int:
 def cpu_threads(options: EngineOptions, concurrency: int = 0) -> int:
     """Threads of one request on a CPU: as asked, else the cores, shared out among the requests that run at once."""
     return options.threads or max(1, cpu_cores() // max(1, concurrency or options.concurrency))
+
+
+# An own option of the engines that convert a graph to bf16 by themselves, and what it does.
+BF16_OPTION = {"bf16": "mixed (default): what bf16 hurts most stays fp32; all: every layer in bf16, faster, less exact"}
+
+
+def stays_fp32(network: Network, options: EngineOptions) -> set[str]:
+    """Names of the nodes that an engine with ``BF16_OPTION`` keeps in float32; none in another precision."""
+    chosen = options.own.get("bf16", "mixed")
+    if chosen not in ("mixed", "all"):
+        raise UsageError(f"--engine-options bf16={chosen}: what runs in bf16 is mixed or all")
+    return sensitive(network.graph) if options.precision == "bf16" and chosen == "mixed" else set()
 
 
 MAX_STREAMS = 8

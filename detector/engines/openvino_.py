@@ -10,11 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.engines.base import Engine, EngineOptions, LayerExecution, Request, cpu_threads, streams, translated
+from detector.engines.base import (
+    BF16_OPTION,
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    Request,
+    cpu_threads,
+    stays_fp32,
+    streams,
+    translated,
+)  # fmt: skip
 from detector.engines.layer_timing import in_order
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
-from detector.models.sensitive import sensitive
 
 LIBRARY = "openvino"
 INSTALL = "pip install 'detect-video[openvino]'"
@@ -28,8 +37,7 @@ PRECISIONS = {"fp32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "int8-u8"}
 DEVICES = ("cpu",)
 OPTIONS = {
     "mode": "throughput (default): requests of few threads side by side; latency: one request on all threads",
-    "bf16": "mixed (default): what bf16 hurts most stays fp32; all: every layer in bf16, faster and less exact",
-}
+} | BF16_OPTION
 
 # int8 is in the graph, as Q/DQ nodes; what those leave in float runs as f32. Never unset: on a CPU with bf16 the
 # plugin would take bf16 by itself.
@@ -85,14 +93,6 @@ def _mode(options: EngineOptions) -> str:
     return mode
 
 
-def _stays(network: Network, options: EngineOptions) -> set[str]:
-    """Names of the nodes that stay float32 in bf16."""
-    chosen = options.own.get("bf16", "mixed")
-    if chosen not in ("mixed", "all"):
-        raise UsageError(f"--engine-options bf16={chosen}: what runs in bf16 is mixed or all")
-    return sensitive(network.graph) if options.precision == "bf16" and chosen == "mixed" else set()
-
-
 class OpenvinoRequest(Request):
     """Slot and outputs are handed over once; a run reads and writes them in place."""
 
@@ -127,7 +127,7 @@ class OpenvinoEngine(Engine):
         self.concurrency = options.concurrency or concurrency(options)
         self.threads = cpu_threads(options, self.concurrency)
         self._nodes = {node.name for node in network.graph.graph.node}
-        stays = _stays(network, options)
+        stays = stays_fp32(network, options)
         with translated("openvino", "load the graph"):
             self._compiled: Any = _compile(network, HINTS[options.precision], stays, self.concurrency, self.threads)
             _check_contract(self._compiled, network)
@@ -167,7 +167,7 @@ class OpenvinoLayerProfiler:
     def _open(self) -> None:
         options, nodes = self._options, {node.name for node in self._network.graph.graph.node}
         with translated("openvino", "load the graph for a profile"):
-            hint, stays = HINTS[options.precision], _stays(self._network, options)
+            hint, stays = HINTS[options.precision], stays_fp32(self._network, options)
             compiled = _compile(self._network, hint, stays, 1, cpu_threads(options), PERF_COUNT=True)
             self._request: Any = compiled.create_infer_request()
             self._layers = _layers(compiled.get_runtime_model(), nodes)

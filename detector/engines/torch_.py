@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from detector.engines.base import Engine, EngineOptions, LayerExecution, cpu_threads, translated
+from detector.engines.base import (
+    BF16_OPTION,
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    cpu_threads,
+    stays_fp32,
+    translated,
+)  # fmt: skip
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
 
@@ -26,7 +34,7 @@ OPTIONS = {
     "channels_last": "1: weights of convolutions as NHWC (default); 0: everything as NCHW",
     "compile": "1: torch.compile; on a CPU that takes a C++ compiler, and some 20 s to load",
     "graphs": "1: each request's kernels as one CUDA graph; GPUs only",
-}
+} | BF16_OPTION
 SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -66,7 +74,7 @@ class TorchEngine(Engine):
         with translated("torch", "load the graph"):
             self._device = self._place(options, wanted)
             self.device = str(self._device)
-            self.module: Any = self._built(network, wanted["channels_last"])  # None after close
+            self.module: Any = self._built(network, options, wanted["channels_last"])  # None after close
             self._check_contract(network)
         self._input_shape = network.input_shape
         self._multiplied = self._arithmetic(options.precision)
@@ -93,7 +101,7 @@ class TorchEngine(Engine):
             machine.check_compiler(device)
         return device
 
-    def _built(self, network: Network, channels_last: bool) -> Any:
+    def _built(self, network: Network, options: EngineOptions, channels_last: bool) -> Any:
         import torch
 
         from detector.engines.torch_graph import graph_module, lay_out, machine
@@ -102,7 +110,8 @@ class TorchEngine(Engine):
         if self.precision in ("bf16", "fp16"):
             from detector.engines.torch_graph.halves import halved
 
-            module = halved(module, torch.bfloat16 if self.precision == "bf16" else torch.float16)
+            dtype = torch.bfloat16 if self.precision == "bf16" else torch.float16
+            module = halved(module, dtype, stays_fp32(network, options))
         elif self.precision == "int8" and machine.has_int8_kernels():
             from detector.engines.torch_graph.integers import on_integers
 
@@ -202,9 +211,11 @@ class TorchEngine(Engine):
 
 
 def switches(own: Mapping[str, str]) -> dict[str, bool]:
-    """The own options as they are to be. Raises UsageError for a value that is neither on nor off."""
+    """The own options that are on or off, as they are to be. Raises UsageError for a value that is neither."""
     found = {"channels_last": True, "compile": False, "graphs": False}
     for name, value in own.items():
+        if name not in found:
+            continue  # no switch
         if value.lower() not in SWITCH:
             raise UsageError(f"--engine-options {name}={value}: write {name}=1 or {name}=0")
         found[name] = SWITCH[value.lower()]

@@ -59,18 +59,33 @@ def _stem(model: onnx.ModelProto) -> set[str]:
 
 
 def _between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
-    """Nodes between those that stay: two Casts around one of them would gain nothing."""
+    """Nodes between those that stay, or between the picture and these: two Casts around one would gain nothing."""
     makers = {name: node.name for node in graph.node for name in node.output}
     outputs = {info.name for info in graph.output}
+    first = _before_any_product(graph)
     readers: dict[str, set[str]] = {}
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, set()).add(node.name)
-    return {
-        node.name
-        for node in graph.node
-        if node.op_type not in MULTIPLYING
-        and not outputs.intersection(node.output)
-        and all(readers.get(name, set()) <= kept for name in node.output)
-        and all(makers[name] in kept for name in node.input if name in makers)
-    }
+    found: set[str] = set()
+    for node in reversed(graph.node):
+        if node.op_type in MULTIPLYING or outputs.intersection(node.output):
+            continue
+        stays = kept | found if node.name in first else kept
+        if all(readers.get(name, set()) <= stays for name in node.output) and (
+            node.name in first or all(makers[name] in kept for name in node.input if name in makers)
+        ):
+            found.add(node.name)
+    return found
+
+
+def _before_any_product(graph: onnx.GraphProto) -> set[str]:
+    """Names of the nodes that read nothing which a multiplying node has made: what is done to the picture itself."""
+    made: set[str] = set()
+    found: set[str] = set()
+    for node in graph.node:
+        if node.op_type in MULTIPLYING or made.intersection(node.input):
+            made.update(node.output)
+        else:
+            found.add(node.name)
+    return found

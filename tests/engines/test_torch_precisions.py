@@ -14,16 +14,20 @@ from detector import engines
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError, UsageError
 from detector.models import open_network
+from detector.models.sensitive import sensitive
 from tests.known_answers import plus_one
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
-from detector.engines.torch_graph import machine  # noqa: E402
+from detector.engines.torch_graph import halves, machine  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def network():
     return open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
+
+
+ALL = EngineOptions(precision="bf16", own={"bf16": "all"})
 
 
 def with_decoding():
@@ -39,7 +43,7 @@ def with_decoding():
 
 
 def test_the_body_is_cast_and_the_tail_stays_float32():
-    with engines.open("torch", with_decoding(), EngineOptions(precision="bf16")) as engine:
+    with engines.open("torch", with_decoding(), ALL) as engine:
         assert engine.module.get_submodule("0.conv").weight.dtype == torch.bfloat16
         assert engine.module.get_buffer("constants.small.value").dtype == torch.float32
         layers = {layer.name: layer.precision for layer in engine.execution()}
@@ -57,7 +61,7 @@ def test_a_constant_that_body_and_tail_read_has_both_types():
     graph = network.graph.graph
     graph.node.insert(2, helper.make_node("Mul", ["input.nchw", "small"], ["input.scaled"], name="input.scaled"))
     graph.node[3].input[0] = "input.scaled"
-    with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
+    with engines.open("torch", network, ALL) as engine:
         assert engine.module.get_buffer("constants.small.value").dtype == torch.float32
         assert engine.module.get_buffer("constants.small.value_bfloat16").dtype == torch.bfloat16
         engine.requests[0].slot[:] = 0
@@ -65,11 +69,35 @@ def test_a_constant_that_body_and_tail_read_has_both_types():
 
 
 def test_bf16_is_what_every_layer_before_the_outputs_runs_in(network):
-    with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
+    with engines.open("torch", network, ALL) as engine:
         convolutions = {layer.precision for layer in engine.execution() if layer.type == "Conv2d"}
         others = {layer.precision for layer in engine.execution() if layer.type != "Conv2d"}
     assert convolutions == {"bf16" if machine.has_bf16() else "fp32"}
     assert others == {"bf16"}
+
+
+def test_what_bf16_hurts_most_stays_float32_with_a_cast_on_either_side(network):
+    """yolov4-tiny: 3 to 32 channels, 32 to 64, and 64 to 64, where a fifth of the MACs ends."""
+    with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
+        layers = {layer.name: layer.precision for layer in engine.execution()}
+        wanted = sensitive(network.graph)
+        done = "bf16" if machine.has_bf16() else "fp32"
+        convolutions = {name: kind for name, kind in layers.items() if name.endswith("conv")}
+        assert convolutions == {name: "fp32" if name in wanted else done for name in convolutions}
+        assert {"0.conv", "1.conv"} <= wanted
+        assert len(wanted.intersection(convolutions)) < len(convolutions) / 2
+        assert {layers[name] for name in wanted} == {"fp32"}
+        found = [output.copy() for output in engine.requests[0].infer(1)]
+    with engines.open("torch", network) as engine:
+        for plain, mixed in zip(engine.requests[0].infer(1), found, strict=True):
+            assert 0 < np.abs(plain - mixed).mean() < 0.02 * np.abs(plain).mean()
+
+
+def test_whole_numbers_go_through_a_cast_as_they_are():
+    """Places to pick from, made by a layer that stays and read by one that does not."""
+    picked = halves._floats_to(torch.arange(3), torch.bfloat16)
+    assert picked.dtype == torch.int64
+    assert halves._floats_to(torch.ones(3), torch.bfloat16).dtype == torch.bfloat16
 
 
 KERNELS = """
@@ -77,7 +105,8 @@ from detector import engines
 from detector.engines.base import EngineOptions
 from detector.models import open_network
 network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
-with engines.open("torch", network, EngineOptions(precision="bf16", threads=1)) as engine:
+options = EngineOptions(precision="bf16", threads=1, own={"bf16": "all"})
+with engines.open("torch", network, options) as engine:
     engine.requests[0].infer(1)
 """
 
@@ -164,7 +193,8 @@ def test_channels_last_leaves_constants_of_other_dimensions_alone():
         ({"compile": "maybe"}, "fp32", "--engine-options compile=maybe: write compile=1 or compile=0"),
         ({"graphs": "1"}, "fp32", "--engine-options graphs: CUDA graphs are for GPUs"),
         ({"compile": "1"}, "int8", "--engine-options compile: for float only"),
-        ({"stream": "1"}, "fp32", "engine torch has no such option; it has channels_last, compile, graphs"),
+        ({"stream": "1"}, "fp32", "engine torch has no such option; it has channels_last, compile, graphs, bf16"),
+        ({"bf16": "some"}, "bf16", "--engine-options bf16=some: what runs in bf16 is mixed or all"),
     ],
 )
 def test_own_options_that_cannot_be_are_usage_errors(own, precision, message):
@@ -185,7 +215,8 @@ from concurrent.futures import ThreadPoolExecutor
 from detector import engines
 from detector.engines.base import EngineOptions
 from tests.known_answers import plus_one
-options = EngineOptions(own={"compile": "1"}, threads=1, concurrency=2, device="cpu", precision=sys.argv[1])
+own = {"compile": "1", "bf16": "all"}
+options = EngineOptions(own=own, threads=1, concurrency=2, device="cpu", precision=sys.argv[1])
 given = np.arange(18, dtype=np.uint8).reshape(1, 2, 3, 3)
 with engines.open("torch", plus_one(), options) as engine:
     for request in engine.requests:

@@ -10,6 +10,7 @@ from detector.models import open_network
 from detector.models.base import InputRules, Network
 from detector.models.convert import _bfloat16_bits, converted, operand_name
 from detector.models.graph import GraphBuilder, good_name, output_shapes, tail
+from detector.models.sensitive import sensitive
 from detector.types import Candidates
 from tests.known_answers import run_once
 
@@ -143,6 +144,12 @@ def test_the_stem_stays_float32_in_bf16_only(widths: tuple[int, ...], kept: int)
         assert [types[f"{at}.{end}"] for at in inner] == [FLOAT if at < kept else HALF["bf16"] for at in inner]
     types = types_of(converted(network, "fp16"))
     assert {types[f"{at}.conv"] for at in inner} == {HALF["fp16"]}
+
+
+def test_what_is_done_to_the_picture_stays_with_what_reads_it() -> None:
+    """The first convolution is thin and no stem: nothing in front of it is rounded to be widened again."""
+    network = chain(8, 1)  # 24 of 32 MACs
+    assert sensitive(network.graph) == {"input.cast", "input.transpose", "0.conv", "0.act"}
 
 
 def test_the_numbers_are_those_of_half_precision() -> None:

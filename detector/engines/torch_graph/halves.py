@@ -1,14 +1,17 @@
 """The module in bfloat16 or float16, cast part by part; the fp32 graph stays what it is.
 
-What stays float32: the tail, that is what no convolution or product of matrices comes after. Decoding boxes up to 640
-pixels in half precision would round them to half a pixel (float16) or to four (bfloat16), and costs nothing in
-float32. Where a tensor leaves the halves it is cast; the outputs are float32 always.
+What stays float32: the layers that the caller names, and the tail, that is what no convolution or product of matrices
+comes after. Decoding boxes up to 640 pixels in half precision would round them to half a pixel (float16) or to four
+(bfloat16), and costs nothing in float32. Where a tensor goes from one type to the other it is cast; the outputs are
+float32 always.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Set
+
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from detector.engines.torch_graph import attach
 from detector.engines.torch_graph.modules import ToType
@@ -16,36 +19,32 @@ from detector.engines.torch_graph.modules import ToType
 MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
-def halved(module: fx.GraphModule, dtype: torch.dtype) -> fx.GraphModule:
-    """Changes the module in place. ``dtype``: bfloat16 or float16."""
-    graph, body = module.graph, _body(module)
+def halved(module: fx.GraphModule, dtype: torch.dtype, kept: Set[str] = frozenset()) -> fx.GraphModule:
+    """Changes the module in place. ``dtype``: bfloat16 or float16. ``kept``: names of layers that stay float32."""
+    body = _body(module, kept)
     for node in body:
         _cast(module.get_submodule(str(node.target)), dtype)
-    for node in list(graph.nodes):
+    for node in list(module.graph.nodes):
         if node.op == "get_attr":
             _constant_for(module, node, body, dtype)
-    for node in body:
-        outside = [user for user in node.users if user not in body]
-        if not outside:
-            continue
-        with graph.inserting_after(node):
-            back = graph.call_method("to", (node, torch.float32))
-        for user in outside:
-            user.replace_input_with(node, back)
+        elif node in body:
+            _cast_for(module.graph, node, [user for user in node.users if user not in body], torch.float32)
+        elif node.op == "call_module":
+            _cast_for(module.graph, node, [user for user in node.users if user in body], dtype)
     module.recompile()
     return module
 
 
-def _body(module: fx.GraphModule) -> dict[fx.Node, None]:
-    """The nodes that a multiplying one comes after, and these themselves, in order."""
+def _body(module: fx.GraphModule, kept: Set[str]) -> set[fx.Node]:
+    """The nodes that a multiplying one comes after, and these themselves, without what is kept."""
     operators = module.meta["operators"]
-    body: dict[fx.Node, None] = {}
+    leads: set[fx.Node] = set()
     for node in reversed(module.graph.nodes):
         if node.op != "call_module":
             continue
-        if operators.get(node.target) in MULTIPLYING or any(user in body for user in node.users):
-            body[node] = None
-    return dict(reversed(body.items()))
+        if operators.get(node.target) in MULTIPLYING or any(user in leads for user in node.users):
+            leads.add(node)
+    return {node for node in leads if node.target not in kept}
 
 
 def _cast(part: nn.Module, dtype: torch.dtype) -> None:
@@ -54,8 +53,21 @@ def _cast(part: nn.Module, dtype: torch.dtype) -> None:
         part.dtype = dtype
 
 
-def _constant_for(module: fx.GraphModule, node: fx.Node, body: dict[fx.Node, None], dtype: torch.dtype) -> None:
-    """A constant that the body reads gets a second form; a tail that reads it too keeps the first."""
+def _cast_for(graph: fx.Graph, node: fx.Node, readers: Collection[fx.Node], dtype: torch.dtype) -> None:
+    if not readers:
+        return
+    with graph.inserting_after(node):
+        cast = graph.call_function(_floats_to, (node, dtype))
+    for reader in readers:
+        reader.replace_input_with(node, cast)
+
+
+def _floats_to(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) if x.is_floating_point() else x
+
+
+def _constant_for(module: fx.GraphModule, node: fx.Node, body: Set[fx.Node], dtype: torch.dtype) -> None:
+    """A constant that the body reads gets a second form; what else reads it keeps the first."""
     inside = [user for user in node.users if user in body]
     value = module.get_buffer(str(node.target))
     if not inside or not value.is_floating_point():

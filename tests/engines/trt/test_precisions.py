@@ -31,6 +31,7 @@ def half(network):
     for node in list(graph.node[2:]):
         name, node.output[0] = node.output[0], f"{node.name}.half"
         graph.node.append(helper.make_node("Cast", [node.output[0]], [name], name=f"{name}.cast", to=TensorProto.FLOAT))
+    del graph.value_info[:]
     network.precision = "fp16"
     return network
 
