@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,15 @@ SELECTION = SelectionConfig()  # thresholds by default, whatever a run asks for:
 Outputs = list[NDArray[np.float32]]  # of one picture, each with a leading axis of 1
 
 
-def outputs(network: Network, graph: onnx.ModelProto, slots: NDArray[np.uint8]) -> list[Outputs]:
-    """Raw outputs of each frame. ``slots``: u8 RGB [N, H, W, 3]; a ragged last batch is filled up by the engine."""
+def outputs(
+    network: Network, graph: onnx.ModelProto, slots: NDArray[np.uint8], engine: str = ENGINE, **options: Any
+) -> list[Outputs]:
+    """Raw outputs of each frame. ``slots``: u8 RGB [N, H, W, 3]; a ragged last batch is filled up by the engine.
+    ``options``: more of ``EngineOptions``."""
     asked = replace(network, graph=graph, path=None)
     found = []
-    with engines.open(ENGINE, asked, EngineOptions(batch=network.batch, requests=1)) as engine:
-        request = engine.requests[0]
+    with engines.open(engine, asked, EngineOptions(batch=network.batch, requests=1, **options)) as opened:
+        request = opened.requests[0]
         for start in range(0, len(slots), network.batch):
             part = slots[start : start + network.batch]
             request.slot[: len(part)] = part

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
+from detector import engines
 from detector.analysis.agreement import Agreement, agreement, pairs
 from detector.analysis.evaluate import overlaps
 from detector.config import CalibrationConfig
+from detector.errors import EngineError
 from detector.models import open_network
 from detector.models.base import Network
 from detector.models.convert import HALVES, converted
 from detector.quantize import KINDS, frames
 from detector.quantize.calibration import Calibration, calibrated
-from detector.quantize.measure import SELECTION, Reference, detections, outputs
+from detector.quantize.measure import ENGINE, SELECTION, Reference, detections, outputs
 from detector.quantize.qdq import quantised_graph
 from detector.types import Detections
 from measuring.rounded import rounded
@@ -42,15 +44,17 @@ class Row:
 
 def rows(
     model: str, weights: str | None, asked: CalibrationConfig, clips: Sequence[Path], count: int,
-    say: Callable[[str], None], precisions: Sequence[str] = PRECISIONS,
+    say: Callable[[str], None], precisions: Sequence[str] = PRECISIONS, engines_too: Sequence[str] = (),
 ) -> Iterator[Row]:  # fmt: skip
-    """One a precision: fp16, bf16, then both kinds of int8, first with every layer int8, then as searched."""
+    """One a precision: fp16, bf16, then both kinds of int8, first with every layer int8, then as searched. Behind each
+    half, the same by every engine of ``engines_too`` (NAME, or NAME:OPTION=VALUE) that has it here."""
     network = open_network(model, weights=weights)
     references = {clip.name: _reference(network, clip, count) for clip in clips}
     for precision in HALVES:
         if precision in precisions:
             graph = rounded(converted(network, precision).graph)
             yield Row(network.name, precision, *_compared(network, graph, references))
+            yield from _by_engines(network, precision, engines_too, references, say)
     if "int8" not in precisions:
         return
     began = time.perf_counter()
@@ -59,6 +63,22 @@ def rows(
         f"{sum(result.runs for result in found.result.values())} graphs measured")  # fmt: skip
     for kind in KINDS:
         yield from _int8(network, found, kind, references)
+
+
+def _by_engines(
+    network: Network, precision: str, names: Sequence[str], references: dict[str, Reference], say: Callable[[str], None]
+) -> Iterator[Row]:
+    for name in names:
+        engine, _, option = name.partition(":")
+        try:
+            wanted = engines.graph_wanted(engine, precision)
+        except EngineError as error:
+            say(str(error))
+            continue
+        graph = network.graph if wanted == network.precision else converted(network, wanted).graph
+        own = dict([option.split("=")]) if option else {}
+        compared = _compared(network, graph, references, engine, precision=precision, own=own)
+        yield Row(network.name, f"{precision}, {name}", *compared)
 
 
 def _int8(network: Network, found: Calibration, kind: str, references: dict[str, Reference]) -> Iterator[Row]:
@@ -76,11 +96,11 @@ def _reference(network: Network, clip: Path, count: int) -> Reference:
 
 
 def _compared(
-    network: Network, graph: object, references: dict[str, Reference]
+    network: Network, graph: object, references: dict[str, Reference], engine: str = ENGINE, **options: object
 ) -> tuple[dict[str, Agreement], tuple[int, int]]:
     found, alone, crossed = {}, 0, 0
     for name, reference in references.items():
-        raw = outputs(network, graph, reference.slots)  # type: ignore[arg-type]
+        raw = outputs(network, graph, reference.slots, engine, **options)  # type: ignore[arg-type]
         own = detections(network, raw)
         found[name] = agreement(reference.found, own)
         alone += found[name].reference + found[name].other - 2 * found[name].matched
