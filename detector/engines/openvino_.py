@@ -208,12 +208,16 @@ def layer_profiler(network: Network, options: EngineOptions) -> OpenvinoLayerPro
 def _compile(network: Network, hint: str, stays: Set[str], streams: int, threads: int, **more: Any) -> Any:
     import openvino
 
-    from detector.engines.openvino_graph import precise
+    from detector.engines.openvino_graph.pairs import without_needless_pairs
+    from detector.engines.openvino_graph.precise import precise
 
     core = openvino.Core()
     # Nothing is kept on disk, whatever the environment or a configuration file of OpenVINO says.
     core.set_property({"CACHE_DIR": ""})
-    source = network.path or network.graph.SerializeToString()
+    if network.precision == "int8-u8":
+        source = without_needless_pairs(network.graph).SerializeToString()
+    else:
+        source = network.path or network.graph.SerializeToString()
     settings = {
         "PERFORMANCE_HINT": "THROUGHPUT" if streams > 1 else "LATENCY",
         "NUM_STREAMS": streams,

@@ -17,7 +17,7 @@ from detector import engines
 from detector.artefacts import export
 from detector.engines import openvino_
 from detector.engines.base import EngineOptions
-from detector.engines.openvino_graph import precise
+from detector.engines.openvino_graph.precise import precise
 from detector.errors import EngineError, UsageError
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network

@@ -1,0 +1,112 @@
+"""A graph with Q/DQ nodes without those pairs that stand in the way of OpenVINO's kernels.
+
+The graph has a pair behind every node that ONNX Runtime runs in integers, since that has a kernel for each. OpenVINO
+has one for a convolution with all the elementwise work behind it, and takes a pair in between at its word: it writes
+the convolution's result as u8, then reads it again. So these fall away:
+1. behind what only moves or chooses values, where the values had these steps before: nothing is rounded there;
+2. between a convolution, or elementwise work, and elementwise work: one rounding less, at the end of the kernel.
+
+Measured with two requests in flight on 2 cores (docs/performance.md): 11 to 27 % less time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from detector.models.graph import MULTIPLYING
+
+if TYPE_CHECKING:
+    import onnx
+
+MOVING = ("MaxPool", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Identity", "Concat", "Resize")
+ELEMENTWISE = (
+    "Add", "Sum", "Sub", "Mul", "Div",
+    "Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Elu", "Softplus", "Tanh", "Mish",
+)  # fmt: skip
+
+
+def without_needless_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A new model with the same inputs and outputs."""
+    import onnx
+
+    instead = _Pairs(model.graph).needless()  # what a DequantizeLinear makes -> what its pair was given
+    pairs = set(instead)
+    for node in model.graph.node:
+        if node.op_type == "DequantizeLinear" and node.output[0] in instead:
+            pairs.add(node.input[0])
+    nodes = []
+    for node in model.graph.node:
+        if pairs.intersection(node.output):
+            continue
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        for at, name in enumerate(node.input):
+            made.input[at] = _followed(instead, name)
+        nodes.append(made)
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(nodes)
+    return result
+
+
+def _followed(instead: dict[str, str], name: str) -> str:
+    while name in instead:
+        name = instead[name]
+    return name
+
+
+class _Pairs:
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        from onnx import numpy_helper
+
+        self._graph = graph
+        self._outputs = {info.name for info in graph.output}
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+        self._single = {
+            tensor.name: numpy_helper.to_array(tensor).item() for tensor in graph.initializer if _is_single(tensor)
+        }
+
+    def needless(self) -> dict[str, str]:
+        found = {}
+        for quantize in self._graph.node:
+            if quantize.op_type != "QuantizeLinear":
+                continue
+            readers = self._readers.get(quantize.output[0], [])
+            if len(readers) == 1 and readers[0].op_type == "DequantizeLinear" and self._is_needless(readers[0]):
+                found[readers[0].output[0]] = quantize.input[0]
+        return found
+
+    def _is_needless(self, dequantize: onnx.NodeProto) -> bool:
+        maker = self._makers.get(self._makers[dequantize.input[0]].input[0])
+        if maker is None or dequantize.output[0] in self._outputs:
+            return False
+        if maker.op_type in MOVING:
+            return self._only_moves(maker) and self._had_steps(maker, self._steps(dequantize))
+        readers = self._readers.get(dequantize.output[0], [])
+        return maker.op_type in (*MULTIPLYING, *ELEMENTWISE) and all(node.op_type in ELEMENTWISE for node in readers)
+
+    def _only_moves(self, node: onnx.NodeProto) -> bool:
+        """Resize makes new values unless it takes the nearest."""
+        modes = [entry.s for entry in node.attribute if entry.name == "mode"]
+        return node.op_type != "Resize" or modes in ([], [b"nearest"])
+
+    def _had_steps(self, node: onnx.NodeProto, steps: tuple[Any, ...]) -> bool:
+        given = node.input if node.op_type == "Concat" else node.input[:1]
+        makers = [self._makers.get(name) for name in given]
+        return all(
+            maker is not None and maker.op_type == "DequantizeLinear" and self._steps(maker) == steps
+            for maker in makers
+        )
+
+    def _steps(self, node: onnx.NodeProto) -> tuple[Any, ...]:
+        """Scale and zero point; where these are no single numbers, their names."""
+        return tuple(self._single.get(name, name) for name in node.input[1:])
+
+
+def _is_single(tensor: onnx.TensorProto) -> bool:
+    return all(side == 1 for side in tensor.dims)
