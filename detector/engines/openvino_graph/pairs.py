@@ -6,7 +6,7 @@ the convolution's result as u8, then reads it again. So these fall away:
 1. behind what only moves or chooses values, where the values had these steps before: nothing is rounded there;
 2. between a convolution, or elementwise work, and elementwise work: one rounding less, at the end of the kernel.
 
-Measured with two requests in flight on 2 cores (docs/performance.md): 11 to 27 % less time.
+Measured with two requests in flight on 2 cores (docs/performance.md): 11 to 33 % less time.
 """
 
 from __future__ import annotations
