@@ -54,6 +54,16 @@ class Occasion:
         return (1e3 / float(session.document["fps"]["end_to_end"])) / self.period_ms
 
 
+def as_it_ran(config: Config, document: dict[str, Any]) -> Config:
+    """With the engine, threads and requests that the run had, where it chose them itself: another loop, or a request
+    alone, must not choose others, or two things would change at once."""
+    runtime = config.runtime
+    chosen = {"engine": document["engine"], "precision": document["precision"]} if runtime.engine == "auto" else {}
+    # A request alone gets all cores; here each keeps the threads that it had.
+    shape = {"threads": document["engine_threads"], "concurrency": document["concurrency"]}
+    return replace(config, runtime=replace(runtime, **chosen, **shape))
+
+
 def run_again(source: str, config: Config) -> SavedSession:
     with tempfile.TemporaryDirectory(prefix="detect-video-pass-") as folder:
         place = Path(folder)

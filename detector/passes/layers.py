@@ -14,7 +14,7 @@ from detector.engines.layer_timing import LayerTimes
 from detector.errors import EngineError
 from detector.machine import Machine, Phases, open_machine, open_model, picture_of, stage_functions
 from detector.models.graph import NodeCost, count_macs, joint_cost
-from detector.passes.base import NotHereError, Occasion
+from detector.passes.base import NotHereError, Occasion, as_it_ran
 from detector.passes.peaks import measured_peaks
 
 ORDER = 40
@@ -62,8 +62,9 @@ def run(occasion: Occasion) -> dict[str, Any]:
 
 
 def opened(occasion: Occasion) -> tuple[Machine, list[NDArray[np.uint8]]]:
-    """The machine as in the plain run, closed again, and the batches that its first frames make."""
-    config = occasion.config
+    """The machine as in the plain run, closed again, and the batches that its first frames make. Its options name the
+    threads that a request had there: one that is opened alone would get all cores."""
+    config = as_it_ran(occasion.config, occasion.plain.document)
     machine = open_machine(config, Phases(), picture=picture_of([occasion.source], config))
     with machine.engine:
         preprocess, _, _ = stage_functions(config, machine)

@@ -16,7 +16,7 @@ from detector.config import Config
 from detector.errors import DetectVideoError
 from detector.loop.batches import places
 from detector.machine import Phases, open_machine, picture_of
-from detector.passes.base import NotHereError, Occasion, run_again
+from detector.passes.base import NotHereError, Occasion, as_it_ran, run_again
 
 ORDER = 2
 WHAT = "the run replayed with one thing changed"
@@ -50,16 +50,6 @@ def run(occasion: Occasion) -> dict[str, Any]:
         facts["proofs"] = prove(occasion.source, config, rows)
         facts["doubts"] += unsteady(facts["proofs"])
     return facts
-
-
-def as_it_ran(config: Config, document: dict[str, Any]) -> Config:
-    """With the engine, threads and requests that the run had, where it chose them itself: another loop must not choose
-    others, or two things would change at once."""
-    runtime = config.runtime
-    chosen = {"engine": document["engine"], "precision": document["precision"]} if runtime.engine == "auto" else {}
-    # A plain loop gives one request all threads; here each keeps those that it has.
-    shape = {"threads": document["engine_threads"], "concurrency": document["concurrency"]}
-    return replace(config, runtime=replace(runtime, **chosen, **shape))
 
 
 def _alone(source: str, config: Config) -> Alone:

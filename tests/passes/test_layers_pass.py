@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from detector.layers import resolved
+from detector.passes.base import Occasion
+from detector.passes.layers import opened
+from detector.session.reading import read_session
+from detector.session.store import Session
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
+from tests.report.sessions import ran
 
 STREET = CHECKOUT / "videos/street.mp4"
 
@@ -36,3 +42,13 @@ def test_an_engine_without_layers_says_so(tmp_path):
     reasons = summary_of(done)["not_available"]
     assert reasons["layers"] == "engine null: no layer times: it computes nothing"
     assert reasons["layers"] in reasons["roofline"]
+
+
+def test_a_layer_has_the_threads_that_its_request_had(tmp_path):
+    """Opened alone, one request of two would get both cores: layers above a peak that was taken with one thread."""
+    place = ran(tmp_path, engine="ort", frames=2, concurrency=2)
+    plain = read_session(place)
+    config = resolved(None, {"engine": "ort", "concurrency": 2})
+    machine, _ = opened(Occasion(str(STREET), config, Session(place), plain))
+    assert machine.options is not None
+    assert machine.options.threads == machine.engine.threads == plain.document["engine_threads"]

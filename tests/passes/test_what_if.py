@@ -13,7 +13,7 @@ from detector.analysis.costs import UNKNOWN
 from detector.config import Config
 from detector.environment import cores
 from detector.passes import stand_ins, what_if
-from detector.passes.base import Occasion
+from detector.passes.base import Occasion, as_it_ran
 from detector.session.reading import read_session
 from detector.session.store import Session
 from tests.cli.command import detect_video, summary_of
@@ -26,10 +26,10 @@ STREET = CHECKOUT / "videos/street.mp4"
 def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
     """A plain loop on its own would give one request all threads, and two things would have changed."""
     document = {"engine": "ort", "precision": "fp32", "engine_threads": 1, "concurrency": 2}
-    pinned = what_if.as_it_ran(Config(), document).runtime
+    pinned = as_it_ran(Config(), document).runtime
     assert (pinned.engine, pinned.precision, pinned.threads, pinned.concurrency) == ("ort", "fp32", 1, 2)
     asked = replace(Config(), runtime=replace(Config().runtime, engine="openvino", precision="bf16"))
-    pinned = what_if.as_it_ran(asked, {**document, "engine": "openvino"}).runtime
+    pinned = as_it_ran(asked, {**document, "engine": "openvino"}).runtime
     assert (pinned.engine, pinned.precision) == ("openvino", "bf16")
 
 
