@@ -124,10 +124,10 @@ def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> dict[s
 
 def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -> dict[str, Any]:
     stages = {name: stage.as_json() for name, stage in recording.stages.items()}
-    run_s = sum(run.run_s for run in runs)
-    cpu_s = sum(run.process_cpu_s for run in runs)
-    frames = sum(run.written for run in runs)
-    return verdict(load_of(stages, recording.infer_ns / 1e9, run_s, cpu_s, frames, facts.cores, facts.sync))
+    threads = {name: thread.as_json() for name, thread in recording.threads.items()}
+    run_s, frames = sum(run.run_s for run in runs), sum(run.written for run in runs)
+    cpu = _cpu(facts, recording, runs)
+    return verdict(load_of(stages, threads, cpu, recording.infer_ns / 1e9, run_s, frames, facts.sync))
 
 
 def _detections(facts: RunFacts, runs: Sequence[SourceRun]) -> dict[str, Any]:
