@@ -13,7 +13,8 @@ from detector.types import Candidates, Detections, Frame, Image, Letterbox
 
 @dataclass(slots=True)
 class Batch:
-    """``number`` counts batches from 0; ``fits[i]`` says where ``frames[i]`` lies in row i of the slot."""
+    """``number`` counts batches from 0; ``fits[i]`` says where ``frames[i]`` lies in row i of the slot; ``last``: the
+    source ended in it."""
 
     number: int
     request: BatchRequest
@@ -21,6 +22,7 @@ class Batch:
     fits: list[Letterbox]
     outputs: Outputs | None = None
     device_ms: float | None = None  # of the infer that made them
+    last: bool = False
 
 
 def image_pool(parts: Parts) -> Pool[Image | None]:
@@ -60,6 +62,7 @@ def fill(
             frame = parts.source.read(place)
         if frame is None:
             images.put(place)
+            batch.last = True
             break
         with track.span(PREPROCESS, progress.read):
             fit = parts.preprocess(frame.image, request.slot[len(batch.frames)])

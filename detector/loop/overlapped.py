@@ -82,6 +82,8 @@ class _Crew:
                 break
             self._filled.put(track, number, batch)
             number += 1
+            if batch.last:
+                break
         self._filled.finish()
         self._done.finish(number)
 

@@ -29,5 +29,7 @@ def _detected(track: AnyTrack, parts: Parts, progress: Progress) -> Generator[tu
         for frame, detections in select(track, parts, batch, candidates, done):
             yield frame, detections
             images.put(frame.image)
+        if batch.last:
+            break
         number += 1
         done += len(batch.frames)

@@ -16,7 +16,7 @@ from detector.analysis.depths import depths
 from detector.session.reading import SavedSession
 
 Event = dict[str, Any]
-INFER = "infer"  # the stage that is numbered by batch
+INFER, READ = "infer", "read"  # infer is numbered by batch
 
 
 def trace(session: SavedSession) -> bytes:
@@ -76,7 +76,7 @@ def _flows(
             frames.setdefault(one.number, []).append(one)
     for frame, calls in frames.items():
         batch = infers.get(frame // shape.batch)
-        if batch is None or len(calls) == 1:
+        if batch is None or all(one.stage == READ for one in calls):
             continue  # the read call that found the end
         chain = sorted([*calls, batch], key=lambda one: one.start_ns)
         for at, one in enumerate(chain):

@@ -67,6 +67,13 @@ def test_plain_loop_on_a_fake_clock_is_exact():
     assert recording.infer_ns == 5 * COSTS["infer"]
 
 
+@pytest.mark.parametrize("loop", [frames_in_turn, frames_overlapped])
+@pytest.mark.parametrize("frames", [7, 8])  # the last batch of 4 ragged, and full
+def test_one_read_finds_the_end(loop, frames):
+    recording = run(loop, stub_parts(frames, batch=4), Timeline(nvtx=False))
+    assert recording.stages["read"].calls == frames + 1
+
+
 def test_time_between_stages_is_other_and_nowhere_else():
     clock = FakeClock()
     parts = stub_parts(10, requests=1, work=lambda name: clock.sleep(COSTS[name]))

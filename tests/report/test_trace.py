@@ -96,6 +96,21 @@ def test_the_trace_is_valid_and_has_a_flow_of_every_frame(tmp_path, loop):
     assert "frames in flight" in {event["name"] for event in events if event["ph"] == "C"}
 
 
+def test_the_read_that_found_the_end_is_no_frame(tmp_path):
+    """A ragged last batch has room for it, and a session of before asked twice."""
+    one = load(10, shape(batch=4, images=12), read=0.002, preprocess=0.001, infer=0.004, nms=0.001, write=0.002)
+    session = session_of(one, tmp_path)
+    read, columns = STAGES.index("read"), session.spans
+    for after_ns in (1000, 3000):
+        end = {"stage": read, "kind": 0, "thread": columns["thread"][columns["stage"] == read][0], "source": 0,
+               "index": 10, "start_ns": columns["end_ns"].max() + after_ns}  # fmt: skip
+        end["end_ns"] = end["start_ns"] + 1000
+        for name, value in end.items():
+            columns[name] = np.append(columns[name], value)
+    flows = {event["id"] for event in events_of(session) if event["ph"] == "s"}
+    assert flows == {f"0.{frame}" for frame in range(10)}
+
+
 def test_times_are_of_the_wall_clock_in_microseconds(tmp_path):
     one = load(1, shape(), read=0.002)
     read = next(event for event in events_of(session_of(one, tmp_path)) if event["name"] == "read")
