@@ -103,7 +103,8 @@ def doubts(document: dict[str, Any], replay_error: float) -> list[str]:
                 f"other processes took {min(1.0, others):.0%} of the cores during the run: measure on a quiet machine"
             )
     if frames < FEW:
-        found.append(f"{frames} frames are few: start and end of the run weigh as much as what lies between")
+        few = "1 frame is" if frames == 1 else f"{frames} frames are"
+        found.append(f"{few} few: start and end of the run weigh as much as what lies between")
     return found
 
 

@@ -14,6 +14,7 @@ from detector.session.reading import SavedSession
 from detector.timeline import STAGES
 
 DRAWS = 1000
+FEWEST = 5  # samples: an interval of fewer is not one
 BLOCKS = 20  # neighbouring frames go together: a slow minute is one event, not a thousand
 SEED = 0
 
@@ -45,14 +46,22 @@ class Change:
 
 
 SETTINGS = ("model", "engine", "precision", "batch", "model_input", "engine_threads", "concurrency", "sync")
+# Of the configuration, what changes how long a stage takes; where files lie and how many frames there were does not.
+OPTIONS = {
+    "runtime": ("device", "engine_options"),
+    "selection": ("conf", "iou", "classes", "agnostic", "max_det"),
+    "input": ("decoder", "stride"),
+    "output": ("save", "no_video", "preset", "crf"),
+    "loop": ("queue_batches", "nvtx", "instruments"),
+}
 END_TO_END = "end to end, per frame"
 
 
 def diff(before: SavedSession, after: SavedSession) -> list[Change]:
-    """End to end first, then every stage that both runs have."""
+    """End to end first, then every stage that both runs have; of those with enough samples."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
     pairs |= {stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage)) for stage in STAGES}
-    return [change(what, *samples) for what, samples in pairs.items() if min(map(len, samples)) >= 2]
+    return [change(what, *samples) for what, samples in pairs.items() if min(map(len, samples)) >= FEWEST]
 
 
 def periods_ms(session: SavedSession) -> NDArray[np.float64]:
@@ -83,14 +92,33 @@ def _means(values: NDArray[np.float64], dice: np.random.Generator) -> NDArray[np
 
 
 def what_differs(before: SavedSession, after: SavedSession) -> list[str]:
-    """Settings and machines that differ: a comparison across them says something else."""
-    first, second = before.document, after.document
-    pairs = {name: (first.get(name), second.get(name)) for name in SETTINGS}
-    lines = [f"{name}: {old} -> {new}" for name, (old, new) in pairs.items() if old != new]
-    cpus = [session.document.get("environment", {}).get("cpu", {}).get("model") for session in (before, after)]
-    if cpus[0] != cpus[1]:
-        lines.append(f"machine: {cpus[0]} -> {cpus[1]}")
+    """Settings, libraries and machines that differ: a comparison across them says something else."""
+    facts = [_facts(session.document) for session in (before, after)]
+    names = dict.fromkeys([*facts[0], *facts[1]])
+    pairs = [(name, facts[0].get(name), facts[1].get(name)) for name in names]
+    lines = [f"{name}: {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new]
+    files = [session.document.get("model_sha256") for session in (before, after)]
+    if files[0] != files[1] and facts[0]["model"] == facts[1]["model"]:
+        lines.append("the models of that name are not the same file")
     clips = [sorted((session.document.get("clip_sha256") or {}).values(), key=str) for session in (before, after)]
     if clips[0] != clips[1]:
         lines.append("the clips are not the same file")
     return lines
+
+
+def _facts(document: dict[str, Any]) -> dict[str, Any]:
+    """What should be alike in both runs, by the name that it is printed under."""
+    config, environment = document.get("config", {}), document.get("environment", {})
+    cpu = environment.get("cpu", {})
+    return {
+        **{name: document.get(name) for name in SETTINGS},
+        **{name: config.get(group, {}).get(name) for group, names in OPTIONS.items() for name in names},
+        "machine": cpu.get("model"),
+        "cores": cpu.get("cores"),
+        "detect-video": environment.get("detect_video"),
+        **environment.get("libraries", {}),
+    }
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)

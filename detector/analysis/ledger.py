@@ -61,3 +61,12 @@ def thread_rows(summary: dict[str, Any], frames: int) -> list[ThreadRow]:
         named = tuple(what for what, seconds in waits if seconds > 0)
         rows.append(ThreadRow(name, busy, wait_input, wait_output, other, wall, named))
     return rows
+
+
+def seconds_text(summary: dict[str, Any]) -> str:
+    """Seconds of each phase, and of the run those in the loop: the rest is opening the source and closing files."""
+    walls = [thread["wall_s"] for thread in summary["threads"].values()]
+    inside = f" ({max(walls):.2f} in the loop)" if walls else ""
+    return ", ".join(
+        f"{name} {seconds:.2f}{inside if name == 'run' else ''}" for name, seconds in summary["seconds"].items()
+    )

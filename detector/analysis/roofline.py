@@ -15,6 +15,11 @@ COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
 LAUNCH_SHARE = 0.1  # of its roof below which a layer's time is not explained by the roof
 
 
+def above_roof(layers: int) -> str:
+    """Why so many layers may stand above what the machine is said to reach."""
+    return f"layers above their roof: {layers} (peak under-measured, or data in a cache)"
+
+
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """``gflops_s`` by precision; ``bandwidth_gbytes_s``."""

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from detector.session.reading import SavedSession
 from detector.timeline import KINDS, STAGES, WORK
+from detector.timeline.histogram import SAMPLE_FLOORS
 from detector.timeline.stages import NMS, READ, WRITE
 
 LAST = (NMS, WRITE)  # of a frame's life: the later one that there is counts
-ENOUGH = {50: 5, 90: 20, 99: 200}  # samples below which a percentile is not given
 
 
 def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.float64]:
@@ -47,9 +47,15 @@ def _row(stage: str, values: NDArray[np.float64], whole: float) -> dict[str, Any
         "max": float(values.max()),
         "share": float(values.sum()) / whole,
     }
-    for percent, enough in ENOUGH.items():
-        row[f"p{percent}"] = float(np.percentile(values, percent)) if len(values) >= enough else None
-    return row
+    return row | percentiles(values)
+
+
+def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
+    """p50, p90, p99 by nearest rank, as the ledger's histograms take theirs; None of too few values."""
+    return {
+        f"p{percent}": float(np.percentile(values, percent, method="inverted_cdf")) if len(values) >= least else None
+        for percent, least in SAMPLE_FLOORS.items()
+    }
 
 
 def frame_times_ms(columns: dict[str, NDArray[Any]], source: int = 0) -> NDArray[np.float64]:

@@ -26,8 +26,9 @@ def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -
         before, after = read_session(run_a), read_session(run_b)
         with complete(before), complete(after):
             changes, differing = diff(before, after), what_differs(before, after)
-        if not changes:
-            raise UsageError(f"{run_a} and {run_b} have no two frames to compare; run on a longer clip")
+        whole = next((change for change in changes if change.what == END_TO_END), None)
+        if not changes or (whole is None and limit is not None):
+            raise UsageError(f"{run_a} and {run_b} have too few frames to compare: six each are needed; take more")
         if as_json:
             rows = [change.as_json() for change in changes]
             click.echo(json.dumps({"schema": 1, "changes": rows, "not_the_same": differing}, indent=1))
@@ -37,8 +38,7 @@ def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -
             from detector.report.diff import print_diff
 
             print_diff(Console(width=None if sys.stdout.isatty() else 120), changes, differing)
-        whole = next((change for change in changes if change.what == END_TO_END), changes[0])
-        if limit is not None and whole.regresses(limit):
+        if limit is not None and whole is not None and whole.regresses(limit):
             error = GateError(
                 f"{run_b}: a frame takes {whole.ratio - 1:.1%} longer than in {run_a} "
                 f"[{whole.low - 1:+.1%} .. {whole.high - 1:+.1%}], more than the {limit:.1%} allowed"
@@ -48,7 +48,7 @@ def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -
 
 
 def _share(text: str | None) -> float | None:
-    """5% or 0.05 -> 0.05."""
+    """5% or 0.05 -> 0.05. A bare 5 is refused: as a share it would be 500%, a gate that never closes."""
     from detector.errors import UsageError
 
     if text is None:
@@ -57,6 +57,6 @@ def _share(text: str | None) -> float | None:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         value = -1.0
-    if not 0 <= value < 100:
+    if not 0 <= value < (100 if text.endswith("%") else 1):
         raise UsageError(f"--max-regression {text}: not a share; write 5% or 0.05")
     return value

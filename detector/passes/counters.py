@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from detector.errors import EXIT_DAMAGED, EXIT_DONE
 from detector.passes.base import NotHereError, Occasion
 from detector.session.reading import read_session
 
@@ -40,8 +41,11 @@ def run(occasion: Occasion) -> dict[str, Any]:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise NotHereError(f"the run under perf stat took more than {TIMEOUT_S} s; take fewer --frames") from None
-        if done.returncode or not report.is_file():
-            said = " ".join((done.stderr or done.stdout).split())[:200]
+        if done.returncode not in (EXIT_DONE, EXIT_DAMAGED) or not report.is_file():
+            said = (
+                " ".join((done.stderr or done.stdout).split())[:200]
+                or f"its run ended with exit code {done.returncode}"
+            )
             cure = "; as root: sysctl kernel.perf_event_paranoid=1" if "ermission" in said else ""
             raise NotHereError(f"perf stat failed: {said}{cure}")
         slowdown = occasion.slowdown(read_session(Path(folder, "run")))

@@ -16,7 +16,7 @@ ORDER = 80
 WHAT = "one more run, its memory sampled"
 EVERY_S = 0.02
 KEPT = 2000  # samples in the session; a longer run keeps every second, third, ... one
-MB = 1 << 20
+MB = 10**6  # bytes, as compare counts them
 SETTLED = 0.5  # the first half of a run fills pools and caches; growth is judged on the second
 
 

@@ -16,3 +16,8 @@ def new_table(title: str, *columns: str) -> Table:
 
 def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 frame``, ``2 frames``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from detector.analysis.compare import METRICS, contenders
+from detector.report.cells import counted
 
 WORDS = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
 FEW_CLASSES = 4  # have a column each
@@ -51,7 +52,7 @@ def _title(document: dict[str, Any]) -> str:
     if video:
         parts.append(f"{video['path']} ({video['width']}x{video['height']})")
     if document["frames"]:
-        parts.append(f"{document['rounds']} rounds of {document['frames']} frames, in turn")
+        parts.append(f"{counted(document['rounds'], 'round')} of {counted(document['frames'], 'frame')}, in turn")
     return ", ".join(parts)
 
 
@@ -158,7 +159,7 @@ def _sentence(document: dict[str, Any], metric: str) -> str:
         if document["comparable"] is False:
             return f"{what}: no winner, the rows are not comparable"
         if len(near) < 2 and document["rounds"] < 3:
-            return f"{what}: no winner from {document['rounds']} rounds; take --rounds 3 or more"
+            return f"{what}: no winner from {counted(document['rounds'], 'round')}; take --rounds 3 or more"
         if len([row for row in document["rows"] if row["error"] is None]) < 2:
             return f"{what}: one row, nothing to compare"
         return f"{what}: no winner, inside the noise are {', '.join(near)}"

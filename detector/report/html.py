@@ -11,9 +11,10 @@ from typing import Any
 
 from detector.analysis.activities import Activity, LoopShape, activities_of
 from detector.analysis.depths import depths
-from detector.analysis.ledger import stage_rows, thread_rows
-from detector.analysis.steps import durations_ms, frame_times_ms
+from detector.analysis.ledger import seconds_text, stage_rows, thread_rows
+from detector.analysis.steps import durations_ms, frame_times_ms, percentiles
 from detector.report import drawings
+from detector.report.cells import counted
 from detector.report.how import how
 from detector.report.markup import MOST_POINTS, Share, figure, key, section, table, zoom_buttons
 from detector.report.markup import STAGES as STAGE_NAMES
@@ -46,9 +47,10 @@ def verdict(session: SavedSession) -> str:
     """One sentence and the three biggest levers, each with what it would give."""
     facts = session.passes.get("what_if", {})
     rows = [row for row in facts.get("predictions", []) if row["gain"] > 0][:LEVERS]
+    base = f" instead of {facts['measured_fps']:.1f}" if "measured_fps" in facts else ""
     levers = "".join(
         f'<li>{escape(row["change"])}<b data-value="{row["gain"]!r}">{row["gain"]:+.0%}</b>'
-        f"{row['predicted_fps']:.1f} FPS end to end</li>" for row in rows
+        f"{row['predicted_fps']:.1f} FPS{base} in the loop</li>" for row in rows
     )  # fmt: skip
     doubt = ""
     if reasons := _doubts(facts):
@@ -94,11 +96,23 @@ def ledger(session: SavedSession) -> str:
     sides = ("thread", "busy ms", "waits for input", "waits for output", "other", "= wall ms", "waited for")
     adding = [[t.thread, t.busy_ms, t.wait_input_ms, t.wait_output_ms, t.other_ms, t.wall_ms, ", ".join(t.waits)]
               for t in threads]  # fmt: skip
-    note = "<p>Milliseconds a frame; a thread's parts add up to its wall time.</p>"
+    note = f"<p>Milliseconds a frame; a thread's parts add up to its wall time. {_beside(session.document, frames)}</p>"
     return section(
         "ledger", "Ledger", key(), shapes, note, table("ledger", columns, rows), table("threads", sides, adding),
         how="ledger",
     )  # fmt: skip
+
+
+def _beside(document: dict[str, Any], frames: int) -> str:
+    """What is in no thread's bar: CPU of libraries' threads, opening and closing, what came before the run."""
+    cpu = document["cpu"]
+    libraries = cpu["library_threads_s"] * 1e3 / frames
+    burnt = (
+        "CPU of libraries' threads is in the stages."
+        if cpu["stages_include_libraries"]
+        else f'Libraries\' own threads burnt <b data-value="{libraries!r}">{libraries:.2f}</b> ms of CPU a frame.'
+    )
+    return f"{burnt} Seconds: {escape(seconds_text(document))}."
 
 
 def _thread_parts(thread: Any, stages: Sequence[Any]) -> list[tuple[str, str, float]]:
@@ -133,19 +147,20 @@ def timeline(session: SavedSession) -> str:
     drawn = drawings.lanes(threads, slices, (end - start) / 1e6)
     note = "Gaps are waits. Ctrl or Shift and the wheel zoom too, dragging moves."
     return section(
-        "timeline", f"Timeline of {_numbers(shown)} steady frames", key(STAGE_NAMES), figure(drawn),
+        "timeline", f"Timeline of {_numbers(shown)}", key(STAGE_NAMES), figure(drawn),
         zoom_buttons(note), how="spans",
     )  # fmt: skip
 
 
-def _numbers(shown: Sequence[Activity]) -> int:
-    return min(SHOWN_FRAMES, len({(one.number) for one in shown if one.stage == "nms"}))
+def _numbers(shown: Sequence[Activity]) -> str:
+    frames = len({one.number for one in shown if one.stage == "nms"})
+    return f"{SHOWN_FRAMES} steady frames" if frames >= SHOWN_FRAMES else f"the whole run: {counted(frames, 'frame')}"
 
 
 def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
     frames = [one.number for one in activities if one.stage == "nms"]
-    if not frames:
-        return []
+    if len(frames) < SHOWN_FRAMES:  # no steady part: all that there is, and nothing where there is no frame
+        return list(activities) if frames else []
     first = max(0, min(max(frames) // 2, max(frames) - SHOWN_FRAMES))
     middle = [one for one in activities if one.stage == "nms" and first <= one.number < first + SHOWN_FRAMES]
     start, end = middle[0].start_ns, middle[-1].end_ns
@@ -178,8 +193,7 @@ def latency(session: SavedSession) -> str:
     for name, values in (("from reading a frame to having written it", times), ("one inference", infer)):
         if len(values) >= 5:
             ordered = sorted(values.tolist())
-            marks = {f"p{p}": ordered[min(len(ordered) - 1, len(ordered) * p // 100)]
-                     for p, least in ((50, 5), (90, 20), (99, 200)) if len(ordered) >= least}  # fmt: skip
+            marks = {name: value for name, value in percentiles(values).items() if value is not None}
             drawn = drawings.histogram(ordered, marks, "ms")
             beyond = sum(1 for value in ordered if value > ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))])
             note = f"; the last bin holds {beyond} that took longer, up to {ordered[-1]:.1f} ms" if beyond else ""
@@ -222,10 +236,20 @@ def what_if(session: SavedSession) -> str:
         gains = (Share(proof.get(key)) for key in ("measured_gain", "measured_low", "measured_high", "off_by"))
         rows.append([row["change"], row["predicted_fps"], Share(row["gain"]),
                      *([proof.get("measured_fps"), *gains] if proofs else [])])  # fmt: skip
-    note = f"<p>The replay of the run as it was is off by {facts['replay_error']:+.1%}.</p>"
+    note = f"<p>The replay of the run as it was is off by {facts['replay_error']:+.1%}. {_loops_fps(facts)}</p>"
     if reasons := _doubts(facts):
         note += f'<p class="warning">Unreliable: {escape("; ".join(reasons))}.</p>'
+    if facts.get("no_batch_because"):
+        note += f"<p>Not asked: {escape(facts['no_batch_because'])}.</p>"
     return section("what-if", "What if", note, table("whatif", columns, rows), how="whatif")
+
+
+def _loops_fps(facts: dict[str, Any]) -> str:
+    """What these FPS are of: the end-to-end ones hold more."""
+    if "measured_fps" not in facts:
+        return ""
+    was = f'<b data-value="{facts["measured_fps"]!r}">{facts["measured_fps"]:.2f}</b>'
+    return f"FPS are the loop's, which had {was}: opening the source and closing files are no part of them."
 
 
 def slowest(session: SavedSession) -> str:
@@ -253,7 +277,7 @@ def others(session: SavedSession) -> str:
          _went(facts)]
         for name, facts in session.passes.items()
     ]  # fmt: skip
-    columns = ("pass", "slower than the plain run", "seconds", "how it went")
+    columns = ("pass", "slower under it", "seconds", "how it went")
     cost = session.passes.get("loop", {}).get("instruments")
     note = ""
     if cost:

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from detector.analysis.layers import in_no_layer
+from detector.analysis.roofline import above_roof
 from detector.report import drawings
 from detector.report.markup import (
     MOST_POINTS,
@@ -76,7 +77,9 @@ def roofline(session: SavedSession) -> str:
     )
     if facts.get("bound") and facts.get("utilisation") is not None:  # no layer times: neither
         note += f"; mostly {facts['bound']}-bound, {facts['utilisation']:.1%} of the roof over the whole forward pass"
-    return section("roofline", "Roofline", text(f"{note}."), figure(drawn) if drawn else "", how="roofline")
+    under = facts.get("peak_under_measured")
+    said = text(f"{note}.", sentence(above_roof(len(under))) if under else None)
+    return section("roofline", "Roofline", said, figure(drawn) if drawn else "", how="roofline")
 
 
 OPERATORS = ("operator", "calls", "self ms", "share", "with its callees ms", "on the GPU ms")

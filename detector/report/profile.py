@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from detector.analysis.layers import in_no_layer
-from detector.report.cells import new_table, number
+from detector.analysis.roofline import above_roof
+from detector.report.cells import counted, new_table, number
 from detector.report.resources import counters_text, energy_table, memory_text, python_table
 from detector.session.reading import SavedSession
 
@@ -25,7 +26,7 @@ def print_profile(console: Console, session: SavedSession) -> None:
 
 
 def critical_path_table(facts: dict[str, Any]) -> Table:
-    title = f"critical path of {facts['frames']} frames, {facts['wall_s']:.3f} s of steady state = 100%"
+    title = f"critical path of {counted(facts['frames'], 'frame')}, {facts['wall_s']:.3f} s of steady state = 100%"
     table = new_table(title, "stage", "share", "self s", "wait s", "calls", "waits because of")
     for row in facts["stages"]:
         causes = ", ".join(f"{cause} {seconds:.3f}" for cause, seconds in row["wait_causes"].items())
@@ -42,14 +43,17 @@ def critical_path_table(facts: dict[str, Any]) -> Table:
 
 def what_if_table(facts: dict[str, Any]) -> Group:
     """Predicted, and where it was put to the test measured, beside each other; below it why not to believe it."""
-    title = f"what if (replay off by {facts['replay_error']:+.1%} at 1x, {facts['measured_fps']:.2f} FPS measured)"
+    title = f"what if (replay off by {facts['replay_error']:+.1%} at 1x, {facts['measured_fps']:.2f} FPS in the loop)"
     proofs = {row["change"]: row for row in facts.get("proofs", [])}
     measured = ("measured FPS", "gain", "lowest .. highest", "predicted is off by") if proofs else ()
     table = new_table(title, "change", "predicted FPS", "gain", *measured)
     for row in facts["predictions"]:
         shown = _measured(proofs.get(row["change"])) if proofs else []
         table.add_row(row["change"], f"{row['predicted_fps']:.2f}", f"{row['gain']:+.1%}", *shown)
-    return Group(table, *(Text(f"unreliable: {reason}") for reason in facts.get("doubts", [])))
+    lines = [f"unreliable: {reason}" for reason in facts.get("doubts", [])]
+    if facts.get("no_batch_because"):
+        lines.append(f"not asked: {facts['no_batch_because']}")
+    return Group(table, *map(Text, lines))
 
 
 def _measured(proof: dict[str, Any] | None) -> list[str]:
@@ -66,8 +70,9 @@ LONGEST_LAYERS = 15
 def layers_table(facts: dict[str, Any]) -> Group:
     """The longest layers, and all of them by type."""
     title = (
-        f"layers of {facts['engine']} {facts['precision']}, {facts['threads']} threads: {len(facts['rows'])} take "
-        f"{facts['sum_ms']:.3f} ms, a forward pass {facts['forward_ms']:.3f} ms ({facts['off_by']:+.1%})"
+        f"layers of {facts['engine']} {facts['precision']}, {counted(facts['threads'], 'thread')}: "
+        f"{len(facts['rows'])} take {facts['sum_ms']:.3f} ms, a forward pass {facts['forward_ms']:.3f} ms "
+        f"({facts['off_by']:+.1%})"
     )
     rows = sorted(facts["rows"], key=lambda row: -row["ms"])[:LONGEST_LAYERS]
     columns = ("type", "ms", "share", "MFLOPs", "KB", "GFLOP/s", "GB/s", "FLOP/B", "runs in", "of its roof", "bound")
@@ -98,7 +103,7 @@ def roofline_text(facts: dict[str, Any]) -> Text:
         f"peaks measured here: {reached}; memory {peaks['bandwidth_gbytes_s']:.1f} GB/s",
     ]
     if under:
-        lines.append(f"note: {len(under)} layers are above their roof (peak under-measured, or data in a cache)")
+        lines.append(f"note: {above_roof(len(under))}")
     return Text("\n".join(lines))
 
 
@@ -172,7 +177,7 @@ def _lines(session: SavedSession) -> list[str]:
         if not facts.get("available", True):
             lines.append(f"{name}: not available: {facts['reason']}")
         elif "slowdown" in facts and name != "loop":
-            lines.append(f"{name}: its run took {facts['slowdown']:.2f} times the plain run's time a frame")
+            lines.append(f"{name}: the same work took {facts['slowdown']:.2f} times as long under it")
         elif "undisturbed" in facts:
             lines.append(f"{name}: disturbs nothing: {facts['undisturbed']}")
     return [*lines, f"session: {session.folder}"]

@@ -9,8 +9,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from detector.analysis.ledger import stage_rows, thread_rows
+from detector.analysis.ledger import seconds_text, stage_rows, thread_rows
 from detector.errors import EXIT_DAMAGED, EXIT_INTERRUPTED, EXIT_TERMINATED
+from detector.report.cells import counted
 
 # Exit codes whose reason stands on no other line: failures go to stderr.
 SAID_HERE = (EXIT_DAMAGED, EXIT_INTERRUPTED, EXIT_TERMINATED)
@@ -62,7 +63,8 @@ def _video_size(summary: dict[str, Any]) -> str:
 
 def _ledger(summary: dict[str, Any], frames: int) -> Table:
     table = _table(
-        f"ledger of {frames} frames, ms a frame", "stage", "busy", "share", "p50", "p90", "p99", "CPU", "thread"
+        f"ledger of {counted(frames, 'frame')}, ms a frame",
+        *("stage", "busy", "share", "p50", "p90", "p99", "CPU", "thread"),
     )
     for row in stage_rows(summary, frames):
         table.add_row(
@@ -87,8 +89,7 @@ def _threads(summary: dict[str, Any], frames: int) -> Table:
 
 
 def _seconds(summary: dict[str, Any]) -> Text:
-    parts = [f"{name} {seconds:.2f}" for name, seconds in summary["seconds"].items()]
-    return Text("seconds: " + ", ".join(parts), style="dim")
+    return Text(f"seconds: {seconds_text(summary)}", style="dim")
 
 
 def _lines(summary: dict[str, Any], verbose: bool) -> list[str]:
@@ -102,13 +103,13 @@ def _lines(summary: dict[str, Any], verbose: bool) -> list[str]:
     ]  # fmt: skip
     if verbose or summary["engine_reason"]:
         reason = summary["engine_reason"] or f"engine {summary['engine']}: as asked for"
-        lines.append(f"{reason}; {summary['engine_threads']} threads a request")
+        lines.append(f"{reason}; {counted(summary['engine_threads'], 'thread')} a request")
     lines += _precision(summary, verbose)
     lines += [f"note: {note}" for note in summary["notes"]]
     for source in summary.get("sources", [summary]):
         code, reason = source["exit"]["code"], source["exit"]["reason"]
         if "sources" in summary:
-            lines.append(f"{source['video']['path']}: {source['frames']['written']} frames, {reason}")
+            lines.append(f"{source['video']['path']}: {counted(source['frames']['written'], 'frame')}, {reason}")
         elif code in SAID_HERE:
             lines.append(f"exit {code}: {reason}")
         lines += [f"{name}: {path}" for name, path in source["outputs"].items()]

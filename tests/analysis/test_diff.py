@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.analysis.diff import change
+from detector.analysis.diff import END_TO_END, change, diff, what_differs
+from detector.session.reading import SavedSession, read_session
+from tests.report.sessions import ran
 
 NOISE = np.random.default_rng(1).normal(0, 1, 2000)
 
@@ -49,3 +51,24 @@ def test_a_slow_minute_widens_the_interval():
     even[::10], block[:40] = 20.0, 20.0
     width = lambda found: found.high - found.low  # noqa: E731
     assert width(change("x", calm, block)) > 5 * width(change("x", calm, even))
+
+
+def test_what_changes_a_stage_or_the_library_is_said(tmp_path):
+    """Other thresholds make annotate 80 times as long; another onnxruntime is what a gate is for."""
+    document = {"model": "street", "model_sha256": "a", "config": {"selection": {"conf": 0.25}, "output": {"crf": 23}},
+                "environment": {"cpu": {"model": "x", "cores": 2}, "libraries": {"onnxruntime": "1.31.1"}}}  # fmt: skip
+    other = document | {
+        "model_sha256": "b", "config": {"selection": {"conf": 1.0}, "output": {"crf": 23, "output": "elsewhere/"}},
+        "environment": {"cpu": {"model": "x", "cores": 4}, "libraries": {"onnxruntime": "1.32.0", "torch": "2.13.0"}},
+    }  # fmt: skip
+    one, two = SavedSession(tmp_path, document, {}), SavedSession(tmp_path, other, {})
+    assert what_differs(one, one) == []
+    assert what_differs(one, two) == [
+        "conf: 0.25 -> 1.0", "cores: 2 -> 4", "onnxruntime: 1.31.1 -> 1.32.0", "torch: - -> 2.13.0",
+        "the models of that name are not the same file",
+    ]  # fmt: skip
+
+
+def test_few_frames_have_no_interval(tmp_path):
+    assert diff(*[read_session(ran(tmp_path / "three", frames=3))] * 2) == []
+    assert diff(*[read_session(ran(tmp_path / "six", frames=6))] * 2)[0].what == END_TO_END

@@ -109,6 +109,7 @@ WRONG = [
     (["report", "."], 2, "no session.json in it"),
     (["diff", ".", "."], 2, "no session.json in it"),
     (["diff", ".", ".", "--max-regression", "lots"], 2, "not a share; write 5% or 0.05"),
+    (["diff", ".", ".", "--max-regression", "5"], 2, "not a share; write 5% or 0.05"),
 ]
 
 
