@@ -192,9 +192,17 @@ def _unlike_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
             if gap > noise and gap > MATERIAL * min(_frame_ms(variant), _frame_ms(base)):
                 said.append(
                     f"{stage} costs {median(own):.2f} ms of CPU a frame beside {variant.name} and {median(other):.2f} "
-                    f"beside {base.name}: no engine can change that, so these rows are not comparable"
+                    f"beside {base.name}: {_why_unlike(stage, variant, base)}, so these rows are not comparable"
                 )
     return said
+
+
+def _why_unlike(stage: str, variant: Variant, base: Variant) -> str:
+    """Boxes are drawn and written: who finds others pays for others. Nothing else of theirs is an engine's."""
+    found = [one.agreement.other if one.agreement else None for one in (variant, base)]
+    if stage == "read" or found[0] == found[1]:
+        return "no engine can change that"
+    return f"they found {found[0]} and {found[1]} boxes"
 
 
 def _restless(ran: Sequence[Variant]) -> list[str]:

@@ -21,11 +21,14 @@ from detector.cli.tracking import check, log_to, tracked
 @click.option("--sweep", is_flag=True, help="Also batches 1 to 8 in every precision: some 15 s, or minutes.")
 @click.option("--nsys", metavar="FILE", help="Instead of SOURCE: an nsys recording of this program, as SQLite export.")
 @click.option("--prove", is_flag=True, help="Put what-if to the test: run again with stages replaced by stand-ins.")
+@click.option(
+    "--csv", "as_csv", is_flag=True, help="Also write steps_timer.csv, layer_timer.csv and energy.csv into the session."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as one JSON document, and nothing else.")
 @tracked
 def command(
     source: str | None, config_file: str | None, only: str | None, sweep: bool, nsys: str | None, prove: bool,
-    as_json: bool, trackers: tuple[str, ...], **flags: Any,
+    as_csv: bool, as_json: bool, trackers: tuple[str, ...], **flags: Any,
 ) -> None:  # fmt: skip
     """Measure SOURCE in separate passes: loop, critical path, what-if, layers, roofline, memory, energy...
 
@@ -39,11 +42,15 @@ def command(
         from detector.layers import resolved
         from detector.passes import profile
         from detector.report.profile import print_profile
+        from detector.report.tables import csv_files
         from detector.report.terminal import print_run
+        from detector.session.store import write_whole
 
         console = Console(width=None if sys.stdout.isatty() else 140)
         if (source is None) == (nsys is None):
             raise UsageError("profile needs a SOURCE to run, or --nsys FILE to read: one of the two")
+        if nsys is not None and as_csv:
+            raise UsageError("--csv writes into the session of a run; a recording (--nsys) has none: use --json")
         if nsys is not None or source is None:
             _read_recording(console, str(nsys), as_json)
             return
@@ -62,6 +69,8 @@ def command(
         else:
             print_run(console, found.document)
             print_profile(console, found)
+        for name, text in csv_files(found).items() if as_csv else ():
+            write_whole(found.folder / name, text.encode())
         log_to(trackers, found)
         sys.exit(int(found.document["exit"]["code"]))
 

@@ -23,6 +23,10 @@ FIELDS: dict[str, type] = {
     "model": str, "engine": str, "precision": str, "batch": int, "model_input": list, "frames": dict, "fps": dict,
     "seconds": dict, "stages": dict, "threads": dict, "verdict": dict, "loop": list, "clocks": dict, "exit": dict,
 }  # fmt: skip
+# Of what those hold by name, the kind of each.
+VALUES: dict[str, type | tuple[type, ...]] = {
+    "frames": int, "fps": (float, int, type(None)), "seconds": (float, int), "stages": dict, "threads": dict,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ def read_session(folder: str | Path) -> SavedSession:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: damaged, or no session of this program ({_line(error)}); run again") from error
     if not isinstance(document, dict) or "stages" not in document:
@@ -60,7 +64,15 @@ def _document(path: Path) -> dict[str, Any]:
     for name, kind in FIELDS.items():
         if not isinstance(document.get(name), kind):
             raise UsageError(f"{path}: damaged, or no session of this program: its {name!r} is missing or wrong")
+    for name, kinds in VALUES.items():
+        if wrong := [key for key, value in document[name].items() if not isinstance(value, kinds)]:
+            raise UsageError(f"{path}: damaged, or no session of this program: its '{name}.{wrong[0]}' is wrong")
     return document
+
+
+def _no_number(text: str) -> float:
+    """NaN and Infinity are no JSON, and nothing that we wrote."""
+    raise ValueError(f"{text} is no number")
 
 
 @contextmanager

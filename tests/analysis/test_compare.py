@@ -108,6 +108,15 @@ def test_the_rounds_own_spread_is_the_tolerance():
     assert warning.startswith("write costs 11.10 ms of CPU a frame beside b and 4.00 beside a")
 
 
+def test_who_finds_other_boxes_pays_for_others():
+    """The null engine has nothing to draw: that is no fault of the comparison, and it is said."""
+    found = [variant("a", 100, 100, 100, cpu={"annotate": 1.5}), variant("null", 100, 100, 100, cpu={"annotate": 0.02})]
+    for one, boxes in zip(found, (222, 0), strict=True):
+        one.agreement = Agreement(12, 222, boxes, boxes, boxes / 222, 1.0, 0.0)
+    (warning,) = document(*found)["warnings"]
+    assert "beside a: they found 0 and 222 boxes, so these rows are not comparable" in warning
+
+
 def test_one_round_says_nothing_of_the_noise():
     assert document(variant("a", 10), variant("b", 20), rounds=1)["comparable"] is None
 

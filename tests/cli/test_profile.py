@@ -28,7 +28,7 @@ def profiled(tmp_path_factory):
     place = tmp_path_factory.mktemp("profile")
     done = detect_video(
         "profile", STREET, "--frames", 30, "--run-dir", "run", "--only", "loop,critical_path,what_if,memory,python",
-        "--json", cwd=place,
+        "--json", "--csv", cwd=place,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return place, summary_of(done)
@@ -46,6 +46,7 @@ def test_every_pass_gives_its_facts(profiled):
     assert document["memory"]["peak_mb"] >= document["memory"]["start_mb"]
     assert document["python"]["folded"]["detector.stages"] > 0
     assert (place / "run/passes/critical_path.json").is_file()
+    assert (place / "run/steps_timer.csv").read_text().startswith("step,total,count,avg,std,min,max,share,p50")
     assert sorted(path.name for path in place.iterdir()) == ["run"]  # what the passes wrote is gone
 
 
@@ -105,6 +106,7 @@ WRONG = [
     (["profile"], 2, "needs a SOURCE to run, or --nsys FILE"),
     (["profile", STREET, "--only", "layer"], 2, "no such pass; passes are"),
     (["profile", "nothing.mp4"], 3, "nothing.mp4"),
+    (["profile", "--nsys", "x.sqlite", "--csv"], 2, "writes into the session of a run"),
     (["profile", "--nsys", STREET], 2, "no SQLite export of nsys"),
     (["report", "."], 2, "no session.json in it"),
     (["diff", ".", "."], 2, "no session.json in it"),

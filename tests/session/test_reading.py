@@ -46,6 +46,15 @@ def uneven(path):
     np.savez(path, **columns)
 
 
+def with_value(group, name, value):
+    def change(path):
+        document = json.loads(path.read_text())
+        document[group][name] = value
+        path.write_text(json.dumps(document))
+
+    return change
+
+
 BROKEN = [
     ("session.json", lambda path: path.unlink(), "no session.json in it"),
     ("session.json", cut, "damaged, or no session of this program"),
@@ -53,6 +62,9 @@ BROKEN = [
     ("session.json", lambda path: path.write_text(json.dumps({"stages": {}, "schema": 99})), "schema 99"),
     ("session.json", lambda path: path.write_bytes(b"\xff\xfe\x00"), "damaged, or no session"),
     ("session.json", lambda path: path.write_text(json.dumps({"stages": {}, "schema": SCHEMA})), "'model' is missing"),
+    ("session.json", with_value("frames", "written", "80"), "its 'frames.written' is wrong"),
+    ("session.json", with_value("stages", "read", 5), "its 'stages.read' is wrong"),
+    ("session.json", with_value("fps", "inference", float("nan")), "NaN is no number"),
     ("passes/memory.json", cut, "damaged"),
     ("passes/memory.json", lambda path: path.write_text('{"rows": []}'), "not what a pass found"),
     ("spans.npz", lambda path: path.write_text("neither"), "no archive of columns"),
