@@ -49,7 +49,7 @@ def command(
         from detector.report.compare import print_comparison, progress_bar
 
         config = resolved(config_file, flags)
-        console = Console(width=None if sys.stdout.isatty() else 120)
+        console = Console(width=None if sys.stdout.isatty() else 100)
         errors = Console(stderr=True)
         with terminated_as_exception(), progress_bar(errors, not quiet and errors.is_terminal) as watch:
             document, code = compare_command(
