@@ -120,6 +120,29 @@ def finished(columns: int = 6, count: int = 300, **more) -> Export:
     return export.out("output0", export.add("Concat", boxes, red, classes, axis=2))
 
 
+def best_cells(slices: bool = False, **more) -> Export:
+    """YOLOv10's own end: the ten best of all cells by TopK, their boxes and scores by GatherElements."""
+    export = Export(**more)
+    colours = export.colours()
+    table, scores = export.table(colours, CORNERS, CELLS), export.scores(colours, 2, CELLS)
+    both = export.add("Concat", table, scores, axis=2)
+    if slices:
+        cuts = [(0, 4), (4, 7)]
+        parts = [export.add("Slice", both, *(export.const([v], np.int64) for v in (*cut, 2))) for cut in cuts]
+    else:
+        parts = export.add("Split", both, export.const([4, 3], np.int64), outputs=2, axis=-1)
+    best = export.add("ReduceMax", parts[1], axes=[2], keepdims=0)
+    _, cells = export.add("TopK", best, export.const([10], np.int64), outputs=2)
+    at = export.add("Unsqueeze", cells, export.const([-1], np.int64))
+    boxes, scores = (
+        export.add("GatherElements", part, export.add("Tile", at, export.const([1, 1, side], np.int64)), axis=1)
+        for part, side in zip(parts, (4, 3), strict=True)
+    )
+    score = export.add("ReduceMax", scores, axes=[2])
+    number = export.add("Cast", export.add("ArgMax", scores, axis=2), to=export.kind)
+    return export.out("output0", export.add("Concat", boxes, score, number, axis=2))
+
+
 def nms_inside(**more) -> Export:
     """YOLOv7 with ONNX's own NMS: [K, 7], K known at run time only: batch, box, class, score."""
     export = Export(**more)

@@ -45,6 +45,7 @@ CASES = [
     ("yolov9-rows", lambda: exports.anchor_free(rows=True), "yolov9", "anchor-free",
      [("green", 0.8, box) for box in BOTH]),
     ("yolov10n", exports.finished, "yolov10", "end-to-end", [("blue", 0.6, BOTH[0])] * 2),  # twins: no NMS again
+    ("yolov10s", exports.best_cells, "yolov10", "end-to-end", [("green", 0.8, box) for box in BOTH]),
     ("yolo26n", exports.finished, "yolo26", "end-to-end", [("blue", 0.6, BOTH[0])] * 2),
     ("yolov8-nms", exports.finished, "yolov8", "end-to-end", [("blue", 0.6, BOTH[0])] * 2),
     # three boxes, two the same: two of each class are left by the NMS inside, all of them kept here
@@ -69,7 +70,7 @@ def test_layout(tmp_path, name, graph, family, layout, wanted):
     assert detect(path) == wanted
 
 
-TORCH_RUNS = [case for case in CASES if case[0] not in ("yolov7-nms", "detr", "rtdetr-l")]
+TORCH_RUNS = [case for case in CASES if case[0] not in ("yolov10s", "yolov7-nms", "detr", "rtdetr-l")]
 
 
 @pytest.mark.parametrize(("name", "graph", "wanted"), [(c[0], c[1], c[4]) for c in TORCH_RUNS],
@@ -77,6 +78,14 @@ TORCH_RUNS = [case for case in CASES if case[0] not in ("yolov7-nms", "detr", "r
 def test_layout_on_torch(tmp_path, name, graph, wanted):
     pytest.importorskip("torch", reason="machine: torch is not installed")
     assert detect(graph().save(tmp_path / f"{name}.onnx", STATED), engine="torch") == wanted
+
+
+@pytest.mark.parametrize("slices", [False, True])
+def test_the_choice_of_the_best_cells_on_openvino(tmp_path, slices):
+    """OpenVINO 2026.4 removes a Slice in front of a GatherElements, and then refuses the shapes."""
+    pytest.importorskip("openvino", reason="machine: openvino is not installed")
+    path = exports.best_cells(slices=slices).save(tmp_path / "yolov10n.onnx", STATED)
+    assert sorted(detect(path, engine="openvino")) == detect(path) == [("green", 0.8, box) for box in BOTH]
 
 
 @pytest.mark.parametrize(
@@ -183,10 +192,13 @@ def test_dense(tmp_path, graph, rows, first):
 # ---- half precision, dynamic sizes and batches, other opsets
 
 
+@pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
 @pytest.mark.parametrize("graph", [exports.decoded, exports.anchor_free, exports.finished, exports.yolox])
-def test_half_precision(tmp_path, graph):
+def test_half_precision(tmp_path, graph, engine):
+    if engine != "ort":
+        pytest.importorskip(engine, reason=f"machine: {engine} is not installed")
     whole = detect(graph().save(tmp_path / "whole.onnx", STATED), conf=0.2)
-    half = detect(graph(kind="FLOAT16").save(tmp_path / "half.onnx", STATED), conf=0.2)
+    half = detect(graph(kind="FLOAT16").save(tmp_path / "half.onnx", STATED), conf=0.2, engine=engine)
     assert [name for name, *_ in half] == [name for name, *_ in whole]
     for ours, theirs in zip(half, whole, strict=True):
         assert ours[1] == pytest.approx(theirs[1], abs=2e-3)

@@ -104,7 +104,11 @@ def _batch_norm(node: Node) -> Made:
     parts = [node.constant(at) for at in range(1, 5)]
     if any(part is None for part in parts):
         raise node.error("its statistics must be constants")
-    module = nn.BatchNorm2d(len(parts[0]), eps=node.attributes.get("epsilon", 1e-5))  # type: ignore[arg-type]
+    module = nn.BatchNorm2d(
+        len(parts[0]),  # type: ignore[arg-type]
+        eps=node.attributes.get("epsilon", 1e-5),
+        dtype=torch.tensor(parts[0]).dtype,
+    )
     with torch.no_grad():
         for target, part in zip(
             (module.weight, module.bias, module.running_mean, module.running_var), parts, strict=True

@@ -78,6 +78,7 @@ def _conv(node: Node) -> Made:
         dilation=tuple(node.attributes.get("dilations", [1, 1])),
         groups=groups,
         bias=bias is not None,
+        dtype=torch.tensor(weight[:0]).dtype,  # half in exports of half precision
     )
     with torch.no_grad():
         module.weight.copy_(torch.tensor(weight))
