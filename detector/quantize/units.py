@@ -17,6 +17,10 @@ MOVING = (
     "DepthToSpace", "SpaceToDepth",
 )  # fmt: skip
 FUSED = ("Relu", "Clip")  # swallowed by the QuantizeLinear behind them, where it cuts at the same place
+# In a graph of fp32 these come from a file that was quantised before it came here.
+QUANTISED = frozenset(
+    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv QLinearMatMul".split()
+)
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 
 
@@ -75,6 +79,19 @@ class Wiring:
         if node.op_type in COMPUTING:
             return len(dynamic) == len(node.input)  # with a constant among them it is a scale, and cheap
         return node.op_type in MOVING or node.op_type in FUSED
+
+
+def refusal(model: onnx.ModelProto) -> str | None:
+    """Why no layer of a graph can become int8, and what to do; None where one can."""
+    wiring = Wiring(model)
+    if any(node.op_type in QUANTISED for node in wiring.graph.node):
+        return "its file is quantised already; --precision fp32 runs it as it is, integers and all"
+    if not any(map(wiring.multiplies, wiring.able)):
+        return (
+            "none of its layers can be int8: they are in half precision, or their weights are computed; export it in "
+            "single precision, with its weights as constants"
+        )
+    return None
 
 
 def units(wiring: Wiring) -> list[Unit]:

@@ -103,6 +103,49 @@ def truncated(folder):
     return path
 
 
+def pointer(folder):
+    (folder / "m.onnx").write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12345\n")
+    return str(folder / "m.onnx")
+
+
+def page(folder):
+    (folder / "m.onnx").write_text("\n<!DOCTYPE html><title>404</title>\n")
+    return str(folder / "m.onnx")
+
+
+def changed(folder, change, graph=exports.yolox):
+    import onnx
+
+    path = graph().save(folder / "m.onnx", STATED)
+    model = onnx.load(path)
+    change(model)
+    onnx.save(model, path)
+    return path
+
+
+def of_the_future(folder):
+    return changed(folder, lambda model: setattr(model.opset_import[0], "version", 99))
+
+
+def without_a_shape(folder):
+    return changed(folder, lambda model: model.graph.input[0].type.tensor_type.ClearField("shape"))
+
+
+def unsorted(folder):
+    return changed(folder, lambda model: model.graph.node.insert(0, model.graph.node.pop()))
+
+
+def diverged(folder):
+    from onnx import numpy_helper
+
+    def change(model):
+        values = numpy_helper.to_array(model.graph.initializer[0]).copy()
+        values[0, 0, 0, 0] = np.nan
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(values, model.graph.initializer[0].name))
+
+    return changed(folder, change)
+
+
 def our_own(folder):
     import onnx
 
@@ -146,8 +189,14 @@ BAD = {
     lambda folder: external(folder, "../m.onnx.data", True): "claims to lie in '../m.onnx.data', outside its folder",
     lambda folder: external(folder, "/etc/passwd", True): "claims to lie in '/etc/passwd', outside its folder; refused",
     text: "is no ONNX file, or is damaged",
-    empty: "holds no network",
+    empty: "is empty; download it again",
     truncated: "is no ONNX file, or is damaged; download or export it again",
+    pointer: "is a pointer of git LFS, not the file itself; download it again",
+    page: "is a web page, not a model; download it again",
+    of_the_future: "is of opset 99, the onnx package here knows those up to",
+    without_a_shape: "its input images has no shape, not even a number of dimensions; wanted is a picture",
+    unsorted: "m.onnx: ONNX refuses it: Nodes in a graph must be topologically sorted",
+    diverged: "are no finite numbers: a damaged file, or a training that diverged",
     our_own: "was written by detect-video",
     branching: "holds If whose way depends on the picture",
     lambda folder: exports.decoded(side="side").save(folder / "m.onnx"): "its input is float [1, 3, side, side], and "
@@ -167,6 +216,26 @@ def test_bad_files(tmp_path, make):
         open_network(path)
     assert BAD[make] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("spelling", ["sides", "outputs", "domain"])
+def test_what_runtimes_take_is_taken(tmp_path, spelling):
+    """Sides of -1, outputs without a shape, the standard's domain by its long name."""
+
+    def change(model):
+        if spelling == "sides":
+            for at in (0, 2, 3):
+                model.graph.input[0].type.tensor_type.shape.dim[at].dim_value = -1
+        elif spelling == "outputs":
+            model.graph.output[0].type.tensor_type.ClearField("shape")
+        else:
+            for node in model.graph.node:
+                node.domain = "ai.onnx"
+
+    network = open_network(
+        changed(tmp_path, change, lambda: exports.anchor_free(batch="b", side="side")), size=(64, 64), batch=2
+    )
+    assert (network.family, network.output_shapes) == ("yolov8", [(2, 7, 84)])
 
 
 def test_a_bomb_is_not_evaluated(tmp_path):
