@@ -154,6 +154,26 @@ def test_yolox(tmp_path, decode, engine):
     assert [36.0, 20.0, 52.0, 36.0] in [one[2] for one in found]  # cell x 5, y 3: centre 44, 28
 
 
+@pytest.mark.parametrize("arithmetic", ["QuantizeLinear", "Mul"])
+def test_yolox_in_int8(tmp_path, arithmetic):
+    """Scales around the convolutions are no decoding: the rows are as raw as before."""
+    import onnx
+
+    export = exports.yolox()
+    last = export.nodes[-1]
+    raw, [step, zero] = last.input[0], [export.const(1 / 16), export.const(0, np.int8)]
+    if arithmetic == "QuantizeLinear":
+        last.input[0] = export.add("DequantizeLinear", export.add(arithmetic, raw, step, zero), step, zero)
+    else:  # as a dynamically quantised network has it behind its ConvInteger
+        last.input[0] = export.add("Mul", raw, export.const(1))
+    export.nodes.append(export.nodes.pop(export.nodes.index(last)))
+    path = export.save(tmp_path / "yolox_nano.onnx")
+    onnx.checker.check_model(path)
+    assert open_network(path).details["layout"] == "grid"
+    assert open_network(path, family="yolox").details["layout"] == "grid"
+    assert open_network(exports.yolox(True).save(tmp_path / "yolox_s.onnx")).details["layout"] == "decoded"
+
+
 def test_yolox_dense_rows(tmp_path):
     path = exports.yolox().save(tmp_path / "m.onnx")
     network = open_network(path)

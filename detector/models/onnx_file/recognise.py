@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_DETECTIONS = 3000  # rows of a finished list; the smallest pyramids have fewer cells, but other counts
-TRANSPARENT = frozenset("Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten".split())
+TRANSPARENT = frozenset(
+    "Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten QuantizeLinear "
+    "DequantizeLinear".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +165,14 @@ def _decoded(seen: _Seen) -> Layout | None:
 
 
 def _grid(seen: _Seen) -> Layout | None:
+    """Raw rows of one box a cell. In a network that was quantised dynamically arithmetic stands behind every
+    convolution; of one that calls itself YOLOX the missing e^size tells then."""
+    undecoded = "Exp" not in seen.operators() and (seen.forced or _named(seen.graph, seen.metadata)[0] == "yolox")
     for name, rows, columns in seen.rank3():
         strides = seen.pyramid(rows, 1)
-        if strides and columns >= 6 and (seen.forced or (_is_raw(seen, name) and _fits_names(seen, columns - 5))):
-            if not _is_raw(seen, name):
-                continue
+        if strides is None or columns < 6 or not _fits_names(seen, columns - 5):
+            continue
+        if undecoded or _is_raw(seen, name):
             return Layout(GRID, (name,), columns - 5, strides)
     return None
 
