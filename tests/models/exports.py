@@ -100,13 +100,13 @@ def decoded(count: int = 3 * CELLS, objectness: float = 0.5, **more) -> Export:
     return export.out("output0", both)
 
 
-def anchor_free(rows: bool = False, twins: bool = False, **more) -> Export:
-    """YOLOv8, 9, 11: [B, 4 + 3, N]. ``twins``: the first box twice, a pixel apart."""
+def anchor_free(rows: bool = False, twins: bool = False, cells: int = CELLS, **more) -> Export:
+    """YOLOv8, 9, 11: [B, 4 + 3, cells]. ``twins``: the first box twice, a pixel apart."""
     export = Export(**more)
     boxes = [BOXES[0], (21.0, *BOXES[0][1:])] if twins else list(BOXES)
     colours = export.colours()
-    table = export.table(colours, boxes, CELLS)
-    both = export.add("Concat", table, export.scores(colours, 2, CELLS), axis=2)
+    table = export.table(colours, boxes, cells)
+    both = export.add("Concat", table, export.scores(colours, 2, cells), axis=2)
     return export.out("output0", both if rows else export.add("Transpose", both, perm=[0, 2, 1]))
 
 

@@ -305,6 +305,18 @@ def test_the_user_may_say_what_it_is(tmp_path):
     assert open_network(exports.anchor_free().save(tmp_path / "a.onnx"), family="yolov11").family == "yolo11"
 
 
+def test_what_the_user_says_does_not_turn_finished_boxes_into_raw_ones(tmp_path):
+    """[1, 300, 6] is no YOLOv5 of one class, nor a transposed YOLOv8 of two; [1, 7, 90] is a YOLOv8 of unusual maps."""
+    path = exports.finished().save(tmp_path / "m.onnx")
+    for family in ("yolov5", "yolov7", "yolov8", "yolox"):
+        assert open_network(path, family=family).details["layout"] == "end-to-end"
+    few = exports.anchor_free(cells=90).save(tmp_path / "few.onnx")
+    with pytest.raises(ModelError, match="its family was not recognised"):
+        open_network(few)
+    network = open_network(few, family="yolov8")
+    assert (network.details["layout"], len(network.names)) == ("anchor-free", 3)
+
+
 def test_names(tmp_path):
     """Given, else the file's own, else beside it, else numbered; a list that cannot be told is COCO's, and said."""
     path = exports.decoded().save(tmp_path / "m.onnx", STATED)

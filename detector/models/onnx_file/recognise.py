@@ -83,6 +83,10 @@ class _Seen:
                 return strides
         return None
 
+    def finished(self, rows: int, columns: int) -> bool:
+        """Whether it has the shape of a list of finished detections, and no other."""
+        return columns == 6 and rows <= MAX_DETECTIONS and not self.pyramid(rows, 1) and not self.pyramid(rows, 3)
+
     def maker(self, name: str) -> onnx.NodeProto | None:
         """The node that computes a tensor; what only hands it on is passed over."""
         node = self.makers.get(name)
@@ -151,7 +155,8 @@ def _decoded(seen: _Seen) -> Layout | None:
     for name, rows, columns in seen.rank3():
         if columns < 6:
             continue
-        if seen.pyramid(rows, 3) or (seen.forced and rows > columns and not _is_raw(seen, name)):
+        asked = seen.forced and rows > columns and not _is_raw(seen, name) and not seen.finished(rows, columns)
+        if seen.pyramid(rows, 3) or asked:
             return Layout(DECODED, (name,), columns - 5)
         # YOLOX exported with its decoding inside: the only one-box-a-cell family with e^size in the graph.
         if (
@@ -178,10 +183,13 @@ def _grid(seen: _Seen) -> Layout | None:
 
 
 def _anchor_free(seen: _Seen) -> Layout | None:
+    """Where somebody says that it is so, any number of cells will do: the maps may be others than usual."""
     for name, first, second in seen.rank3():
-        if first >= 5 and seen.pyramid(second, 1) and _fits_names(seen, first - 4):
+        asked = seen.forced and second > first
+        if first >= 5 and (seen.pyramid(second, 1) or asked) and _fits_names(seen, first - 4):
             return Layout(ANCHOR_FREE, (name,), first - 4)
-        if second >= 5 and seen.pyramid(first, 1) and not _is_raw(seen, name):
+        asked = seen.forced and first > second and not seen.finished(first, second)
+        if second >= 5 and (seen.pyramid(first, 1) or asked) and not _is_raw(seen, name):
             names = seen.metadata.names
             if seen.forced or (names is not None and len(names) == second - 4):
                 return Layout(ANCHOR_FREE, (name,), second - 4, form="rows")
