@@ -163,6 +163,27 @@ def nms_inside(**more) -> Export:
     return export.out("output", export.add("Concat", floats[0], rows, floats[1], picked, axis=1), [None, 7])
 
 
+def padded(**more) -> Export:
+    """NMS inside as Ultralytics exports it, [B, 300, 6]: a list filled up to a length that only the file states."""
+    export = Export(**more)
+    colours = export.colours()
+    boxes = export.table(colours, CORNERS, 8)
+    scores = export.add("Transpose", export.scores(colours, 2, 8), perm=[0, 2, 1])
+    limits = [export.const([100], np.int64), export.const([0.45], np.float32), export.const([0.25], np.float32)]
+    chosen = export.add("NonMaxSuppression", boxes, scores, *limits)
+    box_at = export.add("Gather", chosen, export.const(2, np.int64), axis=1)
+    number = export.add("Cast", export.add("Gather", chosen, export.const([1], np.int64), axis=1), to=export.kind)
+    rows = export.add("Gather", export.add("Reshape", boxes, export.const([8, 4], np.int64)), box_at, axis=0)
+    score = export.add("GatherND", export.add("Reshape", scores, export.const([3, 8], np.int64)),
+                       export.add("Slice", chosen, *(export.const([v], np.int64) for v in (1, 3, 1))))  # fmt: skip
+    found = export.add("Concat", rows, export.add("Unsqueeze", score, export.const([1], np.int64)), number, axis=1)
+    none = export.const([0], np.int64)
+    count = export.add("Gather", export.add("Shape", found), none, axis=0)
+    missing = export.add("Sub", export.const([300], np.int64), count)
+    filled = export.add("Pad", found, export.add("Concat", none, none, missing, none, axis=0))
+    return export.out("output0", export.add("Unsqueeze", filled, none), [1, 300, 6])
+
+
 def parts(count: int = 100, **more) -> Export:
     """Finished detections as four outputs: a count, boxes, scores, and classes as whole numbers."""
     from onnx import TensorProto

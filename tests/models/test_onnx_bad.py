@@ -169,6 +169,23 @@ def branching(folder):
     )
 
 
+def looping(folder):
+    """Its body states no shapes, as a scripted module's does not."""
+    from onnx import TensorProto, helper
+
+    export = exports.decoded()
+    infos = {
+        name: helper.make_tensor_value_info(name, kind, None if kind == TensorProto.FLOAT else [])
+        for name, kind in (("i", TensorProto.INT64), ("on", TensorProto.BOOL), ("on2", TensorProto.BOOL),
+                           ("sum", TensorProto.FLOAT), ("sum2", TensorProto.FLOAT))
+    }  # fmt: skip
+    nodes = [helper.make_node("Identity", ["on"], ["on2"]), helper.make_node("Add", ["sum", "sum"], ["sum2"])]
+    body = helper.make_graph(nodes, "body", [infos["i"], infos["on"], infos["sum"]], [infos["on2"], infos["sum2"]])
+    times = export.add("Cast", export.add("ReduceMax", "images", keepdims=0), to=TensorProto.INT64)
+    summed = export.add("Loop", times, export.const(True, bool), "images", body=body)
+    return export.out("sums", export.add("Relu", summed), [1, 3, 64, 64]).save(folder / "m.onnx", STATED)
+
+
 def bomb(folder):
     """A few bytes that ask for a constant of 4 TB."""
     export = exports.decoded()
@@ -198,6 +215,7 @@ BAD = {
     unsorted: "m.onnx: ONNX refuses it: Nodes in a graph must be topologically sorted",
     diverged: "are no finite numbers: a damaged file, or a training that diverged",
     our_own: "was written by detect-video",
+    looping: "holds Loop whose way depends on the picture",
     branching: "holds If whose way depends on the picture",
     lambda folder: exports.decoded(side="side").save(folder / "m.onnx"): "its input is float [1, 3, side, side], and "
     "nothing says which size it was trained at; give it: --size 640",

@@ -51,6 +51,8 @@ CASES = [
     # three boxes, two the same: two of each class are left by the NMS inside, all of them kept here
     ("yolov7-nms", exports.nms_inside, "yolov7", "end-to-end",
      [(name, score, box) for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4)) for box in BOTH]),
+    ("yolov8-padded", exports.padded, "yolov8", "end-to-end",
+     [(name, score, box) for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4)) for box in BOTH]),
     ("parts", exports.parts, "yolov10", "end-to-end", [("green", 0.6, BOTH[0]), ("blue", 0.6, BOTH[1])]),
     ("detr", exports.queries, "rtdetr", "queries", [("green", 0.953, box) for box in BOTH]),
     ("rtdetr-l", lambda: exports.queries(joined=True), "rtdetr", "queries", [("green", 0.8, box) for box in BOTH]),
@@ -70,7 +72,7 @@ def test_layout(tmp_path, name, graph, family, layout, wanted):
     assert detect(path) == wanted
 
 
-TORCH_RUNS = [case for case in CASES if case[0] != "yolov7-nms"]
+TORCH_RUNS = [case for case in CASES if case[0] not in ("yolov7-nms", "yolov8-padded")]
 
 
 @pytest.mark.parametrize(("name", "graph", "wanted"), [(c[0], c[1], c[4]) for c in TORCH_RUNS],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from detector.errors import ModelError
 from detector.models.graph import OPSET
 from detector.models.mistaken import START_BYTES, mistaken
-from detector.models.onnx_file.foreign import ForeignGraph
+from detector.models.onnx_file.foreign import Dims, ForeignGraph, dims_of
 
 if TYPE_CHECKING:
     import onnx
@@ -42,6 +42,7 @@ def load(path: Path) -> tuple[ForeignGraph, str]:
             nodes=list(graph.node),
             constants=_constants(path, graph),
             metadata=metadata,
+            declared=_declared(model.graph),
         ),
         _digest(files),
     )
@@ -229,6 +230,12 @@ def _outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
         if info.name not in made:
             raise ModelError(f"{path}: output {info.name} is made by no node; export it again")
     return {info.name: info.type.tensor_type.elem_type for info in graph.output}
+
+
+def _declared(graph: onnx.GraphProto) -> dict[str, Dims]:
+    """Shapes of outputs that are stated to the last side."""
+    found = {info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")}
+    return {name: dims for name, dims in found.items() if all(dims)}
 
 
 def _constants(path: Path, graph: onnx.GraphProto) -> dict[str, Any]:
