@@ -4,6 +4,7 @@ As in operators.py, one function an ONNX operator; of one with several outputs a
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,14 +20,14 @@ SAMPLING = {b"bilinear": "bilinear", b"linear": "bilinear", b"nearest": "nearest
 
 def _split(node: Node) -> Made:
     """Parts of the sizes given; without them, equal ones, of which the last may be smaller."""
-    axis, sizes, count = node.attributes.get("axis", 0), node.constant(1), len(node.outputs)
+    axis, count = node.attributes.get("axis", 0), len(node.outputs)
+    ends = list(accumulate(node.numbers(1))) if len(node.inputs) > 1 and node.inputs[1] else []
 
     def part(at: int) -> Callable[[Tensor], Tensor]:
         def cut(x: Tensor) -> Tensor:
-            if sizes is not None:
-                return x.narrow(axis, int(sizes[:at].sum()), int(sizes[at]))
             side = -(-x.shape[axis] // count)
-            return x.narrow(axis, at * side, min(side, x.shape[axis] - at * side))
+            start, end = (at * side, min((at + 1) * side, x.shape[axis])) if not ends else ([0, *ends][at], ends[at])
+            return x.narrow(axis, start, end - start)
 
         return cut
 
