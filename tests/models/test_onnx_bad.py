@@ -169,6 +169,13 @@ def branching(folder):
     )
 
 
+def masks(folder, graph=exports.decoded):
+    """As YOLOv5 exports its segmentation: its metadata tells no task."""
+    export = graph()
+    pooled = export.add("MaxPool", "images", kernel_shape=[4, 4], strides=[4, 4])
+    return export.out("output1", pooled, [1, 3, 16, 16]).save(folder / "m.onnx", STATED)
+
+
 def looping(folder):
     """Its body states no shapes, as a scripted module's does not."""
     from onnx import TensorProto, helper
@@ -215,6 +222,9 @@ BAD = {
     unsorted: "m.onnx: ONNX refuses it: Nodes in a graph must be topologically sorted",
     diverged: "are no finite numbers: a damaged file, or a training that diverged",
     our_own: "was written by detect-video",
+    masks: "is a model for segmentation: its outputs at 64x64 are output0 [1, 252, 8], output1 [1, 3, 16, 16], and "
+    "output1 holds masks; only detection is supported: export one whose task is detect",
+    lambda folder: masks(folder, exports.anchor_free): "is a model for segmentation",
     looping: "holds Loop whose way depends on the picture",
     branching: "holds If whose way depends on the picture",
     lambda folder: exports.decoded(side="side").save(folder / "m.onnx"): "its input is float [1, 3, side, side], and "

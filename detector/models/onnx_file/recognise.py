@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_DETECTIONS = 3000  # rows of a finished list; the smallest pyramids have fewer cells, but other counts
+PROTOTYPES = 4  # pixels of the input for one of a mask's prototypes
 TRANSPARENT = frozenset(
     "Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten QuantizeLinear "
     "DequantizeLinear".split()
@@ -101,6 +102,7 @@ class _Seen:
 def recognise(graph: ForeignGraph, metadata: Metadata, size: tuple[int, int], asked: str | None = None) -> Recognised:
     """``asked``: the family that the user named. Raises ModelError with the shapes seen and what would be needed."""
     seen = _Seen(graph, metadata, *size, graph.makers(), asked is not None)
+    _refuse_masks(seen)
     if asked is not None:
         family = FAMILIES[asked]
         for kind in family.layouts:
@@ -116,6 +118,18 @@ def recognise(graph: ForeignGraph, metadata: Metadata, size: tuple[int, int], as
             name, why = (named, source) if named else (usual, "from its output's shape")
             return Recognised(FAMILIES[name], layout, f"{why}, {kind} outputs")
     raise ModelError(_refusal(seen, named))
+
+
+def _refuse_masks(seen: _Seen) -> None:
+    """YOLOv5's and YOLOv8's segmentation: rows that end in coefficients, for masks of a quarter of the picture's size.
+    Read as detections, the coefficients would be classes."""
+    quarter = (seen.height // PROTOTYPES, seen.width // PROTOTYPES)
+    maps = [name for name in seen.graph.outputs if len(seen.dims(name)) == 4]
+    if len(maps) == 1 and seen.dims(maps[0])[2:] == quarter and any(True for _ in seen.rank3()):
+        raise ModelError(
+            f"{seen.graph.name}: is a model for segmentation: {_shapes(seen)}, and {maps[0]} holds masks; only "
+            "detection is supported: export one whose task is detect"
+        )
 
 
 def _named(graph: ForeignGraph, metadata: Metadata) -> tuple[str | None, str]:
