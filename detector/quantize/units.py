@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from detector.models.graph import MULTIPLYING, node_macs, tail, tensor_shapes
+from detector.models.graph import MULTIPLYING, QUANTISED, is_quantised, node_macs, tail, tensor_shapes
 
 if TYPE_CHECKING:
     import onnx
@@ -17,10 +17,6 @@ MOVING = (
     "DepthToSpace", "SpaceToDepth",
 )  # fmt: skip
 FUSED = ("Relu", "Clip")  # swallowed by the QuantizeLinear behind them, where it cuts at the same place
-# In a graph of fp32 these come from a file that was quantised before it came here.
-QUANTISED = frozenset(
-    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv QLinearMatMul".split()
-)
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 
 
@@ -84,8 +80,8 @@ class Wiring:
 def refusal(model: onnx.ModelProto) -> str | None:
     """Why no layer of a graph can become int8, and what to do; None where one can."""
     wiring = Wiring(model)
-    if any(node.op_type in QUANTISED for node in wiring.graph.node):
-        return "its file is quantised already; --precision fp32 runs it as it is, integers and all"
+    if is_quantised(model):
+        return QUANTISED
     if not any(map(wiring.multiplies, wiring.able)):
         return (
             "none of its layers can be int8: they are in half precision, or their weights are computed; export it in "
