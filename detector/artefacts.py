@@ -198,7 +198,7 @@ def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
     with _locked(target.parent):
         if _is_whole(target, manifest):  # another run built it while this one waited
             return Artefact(str(target), False, ())
-        notes = (f"{target}: damaged or without its manifest, built again",) if target.exists() else ()
+        notes = (f"{target}: damaged or without its manifest, built again",) if _is_broken(target, manifest) else ()
         _write(target, data)
         _write(target.with_suffix(".json"), (json.dumps(manifest, indent=2) + "\n").encode())
     return Artefact(str(target), True, notes)
@@ -241,6 +241,16 @@ def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
         return bool(found == manifest) and _digest(target) == manifest["file_sha256"]
     except (OSError, ValueError):
         return False
+
+
+def _is_broken(target: Path, manifest: dict[str, Any]) -> bool:
+    """Whether a file is there that is not what its name says. One whose manifest tells of the same graph under another
+    ``--family``, or from another file of the same network, is whole."""
+    try:
+        known = json.loads(target.with_suffix(".json").read_bytes()).get("file_sha256")
+        return bool(known != manifest["file_sha256"] or _digest(target) != known)
+    except (OSError, ValueError, AttributeError):
+        return target.exists()
 
 
 def _digest(path: Path) -> str:

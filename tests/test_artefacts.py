@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,14 @@ def damage_manifest(path: Path) -> None:
 
 def damage_no_manifest(path: Path) -> None:
     path.with_suffix(".json").unlink()
+
+
+def test_the_same_graph_of_another_family_is_not_called_damaged(tmp_path):
+    """--family yolov5 and yolov8 give one graph for such a file; only the manifest is written anew."""
+    first = export(plus_one(), tmp_path)
+    other = export(replace(plus_one(), family="another"), tmp_path)
+    assert (other.path, other.notes) == (first.path, ())
+    assert artefacts.manifest_of(other.path)["family"] == "another"
 
 
 @pytest.mark.parametrize("damage", [damage_truncate, damage_flip, damage_manifest, damage_no_manifest])

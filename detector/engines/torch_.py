@@ -17,6 +17,7 @@ from detector.engines.base import (
 )  # fmt: skip
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
+from detector.models.graph import QUANTISED, is_quantised
 
 if TYPE_CHECKING:
     from detector.engines.torch_graph.cuda import CudaRequest
@@ -108,6 +109,8 @@ class TorchEngine(Engine):
 
         module = lay_out(graph_module(network.graph), channels_last)
         if self.precision in ("bf16", "fp16"):
+            if is_quantised(network.graph):
+                raise EngineError(f"engine torch: {network.name} cannot become {self.precision}: {QUANTISED}")
             from detector.engines.torch_graph.halves import halved
 
             dtype = torch.bfloat16 if self.precision == "bf16" else torch.float16

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from detector.errors import ModelError
 from detector.models.base import Network
-from detector.models.graph import good_name, infer_shapes, tail
+from detector.models.graph import QUANTISED, good_name, infer_shapes, is_quantised, tail
 from detector.models.sensitive import sensitive
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def converted(network: Network, precision: str) -> Network:
         raise ValueError(f"half precision is one of {', '.join(HALVES)}; got {precision!r}")
     if network.precision != "fp32":
         raise ModelError(f"{network.name}: the graph is {network.precision}; only fp32 can become {precision}")
+    if is_quantised(network.graph):
+        raise ModelError(f"{network.name} cannot become {precision}: {QUANTISED}")
     graph = _Halved(network.graph, precision).model()
     return replace(network, graph=graph, precision=precision, path=None)
 

@@ -24,6 +24,11 @@ OPSET = 17
 IR_VERSION = 8  # the one of opset 17; newer ones lock out older runtimes
 INPUT = "images"
 MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # the operators whose multiply-accumulates are counted
+# In a graph of fp32 these come from a file that was quantised before it came here.
+INTEGER = frozenset(
+    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv QLinearMatMul".split()
+)
+QUANTISED = "its file is quantised already; --precision fp32 runs it as it is, integers and all"
 LIGHT_FLOATS = 4096  # an initializer above this is not handed to shape inference: only its shape matters there
 
 Shape = tuple[int, ...]
@@ -149,6 +154,11 @@ def tensor_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
 def output_shapes(model: onnx.ModelProto) -> list[Shape]:
     shapes = tensor_shapes(model)
     return [shapes[info.name] for info in model.graph.output]
+
+
+def is_quantised(model: onnx.ModelProto) -> bool:
+    """Whether something in it computes or holds integers in place of floats."""
+    return any(node.op_type in INTEGER for node in model.graph.node)
 
 
 def tail(model: onnx.ModelProto) -> set[str]:

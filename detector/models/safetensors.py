@@ -17,6 +17,7 @@ from detector.errors import ModelError, UsageError
 from detector.models.base import Network
 from detector.models.checkpoint.contents import Contents, of_state_dict
 from detector.models.checkpoint.tensors import DTYPES, Tensor, item_bytes
+from detector.models.mistaken import START_BYTES, mistaken
 
 SUFFIXES = (".safetensors",)
 MAX_HEADER = 16 << 20
@@ -45,6 +46,9 @@ def read_safetensors(path: Path) -> tuple[Contents, bytes]:
         length = path.stat().st_size
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").digest()
+            file.seek(0)
+            if what := mistaken(file.read(START_BYTES)):
+                raise ModelError(f"{path}: {what}; download it again")
             file.seek(0)
             header_bytes = int.from_bytes(file.read(8), "little")
             if length < 8 or header_bytes > min(MAX_HEADER, length - 8):

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from detector.config import Config
 from detector.engines.base import BuildProgress
-from detector.errors import ModelError
+from detector.errors import ModelError, UsageError
 from detector.models.base import Network
 from detector.quantize import calibration
 from detector.quantize.qdq import KINDS, quantised_graph
+from detector.quantize.units import refusal
 
 __all__ = ["KINDS", "quantized"]
 
@@ -31,10 +32,13 @@ def quantized(
     """The network in int8, and lines for the user. ``kind``: "int8-u8" or "int8-s8"; one calibration serves both, and
     every batch. It is made where ``--calibrate`` names a source, else one that is kept in ``folder`` is used.
 
-    Raises UsageError where there is neither, SourceError for a source without frames, ModelError, OutputError.
+    Raises UsageError where there is neither and where no layer can be int8, SourceError for a source without frames,
+    ModelError, OutputError.
     """
     if network.precision != "fp32":
         raise ModelError(f"{network.name}: the graph is {network.precision}; only fp32 can become int8")
+    if why := refusal(network.graph):
+        raise UsageError(f"--precision int8: {network.name}: {why}")
     found, notes = calibration.made_or_kept(network, config, folder, progress)
     result = found.result[kind]
     graph = quantised_graph(network.graph, found.ranges, set(result.kept), kind)

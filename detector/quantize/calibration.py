@@ -223,6 +223,7 @@ def _model_key(network: Network) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "sources_sha256": network.sha256,
+        "family": network.family,  # says what a picture's 0..255 become, and so how large everything behind it is
         "input": [network.input.height, network.input.width],
         "tensors": hashlib.sha256(names.encode()).hexdigest()[:16],
     }

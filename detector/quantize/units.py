@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from detector.models.graph import MULTIPLYING, node_macs, tail, tensor_shapes
+from detector.models.graph import MULTIPLYING, QUANTISED, is_quantised, node_macs, tail, tensor_shapes
 
 if TYPE_CHECKING:
     import onnx
@@ -75,6 +75,19 @@ class Wiring:
         if node.op_type in COMPUTING:
             return len(dynamic) == len(node.input)  # with a constant among them it is a scale, and cheap
         return node.op_type in MOVING or node.op_type in FUSED
+
+
+def refusal(model: onnx.ModelProto) -> str | None:
+    """Why no layer of a graph can become int8, and what to do; None where one can."""
+    wiring = Wiring(model)
+    if is_quantised(model):
+        return QUANTISED
+    if not any(map(wiring.multiplies, wiring.able)):
+        return (
+            "none of its layers can be int8: they are in half precision, or their weights are computed; export it in "
+            "single precision, with its weights as constants"
+        )
+    return None
 
 
 def units(wiring: Wiring) -> list[Unit]:

@@ -47,10 +47,10 @@ def test_hooks_of_torch_see_the_layers(network):
 
 def test_operators_without_a_module_are_listed_by_name():
     network = plus_one()
-    network.graph.graph.node[2].op_type = "GridSample"
-    network.graph.graph.node[3].op_type = "TopK"
+    network.graph.graph.node[2].op_type = "NonZero"
+    network.graph.graph.node[3].op_type = "ScatterND"
     with pytest.raises(
-        EngineError, match="no module for the operators GridSample, TopK of this graph; use --engine ort"
+        EngineError, match="no module for the operators NonZero, ScatterND of this graph; use --engine ort"
     ):
         engines.open("torch", network)
 

@@ -12,9 +12,11 @@ import pytest
 
 from detector import engines
 from detector.engines.base import EngineOptions
-from detector.errors import EngineError, UsageError
+from detector.errors import EngineError, ModelError, UsageError
 from detector.models import open_network
+from detector.models.convert import converted
 from detector.models.sensitive import sensitive
+from tests.engines.quantised import quantised, small_network
 from tests.known_answers import plus_one
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
@@ -91,6 +93,17 @@ def test_what_bf16_hurts_most_stays_float32_with_a_cast_on_either_side(network):
     with engines.open("torch", network) as engine:
         for plain, mixed in zip(engine.requests[0].infer(1), found, strict=True):
             assert 0 < np.abs(plain - mixed).mean() < 0.02 * np.abs(plain).mean()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_file_that_is_quantised_already_has_no_halves(monkeypatch, tmp_path, precision):
+    monkeypatch.setattr(machine, "has_fp16", lambda: True)
+    network = replace(quantised(small_network(tmp_path), tmp_path), precision="fp32")
+    said = f"small cannot become {precision}: its file is quantised already; --precision fp32 runs it"
+    with pytest.raises(EngineError, match=f"engine torch: {said}"):
+        engines.open("torch", network, EngineOptions(precision=precision, device="cpu"))
+    with pytest.raises(ModelError, match=said):
+        converted(network, precision)
 
 
 def test_whole_numbers_go_through_a_cast_as_they_are():

@@ -100,13 +100,13 @@ def decoded(count: int = 3 * CELLS, objectness: float = 0.5, **more) -> Export:
     return export.out("output0", both)
 
 
-def anchor_free(rows: bool = False, twins: bool = False, **more) -> Export:
-    """YOLOv8, 9, 11: [B, 4 + 3, N]. ``twins``: the first box twice, a pixel apart."""
+def anchor_free(rows: bool = False, twins: bool = False, cells: int = CELLS, **more) -> Export:
+    """YOLOv8, 9, 11: [B, 4 + 3, cells]. ``twins``: the first box twice, a pixel apart."""
     export = Export(**more)
     boxes = [BOXES[0], (21.0, *BOXES[0][1:])] if twins else list(BOXES)
     colours = export.colours()
-    table = export.table(colours, boxes, CELLS)
-    both = export.add("Concat", table, export.scores(colours, 2, CELLS), axis=2)
+    table = export.table(colours, boxes, cells)
+    both = export.add("Concat", table, export.scores(colours, 2, cells), axis=2)
     return export.out("output0", both if rows else export.add("Transpose", both, perm=[0, 2, 1]))
 
 
@@ -118,6 +118,29 @@ def finished(columns: int = 6, count: int = 300, **more) -> Export:
     red = export.add("Slice", export.scores(colours, 2, count), *(export.const([v], np.int64) for v in (0, 1, 2)))
     classes = export.table(colours, [(2.0,)] * 2, count)
     return export.out("output0", export.add("Concat", boxes, red, classes, axis=2))
+
+
+def best_cells(slices: bool = False, **more) -> Export:
+    """YOLOv10's own end: the ten best of all cells by TopK, their boxes and scores by GatherElements."""
+    export = Export(**more)
+    colours = export.colours()
+    table, scores = export.table(colours, CORNERS, CELLS), export.scores(colours, 2, CELLS)
+    both = export.add("Concat", table, scores, axis=2)
+    if slices:
+        cuts = [(0, 4), (4, 7)]
+        parts = [export.add("Slice", both, *(export.const([v], np.int64) for v in (*cut, 2))) for cut in cuts]
+    else:
+        parts = export.add("Split", both, export.const([4, 3], np.int64), outputs=2, axis=-1)
+    best = export.add("ReduceMax", parts[1], axes=[2], keepdims=0)
+    _, cells = export.add("TopK", best, export.const([10], np.int64), outputs=2)
+    at = export.add("Unsqueeze", cells, export.const([-1], np.int64))
+    boxes, scores = (
+        export.add("GatherElements", part, export.add("Tile", at, export.const([1, 1, side], np.int64)), axis=1)
+        for part, side in zip(parts, (4, 3), strict=True)
+    )
+    score = export.add("ReduceMax", scores, axes=[2])
+    number = export.add("Cast", export.add("ArgMax", scores, axis=2), to=export.kind)
+    return export.out("output0", export.add("Concat", boxes, score, number, axis=2))
 
 
 def nms_inside(**more) -> Export:
@@ -138,6 +161,27 @@ def nms_inside(**more) -> Export:
     picked = export.add("Unsqueeze", export.add("GatherND", flat, pair), export.const([1], np.int64))
     floats = [export.add("Cast", name, to=export.kind) for name in at[:2]]
     return export.out("output", export.add("Concat", floats[0], rows, floats[1], picked, axis=1), [None, 7])
+
+
+def padded(**more) -> Export:
+    """NMS inside as Ultralytics exports it, [B, 300, 6]: a list filled up to a length that only the file states."""
+    export = Export(**more)
+    colours = export.colours()
+    boxes = export.table(colours, CORNERS, 8)
+    scores = export.add("Transpose", export.scores(colours, 2, 8), perm=[0, 2, 1])
+    limits = [export.const([100], np.int64), export.const([0.45], np.float32), export.const([0.25], np.float32)]
+    chosen = export.add("NonMaxSuppression", boxes, scores, *limits)
+    box_at = export.add("Gather", chosen, export.const(2, np.int64), axis=1)
+    number = export.add("Cast", export.add("Gather", chosen, export.const([1], np.int64), axis=1), to=export.kind)
+    rows = export.add("Gather", export.add("Reshape", boxes, export.const([8, 4], np.int64)), box_at, axis=0)
+    score = export.add("GatherND", export.add("Reshape", scores, export.const([3, 8], np.int64)),
+                       export.add("Slice", chosen, *(export.const([v], np.int64) for v in (1, 3, 1))))  # fmt: skip
+    found = export.add("Concat", rows, export.add("Unsqueeze", score, export.const([1], np.int64)), number, axis=1)
+    none = export.const([0], np.int64)
+    count = export.add("Gather", export.add("Shape", found), none, axis=0)
+    missing = export.add("Sub", export.const([300], np.int64), count)
+    filled = export.add("Pad", found, export.add("Concat", none, none, missing, none, axis=0))
+    return export.out("output0", export.add("Unsqueeze", filled, none), [1, 300, 6])
 
 
 def parts(count: int = 100, **more) -> Export:

@@ -250,6 +250,9 @@ def test_the_old_tar_format_says_how_to_convert(tmp_path):
 def test_zips_that_are_no_checkpoint(tmp_path):
     path = zipped(tmp_path / "x.pt", b"", **{"constants.pkl": b""})
     assert "TorchScript" in refusal(path)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as file:  # as torch.jit.save writes a script's code
+        file.writestr("x/code/__torch__/models/yolo.py", "class Model(Module):\n" * 40)
+    assert "TorchScript" in refusal(path)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("readme.txt", "x")
     assert "holds 0 entries data.pkl" in refusal(path)

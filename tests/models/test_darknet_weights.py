@@ -92,10 +92,19 @@ def test_too_few_and_too_many_floats_are_counted(cfg, cut, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 15, b"not weights"])
-def test_a_file_without_a_header_is_no_weights_file(cfg, data):
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty; download it again"),
+        (b"\0" * 15, "15 bytes are no .weights file"),
+        (b"not weights", "11 bytes are no .weights file"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "is a pointer of git LFS, not the file itself; download"),
+        (b"<!DOCTYPE html>\n<title>404</title>", "is a web page, not a model; download it again"),
+    ],
+)
+def test_a_file_without_a_header_is_no_weights_file(cfg, data, message):
     cfg.with_suffix(".weights").write_bytes(data)
-    with pytest.raises(ModelError, match=f"{len(data)} bytes are no .weights file"):
+    with pytest.raises(ModelError, match=message):
         open_network(str(cfg))
 
 

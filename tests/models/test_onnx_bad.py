@@ -103,6 +103,49 @@ def truncated(folder):
     return path
 
 
+def pointer(folder):
+    (folder / "m.onnx").write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12345\n")
+    return str(folder / "m.onnx")
+
+
+def page(folder):
+    (folder / "m.onnx").write_text("\n<!DOCTYPE html><title>404</title>\n")
+    return str(folder / "m.onnx")
+
+
+def changed(folder, change, graph=exports.yolox):
+    import onnx
+
+    path = graph().save(folder / "m.onnx", STATED)
+    model = onnx.load(path)
+    change(model)
+    onnx.save(model, path)
+    return path
+
+
+def of_the_future(folder):
+    return changed(folder, lambda model: setattr(model.opset_import[0], "version", 99))
+
+
+def without_a_shape(folder):
+    return changed(folder, lambda model: model.graph.input[0].type.tensor_type.ClearField("shape"))
+
+
+def unsorted(folder):
+    return changed(folder, lambda model: model.graph.node.insert(0, model.graph.node.pop()))
+
+
+def diverged(folder):
+    from onnx import numpy_helper
+
+    def change(model):
+        values = numpy_helper.to_array(model.graph.initializer[0]).copy()
+        values[0, 0, 0, 0] = np.nan
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(values, model.graph.initializer[0].name))
+
+    return changed(folder, change)
+
+
 def our_own(folder):
     import onnx
 
@@ -126,6 +169,30 @@ def branching(folder):
     )
 
 
+def masks(folder, graph=exports.decoded):
+    """As YOLOv5 exports its segmentation: its metadata tells no task."""
+    export = graph()
+    pooled = export.add("MaxPool", "images", kernel_shape=[4, 4], strides=[4, 4])
+    return export.out("output1", pooled, [1, 3, 16, 16]).save(folder / "m.onnx", STATED)
+
+
+def looping(folder):
+    """Its body states no shapes, as a scripted module's does not."""
+    from onnx import TensorProto, helper
+
+    export = exports.decoded()
+    infos = {
+        name: helper.make_tensor_value_info(name, kind, None if kind == TensorProto.FLOAT else [])
+        for name, kind in (("i", TensorProto.INT64), ("on", TensorProto.BOOL), ("on2", TensorProto.BOOL),
+                           ("sum", TensorProto.FLOAT), ("sum2", TensorProto.FLOAT))
+    }  # fmt: skip
+    nodes = [helper.make_node("Identity", ["on"], ["on2"]), helper.make_node("Add", ["sum", "sum"], ["sum2"])]
+    body = helper.make_graph(nodes, "body", [infos["i"], infos["on"], infos["sum"]], [infos["on2"], infos["sum2"]])
+    times = export.add("Cast", export.add("ReduceMax", "images", keepdims=0), to=TensorProto.INT64)
+    summed = export.add("Loop", times, export.const(True, bool), "images", body=body)
+    return export.out("sums", export.add("Relu", summed), [1, 3, 64, 64]).save(folder / "m.onnx", STATED)
+
+
 def bomb(folder):
     """A few bytes that ask for a constant of 4 TB."""
     export = exports.decoded()
@@ -146,9 +213,19 @@ BAD = {
     lambda folder: external(folder, "../m.onnx.data", True): "claims to lie in '../m.onnx.data', outside its folder",
     lambda folder: external(folder, "/etc/passwd", True): "claims to lie in '/etc/passwd', outside its folder; refused",
     text: "is no ONNX file, or is damaged",
-    empty: "holds no network",
+    empty: "is empty; download it again",
     truncated: "is no ONNX file, or is damaged; download or export it again",
+    pointer: "is a pointer of git LFS, not the file itself; download it again",
+    page: "is a web page, not a model; download it again",
+    of_the_future: "is of opset 99, the onnx package here knows those up to",
+    without_a_shape: "its input images has no shape, not even a number of dimensions; wanted is a picture",
+    unsorted: "m.onnx: ONNX refuses it: Nodes in a graph must be topologically sorted",
+    diverged: "are no finite numbers: a damaged file, or a training that diverged",
     our_own: "was written by detect-video",
+    masks: "is a model for segmentation: its outputs at 64x64 are output0 [1, 252, 8], output1 [1, 3, 16, 16], and "
+    "output1 holds masks; only detection is supported: export one whose task is detect",
+    lambda folder: masks(folder, exports.anchor_free): "is a model for segmentation",
+    looping: "holds Loop whose way depends on the picture",
     branching: "holds If whose way depends on the picture",
     lambda folder: exports.decoded(side="side").save(folder / "m.onnx"): "its input is float [1, 3, side, side], and "
     "nothing says which size it was trained at; give it: --size 640",
@@ -167,6 +244,26 @@ def test_bad_files(tmp_path, make):
         open_network(path)
     assert BAD[make] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("spelling", ["sides", "outputs", "domain"])
+def test_what_runtimes_take_is_taken(tmp_path, spelling):
+    """Sides of -1, outputs without a shape, the standard's domain by its long name."""
+
+    def change(model):
+        if spelling == "sides":
+            for at in (0, 2, 3):
+                model.graph.input[0].type.tensor_type.shape.dim[at].dim_value = -1
+        elif spelling == "outputs":
+            model.graph.output[0].type.tensor_type.ClearField("shape")
+        else:
+            for node in model.graph.node:
+                node.domain = "ai.onnx"
+
+    network = open_network(
+        changed(tmp_path, change, lambda: exports.anchor_free(batch="b", side="side")), size=(64, 64), batch=2
+    )
+    assert (network.family, network.output_shapes) == ("yolov8", [(2, 7, 84)])
 
 
 def test_a_bomb_is_not_evaluated(tmp_path):
@@ -234,6 +331,18 @@ def test_the_user_may_say_what_it_is(tmp_path):
     assert (network.family, network.details["layout"]) == ("yolov5", "decoded")
     assert network.warnings[0] == "m.onnx is yolov5: as asked for by --family"
     assert open_network(exports.anchor_free().save(tmp_path / "a.onnx"), family="yolov11").family == "yolo11"
+
+
+def test_what_the_user_says_does_not_turn_finished_boxes_into_raw_ones(tmp_path):
+    """[1, 300, 6] is no YOLOv5 of one class, nor a transposed YOLOv8 of two; [1, 7, 90] is a YOLOv8 of unusual maps."""
+    path = exports.finished().save(tmp_path / "m.onnx")
+    for family in ("yolov5", "yolov7", "yolov8", "yolox"):
+        assert open_network(path, family=family).details["layout"] == "end-to-end"
+    few = exports.anchor_free(cells=90).save(tmp_path / "few.onnx")
+    with pytest.raises(ModelError, match="its family was not recognised"):
+        open_network(few)
+    network = open_network(few, family="yolov8")
+    assert (network.details["layout"], len(network.names)) == ("anchor-free", 3)
 
 
 def test_names(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
 
 from detector.errors import ModelError
@@ -69,6 +70,23 @@ def test_every_output_is_named_like_its_node(tmp_path):
         assert len(names) == len(graph.node)
         assert all(good_name(tensor.name) for tensor in graph.initializer)
         assert [node.op_type for node in graph.node][:2] == ["Cast", "Transpose"]
+
+
+@pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16"])
+def test_tensors_called_as_those_of_the_prefix_keep_apart_from_them(tmp_path, kind):
+    """And no word of the prefix is an attribute of torch's modules."""
+    export = exports.yolox(kind=kind)
+    names = dict(zip(export.nodes[0].output, ["input.transpose"], strict=True)) | {export.constants[0].name: "images"}
+    export.constants[0].name = "images"
+    export.inputs[0].name = "x"
+    for node in export.nodes:
+        node.input[:] = ["x" if name == "images" else names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    graph = open_network(export.save(tmp_path / "m.onnx")).graph
+    onnx.checker.check_model(graph, full_check=True)
+    prefix = [node.name for node in graph.graph.node if node.name.startswith("input.")]
+    assert prefix[:2] == ["input.cast", "input.transpose"]
+    assert not TAKEN & {name.removeprefix("input.") for name in prefix}
 
 
 # ---- metadata

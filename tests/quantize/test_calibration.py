@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from detector import artefacts, quantize
@@ -165,3 +167,49 @@ def test_the_file_and_its_manifest(video: Path, tmp_path: Path) -> None:
     manifest = artefacts.manifest_of(tmp_path / name)
     assert manifest["key"]["method"] == "minmax"
     assert set(manifest["facts"]) == {"int8-u8", "int8-s8"}
+
+
+def test_a_calibration_of_another_family_is_not_used(video: Path, tmp_path: Path) -> None:
+    """--family changes what the network sees of a picture, 0..1 or 0..255; the file and its tensors stay the same."""
+    quantize.quantized(branched(), "int8-u8", config(video), tmp_path)
+    quantize.quantized(branched(), "int8-u8", config(None), tmp_path)
+    with pytest.raises(UsageError, match="holds no calibration of"):
+        quantize.quantized(replace(branched(), family="another"), "int8-u8", config(None), tmp_path)
+
+
+def static(model: onnx.ModelProto) -> onnx.ModelProto:
+    [initializer] = [tensor for tensor in model.graph.initializer if tensor.name == "3.conv.weight"]
+    stored = onnx.numpy_helper.from_array(np.ones(initializer.dims, np.int8), "3.q")
+    model.graph.initializer.remove(initializer)
+    model.graph.initializer.extend([stored, onnx.numpy_helper.from_array(np.float32(0.1), "3.scale")])
+    model.graph.node.insert(0, onnx.helper.make_node("DequantizeLinear", ["3.q", "3.scale"], ["3.conv.weight"]))
+    return model
+
+
+def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Nothing of it may be float32 in and out: there is no tensor left to look at."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    onnx.save(model, "float.onnx")
+    quantize_dynamic("float.onnx", "dynamic.onnx")
+    return onnx.load("dynamic.onnx")
+
+
+def half(model: onnx.ModelProto) -> onnx.ModelProto:
+    for node in model.graph.node:
+        if node.op_type == "Conv":
+            node.input[1] = f"{node.input[1]}.computed"
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(static, "is quantised already"), (dynamic, "is quantised already"), (half, "none of its layers can be int8")],
+)
+def test_a_graph_without_a_layer_that_can_be_int8(video, tmp_path, monkeypatch, change, why) -> None:
+    monkeypatch.chdir(tmp_path)
+    network = branched()
+    changed = replace(network, graph=change(copy.deepcopy(network.graph)))
+    with pytest.raises(UsageError, match=f"--precision int8: {network.name}: .*{why}"):
+        quantize.quantized(changed, "int8-u8", config(video), tmp_path)
+    assert not kept(tmp_path)

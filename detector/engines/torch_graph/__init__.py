@@ -1,6 +1,7 @@
 """ONNX graph -> ``torch.fx.GraphModule`` of ordinary modules whose paths are the nodes' names.
 
     operators.py  one function an ONNX operator: node -> torch module
+    arrays.py, selection.py  more of them: arithmetic on arrays; what chooses among results
     modules.py    the few modules that torch lacks
     halves.py     the same module in bf16 or fp16, but for what must stay float32
     integers.py   a graph with Q/DQ nodes on kernels of int8
@@ -62,6 +63,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
         info.name: graph.placeholder(f"input{at}") for at, info in enumerate(model.graph.input)
     }
     operators = {}
+    read = {name for proto in model.graph.node for name in proto.input} | {info.name for info in model.graph.output}
     for proto in model.graph.node:
         if proto.output[0] in weights:
             continue
@@ -75,8 +77,12 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
                 place = f"constants.{name}.value"
                 attach(root, place, torch.tensor(constants[name]))
                 values[name] = graph.get_attr(place)
-        attach(root, proto.name, module)
-        values[proto.output[0]] = graph.call_module(proto.name, tuple(values[name] for name in inputs))
+        place = proto.name  # of the first output that is read; the others as naming.py calls the tensors
+        for at, part in enumerate(module if isinstance(module, list) else [module]):
+            if proto.output[at] in read:
+                attach(root, place, part)
+                values[proto.output[at]] = graph.call_module(place, tuple(values[name] for name in inputs))
+                place = f"{proto.name}.{at + 1}"
     graph.output(tuple(values[info.name] for info in model.graph.output))
     whole = fx.GraphModule(root, graph)
     whole.requires_grad_(False)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from detector.engines.torch_graph import modules
+from detector.engines.torch_graph.selection import gather_computed
 
 if TYPE_CHECKING:
     from detector.engines.torch_graph.operators import Made, Node
@@ -23,27 +24,20 @@ def _function(function: Function) -> Callable[[Node], Made]:
     return lambda node: (modules.Called(function), node.inputs)
 
 
-def _numbers(node: Node, at: int) -> list[int]:
-    value = node.constant(at)
-    if value is None:
-        raise node.error(f"its input {at} must be given")
-    return [int(number) for number in value.ravel()]
-
-
 def _reshape(node: Node) -> Made:
-    shape = _numbers(node, 1)
+    shape = node.numbers(1)
     if 0 in shape and node.attributes.get("allowzero", 0):
         raise node.error("empty tensors are not supported")
     return modules.Reshape(shape), node.inputs[:1]
 
 
 def _squeeze(node: Node) -> Made:
-    axes = tuple(_numbers(node, 1))
+    axes = tuple(node.numbers(1))
     return modules.Called(lambda x: x.squeeze(axes)), node.inputs[:1]
 
 
 def _unsqueeze(node: Node) -> Made:
-    axes = _numbers(node, 1)
+    axes = node.numbers(1)
     if min(axes) < 0 and len(axes) > 1:
         raise node.error("several axes that count from the end are not supported")
 
@@ -67,7 +61,7 @@ def _softmax(node: Node) -> Made:
 
 def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[Node], Made]:
     def make(node: Node) -> Made:
-        given = node.attributes.get("axes") or (_numbers(node, 1) if len(node.inputs) > 1 and node.inputs[1] else None)
+        given = node.attributes.get("axes") or (node.numbers(1) if len(node.inputs) > 1 and node.inputs[1] else None)
         if given is None:
             raise node.error("a reduction must name its axes")
         axes, keep = [int(axis) for axis in given], bool(node.attributes.get("keepdims", 1))
@@ -77,14 +71,24 @@ def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[
 
 
 def _gather(node: Node) -> Made:
-    """Of constant indices only: one of them removes the axis."""
-    indices, axis = node.constant(1), node.attributes.get("axis", 0)
+    """Of a constant list of indices, or of one, which removes the axis; others are in selection.py."""
+    axis = node.attributes.get("axis", 0)
+    indices = node.constant(1) if node.is_constant(1) else None
     if indices is None or indices.ndim > 1:
-        raise node.error("only a constant list of indices is supported")
+        return gather_computed(node)
     if indices.ndim == 0:
         place = int(indices)
         return modules.Called(lambda x: x.select(axis, place)), node.inputs[:1]
     return modules.Picked(axis, torch.tensor(indices)), node.inputs[:1]
+
+
+def _quotient(a: Tensor, b: Tensor) -> Tensor:
+    """Of whole numbers without the rest, as ONNX divides them."""
+    return torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc")
+
+
+def _prelu(x: Tensor, slope: Tensor) -> Tensor:
+    return torch.where(x < 0, x * slope, x)
 
 
 def _average_pool(node: Node) -> Made:
@@ -104,7 +108,11 @@ def _batch_norm(node: Node) -> Made:
     parts = [node.constant(at) for at in range(1, 5)]
     if any(part is None for part in parts):
         raise node.error("its statistics must be constants")
-    module = nn.BatchNorm2d(len(parts[0]), eps=node.attributes.get("epsilon", 1e-5))  # type: ignore[arg-type]
+    module = nn.BatchNorm2d(
+        len(parts[0]),  # type: ignore[arg-type]
+        eps=node.attributes.get("epsilon", 1e-5),
+        dtype=torch.tensor(parts[0]).dtype,
+    )
     with torch.no_grad():
         for target, part in zip(
             (module.weight, module.bias, module.running_mean, module.running_var), parts, strict=True
@@ -145,7 +153,7 @@ ARRAYS: dict[str, Callable[[Node], Any]] = {
     "Abs": _function(torch.abs),
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
-    "Div": _function(torch.div),
+    "Div": _function(_quotient),
     "Erf": _function(torch.erf),
     "Exp": _function(torch.exp),
     "Flatten": _flatten,
@@ -159,6 +167,7 @@ ARRAYS: dict[str, Callable[[Node], Any]] = {
     "Min": _function(torch.minimum),
     "Mish": _mish,
     "Neg": _function(torch.neg),
+    "PRelu": _function(_prelu),
     "Pow": _function(torch.pow),
     "Reciprocal": _function(torch.reciprocal),
     "ReduceMax": _reduce(_amax),

@@ -12,12 +12,13 @@ from torch import nn
 
 from detector.engines.torch_graph import modules
 from detector.engines.torch_graph.arrays import ARRAYS
+from detector.engines.torch_graph.selection import SELECTION
 from detector.errors import EngineError
 
 if TYPE_CHECKING:
     import onnx
 
-Made = tuple[nn.Module, list[str]]
+Made = tuple[nn.Module | list[nn.Module], list[str]]  # a list: of a node with several outputs, one module an output
 
 
 class Node:
@@ -27,7 +28,7 @@ class Node:
         from onnx import helper
 
         self.name, self.operator = proto.name, proto.op_type
-        self.inputs = list(proto.input)
+        self.inputs, self.outputs = list(proto.input), list(proto.output)
         self.attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute}
         self._constants = constants
 
@@ -38,6 +39,16 @@ class Node:
         if self.inputs[at] not in self._constants:
             raise self.error(f"input {self.inputs[at]} is computed, only constants are supported there")
         return self._constants[self.inputs[at]]
+
+    def is_constant(self, at: int) -> bool:
+        return self.inputs[at] in self._constants
+
+    def numbers(self, at: int) -> list[int]:
+        """Input number ``at``, a list of whole numbers that must be given."""
+        value = self.constant(at)
+        if value is None:
+            raise self.error(f"its input {at} must be given")
+        return [int(number) for number in value.ravel()]
 
     def scalar(self, at: int) -> float | None:
         value = self.constant(at)
@@ -78,6 +89,7 @@ def _conv(node: Node) -> Made:
         dilation=tuple(node.attributes.get("dilations", [1, 1])),
         groups=groups,
         bias=bias is not None,
+        dtype=torch.tensor(weight[:0]).dtype,  # half in exports of half precision
     )
     with torch.no_grad():
         module.weight.copy_(torch.tensor(weight))
@@ -148,27 +160,31 @@ def _clip(node: Node) -> Made:
     return modules.Clamp(node.scalar(1), node.scalar(2)), node.inputs[:1]
 
 
-OPERATORS: dict[str, Callable[[Node], Made]] = ARRAYS | {
-    "Add": _plain(modules.Sum),
-    "Cast": _cast,
-    "Clip": _clip,
-    "Concat": lambda node: (modules.Concat(node.attributes["axis"]), node.inputs),
-    "Conv": _conv,
-    "DequantizeLinear": _stepped(modules.Dequantize),
-    "Elu": lambda node: (nn.ELU(node.attributes.get("alpha", 1.0)), node.inputs),
-    "GlobalAveragePool": _plain(lambda: nn.AdaptiveAvgPool2d(1)),
-    "HardSwish": _plain(nn.Hardswish),
-    "Identity": _plain(nn.Identity),
-    "LeakyRelu": lambda node: (nn.LeakyReLU(node.attributes.get("alpha", 0.01)), node.inputs),
-    "MaxPool": _maxpool,
-    "Mul": _plain(modules.Product),
-    "QuantizeLinear": _stepped(modules.Quantize),
-    "Relu": _plain(nn.ReLU),
-    "Resize": _resize,
-    "Sigmoid": _plain(nn.Sigmoid),
-    "Slice": _slice,
-    "Softplus": _plain(nn.Softplus),
-    "Sum": _plain(modules.Sum),
-    "Tanh": _plain(nn.Tanh),
-    "Transpose": lambda node: (modules.Permute(list(node.attributes["perm"])), node.inputs),
-}
+OPERATORS: dict[str, Callable[[Node], Made]] = (
+    ARRAYS
+    | SELECTION
+    | {
+        "Add": _plain(modules.Sum),
+        "Cast": _cast,
+        "Clip": _clip,
+        "Concat": lambda node: (modules.Concat(node.attributes["axis"]), node.inputs),
+        "Conv": _conv,
+        "DequantizeLinear": _stepped(modules.Dequantize),
+        "Elu": lambda node: (nn.ELU(node.attributes.get("alpha", 1.0)), node.inputs),
+        "GlobalAveragePool": _plain(lambda: nn.AdaptiveAvgPool2d(1)),
+        "HardSwish": _plain(nn.Hardswish),
+        "Identity": _plain(nn.Identity),
+        "LeakyRelu": lambda node: (nn.LeakyReLU(node.attributes.get("alpha", 0.01)), node.inputs),
+        "MaxPool": _maxpool,
+        "Mul": _plain(modules.Product),
+        "QuantizeLinear": _stepped(modules.Quantize),
+        "Relu": _plain(nn.ReLU),
+        "Resize": _resize,
+        "Sigmoid": _plain(nn.Sigmoid),
+        "Slice": _slice,
+        "Softplus": _plain(nn.Softplus),
+        "Sum": _plain(modules.Sum),
+        "Tanh": _plain(nn.Tanh),
+        "Transpose": lambda node: (modules.Permute(list(node.attributes["perm"])), node.inputs),
+    }
+)

@@ -15,8 +15,10 @@ from types import TracebackType
 
 from detector.errors import ModelError
 from detector.models.checkpoint.tensors import ByteOrder
+from detector.models.mistaken import START_BYTES, mistaken
 
 PICKLE = "data.pkl"
+CONSTANTS = "constants.pkl"  # of TorchScript alone
 MAX_PICKLE = 16 << 20  # bytes; yolov7-e6e, the largest published one, has 2 MB
 MAX_ENTRIES = 100_000
 BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)
@@ -35,6 +37,7 @@ class Archive:
         except BROKEN as exc:
             raise self.damaged() from exc
         try:
+            _refuse_torchscript(path, self._zip.namelist())
             self._entries = self._checked(self._zip.infolist())
             self._prefix = self._found_prefix()
             self.byte_order = self._found_byte_order()
@@ -112,10 +115,6 @@ class Archive:
             raise ModelError(
                 f"{self.path}: a zip file, but no checkpoint: it holds {len(found)} entries {PICKLE}, wanted 1"
             )
-        if f"{found[0]}constants.pkl" in self._entries:
-            raise ModelError(
-                f"{self.path}: TorchScript, no checkpoint; give the .pt that training saved, or an ONNX export"
-            )
         return found[0]
 
     def _found_byte_order(self) -> ByteOrder:
@@ -125,11 +124,17 @@ class Archive:
         return ">" if self._read("byteorder").strip() == b"big" else "<"
 
 
+def _refuse_torchscript(path: Path, names: list[str]) -> None:
+    """Before the entries are looked at: of a script's code, torch compresses the text."""
+    if any(name.rsplit("/", 1)[-1] == CONSTANTS for name in names):
+        raise ModelError(f"{path}: TorchScript, no checkpoint; give the .pt that training saved, or an ONNX export")
+
+
 def _refuse_what_is_no_zip(path: Path) -> None:
     """Files that are often taken for a checkpoint, each with its cure."""
     try:
         with path.open("rb") as file:
-            start = file.read(512)
+            start = file.read(START_BYTES)
     except OSError as exc:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give the path of a checkpoint") from exc
     if start.startswith(b"PK\x03\x04"):
@@ -139,12 +144,5 @@ def _refuse_what_is_no_zip(path: Path) -> None:
             f"{path}: saved in torch's old format (before 1.6), which is not read; where the file is trusted, convert "
             f"it with torch: torch.save(torch.load('{path.name}', weights_only=False), 'new.pt')"
         )
-    if not start:
-        what = "is empty"
-    elif start.startswith(b"version https://git-lfs"):
-        what = "is a pointer of git LFS, not the file itself"
-    elif start.lstrip()[:1] == b"<":
-        what = "is a web page, not a checkpoint"
-    else:
-        what = "is no checkpoint: not a zip file as torch.save writes it"
+    what = mistaken(start) or "is no checkpoint: not a zip file as torch.save writes it"
     raise ModelError(f"{path}: {what}; download it again")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from detector.errors import ModelError
 from detector.models.darknet.layers import Convolution, Plan
+from detector.models.mistaken import START_BYTES, mistaken
 
 HALF_SUFFIX = ".f16"
 BATCH_NORM_EPSILON = 1e-5  # AlexeyAB's darknet; the one of 2016 had 1e-6
@@ -41,6 +42,8 @@ def read_weights(path: Path, plan: Plan) -> tuple[list[Filter], bytes]:
             size = max(len(data), path.stat().st_size)
     except OSError as exc:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --weights FILE") from exc
+    if what := mistaken(data[:START_BYTES]):
+        raise ModelError(f"{path}: {what}; download it again")
     start = _header_bytes(path, data)
     if size - start != wanted:
         found, rest = divmod(size - start, number.itemsize)

@@ -75,6 +75,7 @@ def read(
     make_plain(foreign)
     put_prefix(foreign, planar=planar, bgr=found.family.bgr, scale=found.family.scale)
     rename_all(foreign)
+    _refuse_broken_weights(path, foreign)
     graph = foreign.model()
     infer_shapes(graph)
     rules = InputRules(
@@ -123,6 +124,20 @@ def _parameters(graph: ForeignGraph) -> int:
             if name in graph.constants and (node.op_type in WEIGHTED or (node.op_type in SMALL_OPERANDS and large)):
                 learned.add(name)
     return sum(prod(graph.constants[name].dims) for name in learned)
+
+
+def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
+    """Such a network detects nothing, or anything; nobody would know why."""
+    import numpy as np
+
+    for node in graph.nodes:
+        for name in node.input[1:] if node.op_type in WEIGHTED else ():
+            values = graph.value(name) if name else None
+            if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise ModelError(
+                    f"{path}: the weights of {node.name} are no finite numbers: a damaged file, or a training that "
+                    "diverged"
+                )
 
 
 def _class_names(

@@ -31,12 +31,20 @@ CONTROL_FLOW = ("If", "Loop", "Scan")
 
 def fold(graph: ForeignGraph) -> None:
     """In place; afterwards ``graph.infer`` has run. Raises ModelError for branches that depend on the picture."""
-    for _ in range(MAX_ROUNDS):
+    try:
+        for _ in range(MAX_ROUNDS):
+            graph.infer()
+            if not _round(graph):
+                break
+        drop_unused(graph)
         graph.infer()
-        if not _round(graph):
-            break
-    drop_unused(graph)
-    graph.infer()
+    except ModelError:
+        _refuse_branches(graph)  # what is inside of them is what inference stumbles over
+        raise
+    _refuse_branches(graph)
+
+
+def _refuse_branches(graph: ForeignGraph) -> None:
     branching = sorted({node.op_type for node in graph.nodes if node.op_type in CONTROL_FLOW})
     if branching:
         raise ModelError(

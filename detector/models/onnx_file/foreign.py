@@ -21,7 +21,11 @@ Dims = tuple[int | None, ...]
 
 @dataclass(slots=True)
 class ForeignGraph:
-    """``outputs``: name -> element type. ``dims`` and ``types`` of every tensor are as of the last ``infer``."""
+    """``outputs``: name -> element type. ``dims`` and ``types`` of every tensor are as of the last ``infer``.
+
+    ``declared``: the shapes that the file states for its outputs; they count where inference does not know better, and
+    no longer once another size or batch is asked for. ``taken``: the outputs whose shapes are known so only.
+    """
 
     name: str
     opset: int
@@ -33,6 +37,8 @@ class ForeignGraph:
     metadata: dict[str, str] = field(default_factory=dict)
     dims: dict[str, Dims] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
+    declared: dict[str, Dims] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
     _made: int = 0
 
     def infer(self) -> None:
@@ -46,9 +52,19 @@ class ForeignGraph:
             tensor = info.type.tensor_type
             self.types[info.name] = tensor.elem_type
             if tensor.HasField("shape"):
-                self.dims[info.name] = tuple(
-                    dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim
-                )
+                self.dims[info.name] = dims_of(info)
+        self.taken = {name for name in self.declared if self._take_declared(name)}
+
+    def _take_declared(self, name: str) -> bool:
+        """The shape as stated, where more of it is unknown than how long a list of detections is: of such a list,
+        exporters state how long it was on the picture that they traced. False where nothing came of that."""
+        stated = self.declared[name]
+        found = self.dims.get(name, (None,) * len(stated))
+        fits = len(found) == len(stated) and all(side in (None, said) for side, said in zip(found, stated, strict=True))
+        if not fits or found.count(None) < 2:
+            return False
+        self.dims[name] = stated
+        return True
 
     def shape(self, name: str) -> Shape | None:
         """The shape, where every dimension is known."""
@@ -126,6 +142,10 @@ class ForeignGraph:
             for name in node.input:
                 found.setdefault(name, []).append(node)
         return found
+
+
+def dims_of(info: onnx.ValueInfoProto) -> Dims:
+    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in info.type.tensor_type.shape.dim)
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:

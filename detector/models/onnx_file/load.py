@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from detector.errors import ModelError
 from detector.models.graph import OPSET
-from detector.models.onnx_file.foreign import ForeignGraph
+from detector.models.mistaken import START_BYTES, mistaken
+from detector.models.onnx_file.foreign import Dims, ForeignGraph, dims_of
 
 if TYPE_CHECKING:
     import onnx
@@ -25,6 +27,7 @@ def load(path: Path) -> tuple[ForeignGraph, str]:
     files = [path, *_external(path, model)]
     model = _inlined(path, model)
     _refuse_operators(path, model)
+    _make_usual(model)
     inputs = _inputs(path, model.graph)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     model = _converted(path, model)
@@ -39,6 +42,7 @@ def load(path: Path) -> tuple[ForeignGraph, str]:
             nodes=list(graph.node),
             constants=_constants(path, graph),
             metadata=metadata,
+            declared=_declared(model.graph),
         ),
         _digest(files),
     )
@@ -52,7 +56,10 @@ def _parsed(path: Path) -> onnx.ModelProto:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ModelError(f"{path}: is larger than 2 GiB, so it is no ONNX file; export with external data")
-        model = onnx.load_model_from_string(path.read_bytes())
+        data = path.read_bytes()
+        if what := mistaken(data[:START_BYTES]):
+            raise ModelError(f"{path}: {what}; download it again")
+        model = onnx.load_model_from_string(data)
     except OSError as exc:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
     except (DecodeError, ValueError) as exc:
@@ -140,6 +147,25 @@ def _refuse_operators(path: Path, model: onnx.ModelProto) -> None:
         )
 
 
+def _make_usual(model: onnx.ModelProto) -> None:
+    """Two spellings of the standard's own domain become one; a side below zero is one that is not fixed; outputs get
+    the shapes that they do not state. Runtimes take all three, ONNX's checker does not. In place."""
+    from onnx import shape_inference
+
+    for entry in (*model.graph.node, *model.opset_import):
+        entry.domain = "" if entry.domain in STANDARD else entry.domain
+    for info in (*model.graph.input, *model.graph.output):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value < 0:
+                dim.ClearField("dim_value")
+    if all(info.type.tensor_type.HasField("shape") for info in model.graph.output):
+        return
+    with suppress(Exception):  # a graph that ONNX refuses is refused in a moment, with the reason
+        inferred = shape_inference.infer_shapes(model)
+        del model.graph.output[:]
+        model.graph.output.extend(inferred.graph.output)
+
+
 def _inputs(path: Path, graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     """The one true input: old files list their constants as inputs too."""
     constants = {tensor.name for tensor in graph.initializer}
@@ -150,23 +176,35 @@ def _inputs(path: Path, graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
             f"{path}: has {len(inputs)} inputs: {listed}; wanted is one, the picture; export it with the others made "
             "constant, and without scaling of boxes to the source picture"
         )
+    if not inputs[0].type.tensor_type.HasField("shape"):
+        raise ModelError(
+            f"{path}: its input {inputs[0].name} has no shape, not even a number of dimensions; wanted is a picture: "
+            "float32 or float16 [batch, 3, height, width]; export it so"
+        )
     return inputs
 
 
 def _converted(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
-    from onnx import checker, version_converter
+    from onnx import checker, defs, version_converter
 
+    opset = _opset(path, model)
+    if opset > (known := defs.onnx_opset_version()):
+        raise ModelError(
+            f"{path}: is of opset {opset}, the onnx package here knows those up to {known}: pip install -U onnx, or "
+            f"export it again with opset {OPSET}"
+        )
     try:
         checker.check_model(model)
-        if _opset(path, model) >= OPSET:
-            return model
+    except Exception as exc:  # the checker's own kind, and others
+        raise ModelError(f"{path}: ONNX refuses it: {_one_line(exc)}; export it again") from exc
+    if opset >= OPSET:
+        return model
+    try:
         converted: onnx.ModelProto = version_converter.convert_version(model, OPSET)
-    except ModelError:
-        raise
-    except Exception as exc:  # the converter raises RuntimeError and its own kinds
+    except Exception as exc:  # RuntimeError and its own kinds
         raise ModelError(
-            f"{path}: opset {_opset(path, model)}: ONNX refuses it or cannot bring it to {OPSET}: {_one_line(exc)}; "
-            f"export it again with opset {OPSET}"
+            f"{path}: opset {opset}: ONNX cannot bring it to {OPSET}: {_one_line(exc)}; export it again with opset "
+            f"{OPSET}"
         ) from exc
     return converted
 
@@ -192,6 +230,12 @@ def _outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
         if info.name not in made:
             raise ModelError(f"{path}: output {info.name} is made by no node; export it again")
     return {info.name: info.type.tensor_type.elem_type for info in graph.output}
+
+
+def _declared(graph: onnx.GraphProto) -> dict[str, Dims]:
+    """Shapes of outputs that are stated to the last side."""
+    found = {info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")}
+    return {name: dims for name, dims in found.items() if all(dims)}
 
 
 def _constants(path: Path, graph: onnx.GraphProto) -> dict[str, Any]:

@@ -54,7 +54,10 @@ def _settled(graph: ForeignGraph, name: str) -> str:
     if graph.types[name] != TensorProto.FLOAT:
         nodes.append(graph.node("Cast", "output.cast", [x], to=TensorProto.FLOAT))
         x = nodes[-1].output[0]
-    if None in dims:
+    if name in graph.taken:  # in words that inference understands
+        sides = graph.constant("output.shape", np.array(dims, np.int64))
+        nodes.append(graph.node("Reshape", "output.shaped", [x, sides]))
+    elif None in dims:
         nodes += _filled(graph, name, x)
     elif len(dims) == 2 and dims[1] == 7:  # [K, 7]: the batch is missing
         nodes.append(graph.node("Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]))

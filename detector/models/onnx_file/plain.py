@@ -14,16 +14,37 @@ if TYPE_CHECKING:
 
 
 def make_plain(graph: ForeignGraph) -> None:
-    """Split becomes Slices; bounds of a Slice that count from the end, or beyond it, become what they mean."""
+    """Split becomes Slices; bounds of a Slice that count from the end, or beyond it, become what they mean.
+
+    But what a GatherElements reads (YOLOv10's and YOLO26's choice of the best cells) is cut off by a Split: OpenVINO
+    2026.4 takes a Slice before a GatherElements away, and then refuses the graph, whose shapes no longer fit.
+    """
+    gathered = {node.input[0] for node in graph.nodes if node.op_type == "GatherElements"}
     nodes: list[onnx.NodeProto] = []
     for node in graph.nodes:
-        if node.op_type == "Split" and (parts := _slices(graph, node)):
+        if node.op_type == "Split" and not gathered & set(node.output) and (parts := _slices(graph, node)):
             nodes += parts
         else:
             if node.op_type == "Slice":
                 _resolve(graph, node)
-            nodes.append(node)
+            nodes.append(_split(graph, node) if node.output[0] in gathered else node)
     graph.nodes = nodes
+
+
+def _split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
+    """The Split that gives what a Slice gives, and what it leaves out, which nobody reads; other nodes as they are."""
+    from onnx import helper
+
+    shape = graph.shape(node.input[0])
+    bounds = [graph.value(name) for name in node.input[1:]]
+    if node.op_type != "Slice" or shape is None or len(bounds) != 3 or any(b is None or b.size != 1 for b in bounds):
+        return node
+    start, end, axis = (int(bound.item()) for bound in bounds if bound is not None)
+    sides = {"before": start, "": end - start, "after": shape[axis] - end}
+    kept = {place: side for place, side in sides.items() if side > 0}
+    outputs = [graph.fresh(f"{node.output[0]}.{place}") if place else node.output[0] for place in kept]
+    sizes = graph.constant(f"{node.output[0]}.sizes", np.array(list(kept.values()), np.int64))
+    return helper.make_node("Split", [node.input[0], sizes], outputs, name=node.name, axis=axis)
 
 
 def _slices(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:

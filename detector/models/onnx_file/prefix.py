@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     import onnx
 
 BGR = [2, 1, 0]
+PREFIX = "input"  # what its nodes are called; for torch a module of that name, with their last words inside
 
 
 def put_prefix(graph: ForeignGraph, *, planar: bool, bgr: bool, scale: float) -> None:
     """In place. ``planar``: the graph wants NCHW, else NHWC. ``scale``: factor on the 0..255 of a pixel."""
     from onnx import TensorProto, helper
 
+    _make_way(graph)
     old, kind = graph.input, graph.input.type.tensor_type.elem_type
     sides = [dim.dim_value for dim in old.type.tensor_type.shape.dim]
     batch, height, width = (sides[0], sides[2], sides[3]) if planar else sides[:3]
@@ -39,9 +41,23 @@ def put_prefix(graph: ForeignGraph, *, planar: bool, bgr: bool, scale: float) ->
         factor = graph.constant("input.scale.factor", np.array([scale], np.float32))
         nodes.append(_after(nodes, "Mul", "input.scale", factor))
     if kind != TensorProto.FLOAT:
-        nodes.append(_after(nodes, "Cast", "input.type", to=kind))
+        nodes.append(_after(nodes, "Cast", "input.fp16", to=kind))
     graph.rename(old.name, nodes[-1].output[0])
     graph.nodes = [*nodes, *graph.nodes]
+
+
+def _make_way(graph: ForeignGraph) -> None:
+    """Tensors of the graph's own that are called as those of the prefix get other names."""
+    tensors = {name for node in graph.nodes for name in (*node.input, *node.output)} - {graph.input.name}
+    others = {name: graph.fresh(name) for name in tensors if name == INPUT or name.startswith(f"{PREFIX}.")}
+    for node in graph.nodes:
+        node.input[:] = [others.get(name, name) for name in node.input]
+        node.output[:] = [others.get(name, name) for name in node.output]
+    graph.constants = {others.get(name, name): tensor for name, tensor in graph.constants.items()}
+    for name in others.values():
+        if name in graph.constants:
+            graph.constants[name].name = name
+    graph.outputs = {others.get(name, name): kind for name, kind in graph.outputs.items()}
 
 
 def _after(nodes: list[onnx.NodeProto], operator: str, name: str, *more: str, **attributes: object) -> onnx.NodeProto:

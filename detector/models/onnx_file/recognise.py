@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_DETECTIONS = 3000  # rows of a finished list; the smallest pyramids have fewer cells, but other counts
-TRANSPARENT = frozenset("Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten".split())
+PROTOTYPES = 4  # pixels of the input for one of a mask's prototypes
+TRANSPARENT = frozenset(
+    "Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten QuantizeLinear "
+    "DequantizeLinear".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,10 @@ class _Seen:
                 return strides
         return None
 
+    def finished(self, rows: int, columns: int) -> bool:
+        """Whether it has the shape of a list of finished detections, and no other."""
+        return columns == 6 and rows <= MAX_DETECTIONS and not self.pyramid(rows, 1) and not self.pyramid(rows, 3)
+
     def maker(self, name: str) -> onnx.NodeProto | None:
         """The node that computes a tensor; what only hands it on is passed over."""
         node = self.makers.get(name)
@@ -94,6 +102,7 @@ class _Seen:
 def recognise(graph: ForeignGraph, metadata: Metadata, size: tuple[int, int], asked: str | None = None) -> Recognised:
     """``asked``: the family that the user named. Raises ModelError with the shapes seen and what would be needed."""
     seen = _Seen(graph, metadata, *size, graph.makers(), asked is not None)
+    _refuse_masks(seen)
     if asked is not None:
         family = FAMILIES[asked]
         for kind in family.layouts:
@@ -109,6 +118,18 @@ def recognise(graph: ForeignGraph, metadata: Metadata, size: tuple[int, int], as
             name, why = (named, source) if named else (usual, "from its output's shape")
             return Recognised(FAMILIES[name], layout, f"{why}, {kind} outputs")
     raise ModelError(_refusal(seen, named))
+
+
+def _refuse_masks(seen: _Seen) -> None:
+    """YOLOv5's and YOLOv8's segmentation: rows that end in coefficients, for masks of a quarter of the picture's size.
+    Read as detections, the coefficients would be classes."""
+    quarter = (seen.height // PROTOTYPES, seen.width // PROTOTYPES)
+    maps = [name for name in seen.graph.outputs if len(seen.dims(name)) == 4]
+    if len(maps) == 1 and seen.dims(maps[0])[2:] == quarter and any(True for _ in seen.rank3()):
+        raise ModelError(
+            f"{seen.graph.name}: is a model for segmentation: {_shapes(seen)}, and {maps[0]} holds masks; only "
+            "detection is supported: export one whose task is detect"
+        )
 
 
 def _named(graph: ForeignGraph, metadata: Metadata) -> tuple[str | None, str]:
@@ -148,7 +169,8 @@ def _decoded(seen: _Seen) -> Layout | None:
     for name, rows, columns in seen.rank3():
         if columns < 6:
             continue
-        if seen.pyramid(rows, 3) or (seen.forced and rows > columns and not _is_raw(seen, name)):
+        asked = seen.forced and rows > columns and not _is_raw(seen, name) and not seen.finished(rows, columns)
+        if seen.pyramid(rows, 3) or asked:
             return Layout(DECODED, (name,), columns - 5)
         # YOLOX exported with its decoding inside: the only one-box-a-cell family with e^size in the graph.
         if (
@@ -162,20 +184,26 @@ def _decoded(seen: _Seen) -> Layout | None:
 
 
 def _grid(seen: _Seen) -> Layout | None:
+    """Raw rows of one box a cell. In a network that was quantised dynamically arithmetic stands behind every
+    convolution; of one that calls itself YOLOX the missing e^size tells then."""
+    undecoded = "Exp" not in seen.operators() and (seen.forced or _named(seen.graph, seen.metadata)[0] == "yolox")
     for name, rows, columns in seen.rank3():
         strides = seen.pyramid(rows, 1)
-        if strides and columns >= 6 and (seen.forced or (_is_raw(seen, name) and _fits_names(seen, columns - 5))):
-            if not _is_raw(seen, name):
-                continue
+        if strides is None or columns < 6 or not _fits_names(seen, columns - 5):
+            continue
+        if undecoded or _is_raw(seen, name):
             return Layout(GRID, (name,), columns - 5, strides)
     return None
 
 
 def _anchor_free(seen: _Seen) -> Layout | None:
+    """Where somebody says that it is so, any number of cells will do: the maps may be others than usual."""
     for name, first, second in seen.rank3():
-        if first >= 5 and seen.pyramid(second, 1) and _fits_names(seen, first - 4):
+        asked = seen.forced and second > first
+        if first >= 5 and (seen.pyramid(second, 1) or asked) and _fits_names(seen, first - 4):
             return Layout(ANCHOR_FREE, (name,), first - 4)
-        if second >= 5 and seen.pyramid(first, 1) and not _is_raw(seen, name):
+        asked = seen.forced and first > second and not seen.finished(first, second)
+        if second >= 5 and (seen.pyramid(first, 1) or asked) and not _is_raw(seen, name):
             names = seen.metadata.names
             if seen.forced or (names is not None and len(names) == second - 4):
                 return Layout(ANCHOR_FREE, (name,), second - 4, form="rows")

@@ -32,6 +32,8 @@ def settle_shapes(graph: ForeignGraph, metadata: Metadata, size: Size | None, ba
     for at, value in values.items():
         dims[at].ClearField("dim_param")
         dims[at].dim_value = value
+    if _changed((height, width), own) or own_batch not in (0, batch):
+        graph.declared.clear()
     try:
         fold(graph)
     except ModelError as exc:

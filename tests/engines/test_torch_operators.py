@@ -1,0 +1,120 @@
+"""What ONNX says of an operator, by onnxruntime, against the module that torch gets for it: alike to the last place."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+pytest.importorskip("torch", reason="machine: torch is not installed")
+
+SHAPE = [2, 4, 6, 3]
+LONG = TensorProto.INT64
+
+
+class Sketch:
+    """Nodes behind ``x``, float32 [2, 4, 6, 3] of 0..255, and ``n``, the same as int64 less 128."""
+
+    def __init__(self) -> None:
+        self.nodes = [
+            helper.make_node("Cast", ["images"], ["x"], name="x", to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["images"], ["whole"], name="whole", to=LONG),
+        ]
+        self.constants: list = []
+        self.outputs: list = []
+        self.add("Sub", "whole", np.array(128), name="n")
+
+    def add(
+        self, operator: str, *inputs: str | np.ndarray | np.float32, outputs: int = 1, name: str = "", **attributes
+    ):
+        given = []
+        for value in inputs:
+            if not isinstance(value, str):
+                self.constants.append(numpy_helper.from_array(np.asarray(value), f"c{len(self.constants)}"))
+                value = self.constants[-1].name
+            given.append(value)
+        name = name or f"made{len(self.nodes)}"
+        made = [name, *(f"{name}.{at}" for at in range(1, outputs))]
+        self.nodes.append(helper.make_node(operator, given, made, name=name, **attributes))
+        return made[0] if outputs == 1 else made
+
+    def model(self, *outputs: str) -> onnx.ModelProto:
+        infos = [helper.make_empty_tensor_value_info(name) for name in outputs]
+        given = [helper.make_tensor_value_info("images", TensorProto.UINT8, SHAPE)]
+        graph = helper.make_graph(self.nodes, "g", given, infos, initializer=self.constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+
+
+def whole(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def the_places_of_the_best(sketch: Sketch) -> str:
+    best = sketch.add("ReduceMax", "x", whole(3), keepdims=0)
+    return sketch.add("TopK", best, whole(3), outputs=2)[1]  # [2, 4, 3]
+
+
+CASES = {
+    "Split by sizes": lambda s: s.add("Split", "x", whole(1, 3, 2), outputs=3, axis=2),
+    "Split from the end": lambda s: s.add("Split", "x", whole(1, 2), outputs=2, axis=-1),
+    "Split by number": lambda s: s.add("Split", "x", outputs=2, axis=3, num_outputs=2),
+    "TopK": lambda s: s.add("TopK", s.add("Mul", "x", np.float32(0.5)), whole(2), outputs=2, axis=1),
+    "TopK, the smallest": lambda s: s.add("TopK", "x", whole(2), outputs=2, axis=2, largest=0),
+    "TopK, places alone": the_places_of_the_best,
+    "GatherElements": lambda s: s.add("GatherElements", "x", np.full((2, 4, 6, 2), -1, np.int64), axis=3),
+    "GatherElements, computed": lambda s: s.add(
+        "GatherElements", s.add("ReduceMax", "x", whole(3), keepdims=0), the_places_of_the_best(s), axis=2
+    ),
+    "Gather, computed": lambda s: s.add("Gather", "x", the_places_of_the_best(s), axis=2),
+    "Gather, a table": lambda s: s.add("Gather", "x", np.array([[0, -1], [2, 1]]), axis=-2),
+    "GatherND": lambda s: s.add("GatherND", "x", np.array([[0, 3], [1, -2]])),
+    "Tile": lambda s: s.add("Tile", "x", whole(1, 2, 1, 3)),
+    "Expand": lambda s: s.add("Expand", s.add("ReduceMax", "x", whole(2)), whole(4, 5, 1)),
+    "Mod": lambda s: s.add("Mod", "n", np.array(-7)),
+    "Mod with the dividend's sign": lambda s: s.add("Mod", "n", np.array(7), fmod=1),
+    "Div of whole numbers": lambda s: s.add("Div", "n", np.array(7)),
+    "Div": lambda s: s.add("Div", "x", np.float32(7)),
+    "ArgMax": lambda s: s.add("ArgMax", "x", axis=2, keepdims=0),
+    "PRelu": lambda s: s.add("PRelu", s.add("Cast", "n", to=1), np.float32([0.1, 0.2, 0.3])),
+    "Where": lambda s: s.add(
+        "Where",
+        s.add("And", s.add("Less", "n", np.array(50)), s.add("Not", s.add("Equal", "n", np.array(3)))),
+        "x",
+        s.add("Neg", "x"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_operator_gives_what_onnxruntime_gives(case):
+    import onnxruntime as ort
+    import torch
+
+    from detector.engines.torch_graph import graph_module
+
+    sketch = Sketch()
+    outputs = CASES[case](sketch)
+    model = sketch.model(*([outputs] if isinstance(outputs, str) else outputs))
+    given = np.random.default_rng(0).permutation(np.arange(144, dtype=np.uint8)).reshape(SHAPE)  # no two alike
+    wanted = ort.InferenceSession(model.SerializeToString()).run(None, {"images": given})
+    for ours, theirs in zip(graph_module(model)(torch.from_numpy(given)), wanted, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs)
+        assert ours.numpy().dtype == theirs.dtype
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_grid_sample(mode, corners):
+    import onnxruntime as ort
+    import torch
+
+    from detector.engines.torch_graph import graph_module
+
+    sketch = Sketch()
+    grid = np.random.default_rng(1).uniform(-1.3, 1.3, (2, 5, 7, 2)).astype(np.float32)
+    model = sketch.model(sketch.add("GridSample", "x", grid, mode=mode, align_corners=corners))
+    given = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
+    [wanted] = ort.InferenceSession(model.SerializeToString()).run(None, {"images": given})
+    np.testing.assert_allclose(graph_module(model)(torch.from_numpy(given))[0].numpy(), wanted, rtol=1e-5, atol=1e-3)
