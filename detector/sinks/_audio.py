@@ -19,7 +19,7 @@ class AudioTrack:
     """Reads the first audio stream of ``path`` a second time, beside the frames, and makes packets for ``output``.
 
     All times are exact fractions of a second on the source's clock. Memory is bounded: one packet is read ahead.
-    Broken audio ends the track and says so in ``note``; the video goes on.
+    Broken audio ends the track or leaves a gap, and ``notes`` say so; the video goes on.
 
     ``preroll``: also keep the packet that lies across ``start_s`` or ends on it. Its stamp becomes negative, which
     MP4 hides by an edit list; without it the sound begins with the first packet after the first frame. Either way
@@ -27,7 +27,8 @@ class AudioTrack:
     """
 
     def __init__(self, path: str, output: Any, start_s: Fraction, *, preroll: bool) -> None:
-        self.note = ""
+        self.refused = 0  # packets that encoder or muxer did not take
+        self._ended = ""  # why the sound ends before the frames do
         self._held: Any = None  # packet or decoded frame that begins after the frames so far
         self._last_pts: int | None = None
         self._container = av.open(path)
@@ -108,8 +109,13 @@ class AudioTrack:
 
     def end(self, why: str) -> None:
         """No more sound from here on, with a note."""
-        self.note = self.note or f"the audio ends early: {why}"
+        self._ended = self._ended or f"the audio ends early: {why}"
         self._held, self._reader = None, iter(())
+
+    def notes(self) -> list[str]:
+        """What became of the sound, where it is not whole."""
+        refused = f"audio packets too damaged to be taken over: {self.refused}" if self.refused else ""
+        return [note for note in (self._ended, refused) if note]
 
     def close(self) -> None:
         self._container.close()

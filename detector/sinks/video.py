@@ -19,6 +19,7 @@ from detector.types import Detections, Frame, SourceInfo
 
 FORMATS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
 FOREIGN = (av.FFmpegError, OSError)  # what PyAV raises: only some of its errors are OSErrors
+REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: of muxer, AAC encoder, ADTS filter
 BT601, BT709, LIMITED = 6, 1, 1  # ITU-T H.273: matrix smpte170m; primaries and transfer bt709; tv range
 INT32 = 2**31 - 1
 LARGEST = 16384  # pixels a side, x264's limit
@@ -123,12 +124,14 @@ class VideoSink(Sink):
             return
         if self._stamps.went_back:
             self._audio.end("the source's clock was set back")
-        end = self._stamps.last + self._stamps.duration + self._stamps.shift
-        try:
-            for packet in self._audio.packets(end * self._time_base, self._stamps.shift * self._time_base):
-                self._container.mux(packet)
-        except av.error.ArgumentError as error:  # a packet that the muxer or the AAC encoder refuses
-            self._audio.end(f"a packet was refused ({error})")
+        end = (self._stamps.last + self._stamps.duration + self._stamps.shift) * self._time_base
+        while True:
+            try:
+                for packet in self._audio.packets(end, self._stamps.shift * self._time_base):
+                    self._container.mux(packet)
+                return
+            except REFUSED:  # that packet is a gap in the sound, and the next one is tried
+                self._audio.refused += 1
 
     def close(self) -> Path:
         if self._partial is None:
@@ -155,7 +158,7 @@ class VideoSink(Sink):
         self._mux_audio()
         if self._audio is not None:
             self._container.mux(self._audio.flush())
-            self.notes += [self._audio.note] if self._audio.note else []
+            self.notes += self._audio.notes()
         if self._stamps.replaced:
             self.notes.append(f"{self._stamps.replaced} time stamps stood still or jumped and were replaced")
         self._end_file()

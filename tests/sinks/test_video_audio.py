@@ -155,6 +155,20 @@ def test_broken_sound_is_a_note(tmp_path: Path) -> None:
     assert sink.notes == []  # an early end is no damage that the demuxer can see
 
 
+def test_a_damaged_packet_is_a_gap_in_the_sound(tmp_path: Path) -> None:
+    """Packets of MPEG-TS are lost, as on a radio link: an ADTS frame then has no header, which MP4 cannot take."""
+    source = make_clip(tmp_path / "in.ts", "-c:a", "aac", "-b:a", "192k")
+    data = source.read_bytes()
+    audio = [at for at in range(0, len(data), 188) if int.from_bytes(data[at + 1 : at + 3]) & 0x1FFF == 0x101]
+    lost = set(audio[len(audio) // 3 : len(audio) // 3 + 9])
+    source.write_bytes(b"".join(data[at : at + 188] for at in range(0, len(data), 188) if at not in lost))
+    sink = rewrite(source, tmp_path / "out.mp4")
+    assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "150"
+    assert int(probe(tmp_path / "out.mp4")["streams"][1]["nb_frames"]) > 200
+    assert sink.notes == ["audio packets too damaged to be taken over: 1"]
+    assert flash_and_beep(tmp_path / "out.mp4") == pytest.approx((FLASH_S, FLASH_S), abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("content", "note"),
     [(b"no video at all" * 100, "could not be taken over"), (None, "could not be taken over")],
