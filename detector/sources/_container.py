@@ -143,8 +143,12 @@ def _video_stream(path: str, container: Any) -> Any:
     for stream in container.streams.video:
         if not stream.disposition & attached:
             return stream
-    found = ", ".join(sorted({stream.type for stream in container.streams})) or "no stream at all"
+    found = ", ".join(sorted({_kind(stream) for stream in container.streams})) or "no stream at all"
     raise SourceError(f"{path}: no video stream in it (found: {found}); give a file that has pictures")
+
+
+def _kind(stream: Any) -> str:
+    return "a cover picture" if stream.type == "video" else str(stream.type)
 
 
 def _not_for_opencv(path: str, container: Any, stream: Any) -> str:

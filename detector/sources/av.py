@@ -14,6 +14,8 @@ from detector.sources._cv2 import fits, rotate
 from detector.sources.base import SteppingSource
 from detector.types import Frame, Image
 
+# As ITU-T H.273 numbers them. What cv2's conversion brings to BT.709; kept as they are, colours look washed out.
+BT709, HDR_TRANSFERS, WIDE_PRIMARIES = 1, (16, 18), (9, 11, 12)  # PQ and HLG; BT.2020 and both P3
 MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
 
 
@@ -130,7 +132,9 @@ class AvSource(SteppingSource):
     def _converted(self, picture: Any) -> Image:
         width, height = self._stored_size()
         # Bicubic also for the chroma planes: then the pixels are cv2's own.
-        bgr = picture.reformat(width=width, height=height, format="bgr24", interpolation="BICUBIC")
+        bgr = picture.reformat(
+            width=width, height=height, format="bgr24", interpolation="BICUBIC", **_colours_of(picture)
+        )
         plane = bgr.planes[0]
         rows = np.frombuffer(plane, np.uint8).reshape(height, plane.line_size)
         return rows[:, : width * 3].reshape(height, width, 3)
@@ -153,3 +157,14 @@ class AvSource(SteppingSource):
         self._picture = None
         self._pictures.close()  # type: ignore[attr-defined]
         self._container.close()
+
+
+def _colours_of(picture: Any) -> dict[str, int]:
+    """Transfer and primaries that ``reformat`` is to convert to; nothing for ordinary pictures."""
+    hdr, wide = picture.color_trc in HDR_TRANSFERS, picture.color_primaries in WIDE_PRIMARIES
+    if not (hdr or wide):
+        return {}
+    return {
+        "dst_color_trc": BT709 if hdr else int(picture.color_trc),
+        "dst_color_primaries": BT709 if wide else int(picture.color_primaries),
+    }

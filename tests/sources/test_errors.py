@@ -79,6 +79,14 @@ def test_sound_only(tmp_path):
     assert "no video stream in it (found: audio)" in refused(write_sound(tmp_path / "a.m4a"))
 
 
+def test_a_cover_picture_is_no_video(tmp_path):
+    sound, cover = write_sound(tmp_path / "a.m4a"), write_video(tmp_path / "cover.avi", 1, "mjpeg", strict="unofficial")
+    covered = tmp_path / "song.mp4"
+    attach = ["-map", "0", "-map", "1", "-c", "copy", "-disposition:v", "attached_pic"]
+    subprocess.run(["ffmpeg", "-v", "error", "-i", sound, "-i", cover, *attach, covered], check=True)
+    assert "no video stream in it (found: a cover picture, audio)" in refused(covered)
+
+
 def test_no_frame_decodes(tmp_path):
     path = write_video(tmp_path / "a.mkv", 12)
     data = bytearray(path.read_bytes())

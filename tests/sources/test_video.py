@@ -79,6 +79,9 @@ def test_variable_frame_rate(folder, decoder, suffix):
         ("b.ts", "libx264", {"bf": "2"}),
         ("raw.h264", "libx264", {"bf": "2"}),  # no timestamp at all
         ("m.avi", "mjpeg", {"strict": "unofficial"}),
+        ("pq.mp4", "libx264", {"x264-params": "colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"}),
+        ("hlg.mp4", "libx264", {"x264-params": "colorprim=bt2020:transfer=arib-std-b67:colormatrix=bt2020nc"}),
+        ("p3.mp4", "libx264", {"x264-params": "colorprim=smpte432:transfer=iec61966-2-1:colormatrix=bt709"}),
     ],
 )
 def test_decoders_agree(folder, name, codec, options):
