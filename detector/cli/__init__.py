@@ -5,14 +5,15 @@ from __future__ import annotations
 
 def main() -> None:
     """Entry point of ``detect-video``."""
-    import os
     import sys
 
     import click
 
+    from detector.cli.exits import printing_failed, silence
     from detector.cli.group import cli
     from detector.errors import EXIT_INTERNAL, EXIT_INTERRUPTED
 
+    _open_closed_streams()
     try:
         sys.exit(cli.main(prog_name="detect-video", standalone_mode=False))
     except click.ClickException as error:
@@ -22,7 +23,26 @@ def main() -> None:
             click.echo(f"detect-video: {' '.join(error.format_message().split())} See detect-video --help.", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # whoever read the help has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence()
         sys.exit(EXIT_INTERNAL)
+    except OSError as error:  # the help could not be printed
+        code = printing_failed(error)
+        if code is None:
+            raise
+        sys.exit(code)
     except click.Abort:  # Ctrl-C before the run had its own handlers
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _open_closed_streams() -> None:
+    """A stream that the caller closed (`>&-`) is /dev/null: else the first file that we open would get its number,
+    and what a library prints would land in that file."""
+    import os
+    import sys
+
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))

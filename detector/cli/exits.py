@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import click
 
-from detector.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, DetectVideoError
+from detector.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OUTPUT, DetectVideoError
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def exit_codes(interrupted: str = "stopped at once; what was being written stays
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output left (`| head`): nothing more to say, and nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence()
         sys.exit(EXIT_INTERNAL)
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
@@ -35,7 +35,23 @@ def exit_codes(interrupted: str = "stopped at once; what was being written stays
         click.echo("detect-video: out of memory; try a smaller --batch or --size", err=True)
         sys.exit(_internal(error))
     except Exception as error:
-        sys.exit(_internal(error))
+        sys.exit(printing_failed(error) or _internal(error))
+
+
+def printing_failed(error: BaseException) -> int | None:
+    """Complains and returns the exit code where it was the printing that failed (`> /dev/full`); None where not."""
+    frames = traceback.extract_tb(error.__traceback__)
+    printers = (sys.modules[name].__file__ or "" for name in ("click", "rich") if name in sys.modules)
+    if not isinstance(error, OSError) or not frames[-1].filename.startswith(tuple(map(os.path.dirname, printers))):
+        return None
+    silence()
+    click.echo(f"detect-video: cannot print to standard output: {error.strerror}; check what it leads to", err=True)
+    return EXIT_OUTPUT
+
+
+def silence() -> None:
+    """From here on what is printed goes nowhere: else the interpreter would fail once more on what is left of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(error: DetectVideoError) -> None:
