@@ -10,6 +10,7 @@ from detector.config import SAVES, OutputConfig
 from detector.errors import OutputError, UsageError
 from detector.types import SourceInfo
 
+LONGEST_STEM = 200  # bytes of a source's name in that of its session
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv")
 ROW_SUFFIXES = {".jsonl": "jsonl", ".csv": "csv", ".json": "coco", ".txt": "mot"}  # -o FILE alone writes that alone
 
@@ -17,11 +18,19 @@ ROW_SUFFIXES = {".jsonl": "jsonl", ".csv": "csv", ".json": "coco", ".txt": "mot"
 def stem_of(spec: str) -> str:
     """The IN of IN-ENGINE-detected: the file's stem, or the folder's name for a folder or a glob."""
     path = Path(spec)
-    if any(sign in spec for sign in "*?[") and not path.exists():
+    if any(sign in spec for sign in "*?[") and not os.path.exists(path):
         path = path.parent
-    if path.is_dir():
+    if os.path.isdir(path):  # Path.is_dir raises where a name is too long
         return path.resolve().name or "root"
     return path.stem or "input"
+
+
+def session_name(spec: str, engine: str) -> str:
+    """IN-ENGINE, with an IN that leaves room for the rest: a file's name may fill the 255 bytes alone."""
+    stem = stem_of(spec)
+    while len(os.fsencode(stem)) > LONGEST_STEM:
+        stem = stem[:-1]
+    return f"{stem}-{engine}"
 
 
 class OutputPlan:
@@ -37,6 +46,8 @@ class OutputPlan:
     def _target_file(self) -> Path | None:
         """-o as a file, or None where it is a folder or not given."""
         output = self._config.output
+        if output == "-":
+            raise UsageError("--output -: results do not go to standard output; give a file (--json prints a summary)")
         if output is None or output.endswith(os.sep) or Path(output).is_dir() or not Path(output).suffix:
             return None
         if len(self._specs) > 1:
@@ -66,6 +77,9 @@ class OutputPlan:
         chosen = self._config.save
         if chosen is None and self._file is not None and self._file.suffix.lower() in ROW_SUFFIXES:
             chosen = (ROW_SUFFIXES[self._file.suffix.lower()],)
+        if chosen is None and pictures and self._file is not None and not self._config.no_video:
+            folder = f"{self._file.with_suffix('')}{os.sep}"
+            raise UsageError(f"--output {self._file}: pictures make no video; give a folder: -o {folder}")
         if chosen is None:
             chosen = ("pictures" if pictures else "video", "jsonl")
         if pictures and "video" in chosen:

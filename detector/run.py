@@ -17,7 +17,7 @@ from detector.environment import cores, environment, process_age_s, sha256_of
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError, EngineError, OutputError, SourceError
 from detector.interrupts import Stop, stop_on_signals
 from detector.machine import Machine, Phases, frames_of, open_machine, picture_of
-from detector.outputs import OutputPlan, stem_of
+from detector.outputs import OutputPlan, session_name
 
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress
@@ -89,7 +89,7 @@ def detect(
             from detector.session.store import Session
 
             plan = OutputPlan(config.output, engine.name, specs)
-            session = Session.create(config.output.run_dir, f"{stem_of(specs[0])}-{engine.name}")
+            session = Session.create(config.output.run_dir, session_name(specs[0], engine.name))
             job = _Job(config, machine, plan, session, stop, live, hooks)
             try:
                 runs = _run_sources(job, specs, phases)

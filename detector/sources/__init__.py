@@ -17,7 +17,9 @@ from detector.sources.base import Source
 
 __all__ = ["decoders", "names", "open", "pictures_of"]
 
+VIDEOS = (".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ts", ".webm", ".wmv")  # for a hint
 PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+LONGEST_NAME = 255  # bytes, on every file system of Linux
 _LIVE = re.compile(r"\d+|/dev/video\d*|[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
 
 
@@ -68,6 +70,10 @@ def pictures_of(spec: str) -> list[str] | None:
         return [spec] if spec.lower().endswith(PICTURES) else None
     if _LIVE.fullmatch(spec):
         raise SourceError(f"{spec}: cameras and network streams are not supported yet; save it to a file first")
+    if spec == "-":
+        raise SourceError("-: standard input cannot be read; save it to a file first")
+    if os.path.islink(spec):
+        raise SourceError(f"{spec}: a link that leads nowhere (to {os.readlink(spec)}); name the file itself")
     if glob.has_magic(spec):
         return _only_pictures(spec, filter(os.path.isfile, glob.iglob(spec, recursive=True)), "the pattern")
     raise SourceError(f"{spec}: {_missing(spec)}")
@@ -76,9 +82,10 @@ def pictures_of(spec: str) -> list[str] | None:
 def _listed(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            return [entry.path for entry in entries if entry.is_file() and not entry.name.startswith(".")]
+            paths = [entry.path for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
         raise SourceError(f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld") from error
+    return [path for path in paths if os.path.isfile(path)]  # a link to itself is none, DirEntry.is_file would raise
 
 
 def _only_pictures(spec: str, paths: Iterable[str], what: str) -> list[str]:
@@ -86,6 +93,11 @@ def _only_pictures(spec: str, paths: Iterable[str], what: str) -> list[str]:
     pictures = sorted((path for path in found if path.lower().endswith(PICTURES)), key=_natural)
     if pictures:
         return pictures
+    videos = [path for path in found if path.lower().endswith(VIDEOS)]
+    if videos:
+        by_name = os.path.join(os.path.dirname(videos[0]), f"*{os.path.splitext(videos[0])[1]}")
+        what = f"{what} has no picture but {len(videos)} videos"
+        raise SourceError(f"{spec}: {what}; give them by name, unquoted: {by_name}")
     others = f"{len(found)} other files" if found else "nothing at all"
     raise SourceError(f"{spec}: {what} has no picture ({others}; wanted {' '.join(PICTURES)}); check the path")
 
@@ -108,6 +120,8 @@ def _check_file(spec: str) -> None:
 
 def _missing(spec: str) -> str:
     folder, name = os.path.split(spec)
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        return f"no file can have such a name: it has more than {LONGEST_NAME} bytes"
     if not name:
         return "no such folder" if spec else "an empty name; give a video file, a picture or a folder of pictures"
     if not os.path.isdir(folder or "."):

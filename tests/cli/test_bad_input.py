@@ -6,9 +6,11 @@ import signal
 import subprocess
 import time
 
+import cv2
 import pytest
 
 from tests.cli.command import COMMAND, assert_one_line_error, decoded, detect_video, rows_of, summary_of
+from tests.sources.clips import picture, write_video
 
 # name -> exit code, frames written (ffmpeg's own count)
 ALL = [f"{number:02}" for number in range(1, 30)]
@@ -103,6 +105,7 @@ CASES = [
     (["--run-dir", "/proc/nowhere"], 6, ["/proc/nowhere", "--run-dir"]),
     (["-o", "/proc/nowhere/"], 6, ["/proc/nowhere"]),
     (["-o", "absent/x.mp4"], 6, ["absent"]),
+    (["-o", "-"], 2, ["standard output", "--json"]),
     (["--names", "none.names"], 4, ["none.names"]),
 ]
 
@@ -112,6 +115,21 @@ def test_wrong_arguments(model, clip, tmp_path, arguments, code, words):
     process = detect_video(clip, "--model", model, "--frames", 5, *arguments, cwd=tmp_path)
     assert_one_line_error(process, code, *words)
     assert final_files(tmp_path) == []
+
+
+def test_a_name_that_is_too_long(tmp_path):
+    assert_one_line_error(detect_video("x" * 5000, cwd=tmp_path), 3, "more than 255 bytes")
+    write_video(tmp_path / f"{'ü' * 125}.mp4", 3)  # 254 bytes; the session has a shorter name
+    process = detect_video(f"{'ü' * 125}.mp4", "--engine", "null", "-o", "short.mp4", cwd=tmp_path)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert final_files(tmp_path) == ["short.jsonl", "short.mp4", f"{'ü' * 125}.mp4"]
+
+
+def test_pictures_make_no_video(tmp_path):
+    cv2.imwrite(str(tmp_path / "in.png"), picture(0))
+    process = detect_video("in.png", "-o", "out.mp4", cwd=tmp_path)
+    assert_one_line_error(process, 2, "pictures make no video", "-o out/")
+    assert final_files(tmp_path) == ["in.png"]
 
 
 def test_a_name_that_is_not_utf_8(shared, model, tmp_path):

@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 
+import cv2
 import pytest
 
 from detector import sources
 from detector.errors import EXIT_SOURCE, SourceError
 
-from .clips import cut, write_sound, write_video
+from .clips import cut, picture, write_sound, write_video
 
 
 def refused(spec, **options):
@@ -100,9 +101,28 @@ def test_no_frame_decodes(tmp_path):
 def test_folders_and_globs_without_pictures(tmp_path):
     assert "nothing at all" in refused(tmp_path)
     write_video(tmp_path / "a.mp4")
-    assert "1 other files" in refused(tmp_path)
-    assert "1 other files" in refused(tmp_path / "*.mp4")
+    assert f"no picture but 1 videos; give them by name, unquoted: {tmp_path}/*.mp4" in refused(tmp_path)
+    assert f"unquoted: {tmp_path}/*.mp4" in refused(tmp_path / "a*")
     assert "nothing at all" in refused(tmp_path / "*.jpg")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").touch()
+    assert "1 other files" in refused(tmp_path / "notes")
+
+
+def test_links_that_lead_nowhere(tmp_path):
+    """Also where they lie among pictures."""
+    (tmp_path / "gone.mp4").symlink_to("absent.mp4")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    assert "a link that leads nowhere (to absent.mp4)" in refused(tmp_path / "gone.mp4")
+    assert "a link that leads nowhere (to loop.png)" in refused(tmp_path / "loop.png")
+    cv2.imwrite(str(tmp_path / "a.png"), picture(0))
+    assert len(list(sources.open(str(tmp_path)))) == 1
+
+
+def test_names_that_no_file_can_have(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "standard input cannot be read" in refused("-")
+    assert "more than 255 bytes" in refused("x" * 300)
 
 
 def test_unreadable_and_irregular(tmp_path, monkeypatch):
