@@ -42,6 +42,7 @@ class SourceInfo:
     frames_declared: int | None = None
     duration_s: float | None = None
     rotation: int = 0  # degrees, as the container states it; already applied to the frames
+    mirrored: bool = False  # stored upside down, before it is turned; already undone too
     codec: str = ""
     sample_aspect_ratio: Fraction = Fraction(1)  # of the displayed picture
     has_audio: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -67,6 +68,7 @@ def probe(path: str) -> Video:
     with open_container(path) as container:
         stream = _video_stream(path, container)
         codec = stream.codec_context
+        first = _first_picture(container, stream)
         info = SourceInfo(
             path=path,
             kind="video",
@@ -80,6 +82,7 @@ def probe(path: str) -> Video:
             codec=codec.codec.canonical_name if codec else "unknown",
             sample_aspect_ratio=stream.sample_aspect_ratio or Fraction(1),
             has_audio=bool(container.streams.audio),
+            mirrored=first is not None and _is_mirrored(first),
         )
         return Video(
             path,
@@ -87,7 +90,7 @@ def probe(path: str) -> Video:
             info,
             dated=stream.start_time is not None,
             decodable=codec is not None,
-            not_for_opencv=_not_for_opencv(path, container, stream),
+            not_for_opencv=_not_for_opencv(path, container, stream, first),
         )
 
 
@@ -151,33 +154,47 @@ def _kind(stream: Any) -> str:
     return "a cover picture" if stream.type == "video" else str(stream.type)
 
 
-def _not_for_opencv(path: str, container: Any, stream: Any) -> str:
+def _not_for_opencv(path: str, container: Any, stream: Any, first: Any) -> str:
     try:
         path.encode()
     except UnicodeEncodeError:
         return "opencv crashes on a file name that is not UTF-8"  # a segmentation fault in 5.0.0's binding
     if stream.index != container.streams.video[0].index:
         return "opencv would read another stream, a cover picture"  # and cannot be told otherwise
-    if _is_interlaced(container, stream):
+    if _is_interlaced(stream, first):
         # swscale refuses them ("Cannot convert interlaced to progressive frames"), cv2 does not look:
         # it hands out what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
         return "interlaced: opencv hands out black frames"
     return ""
 
 
-def _is_interlaced(container: Any, stream: Any) -> bool:
-    """By the container, or by the first picture: Matroska and AVI often do not know."""
+def _first_picture(container: Any, stream: Any) -> Any:
+    """It knows more than the container; None where it does not come soon."""
     if stream.codec_context is None:
-        return False
-    # 0 unknown, 1 progressive, 2 and more: orders of fields. PyAV tells from 18.1 on; before, the picture does.
-    if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
-        return True
+        return None
     try:
         for packet in islice(container.demux(stream), FIRST_PICTURE_PACKETS):
             for picture in stream.codec_context.decode(packet):
-                return bool(picture.interlaced_frame)
+                return picture
     except av.error.FFmpegError:
         pass  # what is wrong with the data comes out when it is read
+    return None
+
+
+def _is_interlaced(stream: Any, first: Any) -> bool:
+    """By the container, or by the first picture: Matroska and AVI often do not know."""
+    # 0 unknown, 1 progressive, 2 and more: orders of fields. PyAV tells from 18.1 on; before, the picture does.
+    if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
+        return True
+    return first is not None and bool(first.interlaced_frame)
+
+
+def _is_mirrored(picture: Any) -> bool:
+    """Whether the display matrix [a b u; c d v; x y w] not only turns the picture: some front cameras write such."""
+    for data in picture.side_data:
+        if data.type.name == "DISPLAYMATRIX":
+            a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data)[:36])  # 16.16 fixed point
+            return bool(a * d - b * c < 0)
     return False
 
 

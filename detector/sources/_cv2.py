@@ -12,7 +12,7 @@ from detector.types import Image
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 import cv2
 
-__all__ = ["cv2", "fits", "rotate"]
+__all__ = ["cv2", "fits", "upright"]
 
 if "OPENCV_LOG_LEVEL" not in os.environ:
     # By call, not by the variable: another room may have imported cv2 before us.
@@ -23,12 +23,18 @@ if "OPENCV_LOG_LEVEL" not in os.environ:
 
 # From the container's angle (as ffprobe and PyAV state it: counter-clockwise) to cv2's code.
 _ROTATE = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_CLOCKWISE}
+_UPSIDE_DOWN, _LEFT_RIGHT, _BOTH = 0, 1, -1  # cv2.flip's codes
 
 
-def rotate(image: Image, degrees: int, into: Image | None) -> Image:
-    """``image`` turned counter-clockwise by 90, 180 or 270 degrees; ``into`` itself where one that fits is given."""
-    turned: Image = cv2.rotate(image, _ROTATE[degrees], dst=into)
-    return turned
+def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> Image:
+    """``image``, put upside down if ``mirrored``, then turned counter-clockwise by 0, 90, 180 or 270 degrees, at least
+    one of both; ``into`` itself where one that fits is given."""
+    if not mirrored:
+        return cv2.rotate(image, _ROTATE[degrees], dst=into)  # type: ignore[no-any-return]
+    if degrees % 180 == 0:
+        return cv2.flip(image, _LEFT_RIGHT if degrees else _UPSIDE_DOWN, dst=into)  # type: ignore[no-any-return]
+    turned: Image = cv2.transpose(image, dst=into)
+    return turned if degrees == 270 else cv2.flip(turned, _BOTH, dst=turned)
 
 
 def fits(into: Image | None, width: int, height: int) -> bool:

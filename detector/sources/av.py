@@ -10,7 +10,7 @@ import numpy as np
 
 from detector.errors import SourceError
 from detector.sources import _container
-from detector.sources._cv2 import fits, rotate
+from detector.sources._cv2 import fits, upright
 from detector.sources.base import SteppingSource
 from detector.types import Frame, Image
 
@@ -146,8 +146,8 @@ class AvSource(SteppingSource):
     def _copied(self, stored: Image, into: Image | None) -> Image:
         if not fits(into, self.info.width, self.info.height):
             into = None
-        if self.info.rotation:
-            return rotate(stored, self.info.rotation, into)
+        if self.info.rotation or self.info.mirrored:
+            return upright(stored, self.info.rotation, self.info.mirrored, into)
         image = np.empty(stored.shape, np.uint8) if into is None else into
         np.copyto(image, stored)
         return image

@@ -6,7 +6,7 @@ import os
 
 from detector.errors import SourceError
 from detector.sources import _container
-from detector.sources._cv2 import cv2, fits, rotate
+from detector.sources._cv2 import cv2, fits, upright
 from detector.sources.base import SteppingSource
 from detector.types import Frame, Image
 
@@ -34,7 +34,7 @@ class OpenCVSource(SteppingSource):
         self.grabbed = 0
         self._jumped = not video.dated  # pts are no guide to where in the file we are
         self._ended = False
-        self._scratch: Image | None = None  # stored (unrotated) picture, [h, w, 3] u8
+        self._scratch: Image | None = None  # stored (not yet upright) picture, [h, w, 3] u8
         self._capture = self._open_capture()
 
     def _open_capture(self) -> cv2.VideoCapture:
@@ -93,7 +93,7 @@ class OpenCVSource(SteppingSource):
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         if not fits(into, self.info.width, self.info.height):
             into = None  # cv2 raises on a buffer that it cannot use
-        image = self._rotated(into) if self.info.rotation else self._retrieved(into)
+        image = self._turned(into) if self.info.rotation or self.info.mirrored else self._retrieved(into)
         if image is None:
             self.counts.bad += 1
             return None
@@ -103,9 +103,11 @@ class OpenCVSource(SteppingSource):
         done, image = self._capture.retrieve(into)  # into itself, where one is given
         return image if done else None
 
-    def _rotated(self, into: Image | None) -> Image | None:
+    def _turned(self, into: Image | None) -> Image | None:
         self._scratch = self._retrieved(self._scratch)
-        return None if self._scratch is None else rotate(self._scratch, self.info.rotation, into)
+        if self._scratch is None:
+            return None
+        return upright(self._scratch, self.info.rotation, self.info.mirrored, into)
 
     def close(self) -> None:
         super().close()

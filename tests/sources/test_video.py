@@ -1,5 +1,6 @@
 """Videos made here: what comes out, in what order, in which buffer."""
 
+import struct
 from fractions import Fraction
 
 import av
@@ -247,6 +248,34 @@ def test_rotation_over_the_take_over(folder, rotation):
     assert info.sample_aspect_ratio == (Fraction(4, 3) if upright else Fraction(3, 4))
     assert info.rotation == turn % 360
     assert source.decoder == "opencv (10 frames) then av"
+
+
+MIRRORED = {  # the matrix of the track's header, and what it does to the stored picture
+    "left-right": ((-1, 0, 0, 1), lambda image: image[:, ::-1]),
+    "upside-down": ((1, 0, 0, -1), lambda image: image[::-1]),
+    "transposed": ((0, 1, 1, 0), lambda image: image.swapaxes(0, 1)),
+    "anti-transposed": ((0, -1, -1, 0), lambda image: image[::-1, ::-1].swapaxes(0, 1)),
+}
+
+
+def matrix_bytes(a, b, c, d):
+    one = 1 << 16
+    return struct.pack(">9i", a * one, b * one, 0, c * one, d * one, 0, 0, 0, 1 << 30)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("name", MIRRORED)
+def test_mirrored(plain, folder, name, decoder):
+    matrix, shown = MIRRORED[name]
+    data = plain.read_bytes()
+    at = data.index(matrix_bytes(1, 0, 0, 1), data.index(b"tkhd"))
+    path = folder / f"{name}.mp4"
+    path.write_bytes(data[:at] + matrix_bytes(*matrix) + data[at + 36 :])
+    frames, source = read_all(path, decoder=decoder)
+    for frame, stored in zip(frames, read_all(plain)[0], strict=True):
+        assert np.array_equal(frame.image, shown(stored.image))
+    assert (source.info.height, source.info.width) == frames[0].image.shape[:2]
+    assert (source.info.mirrored, source.decoder) == (True, "av" if decoder == "av" else "opencv")
 
 
 @pytest.mark.parametrize("options", [{"decoder": "vlc"}, {"stride": 0}, {"frames": 0}])
