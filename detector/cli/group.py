@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ class DefaultGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in command_names() and args[0] not in ("--help", "-h", "--version"):
+            _refuse_misspelt(args[0], ctx)
             args.insert(0, DEFAULT)
         return super().parse_args(ctx, args)
 
@@ -53,6 +56,13 @@ class DefaultGroup(click.Group):
                 "0 done; 2 usage; 3 source; 4 model or weights; 5 engine; 6 output; 7 finished but frames were bad or "
                 "the file ended early; 8 a gate failed; 130 interrupted; 143 terminated; 1 internal error."
             )
+
+
+def _refuse_misspelt(word: str, ctx: click.Context) -> None:
+    """``profle in.mp4`` would be two sources, and the second would run. A path or a name with a suffix is a source."""
+    close = difflib.get_close_matches(word, command_names(), n=1, cutoff=0.75)
+    if close and word.isidentifier() and not os.path.lexists(word):
+        raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)
 
 
 @click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)

@@ -13,12 +13,14 @@ from detector.analysis.ledger import seconds_text, stage_rows, thread_rows
 from detector.errors import EXIT_DAMAGED, EXIT_INTERRUPTED, EXIT_TERMINATED
 from detector.report.cells import counted
 
+NARROWEST = 80  # columns; in fewer the tables' numbers would be torn, 0.4 over 1.03: the terminal may wrap the lines
 # Exit codes whose reason stands on no other line: failures go to stderr.
 SAID_HERE = (EXIT_DAMAGED, EXIT_INTERRUPTED, EXIT_TERMINATED)
 
 
 def print_run(console: Console, summary: dict[str, Any], verbose: bool = False) -> None:
-    """Everything that a person is told after a run."""
+    """Everything that a person is told after a run, in lines of 80 columns at least (``console`` keeps that width)."""
+    console.width = max(console.width, NARROWEST)
     written = summary["frames"]["written"]
     parts: list[RenderableType] = []
     if written:

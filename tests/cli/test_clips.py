@@ -89,6 +89,7 @@ def test_json_has_the_promised_keys(shared, tmp_path):
     for thread in summary["threads"].values():
         parts = [thread[f"{key}_s"] for key in ("busy", "wait_input", "wait_output", "other")]
         assert sum(parts) == pytest.approx(thread["wall_s"])
+    assert summary["fps"]["end_to_end"] * summary["seconds"]["run"] == pytest.approx(30, rel=1e-9)
     assert summary["model_input"] == [320, 320]
     # p50 needs 5 samples, p90 20, p99 200
     assert summary["stages"]["infer"]["p90_ms"] is not None

@@ -10,8 +10,9 @@ import pytest
 
 from detector.cli.group import cli, command_names
 from detector.config import flag_of, options
-from tests.cli.command import detect_video
+from tests.cli.command import assert_one_line_error, detect_video
 from tests.conftest import CHECKOUT
+from tests.sources.clips import write_video
 
 HEAVY = ("torch", "cv2", "onnx", "onnxruntime", "av", "numpy", "rich", "yaml")
 
@@ -62,3 +63,13 @@ def test_no_arguments_shows_help(tmp_path):
 def test_a_file_named_like_a_command_is_reached_by_its_path(tmp_path):
     process = detect_video("./detect", "--model", "yolov4-tiny-person-vehicle", "--random-weights", 0, cwd=tmp_path)
     assert "detect: no such file" in process.stderr
+
+
+@pytest.mark.parametrize(("word", "meant"), [("profle", "profile"), ("detct", "detect"), ("Compare", "compare")])
+def test_a_misspelt_command_is_no_source(tmp_path, word, meant):
+    write_video(tmp_path / "in.mp4", 3)
+    process = detect_video(word, "in.mp4", cwd=tmp_path)
+    assert_one_line_error(process, 2, f"No such command or file '{word}'. Did you mean '{meant}'?")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.mp4"]
+    (tmp_path / "in.mp4").rename(tmp_path / word)
+    assert detect_video(word, "--engine", "null", "--no-video", cwd=tmp_path).returncode == 0
