@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
@@ -27,7 +28,7 @@ class AudioTrack:
     """
 
     def __init__(self, path: str, output: Any, start_s: Fraction, *, preroll: bool) -> None:
-        self.refused = 0  # packets that encoder or muxer did not take
+        self.refused = 0  # packets that decoder or muxer did not take
         self._ended = ""  # why the sound ends before the frames do
         self._held: Any = None  # packet or decoded frame that begins after the frames so far
         self._last_pts: int | None = None
@@ -37,6 +38,7 @@ class AudioTrack:
             if self._source.codec_context is None:
                 raise ValueError("nothing here can decode it")
             self.copied = self._source.codec_context.codec.canonical_name in COPIED
+            self._encodes = not self.copied
             self.stream = self._copy_stream(output) if self.copied else self._aac_stream(output)
             self._seek_before(start_s)
         except BaseException:
@@ -48,7 +50,7 @@ class AudioTrack:
         return output.add_stream_from_template(self._source)
 
     def _aac_stream(self, output: Any) -> Any:
-        rate, channels = self._source.codec_context.sample_rate, self._source.codec_context.channels
+        rate, channels = self._source.codec_context.sample_rate, _channels(self._source)
         stream = output.add_stream("aac", rate=rate if 8000 <= rate <= 48000 else 48000)
         stream.codec_context.layout = "mono" if channels == 1 else "stereo"
         stream.codec_context.bit_rate = AAC_BITS_PER_S
@@ -74,9 +76,13 @@ class AudioTrack:
                 if packet.size:  # the last one is empty: flush the decoder
                     yield packet, (packet.duration or 0) * packet.time_base
                 continue
-            with suppress(av.InvalidDataError):  # a packet that does not decode is a gap in the sound
-                for frame in packet.decode():
-                    yield frame, Fraction(frame.samples, frame.sample_rate)
+            try:
+                frames = packet.decode()
+            except av.InvalidDataError:  # a packet that does not decode is a gap in the sound
+                self.refused += 1
+                continue
+            for frame in frames:
+                yield frame, Fraction(frame.samples, frame.sample_rate)
 
     def packets(self, until_s: Fraction, shift_s: Fraction) -> Iterator[Any]:
         """What begins before ``until_s`` and was not handed out yet, moved ``shift_s`` earlier, ready to be muxed."""
@@ -98,14 +104,23 @@ class AudioTrack:
             return []  # lies in what a jump of the clock cut out
         self._last_pts = item.pts = item.pts - ticks
         if not self.copied:
-            return list(self.stream.encode(item))
+            return self._encoded(item)
         item.dts = item.pts  # audio is never reordered; some containers leave dts out
         item.stream = self.stream
         return [item]
 
+    def _encoded(self, frame: Any) -> list[Any]:
+        """AAC packets. After a refusal (a layout that it cannot mix down) PyAV's resampler must not be used again."""
+        try:
+            return list(self.stream.encode(frame))
+        except BROKEN as error:
+            self._encodes = False
+            self.end(f"it cannot be encoded as AAC ({error})")
+            return []
+
     def flush(self) -> list[Any]:
         """The last packets of the AAC encoder."""
-        return [] if self.copied else list(self.stream.encode(None))
+        return self._encoded(None) if self._encodes else []
 
     def end(self, why: str) -> None:
         """No more sound from here on, with a note."""
@@ -114,8 +129,19 @@ class AudioTrack:
 
     def notes(self) -> list[str]:
         """What became of the sound, where it is not whole."""
-        refused = f"audio packets too damaged to be taken over: {self.refused}" if self.refused else ""
+        refused = f"audio packets that could not be taken over: {self.refused}" if self.refused else ""
         return [note for note in (self._ended, refused) if note]
 
     def close(self) -> None:
         self._container.close()
+
+
+def _channels(source: Any) -> int:
+    """How many channels are to be decoded. Raises ValueError where they lie in an order of their own (some 7.1)."""
+    layout = source.codec_context.layout
+    # PyAV 18.1 frees such a list of channels with every object that shares it, and the process dies of that. So this
+    # one is never given back, and frames, which have such objects too, are not decoded.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(layout))
+    if " channels (" in layout.name:  # "8 channels (FL+FR+FC+LFE+SL+SR+BL+BR)"; known orders are "7.1" or "5.1(side)"
+        raise ValueError(f"{layout.name} cannot be mixed down here; make a copy in stereo: ffmpeg -i IN -ac 2 COPY")
+    return int(layout.nb_channels)

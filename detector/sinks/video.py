@@ -19,7 +19,7 @@ from detector.types import Detections, Frame, SourceInfo
 
 FORMATS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
 FOREIGN = (av.FFmpegError, OSError)  # what PyAV raises: only some of its errors are OSErrors
-REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: of muxer, AAC encoder, ADTS filter
+REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: by muxer or ADTS filter
 BT601, BT709, LIMITED = 6, 1, 1  # ITU-T H.273: matrix smpte170m; primaries and transfer bt709; tv range
 INT32 = 2**31 - 1
 LARGEST = 16384  # pixels a side, x264's limit
