@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Image = NDArray[np.uint8]  # [h, w, 3] BGR, or [B, H, W, 3] RGB for a request's slot
+LONGEST_GAP_S = 10.0  # between two frames, where nothing more is known of the source's clock
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class SourceInfo:
     codec: str = ""
     sample_aspect_ratio: Fraction = Fraction(1)  # of the displayed picture
     has_audio: bool = False
+    longest_gap_s: float = LONGEST_GAP_S  # between two frames, seconds; what is more is damage, not a pause
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-JUMP_S = 10  # more than this between neighbours is damage, not a slow camera
+BACK_S = 1  # more than this is a clock that was set anew (files put one behind the other), not frames in disorder
 
 
 class Stamps:
     """Turns each frame's pts into the pts that is written, both in ticks of the source's time base.
 
-    A frame that does not come after the last one, or more than 10 s after it (on top of the frames that ``--stride``
-    left out), is put one nominal duration after it and counted in ``replaced``. After a jump the clock goes on from
-    there; after a small step back the source's own stamps count again as soon as they are ahead.
+    A frame that does not come after the last one, or more than ``longest_gap_s`` after it (on top of the frames that
+    ``--stride`` left out), is put one nominal duration after it and counted in ``replaced``. After a jump the clock
+    goes on from there; after a small step back the source's own stamps count again as soon as they are ahead.
     """
 
-    def __init__(self, fps: Fraction, time_base: Fraction) -> None:
+    def __init__(self, fps: Fraction, time_base: Fraction, longest_gap_s: float) -> None:
         self.nominal = max(1, round(1 / (fps * time_base)))  # ticks per frame
-        self._jump = round(JUMP_S / time_base)  # ticks
+        self._back, self._gap = round(BACK_S / time_base), round(longest_gap_s / time_base)  # ticks
         self.shift = 0  # written = source - shift
         self.last: int | None = None
         self._last_index = 0
@@ -38,11 +38,11 @@ class Stamps:
 
     def _after(self, last: int, pts: int) -> int:
         gap = pts - self.shift - last
-        if 0 < gap <= self._jump + self.duration:
+        if 0 < gap <= self._gap + self.duration:
             return last + gap
         self.replaced += 1
         placed = last + self.duration
-        if abs(gap) > self._jump:
+        if gap > 0 or -gap > self._back:
             self.shift = pts - placed
             self.went_back = self.went_back or gap < 0
         return placed

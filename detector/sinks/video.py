@@ -54,7 +54,7 @@ class VideoSink(Sink):
         sane_base = 0 < info.time_base.numerator <= INT32 and info.time_base.denominator <= INT32
         self._time_base = info.time_base if sane_base else Fraction(1, 90000)
         self._fps = info.fps.limit_denominator(100_000) if Fraction(1, 1000) < info.fps < 1000 else Fraction(25)
-        self._stamps = Stamps(self._fps, self._time_base)
+        self._stamps = Stamps(self._fps, self._time_base, info.longest_gap_s)
         self._partial = Partial(self.path, info.path)
 
     def write(self, frame: Frame, detections: Detections) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 import av
 
 from detector.errors import SourceError
-from detector.types import SourceInfo
+from detector.types import LONGEST_GAP_S, SourceInfo
 
 DEFAULT_FPS = Fraction(25)  # where the container knows none; FFmpeg's own default for raw streams
 CUT_OFF = "the file is shorter than its own structure says: its end was cut off"
+CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
+UNKNOWN_DURATION_S = 30 * 3600.0  # what browsers record has none; so long may a pause be, as in ffmpeg
 FIRST_PICTURE_PACKETS = 64  # after so many without a picture, nobody looks for the first one any more
 
 
@@ -68,7 +70,9 @@ def probe(path: str) -> Video:
     with open_container(path) as container:
         stream = _video_stream(path, container)
         codec = stream.codec_context
+        sized = codec is None or codec.width > 0  # said before a picture is decoded: all that opencv knows
         first = _first_picture(container, stream)
+        duration_s = _duration_s(container, stream)
         info = SourceInfo(
             path=path,
             kind="video",
@@ -78,11 +82,12 @@ def probe(path: str) -> Video:
             time_base=stream.time_base,
             start_pts=stream.start_time or 0,
             frames_declared=stream.frames or None,
-            duration_s=_duration_s(container, stream),
+            duration_s=duration_s,
             codec=codec.codec.canonical_name if codec else "unknown",
             sample_aspect_ratio=stream.sample_aspect_ratio or Fraction(1),
             has_audio=bool(container.streams.audio),
             mirrored=first is not None and _is_mirrored(first),
+            longest_gap_s=_longest_gap_s(container, duration_s),
         )
         return Video(
             path,
@@ -90,7 +95,7 @@ def probe(path: str) -> Video:
             info,
             dated=stream.start_time is not None,
             decodable=codec is not None,
-            not_for_opencv=_not_for_opencv(path, container, stream, first),
+            not_for_opencv=_not_for_opencv(path, container, stream, first, sized),
         )
 
 
@@ -154,13 +159,15 @@ def _kind(stream: Any) -> str:
     return "a cover picture" if stream.type == "video" else str(stream.type)
 
 
-def _not_for_opencv(path: str, container: Any, stream: Any, first: Any) -> str:
+def _not_for_opencv(path: str, container: Any, stream: Any, first: Any, sized: bool) -> str:
     try:
         path.encode()
     except UnicodeEncodeError:
         return "opencv crashes on a file name that is not UTF-8"  # a segmentation fault in 5.0.0's binding
     if stream.index != container.streams.video[0].index:
         return "opencv would read another stream, a cover picture"  # and cannot be told otherwise
+    if not sized and first is not None:
+        return "its beginning does not say how large its pictures are: opencv makes none"
     if _is_interlaced(stream, first):
         # swscale refuses them ("Cannot convert interlaced to progressive frames"), cv2 does not look:
         # it hands out what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
@@ -202,6 +209,13 @@ def _duration_s(container: Any, stream: Any) -> float | None:
     if stream.duration:
         return float(stream.duration * stream.time_base)
     return container.duration / av.time_base if container.duration else None
+
+
+def _longest_gap_s(container: Any, duration_s: float | None) -> float:
+    """A slide that stands for minutes is one frame. Where stamps count from the file's start, such a pause is kept."""
+    if container.format.flags & CLOCK_MAY_JUMP:
+        return LONGEST_GAP_S
+    return max(LONGEST_GAP_S, duration_s or UNKNOWN_DURATION_S)
 
 
 def _seek(container: Any, stream: Any, pts: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from probing import brightness, decode, make_frame, make_info, probe, probe_pts
 from detector import sinks
 from detector.errors import OutputError, UsageError
 from detector.types import Detections, Frame
+from tests.cli.command import detect_video
 
 NONE = Detections.empty()
 
@@ -123,6 +125,7 @@ STAMPS = [
     ("9 s of pause are kept", [0, 512, 512 + 9 * 12800], [0, 512, 512 + 9 * 12800], 0),
     ("a jump of 11 s, the clock goes on from there", [0, 512, 141_312, 142_000], [0, 512, 1024, 1712], 1),
     ("the clock is set back by an hour", [46_080_000, 46_080_512, 0, 512], [0, 512, 1024, 1536], 1),
+    ("the clock is set back by 4 s", [51_200, 51_712, 0, 640, 1152], [0, 512, 1024, 1664, 2176], 1),
     ("there and back again", [0, 512, 1_280_000, 1536, 2048], [0, 512, 1024, 1536, 2048], 2),
     ("stands still", [7, 7, 7, 7], [0, 512, 1024, 1536], 3),
 ]
@@ -135,6 +138,25 @@ def test_stamps_that_no_container_takes(
     sink = write_video(tmp_path / "x.mp4", at(source))
     assert probe_pts(tmp_path / "x.mp4") == written
     assert [note.split()[0] for note in sink.notes] == ([str(replaced)] if replaced else [])
+
+
+def test_a_pause_is_kept_where_the_format_is_no_stream(tmp_path: Path) -> None:
+    """A slide that stands for 30 s is one frame of a recorded talk; in MPEG-TS such a gap is a new clock. (FFmpeg looks
+    into this one too briefly to learn the size: cv2 grabs its frames, and cannot make one.)"""
+    pauses = {}
+    for name in ("a.mp4", "a.ts"):
+        source = tmp_path / name
+        select = ["-vf", "select='lt(t,2)+gt(t,32)'", "-fps_mode", "vfr", "-c:v", "libx264", "-c:a", "aac"]
+        talk = ["-f", "lavfi", "-i", "testsrc=s=64x48:r=5:d=34", "-f", "lavfi", "-i", "sine=d=34"]
+        subprocess.run(["ffmpeg", "-v", "error", *talk, *select, source], check=True)
+        process = detect_video(name, "--engine", "null", "-o", f"out-{name[2:]}.mp4", cwd=tmp_path)
+        assert process.returncode == 0, process.stderr
+        written = tmp_path / f"out-{name[2:]}.mp4"
+        pauses[name] = [
+            round(max(read_stamps(written))),
+            round(float(probe(written)["streams"][1]["duration"])),
+        ]
+    assert pauses == {"a.mp4": [34, 34], "a.ts": [3, 3]}
 
 
 def test_a_wide_stride_is_no_jump(tmp_path: Path) -> None:
