@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 from collections.abc import Sequence
 from fractions import Fraction
@@ -14,7 +15,8 @@ from detector.sources._cv2 import cv2, fits
 from detector.sources.base import SteppingSource
 from detector.types import Frame, Image, SourceInfo
 
-MAX_NOTES = 10  # unreadable pictures named one by one; all are counted
+ANIMATION_SAID_WITHIN = 4096  # bytes from the start: before the pixels, behind a colour profile at most
+MAX_NOTES = 10  # pictures named one by one; unreadable ones are all counted
 
 
 def open(spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None) -> SteppingSource:
@@ -64,6 +66,8 @@ class PictureSource(SteppingSource):
         if image is None:
             self._note_bad(path)
             return None
+        if _is_animated(path):
+            self._note(f"{path}: an animation, of which only the first picture is taken; make a video of it for all")
         return Frame(index, index, float(index), image, path)
 
     def _taken_first(self) -> Image | None:
@@ -72,12 +76,29 @@ class PictureSource(SteppingSource):
 
     def _note_bad(self, path: str) -> None:
         self.counts.bad += 1
-        if self.counts.bad <= MAX_NOTES:
-            self.notes.append(f"{path}: cannot be read as a picture, skipped")
+        self._note(f"{path}: cannot be read as a picture, skipped")
+
+    def _note(self, what: str) -> None:
+        if len(self.notes) < MAX_NOTES:
+            self.notes.append(what)
 
     def close(self) -> None:
         super().close()
         self._first_image = None
+
+
+def _is_animated(path: str) -> bool:
+    """Of WebP and PNG, which cv2 takes for their first picture; a GIF is read as a video."""
+    if not path.lower().endswith((".webp", ".png")):
+        return False
+    try:
+        with builtins.open(path, "rb") as file:
+            head = file.read(ANIMATION_SAID_WITHIN)
+    except OSError:
+        return False
+    if head[12:16] == b"VP8X":
+        return bool(head[20] & 2)
+    return b"acTL" in head.partition(b"IDAT")[0]
 
 
 def load(path: str, into: Image | None = None) -> Image | None:

@@ -116,3 +116,16 @@ def test_none_readable(tmp_path):
     for spec in (tmp_path, tmp_path / "a.jpg", tmp_path / "*.jpg"):
         with pytest.raises(SourceError, match="read"):
             sources.open(str(spec))
+
+
+@pytest.mark.skipif(not hasattr(cv2, "imwriteanimation"), reason="OpenCV before 4.11 writes no animation")
+@pytest.mark.parametrize("name", ["a.webp", "a.png"])
+def test_of_an_animation_the_first_picture_is_taken_and_that_is_said(tmp_path, name):
+    moving = cv2.Animation()
+    moving.frames, moving.durations = [picture(0), picture(5)], np.array([40, 40])
+    cv2.imwriteanimation(str(tmp_path / name), moving)
+    save(tmp_path / f"still-{name}", picture(0))
+    source = sources.open(str(tmp_path))
+    assert len(list(source)) == 2
+    assert [note.split(",")[0] for note in source.notes] == [f"{tmp_path / name}: an animation"]
+    assert not source.damaged
