@@ -1,0 +1,59 @@
+"""Inference alone, nothing else in the loop: what an engine takes for a picture when it has the cores to itself."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector import engines, variants
+from detector.config import CalibrationConfig, Config, RuntimeConfig
+from detector.engines.base import Engine, Request
+from detector.models.base import Network
+
+WARM_UP = 3  # inferences of each request before every turn: the others' threads have gone to sleep by then
+
+
+class Variant(NamedTuple):
+    """``requests`` at once of ``threads`` each; 0: the engine's own choice."""
+
+    engine: str
+    precision: str
+    requests: int
+    threads: int
+
+    @staticmethod
+    def of(text: str) -> Variant:
+        """ENGINE, ENGINE/PRECISION or ENGINE/PRECISION:REQUESTSxTHREADS."""
+        name, _, shape = text.partition(":")
+        engine, _, precision = name.partition("/")
+        requests, _, threads = shape.partition("x")
+        return Variant(engine, precision or "fp32", int(requests or 0), int(threads or 0))
+
+
+def opened(network: Network, variant: Variant, calibrate: str | None) -> Engine:
+    """The engine as a run would open it. Raises what a run would."""
+    runtime = RuntimeConfig(concurrency=variant.requests, threads=variant.threads, precision=variant.precision)
+    config = Config(runtime=runtime, calibration=CalibrationConfig(calibrate=calibrate))
+    ready = variants.prepared(network, variant.engine, config, lambda at_once: at_once)
+    return engines.open(variant.engine, ready.network, ready.options)
+
+
+def turn(engine: Engine, picture: NDArray[np.uint8], runs: int) -> float:
+    """Milliseconds a picture, of ``runs`` pictures through all requests side by side."""
+
+    def serve(request: Request, count: int) -> None:
+        for _ in range(count):
+            request.infer(1)
+
+    for request in engine.requests:
+        request.slot[:] = picture
+    share = -(-runs // len(engine.requests))
+    with ThreadPoolExecutor(len(engine.requests)) as pool:
+        list(pool.map(lambda request: serve(request, WARM_UP), engine.requests))
+        start = time.perf_counter()
+        list(pool.map(lambda request: serve(request, share), engine.requests))
+        return (time.perf_counter() - start) * 1e3 / (share * len(engine.requests))
