@@ -7,6 +7,7 @@ from typing import Any
 
 import av
 import numpy as np
+from av.video.reformatter import VideoReformatter
 
 from detector.errors import SourceError
 from detector.sources import _container
@@ -58,6 +59,8 @@ class AvSource(SteppingSource):
         self.info = video.info
         self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
         self._size = size
+        # One for all pictures: a picture's own would make its tables anew, 2 ms each, and 1.3 s for HDR's.
+        self._reformatter = VideoReformatter()
         self._picture: Any = None  # av.VideoFrame
         self._container = _container.open_container(video.path)
         self._stream = self._container.streams[video.stream]
@@ -132,10 +135,10 @@ class AvSource(SteppingSource):
     def _converted(self, picture: Any) -> Image:
         width, height = self._stored_size()
         # Bicubic also for the chroma planes: then the pixels are cv2's own.
-        bgr = picture.reformat(
-            width=width, height=height, format="bgr24", interpolation="BICUBIC", **_colours_of(picture)
+        bgr = self._reformatter.reformat(
+            picture, width=width, height=height, format="bgr24", interpolation="BICUBIC", **_colours_of(picture)
         )
-        plane = bgr.planes[0]
+        plane: Any = bgr.planes[0]
         rows = np.frombuffer(plane, np.uint8).reshape(height, plane.line_size)
         return rows[:, : width * 3].reshape(height, width, 3)
 
