@@ -107,10 +107,11 @@ class TorchEngine(Engine):
 
         from detector.engines.torch_graph import graph_module, lay_out, machine
 
+        halves = self.precision in ("bf16", "fp16")
+        if halves and is_quantised(network.graph):
+            raise EngineError(f"engine torch: {network.name} cannot become {self.precision}: {QUANTISED}")
         module = lay_out(graph_module(network.graph), channels_last)
-        if self.precision in ("bf16", "fp16"):
-            if is_quantised(network.graph):
-                raise EngineError(f"engine torch: {network.name} cannot become {self.precision}: {QUANTISED}")
+        if halves:
             from detector.engines.torch_graph.halves import halved
 
             dtype = torch.bfloat16 if self.precision == "bf16" else torch.float16
@@ -216,9 +217,8 @@ class TorchEngine(Engine):
 def switches(own: Mapping[str, str]) -> dict[str, bool]:
     """The own options that are on or off, as they are to be. Raises UsageError for a value that is neither."""
     found = {"channels_last": True, "compile": False, "graphs": False}
-    for name, value in own.items():
-        if name not in found:
-            continue  # no switch
+    for name in found.keys() & own.keys():
+        value = own[name]
         if value.lower() not in SWITCH:
             raise UsageError(f"--engine-options {name}={value}: write {name}=1 or {name}=0")
         found[name] = SWITCH[value.lower()]

@@ -24,6 +24,11 @@ OPSET = 17
 IR_VERSION = 8  # the one of opset 17; newer ones lock out older runtimes
 INPUT = "images"
 MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # the operators whose multiply-accumulates are counted
+# The operators that move values about or choose among them, and compute none; Resize where it takes the nearest.
+MOVING = (
+    "MaxPool", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Resize", "Identity",
+    "DepthToSpace", "SpaceToDepth",
+)  # fmt: skip
 # In a graph of fp32 these come from a file that was quantised before it came here.
 INTEGER = frozenset(
     "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv QLinearMatMul".split()

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.models.convert import operand_name
-from detector.models.graph import infer_shapes
-from detector.quantize.units import FUSED, MOVING, Wiring, settled
+from detector.models.graph import MOVING, infer_shapes
+from detector.quantize.units import FUSED, Wiring, settled
 
 if TYPE_CHECKING:
     import onnx

@@ -6,16 +6,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from detector.models.graph import MULTIPLYING, QUANTISED, is_quantised, node_macs, tail, tensor_shapes
+from detector.models.graph import MOVING, MULTIPLYING, QUANTISED, is_quantised, node_macs, tail, tensor_shapes
 
 if TYPE_CHECKING:
     import onnx
 
 # Operators for which onnxruntime has an integer kernel, or drops Q and DQ around them.
-MOVING = (
-    "MaxPool", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Resize", "Identity",
-    "DepthToSpace", "SpaceToDepth",
-)  # fmt: skip
 FUSED = ("Relu", "Clip")  # swallowed by the QuantizeLinear behind them, where it cuts at the same place
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from detector.models.graph import MULTIPLYING
+from detector.models.graph import MOVING, MULTIPLYING
 
 if TYPE_CHECKING:
     import onnx
 
-MOVING = ("MaxPool", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Identity", "Concat", "Resize")
 ELEMENTWISE = (
     "Add", "Sum", "Sub", "Mul", "Div",
     "Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Elu", "Softplus", "Tanh", "Mish",
@@ -85,7 +84,7 @@ class _Pairs:
         maker = self._makers.get(self._makers[dequantize.input[0]].input[0])
         if maker is None or dequantize.output[0] in self._outputs:
             return False
-        if maker.op_type in MOVING:
+        if maker.op_type in (*MOVING, "Concat"):
             return self._only_moves(maker) and self._had_steps(maker, self._steps(dequantize))
         readers = self._readers.get(dequantize.output[0], [])
         return maker.op_type in (*MULTIPLYING, *ELEMENTWISE) and all(node.op_type in ELEMENTWISE for node in readers)

@@ -11,17 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from detector.engines.torch_graph import modules
-from detector.engines.torch_graph.selection import gather_computed
+from detector.engines.torch_graph.selection import gather_computed, of_all_inputs
 
 if TYPE_CHECKING:
     from detector.engines.torch_graph.operators import Made, Node
-
-Function = Callable[..., Tensor]
-
-
-def _function(function: Function) -> Callable[[Node], Made]:
-    """An operator without settings that torch has as a function."""
-    return lambda node: (modules.Called(function), node.inputs)
 
 
 def _reshape(node: Node) -> Made:
@@ -150,34 +143,34 @@ def _amin(x: Tensor, axes: list[int], keep: bool) -> Tensor:
 
 
 ARRAYS: dict[str, Callable[[Node], Any]] = {
-    "Abs": _function(torch.abs),
+    "Abs": of_all_inputs(torch.abs),
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
-    "Div": _function(_quotient),
-    "Erf": _function(torch.erf),
-    "Exp": _function(torch.exp),
+    "Div": of_all_inputs(_quotient),
+    "Erf": of_all_inputs(torch.erf),
+    "Exp": of_all_inputs(torch.exp),
     "Flatten": _flatten,
-    "Floor": _function(torch.floor),
+    "Floor": of_all_inputs(torch.floor),
     "Gather": _gather,
     "Gelu": _gelu,
     "GlobalMaxPool": _global_max,
-    "Log": _function(torch.log),
-    "MatMul": _function(torch.matmul),
-    "Max": _function(torch.maximum),
-    "Min": _function(torch.minimum),
+    "Log": of_all_inputs(torch.log),
+    "MatMul": of_all_inputs(torch.matmul),
+    "Max": of_all_inputs(torch.maximum),
+    "Min": of_all_inputs(torch.minimum),
     "Mish": _mish,
-    "Neg": _function(torch.neg),
-    "PRelu": _function(_prelu),
-    "Pow": _function(torch.pow),
-    "Reciprocal": _function(torch.reciprocal),
+    "Neg": of_all_inputs(torch.neg),
+    "PRelu": of_all_inputs(_prelu),
+    "Pow": of_all_inputs(torch.pow),
+    "Reciprocal": of_all_inputs(torch.reciprocal),
     "ReduceMax": _reduce(_amax),
     "ReduceMean": _reduce(_mean),
     "ReduceMin": _reduce(_amin),
     "ReduceSum": _reduce(_sum),
     "Reshape": _reshape,
     "Softmax": _softmax,
-    "Sqrt": _function(torch.sqrt),
+    "Sqrt": of_all_inputs(torch.sqrt),
     "Squeeze": _squeeze,
-    "Sub": _function(torch.sub),
+    "Sub": of_all_inputs(torch.sub),
     "Unsqueeze": _unsqueeze,
 }

@@ -15,8 +15,7 @@ from torch import Tensor, fx, nn
 
 from detector.engines.torch_graph import attach
 from detector.engines.torch_graph.modules import ToType
-
-MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+from detector.models.graph import MULTIPLYING
 
 
 def halved(module: fx.GraphModule, dtype: torch.dtype, kept: Set[str] = frozenset()) -> fx.GraphModule:

@@ -19,10 +19,7 @@ from torch import Tensor, fx, nn
 
 from detector.engines.torch_graph import QuantizedConstant
 from detector.engines.torch_graph.modules import Clamp, Dequantize, PaddedMaxPool, Quantize, ToType, narrowed
-
-MOVING = (
-    "MaxPool", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Resize", "Identity", "Concat",
-)  # fmt: skip
+from detector.models.graph import MOVING
 
 
 class QuantizedConv(nn.Module):
@@ -148,7 +145,7 @@ class _Rewriting:
     def move_up(self) -> None:
         """From the back, so that a Q that has moved is met again further up."""
         for node in reversed(list(self.graph.nodes)):
-            if node.op == "call_module" and self.operators.get(str(node.target)) in MOVING:
+            if node.op == "call_module" and self.operators.get(str(node.target)) in (*MOVING, "Concat"):
                 self._move_above(node)
 
     def _move_above(self, node: fx.Node) -> None:

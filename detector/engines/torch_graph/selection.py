@@ -105,27 +105,28 @@ def _grid_sample(node: Node) -> Made:
     return modules.Called(sample), node.inputs
 
 
-def _function(function: Callable[..., Tensor]) -> Callable[[Node], Made]:
+def of_all_inputs(function: Callable[..., Tensor]) -> Callable[[Node], Made]:
+    """An operator without settings that is a function of torch."""
     return lambda node: (modules.Called(function), node.inputs)
 
 
 SELECTION: dict[str, Callable[[Node], Any]] = {
-    "And": _function(torch.logical_and),
+    "And": of_all_inputs(torch.logical_and),
     "ArgMax": _arg_max,
-    "Equal": _function(torch.eq),
+    "Equal": of_all_inputs(torch.eq),
     "Expand": _expand,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
-    "Greater": _function(torch.gt),
-    "GreaterOrEqual": _function(torch.ge),
+    "Greater": of_all_inputs(torch.gt),
+    "GreaterOrEqual": of_all_inputs(torch.ge),
     "GridSample": _grid_sample,
-    "Less": _function(torch.lt),
-    "LessOrEqual": _function(torch.le),
+    "Less": of_all_inputs(torch.lt),
+    "LessOrEqual": of_all_inputs(torch.le),
     "Mod": _mod,
-    "Not": _function(torch.logical_not),
-    "Or": _function(torch.logical_or),
+    "Not": of_all_inputs(torch.logical_not),
+    "Or": of_all_inputs(torch.logical_or),
     "Split": _split,
     "Tile": _tile,
     "TopK": _top,
-    "Where": _function(torch.where),
+    "Where": of_all_inputs(torch.where),
 }
