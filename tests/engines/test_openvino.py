@@ -119,6 +119,16 @@ def test_all_of_it_runs_in_bf16_where_that_is_asked_for(tmp_path, openvino):
         assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, "bf16")
 
 
+@pytest.mark.parametrize("own", [{}, {"bf16": "all"}])
+def test_what_is_timed_is_what_runs(tmp_path, own):
+    """The layers are timed on a graph that is compiled apart."""
+    network, options = small_network(tmp_path), EngineOptions(precision="bf16", own=own)
+    with engines.open("openvino", network, options) as engine:
+        ran = {layer.name: layer.precision for layer in engine.execution()}
+    timed = engines.layer_times("openvino", network, options, [pictures(network, 1)], runs=1)
+    assert {layer.name: layer.precision for layer in timed.layers} == ran
+
+
 def test_what_bf16_can_be_is_listed():
     with pytest.raises(UsageError, match="bf16=none: what runs in bf16 is mixed or all"):
         engines.open("openvino", plus_one(), EngineOptions(precision="bf16", own={"bf16": "none"}))
