@@ -1,5 +1,6 @@
 """Packaging. Tool settings live in pyproject.toml; what CI ran is pinned in constraints.txt."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -8,7 +9,7 @@ ROOT = Path(__file__).parent
 
 setup(
     name="detect-video",
-    version=next(line.split('"')[1] for line in (ROOT / "detector/version.py").read_text().splitlines() if "=" in line),
+    version=re.search(r'__version__ = "(.+)"', (ROOT / "detector/__init__.py").read_text())[1],  # type: ignore[index]
     description="Detect objects in a video on interchangeable engines, and see where every millisecond went",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -18,7 +19,7 @@ setup(
     packages=[*find_packages(include=["detector", "detector.*"]), "detector.cfg"],
     package_dir={"detector.cfg": "cfg"},
     package_data={
-        "detector.report": ["page/*"],
+        "detector.report.html": ["page/*"],
         "detector.cfg": [
             "*.yaml",
             "models/*.yaml",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from detector.version import version as __version__
+__version__ = "0.1.0"
 
 __all__ = ["DetectVideoError", "Detections", "Detector", "Frame", "__version__"]
 

@@ -28,8 +28,8 @@ class Detector:
     """
 
     def __init__(self, model: str = "street", *, engine: str = "auto", **options: Any) -> None:
-        from detector.layers import resolved
-        from detector.machine import Phases, open_machine
+        from detector.config.levels import resolved
+        from detector.run.wire import Phases, open_machine
 
         self._config = resolved(None, {"model": str(model), "engine": engine, **options})
         # A call waits for its picture: one request on all threads answers soonest. concurrency=N has a stream run N.
@@ -49,7 +49,7 @@ class Detector:
 
     def __call__(self, image: Image) -> Detections:
         """The objects of one picture: u8 BGR [h, w, 3], as ``cv2.imread`` gives it. The picture is not changed."""
-        from detector.machine import stage_functions
+        from detector.run.wire import stage_functions
 
         if getattr(image, "ndim", 0) != 3 or image.shape[2] != 3 or image.dtype.name != "uint8" or not image.size:
             found = f"{getattr(image, 'dtype', type(image).__name__)} {getattr(image, 'shape', '')}"
@@ -67,7 +67,7 @@ class Detector:
         """
         from detector import sources
         from detector.loop.parts import Parts, Progress
-        from detector.machine import frames_of, stage_functions
+        from detector.run.wire import frames_of, stage_functions
         from detector.timeline import OffTimeline
         from detector.types import Frame
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.models.base import InputRules, Network
-from detector.models.graph import infer_shapes
+from detector.models.graph.build import infer_shapes
 from detector.types import Candidates
 
 

@@ -11,8 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from detector.engines.tensorrt_parts import memory
-from detector.nvidia import driver
+from detector.engines.trt import driver, memory
 from tests.conftest import CHECKOUT
 from tests.fakes.install import install
 from tests.fakes.packages import PACKAGES
@@ -50,7 +49,7 @@ def test_the_check_of_memory(monkeypatch, script, name):
 
 
 def test_the_check_of_memory_notices_other_bytes(monkeypatch, script):
-    from detector.engines.tensorrt_parts.cuda_python_memory import CudaBuffer
+    from detector.engines.trt.memory.cuda_python import CudaBuffer
 
     install(monkeypatch, 11)
     monkeypatch.setattr(CudaBuffer, "upload", lambda self, stream: None)

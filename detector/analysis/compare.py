@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from detector.analysis.agreement import Agreement
-from detector.analysis.execution import effect, text
+from detector.analysis.accuracy.matching import Agreement
+from detector.analysis.summary import effect, text
 
 SCHEMA = 1
 METRICS = ("inference", "end_to_end")
@@ -213,3 +213,26 @@ def _restless(ran: Sequence[Variant]) -> list[str]:
         if idle > IDLE_SHARE:
             said.append(f"{variant.name} kept {idle:.0%} of a core busy while the other rows ran")
     return said
+
+
+# ----------------------------------------------------------------------
+# A comparison over batches and precisions, read as curves: latency, throughput, and where more batch stops paying.
+
+KNEE = 0.95  # of the best throughput
+
+
+def swept(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """``rows`` of compare's document, each with ``batch_ms``: its frames' inference one after the other, at the median
+    rate; ``knees``: precision -> the least batch within 5% of the best inference FPS."""
+    found = [{**row, "batch_ms": _batch_ms(row)} for row in rows]
+    ran = [row for row in found if row["batch_ms"] is not None]
+    knees = {}
+    for precision in dict.fromkeys(row["precision"] for row in ran):
+        rates = {row["batch"]: row["fps"]["inference"]["median"] for row in ran if row["precision"] == precision}
+        knees[precision] = min(batch for batch, rate in rates.items() if rate >= KNEE * max(rates.values()))
+    return {"rows": found, "knees": knees}
+
+
+def _batch_ms(row: Mapping[str, Any]) -> float | None:
+    rate = (row["fps"] or {}).get("inference")
+    return 1e3 * int(row["batch"]) / float(rate["median"]) if rate else None

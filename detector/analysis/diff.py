@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.analysis.activities import activities_of, frames_written
-from detector.analysis.steps import durations_ms
-from detector.session.reading import SavedSession
+from detector.analysis.loop.activities import activities_of, durations_ms, frames_written
+from detector.session.read import SavedSession
 from detector.timeline import STAGES
 
 DRAWS = 1000

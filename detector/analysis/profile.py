@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from detector.session.reading import SavedSession
+from detector.session.read import SavedSession
 
 
 def profile_document(session: SavedSession) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from detector.cli.exits import exit_codes
-from detector.cli.flags import options_but
-from detector.config import options
+from detector.cli.options import options_but
+from detector.config.schema import options
 
 GROUPS = ("network", "runtime", "calibration")
 OTHERS = [leaf.name for group, leaf in options() if group not in GROUPS]
@@ -31,11 +31,11 @@ def command(
     with exit_codes("build stopped; nothing of it was kept"):
         from rich.console import Console
 
-        from detector.build import build, export_onnx, parse_batches
+        from detector.config.levels import resolved
         from detector.errors import UsageError
-        from detector.interrupts import terminated_as_exception
-        from detector.layers import resolved
-        from detector.report.build import lines, progress_bar
+        from detector.jobs.build import build, export_onnx, parse_batches
+        from detector.report.terminal.models import lines, progress_bar
+        from detector.run.signals import terminated_as_exception
 
         if output is not None and to is None:
             raise UsageError("--output is for --to onnx; built files go to --engines-dir")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from detector.cli.exits import exit_codes
-from detector.cli.flags import options_but
+from detector.cli.options import options_but
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,10 +43,10 @@ def command(
     with exit_codes("comparison stopped; nothing of it was kept"):
         from rich.console import Console
 
-        from detector.compare.command import compare_command
-        from detector.interrupts import terminated_as_exception
-        from detector.layers import resolved
-        from detector.report.compare import print_comparison, progress_bar
+        from detector.config.levels import resolved
+        from detector.jobs.compare import compare_command
+        from detector.report.terminal.compare import print_comparison, progress_bar
+        from detector.run.signals import terminated_as_exception
 
         config = resolved(config_file, flags)
         console = Console(width=None if sys.stdout.isatty() else 100)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from detector.cli.exits import complain, exit_codes
-from detector.cli.flags import options_from_config
+from detector.cli.options import options_from_config
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,8 +26,8 @@ def command(
     with exit_codes():
         from rich.console import Console
 
-        from detector.layers import resolved
-        from detector.run import detect
+        from detector.config.levels import resolved
+        from detector.run.detect import detect
 
         config = resolved(config_file, flags)
         # Piped, there is no width to keep to: the tables stay whole.
@@ -38,7 +38,7 @@ def command(
         if as_json:
             click.echo(json.dumps(result.summary, indent=1))
         elif not quiet and result.session is not None:
-            from detector.report.terminal import print_run
+            from detector.report.terminal.run import print_run
 
             print_run(console, result.summary, verbose)
         for error in result.errors:
@@ -50,13 +50,13 @@ def _live(console: Any) -> Any:
     """The live line on a terminal; nothing where output is piped."""
     if not console.is_terminal:
         return None
-    from detector.report.live import LiveLine
+    from detector.report.terminal.live import LiveLine
 
     return LiveLine(console)
 
 
 def _building(console: Any) -> Any:
-    from detector.report.build import build_line
+    from detector.report.terminal.models import build_line
 
     return build_line(console)
 

@@ -20,7 +20,7 @@ def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -
     with exit_codes():
         from detector.analysis.diff import END_TO_END, diff, what_differs
         from detector.errors import GateError, UsageError
-        from detector.session.reading import complete, read_session
+        from detector.session.read import complete, read_session
 
         limit = _share(max_regression)
         before, after = read_session(run_a), read_session(run_b)
@@ -35,7 +35,7 @@ def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -
         else:
             from rich.console import Console
 
-            from detector.report.diff import print_diff
+            from detector.report.terminal.models import print_diff
 
             print_diff(Console(width=None if sys.stdout.isatty() else 120), changes, differing)
         if limit is not None and whole is not None and whole.regresses(limit):

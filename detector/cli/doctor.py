@@ -23,9 +23,9 @@ def command(engines_dir: str | None, quick: bool, as_json: bool) -> None:
     with exit_codes():
         from rich.console import Console
 
-        from detector.doctor import examine
-        from detector.layers import resolved
-        from detector.report.doctor import print_findings
+        from detector.config.levels import resolved
+        from detector.jobs.doctor import examine
+        from detector.report.terminal.doctor import print_findings
 
         findings = examine(resolved(None, {"engines_dir": engines_dir}), quick)
         if as_json:

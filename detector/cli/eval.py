@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from detector.cli.exits import complain, exit_codes
-from detector.cli.flags import options_but
-from detector.config import EVAL_DEFAULTS
+from detector.cli.options import options_but
+from detector.config.schema import EVAL_DEFAULTS
 
 # What says where results of a detection run go has no meaning here.
 WITHOUT = ("output", "save", "no_video", "preset", "crf", "classes")
@@ -45,14 +45,14 @@ def command(
     labels. --engine takes several (ort,torch) and says what each differs from the first.
     """
     with exit_codes():
-        from detector.evaluation import Asked
+        from detector.jobs.evaluate import Asked
 
         asked = Asked(dataset, format, images, split, subset, mapping, detections, min_ap50)
         document = _evaluated(asked, config_file, flags, as_json, quiet)
         if as_json:
             click.echo(json.dumps(document, indent=1))
         elif not quiet:
-            from detector.report.evaluation import print_evaluation
+            from detector.report.terminal.evaluate import print_evaluation
 
             print_evaluation(_console(), document)
         code = document["exit"]["code"]
@@ -64,9 +64,9 @@ def command(
 def _evaluated(
     asked: Any, config_file: str | None, flags: dict[str, Any], as_json: bool, quiet: bool
 ) -> dict[str, Any]:
+    from detector.config.levels import resolved
     from detector.errors import DetectVideoError
-    from detector.evaluation import evaluate, for_engines
-    from detector.layers import resolved
+    from detector.jobs.evaluate import evaluate, for_engines
     from detector.report.plots import plots
 
     try:
@@ -89,6 +89,6 @@ def _console() -> Any:
 
 
 def _live() -> Any:
-    from detector.report.live import LiveLine
+    from detector.report.terminal.live import LiveLine
 
     return LiveLine(_console())

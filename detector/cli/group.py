@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from detector.version import version
+from detector import __version__
 
 DEFAULT = "detect"
-_NOT_COMMANDS = {"__init__", "group", "exits", "flags", "tracking"}
+_NOT_COMMANDS = {"__init__", "group", "exits", "options"}
 
 
 def command_names() -> list[str]:
@@ -66,7 +66,7 @@ def _refuse_misspelt(word: str, ctx: click.Context) -> None:
 
 
 @click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
-@click.version_option(version, prog_name="detect-video")
+@click.version_option(__version__, prog_name="detect-video")
 def cli(**_: Any) -> None:
     """Find objects in every frame of a video and see where every millisecond went.
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from detector.cli.exits import exit_codes
-from detector.cli.flags import options_of
+from detector.cli.options import options_of
 
 
 @click.command(hidden=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,8 +19,8 @@ from detector.cli.flags import options_of
 def command(model: str, given: str, output: str, **flags: Any) -> None:
     """Run MODEL on the pictures in X.npz and write every decoded row, before any threshold or NMS."""
     with exit_codes():
-        from detector.layers import resolved
-        from detector.parity import infer_raw
+        from detector.config.levels import resolved
+        from detector.jobs.infer_raw import infer_raw
 
         shapes = infer_raw(resolved(None, {**flags, "model": model}), Path(given), Path(output))
         for name, shape in shapes.items():

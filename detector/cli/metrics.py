@@ -18,9 +18,9 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
     with exit_codes():
         import difflib
 
-        from detector.config import read_layer
+        from detector.config.schema import read_layer
         from detector.errors import UsageError
-        from detector.models.packaged import folder
+        from detector.models.catalogue import folder
 
         _, known = read_layer(folder() / "nvprof_metrics.yaml")
         text = {name: f"{name} {row['ncu']} {row['says']}".lower() for name, row in known.items()}
@@ -34,6 +34,6 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
             return
         from rich.console import Console
 
-        from detector.report.metrics import print_metrics
+        from detector.report.terminal.models import print_metrics
 
         print_metrics(Console(width=None if sys.stdout.isatty() else 160), found)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from detector.cli.exits import exit_codes
-from detector.cli.flags import options_of
+from detector.cli.options import options_of
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
@@ -32,13 +32,13 @@ def list_(as_json: bool) -> None:
 
 def _list(as_json: bool) -> None:
     with exit_codes():
-        from detector.models.catalogue import listing
+        from detector.jobs.models import listing
 
         models = listing()
         if as_json:
             click.echo(json.dumps(models, indent=1))
             return
-        from detector.report.models import print_models
+        from detector.report.terminal.models import print_models
 
         print_models(_console(), models)
 
@@ -50,9 +50,9 @@ def _list(as_json: bool) -> None:
 def show(model: str, as_json: bool, **flags: Any) -> None:
     """Count parameters, MACs and FLOPs of MODEL: a file, or a known name."""
     with exit_codes():
-        from detector.layers import resolved
-        from detector.machine import network_options
-        from detector.models.catalogue import facts
+        from detector.config.levels import resolved
+        from detector.jobs.models import facts
+        from detector.run.wire import network_options
 
         config = resolved(None, {"model": model, **flags})
         options = network_options(config)
@@ -60,7 +60,7 @@ def show(model: str, as_json: bool, **flags: Any) -> None:
         if as_json:
             click.echo(json.dumps(found, indent=1))
             return
-        from detector.report.models import print_model
+        from detector.report.terminal.models import print_model
 
         print_model(_console(), found)
 
@@ -71,17 +71,17 @@ def show(model: str, as_json: bool, **flags: Any) -> None:
 def pull(name: str, quiet: bool) -> None:
     """Download the official file of the known model NAME into the cache; goes on where it stopped."""
     with exit_codes():
-        from detector.models import pull as pulling
+        from detector.models import catalogue
 
         if quiet:
-            pulling.pull(name)
+            catalogue.pull(name)
             return
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
         columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         with Progress(*columns, console=_console(), transient=True) as bar:
             task = bar.add_task(name, total=None)
-            path, fetched = pulling.pull(name, lambda done, total: bar.update(task, completed=done, total=total))
+            path, fetched = catalogue.pull(name, lambda done, total: bar.update(task, completed=done, total=total))
         click.echo(f"{path}: {'complete, size and sha256 checked' if fetched else 'is there already, whole'}")
 
 

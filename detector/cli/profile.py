@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from detector.cli.exits import exit_codes
-from detector.cli.flags import options_from_config
-from detector.cli.tracking import check, log_to, tracked
+from detector.cli.options import check, log_to, options_from_config, tracked
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,12 +37,12 @@ def command(
         from rich.console import Console
 
         from detector.analysis.profile import profile_document
+        from detector.config.levels import resolved
         from detector.errors import UsageError
-        from detector.layers import resolved
-        from detector.passes import profile
-        from detector.report.profile import print_profile
+        from detector.jobs.profile import profile
         from detector.report.tables import csv_files
-        from detector.report.terminal import print_run
+        from detector.report.terminal.profile import print_profile
+        from detector.report.terminal.run import print_run
         from detector.session.store import write_whole
 
         console = Console(width=None if sys.stdout.isatty() else 140)
@@ -76,8 +75,8 @@ def command(
 
 
 def _read_recording(console: Any, path: str, as_json: bool) -> None:
-    from detector.analysis.recorded import recorded_facts
-    from detector.report.profile import print_recorded
+    from detector.analysis.loop.recorded import recorded_facts
+    from detector.report.terminal.profile import print_recorded
     from detector.session.nsys import read_nsys
 
     facts = recorded_facts(read_nsys(path))

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from detector.cli.exits import exit_codes
-from detector.cli.tracking import log_to, tracked
+from detector.cli.options import log_to, tracked
 
 FORMATS = ("html", "table", "json", "csv", "trace")
 
@@ -23,7 +23,7 @@ FORMATS = ("html", "table", "json", "csv", "trace")
 def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
     """Render the saved session of a run, RUN being its folder (runs/NAME)."""
     with exit_codes():
-        from detector.session.reading import complete, read_session
+        from detector.session.read import complete, read_session
 
         session = read_session(run)
         with complete(session):
@@ -39,8 +39,8 @@ def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) 
 def _print(session: Any) -> None:
     from rich.console import Console
 
-    from detector.report.profile import print_profile
-    from detector.report.terminal import print_run
+    from detector.report.terminal.profile import print_profile
+    from detector.report.terminal.run import print_run
 
     console = Console(width=None if sys.stdout.isatty() else 140)
     print_run(console, {**session.document, "session": str(session.folder)})

@@ -12,16 +12,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from detector.datasets.base import (
-    VIDEOS,
-    Collector,
-    Dataset,
-    Found,
-    Lookup,
-    picture,
-    picture_size,
-    read_json,
-)
+from detector.datasets.base import VIDEOS, Collector, Dataset, Found, Lookup, picture, picture_size, read_json
 from detector.errors import SourceError
 from detector.types import LabelledPicture
 

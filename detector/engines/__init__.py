@@ -20,6 +20,7 @@ and, where it needs more:
     covers(found, wanted) -> whether a file that was built for one key runs what another one asks for
     layer_profiler(network, options) -> layer_timing.LayerProfiler: one request under the engine's own profiler, with
               the threads of ``options``. NOT_TIMED: why there is none, where there is none
+    MODEL_SUFFIXES  of model files that it alone runs; model.py of its folder is their front end
     RUNS_PLANS  True where it runs ``Network.plan``, a file that TensorRT built elsewhere
 and imports its library late, so that listing costs nothing. Folders here are parts of engines, not engines.
 """
@@ -34,11 +35,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
-from detector.engines.layer_timing import LayerTimes, timed
+from detector.engines.layer_times import LayerTimes, timed
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
 
@@ -46,12 +48,14 @@ __all__ = [
     "build_of",
     "choose",
     "concurrency",
+    "front_ends",
     "graph_wanted",
     "install_command",
     "layer_times",
     "library",
     "load",
     "names",
+    "only_engine",
     "open",
     "own_options",
     "plan_refusal",
@@ -60,6 +64,7 @@ __all__ = [
     "usable",
 ]
 
+PARTS = ("base", "layer_times", "store")  # modules of this folder that are no engine
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -214,6 +219,25 @@ def layer_times(
             profiler.close()
 
 
+def only_engine(model: str) -> str | None:
+    """The engine that alone runs this file; None for all that become a graph."""
+    suffix = Path(model).suffix.lower()
+    return next((name for name in names() if suffix in _own_suffixes(name)), None)
+
+
+def front_ends() -> dict[str, ModuleType]:
+    """Suffix -> front end of the files that only one engine reads and runs."""
+    return {
+        suffix: importlib.import_module(f"{_module(name).__name__}.model")
+        for name in names()
+        for suffix in _own_suffixes(name)
+    }
+
+
+def _own_suffixes(name: str) -> tuple[str, ...]:
+    return tuple(getattr(_module(name), "MODEL_SUFFIXES", ()))
+
+
 def plan_refusal(name: str, plan: str) -> str:
     """Why an engine does not run a file that TensorRT built, and what does."""
     able = [other for other in names() if getattr(_module(other), "RUNS_PLANS", False)]
@@ -233,8 +257,8 @@ def _check_own(name: str, options: EngineOptions) -> None:
 
 def _files() -> dict[str, str]:
     """Engine name -> module name. A trailing underscore keeps a module apart from the library that it wraps."""
-    modules = [info.name for info in pkgutil.iter_modules(__path__) if not info.ispkg and info.name != "base"]
-    return {module.rstrip("_"): module for module in modules}
+    modules = [info.name for info in pkgutil.iter_modules(__path__) if info.name not in PARTS]
+    return {module: module for module in modules}
 
 
 def _module(name: str) -> ModuleType:

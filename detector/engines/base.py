@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from detector.errors import DetectVideoError, EngineError, UsageError
 from detector.models.base import Network
-from detector.models.sensitive import sensitive
+from detector.models.graph.halves import sensitive
 
 
 class Request:

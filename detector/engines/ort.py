@@ -1,18 +1,153 @@
-"""ONNX Runtime on the CPU or on an NVIDIA GPU: one session, any number of requests inside it at once."""
+"""ONNX Runtime's own trace of a session: one event for every node of every run."""
 
 from __future__ import annotations
 
+import json
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.engines.base import Engine, EngineOptions, LayerExecution, Request, cpu_threads, streams, translated
+from detector.engines.layer_times import in_order
 from detector.errors import EngineError
 from detector.models.base import Network
+
+if TYPE_CHECKING:
+    import onnx
+
+
+# ----------------------------------------------------------------------
+# What ONNX Runtime made of a graph: its own nodes, the type that each computes in, the graph's nodes it stands for.
+#
+# Read from the optimised graph that ONNX Runtime saves. It fuses, renames and lays out anew, and says nowhere what came
+# from what; but a name of its own always holds the name of one node of ours (``0.act_nchwc``, ``3.conv_token_7``). The
+# rest follows from the graph: a convolution without such a name went into the activation behind it, and so on.
+
+OWN_NAME = re.compile(r"^(?:InsertedPrecisionFreeCast_)?(.*?)(?:_nchwc|_nhwc|_token_\d+|_quant|_q|_qlinear)*$")
+COMPUTING = ("Conv", "Gemm", "MatMul")  # in the operator's name, whatever is fused to it
+INTEGER = ("ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QGemm", "NhwcMaxPool")
+QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
+RESULTS = {  # operator -> what it gives, where that is not what it takes
+    "ConvInteger": "int32",
+    "MatMulInteger": "int32",
+    "MatMulIntegerToFloat": "fp32",
+    "DynamicQuantizeMatMul": "fp32",
+    "Shape": "int64",
+    "Size": "int64",
+    "NonMaxSuppression": "int64",
+}
+NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", "int8": "i8"}
+
+
+def layers(optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str = "fp32") -> list[LayerExecution]:
+    """``float_math``: what fp32 convolutions and products run as ("tf32" where the GPU was allowed to)."""
+    stands_for: dict[int, list[str]] = {}
+    for name, owner in _owners(optimised.graph, graph.graph).items():
+        stands_for.setdefault(owner, []).append(name)
+    found = []
+    for at, (node, precision) in enumerate(_precisions(optimised.graph)):
+        if precision == "fp32" and _computes(node):
+            precision = float_math
+        found.append(LayerExecution(node.name, node.op_type, precision, nodes=tuple(stands_for.get(at, ()))))
+    return found
+
+
+def _precisions(graph: Any) -> Iterator[tuple[Any, str]]:
+    """Every node with the type that it computes in: that of its first input, or int8 for integer arithmetic.
+
+    Bytes count as int8 once something has quantised them; before that they are a picture.
+    """
+    types = {value.name: _name(value.type.tensor_type.elem_type) for value in graph.input}
+    types |= {tensor.name: _name(tensor.data_type) for tensor in graph.initializer}
+    for node in graph.node:
+        given = next((types[name] for name in node.input if name in types), "none")
+        if node.op_type.startswith("QLinear") or node.op_type in INTEGER:
+            precision, gives = "int8", RESULTS.get(node.op_type, "int8")
+        elif node.op_type in QUANTISING:
+            precision, gives = given, "int8"
+        elif node.op_type == "DequantizeLinear":
+            precision, gives = given, types.get(node.input[1], "fp32")
+        else:
+            precision, gives = given, RESULTS.get(node.op_type, given)
+        to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
+        types |= dict.fromkeys(node.output, gives if to is None else _name(to))
+        yield node, precision
+
+
+def _name(elem_type: int) -> str:
+    from onnx import TensorProto
+
+    name: str = TensorProto.DataType.Name(elem_type).lower()
+    return NAMES.get(name, name)
+
+
+def _owners(optimised: Any, graph: Any) -> dict[str, int]:
+    """Node of our graph -> index of the optimised node that does its work; nodes folded into constants are left out."""
+    folded = _folded(graph)
+    nodes = [node for node in graph.node if node.name not in folded]
+    owners = _named(optimised, {node.name for node in nodes})
+    before, behind = _neighbours(nodes)
+    computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
+    # Each of these passes leaves alone what an earlier one placed.
+    for node in reversed(nodes):  # a convolution went into what comes behind it; so did a change of type
+        if _computes(node) or node.op_type == "DequantizeLinear":
+            places = [at for at in _places(behind[node.name], owners) if not _computes(node) or at in computing]
+            owners |= {node.name: places[0]} if places and node.name not in owners else {}
+    for around, order in ((before, nodes), (behind, nodes[::-1])):  # an activation, or what opens the graph
+        for node in order:
+            places = _places(around[node.name], owners)
+            owners |= {node.name: places[0]} if places and node.name not in owners else {}
+    return owners
+
+
+def _named(optimised: Any, known: set[str]) -> dict[str, int]:
+    """What can be told by name."""
+    owners: dict[str, int] = {}
+    for at, made in enumerate(optimised.node):
+        match = OWN_NAME.match(made.name)
+        for name in (made.name, match.group(1) if match else ""):
+            if name in known:
+                owners.setdefault(name, at)
+    return owners
+
+
+def _neighbours(nodes: list[Any]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Node -> the nodes that it reads from; node -> those that read from it."""
+    made_by = {output: node.name for node in nodes for output in node.output}
+    before = {node.name: [made_by[value] for value in node.input if value in made_by] for node in nodes}
+    behind: dict[str, list[str]] = {node.name: [] for node in nodes}
+    for name, sources in before.items():
+        for source in sources:
+            behind[source].append(name)
+    return before, behind
+
+
+def _places(names: list[str], owners: dict[str, int]) -> list[int]:
+    return [owners[name] for name in names if name in owners]
+
+
+def _computes(node: Any) -> bool:
+    return any(part in node.op_type for part in COMPUTING)
+
+
+def _folded(graph: Any) -> set[str]:
+    """Nodes that hang on constants alone: worked out while loading."""
+    constant = {tensor.name for tensor in graph.initializer}
+    folded = set()
+    for node in graph.node:
+        if constant.issuperset(name for name in node.input if name):
+            constant.update(node.output)
+            folded.add(node.name)
+    return folded
+
+
+# ----------------------------------------------------------------------
+# ONNX Runtime on the CPU or on an NVIDIA GPU: one session, any number of requests inside it at once.
 
 LIBRARY = "onnxruntime"
 INSTALL = "pip install onnxruntime"
@@ -120,7 +255,6 @@ class OrtEngine(Engine):
         """From the graph as ONNX Runtime optimised it, saved by a second session of the same settings."""
         if self._network is None:
             return []
-        from detector.engines.ort_graph import layers
 
         with translated("ort", "list the layers"):
             optimised = _optimised(self._network, self.threads, _providers(self.device, self.precision))
@@ -141,7 +275,6 @@ class OrtLayerProfiler:
     """A session that writes a trace of every node, and its optimised graph beside it."""
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
-        from detector.engines.ort_graph.profiling import traced
 
         self._network, self._precision = network, options.precision
         self._folder = tempfile.TemporaryDirectory(prefix="detect-video-layers-")
@@ -156,7 +289,6 @@ class OrtLayerProfiler:
         self._request.infer(len(slot))
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:
-        from detector.engines.ort_graph.profiling import node_times
 
         with translated("ort", "read the profile"):
             float_math = "tf32" if self._precision == "tf32" else "fp32"
@@ -255,8 +387,6 @@ def _session(network: Network, settings: Any, providers: Sequence[Any]) -> Any:
 def _optimised(network: Network, threads: int, providers: Sequence[Any]) -> Any:
     import onnx
 
-    from detector.engines.ort_graph.profiling import OPTIMISED, kept_graph
-
     with tempfile.TemporaryDirectory() as folder:
         settings = kept_graph(_settings(threads), folder)
         _session(network, settings, providers)
@@ -274,3 +404,50 @@ def _check_contract(session: Any, network: Network) -> None:
             f"engine ort: the graph of {network.name} takes {found_inputs} and gives {found_outputs}; "
             f"wanted one u8 input {network.input_shape} and float32 outputs {network.output_shapes}"
         )
+
+
+OPTIMISED = "optimised.onnx"
+SUFFIX = "_kernel_time"
+
+
+def kept_graph(settings: Any, folder: str) -> Any:
+    """Session options that leave the optimised graph in ``folder``."""
+    settings.optimized_model_filepath = str(Path(folder, OPTIMISED))
+    # Weights beside it: they are not needed, and may be more than a file of this kind holds.
+    settings.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+    return settings
+
+
+def traced(settings: Any, folder: str) -> Any:
+    """Session options that leave a trace in ``folder``, and the graph that the trace's names are of."""
+    settings.enable_profiling = True
+    settings.profile_file_prefix = str(Path(folder, "trace"))
+    return kept_graph(settings, folder)
+
+
+def node_times(trace: str, folder: str, graph: Any, float_math: str) -> list[tuple[LayerExecution, list[float]]]:
+    """Every node of the optimised graph with its ms in each run. ``graph``: what it was made from."""
+    import onnx
+
+    optimised = onnx.load(Path(folder, OPTIMISED), load_external_data=False)
+    events = json.loads(Path(trace).read_text(encoding="utf-8"))
+    return in_order(layers(optimised, graph, float_math), runs_of(events))
+
+
+def runs_of(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
+    """Run by run (name, operator, ms) of the nodes, in order; durations are in whole microseconds. A run's own event
+    is written at its end, and holds its nodes' by time."""
+    nodes = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)]
+    bounds = [
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event.get("cat") == "Session" and event["name"] == "model_run"
+    ]
+    return [
+        [
+            (event["name"].removesuffix(SUFFIX), str(event["args"].get("op_name", "")), event["dur"] / 1e3)
+            for event in nodes
+            if start <= event["ts"] <= end
+        ]
+        for start, end in sorted(bounds)
+    ]

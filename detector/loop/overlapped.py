@@ -14,8 +14,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator
 
-from detector.loop.batches import Batch, decode, deliver, fill, image_pool, results_ahead, select
-from detector.loop.parts import BatchRequest, Parts, Progress
+from detector.loop.parts import (
+    Batch,
+    BatchRequest,
+    Parts,
+    Progress,
+    decode,
+    deliver,
+    fill,
+    image_pool,
+    results_ahead,
+    select,
+)
 from detector.loop.queues import AnyTrack, ClosedError, InOrder, Pool, Queue
 from detector.timeline import INFER, OffTimeline, Timeline
 from detector.timeline.native import give_name

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from detector.loop.batches import decode, deliver, fill, image_pool, select
-from detector.loop.parts import Parts, Progress
+from detector.loop.parts import Parts, Progress, decode, deliver, fill, image_pool, select
 from detector.loop.queues import AnyTrack
 from detector.timeline import INFER, OffTimeline, Timeline
 from detector.types import Detections, Frame

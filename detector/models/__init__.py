@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from detector.errors import ModelError, UsageError
+from detector.models import formats
 from detector.models.base import Network
-from detector.models.packaged import known, known_model, network_yaml
+from detector.models.catalogue import known, known_model, network_yaml
 
-__all__ = ["known", "only_engine", "open_network", "suffixes"]
+__all__ = ["known", "open_network", "suffixes"]
 
 MAX_BATCH = 1024
 
@@ -31,19 +32,21 @@ def open_network(
     class_names: Sequence[str] = (),
     trusted: bool = False,
     device: str = "auto",
+    others: Mapping[str, ModuleType] = MappingProxyType({}),
 ) -> Network:
     """The network of a model file, or of a model known by name.
 
     ``size``: (height, width) of the input in place of the model's own. ``random_seed``: numbers from this seed in
     place of a weights file. ``family``: what an .onnx file is, where it does not tell. ``cfg`` and ``class_names``
     describe a file that does not describe itself (a TensorRT plan). ``trusted``: code that such a file carries may run;
-    ``device``: where it will, which alone can read it.
+    ``device``: where it will, which alone can read it. ``others``: suffix -> front end of files that only
+    one engine can read (``engines.front_ends``).
     Raises ModelError, and UsageError for options that do not go with the model.
     """
     if not 1 <= batch <= MAX_BATCH:
         raise ModelError(f"batch {batch} is out of range: --batch takes 1 to {MAX_BATCH}")
-    path, default_weights, default_names = _locate(model, random_seed, weights)
-    reader = _front_end(path)
+    path, default_weights, default_names = _locate(model, random_seed, weights, others)
+    reader = _front_end(path, {**suffixes(), **others})
     more = _family_option(reader, path, family)
     network: Network = reader.read(
         path,
@@ -69,12 +72,6 @@ def _family_option(reader: ModuleType, path: Path, family: str | None) -> dict[s
     return {"family": family}
 
 
-def only_engine(model: str) -> str | None:
-    """The engine that alone runs this file; None for all that become a graph."""
-    reader = suffixes().get(Path(model).suffix.lower())
-    return getattr(reader, "ENGINE", None)
-
-
 def _description(
     reader: ModuleType, path: Path, cfg: str | None, class_names: Sequence[str], how: dict[str, Any]
 ) -> dict[str, Any]:
@@ -88,24 +85,26 @@ def _description(
 
 
 def suffixes() -> dict[str, ModuleType]:
-    """Suffix of a model file -> its front end, by listing this folder. Front ends import their libraries late."""
+    """Suffix of a model file -> its front end, by listing formats/. Front ends import their libraries late."""
     found: dict[str, ModuleType] = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
+    for info in pkgutil.iter_modules(formats.__path__):
+        module = importlib.import_module(f"{formats.__name__}.{info.name}")
         found |= {suffix: module for suffix in getattr(module, "SUFFIXES", ())}
     return found
 
 
-def _locate(model: str, random_seed: int | None, weights: str | None) -> tuple[Path, Path | None, Path | None]:
+def _locate(
+    model: str, random_seed: int | None, weights: str | None, others: Mapping[str, ModuleType]
+) -> tuple[Path, Path | None, Path | None]:
     """The model file with the weights and names that belong to it, where a description states them."""
     path = Path(model)
     if path.is_file():
         return path, None, None
     if path.is_dir():
-        raise ModelError(f"{model}: is a folder; give a model file ({', '.join(suffixes())})")
+        raise ModelError(f"{model}: is a folder; give a model file ({', '.join((*suffixes(), *others))})")
     if (described := network_yaml(model)) is not None:
         return described, None, None
-    if path.suffix.lower() in suffixes() or len(path.parts) != 1:
+    if path.suffix.lower() in {*suffixes(), *others} or len(path.parts) != 1:
         raise ModelError(f"{model}: no such file; give the path of a model file, or a known name: {', '.join(known())}")
     entry = known_model(model)
     if random_seed is not None and entry.layers is not None:
@@ -115,8 +114,7 @@ def _locate(model: str, random_seed: int | None, weights: str | None) -> tuple[P
     return entry.file_to_run(), entry.weights, entry.names
 
 
-def _front_end(path: Path) -> ModuleType:
-    readers = suffixes()
+def _front_end(path: Path, readers: Mapping[str, ModuleType]) -> ModuleType:
     suffix = path.suffix.lower()
     if suffix == ".weights":
         raise ModelError(

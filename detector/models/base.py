@@ -14,6 +14,7 @@ from detector.types import Candidates
 if TYPE_CHECKING:
     import onnx
 
+
 Head = Callable[[list[NDArray[np.float32]], float], Candidates]
 """(outputs of ONE picture, each with a leading axis of 1; confidence threshold) -> candidates in network pixels."""
 
@@ -64,3 +65,20 @@ class Network:
     def input_shape(self) -> tuple[int, int, int, int]:
         """[B, H, W, 3] of a request's slot."""
         return (self.batch, self.input.height, self.input.width, 3)
+
+
+# ----------------------------------------------------------------------
+# Files that are often taken for a model: what their first bytes say they are.
+
+START_BYTES = 512  # enough for every one of them
+
+
+def mistaken(start: bytes) -> str | None:
+    """What a file with this beginning is, as words after its name; None where it may be a model."""
+    if not start:
+        return "is empty"
+    if start.startswith(b"version https://git-lfs"):
+        return "is a pointer of git LFS, not the file itself"
+    if start.lstrip()[:1] == b"<":
+        return "is a web page, not a model"
+    return None

@@ -1,90 +1,307 @@
-"""Facts of models for ``detect-video models``: a list of the known ones, and everything about one."""
+"""Files that the package carries in ``detector.cfg``, and models that it knows by name without carrying them.
+
+A file that is not in the package lies in the user's cache, where ``detect-video models pull`` or the user puts it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
 
 from detector.errors import ModelError
-from detector.models import known, open_network
-from detector.models.base import Network
-from detector.models.names import read_names
-from detector.models.packaged import KnownModel, known_model
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 
-def listing() -> list[dict[str, Any]]:
-    """The known models, from their descriptions alone: no network is opened."""
-    return [_described(known_model(name)) for name in known()]
+KEYS = (
+    "family", "cfg", "file", "layers", "weights", "names", "licence", "description", "options",
+    "url", "sha256", "bytes", "needs", "figures",
+)  # fmt: skip
+FIGURES = ("input", "parameters", "parameters_fused", "macs", "gflops_published")
 
 
-def facts(model: str, **options: Any) -> dict[str, Any]:
-    """Everything about one model, counted on its graph. ``options`` are those of ``open_network``.
+@dataclass(frozen=True, slots=True)
+class Download:
+    """An official file. Without a sha256 it is not fetched: the user puts it at ``target`` by hand."""
 
-    A known model whose weights are not here is counted with random numbers in their place; where even its layers are
-    in the absent file, the figures of its description stand alone. Raises ModelError.
+    url: str
+    target: Path
+    sha256: str | None = None
+    size: int | None = None  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """One ``models/NAME.yaml``. ``options`` are settings of a run, which config.py reads; nothing here does.
+
+    ``path``: the model file; of a packaged cfg, or in the cache, where it may not be yet. ``layers``: a description
+    that random weights are built from where ``path`` is absent. ``figures``: of ``FIGURES``, for the list.
+    ``gflops_published`` are its makers'; the others are counted here where the file is at hand, else theirs too.
     """
-    entry = known_model(model) if model in known() else None
+
+    name: str
+    path: Path
+    weights: Path | None
+    layers: Path | None
+    names: Path | None
+    family: str
+    licence: str
+    description: str
+    needs: str = ""
+    download: Download | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def file_to_run(self, file: Path | None = None) -> Path:
+        """The model file, or ``file``. Raises ModelError where it belongs in the cache and is not there yet."""
+        wanted = file or self.path
+        if wanted.is_file():
+            return wanted
+        raise ModelError(f"{self.name}: {self.how_to_get()}")
+
+    def how_to_get(self) -> str:
+        """What the user has to do before it runs."""
+        download = self.download
+        if self.needs:
+            return f"needs {self.needs}"
+        if download is None:
+            return f"put the file at {self.path} by hand"
+        if download.sha256 is None:
+            return f"needs {self.path.name}, which is not here: put the file from {download.url} at {download.target}"
+        return (
+            f"needs {download.target.name}, which is not here: run detect-video models pull {self.name}, or put the "
+            f"file from {download.url} at {download.target}"
+        )
+
+
+def folder() -> Path:
+    """Where the packaged files lie: inside the package of an installed wheel, beside it in a checkout."""
+    installed = Path(__file__).parents[1] / "cfg"
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "cfg"
+
+
+def cache() -> Path:
+    """Where downloaded models lie, in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "detect-video" / "models"
+
+
+def known() -> list[str]:
+    return sorted(path.stem for path in (folder() / "models").glob("*.yaml"))
+
+
+def known_model(name: str) -> KnownModel:
+    """Raises ModelError that lists the known ones."""
+    if name not in known():
+        raise ModelError(
+            f"unknown model {name!r}: no such file, and known by name are only {', '.join(known()) or 'none'}; "
+            "give a path to a model file, or one of these names"
+        )
+    path = folder() / "models" / f"{name}.yaml"
+    values = _read_yaml(path)
+    cfg = _file(path, values, "darknet", "cfg")
+    stored = cache() / str(values["file"]) if "file" in values else None
+    if cfg is None and stored is None:
+        raise ModelError(f"{path}: lacks the key 'cfg', or 'file'")
+    weights = _file(path, values, "weights", "weights")
+    if cfg is not None and stored is not None:
+        weights = stored if stored.is_file() else None
+    layers = folder() / "yolo" / str(values["layers"]) if "layers" in values else None
+    return KnownModel(
+        name=name,
+        path=cfg or stored or path,
+        weights=weights,
+        layers=layers if layers is not None and layers.is_file() else None,
+        names=_file(path, values, "names", "names"),
+        family=str(values.get("family", "")),
+        licence=str(values.get("licence", "")),
+        description=str(values.get("description", "")),
+        needs=str(values.get("needs", "")),
+        download=_download(path, values, stored),
+        figures=_figures(path, values),
+    )
+
+
+def network_yaml(name: str) -> Path | None:
+    """The packaged description of a YOLOv5 or YOLOv7 network by its file name (yolov5s.yaml); None for any other."""
+    path = folder() / "yolo" / name
+    return path if Path(name).parts == (name,) and path.is_file() else None
+
+
+def _download(path: Path, values: dict[str, Any], stored: Path | None) -> Download | None:
+    if "url" not in values:
+        return None
+    if stored is None:
+        raise ModelError(f"{path}: url: needs the key 'file', the name that it gets in the cache")
+    size = values.get("bytes")
+    return Download(
+        url=str(values["url"]),
+        target=stored,
+        sha256=str(values["sha256"]) if "sha256" in values else None,
+        size=int(size) if size is not None else None,
+    )
+
+
+def _figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    figures = values.get("figures") or {}
+    for key in figures:
+        if key not in FIGURES:
+            raise ModelError(f"{path}: figures: unknown key {key!r}; known are {', '.join(FIGURES)}")
+    return dict(figures)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
     try:
-        return _counted(open_network(model, **options), entry)
-    except ModelError:
-        if entry is None or options.get("weights") is not None or options.get("random_seed") is not None:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+        raise ModelError(f"{path}: cannot be read: {' '.join(str(exc).split())}") from exc
+    if not isinstance(values, dict):
+        raise ModelError(f"{path}: must hold keys and values: {', '.join(KEYS)}")
+    for key in values:
+        if key not in KEYS:
+            raise ModelError(f"{path}: unknown key {key!r}; known are {', '.join(KEYS)}")
+    return values
+
+
+def _file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | None:
+    """A value that names a file in ``cfg/PART/``."""
+    value = values.get(key)
+    if value is None:
+        return None
+    found = folder() / part / str(value)
+    if not found.is_file():
+        raise ModelError(f"{path}: {key}: {value} does not lie in {found.parent}")
+    return found
+
+
+# ----------------------------------------------------------------------
+# The official file of a known model into the user's cache: resumed where it broke off, size and sha256 checked.
+
+BLOCK_BYTES = 1 << 16
+TIMEOUT_S = 30  # without a byte
+PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
+
+Progress = Callable[[int, int], None]
+"""(bytes there, bytes in all)"""
+
+
+def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
+    """The file of known model ``name``, and whether anything had to be fetched.
+
+    What was fetched before a connection broke stays in ``FILE.partial`` and is gone on from. Raises ModelError: for a
+    model of which no checksum is known, for a file that is not what it should be (it is removed), and where the
+    network cannot be reached, with where to put the file by hand.
+    """
+    model = known_model(name)
+    download = model.download
+    if download is None:
+        raise ModelError(f"{name}: nothing to pull: {model.needs or 'it comes with the package'}")
+    if download.sha256 is None or download.size is None:
+        raise ModelError(f"{name}: no checksum of it is known, so it is not fetched: {model.how_to_get()}")
+    if _is_whole(download.target, download):
+        return download.target, False
+    try:
+        download.target.parent.mkdir(parents=True, exist_ok=True)
+        _into_cache(name, download, progress or (lambda done, total: None))
+    except (HTTPError, URLError, HTTPException, TimeoutError, ConnectionError) as exc:
+        reason = exc.reason if isinstance(exc, URLError) else exc
+        if isinstance(exc, HTTPError):
+            reason = f"HTTP {exc.code} {exc.reason}"
+            exc.close()
+        raise ModelError(
+            f"{name}: {download.url} cannot be fetched: {reason}; try again (it goes on where it stopped), or put the "
+            f"file at {download.target} by hand (sha256 {download.sha256})"
+        ) from exc
+    except OSError as exc:
+        raise ModelError(f"{download.target}: cannot be written: {exc.strerror or exc}; set XDG_CACHE_HOME") from exc
+    return download.target, True
+
+
+def _into_cache(name: str, download: Download, progress: Progress) -> None:
+    partial = download.target.with_name(f"{download.target.name}.partial")
+    with partial.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ModelError(f"{name}: another pull of it is running; wait for that one") from None
+        _fetch(download, file, progress)
+        file.flush()
+        os.fsync(file.fileno())
+        found, size = _digest(partial), partial.stat().st_size
+        if size < (download.size or 0):
+            raise ModelError(
+                f"{name}: the connection ended after {size} of {download.size} bytes; run it again to go on"
+            )
+        if found != download.sha256 or size != download.size:
+            partial.unlink()
+            raise ModelError(
+                f"{name}: what {download.url} gave is not the file: {size} bytes with sha256 {found}, wanted "
+                f"{download.size} bytes with sha256 {download.sha256}; it was removed"
+            )
+        os.replace(partial, download.target)
+
+
+def _fetch(download: Download, file: IO[bytes], progress: Progress) -> None:
+    """The rest of the file, behind what is there; from the start where the server cannot go on."""
+    from urllib.request import Request, urlopen
+
+    wanted = download.size or 0
+    have = file.seek(0, os.SEEK_END)
+    if have > wanted:
+        file.truncate(have := 0)
+    if have == wanted:
+        return  # all there, only its check was missed
+    request = Request(download.url, headers={"User-Agent": "detect-video", **_range(have)})
+    if request.type not in ("http", "https"):
+        raise ModelError(f"{download.url}: only http and https are fetched")
+    try:
+        response = urlopen(request, timeout=TIMEOUT_S)
+    except HTTPError as exc:
+        if exc.code != RANGE_NOT_SATISFIABLE:
             raise
-        if entry.path.is_file() and entry.path.suffix != ".cfg":
-            raise  # it is there, and broken
-    if entry.path.suffix != ".cfg" and entry.layers is None:
-        return _described(entry) | {"needs": _needs(entry) and entry.how_to_get()}
-    return _counted(open_network(model, **{**options, "random_seed": 0}), entry)
+        exc.close()
+        file.truncate(have := 0)
+        response = urlopen(Request(download.url, headers={"User-Agent": "detect-video"}), timeout=TIMEOUT_S)
+    with response:
+        if have and not _goes_on(response, have):
+            file.truncate(have := 0)
+        _copy(response, file, have, wanted, progress)
 
 
-def _counted(network: Network, entry: KnownModel | None) -> dict[str, Any]:
-    return {
-        "name": entry.name if entry else network.name,
-        "family": network.family,
-        "description": entry.description if entry else "",
-        "input": [network.input.height, network.input.width],
-        "geometry": network.input.geometry,
-        "stride": network.input.stride,
-        "parameters": network.parameters,
-        "parameters_fused": getattr(network, "parameters_fused", None) or None,
-        "macs": network.macs,
-        "flops": 2 * network.macs,
-        "gflops_published": entry.figures.get("gflops_published") if entry else None,
-        "counted": True,
-        "names": list(network.names),
-        "outputs": [list(shape) for shape in network.output_shapes],
-        "nms": network.needs_nms,
-        "licence": entry.licence if entry else None,
-        "needs": _needs(entry) and entry.how_to_get() if entry else "",
-        "sha256": network.sha256 if network.random_seed is None else None,
-        "notes": [] if network.random_seed is not None else network.warnings,
-    }
+def _range(have: int) -> dict[str, str]:
+    return {"Range": f"bytes={have}-"} if have else {}
 
 
-def _described(entry: KnownModel) -> dict[str, Any]:
-    figures = entry.figures
-    macs = figures.get("macs")
-    return {
-        "name": entry.name,
-        "family": entry.family,
-        "description": entry.description,
-        "input": figures.get("input"),
-        "parameters": figures.get("parameters"),
-        "parameters_fused": figures.get("parameters_fused"),
-        "macs": macs,
-        "flops": None if macs is None else 2 * macs,
-        "gflops_published": figures.get("gflops_published"),
-        "counted": False,
-        "names": [] if entry.names is None else list(read_names(entry.names)),
-        "licence": entry.licence,
-        "needs": _needs(entry),
-    }
+def _goes_on(response: HTTPResponse, have: int) -> bool:
+    """Whether the server sends what lies behind the first ``have`` bytes, and not all of it again."""
+    where = response.headers.get("Content-Range", "")
+    return response.status == PARTIAL_CONTENT and where.startswith(f"bytes {have}-")
 
 
-def _needs(entry: KnownModel) -> str:
-    """What is still to be done before it runs; empty where nothing is."""
-    if entry.needs:
-        return entry.needs
-    if entry.download is None or entry.download.target.is_file():
-        return ""
-    if entry.download.sha256 is None:
-        return f"{entry.download.target.name}, by hand"
-    return f"models pull {entry.name}"
+def _copy(response: HTTPResponse, file: IO[bytes], have: int, wanted: int, progress: Progress) -> None:
+    """Stops a byte behind the end at the latest: a server may send anything."""
+    progress(have, wanted)
+    while have <= wanted and (block := response.read(min(BLOCK_BYTES, wanted + 1 - have))):
+        file.write(block)
+        have += len(block)
+        progress(min(have, wanted), wanted)
+
+
+def _is_whole(path: Path, download: Download) -> bool:
+    return path.is_file() and path.stat().st_size == download.size and _digest(path) == download.sha256
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

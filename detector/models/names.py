@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from detector.errors import ModelError
-from detector.models import packaged
+from detector.models import catalogue
 
 MAX_BYTES = 1 << 20
 
@@ -27,9 +27,9 @@ def find_names(model: Path, classes: int, given: Path | None = None) -> tuple[tu
 def _guesses(model: Path, classes: int) -> list[Path]:
     stem = model.stem.lower()
     if classes == 80:  # COCO, unless somebody says otherwise
-        return [model.with_name("coco.names"), packaged.folder() / "names" / "coco.names"]
+        return [model.with_name("coco.names"), catalogue.folder() / "names" / "coco.names"]
     if classes == 2 and ("person" in stem or "vehicle" in stem or stem == "street"):
-        return [packaged.folder() / "names" / "person-vehicle.names"]
+        return [catalogue.folder() / "names" / "person-vehicle.names"]
     return []
 
 

@@ -13,20 +13,41 @@ from pathlib import Path
 from typing import Any
 
 from detector.errors import ModelError
-from detector.models.darknet import head_layers, letter_boxed
-from detector.models.darknet.cfg import read_cfg
-from detector.models.darknet.plan import make_plan
-from detector.models.onnx_file.families import PYRAMIDS, cells
-from detector.models.onnx_file.recognise import MAX_DETECTIONS
-from detector.nvidia.plan import Tensor
-from detector.stages.heads.anchor_free import anchor_free, anchor_free_dense
-from detector.stages.heads.darknet import darknet_yolo, darknet_yolo_dense
-from detector.stages.heads.decoded import decoded, decoded_dense
-from detector.stages.heads.end_to_end import end_to_end, end_to_end_dense
-from detector.stages.heads.queries import queries, queries_dense
+from detector.models.formats.darknet import head_layers, letter_boxed
+from detector.models.formats.darknet.cfg import read_cfg
+from detector.models.formats.darknet.layers import make_plan
+from detector.models.formats.onnx.recognise import MAX_DETECTIONS, PYRAMIDS, cells
+from detector.stages.heads import (
+    anchor_free,
+    anchor_free_dense,
+    darknet_yolo,
+    darknet_yolo_dense,
+    decoded,
+    decoded_dense,
+    end_to_end,
+    end_to_end_dense,
+    queries,
+    queries_dense,
+)
 
 FINISHED = 6  # columns of a finished detection: x1, y1, x2, y2, score, class
 COCO = 80  # classes that are assumed where finished detections come without names
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output. ``shape``: -1 where it is chosen at run time; ``profiles``: for an input, (smallest, best,
+    largest) shape of each optimisation profile. ``dtype``: numpy's name, or TensorRT's where numpy has none."""
+
+    name: str
+    is_input: bool
+    dtype: str
+    shape: tuple[int, ...]
+    profiles: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+    def __str__(self) -> str:
+        sides = "x".join("?" if side < 0 else str(side) for side in self.shape)
+        return f"{'input' if self.is_input else 'output'} {self.name} {self.dtype} {sides}"
 
 
 @dataclass(frozen=True, slots=True)

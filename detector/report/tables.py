@@ -7,8 +7,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from detector.analysis.steps import step_rows
-from detector.session.reading import SavedSession
+from detector.analysis.loop.activities import step_rows
+from detector.session.read import SavedSession
 
 STEPS = ("step", "total", "count", "avg", "std", "min", "max", "share", "p50", "p90", "p99")
 LAYERS = ("layer", "type", "calls", "ms")

@@ -11,9 +11,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from detector.analysis.activities import Activity, LoopShape, activities_of
-from detector.analysis.depths import depths
-from detector.session.reading import SavedSession
+from detector.analysis.loop.activities import Activity, LoopShape, activities_of, depths
+from detector.session.read import SavedSession
 
 Event = dict[str, Any]
 INFER, READ = "infer", "read"  # infer is numbered by batch

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from detector.errors import UsageError
 from detector.timeline import KINDS
-from detector.timeline.ranges import DOMAIN
-from detector.timeline.stages import INFER, PREPROCESS
+from detector.timeline.spans import DOMAIN, INFER, PREPROCESS
 
 PUSH_POP, DOMAIN_CREATE, CATEGORY, MARK = 59, 75, 33, 34  # NVTX_EVENTS.eventType
 LOOP = re.compile(r"loop (?:\w+=\d+ ?)+")

@@ -167,3 +167,232 @@ def explain(error: Exception, target: Path) -> str:
     elif code == errno.ENAMETOOLONG:
         reason, cure = "the name is too long", "give a shorter one with -o"
     return f"cannot write {target}: {reason}; {cure}"
+
+
+# ----------------------------------------------------------------------
+# What the sinks of rows share: whole blocks of lines straight to the file, nothing kept in memory.
+
+
+class RowsSink(Sink):
+    """A text file to which each frame adds its whole lines in one system call.
+
+    So a killed process leaves whole lines: nothing waits in a buffer of ours. (The kernel may cut a single write of
+    many pages when a kill hits just then; such a line lacks its newline.) The call costs 3 us for a line of 930
+    bytes with ten objects, making the line 44 us.
+    """
+
+    header: str = ""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._partial: Partial | None = None
+        self._whole_bytes = 0  # up to the end of the last whole line
+
+    def open(self, info: SourceInfo) -> None:
+        self._info = info
+        self._partial = Partial(self.path, info.path)
+        with output_errors(self.path):
+            os.ftruncate(self._partial.fd, 0)
+        self._append(self.header)
+
+    def rows(self, frame: Frame, detections: Detections) -> str:
+        """The whole lines of one frame, each with its line end; "" for none."""
+        raise NotImplementedError
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        self._append(self.rows(frame, detections))
+
+    def _append(self, lines: str) -> None:
+        assert self._partial is not None, "write before open"
+        # A file name of undecodable bytes holds lone surrogates, which UTF-8 has not: \udc80 is what JSON writes.
+        data = lines.encode("utf-8", "backslashreplace")
+        wanted = self._whole_bytes + len(data)
+        with output_errors(self.path):
+            while data:  # a full disk takes a part first, and refuses the rest
+                data = data[os.write(self._partial.fd, data) :]
+        self._whole_bytes = wanted
+
+    def close(self) -> Path:
+        if self._partial is not None:
+            self._partial.commit()
+            self._partial = None
+        return self.path
+
+    def abort(self) -> Path | None:
+        partial, self._partial = self._partial, None
+        if partial is None:
+            return None
+        if self._whole_bytes <= len(self.header):
+            partial.discard()
+            return None
+        try:
+            os.ftruncate(partial.fd, self._whole_bytes)
+        except OSError:
+            partial.discard()
+            return None
+        partial.release()
+        return partial.path
+
+
+def plain(detections: Detections) -> Iterator[tuple[str, int, float, list[float]]]:
+    """Class name, class id, score, [x1, y1, x2, y2] of each, rounded, as plain Python values.
+
+    float32 becomes a Python float before it is rounded: 0.91, not 0.9100000262.
+    """
+    boxes, scores, ids = detections.boxes.tolist(), detections.scores.tolist(), detections.class_ids.tolist()
+    for i, box in enumerate(boxes):
+        rounded = [round(value, 2) + 0.0 for value in box]  # + 0.0: no -0.0
+        yield detections.name(i), ids[i], round(scores[i], 4), rounded
+
+
+# ----------------------------------------------------------------------
+# What the sinks of folders share: many files, one name, and nothing deleted that we did not write.
+#
+# Three cases at ``close``:
+# - no such folder yet, or an empty one: ``NAME.partial`` becomes it in one rename;
+# - a folder that holds only what an earlier run listed in its hidden manifest: it steps aside, the new one takes its
+#   name, the old one is removed, listed file by listed file;
+# - any other folder (somebody's own files are in it, it is the current one, or a mount point): each file moves in by
+#   itself, replacing only its namesake.
+
+
+class FolderSink(Sink):
+    """Subclasses call ``add`` for every file. ``manifest``: a hidden file with the names that we wrote, one a line;
+    ``holds``: what they are, for messages."""
+
+    manifest: ClassVar[str]
+    holds: ClassVar[str]
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._partial: Partial | None = None
+        self._written: list[str] = []
+        self._taken: set[str] = set()
+
+    def open(self, info: SourceInfo) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise OutputError(f"cannot write {self.holds} into {self.path}: it is not a folder; give a folder with -o")
+        partial = Partial(self.path, info.path, folder=True)
+        try:
+            with output_errors(self.path):
+                self._clear_stale(partial.path)
+                self._list = os.open(partial.path / self.manifest, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except BaseException:
+            partial.release()
+            raise
+        self._partial = partial
+
+    @property
+    def target(self) -> Path:
+        """The folder, links followed."""
+        assert self._partial is not None, "write before open"
+        return self._partial.target
+
+    def add(self, name: str, data: bytes) -> None:
+        assert self._partial is not None, "write before open"
+        with output_errors(self.path):
+            os.write(self._list, os.fsencode(name) + b"\n")  # first: what exists is always listed
+            with open(self._partial.path / name, "wb") as file:
+                file.write(data)
+        self._written.append(name)
+
+    def free_name(self, stem: str, suffix: str) -> str:
+        """Two folders may hold pictures of one name: the second becomes ``NAME-2``."""
+        name, n = stem + suffix, 1
+        while name in self._taken:
+            n += 1
+            name = f"{stem}-{n}{suffix}"
+        self._taken.add(name)
+        return name
+
+    def close(self) -> Path:
+        if self._partial is not None:
+            partial = self._partial
+            with output_errors(self.path):
+                for name in [*self._written, self.manifest]:
+                    _fsync(partial.path / name)
+                if not self._swap(partial):
+                    self.notes.append(
+                        f"{self.path} was there and could not be replaced as a whole: {self.holds} went in one by one"
+                    )
+                    self._move_into(partial.path, partial.target)
+                fsync_folder(partial.target.parent)
+            self._forget()
+        return self.path
+
+    def abort(self) -> Path | None:
+        partial = self._partial
+        if partial is None:
+            return None
+        self._forget()
+        with suppress(OSError):
+            if self._written:
+                return partial.path
+            self._unlink_listed(partial.path)
+            partial.path.rmdir()
+        return None
+
+    def _forget(self) -> None:
+        assert self._partial is not None
+        os.close(self._list)
+        self._partial.release()
+        self._partial = None
+
+    def _listed(self, folder: Path) -> set[str]:
+        """What the manifest lists; empty without one."""
+        try:
+            lines = (folder / self.manifest).read_bytes().split(b"\n")
+        except OSError:
+            return set()
+        return {os.fsdecode(line) for line in lines if line and b"/" not in line} | {self.manifest}
+
+    def _only_ours(self, folder: Path) -> bool:
+        return set(os.listdir(folder)) <= self._listed(folder)
+
+    def _unlink_listed(self, folder: Path) -> None:
+        """The list goes last: what is still there is still listed."""
+        for name in [*sorted(self._listed(folder) - {self.manifest}), self.manifest]:
+            (folder / name).unlink(missing_ok=True)
+
+    def _clear_stale(self, partial: Path) -> None:
+        """Empties what a killed run left under the temporary name."""
+        if not self._only_ours(partial):
+            raise OutputError(f"{partial} holds files that detect-video did not write; move them, or choose another -o")
+        self._unlink_listed(partial)
+
+    def _swap(self, partial: Partial) -> bool:
+        """The whole new folder takes the final name, if nobody else's files are under it. False: they are."""
+        target = partial.target
+        if not target.exists():
+            os.rename(partial.path, target)
+            return True
+        if not self._only_ours(target) or target.samefile(os.curdir):  # nobody likes to lose the folder he stands in
+            return False
+        old = target.with_name(f"{target.name}.old")
+        try:
+            os.rename(target, old)  # refused where something is in the way, or the folder is a mount point
+        except OSError:
+            return False
+        try:
+            os.rename(partial.path, target)
+        except OSError:
+            os.rename(old, target)
+            raise
+        self._unlink_listed(old)
+        old.rmdir()  # refuses, should anything else have come in
+        return True
+
+    def _move_into(self, partial: Path, target: Path) -> None:
+        for name in self._written:
+            os.replace(partial / name, target / name)
+        fsync_folder(target)
+        (partial / self.manifest).unlink()
+        partial.rmdir()
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -10,8 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from detector.sinks._rows import RowsSink
-from detector.sinks.base import output_errors
+from detector.sinks.base import RowsSink, output_errors
 from detector.types import Detections, Frame
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

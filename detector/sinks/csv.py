@@ -6,7 +6,7 @@ import csv
 import io
 from pathlib import Path
 
-from detector.sinks._rows import RowsSink, plain
+from detector.sinks.base import RowsSink, plain
 from detector.types import Detections, Frame
 
 COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1", "y1", "x2", "y2")

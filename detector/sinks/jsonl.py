@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from detector.sinks._rows import RowsSink, plain
+from detector.sinks.base import RowsSink, plain
 from detector.types import Detections, Frame, SourceInfo
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detector.sinks._rows import RowsSink
+from detector.sinks.base import RowsSink
 from detector.types import Detections, Frame
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import cv2
 
 from detector.errors import OutputError
-from detector.sinks._folder import FolderSink
+from detector.sinks.base import FolderSink
 from detector.types import Detections, Frame, Image
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".jp2", ".ppm", ".pnm")

@@ -2,20 +2,264 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import av
+import cv2
+import numpy as np
 
 from detector.errors import OutputError, UsageError
-from detector.sinks._audio import BROKEN, AudioTrack
-from detector.sinks._canvas import Canvas
-from detector.sinks._stamps import Stamps
 from detector.sinks.base import Partial, Sink, output_errors
-from detector.types import Detections, Frame, SourceInfo
+from detector.types import Detections, Frame, Image, SourceInfo
+
+# ----------------------------------------------------------------------
+# BGR pictures into the one YUV picture that the encoder reads.
+
+
+class Canvas:
+    """One YUV 4:2:0 picture, BT.601, limited range, used for every frame: x264 copies it before ``encode`` returns.
+
+    ``size``: [h, w] of the pictures that come; ``even``: of what is encoded, padded at the right and bottom by the
+    edge. The planes are copied, 0.04 ms at 1280x720, because cv2 writes them without gaps and the encoder's have
+    some. (PyAV 18's ``from_numpy_buffer`` would spare that, but misplaces them unless the height divides by 4.)
+    """
+
+    def __init__(self, size: tuple[int, int], even: tuple[int, int], time_base: Fraction) -> None:
+        self._size = size
+        height, width = self._even = even
+        self._padded = np.empty((height, width, 3), np.uint8) if size != even else None
+        self.yuv = np.empty((height * 3 // 2, width), np.uint8)  # Y, then U, then V, each without gaps
+        self._picture = av.VideoFrame(width, height, "yuv420p")
+        self._picture.time_base = time_base
+        y, u, v = (_pixels(plane) for plane in self._picture.planes)
+        rows, quarter = self.yuv[height:].reshape(-1), height * width // 4
+        self._copies = (
+            (y, self.yuv[:height]),
+            (u, rows[:quarter].reshape(u.shape)),
+            (v, rows[quarter:].reshape(v.shape)),
+        )
+
+    def fill(self, image: Image) -> Any:
+        """Converts u8 BGR [h, w, 3]; returns the encoder's picture, the same one each time."""
+        if image.shape[:2] != self._size:
+            image = _fit(image, *self._size)
+        if self._padded is not None:
+            right, bottom = self._even[1] - self._size[1], self._even[0] - self._size[0]
+            image = cv2.copyMakeBorder(image, 0, bottom, 0, right, cv2.BORDER_REPLICATE, dst=self._padded)
+        cv2.cvtColor(image, cv2.COLOR_BGR2YUV_I420, dst=self.yuv)
+        for plane, converted in self._copies:
+            np.copyto(plane, converted)
+        return self._picture
+
+
+def _pixels(plane: Any) -> Image:
+    """A writable view [h, w] of a plane, without the gap at the end of its lines."""
+    return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]
+
+
+def _fit(image: Image, height: int, width: int) -> Image:
+    """A picture of another size, scaled to lie whole and centred in [height, width], on black."""
+    scale = min(height / image.shape[0], width / image.shape[1])
+    inner_height, inner_width = max(1, round(image.shape[0] * scale)), max(1, round(image.shape[1] * scale))
+    top, left = (height - inner_height) // 2, (width - inner_width) // 2
+    fitted = np.zeros((height, width, 3), np.uint8)
+    inner = fitted[top : top + inner_height, left : left + inner_width]
+    inner[:] = cv2.resize(image, (inner_width, inner_height), interpolation=cv2.INTER_LINEAR)
+    return fitted
+
+
+# ----------------------------------------------------------------------
+# The source's pts, moved to 0 and made to rise: what a container insists on.
+
+BACK_S = 1  # more than this is a clock that was set anew (files put one behind the other), not frames in disorder
+
+
+class Stamps:
+    """Turns each frame's pts into the pts that is written, both in ticks of the source's time base.
+
+    A frame that does not come after the last one, or more than ``longest_gap_s`` after it (on top of the frames that
+    ``--stride`` left out), is put one nominal duration after it and counted in ``replaced``. After a jump the clock
+    goes on from there; after a small step back the source's own stamps count again as soon as they are ahead.
+    """
+
+    def __init__(self, fps: Fraction, time_base: Fraction, longest_gap_s: float) -> None:
+        self.nominal = max(1, round(1 / (fps * time_base)))  # ticks per frame
+        self._back, self._gap = round(BACK_S / time_base), round(longest_gap_s / time_base)  # ticks
+        self.shift = 0  # written = source - shift
+        self.last: int | None = None
+        self._last_index = 0
+        self.duration = self.nominal  # of the last frame, until the next one comes
+        self.replaced = 0
+        self.went_back = False  # the clock itself was set back, by more than a jump
+
+    def place(self, pts: int, index: int) -> int:
+        if self.last is None:
+            self.shift = pts
+            self.last = 0
+        else:
+            steps = max(1, index - self._last_index)
+            self.duration = steps * self.nominal
+            self.last = self._after(self.last, pts)
+        self._last_index = index
+        return self.last
+
+    def _after(self, last: int, pts: int) -> int:
+        gap = pts - self.shift - last
+        if 0 < gap <= self._gap + self.duration:
+            return last + gap
+        self.replaced += 1
+        placed = last + self.duration
+        if gap > 0 or -gap > self._back:
+            self.shift = pts - placed
+            self.went_back = self.went_back or gap < 0
+        return placed
+
+
+# ----------------------------------------------------------------------
+# The sound of the source, cut to the frames that are written: copied where MP4 holds it, AAC otherwise.
+
+# Copied as they are: what players expect in MP4. (The muxer would take others too, such as Vorbis.)
+COPIED = ("aac", "mp3", "ac3", "eac3", "alac", "opus", "flac")
+AAC_BITS_PER_S = 160_000
+BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # what a damaged or silent file raises
+
+
+class AudioTrack:
+    """Reads the first audio stream of ``path`` a second time, beside the frames, and makes packets for ``output``.
+
+    All times are exact fractions of a second on the source's clock. Memory is bounded: one packet is read ahead.
+    Broken audio ends the track or leaves a gap, and ``notes`` say so; the video goes on.
+
+    ``preroll``: also keep the packet that lies across ``start_s`` or ends on it. Its stamp becomes negative, which
+    MP4 hides by an edit list; without it the sound begins with the first packet after the first frame. Either way
+    what is heard keeps its place beside the frames.
+    """
+
+    def __init__(self, path: str, output: Any, start_s: Fraction, *, preroll: bool) -> None:
+        self.refused = 0  # packets that decoder or muxer did not take
+        self._ended = ""  # why the sound ends before the frames do
+        self._held: Any = None  # packet or decoded frame that begins after the frames so far
+        self._last_pts: int | None = None
+        self._container = av.open(path)
+        try:
+            self._source = self._container.streams.audio[0]
+            if self._source.codec_context is None:
+                raise ValueError("nothing here can decode it")
+            self.copied = self._source.codec_context.codec.canonical_name in COPIED
+            self._encodes = not self.copied
+            self.stream = self._copy_stream(output) if self.copied else self._aac_stream(output)
+            self._seek_before(start_s)
+        except BaseException:
+            self._container.close()
+            raise
+        self._reader = self._read_from(start_s, preroll)
+
+    def _copy_stream(self, output: Any) -> Any:
+        return output.add_stream_from_template(self._source)
+
+    def _aac_stream(self, output: Any) -> Any:
+        rate, channels = self._source.codec_context.sample_rate, _channels(self._source)
+        stream = output.add_stream("aac", rate=rate if 8000 <= rate <= 48000 else 48000)
+        stream.codec_context.layout = "mono" if channels == 1 else "stereo"
+        stream.codec_context.bit_rate = AAC_BITS_PER_S
+        return stream
+
+    def _seek_before(self, start_s: Fraction) -> None:
+        """Skips what lies well before the first frame. Without an index the file is read from its start."""
+        if start_s - (self._source.start_time or 0) * self._source.time_base > 10:
+            with suppress(*BROKEN):
+                self._container.seek(int((start_s - 5) / self._source.time_base), stream=self._source)
+
+    def _read_from(self, start_s: Fraction, preroll: bool) -> Iterator[Any]:
+        for item, duration_s in self._items():
+            if item.pts is not None:
+                begin_s = item.pts * item.time_base
+                if begin_s >= start_s or (preroll and begin_s + duration_s >= start_s):
+                    yield item
+
+    def _items(self) -> Iterator[tuple[Any, Fraction]]:
+        """Packets to copy, or decoded frames to encode, each with its duration in seconds."""
+        for packet in self._container.demux(self._source):
+            if self.copied:
+                if packet.size:  # the last one is empty: flush the decoder
+                    yield packet, (packet.duration or 0) * packet.time_base
+                continue
+            try:
+                frames = packet.decode()
+            except av.InvalidDataError:  # a packet that does not decode is a gap in the sound
+                self.refused += 1
+                continue
+            for frame in frames:
+                yield frame, Fraction(frame.samples, frame.sample_rate)
+
+    def packets(self, until_s: Fraction, shift_s: Fraction) -> Iterator[Any]:
+        """What begins before ``until_s`` and was not handed out yet, moved ``shift_s`` earlier, ready to be muxed."""
+        while (item := self._peek()) is not None and item.pts * item.time_base < until_s:
+            self._held = None
+            yield from self._moved(item, shift_s)
+
+    def _peek(self) -> Any:
+        if self._held is None:
+            try:
+                self._held = next(self._reader, None)
+            except BROKEN as error:
+                self.end(f"it is damaged ({error})")
+        return self._held
+
+    def _moved(self, item: Any, shift_s: Fraction) -> list[Any]:
+        ticks = round(shift_s / item.time_base)
+        if self._last_pts is not None and item.pts - ticks <= self._last_pts:
+            return []  # lies in what a jump of the clock cut out
+        self._last_pts = item.pts = item.pts - ticks
+        if not self.copied:
+            return self._encoded(item)
+        item.dts = item.pts  # audio is never reordered; some containers leave dts out
+        item.stream = self.stream
+        return [item]
+
+    def _encoded(self, frame: Any) -> list[Any]:
+        """AAC packets. After a refusal (a layout that it cannot mix down) PyAV's resampler must not be used again."""
+        try:
+            return list(self.stream.encode(frame))
+        except BROKEN as error:
+            self._encodes = False
+            self.end(f"it cannot be encoded as AAC ({error})")
+            return []
+
+    def flush(self) -> list[Any]:
+        """The last packets of the AAC encoder."""
+        return self._encoded(None) if self._encodes else []
+
+    def end(self, why: str) -> None:
+        """No more sound from here on, with a note."""
+        self._ended = self._ended or f"the audio ends early: {why}"
+        self._held, self._reader = None, iter(())
+
+    def notes(self) -> list[str]:
+        """What became of the sound, where it is not whole."""
+        refused = f"audio packets that could not be taken over: {self.refused}" if self.refused else ""
+        return [note for note in (self._ended, refused) if note]
+
+    def close(self) -> None:
+        self._container.close()
+
+
+def _channels(source: Any) -> int:
+    """How many channels are to be decoded. Raises ValueError where they lie in an order of their own (some 7.1)."""
+    layout = source.codec_context.layout
+    # PyAV 18.1 frees such a list of channels with every object that shares it, and the process dies of that. So this
+    # one is never given back, and frames, which have such objects too, are not decoded.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(layout))
+    if " channels (" in layout.name:  # "8 channels (FL+FR+FC+LFE+SL+SR+BL+BR)"; known orders are "7.1" or "5.1(side)"
+        raise ValueError(f"{layout.name} cannot be mixed down here; make a copy in stereo: ffmpeg -i IN -ac 2 COPY")
+    return int(layout.nb_channels)
+
 
 FORMATS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
 FOREIGN = (av.FFmpegError, OSError)  # what PyAV raises: only some of its errors are OSErrors

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detector.sinks._folder import FolderSink
+from detector.sinks.base import FolderSink
 from detector.types import Detections, Frame
 
 CLASSES = "classes.txt"

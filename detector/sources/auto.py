@@ -8,7 +8,7 @@ frame) it cost time; PyAV then has no further frame.
 
 from __future__ import annotations
 
-from detector.sources import _container
+from detector.sources import av
 from detector.sources.av import AvSource, no_frame
 from detector.sources.base import SteppingSource
 from detector.sources.opencv import OpenCVSource
@@ -17,7 +17,7 @@ from detector.types import Frame, Image
 
 def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSource:
     """Raises SourceError when neither cv2 nor PyAV decodes a frame."""
-    source = AutoSource(_container.probe(path), stride, frames)
+    source = AutoSource(av.probe(path), stride, frames)
     if source.hold_first():
         return source
     source.close()

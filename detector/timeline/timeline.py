@@ -8,12 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from detector.timeline.meter import Meter
 from detector.timeline.native import Burnt, Mark, Natives
-from detector.timeline.ranges import open_domain
-from detector.timeline.spans import WORK
-from detector.timeline.stages import INFER, PREPROCESS, READ
-from detector.timeline.track import MAX_ROWS, OffTrack, Track
+from detector.timeline.spans import INFER, MAX_ROWS, PREPROCESS, READ, WORK, Meter, OffTrack, Track, open_domain
 
 
 class Timeline:

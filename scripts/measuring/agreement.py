@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from detector import engines
-from detector.analysis.agreement import Agreement, agreement, pairs
-from detector.analysis.evaluate import overlaps
-from detector.config import CalibrationConfig
+from detector.analysis.accuracy.matching import Agreement, agreement, overlaps, pairs
+from detector.config.schema import CalibrationConfig
 from detector.errors import EngineError
 from detector.models import open_network
 from detector.models.base import Network
-from detector.models.convert import HALVES, converted
-from detector.quantize import KINDS, frames
-from detector.quantize.calibration import Calibration, calibrated
-from detector.quantize.measure import ENGINE, SELECTION, Reference, detections, outputs
-from detector.quantize.qdq import quantised_graph
+from detector.models.graph.halves import HALVES, converted
+from detector.models.graph.qdq import quantised_graph
+from detector.run.quantize import KINDS
+from detector.run.quantize import calibrate as frames
+from detector.run.quantize.calibrate import Calibration, calibrated
+from detector.run.quantize.search import ENGINE, SELECTION, Reference, detections, outputs
 from detector.types import Detections
 from measuring.rounded import rounded
 

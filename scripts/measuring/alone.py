@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector import engines, variants
-from detector.config import CalibrationConfig, Config, RuntimeConfig
+from detector import engines
+from detector.config.schema import CalibrationConfig, Config, RuntimeConfig
 from detector.engines.base import Engine, Request
 from detector.models.base import Network
+from detector.run import prepare as variants
 
 WARM_UP = 3  # inferences of each request before every turn: the others' threads have gone to sleep by then
 

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.analysis.evaluate import overlaps
+from detector.analysis.accuracy.matching import overlaps
 from detector.stages.nms import nms
 from detector.types import Candidates
 from training.validation import ASKED, Model

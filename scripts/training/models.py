@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from detector.config import CalibrationConfig
+from detector.config.schema import CalibrationConfig
 from training import validation
 
 CALIBRATION = 256  # training pictures: half of them for the ranges
@@ -28,9 +28,9 @@ def ours(
         return validation.boxed(image, (rules.height, rules.width), rules.geometry, rules.pad_value)
 
     if int8 is not None:
-        from detector.quantize import frames
-        from detector.quantize.calibration import calibrated
-        from detector.quantize.qdq import quantised_graph
+        from detector.models.graph.qdq import quantised_graph
+        from detector.run.quantize import calibrate as frames
+        from detector.run.quantize.calibrate import calibrated
 
         found = calibrated(network, frames.read(str(int8.calibrate), rules, int8.calibrate_frames), int8)
         print(*found.sentences("int8-u8"), sep="\n")

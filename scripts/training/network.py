@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from detector.models.darknet.cfg import read_cfg
-from detector.models.darknet.layers import Convolution, MaxPool, Plan, Route, Upsample, Yolo
-from detector.models.darknet.plan import make_plan
+from detector.models.formats.darknet.cfg import read_cfg
+from detector.models.formats.darknet.layers import Convolution, MaxPool, Plan, Route, Upsample, Yolo, make_plan
 from training.cells import grid
 from training.half_convolution import convolve
 

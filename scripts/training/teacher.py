@@ -70,7 +70,7 @@ def torch_module(proto):
     """The graph between the slices that YOLOX begins with and its three maps, as modules. See ``focus``."""
     import onnx
 
-    from detector.engines.torch_graph import graph_module
+    from detector.engines.torch.graph import graph_module
 
     graph = proto.graph
     maps = [node.input[0] for node in graph.node if node.op_type == "Reshape"]

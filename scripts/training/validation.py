@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.analysis import evaluate
+from detector.analysis.accuracy import matching
 from detector.stages.nms import nms
 from detector.stages.preprocess import letterbox
 from detector.types import Candidates, Letterbox
@@ -34,7 +34,7 @@ class Asked:
     image: NDArray[np.uint8]  # BGR
     group: str  # "coco", "road", "overpass", "elevated", "street.mp4"
     last: bool  # kept for the last figure: never looked at while anything is chosen
-    truths: tuple[evaluate.Truth | None, evaluate.Truth | None]  # person, vehicle; None: not labelled
+    truths: tuple[matching.Truth | None, matching.Truth | None]  # person, vehicle; None: not labelled
 
 
 def kept_for_last(name: str) -> bool:
@@ -75,7 +75,7 @@ def _of_json(path: Path, read: Callable[[dict], NDArray[np.uint8]], group: str =
         yield Asked(read(entry), entry.get("set", group), kept_for_last(entry["file_name"]), truths)
 
 
-def truth(rows: list[dict], names: dict[int, str], wanted: int) -> evaluate.Truth:
+def truth(rows: list[dict], names: dict[int, str], wanted: int) -> matching.Truth:
     found = [
         (row["bbox"], names[row["category_id"]] in IGNORED, bool(row.get("iscrowd", 0)))
         for row in rows
@@ -84,7 +84,7 @@ def truth(rows: list[dict], names: dict[int, str], wanted: int) -> evaluate.Trut
     boxes = np.array([box for box, _, _ in found], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     crowd = np.array([c for _, _, c in found], bool)
-    return evaluate.Truth(boxes, np.array([i for _, i, _ in found], bool) & ~crowd, crowd)
+    return matching.Truth(boxes, np.array([i for _, i, _ in found], bool) & ~crowd, crowd)
 
 
 def boxed(image: NDArray[np.uint8], size: tuple[int, int], geometry: str, pad: int) -> tuple[NDArray, Letterbox]:
@@ -96,10 +96,10 @@ def in_source(boxes: NDArray[np.float32], fit: Letterbox) -> NDArray[np.float32]
     return (boxes - np.array([fit.pad_x, fit.pad_y] * 2)) / np.array([fit.scale_x, fit.scale_y] * 2)
 
 
-def judged(rows: Rows, asked: Asked) -> list[evaluate.Judged | None]:
+def judged(rows: Rows, asked: Asked) -> list[matching.Judged | None]:
     """Threshold, NMS for each class by itself, boxes cut to the picture, matching."""
     height, width = asked.image.shape[:2]
-    results: list[evaluate.Judged | None] = []
+    results: list[matching.Judged | None] = []
     for c, labels in enumerate(asked.truths):
         if labels is None:
             results.append(None)
@@ -109,13 +109,13 @@ def judged(rows: Rows, asked: Asked) -> list[evaluate.Judged | None]:
         found = Candidates(rows[0][keep].astype(np.float32), scores, np.zeros(len(scores), np.int64))
         kept = nms(found, iou=NMS_IOU, max_det=MAX_KEPT)
         boxes = kept.boxes.clip(0, [width, height, width, height])
-        results.append(evaluate.judge(boxes, kept.scores, labels))
+        results.append(matching.judge(boxes, kept.scores, labels))
     return results
 
 
-def run(model: Model, asked: list[Asked]) -> dict[tuple[str, str], list[evaluate.Judged]]:
+def run(model: Model, asked: list[Asked]) -> dict[tuple[str, str], list[matching.Judged]]:
     """(group, class) -> judged pictures."""
-    results: dict[tuple[str, str], list[evaluate.Judged]] = {}
+    results: dict[tuple[str, str], list[matching.Judged]] = {}
     for picture in asked:
         for name, result in zip(NAMES, judged(model(picture.image), picture), strict=True):
             if result is not None:
@@ -123,13 +123,13 @@ def run(model: Model, asked: list[Asked]) -> dict[tuple[str, str], list[evaluate
     return results
 
 
-def figures(results: dict[tuple[str, str], list[evaluate.Judged]]) -> dict[str, float]:
+def figures(results: dict[tuple[str, str], list[matching.Judged]]) -> dict[str, float]:
     """One number a row of the issue's table: AP50, and recall and unmatched boxes of the elevated pictures."""
     found = {}
     for (group, name), rows in results.items():
         if group == "elevated":
-            found["elevated recall"] = round(evaluate.recall(rows, ASKED), 4)
-            found["elevated unmatched"] = evaluate.unmatched(rows, ASKED)
+            found["elevated recall"] = round(matching.recall(rows, ASKED), 4)
+            found["elevated unmatched"] = matching.unmatched(rows, ASKED)
         else:
-            found[f"{group} {name}"] = round(evaluate.average_precision(rows), 4)
+            found[f"{group} {name}"] = round(matching.average_precision(rows), 4)
     return found

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import simpy
 
-from detector.analysis.activities import Activity, LoopShape
-from detector.analysis.replay import Beside, Call, Load, replay
+from detector.analysis.loop.activities import Activity, LoopShape
+from detector.analysis.loop.replay import Beside, Call, Load, replay
 from detector.timeline import STAGES
 
 MS = 1_000_000

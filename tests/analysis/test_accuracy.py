@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.analysis import evaluate
-from detector.analysis.accuracy import accuracy, difference
-from detector.analysis.confusion import confusion
+from detector.analysis.accuracy import matching
+from detector.analysis.accuracy.precision import accuracy, confusion, difference
 from detector.datasets.base import picture
 from detector.types import Detections
 
@@ -99,13 +98,13 @@ def test_the_library_and_our_evaluator_agree(seed):
             if truth.labelled is not None and class_id not in truth.labelled:
                 continue
             mine, hits = truth.class_ids == class_id, one.class_ids == class_id
-            held = evaluate.Truth(truth.boxes[mine], truth.ignored[mine], truth.crowd[mine])
-            rows.append(evaluate.judge(one.boxes[hits], one.scores[hits], held))
+            held = matching.Truth(truth.boxes[mine], truth.ignored[mine], truth.crowd[mine])
+            rows.append(matching.judge(one.boxes[hits], one.scores[hits], held))
         of_class = figures["per_class"][name]
-        assert of_class["ap50"] == pytest.approx(evaluate.average_precision(rows), abs=1e-9)
+        assert of_class["ap50"] == pytest.approx(matching.average_precision(rows), abs=1e-9)
         assert of_class["boxes"] == sum(row.wanted for row in rows) > 20
-        assert of_class["ap50_interval"] == pytest.approx(evaluate.interval(rows, evaluate.average_precision), abs=1e-9)
-        assert of_class["recall_conf25"] == pytest.approx(evaluate.recall(rows, 0.25))
+        assert of_class["ap50_interval"] == pytest.approx(matching.interval(rows, matching.average_precision), abs=1e-9)
+        assert of_class["recall_conf25"] == pytest.approx(matching.recall(rows, 0.25))
     low, high = figures["ap50_interval"]
     assert low < figures["ap50"] < high
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from detector.analysis.agreement import agreement, pairs
+from detector.analysis.accuracy.matching import agreement, pairs
 from detector.types import Detections
 
 Row = tuple[float, float, float, float, float, int]  # x1, y1, x2, y2, score, class

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from detector.analysis.agreement import Agreement
+from detector.analysis.accuracy.matching import Agreement
 from detector.analysis.compare import Round, Variant, compared, contenders, label
 
 CPU = {"read": 1.0, "annotate": 0.5, "write": 2.0}

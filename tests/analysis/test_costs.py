@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from detector.analysis.costs import Alone, Aside, Cost, alone_in, costs, doubts
+from detector.analysis.loop.what_if import Alone, Aside, Cost, alone_in, costs, doubts
 
 FRAMES = 100
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detector.analysis.activities import (
+from detector.analysis.loop.activities import (  # fmt: skip
     BATCH_ROOM,
     DATA,
     IMAGE,
@@ -21,9 +21,9 @@ from detector.analysis.activities import (
     Edge,
     activities_of,
     activity_graph,
-)  # fmt: skip
-from detector.analysis.critical_path import critical_path, slack
-from detector.analysis.replay import replay, wall
+)
+from detector.analysis.loop.critical_path import critical_path, slack
+from detector.analysis.loop.replay import replay, wall
 from detector.timeline import KINDS
 from tests.analysis.pipelines import load, recorded, run_of, shape
 

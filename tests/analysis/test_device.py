@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.device import LAUNCHING, UNASKED, device_facts, merged
+from detector.analysis.layers import LAUNCHING, UNASKED, device_facts, merged
 
 
 @pytest.mark.parametrize(

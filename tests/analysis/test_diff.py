@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detector.analysis.diff import END_TO_END, change, diff, what_differs
-from detector.session.reading import SavedSession, read_session
+from detector.session.read import SavedSession, read_session
 from tests.report.sessions import ran
 
 NOISE = np.random.default_rng(1).normal(0, 1, 2000)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.analysis import evaluate
-from detector.analysis.evaluate import NEITHER, RIGHT, WRONG, Judged, Truth, judge
+from detector.analysis.accuracy import matching
+from detector.analysis.accuracy.matching import NEITHER, RIGHT, WRONG, Judged, Truth, judge
 
 HERE, SHIFTED, FAR = [0, 0, 10, 10], [0, 2, 10, 12], [50, 50, 60, 60]
 
@@ -26,12 +26,12 @@ def judged(outcomes, wanted, scores=None):
 
 
 def test_overlap_is_shared_area_over_joint_area():
-    got = evaluate.overlaps(np.array([HERE, SHIFTED, FAR, [5, 5, 5, 5]], float), np.array([HERE], float))
+    got = matching.overlaps(np.array([HERE, SHIFTED, FAR, [5, 5, 5, 5]], float), np.array([HERE], float))
     assert got[:, 0] == pytest.approx([1, 80 / 120, 0, 0])
 
 
 def test_overlap_with_a_crowd_is_the_share_of_the_found_box():
-    got = evaluate.overlaps(np.array([HERE], float), np.array([[0, 0, 5, 100]], float), of_found=True)
+    got = matching.overlaps(np.array([HERE], float), np.array([[0, 0, 5, 100]], float), of_found=True)
     assert got[0, 0] == pytest.approx(0.5)
 
 
@@ -87,36 +87,36 @@ def test_only_the_best_hundred_of_a_picture_count():
     ],
 )
 def test_average_precision_by_hand(rows, wanted, expected):
-    assert evaluate.average_precision([judged(rows, wanted)]) == pytest.approx(expected)
+    assert matching.average_precision([judged(rows, wanted)]) == pytest.approx(expected)
 
 
 def test_average_precision_sorts_over_all_pictures():
     first, second = judged([WRONG], 1, [0.3]), judged([RIGHT], 0, [0.9])
-    assert evaluate.average_precision([first, second]) == pytest.approx(1.0)
+    assert matching.average_precision([first, second]) == pytest.approx(1.0)
 
 
 def test_without_a_box_there_is_no_figure():
     empty = [judged([WRONG], 0)]
-    assert np.isnan(evaluate.average_precision(empty))
-    assert np.isnan(evaluate.recall(empty))
-    assert np.isnan(evaluate.precision([judged([NEITHER], 1)]))
+    assert np.isnan(matching.average_precision(empty))
+    assert np.isnan(matching.recall(empty))
+    assert np.isnan(matching.precision([judged([NEITHER], 1)]))
 
 
 def test_recall_precision_and_unmatched_at_a_score():
     rows = [judged([RIGHT, WRONG, NEITHER, RIGHT], 4, [0.9, 0.25, 0.25, 0.2]), judged([WRONG], 0, [0.1])]
-    assert evaluate.recall(rows, 0.25) == 0.25
-    assert evaluate.recall(rows) == 0.5
-    assert evaluate.precision(rows, 0.25) == 0.5
-    assert evaluate.unmatched(rows, 0.25) == 1
-    assert evaluate.unmatched(rows) == 2
+    assert matching.recall(rows, 0.25) == 0.25
+    assert matching.recall(rows) == 0.5
+    assert matching.precision(rows, 0.25) == 0.5
+    assert matching.unmatched(rows, 0.25) == 1
+    assert matching.unmatched(rows) == 2
 
 
 def test_interval_is_the_same_each_time_and_holds_the_figure():
     rows = [judged([RIGHT if i % 3 else WRONG], 1, [1 - i / 50]) for i in range(40)]
-    low, high = evaluate.interval(rows, evaluate.average_precision)
-    assert (low, high) == evaluate.interval(rows, evaluate.average_precision)
-    assert low < evaluate.average_precision(rows) < high
+    low, high = matching.interval(rows, matching.average_precision)
+    assert (low, high) == matching.interval(rows, matching.average_precision)
+    assert low < matching.average_precision(rows) < high
 
 
 def test_interval_of_equal_pictures_is_a_point():
-    assert evaluate.interval([judged([RIGHT], 1)] * 5, evaluate.average_precision) == (1.0, 1.0)
+    assert matching.interval([judged([RIGHT], 1)] * 5, matching.average_precision) == (1.0, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.execution import effect, executed, text
+from detector.analysis.summary import effect, executed, text
 from detector.session.outcome import ExecutedLayer as Layer
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.layers import TimedLayer, agreement, by_type, layer_rows
-from detector.analysis.roofline import Peaks
+from detector.analysis.layers import Peaks, TimedLayer, agreement, by_type, layer_rows
 
 PEAKS = Peaks({"fp32": 100.0}, 10.0)  # ridge at 10 FLOPs a byte
 LAYERS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from detector.analysis import evaluate
+from detector.analysis.accuracy import matching
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from training import validation
@@ -29,9 +29,9 @@ def test_yolox_nano_has_the_reference_figures(shared):
     for (group, name), rows in results.items():
         wanted = reference[SETS[group]]["yolox_nano"]["per_class"][name]
         assert sum(row.wanted for row in rows) == wanted["boxes"]
-        assert evaluate.recall(rows, 0.25) == pytest.approx(wanted["recall_conf25"], abs=0.01)
+        assert matching.recall(rows, 0.25) == pytest.approx(wanted["recall_conf25"], abs=0.01)
         if "ap50" in wanted:
-            assert evaluate.average_precision(rows) == pytest.approx(wanted["ap50"], abs=0.01)
-            assert evaluate.precision(rows, 0.25) == pytest.approx(wanted["precision_conf25"], abs=0.01)
-            interval = evaluate.interval(rows, evaluate.average_precision)
+            assert matching.average_precision(rows) == pytest.approx(wanted["ap50"], abs=0.01)
+            assert matching.precision(rows, 0.25) == pytest.approx(wanted["precision_conf25"], abs=0.01)
+            interval = matching.interval(rows, matching.average_precision)
             assert interval == pytest.approx(wanted["ap50_interval"], abs=0.01)

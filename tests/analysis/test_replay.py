@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from detector.analysis.costs import Aside, Cost
-from detector.analysis.replay import replay, wall
-from detector.analysis.what_if import load_of, predictions, rebatched, replayed
+from detector.analysis.loop.replay import replay, wall
+from detector.analysis.loop.what_if import Aside, Cost, load_of, predictions, rebatched, replayed
 from tests.analysis.pipelines import by_simpy, load, recorded, shape, with_libraries
 
 # Durations are multiples of 1/1024 s, so that sums are exact in binary floats and "equal" means equal.

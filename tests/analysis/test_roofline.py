@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.roofline import COMPUTE, LAUNCH, MEMORY, Peaks, placed, whole
+from detector.analysis.layers import COMPUTE, LAUNCH, MEMORY, Peaks, placed, whole
 
 PEAKS = Peaks({"fp32": 100.0, "int8": 400.0}, 10.0)
 

@@ -5,8 +5,8 @@ from array import array
 import numpy as np
 import pytest
 
-from detector.analysis.steps import percentiles
-from detector.timeline.histogram import Histogram
+from detector.analysis.loop.activities import percentiles
+from detector.timeline.spans import Histogram
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 19, 20, 80, 199, 200, 401])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.sweep import swept
+from detector.analysis.compare import swept
 
 
 def row(precision, batch, rate):

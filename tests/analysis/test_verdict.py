@@ -2,7 +2,7 @@
 
 import pytest
 
-from detector.analysis.verdict import gain, load_of, verdict
+from detector.analysis.summary import gain, load_of, verdict
 
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
 

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from detector.cli.group import cli, command_names
-from detector.config import flag_of, options
+from detector.config.schema import flag_of, options
 from tests.cli.command import assert_one_line_error, detect_video
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video

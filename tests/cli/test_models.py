@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
+from detector.jobs.models import facts, listing
 from detector.models import known, open_network
-from detector.models.catalogue import facts, listing
-from detector.models.packaged import known_model
+from detector.models.catalogue import known_model
 from tests.cli.command import assert_one_line_error, detect_video
 from tests.models import exports
 from tests.models.exports import STATED
@@ -55,8 +55,8 @@ def test_the_founding_documents_models_are_known():
 
 def test_the_packaged_yolov4_tiny_is_the_official_one(shared):
     """Layer for layer: the plan of our description and that of the official cfg."""
-    from detector.models.darknet.cfg import read_cfg
-    from detector.models.darknet.plan import make_plan
+    from detector.models.formats.darknet.cfg import read_cfg
+    from detector.models.formats.darknet.layers import make_plan
 
     plans = []
     for path in (known_model("yolov4-tiny").path, shared / "data/weights/yolov4-tiny.cfg"):
@@ -94,7 +94,7 @@ def test_show_of_a_file(shared, tmp_path):
 
 def test_torch_is_not_imported(tmp_path):
     code = (
-        "import sys; from detector.models.catalogue import facts, listing; listing(); facts('street'); "
+        "import sys; from detector.jobs.models import facts, listing; listing(); facts('street'); "
         "facts('yolov5n'); assert not {'torch', 'cv2', 'av', 'onnxruntime'} & set(sys.modules), sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

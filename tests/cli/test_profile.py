@@ -14,7 +14,7 @@ import av
 import numpy as np
 import pytest
 
-from detector.passes import chosen, names
+from detector.jobs.profile import chosen, names
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.report.sessions import with_passes

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from detector import Detector
 from detector.cli.group import cli
+from detector.engines.trt import driver
 from detector.models import open_network
-from detector.nvidia import driver
 from tests.conftest import CHECKOUT
 from tests.fakes.install import MAJORS, install
 from tests.fakes.packages import PACKAGES

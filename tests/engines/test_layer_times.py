@@ -9,11 +9,11 @@ import pytest
 
 from detector import engines
 from detector.engines.base import EngineOptions, LayerExecution
-from detector.engines.layer_timing import FEWEST, WARMUP, in_order, quiet
-from detector.engines.ort_graph.profiling import runs_of
+from detector.engines.layer_times import FEWEST, WARMUP, in_order, quiet
+from detector.engines.ort import runs_of
 from detector.errors import EngineError
 from detector.models import open_network
-from detector.models.graph import count_macs, joint_cost
+from detector.models.graph.build import count_macs, joint_cost
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one
 
@@ -72,7 +72,7 @@ def test_engines_that_cannot_say_why():
 def test_torch_tells_that_compiled_code_has_no_layers():
     if reason := engines.usable()["torch"]:
         pytest.skip(f"machine: engine torch: {reason}")
-    from detector.engines.torch_ import layer_profiler
+    from detector.engines.torch import layer_profiler
 
     with pytest.raises(EngineError, match="no layer times: --engine-options compile"):
         layer_profiler(plus_one(), EngineOptions(own={"compile": "1"}))
@@ -82,8 +82,7 @@ def test_torchs_layers_tile_the_pass():
     """What one layer takes is in its row and in no other's; beside the layers there is hardly anything."""
     if reason := engines.usable()["torch"]:
         pytest.skip(f"machine: engine torch: {reason}")
-    from detector.engines.torch_ import TorchEngine
-    from detector.engines.torch_graph.timed import TorchLayerProfiler
+    from detector.engines.torch import TorchEngine, TorchLayerProfiler
 
     network = plus_one()
     engine = TorchEngine(network, EngineOptions(threads=1, requests=1))

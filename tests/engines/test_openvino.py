@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from detector import engines
-from detector.artefacts import export
-from detector.engines import openvino_
+from detector.engines import openvino as openvino_
 from detector.engines.base import EngineOptions
-from detector.engines.openvino_graph.precise import precise
+from detector.engines.openvino import precise
+from detector.engines.store import export
 from detector.errors import EngineError, UsageError
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network

@@ -7,7 +7,7 @@ import pytest
 
 from detector import engines
 from detector.engines.base import EngineOptions
-from detector.engines.openvino_graph.pairs import without_needless_pairs
+from detector.engines.openvino import without_needless_pairs
 from tests.engines.quantised import pictures, quantised, small_network
 
 INPUT, WIDE = [1, 8, 4, 4], [1, 16, 4, 4]

@@ -7,9 +7,9 @@ import onnxruntime
 import pytest
 
 from detector import engines
-from detector.artefacts import export
 from detector.engines import ort
 from detector.engines.base import EngineOptions
+from detector.engines.store import export
 from detector.errors import EngineError
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one, run_once

@@ -17,8 +17,9 @@ from tests.known_answers import plus_one
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
-from detector.engines import torch_  # noqa: E402
-from detector.engines.torch_graph import cuda, machine  # noqa: E402
+from detector.engines import torch as torch_  # noqa: E402
+from detector.engines.torch import abilities  # noqa: E402
+from detector.engines.torch import requests as cuda  # noqa: E402
 
 
 class Fakes:
@@ -108,7 +109,7 @@ def fakes(monkeypatch) -> Fakes:
 
 
 def requests(fakes: Fakes, count: int, tf32: bool = False, run=None) -> tuple[list[cuda.CudaRequest], list[float]]:
-    from detector.engines.torch_graph import graph_module
+    from detector.engines.torch.graph import graph_module
 
     network, told = plus_one(), []
     run = run or graph_module(network.graph)
@@ -209,13 +210,13 @@ def gpu(monkeypatch):
 
 
 def test_auto_takes_the_gpu_and_says_so(gpu):
-    device, note = machine.device_of("auto")
+    device, note = abilities.device_of("auto")
     assert str(device) == "cuda:0"
     assert note == "engine torch runs on cuda:0, Tesla T4"
     assert engines.concurrency("torch", EngineOptions()) == 2
     assert engines.concurrency("torch", EngineOptions(concurrency=5)) == 5
     assert engines.concurrency("torch", EngineOptions(device="cpu")) == 1
-    assert str(machine.device_of("cuda")[0]) == "cuda:0"
+    assert str(abilities.device_of("cuda")[0]) == "cuda:0"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.known_answers import plus_one, run_once
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
-from detector.engines.torch_graph import machine  # noqa: E402
+from detector.engines.torch import abilities  # noqa: E402
 
 INT8 = EngineOptions(precision="int8", device="cpu")
 
@@ -162,7 +162,7 @@ def last_step(network: Network) -> float:
 
 @pytest.fixture
 def int8_kernels():
-    if not machine.has_int8_kernels():
+    if not abilities.has_int8_kernels():
         pytest.skip("machine: this CPU has no VNNI, or this torch no convolutions of int8")
 
 
@@ -203,7 +203,7 @@ def test_a_fused_layer_names_the_nodes_that_it_stands_for(int8_kernels, tmp_path
 
 def test_without_int8_kernels_the_nodes_are_computed_as_they_say(monkeypatch, tmp_path):
     """Rounded as int8 would be, computed in float32; and that nothing got faster is said."""
-    monkeypatch.setattr(machine, "has_int8_kernels", lambda: False)
+    monkeypatch.setattr(abilities, "has_int8_kernels", lambda: False)
     network = darknet(tmp_path, "leaky")
     pictures = [np.random.default_rng(at).integers(0, 256, network.input_shape, np.uint8) for at in range(4)]
     graph = quantised(network, pictures, tmp_path)

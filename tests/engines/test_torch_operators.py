@@ -92,7 +92,7 @@ def test_an_operator_gives_what_onnxruntime_gives(case):
     import onnxruntime as ort
     import torch
 
-    from detector.engines.torch_graph import graph_module
+    from detector.engines.torch.graph import graph_module
 
     sketch = Sketch()
     outputs = CASES[case](sketch)
@@ -110,7 +110,7 @@ def test_grid_sample(mode, corners):
     import onnxruntime as ort
     import torch
 
-    from detector.engines.torch_graph import graph_module
+    from detector.engines.torch.graph import graph_module
 
     sketch = Sketch()
     grid = np.random.default_rng(1).uniform(-1.3, 1.3, (2, 5, 7, 2)).astype(np.float32)

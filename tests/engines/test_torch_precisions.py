@@ -14,14 +14,13 @@ from detector import engines
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError, ModelError, UsageError
 from detector.models import open_network
-from detector.models.convert import converted
-from detector.models.sensitive import sensitive
+from detector.models.graph.halves import converted, sensitive
 from tests.engines.quantised import quantised, small_network
 from tests.known_answers import plus_one
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
-from detector.engines.torch_graph import halves, machine  # noqa: E402
+from detector.engines.torch import abilities, halves  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def test_bf16_is_what_every_layer_before_the_outputs_runs_in(network):
     with engines.open("torch", network, ALL) as engine:
         convolutions = {layer.precision for layer in engine.execution() if layer.type == "Conv2d"}
         others = {layer.precision for layer in engine.execution() if layer.type != "Conv2d"}
-    assert convolutions == {"bf16" if machine.has_bf16() else "fp32"}
+    assert convolutions == {"bf16" if abilities.has_bf16() else "fp32"}
     assert others == {"bf16"}
 
 
@@ -83,7 +82,7 @@ def test_what_bf16_hurts_most_stays_float32_with_a_cast_on_either_side(network):
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
         layers = {layer.name: layer.precision for layer in engine.execution()}
         wanted = sensitive(network.graph)
-        done = "bf16" if machine.has_bf16() else "fp32"
+        done = "bf16" if abilities.has_bf16() else "fp32"
         convolutions = {name: kind for name, kind in layers.items() if name.endswith("conv")}
         assert convolutions == {name: "fp32" if name in wanted else done for name in convolutions}
         assert {"0.conv", "1.conv"} <= wanted
@@ -97,7 +96,7 @@ def test_what_bf16_hurts_most_stays_float32_with_a_cast_on_either_side(network):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_file_that_is_quantised_already_has_no_halves(monkeypatch, tmp_path, precision):
-    monkeypatch.setattr(machine, "has_fp16", lambda: True)
+    monkeypatch.setattr(abilities, "has_fp16", lambda: True)
     network = replace(quantised(small_network(tmp_path), tmp_path), precision="fp32")
     said = f"small cannot become {precision}: its file is quantised already; --precision fp32 runs it"
     with pytest.raises(EngineError, match=f"engine torch: {said}"):
@@ -126,7 +125,7 @@ with engines.open("torch", network, options) as engine:
 
 def test_onednn_says_itself_that_the_kernels_are_bf16():
     """Its own log: all 21 convolutions read and write bf16, channels last."""
-    if not (torch.backends.mkldnn.is_available() and machine.has_bf16()):
+    if not (torch.backends.mkldnn.is_available() and abilities.has_bf16()):
         pytest.skip("machine: this CPU has no bf16, or this torch no oneDNN")
     environment = {**os.environ, "ONEDNN_VERBOSE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     log = subprocess.run([sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True, check=True)
@@ -142,7 +141,7 @@ def test_onednn_says_itself_that_the_kernels_are_bf16():
 
 
 def test_a_cpu_without_bf16_runs_it_and_says_that_nothing_got_faster(monkeypatch, network):
-    monkeypatch.setattr(machine, "cpu_facts", lambda: {"avx2", "avx512f"})
+    monkeypatch.setattr(abilities, "cpu_facts", lambda: {"avx2", "avx512f"})
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
         assert "no bf16 arithmetic" in " ".join(engine.notes)
         assert {layer.precision for layer in engine.execution() if layer.type == "Conv2d"} == {"fp32"}
@@ -157,7 +156,7 @@ def test_a_cpu_without_bf16_runs_it_and_says_that_nothing_got_faster(monkeypatch
     ],
 )
 def test_what_a_cpu_cannot_do_is_refused_with_the_reason(monkeypatch, precision, there, reason):
-    monkeypatch.setattr(machine, "has_fp16", lambda: there)
+    monkeypatch.setattr(abilities, "has_fp16", lambda: there)
     for call in (
         lambda: engines.graph_wanted("torch", precision, "cpu"),
         lambda: engines.open("torch", plus_one(), EngineOptions(precision=precision, device="cpu")),
@@ -167,7 +166,7 @@ def test_what_a_cpu_cannot_do_is_refused_with_the_reason(monkeypatch, precision,
 
 
 def test_a_cpu_with_fp16_runs_it(monkeypatch, network):
-    monkeypatch.setattr(machine, "has_fp16", lambda: True)
+    monkeypatch.setattr(abilities, "has_fp16", lambda: True)
     with engines.open("torch", network, EngineOptions(precision="fp16", device="cpu")) as engine:
         assert {layer.precision for layer in engine.execution()} == {"fp16"}
         assert all(np.isfinite(output).all() for output in engine.requests[0].infer(1))
@@ -246,7 +245,7 @@ with engines.open("torch", plus_one(), options) as engine:
 def test_a_compiled_network_gives_the_answers_in_other_threads_too(precision, tmp_path):
     """In a process of its own: the compiler warns of what torch itself will drop, and leaves threads behind."""
     try:
-        machine.check_compiler(torch.device("cpu"))
+        abilities.check_compiler(torch.device("cpu"))
     except EngineError as error:
         pytest.skip(f"machine: {error}")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.models.yolo.steps import Convolution, Plan
+from detector.models.formats.yolo.steps import Convolution, Plan
 from tests.known_answers import plain_conv
 
 EPSILON = 1e-3

@@ -17,9 +17,10 @@ import pytest
 
 from detector.errors import ModelError
 from detector.models import open_network
-from detector.models.checkpoint import allowed, unpickle
-from detector.models.checkpoint.archive import Archive
-from detector.models.checkpoint.contents import contents_of
+from detector.models.formats.checkpoint import unpickle
+from detector.models.formats.checkpoint import unpickle as allowed
+from detector.models.formats.checkpoint.archive import Archive
+from detector.models.formats.checkpoint.contents import contents_of
 from tests.checkpoints import Reduced, Stored, call, foreign, module, pickled, saved, zipped
 
 

@@ -8,9 +8,8 @@ import pytest
 from detector.errors import ModelError
 from detector.models import open_network
 from detector.models.base import InputRules, Network
-from detector.models.convert import _bfloat16_bits, converted, operand_name
-from detector.models.graph import GraphBuilder, good_name, output_shapes, tail
-from detector.models.sensitive import sensitive
+from detector.models.graph.build import GraphBuilder, good_name, output_shapes, tail
+from detector.models.graph.halves import _bfloat16_bits, converted, operand_name, sensitive
 from detector.types import Candidates
 from tests.known_answers import run_once
 

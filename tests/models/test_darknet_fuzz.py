@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from detector.errors import ModelError
 from detector.models import open_network
-from detector.models.darknet import plan as plan_module
+from detector.models.formats.darknet import layers as plan_module
 
 CFG = b"""[net]
 width=32

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from detector.models import open_network
-from detector.models.activations import ACTIVATIONS
-from detector.models.darknet.cfg import parse_cfg
-from detector.models.darknet.plan import make_plan
-from detector.models.darknet.weights import random_weights
-from detector.models.graph import count_macs, good_name
+from detector.models.formats.darknet.cfg import parse_cfg
+from detector.models.formats.darknet.layers import make_plan
+from detector.models.formats.darknet.weights import random_weights
+from detector.models.graph.build import ACTIVATIONS, count_macs, good_name
 from tests.known_answers import darknet_maxpool, plain_conv, run_once
 
 ENGINES = ("ort", "torch")

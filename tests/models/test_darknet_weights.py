@@ -11,9 +11,9 @@ import pytest
 
 from detector.errors import DetectVideoError, ModelError, UsageError
 from detector.models import open_network
-from detector.models.darknet.cfg import parse_cfg
-from detector.models.darknet.plan import make_plan
-from detector.models.darknet.weights import random_weights, read_weights
+from detector.models.formats.darknet.cfg import parse_cfg
+from detector.models.formats.darknet.layers import make_plan
+from detector.models.formats.darknet.weights import random_weights, read_weights
 
 CFG = (
     "[net]\nwidth=8\nheight=8\n"

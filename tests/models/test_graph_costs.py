@@ -1,8 +1,8 @@
 """What a node costs, counted by hand."""
 
 from detector.engines.base import Engine, LayerExecution
-from detector.machine import executed_layers
-from detector.models.graph import NodeCost, infer_shapes, joint_cost, node_costs
+from detector.models.graph.build import NodeCost, infer_shapes, joint_cost, node_costs
+from detector.run.wire import executed_layers
 from detector.session.outcome import ExecutedLayer
 from tests.known_answers import plus_one
 

@@ -7,9 +7,9 @@ import pytest
 
 from detector.errors import ModelError
 from detector.models import open_network
-from detector.models.graph import good_name
-from detector.models.onnx_file.metadata import Metadata, read_metadata
-from detector.models.onnx_file.naming import TAKEN, _node_names
+from detector.models.formats.onnx.recognise import Metadata, read_metadata
+from detector.models.formats.onnx.rewrite import TAKEN, _node_names
+from detector.models.graph.build import good_name
 from tests.models import exports
 from tests.models.exports import STATED
 

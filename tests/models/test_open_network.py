@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from detector.errors import ModelError
-from detector.models import known, open_network, packaged, suffixes
+from detector.models import catalogue, known, open_network, suffixes
 
 
 def write_cfg(folder: Path, stem: str = "t", classes: int = 2) -> str:
@@ -62,7 +62,7 @@ def test_a_names_file_that_does_not_fit_is_refused(tmp_path, content, message):
 
 
 def test_the_packaged_coco_list_is_darknets(shared):
-    ours = (packaged.folder() / "names/coco.names").read_text().split("\n")
+    ours = (catalogue.folder() / "names/coco.names").read_text().split("\n")
     assert ours == (shared / "data/weights/coco.names").read_text().split("\n")
 
 
@@ -96,7 +96,7 @@ def test_a_family_without_a_front_end_is_named_with_those_that_have_one(tmp_path
 def test_every_known_model_opens_by_name_and_states_its_licence():
     assert "yolov4-tiny-person-vehicle" in known()
     for name in known():
-        entry = packaged.known_model(name)
+        entry = catalogue.known_model(name)
         assert entry.licence
         if entry.path.suffix == ".cfg":
             assert open_network(name, random_seed=1).names
@@ -126,7 +126,7 @@ def test_a_wrong_description_is_named(tmp_path, monkeypatch, text, message):
         (tmp_path / part).mkdir()
     write_cfg(tmp_path / "darknet")
     (tmp_path / "models/m.yaml").write_text(text)
-    monkeypatch.setattr(packaged, "folder", lambda: tmp_path)
+    monkeypatch.setattr(catalogue, "folder", lambda: tmp_path)
     with pytest.raises(ModelError) as caught:
         open_network("m", random_seed=1)
     assert message in str(caught.value)

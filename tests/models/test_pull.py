@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from detector.errors import ModelError
-from detector.models import open_network, packaged
-from detector.models.pull import pull
+from detector.models import catalogue, open_network
+from detector.models.catalogue import pull
 
 CONTENT = bytes(range(256)) * 1000  # 256,000 bytes: several blocks
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -72,7 +72,7 @@ def server():
 def describe(tmp_path, monkeypatch, server):
     """Makes ``m`` a known model whose file the server has."""
     (tmp_path / "cfg/models").mkdir(parents=True)
-    monkeypatch.setattr(packaged, "folder", lambda: tmp_path / "cfg")
+    monkeypatch.setattr(catalogue, "folder", lambda: tmp_path / "cfg")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from detector import Detector
-from detector.analysis import evaluate
-from detector.config import Config
+from detector.analysis.accuracy import matching
+from detector.config.schema import Config
 from detector.errors import ModelError
-from detector.models import open_network, packaged
-from detector.models.darknet.cfg import parse_cfg
-from detector.models.darknet.plan import make_plan
-from detector.models.darknet.weights import read_weights
+from detector.models import catalogue, open_network
+from detector.models.formats.darknet.cfg import parse_cfg
+from detector.models.formats.darknet.layers import make_plan
+from detector.models.formats.darknet.weights import read_weights
 
 ROOT = Path(__file__).parents[2]
 TINY = "[net]\nwidth=8\nheight=8\n{}[convolutional]\nfilters=7\nactivation=linear\n[yolo]\nanchors=4,4\nclasses=2\n"
@@ -25,7 +25,7 @@ TINY = "[net]\nwidth=8\nheight=8\n{}[convolutional]\nfilters=7\nactivation=linea
 
 def test_the_default_model_is_in_the_package_and_small():
     assert Config().network.model == "street"
-    entry = packaged.known_model("street")
+    entry = catalogue.known_model("street")
     assert entry.weights is not None
     assert entry.weights.stat().st_size <= 4_000_000
     network = open_network("street")
@@ -87,7 +87,7 @@ def test_it_finds_most_of_the_rendered_street(engine):
                 boxes[:, 2:] += boxes[:, :2]
                 none = np.zeros(len(boxes), bool)
                 mine = found.class_ids == class_id
-                truth = evaluate.Truth(boxes, none, none)
-                judged.append(evaluate.judge(found.boxes[mine], found.scores[mine], truth))
-    assert evaluate.recall(judged) > 0.6
-    assert evaluate.precision(judged) > 0.6
+                truth = matching.Truth(boxes, none, none)
+                judged.append(matching.judge(found.boxes[mine], found.scores[mine], truth))
+    assert matching.recall(judged) > 0.6
+    assert matching.precision(judged) > 0.6

@@ -10,9 +10,9 @@ import yaml
 
 from detector.errors import ModelError
 from detector.models import open_network
-from detector.models.graph import count_macs, good_name
-from detector.models.yolo.description import parse_description
-from detector.models.yolo.plan import BLOCKS, Build
+from detector.models.formats.yolo.description import parse_description
+from detector.models.formats.yolo.plan import BLOCKS, Build
+from detector.models.graph.build import count_macs, good_name
 from tests.checkpoints import module, saved
 from tests.known_answers import plain_conv, run_once
 from tests.models.plain_yolo import Plain, every_second_pixel, max_pool, random_tensors, silu, upsample
@@ -256,7 +256,7 @@ def test_the_plan_counts_what_the_graph_holds(name):
 
 
 def packaged_text(name: str) -> str:
-    from detector.models.packaged import folder
+    from detector.models.catalogue import folder
 
     return (folder() / "yolo" / f"{name}.yaml").read_text()
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from detector.models.packaged import folder
-from detector.models.yolo.description import read_description
-from detector.models.yolo.plan import Build, family_of
+from detector.models.catalogue import folder
+from detector.models.formats.yolo.description import read_description
+from detector.models.formats.yolo.plan import Build, family_of
 
 PUBLISHED = [  # name, side, fused parameters in M, GFLOPs
     ("yolov5n", 640, 1.87, 4.5),

@@ -7,7 +7,7 @@ import yaml
 
 from detector.errors import ModelError
 from detector.models import open_network
-from detector.models.yolo.description import Activation, parse_activation
+from detector.models.formats.yolo.description import Activation, parse_activation
 
 GOOD = {
     "nc": 1,

@@ -12,9 +12,9 @@ import yaml
 
 from detector.errors import ModelError, UsageError
 from detector.models import open_network
-from detector.models.checkpoint import open_checkpoint
-from detector.models.yolo.description import parse_description
-from detector.models.yolo.plan import Build
+from detector.models.formats.checkpoint import open_checkpoint
+from detector.models.formats.yolo.description import parse_description
+from detector.models.formats.yolo.plan import Build
 from tests.checkpoints import Reduced, Stored, foreign, module, pickled, saved, zipped
 from tests.models.plain_yolo import random_tensors
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from detector.analysis.device import device_facts
-from detector.layers import resolved
-from detector.run import detect
+from detector.analysis.layers import device_facts
+from detector.config.levels import resolved
+from detector.run.detect import detect
 from tests.conftest import CHECKOUT
 
 CLIP = CHECKOUT / "videos/street.mp4"

@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
-from detector.analysis.agreement import Agreement
+from detector.analysis.accuracy.matching import Agreement
 from detector.analysis.compare import Round, Variant, compared
-from detector.report.compare import print_comparison
+from detector.report.terminal.compare import print_comparison
 
 SHARES = {"int8": {"layers": 0.9, "macs": 0.96, "bytes": 0.8}, "fp32": {"layers": 0.1, "macs": 0.04, "bytes": 0.2}}
 FACTS = {"load_s": 1.25, "build_s": 12.5, "threads": 2, "concurrency": 1, "device": "cpu", "notes": ["calibrated"]}

@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ElementTree
 
 from rich.console import Console
 
-from detector.report.evaluation import print_evaluation
 from detector.report.plots import plots
+from detector.report.terminal.evaluate import print_evaluation
 
 SVG = "{http://www.w3.org/2000/svg}"
 

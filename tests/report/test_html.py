@@ -10,9 +10,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from detector.report.how import LINES
-from detector.report.html import page
-from detector.session.reading import read_session
+from detector.report.html import LINES, page
+from detector.session.read import read_session
 from tests.conftest import CHECKOUT
 from tests.report.browser import Browser, chromium
 from tests.report.sessions import LAYERS, PASSES, ran, with_passes

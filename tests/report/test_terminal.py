@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from detector.analysis.ledger import stage_rows, thread_rows
-from detector.report.live import LiveLine, line
-from detector.report.profile import what_if_table
-from detector.report.terminal import print_run
+from detector.analysis.summary import stage_rows, thread_rows
+from detector.report.terminal.live import LiveLine, line
+from detector.report.terminal.profile import what_if_table
+from detector.report.terminal.run import print_run
 from detector.timeline import Timeline
 from tests.report.sessions import PASSES
 

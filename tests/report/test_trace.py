@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from detector.analysis.replay import replay
+from detector.analysis.loop.replay import replay
 from detector.report.trace import trace
-from detector.session.reading import SavedSession
+from detector.session.read import SavedSession
 from detector.timeline import KINDS, STAGES
 from tests.analysis.pipelines import load, recorded, shape
 

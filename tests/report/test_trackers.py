@@ -10,10 +10,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from detector.cli.tracking import NAMES
+from detector.cli.options import NAMES
 from detector.errors import OutputError, UsageError
 from detector.report.trackers import entries_of, track
-from detector.session.reading import read_session
+from detector.session.read import read_session
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 from tests.report.sessions import ran, with_passes

@@ -7,8 +7,8 @@ import sqlite3
 
 import pytest
 
-from detector.analysis.recorded import recorded_facts
-from detector.analysis.replay import replay
+from detector.analysis.loop.recorded import recorded_facts
+from detector.analysis.loop.replay import replay
 from detector.errors import UsageError
 from detector.session.nsys import read_nsys
 from tests.analysis.pipelines import load, recorded, shape

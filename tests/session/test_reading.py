@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from detector.errors import UsageError
-from detector.session.reading import FIELDS, complete, read_session
+from detector.session.read import FIELDS, complete, read_session
 from detector.session.store import SCHEMA, Session
 from detector.timeline import Timeline
 

@@ -205,7 +205,7 @@ def test_a_reader_that_fails_midway_is_a_note(tmp_path: Path, monkeypatch: pytes
                 raise av.InvalidDataError(1, "planted")
             yield packet, Fraction(1024, 44100)
 
-    monkeypatch.setattr("detector.sinks._audio.AudioTrack._items", break_after)
+    monkeypatch.setattr("detector.sinks.video.AudioTrack._items", break_after)
     sink = write_frames(source, tmp_path / "out.mp4", has_audio=True)
     assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "100"
     assert "the audio ends early" in sink.notes[0]

@@ -203,7 +203,7 @@ def test_interlaced_is_left_to_av(folder):
 
 
 def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
-    from detector.sources import _container
+    from detector.sources import av as _container
 
     expected, _ = read_all(plain)
     monkeypatch.setattr(_container, "tail", lambda *_: _container.Tail(packets=3))

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from detector.stages.heads.anchored import AnchoredLayer, anchored, anchored_dense
+from detector.stages.heads import AnchoredLayer, anchored, anchored_dense
 
 ANCHORS = ((10.0, 14.0), (23.0, 27.0), (37.0, 58.0))
 

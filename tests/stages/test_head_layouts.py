@@ -8,11 +8,20 @@ import warnings
 import numpy as np
 import pytest
 
-from detector.stages.heads.anchor_free import anchor_free, anchor_free_dense
-from detector.stages.heads.decoded import decoded, decoded_dense
-from detector.stages.heads.end_to_end import end_to_end, end_to_end_dense
-from detector.stages.heads.queries import queries, queries_dense
-from detector.stages.heads.yolox import Grid, cells_of, yolox, yolox_dense
+from detector.stages.heads import (
+    Grid,
+    anchor_free,
+    anchor_free_dense,
+    decoded,
+    decoded_dense,
+    end_to_end,
+    end_to_end_dense,
+    queries,
+    queries_dense,
+    yolox,
+    yolox_dense,
+)
+from detector.stages.heads import yolox_cells as cells_of
 from detector.stages.nms import nms
 
 RNG = np.random.default_rng(11)

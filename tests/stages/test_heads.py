@@ -8,8 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from detector.stages.heads.boxes import sigmoid
-from detector.stages.heads.darknet import YoloLayer, darknet_yolo, darknet_yolo_dense
+from detector.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense, sigmoid
 
 ANCHORS = ((10.0, 14.0), (23.0, 27.0), (37.0, 58.0))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.stages.mapped import mapped
-from detector.stages.nms import nms
+from detector.stages.nms import mapped, nms
 
 GROUPS = ((0,), (1, 2))  # person; vehicle: car and truck
 

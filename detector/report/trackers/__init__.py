@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from detector.analysis.ledger import stage_rows, thread_rows
+from detector.analysis.summary import stage_rows, thread_rows
 from detector.errors import DetectVideoError, OutputError, UsageError
 from detector.report.html import page
 from detector.report.tables import csv_files
-from detector.session.reading import SavedSession
+from detector.session.read import SavedSession
 
 SETTINGS = ("model", "engine", "precision", "batch", "concurrency", "sync", "engine_threads")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from detector.session.reading import SavedSession
+from detector.session.read import SavedSession
 
 if TYPE_CHECKING:
     from detector.report.trackers import Entries

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detector.session.reading import SavedSession
+from detector.session.read import SavedSession
 
 if TYPE_CHECKING:
     from detector.report.trackers import Entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from detector import engines
-from detector.config import resolve
+from detector.config.schema import resolve
 from detector.engines.base import EngineOptions
 from tests.fakes.install import MAJORS
 from tests.fakes.packages import PACKAGES
@@ -21,7 +21,7 @@ def opened(network=None, **options):
 
 def built(machine, tmp_path, network=None, progress=None, **options):
     """What ``detect-video build`` does: one plan in a folder, with its facts."""
-    from detector.variants import prepared
+    from detector.run.prepare import prepared
 
     own = options.pop("own", {})
     config = resolve(("test", {"engines_dir": str(tmp_path), "engine_options": [f"{k}={v}" for k, v in own.items()]}),

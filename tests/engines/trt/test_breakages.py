@@ -17,7 +17,9 @@ def no_address(machine, monkeypatch):
 
 def no_wait(machine, monkeypatch):
     """The read-back is looked at before the stream's event has happened."""
-    from detector.engines.tensorrt_parts import cuda_python_memory, pycuda_memory, torch_memory
+    from detector.engines.trt.memory import cuda_python as cuda_python_memory
+    from detector.engines.trt.memory import pycuda as pycuda_memory
+    from detector.engines.trt.memory import torch as torch_memory
 
     for event in (pycuda_memory.PycudaEvent, torch_memory.TorchEvent, cuda_python_memory.CudaEvent):
         monkeypatch.setattr(event, "wait", lambda self: None)
@@ -25,7 +27,9 @@ def no_wait(machine, monkeypatch):
 
 
 def buffer_class(machine):
-    from detector.engines.tensorrt_parts import cuda_python_memory, pycuda_memory, torch_memory
+    from detector.engines.trt.memory import cuda_python as cuda_python_memory
+    from detector.engines.trt.memory import pycuda as pycuda_memory
+    from detector.engines.trt.memory import torch as torch_memory
 
     classes = {
         "pycuda": pycuda_memory.PycudaBuffer,
@@ -111,7 +115,7 @@ def test_what_a_gpu_would_not_forgive_is_noticed(monkeypatch, major, memory, bre
 def test_pycudas_context_must_be_current_in_the_thread(monkeypatch):
     from contextlib import nullcontext
 
-    from detector.engines.tensorrt_parts.pycuda_memory import Memory
+    from detector.engines.trt.memory.pycuda import Memory
 
     install(monkeypatch, 11, "pycuda")
     with opened() as engine, monkeypatch.context() as broken:

@@ -30,7 +30,7 @@ def test_a_plan_is_built_once_and_runs(eleven, tmp_path):
 
 
 def test_the_manifest_holds_the_key_and_the_facts(eleven, tmp_path):
-    from detector.artefacts import manifest_of
+    from detector.engines.store import manifest_of
 
     manifest = manifest_of(built(eleven, tmp_path, precision="tf32").options.artefact)
     key = manifest["key"]

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from detector import engines, sources
-from detector.analysis.execution import effect, executed
-from detector.config import resolve
+from detector.analysis.summary import effect, executed
+from detector.config.schema import resolve
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError
-from detector.machine import executed_layers
 from detector.models import open_network
 from detector.models.base import Network
-from detector.models.graph import count_macs
+from detector.models.graph.build import count_macs
+from detector.run.prepare import prepared
+from detector.run.wire import executed_layers
 from detector.stages.nms import nms
 from detector.stages.preprocess import letterbox
 from detector.types import Detections
-from detector.variants import prepared
 from scripts.measuring.rounded import rounded
 from tests.conftest import CHECKOUT
 from tests.engines.trt.opening import EVERY
@@ -125,12 +125,12 @@ def half_of(network) -> list[str]:
 @pytest.mark.parametrize("major", MAJORS)
 def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
     """Half of the convolutions are left out of the quantisation."""
-    from detector.quantize import calibration
-    from detector.quantize.qdq import quantised_graph
+    from detector.models.graph.qdq import quantised_graph
+    from detector.run.quantize import calibrate
 
     install(monkeypatch, major)
     config = resolve(("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)}))
-    ranges = calibration.made_or_kept(network, config, place, lambda *_: True)[0].ranges
+    ranges = calibrate.made_or_kept(network, config, place, lambda *_: True)[0].ranges
     kept = half_of(network)
     graph = quantised_graph(network.graph, ranges, set(kept), "int8-s8")
     partly = replace(network, graph=graph, precision="int8-s8", path=None)
@@ -178,7 +178,7 @@ def test_a_range_of_batches_of_a_converted_graph(monkeypatch, network, given, pl
 
 
 def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network, place):
-    from detector.variants import variant_of
+    from detector.run.prepare import variant_of
 
     install(monkeypatch, 11)
     config = resolve(("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)}))
@@ -190,7 +190,7 @@ def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network,
 def test_bytes_straight_to_bfloat16_are_refused_by_name(monkeypatch, network):
     from onnx import TensorProto, helper
 
-    from detector.models.convert import converted
+    from detector.models.graph.halves import converted
 
     install(monkeypatch, 11)
     wrong = converted(network, "bf16")

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from detector import engines
 from detector.cli.group import cli
 from detector.engines.base import EngineOptions
-from detector.engines.layer_timing import WARMUP
+from detector.engines.layer_times import WARMUP
 from detector.errors import EngineError
 from detector.models import open_network
-from detector.models.convert import converted
-from detector.models.graph import count_macs, joint_cost
+from detector.models.graph.build import count_macs, joint_cost
+from detector.models.graph.halves import converted
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import pictures
 from tests.engines.trt.opening import opened
@@ -147,7 +147,7 @@ def test_a_profiler_that_tells_nothing_is_said(eleven, monkeypatch, method, mess
 
 
 def test_what_fails_while_attaching_leaves_nothing_on_the_device(eleven, monkeypatch):
-    from detector.engines.tensorrt_parts.running import TrtRequest
+    from detector.engines.trt.running import TrtRequest
 
     def failing(self, profiler):
         raise EngineError("engine trt: no")

@@ -73,7 +73,7 @@ def test_halves_are_run_as_halves_and_told(eleven):
     ],
 )  # fmt: skip
 def test_layers_of_both_layouts_of_the_inspector(layer, precision, nodes):
-    from detector.engines.tensorrt_parts.inspection import layers_of
+    from detector.engines.trt.layers import layers_of
 
     [found] = layers_of({"Layers": [layer]}, {"0.conv": "0.conv", "0.act": "0.act"})
     assert (found.precision, found.nodes) == (precision, nodes)
@@ -81,7 +81,7 @@ def test_layers_of_both_layouts_of_the_inspector(layer, precision, nodes):
 
 def test_a_node_in_several_layers_is_told_once_of_the_one_that_computes():
     """Its cost would count twice."""
-    from detector.engines.tensorrt_parts.inspection import layers_of
+    from detector.engines.trt.layers import layers_of
 
     both = "[ONNX Layer: 0.conv]\x1f[ONNX Layer: 0.act]"
     layers = [
@@ -95,7 +95,7 @@ def test_a_node_in_several_layers_is_told_once_of_the_one_that_computes():
 
 def test_a_plan_from_elsewhere_names_the_nodes_that_it_kept():
     """Its graph is not there to compare with; names of other exporters hold slashes and brackets."""
-    from detector.engines.tensorrt_parts.inspection import layers_of
+    from detector.engines.trt.layers import layers_of
 
     layer = {"Name": "x", "Metadata": "[ONNX Layer: /model.22/cv2.0/Conv]\x1f[ONNX Layer: /act[1]/Mul]"}
     [found] = layers_of({"Layers": [layer]}, None)

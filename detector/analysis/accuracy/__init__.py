@@ -1,0 +1,1 @@
+"""Matching detections with labels or with each other, and average precision."""

@@ -1,0 +1,1 @@
+"""What the spans of a run say: activities, critical path, replay, what-if."""

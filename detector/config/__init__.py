@@ -1,0 +1,1 @@
+"""Every option once (schema.py), and the levels that set them (levels.py)."""

@@ -1,0 +1,424 @@
+"""OpenVINO on the CPU: one compiled graph, one stream of threads for each request that may run at once."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+from collections.abc import Set
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.engines.base import (  # fmt: skip
+    BF16_OPTION,
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    Request,
+    cpu_threads,
+    stays_fp32,
+    streams,
+    translated,
+)
+from detector.engines.layer_times import in_order
+from detector.errors import EngineError, UsageError
+from detector.models.base import Network
+from detector.models.graph.build import MOVING, MULTIPLYING
+
+if TYPE_CHECKING:
+    import onnx
+
+
+# ----------------------------------------------------------------------
+# A graph with Q/DQ nodes without those pairs that stand in the way of OpenVINO's kernels.
+#
+# The graph has a pair behind every node that ONNX Runtime runs in integers, since that has a kernel for each. OpenVINO
+# has one for a convolution with all the elementwise work behind it, and takes a pair in between at its word: it writes
+# the convolution's result as u8, then reads it again. So these fall away:
+# 1. behind what only moves or chooses values, where the values had these steps before: nothing is rounded there;
+# 2. between a convolution, or elementwise work, and elementwise work: one rounding less, at the end of the kernel.
+#
+# Measured with two requests in flight on 2 cores (docs/performance.md): 11 to 33 % less time.
+
+ELEMENTWISE = (
+    "Add", "Sum", "Sub", "Mul", "Div",
+    "Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Elu", "Softplus", "Tanh", "Mish",
+)  # fmt: skip
+
+
+def without_needless_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A new model with the same inputs and outputs."""
+    import onnx
+
+    instead = _Pairs(model.graph).needless()  # what a DequantizeLinear makes -> what its pair was given
+    pairs = set(instead)
+    for node in model.graph.node:
+        if node.op_type == "DequantizeLinear" and node.output[0] in instead:
+            pairs.add(node.input[0])
+    nodes = []
+    for node in model.graph.node:
+        if pairs.intersection(node.output):
+            continue
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        for at, name in enumerate(node.input):
+            made.input[at] = _followed(instead, name)
+        nodes.append(made)
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(nodes)
+    return result
+
+
+def _followed(instead: dict[str, str], name: str) -> str:
+    while name in instead:
+        name = instead[name]
+    return name
+
+
+class _Pairs:
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        from onnx import numpy_helper
+
+        self._graph = graph
+        self._outputs = {info.name for info in graph.output}
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+        self._single = {
+            tensor.name: numpy_helper.to_array(tensor).item() for tensor in graph.initializer if _is_single(tensor)
+        }
+
+    def needless(self) -> dict[str, str]:
+        found = {}
+        for quantize in self._graph.node:
+            if quantize.op_type != "QuantizeLinear":
+                continue
+            readers = self._readers.get(quantize.output[0], [])
+            if len(readers) == 1 and readers[0].op_type == "DequantizeLinear" and self._is_needless(readers[0]):
+                found[readers[0].output[0]] = quantize.input[0]
+        return found
+
+    def _is_needless(self, dequantize: onnx.NodeProto) -> bool:
+        maker = self._makers.get(self._makers[dequantize.input[0]].input[0])
+        if maker is None or dequantize.output[0] in self._outputs:
+            return False
+        if maker.op_type in (*MOVING, "Concat"):
+            return self._only_moves(maker) and self._had_steps(maker, self._steps(dequantize))
+        readers = self._readers.get(dequantize.output[0], [])
+        return maker.op_type in (*MULTIPLYING, *ELEMENTWISE) and all(node.op_type in ELEMENTWISE for node in readers)
+
+    def _only_moves(self, node: onnx.NodeProto) -> bool:
+        """Resize makes new values unless it takes the nearest."""
+        modes = [entry.s for entry in node.attribute if entry.name == "mode"]
+        return node.op_type != "Resize" or modes in ([], [b"nearest"])
+
+    def _had_steps(self, node: onnx.NodeProto, steps: tuple[Any, ...]) -> bool:
+        given = node.input if node.op_type == "Concat" else node.input[:1]
+        makers = [self._makers.get(name) for name in given]
+        return all(
+            maker is not None and maker.op_type == "DequantizeLinear" and self._steps(maker) == steps
+            for maker in makers
+        )
+
+    def _steps(self, node: onnx.NodeProto) -> tuple[Any, ...]:
+        """Scale and zero point; where these are no single numbers, their names."""
+        return tuple(self._single.get(name, name) for name in node.input[1:])
+
+
+def _is_single(tensor: onnx.TensorProto) -> bool:
+    return all(side == 1 for side in tensor.dims)
+
+
+# ----------------------------------------------------------------------
+# An OpenVINO model in which some nodes stay float32, whatever precision the plugin is asked for.
+#
+# The plugin converts a whole graph by a hint, all but the nodes with the attribute ``precise``. Python cannot set that:
+# it is an attribute of a C++ type, which a dictionary of strings cannot hold. OpenVINO's own file format can, so the
+# model goes through a file. The attribute is in no manual; whether it took effect, the compiled model tells
+# (openvino 2024.6 and 2026.4 heed it).
+
+WITHOUT_BIASES = "/WithoutBiases"  # what the ONNX front end calls a convolution; the sum with its bias has the name
+PASSIVE = ("Const", "Parameter", "Result")
+
+
+def precise(core: Any, model: Any, names: Set[str]) -> Any:
+    """The model anew, with the nodes of these names marked. ``core``: an ``openvino.Core``.
+
+    Raises OSError where nothing can be written to the folder for temporary files.
+    """
+    import openvino
+
+    with tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
+        graph, weights = Path(folder, "graph.xml"), Path(folder, "graph.bin")
+        openvino.serialize(model, str(graph), str(weights))
+        # Both into memory: a file that is mapped could not be deleted everywhere.
+        return core.read_model(_marked(graph, names), weights.read_bytes())
+
+
+def _marked(graph: Path, names: Set[str]) -> bytes:
+    root = ElementTree.parse(graph).getroot()
+    for layer in root.iter("layer"):
+        if layer.get("type") in PASSIVE or layer.get("name", "").removesuffix(WITHOUT_BIASES) not in names:
+            continue
+        info = layer.find("rt_info")
+        if info is None:
+            info = ElementTree.Element("rt_info")
+            layer.insert(0 if layer.find("data") is None else 1, info)  # where OpenVINO writes it: behind the data
+        ElementTree.SubElement(info, "attribute", {"name": "precise", "version": "0"})
+    return ElementTree.tostring(root)
+
+
+LIBRARY = "openvino"
+INSTALL = "pip install 'detect-video[openvino]'"
+# In fp32 as fast as ONNX Runtime, which is always there and loads sooner; in fewer bits well ahead of it, or alone
+# (docs/performance.md).
+AUTO = {"": 15, "bf16": 30, "int8": 30}
+WHY = {"": "openvino is installed", "bf16": "the fastest in bf16 on a CPU", "int8": "the fastest in int8 on a CPU"}
+# bf16 and fp16 are the plugin's own conversion of the fp32 graph: it knows which of its kernels have them. What bf16
+# hurts most is marked, so that it stays fp32.
+PRECISIONS = {"fp32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "int8-u8"}
+DEVICES = ("cpu",)
+OPTIONS = {
+    "mode": "throughput (default): requests of few threads side by side; latency: one request on all threads",
+} | BF16_OPTION
+
+# int8 is in the graph, as Q/DQ nodes; what those leave in float runs as f32. Never unset: on a CPU with bf16 the
+# plugin would take bf16 by itself.
+HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
+TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
+QUANTISED = ("u8", "i8")
+# Layers of the runtime model that compute nothing: constants, and the doors of the graph.
+NO_LAYERS = ("Const", "Input", "Output")
+RUNS_OF_A_MEAN = 16  # under the profiler, before it starts anew
+# u8 in these layers is the picture being moved, or cast; in all others it is quantised arithmetic.
+LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
+
+
+def import_library() -> None:
+    """Imports openvino without its telemetry, which sends an event from inside the import, asked or not.
+
+    openvino falls back to a stub of its own where ``openvino_telemetry`` cannot be imported.
+    """
+    if LIBRARY in sys.modules:
+        return
+    name = "openvino_telemetry"
+    before = {name: sys.modules[name]} if name in sys.modules else {}
+    sys.modules[name] = None  # type: ignore[assignment]  # Python's own way to make an import fail
+    try:
+        importlib.import_module(LIBRARY)
+    finally:
+        del sys.modules[name]
+        sys.modules.update(before)
+
+
+def refusal(precision: str, device: str) -> str | None:
+    """fp16 where the CPU lacks it: the plugin would run bf16 or f32 in its place and name it f16 to nobody."""
+    if precision != "fp16":
+        return None
+    import_library()
+    import openvino
+
+    able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if "FP16" in able:
+        return None
+    instead = "--precision bf16" if "BF16" in able else "--precision int8"
+    return f"this CPU has no fp16 arithmetic (AVX512-FP16), OpenVINO would run another type; {instead} runs here"
+
+
+def concurrency(options: EngineOptions) -> int:
+    return 1 if _mode(options) == "latency" else streams(options)
+
+
+def _mode(options: EngineOptions) -> str:
+    mode = options.own.get("mode", "throughput")
+    if mode not in ("throughput", "latency"):
+        raise UsageError(f"--engine-options mode={mode}: modes of openvino are throughput and latency")
+    return mode
+
+
+class OpenvinoRequest(Request):
+    """Slot and outputs are handed over once; a run reads and writes them in place."""
+
+    def __init__(self, compiled: Any, network: Network) -> None:
+        from openvino import Tensor
+
+        self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
+        self._outputs = [np.zeros(shape, np.float32) for shape in network.output_shapes]
+        self._request = compiled.create_infer_request()
+        self._request.set_input_tensor(Tensor(self.slot, shared_memory=True))
+        for at, output in enumerate(self._outputs):
+            self._request.set_output_tensor(at, Tensor(output, shared_memory=True))
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        if self._request is None:
+            raise EngineError("engine openvino: infer after close")
+        with translated("openvino", "run the network"):
+            # Not infer(): that makes a dictionary of arrays for every call.
+            self._request.start_async()
+            self._request.wait()
+        return [output[:n] for output in self._outputs]
+
+    def release(self) -> None:
+        self._request = None
+
+
+class OpenvinoEngine(Engine):
+    name = "openvino"
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        self.precision = options.precision
+        self.concurrency = options.concurrency or concurrency(options)
+        self.threads = cpu_threads(options, self.concurrency)
+        self._nodes = {node.name for node in network.graph.graph.node}
+        stays = stays_fp32(network, options)
+        with translated("openvino", "load the graph"):
+            self._compiled: Any = _compile(network, HINTS[options.precision], stays, self.concurrency, self.threads)
+            _check_contract(self._compiled, network)
+            self.requests: list[OpenvinoRequest] = [
+                OpenvinoRequest(self._compiled, network) for _ in range(options.requests)
+            ]
+            self.notes = _notes(self._compiled, options.precision)
+
+    def execution(self) -> list[LayerExecution]:
+        if self._compiled is None:
+            return []
+        with translated("openvino", "list the layers"):
+            return _layers(self._compiled.get_runtime_model(), self._nodes)
+
+    def close(self) -> None:
+        self._compiled = None
+        for request in self.requests:
+            request.release()
+
+
+def create(network: Network, options: EngineOptions) -> Engine:
+    return OpenvinoEngine(network, options)
+
+
+class OpenvinoLayerProfiler:
+    """The graph compiled with PERF_COUNT: the request tells what every layer took, as the mean of all runs so far.
+
+    In whole microseconds: a single run, which is the difference of two sums, is off by as many as there were runs. So
+    the graph is compiled anew now and then.
+    """
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        self._network, self._options = network, options
+        self._told: list[list[tuple[str, str, float]]] = []
+        self._open()
+
+    def _open(self) -> None:
+        options, nodes = self._options, {node.name for node in self._network.graph.graph.node}
+        with translated("openvino", "load the graph for a profile"):
+            hint, stays = HINTS[options.precision], stays_fp32(self._network, options)
+            compiled = _compile(self._network, hint, stays, 1, cpu_threads(options), PERF_COUNT=True)
+            self._request: Any = compiled.create_infer_request()
+            self._layers = _layers(compiled.get_runtime_model(), nodes)
+        self._names = {layer.name for layer in self._layers}
+        self._sums: dict[str, float] = {}
+        self._runs = 0
+
+    def run(self, slot: NDArray[np.uint8]) -> None:
+        from openvino import Tensor
+
+        if self._runs == RUNS_OF_A_MEAN:
+            self._open()
+        with translated("openvino", "run the network"):
+            self._request.set_input_tensor(Tensor(slot))
+            self._request.infer()
+            means = self._request.get_profiling_info()
+        self._runs += 1
+        # What went into another layer is told too, and is no layer of the runtime model.
+        self._told.append([self._single(mean) for mean in means if mean.node_name in self._names])
+
+    def _single(self, mean: Any) -> tuple[str, str, float]:
+        name, total = mean.node_name, mean.real_time.total_seconds() * 1e3 * self._runs
+        before = self._sums.get(name, 0.0)
+        self._sums[name] = total
+        return name, mean.node_type, max(0.0, total - before)
+
+    def times(self) -> list[tuple[LayerExecution, list[float]]]:
+        return in_order(self._layers, self._told)
+
+    def close(self) -> None:
+        self._request = None
+
+
+def layer_profiler(network: Network, options: EngineOptions) -> OpenvinoLayerProfiler:
+    return OpenvinoLayerProfiler(network, options)
+
+
+def _compile(network: Network, hint: str, stays: Set[str], streams: int, threads: int, **more: Any) -> Any:
+    import openvino
+
+    core = openvino.Core()
+    # Nothing is kept on disk, whatever the environment or a configuration file of OpenVINO says.
+    core.set_property({"CACHE_DIR": ""})
+    if network.precision == "int8-u8":
+        source = without_needless_pairs(network.graph).SerializeToString()
+    else:
+        source = network.path or network.graph.SerializeToString()
+    settings = {
+        "PERFORMANCE_HINT": "THROUGHPUT" if streams > 1 else "LATENCY",
+        "NUM_STREAMS": streams,
+        "INFERENCE_NUM_THREADS": streams * threads,
+        "INFERENCE_PRECISION_HINT": hint,
+        # Pinned threads cannot move when the reader or the encoder takes their core: inference then waits for both.
+        "ENABLE_CPU_PINNING": False,
+        **more,
+    }
+    model = core.read_model(source)
+    return core.compile_model(precise(core, model, stays) if stays else model, "CPU", settings)
+
+
+def _check_contract(compiled: Any, network: Network) -> None:
+    """The graph must be what the description says; else memory would be written that is not there."""
+    found = tuple(
+        [(port.element_type.get_type_name(), tuple(port.partial_shape.to_shape())) for port in ports]
+        for ports in (compiled.inputs, compiled.outputs)
+    )
+    if found != ([("u8", network.input_shape)], [("f32", tuple(shape)) for shape in network.output_shapes]):
+        raise EngineError(
+            f"engine openvino: the graph of {network.name} takes {found[0]} and gives {found[1]}; "
+            f"wanted one u8 input {network.input_shape} and f32 outputs {network.output_shapes}"
+        )
+
+
+def _notes(compiled: Any, precision: str) -> list[str]:
+    runs = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    if runs == HINTS[precision]:
+        return []
+    return [f"engine openvino: {precision} was asked for; on this CPU OpenVINO runs {TYPES.get(runs, runs)}"]
+
+
+def _layers(model: Any, known: set[str]) -> list[LayerExecution]:
+    """The plugin's own account of what it runs. ``known``: the graph's nodes; the rest are inventions of the plugin."""
+    constant: set[str] = set()  # worked out while loading: constants, and what hangs on nothing else
+    layers = []
+    for layer in model.get_ordered_ops():
+        facts = {key: value.astype(str) for key, value in layer.get_rt_info().items() if key in FACTS}
+        given = [value.get_node().get_friendly_name() for value in layer.input_values()]
+        name, kind = layer.get_friendly_name(), facts["layerType"]
+        if kind == "Const" or (given and constant.issuperset(given)):
+            constant.add(name)
+        elif kind not in NO_LAYERS:
+            nodes = tuple(node for node in facts["originalLayersNames"].split(",") if node in known)
+            layers.append(LayerExecution(name, kind, _precision(kind, facts["runtimePrecision"]), nodes=nodes))
+    return layers
+
+
+FACTS = ("layerType", "runtimePrecision", "originalLayersNames")
+
+
+def _precision(kind: str, found: str) -> str:
+    if found in QUANTISED and kind not in LAYERS_THAT_MOVE:
+        return "int8"
+    return TYPES.get(found, found)

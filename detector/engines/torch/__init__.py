@@ -1,0 +1,310 @@
+"""PyTorch on a CPU or a GPU: the graph as a ``torch.fx.GraphModule`` of ordinary modules, by the layers' own names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from detector.engines.base import (  # fmt: skip
+    BF16_OPTION,
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    cpu_threads,
+    stays_fp32,
+    translated,
+)
+from detector.engines.layer_times import in_order
+from detector.errors import EngineError, UsageError
+from detector.models.base import Network
+from detector.models.graph.build import QUANTISED, is_quantised
+
+if TYPE_CHECKING:
+    from detector.engines.torch.requests import CudaRequest, Run, TorchRequest
+
+
+LIBRARY = "torch"
+INSTALL = "pip install 'detect-video[torch]'"
+AUTO = 10
+WHY = "torch is installed"
+# The halves are cast here, module by module: torch needs no graph of another type for that.
+PRECISIONS = {"fp32": "fp32", "tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "int8-u8"}
+DEVICES = ("cpu", "cuda")
+OPTIONS = {
+    "channels_last": "1: weights of convolutions as NHWC (default); 0: everything as NCHW",
+    "compile": "1: torch.compile; on a CPU that takes a C++ compiler, and some 20 s to load",
+    "graphs": "1: each request's kernels as one CUDA graph; GPUs only",
+} | BF16_OPTION
+SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def refusal(precision: str, device: str) -> str | None:
+    """Why this precision or device cannot be had here, or None."""
+    if find_spec(LIBRARY) is None:
+        return None  # that is said elsewhere
+    from detector.engines.torch import abilities
+
+    try:
+        found, _ = abilities.device_of(device)
+    except EngineError as error:
+        return str(error).removeprefix("engine torch: ")
+    return abilities.refusal(precision, found)
+
+
+def concurrency(options: EngineOptions) -> int:
+    """On a GPU the picture of one request is uploaded while another computes."""
+    from detector.engines.torch import abilities
+
+    return 2 if abilities.device_of(options.device)[0].type == "cuda" else 1
+
+
+class TorchEngine(Engine):
+    """``module`` is the GraphModule, for torch's own tools; ``torch.compile`` and CUDA graphs run it in their ways."""
+
+    name = "torch"
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        self.concurrency = options.concurrency or concurrency(options)
+        self.precision = options.precision
+        self.threads = cpu_threads(options)
+        self.notes: list[str] = []
+        self._last_ms: float | None = None
+        self._executed: list[LayerExecution] | None = None
+        wanted = switches(options.own)
+        with translated("torch", "load the graph"):
+            self._device = self._place(options, wanted)
+            self.device = str(self._device)
+            self.module: Any = self._built(network, options, wanted["channels_last"])  # None after close
+            self._check_contract(network)
+        self._input_shape = network.input_shape
+        self._multiplied = self._arithmetic(options.precision)
+        self.requests: list[TorchRequest] | list[CudaRequest] = self._requests(network, options, wanted)
+
+    def _place(self, options: EngineOptions, wanted: Mapping[str, bool]) -> Any:
+        """The torch.device; raises for what it cannot do."""
+        from detector.engines.torch import abilities
+
+        device, note = abilities.device_of(options.device)
+        if note:
+            self.notes.append(note)
+        if reason := abilities.refusal(options.precision, device):
+            raise EngineError(f"engine torch: {options.precision} cannot run here: {reason}")
+        if wanted["graphs"] and device.type != "cuda":
+            raise UsageError(
+                "--engine-options graphs: CUDA graphs are for GPUs, and torch runs on the CPU; leave it out"
+            )
+        if wanted["compile"] and options.precision == "int8":
+            raise UsageError(
+                "--engine-options compile: for float only; int8 runs on oneDNN's own kernels; leave it out"
+            )
+        if wanted["compile"]:
+            abilities.check_compiler(device)
+        return device
+
+    def _built(self, network: Network, options: EngineOptions, channels_last: bool) -> Any:
+        import torch
+
+        from detector.engines.torch import abilities
+        from detector.engines.torch.graph import graph_module, lay_out
+
+        halves = self.precision in ("bf16", "fp16")
+        if halves and is_quantised(network.graph):
+            raise EngineError(f"engine torch: {network.name} cannot become {self.precision}: {QUANTISED}")
+        module = lay_out(graph_module(network.graph), channels_last)
+        if halves:
+            from detector.engines.torch.halves import halved
+
+            dtype = torch.bfloat16 if self.precision == "bf16" else torch.float16
+            module = halved(module, dtype, stays_fp32(network, options))
+        elif self.precision == "int8" and abilities.has_int8_kernels():
+            from detector.engines.torch.integers import on_integers
+
+            module = on_integers(module)
+        return module.to(self._device)
+
+    def _arithmetic(self, precision: str) -> dict[str, str]:
+        """Precision of a convolution's tensors -> of its arithmetic, where that differs; says so in ``notes``."""
+        from detector.engines.torch import abilities
+
+        if precision == "tf32":
+            return {"fp32": "tf32"}
+        if self._device.type != "cpu":
+            return {}
+        if precision == "int8" and not abilities.has_int8_kernels():
+            self.notes.append(
+                "engine torch: int8 changed nothing here but the numbers: this CPU, or this torch, has no int8 "
+                "convolutions (VNNI), so values are rounded as int8 would and computed in fp32; nothing gets faster"
+            )
+        if precision != "bf16" or abilities.has_bf16():
+            return {}
+        self.notes.append(
+            "engine torch: this CPU has no bf16 arithmetic (AVX512-BF16 or AMX): numbers are kept in bf16 and "
+            "multiplied as fp32; nothing gets faster"
+        )
+        return {"bf16": "fp32"}
+
+    def _check_contract(self, network: Network) -> None:
+        from detector.engines.torch.graph import signature
+
+        found = signature(network.graph)
+        wanted = ([("uint8", network.input_shape)], [("float32", tuple(shape)) for shape in network.output_shapes])
+        if found != wanted:
+            raise EngineError(f"engine torch: the graph of {network.name} takes and gives {found}; wanted {wanted}")
+
+    def _requests(self, network: Network, options: EngineOptions, wanted: Mapping[str, bool]) -> Any:
+        from detector.engines.torch.requests import CallingThreads, TorchRequest
+
+        threads, run = CallingThreads(self.threads), self.module
+        if wanted["compile"]:
+            threads.prepare()  # the number of threads is part of what was compiled
+            with translated("torch", "compile the network"):
+                run = self._compiled()
+        if self._device.type == "cpu":
+            return [TorchRequest(run, network, threads) for _ in range(options.requests)]
+        return self._cuda_requests(run, network, options.requests, wanted["graphs"])
+
+    def _compiled(self) -> Run:
+        """Compiled at once, so that it fails here or not at all, and counts as loading."""
+        import torch
+
+        run: Run = torch.compile(self.module, dynamic=False, options={"freezing": True})
+        with torch.inference_mode():
+            run(torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device))
+        return run
+
+    def _cuda_requests(self, run: Run, network: Network, count: int, graphs: bool) -> list[CudaRequest]:
+        import torch
+
+        from detector.engines.torch.requests import CudaRequest, allow_tf32, check_memory
+
+        tf32 = self.precision == "tf32"
+        allow_tf32(tf32)
+        with translated("torch", "try the network on the GPU"):
+            torch.cuda.current_stream(self._device).synchronize()  # the weights have arrived
+            check_memory(run, network, self._device, self.concurrency)
+            requests = [CudaRequest(run, network, self._device, tf32, self._finished) for _ in range(count)]
+            for request in requests if graphs else ():
+                request.capture()
+        return requests
+
+    def _finished(self, milliseconds: float) -> None:
+        self._last_ms = milliseconds
+
+    def device_ms(self) -> float | None:
+        """From the upload's begin to the end of the read-back, by CUDA events."""
+        return self._last_ms
+
+    def execution(self) -> list[LayerExecution]:
+        """What the layers of a run really computed in; runs the network once more, the first time that it is asked."""
+        if self.module is None:
+            return []
+        if self._executed is None:
+            import torch
+
+            from detector.engines.torch.integers import executed
+
+            with translated("torch", "run the network"):
+                example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
+                self._executed = executed(self.module, example, self._multiplied)
+        return list(self._executed)
+
+    def close(self) -> None:
+        self.module = None
+        for request in self.requests:
+            request.release()
+
+
+def switches(own: Mapping[str, str]) -> dict[str, bool]:
+    """The own options that are on or off, as they are to be. Raises UsageError for a value that is neither."""
+    found = {"channels_last": True, "compile": False, "graphs": False}
+    for name in found.keys() & own.keys():
+        value = own[name]
+        if value.lower() not in SWITCH:
+            raise UsageError(f"--engine-options {name}={value}: write {name}=1 or {name}=0")
+        found[name] = SWITCH[value.lower()]
+    return found
+
+
+def create(network: Network, options: EngineOptions) -> Engine:
+    return TorchEngine(network, options)
+
+
+def layer_profiler(network: Network, options: EngineOptions) -> TorchLayerProfiler:
+    for name in ("compile", "graphs"):
+        if switches(options.own)[name]:
+            raise EngineError(f"engine torch: no layer times: --engine-options {name} runs no layer by itself")
+
+    return TorchLayerProfiler(TorchEngine(network, options))
+
+
+# ----------------------------------------------------------------------
+# Runs that time every layer: the graph's own code with a look at the clock after each of its modules.
+#
+# The graph is nothing but calls of leaf modules, one after the other, so a layer's time lasts from the end of the one
+# before it to its own: its arithmetic, the call of its module and the freeing of what it read last. A look costs some
+# 100 ns. Hooks cost several us a module, most of it between the layers, where no layer's time shows it
+# (docs/decisions.md). On a GPU each call is waited for: a layer's time holds its launch.
+
+
+class TorchLayerProfiler:
+    def __init__(self, engine: TorchEngine) -> None:
+        self._engine = engine
+        self._layers = engine.execution()
+        self._stamps: list[int] = []
+        self._timed = clocked(engine.module, self._stamps, engine.device != "cpu")
+        self._told: list[list[tuple[str, str, float]]] = []
+
+    def run(self, slot: NDArray[np.uint8]) -> None:
+        self._stamps.clear()
+        request = self._engine.requests[0]
+        np.copyto(request.slot, slot)
+        request.infer(len(slot))
+        took = np.diff(self._stamps) / 1e6
+        self._told.append([(name, kind, ms) for (name, kind), ms in zip(self._timed, took.tolist(), strict=True)])
+
+    def times(self) -> list[tuple[LayerExecution, list[float]]]:
+        return in_order(self._layers, self._told)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def clocked(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
+    """Writes looks at the clock into the module's code: one before its first node, one after each. They append
+    nanoseconds to ``stamps``. Returns (name, type) of what lies between them, in order; of a node that calls no module
+    its own name and ``Function``."""
+    graph = module.graph
+    work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    look = _look(stamps, on_gpu)
+    with graph.inserting_before(work[0]):
+        graph.call_function(look)
+    for node in work:
+        with graph.inserting_after(node):
+            graph.call_function(look)
+    module.recompile()
+    return [_what(module, node) for node in work]
+
+
+def _what(module: Any, node: Any) -> tuple[str, str]:
+    if node.op != "call_module":
+        return str(node.name), "Function"
+    return str(node.target), type(module.get_submodule(node.target)).__name__
+
+
+def _look(stamps: list[int], on_gpu: bool) -> Callable[[], None]:
+    append, now = stamps.append, time.perf_counter_ns
+
+    def look() -> None:
+        append(now())
+
+    def look_when_done() -> None:
+        torch.cuda.synchronize()
+        append(now())
+
+    return look_when_done if on_gpu else look

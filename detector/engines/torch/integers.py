@@ -1,0 +1,316 @@
+"""A graph with Q/DQ nodes on kernels of int8: oneDNN's convolutions of u8 x s8.
+
+Three rules, each exact but for what the third says:
+1. Q moves up through what only moves or chooses values (MaxPool, Resize, Concat, Slice, Transpose): these then work on
+   bytes. The picture's Cast from u8 is a DQ with scale 1 and zero point 0.
+2. Q behind DQ of the same scale and zero point: both fall away.
+3. DQ -> Conv with s8 weights -> activation -> Q becomes one ``QuantizedConv``. Where a Q/DQ pair stands between
+   convolution and activation, the convolution's float sum goes into the activation without that rounding.
+What is left runs in float32, as the nodes say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from detector.engines.base import LayerExecution
+from detector.engines.torch.graph import QuantizedConstant
+from detector.engines.torch.modules import Clamp, Dequantize, PaddedMaxPool, Quantize, ToType, narrowed
+from detector.models.graph.build import MOVING
+
+# mypy: allow-subclassing-any
+
+
+class QuantizedConv(nn.Module):
+    """u8 -> u8 or float32 with s8 weights, a scale for each output channel; the activation inside."""
+
+    def __init__(
+        self,
+        conv: nn.Conv2d,
+        weights: QuantizedConstant,
+        given: tuple[float, int],
+        result: tuple[float, int] | None,
+        activation: nn.Module | None = None,
+    ) -> None:
+        """``given``, ``result``: scale and zero point of what comes and of what goes; no result: float32."""
+        super().__init__()
+        self.given, self.result = given, result
+        self.stride, self.padding, self.dilation, self.groups = (
+            list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups,
+        )  # fmt: skip
+        self.pointwise = (
+            self.stride == [1, 1] and self.padding == [0, 0] and self.groups == 1 and tuple(conv.kernel_size) == (1, 1)
+        )
+        self.fused, self.arguments, self.slope = _post_op(activation)
+        if self.slope is not None and self.pointwise:  # the kernel for matrices has a leaky slope, the other has not
+            self.fused, self.arguments, self.slope = "leaky_relu", [self.slope], None
+        self.pointwise = self.fused == "leaky_relu"
+        # A leaky slope and a scale commute: the kernel hands on float32 in steps of the result, and what is left is
+        # the slope, the zero point and the cut.
+        divisor = result[0] if self.slope is not None and result is not None else 1.0
+        scales = torch.from_numpy(weights.scale.copy()).expand(conv.out_channels) / divisor
+        self.register_buffer("scales", scales.contiguous())
+        self.register_buffer("zeros", torch.zeros(conv.out_channels, dtype=torch.int32))
+        self.register_buffer("bias", None if conv.bias is None else conv.bias.detach() / divisor)
+        self.register_buffer("weight", torch.from_numpy(weights.values.copy()))
+        self._packed: Tensor | None = None
+
+    def _pack(self, x: Tensor) -> Tensor:
+        """The weights as the kernel wants them: made once, for the shape that comes."""
+        if self.pointwise:
+            packed = torch.ops.onednn.qlinear_prepack(self.weight.flatten(1), [x.numel() // x.shape[1], x.shape[1]])
+        else:
+            packed = torch.ops.onednn.qconv_prepack(
+                self.weight, self.scales, *self.given, self.stride, self.padding, self.dilation, self.groups,
+                list(x.shape),
+            )  # fmt: skip
+        self._packed = packed
+        return packed
+
+    def forward(self, x: Tensor) -> Tensor:
+        packed = self._packed if self._packed is not None else self._pack(x)
+        if self.slope is None:
+            return self._kernel(x, packed, self.result)
+        y = nn.functional.leaky_relu_(self._kernel(x, packed, None), self.slope)
+        if self.result is None:
+            return y
+        return narrowed(y.round_().add_(self.result[1]).clamp_(0, 255), torch.uint8)
+
+    def _kernel(self, x: Tensor, packed: Tensor, result: tuple[float, int] | None) -> Tensor:
+        (scale, zero), dtype = (result, torch.uint8) if result is not None else ((1.0, 0), torch.float32)
+        if not self.pointwise:
+            y: Tensor = torch.ops.onednn.qconv2d_pointwise(
+                x, *self.given, packed, self.scales, self.zeros, self.bias, self.stride, self.padding, self.dilation,
+                self.groups, scale, zero, dtype, self.fused, self.arguments, "",
+            )  # fmt: skip
+            return y
+        batch, channels, height, width = x.shape
+        rows: Tensor = torch.ops.onednn.qlinear_pointwise(
+            x.permute(0, 2, 3, 1).reshape(-1, channels), *self.given, packed, self.scales, self.zeros, self.bias,
+            scale, zero, dtype, self.fused, self.arguments, "",
+        )  # fmt: skip
+        return rows.view(batch, height, width, -1).permute(0, 3, 1, 2)
+
+
+class BytePool(nn.Module):
+    """A pooling of bytes, by way of float32, which holds them exactly: torch's own of bytes fails on larger pictures
+    ("Expected input_depth * input_height * input_width <= max", torch 2.13)."""
+
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        return narrowed(self.pool(x.to(torch.float32)), x.dtype)
+
+
+def on_integers(module: fx.GraphModule) -> fx.GraphModule:
+    """Changes the module in place; ``meta["fused"]``: module -> the nodes that it stands for, where there are
+    several."""
+    work = _Rewriting(module)
+    work.picture_is_quantised()
+    work.move_up()
+    work.cancel()
+    work.fuse()
+    work.cancel()
+    for node in reversed(list(module.graph.nodes)):
+        if node.op == "call_module" and not node.users:
+            module.graph.erase_node(node)
+    module.graph.lint()
+    module.recompile()
+    module.meta["fused"] = work.fused
+    return module
+
+
+class _Rewriting:
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.module, self.graph = module, module.graph
+        self.operators: dict[str, str] = module.meta["operators"]
+        self.weights: dict[str, QuantizedConstant] = module.meta["weights"]
+        self.fused: dict[str, tuple[str, ...]] = {}
+
+    def part(self, node: fx.Node) -> Any:
+        return self.module.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def put(self, node: fx.Node, part: nn.Module) -> None:
+        self.module.set_submodule(str(node.target), part)
+
+    def picture_is_quantised(self) -> None:
+        for node in self.graph.nodes:
+            part = self.part(node)
+            if isinstance(part, ToType) and part.dtype == torch.float32 and node.args[0].op == "placeholder":
+                self.put(node, Dequantize(1.0, 0, torch.uint8))
+
+    def move_up(self) -> None:
+        """From the back, so that a Q that has moved is met again further up."""
+        for node in reversed(list(self.graph.nodes)):
+            if node.op == "call_module" and self.operators.get(str(node.target)) in (*MOVING, "Concat"):
+                self._move_above(node)
+
+    def _move_above(self, node: fx.Node) -> None:
+        readers = list(node.users)
+        parts = [self.part(reader) for reader in readers]
+        if not readers or not all(isinstance(part, Quantize) for part in parts):
+            return
+        if len({part.steps for part in parts}) > 1:
+            return
+        for reader in readers[1:]:
+            reader.replace_all_uses_with(readers[0])
+            self.graph.erase_node(reader)
+        quantize = readers[0]
+        quantize.replace_all_uses_with(node)
+        self.graph.erase_node(quantize)
+        for at, given in enumerate(node.args):
+            assert isinstance(given, fx.Node)
+            with self.graph.inserting_before(node):
+                # Several parts: one Q each, all of one module, which holds no more than scale and zero point.
+                node.update_arg(at, self.graph.call_module(str(quantize.target), (given,)))
+        if isinstance(self.part(node), (nn.MaxPool2d, PaddedMaxPool)):
+            self.put(node, BytePool(self.part(node)))
+
+    def cancel(self) -> None:
+        for node in list(self.graph.nodes):
+            part = self.part(node)
+            if not isinstance(part, Quantize):
+                continue
+            given = node.args[0]
+            before = self.part(given)
+            if isinstance(before, Dequantize) and before.steps == part.steps:
+                node.replace_all_uses_with(given.args[0])
+                self.graph.erase_node(node)
+
+    def fuse(self) -> None:
+        for node in [node for node in self.graph.nodes if isinstance(self.part(node), nn.Conv2d)]:
+            conv, given = self.part(node), self.part(node.args[0])
+            weights = self.weights.get(str(node.target))
+            if weights is None or not isinstance(given, Dequantize):
+                continue
+            if given.dtype == torch.uint8 and _is_symmetric(weights, conv):
+                self._fuse(node, conv, weights, given)
+
+    def _fuse(self, node: fx.Node, conv: nn.Conv2d, weights: QuantizedConstant, given: Dequantize) -> None:
+        chain, activation, last = self._chain(node)
+        result = None if last is None else (last.scale, last.zero)
+        self.put(node, QuantizedConv(conv, weights, (given.scale, given.zero), result, activation))
+        self.fused[str(node.target)] = tuple(str(one.target) for one in (node.args[0], node, *chain))
+        node.update_arg(0, node.args[0].args[0])
+        if chain:
+            chain[-1].replace_all_uses_with(node)
+            for one in reversed(chain):
+                self.graph.erase_node(one)
+
+    def _chain(self, conv: fx.Node) -> tuple[list[fx.Node], nn.Module | None, Quantize | None]:
+        """What follows the convolution alone and goes into its kernel: nodes, the activation, the Q at the end."""
+        first = self._only_reader(conv)
+        if first is None:
+            return [], None, None
+        if isinstance(self.part(first), Quantize) and self.part(first).dtype == torch.uint8:
+            return self._behind_a_pair(first) or ([first], None, self.part(first))
+        if not _goes_inside(self.part(first)):
+            return [], None, None
+        second = self._only_reader(first)
+        if second is None or not isinstance(self.part(second), Quantize) or self.part(second).dtype != torch.uint8:
+            return [], None, None
+        return [first, second], self.part(first), self.part(second)
+
+    def _behind_a_pair(self, quantize: fx.Node) -> tuple[list[fx.Node], nn.Module, Quantize] | None:
+        back = self._only_reader(quantize)
+        act = self._only_reader(back) if back is not None and isinstance(self.part(back), Dequantize) else None
+        last = self._only_reader(act) if act is not None and _goes_inside(self.part(act)) else None
+        if back is None or act is None or last is None or not isinstance(self.part(last), Quantize):
+            return None
+        if self.part(last).dtype != torch.uint8:
+            return None
+        return [quantize, back, act, last], self.part(act), self.part(last)
+
+    def _only_reader(self, node: fx.Node) -> fx.Node | None:
+        users = list(node.users)
+        return users[0] if len(users) == 1 and users[0].op == "call_module" else None
+
+
+def _is_symmetric(weights: QuantizedConstant, conv: nn.Conv2d) -> bool:
+    """s8, no zero point, one scale for all or one for each output channel."""
+    per_channel = weights.scale.size == 1 or (weights.axis == 0 and weights.scale.size == conv.out_channels)
+    return weights.values.dtype.name == "int8" and not weights.zero.any() and per_channel
+
+
+def _goes_inside(part: Any) -> bool:
+    return isinstance(part, (nn.ReLU, nn.LeakyReLU, nn.Hardswish)) or (
+        isinstance(part, Clamp) and part.low is not None and part.high is not None
+    )
+
+
+def _post_op(activation: nn.Module | None) -> tuple[str, list[float], float | None]:
+    """The kernel's word for an activation, its numbers, and the slope of one that the kernel does not have."""
+    if isinstance(activation, nn.ReLU):
+        return "relu", [], None
+    if isinstance(activation, nn.Hardswish):
+        return "hardswish", [], None
+    if isinstance(activation, nn.LeakyReLU):
+        return "none", [], float(activation.negative_slope)
+    if isinstance(activation, Clamp):
+        return "hardtanh", [float(activation.low or 0), float(activation.high or 0)], None
+    return "none", [], None
+
+
+# ----------------------------------------------------------------------
+# One run of the module that notes what every layer really computed in.
+
+# mypy: allow-subclassing-any
+
+
+NAMES = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.uint8: "u8",
+    torch.int8: "s8",
+}
+CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
+
+
+def executed(module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]) -> list[LayerExecution]:
+    """The layers in order, by the types of the tensors that went in and came out. ``example``: u8 [B, H, W, 3] on the
+    module's device. ``multiplied``: precision of the tensors -> of the arithmetic of convolutions, where that differs
+    (TF32 on a GPU; bf16 on a CPU that multiplies it as float32)."""
+    fused: Mapping[str, tuple[str, ...]] = module.meta.get("fused", {})
+    layers: list[LayerExecution] = []
+
+    def note(name: str, part: nn.Module, result: Any) -> None:
+        layers.append(
+            LayerExecution(name, _type(part), _precision(part, result, multiplied), nodes=fused.get(name, ()))
+        )
+
+    with torch.inference_mode():
+        _Noting(module, note).run(example)
+    return layers
+
+
+class _Noting(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, note: Callable[[str, nn.Module, Any], None]) -> None:
+        super().__init__(module)
+        self._note = note
+
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        result = super().call_module(target, args, kwargs)
+        self._note(str(target), self.module.get_submodule(str(target)), result)
+        return result
+
+
+def _type(part: nn.Module) -> str:
+    return type(part).__name__
+
+
+def _precision(part: nn.Module, result: Any, multiplied: Mapping[str, str]) -> str:
+
+    if isinstance(part, QuantizedConv):
+        return "int8"
+    precision = NAMES.get(result.dtype, str(result.dtype).removeprefix("torch."))
+    if isinstance(part, CONVOLUTIONS):
+        precision = NAMES.get(part.weight.dtype, precision)
+        return multiplied.get(precision, precision)
+    return precision

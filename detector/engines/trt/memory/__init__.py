@@ -1,0 +1,123 @@
+"""Device memory behind one small interface, so that TensorRT runs on whatever CUDA package is there.
+
+A provider is a module of this folder with ``LIBRARY`` and ``Memory``. All of them use the GPU's primary context, the
+one of torch and of the CUDA runtime, and none of them waits for the whole device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from numpy.typing import DTypeLike, NDArray
+
+from detector.errors import EngineError, UsageError
+
+
+class Stream(Protocol):
+    """An own, non-default stream: work on it is done in order, and in no order with other streams' work."""
+
+    handle: int
+
+    def free(self) -> None: ...
+
+
+class Event(Protocol):
+    def record(self, stream: Any) -> None:
+        """Puts the event at the end of what the stream has to do now."""
+
+    def wait(self) -> None:
+        """Returns when the stream has come there, and nothing else is waited for. The CPU sleeps meanwhile."""
+
+    def ms_since(self, earlier: Any) -> float:
+        """Milliseconds of the device between two events that have happened."""
+
+    def free(self) -> None: ...
+
+
+class Buffer(Protocol):
+    """The same array twice: page-locked on the host, and on the device. ``host`` may outlive ``free``."""
+
+    host: NDArray[Any]
+    address: int  # on the device
+
+    def upload(self, stream: Any) -> None:
+        """Puts the copy host -> device on the stream; the host array must not change before it is done."""
+
+    def download(self, stream: Any) -> None:
+        """Puts the copy device -> host on the stream; the host array is stale before an event after it."""
+
+    def free(self) -> None: ...
+
+
+class DeviceMemory(Protocol):
+    """One GPU's memory, by one package. ``active()`` must be entered in each thread that calls anything else."""
+
+    name: str
+
+    def active(self) -> AbstractContextManager[None]: ...
+
+    def buffer(self, shape: tuple[int, ...], dtype: DTypeLike) -> Buffer: ...
+
+    def stream(self) -> Stream: ...
+
+    def event(self) -> Event: ...
+
+    def close(self) -> None: ...
+
+
+PROVIDERS = {"pycuda": "pycuda", "torch": "torch", "cuda-python": "cuda_python"}
+INSTALL = {
+    "pycuda": "pip install 'detect-video[pycuda]'",
+    "torch": "pip install torch (a CUDA build)",
+    "cuda-python": "pip install 'detect-video[cuda]'",
+}
+
+
+def chosen(asked: str) -> str:
+    """The provider that ``--device-memory`` means. ``auto``: torch where this process has loaded it with CUDA, else
+    pycuda where it is installed, else cuda-python, else torch. Raises UsageError and EngineError."""
+    if asked != "auto":
+        if asked not in PROVIDERS:
+            raise UsageError(f"--device-memory {asked}: there are auto, {', '.join(PROVIDERS)}")
+        if reason := lacking(asked):
+            raise EngineError(f"--device-memory {asked}: {reason}; install it with: {INSTALL[asked]}")
+        return asked
+    if "torch" in sys.modules and lacking("torch") is None:
+        return "torch"
+    for name in ("pycuda", "cuda-python", "torch"):
+        if lacking(name) is None:
+            return name
+    cures = " or ".join(INSTALL[name] for name in ("cuda-python", "pycuda", "torch"))
+    raise EngineError(f"engine trt: nothing to allocate GPU memory with; install one: {cures}")
+
+
+def opened(name: str, device: int) -> DeviceMemory:
+    """The provider, on a GPU. It has been chosen, so it is installed; whatever it raises is its own."""
+    make: Callable[[int], DeviceMemory] = importlib.import_module(f"{__package__}.{PROVIDERS[name]}").Memory
+    return make(device)
+
+
+def lacking(name: str) -> str | None:
+    """Why a provider cannot be used, or None."""
+    if not _installed(name):
+        return "not installed"
+    return "this torch has no CUDA" if name == "torch" and not _torch_has_cuda() else None
+
+
+def _installed(name: str) -> bool:
+    library = importlib.import_module(f"{__package__}.{PROVIDERS[name]}").LIBRARY
+    try:
+        return find_spec(library) is not None
+    except ModuleNotFoundError:  # of cuda.bindings, where there is no cuda
+        return False
+
+
+def _torch_has_cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())

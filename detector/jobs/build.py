@@ -1,0 +1,150 @@
+"""Files that a run would make by itself, made beforehand; and the graph that we run, as a file of the user's."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from detector import engines
+from detector.config.schema import Config
+from detector.engines import store
+from detector.engines.base import BuildProgress
+from detector.errors import ModelError, OutputError, UsageError
+from detector.models.base import Network
+from detector.run.prepare import Prepared, prepared, variant_of
+from detector.run.wire import open_model
+
+RANGE = ("min_batch", "max_batch")  # options of an engine whose files take a range of batches
+
+
+def parse_batches(text: str) -> tuple[int, int]:
+    """``8`` or ``1..8``. Raises UsageError."""
+    low, dots, high = text.partition("..")
+    parts = [low.strip(), (high if dots else low).strip()]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts) or int(parts[0]) > int(parts[1]):
+        raise UsageError(f"--batch {text}: write 8, or 1..8 for a range")
+    return int(parts[0]), int(parts[1])
+
+
+def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> dict[str, Any]:
+    """What an engine needs of a model, where it is not there yet. Facts for the user, as JSON values.
+
+    Raises UsageError for a range that the engine cannot have, and whatever preparing raises.
+    """
+    config = _with_engine(config, batches)
+    engine = config.runtime.engine
+    engines.load(engine)
+    start = time.perf_counter()
+    network = open_model(config)
+    ready = prepared(network, engine, config, lambda concurrency: concurrency + 1, progress)
+    seconds = time.perf_counter() - start
+    return {"schema": 1, "engine": engine, "batch": _range_text(batches), **_facts(network, ready), "seconds": seconds}
+
+
+def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
+    """Writes the ONNX graph that an engine would be given. Raises ModelError where ONNX itself refuses it."""
+    config = _with_engine(config, (config.runtime.batch, config.runtime.batch))
+    runtime = config.runtime
+    start = time.perf_counter()
+    wanted = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
+    network = open_model(config)
+    graph, notes = variant_of(network, wanted, config)
+    target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
+    _refuse_the_model(target, config)
+    _check(graph)
+    _write_whole(target, graph.graph.SerializeToString(deterministic=True))
+    return {
+        "schema": 1, "engine": runtime.engine, "batch": str(runtime.batch), "path": str(target), "built": True,
+        **_about(network, graph), "notes": [*network.warnings, *notes], "seconds": time.perf_counter() - start,
+    }  # fmt: skip
+
+
+def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
+    """The configuration with everything named: engine, precision, and a range as the engine's own options."""
+    runtime = config.runtime
+    precision = "fp32" if runtime.precision == "auto" else runtime.precision
+    engine = engines.choose(precision, runtime.device)[0] if runtime.engine == "auto" else runtime.engine
+    own = runtime.engine_options
+    if batches[0] != batches[1]:
+        able = [name for name in engines.names() if set(RANGE) <= set(engines.own_options(name))]
+        if engine not in able:
+            there = " and ".join(able) or "no engine here"
+            raise UsageError(f"--batch {_range_text(batches)}: a range is for {there}; {engine} runs one batch a file")
+        own = (*(own or ()), *(f"{name}={batch}" for name, batch in zip(RANGE, batches, strict=True)))
+    return replace(
+        config,
+        runtime=replace(runtime, engine=engine, precision=precision, batch=batches[1], engine_options=own),
+    )
+
+
+def _facts(network: Network, ready: Prepared) -> dict[str, Any]:
+    made = ready.built or ready.exported
+    facts: Mapping[str, Any] = store.manifest_of(made.path)
+    return {
+        "path": made.path,
+        "built": made.built,
+        "build_s": facts.get("build_s"),
+        "bytes": facts.get("file_bytes"),
+        "facts": facts.get("facts", {}),
+        **_about(network, ready.network),
+        "notes": [*network.warnings, *ready.notes],
+    }
+
+
+def _about(network: Network, variant: Network) -> dict[str, Any]:
+    """From what it was made."""
+    return {
+        "model": network.name,
+        "model_sha256": network.sha256,
+        "precision": variant.precision,
+        "input_shape": list(variant.input_shape),
+        "output_shapes": [list(shape) for shape in variant.output_shapes],
+    }
+
+
+def _range_text(batches: tuple[int, int]) -> str:
+    return str(batches[0]) if batches[0] == batches[1] else f"{batches[0]}..{batches[1]}"
+
+
+def _refuse_the_model(target: Path, config: Config) -> None:
+    for source in (config.network.model, config.network.weights):
+        if source and target.exists() and Path(source).exists() and os.path.samefile(source, target):
+            raise UsageError(f"{target}: is the model itself and would be lost; choose another with -o")
+
+
+def _check(network: Network) -> None:
+    import onnx
+
+    try:
+        onnx.checker.check_model(network.graph, full_check=True)
+        onnx.shape_inference.infer_shapes(network.graph, check_type=True, strict_mode=True, data_prop=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ModelError(f"the graph of {network.name}: ONNX refuses it: {' '.join(str(error).split())}") from error
+
+
+def _write_whole(target: Path, data: bytes) -> None:
+    """All of it under its name, or nothing."""
+    if target.is_dir():
+        raise OutputError(f"{target}: is a folder; give the name of a file with -o")
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            temporary = file.name
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException as error:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise OutputError(f"{target}: cannot be written: {error.strerror}; choose another with -o") from error
+        raise

@@ -1,0 +1,115 @@
+"""From what was typed to a plan, and from the result to an exit code and a record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from detector.analysis.compare import Variant
+from detector.config.schema import Config
+from detector.engines.base import PRECISIONS
+from detector.errors import EXIT_DONE, OutputError, SourceError, UsageError
+from detector.jobs.compare.labels import Labels, open_beside
+from detector.jobs.compare.rounds import Plan, Watch, compare, with_frames
+
+LARGEST_BATCH = 4096
+
+
+def compare_command(
+    source: str,
+    config: Config,
+    engines: str | None,
+    precisions: str,
+    batches: str,
+    *,
+    rounds: int,
+    recorded: bool,
+    watch: Watch,
+    labels: str | None = None,
+    mapping: str | None = None,
+) -> tuple[dict[str, Any], int]:
+    """The document and the exit code: 0 where at least one row has figures, else that of the first row's error.
+
+    ``labels`` of the frames and ``mapping`` of classes as ``eval`` reads them. Raises UsageError for words that are no
+    engine, precision or batch, SourceError before anything is loaded.
+    """
+    if mapping is not None and labels is None:
+        raise UsageError(
+            f"--mapping {mapping}: says which classes of model and labels mean the same; add --labels FILE"
+        )
+    plan = Plan(source, config, _engines(engines), _precisions(precisions), _batches(batches), rounds)
+    video, opened = _looked_at(plan, labels, mapping)
+    plan = replace(plan, labels=opened)
+    document, variants = compare(plan, watch)
+    document["video"] = video
+    if recorded:
+        document["recorded"] = _recorded(document, config)
+    return document, _exit_code(variants)
+
+
+def _recorded(document: dict[str, Any], config: Config) -> str:
+    """The file, or why there is none: a folder that cannot be written must not cost the minutes of measuring."""
+    from detector.run import choose
+
+    try:
+        return choose.record(document, config)
+    except OutputError as error:
+        return f"not kept: {error}"
+
+
+def _exit_code(variants: list[Variant]) -> int:
+    failed = [variant.exit_code for variant in variants if variant.error is not None]
+    return failed[0] if len(failed) == len(variants) else EXIT_DONE
+
+
+def _looked_at(plan: Plan, labels: str | None, mapping: str | None) -> tuple[dict[str, Any], Labels | None]:
+    """Source and labels, opened once before anything is loaded: a file that is none must not cost a minute of loading
+    first."""
+    from detector import sources
+
+    with sources.open(plan.source, decoder=plan.config.input.decoder) as opened:
+        info = opened.info
+        if opened.read() is None:
+            raise SourceError(f"{plan.source}: no frame could be read")
+        video = {"path": plan.source, "width": info.width, "height": info.height, "fps": float(info.fps)}
+        if labels is None:
+            return video, None
+        return video, open_beside(labels, mapping, plan.source, opened, with_frames(plan.config))
+
+
+def _words(text: str, option: str) -> list[str]:
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    if not found:
+        raise UsageError(f"{option} needs a value, or several with commas")
+    return found
+
+
+def _engines(text: str | None) -> list[str]:
+    from detector import engines
+
+    if text is None:
+        usable = [name for name, reason in engines.usable().items() if reason is None]
+        return [name for name in engines.ranked() if name in usable] or [engines.choose()[0]]
+    found = []
+    for name in _words(text, "--engine"):
+        if name != "auto" and name not in engines.names():
+            raise UsageError(f"unknown engine {name!r}; engines are {', '.join(engines.names())}, or auto")
+        found.append(engines.choose()[0] if name == "auto" else name)
+    return found
+
+
+def _precisions(text: str) -> list[str]:
+    found = _words(text, "--precision")
+    for name in found:
+        if name not in PRECISIONS:
+            raise UsageError(f"unknown precision {name!r}; precisions are {', '.join(PRECISIONS)}")
+    return found
+
+
+def _batches(text: str) -> list[int]:
+    found = []
+    for word in _words(text, "--batch"):
+        if not word.isdecimal() or not 1 <= int(word) <= LARGEST_BATCH:
+            raise UsageError(f"--batch {word}: a batch is a whole number from 1 to {LARGEST_BATCH}")
+        found.append(int(word))
+    return found

@@ -1,0 +1,196 @@
+"""What can run here, and why not: facts of engines, machine, codecs and counters. Nothing here may crash the process.
+
+attempt.py   an engine, or the whole default job, really run, in a process of its own
+host.py      cores, features of the CPU and what they mean for --precision, thread settings
+gpu.py       driver and GPUs, asked through nvidia-smi and NVML
+media.py     codecs, decoders, packages of cv2 that overwrite each other
+counters.py  what may be read: energy, scheduling, an NVTX tool
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from detector import engines
+from detector.config.schema import Config
+from detector.engines import store
+from detector.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
+from detector.jobs.doctor.attempt import default_job, tried
+from detector.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
+from detector.run.environment import environment
+
+# ----------------------------------------------------------------------
+# Decoders and encoders: what cv2 and PyAV bring, and packages of cv2 that overwrite each other.
+
+# What each is for; the job of every day needs the first two.
+ENCODERS = {"libx264": "the annotated video", "aac": "its sound, where it cannot be copied"}
+DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mjpeg")
+CV2_PACKAGES = (
+    "opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless",
+)  # fmt: skip
+
+
+def codecs() -> dict[str, Any]:
+    installed = [name for name in CV2_PACKAGES if _version(name)]
+    found: dict[str, Any] = {"cv2": _cv2(), "av": _av(), "cv2_packages": installed, "warnings": []}
+    if len(installed) > 1:
+        found["warnings"].append(
+            f"{' and '.join(installed)} are both installed and overwrite each other's files: "
+            f"pip uninstall -y {' '.join(installed)} && pip install opencv-python-headless"
+        )
+    for library in ("cv2", "av"):
+        if found[library]["error"]:
+            found["warnings"].append(found[library]["error"])
+    missing = [name for name, there in found["av"]["encoders"].items() if not there]
+    if missing:
+        found["warnings"].append(f"PyAV has no encoder {' and '.join(missing)}: pip install --force-reinstall av")
+    return found
+
+
+def _cv2() -> dict[str, Any]:
+    try:
+        import cv2
+
+        backends = [cv2.videoio_registry.getBackendName(one) for one in cv2.videoio_registry.getStreamBackends()]
+        return {"version": cv2.__version__, "backends": backends, "threads": cv2.getNumThreads(), "error": None}
+    except Exception as error:  # a missing libGL is an ImportError, a broken wheel may be anything
+        text = " ".join(str(error).split())
+        return {"version": None, "backends": [], "error": f"cv2 cannot be imported: {text}; "
+                "pip install opencv-python-headless"}  # fmt: skip
+
+
+def _av() -> dict[str, Any]:
+    try:
+        import av
+    except Exception as error:
+        text = " ".join(str(error).split())
+        return {"version": None, "encoders": {}, "decoders": {}, "error": f"PyAV cannot be imported: {text}; "
+                "pip install av"}  # fmt: skip
+    return {
+        "version": av.__version__,
+        "ffmpeg": {name: ".".join(map(str, number)) for name, number in av.library_versions.items()},
+        "encoders": {name: _there(name, "w") for name in ENCODERS},
+        "decoders": {name: _there(name, "r") for name in DECODERS},
+        "error": None,
+    }
+
+
+def _there(name: str, mode: str) -> bool:
+    import av
+
+    try:
+        av.Codec(name, mode)
+    except ValueError:  # UnknownCodecError
+        return False
+    return True
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+SCHEMA = 1
+LITTLE_SPACE_BYTES = 500 << 20  # a plan of TensorRT and the timing cache beside it
+
+
+def examine(config: Config, quick: bool = False) -> dict[str, Any]:
+    """Everything, as JSON values. ``quick``: nothing is tried, engines are judged by what is installed."""
+    found = [_engine(name, quick) for name in engines.names()]
+    folders = {"engines": _folder(_engines_folder(config)), "current": _folder(Path())}
+    seen = codecs()
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "environment": environment(),
+        "engines": found,
+        "cpu": cpu(),
+        "threads": threads(),
+        "gpu": nvidia(),
+        "media": seen,
+        "nvtx": nvtx_tool(),
+        "counters": readable_counters(),
+        "folders": folders,
+    }
+    document["default"] = _default_job(found, folders, quick)
+    document["warnings"] = _warnings(document)
+    code, reason = document["default"]["exit_code"], document["default"]["reason"]
+    document["exit"] = {"code": code, "reason": reason}
+    return document
+
+
+def _engine(name: str, quick: bool) -> dict[str, Any]:
+    """``reason``: why it is not usable, with the command that helps; ``precisions``: each with None or why not."""
+    facts = {"name": name, "usable": False, "install": engines.install_command(name), "precisions": {}, "tried": False}
+    reason = engines.usable()[name]
+    if reason is not None or quick:
+        return {**facts, "usable": reason is None, "reason": reason}
+    told = tried(name)
+    return {**facts, "usable": told["error"] is None, "reason": told["error"], "tried": True,
+            "precisions": told.get("precisions", {}), "seconds": told.get("seconds")}  # fmt: skip
+
+
+def _default_job(found: list[dict[str, Any]], folders: dict[str, Any], quick: bool) -> dict[str, Any]:
+    """Whether ``detect-video in.mp4`` would run: really done on a clip made for it, or judged by what is there."""
+    try:
+        engine, why = engines.choose()
+    except EngineError as error:
+        return {"engine": None, "why": None, "exit_code": error.exit_code, "reason": str(error)}
+    facts: dict[str, Any] = {"engine": engine, "why": why}
+    if not quick:
+        told = default_job()
+        said = told["error"] or "the default job ran, from a clip to an annotated video"
+        return {**facts, "exit_code": told.get("exit_code", EXIT_DONE), "reason": said}
+    broken = next((one["reason"] for one in found if one["name"] == engine and not one["usable"]), None)
+    if broken is not None:
+        return {**facts, "exit_code": EXIT_ENGINE, "reason": broken}
+    for name, folder in folders.items():
+        if not folder["writable"]:
+            reason = f"the {name} folder {folder['path']} cannot be written"
+            return {**facts, "exit_code": EXIT_OUTPUT, "reason": reason}
+    return {**facts, "exit_code": EXIT_DONE, "reason": "nothing stands against the default job (not tried)"}
+
+
+def _engines_folder(config: Config) -> Path:
+    return Path(config.runtime.engines_dir) if config.runtime.engines_dir else store.default_folder()
+
+
+def _folder(path: Path) -> dict[str, Any]:
+    """Of a folder that may not be there yet: it is made on demand in the nearest one above it that is."""
+    place = path.resolve()
+    while not place.exists():
+        place = place.parent
+    return {
+        "path": str(path.resolve()),
+        "writable": _can_be_written(place),
+        "free_bytes": shutil.disk_usage(place).free,
+    }
+
+
+def _can_be_written(place: Path) -> bool:
+    """By writing: permissions alone say nothing of read-only mounts, and nothing to root."""
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return True
+    except OSError:
+        return False
+
+
+def _warnings(document: dict[str, Any]) -> list[str]:
+    """What runs, but not well, or not as it seems."""
+    found = [*document["media"]["warnings"], *document["threads"]["warnings"], *document["cpu"]["warnings"]]
+    for name, folder in document["folders"].items():
+        if not folder["writable"]:
+            cure = "--engines-dir DIR" if name == "engines" else "-o DIR/ and --run-dir DIR"
+            found.append(f"the {name} folder {folder['path']} cannot be written: {cure} names another")
+        elif folder["free_bytes"] < LITTLE_SPACE_BYTES:
+            found.append(f"the {name} folder {folder['path']} has {folder['free_bytes'] / 1e6:.0f} MB left")
+    nvtx = document["nvtx"]
+    if nvtx["tool"] and not nvtx["attached"]:
+        found.append(f"NVTX_INJECTION64_PATH={nvtx['tool']}: {nvtx['reason']}; no range reaches a tool")
+    return found

@@ -1,0 +1,222 @@
+"""The CPU: cores that we may use, features and what they mean for ``--precision``, settings of thread pools."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from detector.run.environment import cores, environment
+
+# ----------------------------------------------------------------------
+# What this user may read of the machine's counters, and whether our NVTX ranges reach a tool.
+
+RAPL = Path("/sys/class/powercap")
+
+
+def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
+    """``rapl``: zones of the CPU's energy counter, each with whether it can be read; ``schedstat``: time ready without
+    a core; ``perf_event_paranoid``: above 2, perf counts nothing for ordinary users."""
+    return {
+        "rapl": {zone.name: _readable(zone / "energy_uj") for zone in sorted(rapl.glob("*rapl*:*"))},
+        "schedstat": _readable(Path("/proc/self/schedstat")),
+        "perf_event_paranoid": _number(Path("/proc/sys/kernel/perf_event_paranoid")),
+    }
+
+
+def nvtx_tool() -> dict[str, Any]:
+    """``tool``: what NVTX_INJECTION64_PATH names; ``attached``: ranges of this process really reach it."""
+    tool = os.environ.get("NVTX_INJECTION64_PATH")
+    try:
+        import nvtx  # noqa: F401
+    except ImportError as error:
+        return {"tool": tool, "attached": False, "reason": f"nvtx cannot be imported ({error}): pip install nvtx"}
+    from detector.timeline.spans import ThreadRange, open_domain
+
+    domain = open_domain()
+    if domain is not None:
+        probe = ThreadRange(domain, "doctor", "work")
+        probe.push(0)
+        probe.pop()
+        return {"tool": tool, "attached": True, "reason": "a tool is attached, and was sent a range called doctor"}
+    if tool is None:
+        return {"tool": None, "attached": False, "reason": "no tool is attached; nsys profile -t nvtx attaches one"}
+    there = "the tool did not take them" if Path(tool).is_file() else "there is no such file"
+    return {"tool": tool, "attached": False, "reason": there}
+
+
+def _readable(path: Path) -> bool:
+    try:
+        path.read_text()
+    except OSError:
+        return False
+    return True
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+# ----------------------------------------------------------------------
+# NVIDIA's driver and GPUs, as nvidia-smi tells them; energy by NVML. Where there is none, all of it is null.
+
+FIELDS = ("index", "name", "driver_version", "compute_cap", "memory.total", "memory.free")
+PATIENCE_S = 20.0
+OK = 0
+
+
+def nvidia() -> dict[str, Any]:
+    """``reason``: why there is no GPU to be used."""
+    module = _first_line(Path("/proc/driver/nvidia/version"))
+    found, reason = _listed()
+    return {"kernel_module": module, "gpus": found, "reason": reason, "energy_readable": energy_readable()}
+
+
+def _listed() -> tuple[list[dict[str, str]], str | None]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return [], "nvidia-smi is not there: no NVIDIA driver is installed (engines run on the CPU)"
+    command = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi gives no answer: {' '.join(str(error).split())}"
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())
+        return [], f"nvidia-smi ended with status {done.returncode}: {said[:200]}"
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    found = [dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)]
+    return found, None if found else "nvidia-smi lists no GPU"
+
+
+def energy_readable() -> bool | None:
+    """Whether NVML tells the energy that the first GPU has used; None without NVML."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    if nvml.nvmlInit_v2() != OK:
+        return None
+    try:
+        device, energy = ctypes.c_void_p(), ctypes.c_ulonglong()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) != OK:
+            return None
+        return bool(nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(energy)) == OK)
+    finally:
+        with suppress(AttributeError):
+            nvml.nvmlShutdown()
+
+
+def _first_line(path: Path) -> str | None:
+    try:
+        return path.read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return None
+
+
+# Feature -> (flags of x86 and of ARM that mean it, what it does for a network)
+FEATURES = {
+    "AVX2": (("avx2",), "fp32 eight at a time"),
+    "AVX-512": (("avx512f",), "fp32 sixteen at a time"),
+    "VNNI": (("avx512_vnni", "avx_vnni", "asimddp"), "int8: four products and their sum in one instruction"),
+    "BF16": (("avx512_bf16", "bf16"), "bf16: twice the products of fp32"),
+    "FP16": (("avx512_fp16", "asimdhp"), "fp16 arithmetic"),
+    "AMX-BF16": (("amx_bf16",), "bf16 in tiles: several times the vector units"),
+    "AMX-INT8": (("amx_int8",), "int8 in tiles: several times the vector units"),
+    "AMX-FP16": (("amx_fp16",), "fp16 in tiles"),
+}
+THREAD_SETTINGS = (
+    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "OMP_DYNAMIC", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TBB_NUM_THREADS", "ORT_NUM_THREADS",
+    "OPENCV_FFMPEG_THREADS", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD",
+)  # fmt: skip
+
+
+def cpu() -> dict[str, Any]:
+    found = environment()["cpu"]
+    flags = set(found["flags"])
+    features = {name: bool(flags & set(marks)) for name, (marks, _) in FEATURES.items()}
+    usable, quota = cores(), cgroup_quota()
+    return {
+        "model": found["model"],
+        "cores": os.cpu_count(),
+        "usable_cores": usable,
+        "quota_cores": quota,
+        "memory_bytes": memory_bytes(),
+        "features": features,
+        "meaning": {name: FEATURES[name][1] for name, there in features.items() if there},
+        "precision": precision_advice(features),
+        "warnings": _quota_warning(usable, quota),
+    }
+
+
+def precision_advice(features: dict[str, bool]) -> dict[str, str]:
+    """For each precision, what this CPU makes of it."""
+    if features["AMX-INT8"]:
+        int8 = "fast: AMX"
+    elif features["VNNI"]:
+        int8 = "fast: VNNI"
+    else:
+        int8 = "without VNNI: little gain over fp32, or none"
+    if features["AMX-BF16"]:
+        bf16 = "fast: AMX"
+    elif features["BF16"]:
+        bf16 = "fast: bf16 instructions"
+    else:
+        bf16 = "no bf16 instructions: a request for it changes nothing, or is slower"
+    fp16 = "has fp16 instructions" if features["FP16"] or features["AMX-FP16"] else "no fp16 instructions: use a GPU"
+    return {"fp32": "always", "tf32": "GPU only", "bf16": bf16, "fp16": fp16, "int8": int8}
+
+
+def threads() -> dict[str, Any]:
+    """Variables that steer thread pools, and what is wrong with them."""
+    given = {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ}
+    found = []
+    if given.get("OMP_WAIT_POLICY", "").lower() == "active":
+        found.append("OMP_WAIT_POLICY=active: idle threads of torch keep cores busy; unset it, or say passive")
+    number = given.get("OMP_NUM_THREADS", "").split(",")[0]
+    if number.isdecimal() and int(number) > cores():
+        found.append(f"OMP_NUM_THREADS={number}: more than the {cores()} cores that may be used; threads will wait")
+    return {"settings": given, "warnings": found}
+
+
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Cores' worth of time that the container may use; None without a limit. Of cgroup v2, else v1."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()[:2]
+    except (OSError, ValueError):
+        try:
+            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    try:
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (ValueError, ZeroDivisionError):  # "max"
+        return None
+
+
+def memory_bytes() -> dict[str, int | None]:
+    found: dict[str, int | None] = {"total": None, "available": None}
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                found["total" if name == "MemTotal" else "available"] = int(value.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return found
+
+
+def _quota_warning(usable: int, quota: float | None) -> list[str]:
+    if quota is None or quota >= usable:
+        return []
+    enough = max(1, int(quota))
+    return [f"the container may use {quota:g} of its {usable} cores' time: give --threads {enough}, or it is throttled"]

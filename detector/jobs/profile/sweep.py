@@ -1,0 +1,56 @@
+"""Batches and precisions of the run's engine on the same frames, turn by turn, through ``compare``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from detector import engines
+from detector.analysis.compare import swept
+from detector.errors import DetectVideoError
+from detector.jobs.compare.rounds import Plan, compare
+from detector.jobs.profile.base import NotHereError, Occasion
+
+ORDER = 120
+WHAT = "batches 1 to 8 in every precision, three rounds each"
+ON_REQUEST = "--sweep"  # minutes, where a precision is slow here: fp16 on most CPUs
+UNDISTURBED = "its runs are without a profiler"
+BATCHES = (1, 2, 4, 8)
+ROUNDS = 3
+FRAMES = 24  # a round, three of the largest batch
+
+
+def run(occasion: Occasion) -> dict[str, Any]:
+    engine = str(occasion.plain.document["engine"])
+    config = occasion.config
+    if engines.only_engine(config.network.model) is not None:
+        raise NotHereError("a plan has the batch and the precision that it was built with")
+    frames = min(FRAMES, occasion.frames)
+    plain = replace(
+        config,
+        input=replace(config.input, frames=frames),
+        output=replace(config.output, output=None, run_dir=None),
+    )
+    batches = [batch for batch in BATCHES if batch <= frames]
+    plan = Plan(occasion.source, plain, [engine], _precisions(engine, occasion), batches, ROUNDS)
+    document, variants = compare(plan, lambda doing, done, of: None)
+    if not any(variant.rounds for variant in variants):
+        raise NotHereError(f"no variant ran: {variants[0].error}")
+    kept = ("rounds", "frames", "comparable", "warnings", "reference")
+    return {"engine": engine, **swept(document["rows"]), **{key: document[key] for key in kept}}
+
+
+def _precisions(engine: str, occasion: Occasion) -> list[str]:
+    """The run's own first, then those that the engine has here without a calibration."""
+    own, device = str(occasion.plain.document["precision"]), occasion.config.runtime.device
+    able = engines.precisions(engine)
+    own = own if own in able else "fp32"  # the null engine's is none
+    return [own, *(name for name in able if name not in (own, "int8") and _can(engine, name, device))]
+
+
+def _can(engine: str, precision: str, device: str) -> bool:
+    try:
+        engines.graph_wanted(engine, precision, device)
+    except DetectVideoError:
+        return False
+    return True

@@ -1,0 +1,159 @@
+"""Plan and numbers -> ONNX graph. Node names: ``INDEX.KIND`` with the layer's index as darknet counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detector.models.formats.darknet.layers import (
+    AveragePool,
+    Convolution,
+    Dropout,
+    Layer,
+    MaxPool,
+    Plan,
+    Route,
+    Shortcut,
+    Upsample,
+    Yolo,
+)
+from detector.models.formats.darknet.weights import Filter, fold
+from detector.models.graph.build import ACTIVATIONS, GraphBuilder
+
+if TYPE_CHECKING:
+    import onnx
+
+PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
+
+
+class DarknetGraph:
+    """Writes one layer after the other; ``tensors`` maps a layer's index to its output, -1 to the picture."""
+
+    def __init__(self, plan: Plan, filters: list[Filter], name: str, batch: int) -> None:
+        self.plan = plan
+        self.builder = GraphBuilder(name)
+        self.tensors = {-1: self.builder.input_u8(batch, plan.height, plan.width)}
+        self.outputs: list[str] = []
+        self._filters = iter(filters)
+        # Only layer 0 reads the picture. A convolution there takes 1/255 into its weights (zero padding stays
+        # zero, the bias is added after); before anything else it stays a node.
+        self._folds_scale = bool(plan.layers) and isinstance(plan.layers[0], Convolution)
+        if not self._folds_scale:
+            scale = self.builder.constant("input.scale.factor", np.array([PICTURE_SCALE], np.float32))
+            self.tensors[-1] = self.builder.add("Mul", "input.scale", [self.tensors[-1], scale])
+
+    def model(self) -> onnx.ModelProto:
+        for layer in self.plan.layers:
+            self.tensors[layer.index] = self._add(layer)
+        return self.builder.model(self.outputs)
+
+    def _add(self, layer: Layer) -> str:
+        match layer:
+            case Convolution():
+                return self._convolution(layer)
+            case MaxPool():
+                return self._node(
+                    "MaxPool", layer, "maxpool",
+                    kernel_shape=[layer.kernel] * 2, strides=list(layer.stride), pads=list(layer.pads),
+                )  # fmt: skip
+            case AveragePool():
+                return self._node("GlobalAveragePool", layer, "avgpool")
+            case Route():
+                return self._route(layer)
+            case Shortcut():
+                added = self._node("Add" if len(layer.inputs) == 2 else "Sum", layer, "shortcut")
+                return self._activation(layer, layer.activation, added)
+            case Upsample():
+                return self._upsample(layer)
+            case Yolo():
+                return self._yolo(layer)
+            case Dropout():
+                return self.tensors[layer.inputs[0]]
+        raise AssertionError(f"no ONNX for {type(layer).__name__}")
+
+    def _node(self, operator: str, layer: Layer, kind: str, **attributes: object) -> str:
+        inputs = [self.tensors[index] for index in layer.inputs]
+        return self.builder.add(operator, f"{layer.index}.{kind}", inputs, **attributes)
+
+    def _convolution(self, layer: Convolution) -> str:
+        first = layer.index == 0 and self._folds_scale
+        weights, biases = fold(self.plan, layer, next(self._filters), PICTURE_SCALE if first else 1.0)
+        name = f"{layer.index}.conv"
+        inputs = [
+            self.tensors[layer.inputs[0]],
+            self.builder.constant(f"{name}.weight", weights),
+            self.builder.constant(f"{name}.bias", biases),
+        ]
+        out = self.builder.add(
+            "Conv",
+            name,
+            inputs,
+            kernel_shape=[layer.kernel] * 2,
+            strides=list(layer.stride),
+            pads=[layer.padding] * 4,
+            dilations=[layer.dilation] * 2,
+            group=layer.groups,
+        )
+        return self._activation(layer, layer.activation, out)
+
+    def _activation(self, layer: Layer, activation: str, x: str) -> str:
+        made = {"x": x}
+        for part, operator, inputs, attributes in ACTIVATIONS[activation]:
+            name = f"{layer.index}.{part}"
+            tensors = [
+                made[i] if isinstance(i, str) else self._number(f"{name}.n{at}", i) for at, i in enumerate(inputs)
+            ]
+            made[part] = self.builder.add(operator, name, tensors, **attributes)
+        return made.get("act", x)
+
+    def _number(self, name: str, value: float) -> str:
+        return self.builder.constant(name, np.array(value, np.float32))
+
+    def _route(self, layer: Route) -> str:
+        """One whole input is that input, by its own name: no node, no copy."""
+        name = f"{layer.index}.route"
+        parts = [self.tensors[index] for index in layer.inputs]
+        if layer.groups > 1:
+            alone = len(parts) == 1
+            parts = [
+                self._slice(
+                    layer, part, name if alone else f"{layer.index}.slice{at}", self.plan.layers[index].channels
+                )
+                for at, (part, index) in enumerate(zip(parts, layer.inputs, strict=True))
+            ]
+        return parts[0] if len(parts) == 1 else self.builder.add("Concat", name, parts, axis=1)
+
+    def _slice(self, layer: Route, x: str, name: str, channels: int) -> str:
+        """Channels of group ``group_id``."""
+        part = channels // layer.groups
+        bounds = {"starts": part * layer.group_id, "ends": part * (layer.group_id + 1), "axes": 1}
+        constants = [
+            self.builder.constant(f"{name}.{key}", np.array([value], np.int64)) for key, value in bounds.items()
+        ]
+        return self.builder.add("Slice", name, [x, *constants])
+
+    def _upsample(self, layer: Upsample) -> str:
+        name = f"{layer.index}.upsample"
+        scales = self.builder.constant(f"{name}.scales", np.array([1, 1, layer.stride, layer.stride], np.float32))
+        out = self.builder.add(
+            "Resize",
+            name,
+            [self.tensors[layer.inputs[0]], "", scales],
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        )
+        if layer.scale == 1:
+            return out
+        return self.builder.add(
+            "Mul", f"{layer.index}.scale", [out, self._number(f"{layer.index}.scale.n", layer.scale)]
+        )
+
+    def _yolo(self, layer: Yolo) -> str:
+        """The raw map is the output: decoding happens outside, after the objectness filter."""
+        x = self.tensors[layer.inputs[0]]
+        if x in self.outputs:  # two heads on one map: an output's name must be its own
+            x = self.builder.add("Identity", f"{layer.index}.yolo", [x])
+        self.outputs.append(x)
+        return x

@@ -1,0 +1,560 @@
+"""One function a section kind: a cfg section and the layers before it -> one checked layer with its shape."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TypedDict
+
+from detector.errors import ModelError
+from detector.models.formats.darknet.cfg import Section, shown
+from detector.models.graph.build import ACTIVATIONS
+
+# ----------------------------------------------------------------------
+# The layers of a darknet network, checked and with their shapes: what a cfg describes, before any weights.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """``inputs``: indices of the layers it reads, -1 for the picture. Shape: that of its output, of one picture."""
+
+    index: int  # as darknet counts: the first section after [net] is 0
+    line: int  # of its section in the cfg
+    inputs: tuple[int, ...]
+    channels: int
+    height: int
+    width: int
+    reduction: Fraction  # input pixels per cell, along one side
+
+    @property
+    def size(self) -> str:
+        return f"{self.width}x{self.height}"
+
+    @property
+    def floats(self) -> int:
+        """Numbers that a .weights file holds for this layer."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution(Layer):
+    in_channels: int  # of all groups together
+    kernel: int
+    stride: tuple[int, int]  # y, x
+    padding: int  # zeros on every side
+    dilation: int
+    groups: int
+    batch_normalize: bool
+    activation: str
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        return (self.channels, self.in_channels // self.groups, self.kernel, self.kernel)
+
+    @property
+    def floats(self) -> int:
+        filters, channels, height, width = self.weight_shape
+        return filters * channels * height * width + filters * (4 if self.batch_normalize else 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxPool(Layer):
+    kernel: int
+    stride: tuple[int, int]  # y, x
+    pads: tuple[int, int, int, int]  # top, left, bottom, right; what lies there never wins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AveragePool(Layer):
+    """Over the whole plane."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route(Layer):
+    """Joins its inputs along the channels; with groups, the part ``group_id`` of each."""
+
+    groups: int
+    group_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortcut(Layer):
+    """Sum of its inputs."""
+
+    activation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upsample(Layer):
+    stride: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropout(Layer):
+    """Nothing, at inference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yolo(Layer):
+    anchors: tuple[tuple[float, float], ...]  # width, height in network pixels; of this layer's masks only
+    classes: int
+    scale_x_y: float
+    new_coords: bool
+
+
+@dataclass(slots=True)
+class Plan:
+    """The whole network of one cfg at one input size."""
+
+    path: str
+    height: int
+    width: int
+    letter_box: bool = False  # the picture keeps its shape, grey around it; else it is stretched
+    layers: list[Layer] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def yolos(self) -> list[Yolo]:
+        return [layer for layer in self.layers if isinstance(layer, Yolo)]
+
+    @property
+    def convolutions(self) -> list[Convolution]:
+        return [layer for layer in self.layers if isinstance(layer, Convolution)]
+
+    @property
+    def stride(self) -> int:
+        """Both sides of the input are multiples of it."""
+        return max((-(-layer.reduction // 1) for layer in self.layers), default=1)
+
+    @property
+    def floats(self) -> int:
+        """Numbers in a .weights file of this cfg, without its header."""
+        return sum(layer.floats for layer in self.layers)
+
+    @property
+    def floats_fused(self) -> int:
+        """Numbers of the graph: batch normalisation is folded into weights and a bias."""
+        return sum(layer.floats - 3 * layer.channels * layer.batch_normalize for layer in self.convolutions)
+
+
+MAX_SIDE = 16384  # pixels, of the input and of an anchor
+MAX_CHANNELS = 1 << 16
+MAX_CLASSES = 20_000
+
+
+class Seat(TypedDict):
+    """What every layer needs to know of its place."""
+
+    index: int
+    line: int
+
+
+def _seat(section: Section, plan: Plan) -> Seat:
+    return {"index": len(plan.layers), "line": section.line}
+
+
+def _before(plan: Plan) -> Layer:
+    """The layer before; the picture itself before the first."""
+    if plan.layers:
+        return plan.layers[-1]
+    one = Fraction(1)
+    return Layer(index=-1, line=0, inputs=(), channels=3, height=plan.height, width=plan.width, reduction=one)
+
+
+def _input(section: Section, plan: Plan) -> Layer:
+    source = _before(plan)
+    if isinstance(source, Yolo):
+        raise section.error(f"[{section.name}] reads the output of the [yolo] before it; a [route] must stand between")
+    return source
+
+
+def _referred(section: Section, plan: Plan, key: str) -> list[Layer]:
+    """The layers that ``layers=`` or ``from=`` means: negative counts back from this one, others are absolute."""
+    here = len(plan.layers)
+    numbers = section.integers(key)
+    if not numbers:
+        raise section.error(f"[{section.name}] needs {key}=NUMBER,...", key)
+    found = []
+    for number in numbers:
+        index = number + here if number < 0 else number
+        if not 0 <= index < here:
+            raise section.error(
+                f"{key}={number} means layer {index}; this is layer {here}, it can read 0..{here - 1}", key
+            )
+        if isinstance(plan.layers[index], Yolo):
+            raise section.error(f"{key}={number} means layer {index}, a [yolo]: its output cannot be read", key)
+        found.append(plan.layers[index])
+    return found
+
+
+def _activation(section: Section, default: str) -> str:
+    name = section.text("activation", default).lower()
+    if name not in ACTIVATIONS:
+        raise section.error(
+            f"activation {shown(name)} is not supported; supported: {', '.join(ACTIVATIONS)}", "activation"
+        )
+    return name
+
+
+def _refuse(section: Section, *keys: str) -> None:
+    """Keys that change what the network computes, in ways that are not written here."""
+    for key in keys:
+        if section.text(key, "0") not in ("0", "none"):
+            raise section.error(f"{key}={shown(section.text(key))} in [{section.name}] is not supported", key)
+
+
+def _strides(section: Section) -> tuple[int, int]:
+    stride = section.integer("stride", 1, low=1, high=64)
+    return (
+        section.integer("stride_y", stride, low=1, high=64),
+        section.integer("stride_x", stride, low=1, high=64),
+    )
+
+
+def _check_fits(section: Section, source: Layer, height: int, width: int) -> None:
+    if height < 1 or width < 1:
+        raise section.error(
+            f"[{section.name}] leaves nothing of its {source.size} input; check size, stride and padding"
+        )
+
+
+def _convolution(section: Section, plan: Plan) -> Convolution:
+    source = _input(section, plan)
+    _refuse(section, "antialiasing", "xnor", "binary", "share_index", "flipped", "coordconv", "deform")
+    kernel = section.integer("size", 1, low=1, high=64)
+    groups = section.integer("groups", 1, low=1, high=MAX_CHANNELS)
+    filters = section.integer("filters", low=1)
+    dilation = section.integer("dilation", 1, low=1, high=64)
+    if source.channels % groups or filters % groups:
+        raise section.error(
+            f"groups={groups} divides not both {source.channels} input channels and {filters} filters", "groups"
+        )
+    padding = kernel // 2 if section.flag("pad") else section.integer("padding", 0, low=0, high=256)
+    padding *= dilation  # darknet multiplies at run time
+    reach = dilation * (kernel - 1) + 1
+    stride = _strides(section)
+    height = (source.height + 2 * padding - reach) // stride[0] + 1
+    width = (source.width + 2 * padding - reach) // stride[1] + 1
+    _check_fits(section, source, height, width)
+    return Convolution(
+        **_seat(section, plan),
+        inputs=(source.index,),
+        channels=filters,
+        height=height,
+        width=width,
+        reduction=source.reduction * max(stride),
+        in_channels=source.channels,
+        kernel=kernel,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        batch_normalize=section.flag("batch_normalize"),
+        activation=_activation(section, "logistic"),  # darknet's default
+    )
+
+
+def _maxpool(section: Section, plan: Plan) -> MaxPool:
+    """darknet's ``padding`` is the sum of both sides; half of it, rounded down, lies before the first pixel."""
+    source = _input(section, plan)
+    _refuse(section, "maxpool_depth", "antialiasing")
+    stride = _strides(section)
+    kernel = section.integer("size", max(stride), low=1, high=256)
+    padding = section.integer("padding", kernel - 1, low=0, high=512)
+    begin = padding // 2
+    if begin >= kernel:
+        raise section.error(f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding")
+    height, bottom = _pooled(source.height, kernel, stride[0], padding)
+    width, right = _pooled(source.width, kernel, stride[1], padding)
+    _check_fits(section, source, height, width)
+    if bottom >= kernel or right >= kernel:
+        raise section.error(f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding")
+    return MaxPool(
+        **_seat(section, plan),
+        inputs=(source.index,),
+        channels=source.channels,
+        height=height,
+        width=width,
+        reduction=source.reduction * max(stride),
+        kernel=kernel,
+        stride=stride,
+        pads=(begin, begin, bottom, right),
+    )
+
+
+def _pooled(length: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
+    """Cells along one side, and the padding after the last pixel that some window really reaches."""
+    cells = (length + padding - kernel) // stride + 1
+    return cells, max(0, (cells - 1) * stride + kernel - length - padding // 2)
+
+
+def _avgpool(section: Section, plan: Plan) -> AveragePool:
+    source = _input(section, plan)
+    return AveragePool(
+        **_seat(section, plan),
+        inputs=(source.index,),
+        channels=source.channels,
+        height=1,
+        width=1,
+        reduction=source.reduction,
+    )
+
+
+def _route(section: Section, plan: Plan) -> Route:
+    sources = _referred(section, plan, "layers")
+    _refuse(section, "stream")
+    groups = section.integer("groups", 1, low=1, high=MAX_CHANNELS)
+    group_id = section.integer("group_id", 0)
+    if not 0 <= group_id < groups:
+        raise section.error(f"group_id={group_id} is out of range: groups={groups} has 0..{groups - 1}", "group_id")
+    first = sources[0]
+    for source in sources:
+        if (source.height, source.width) != (first.height, first.width):
+            raise section.error(
+                f"[route] joins different sizes: layer {first.index} is {first.size}, "
+                f"layer {source.index} is {source.size}",
+                "layers",
+            )
+        if source.channels % groups:
+            raise section.error(
+                f"groups={groups} does not divide the {source.channels} channels of layer {source.index}", "groups"
+            )
+    return Route(
+        **_seat(section, plan),
+        inputs=tuple(source.index for source in sources),
+        channels=sum(source.channels // groups for source in sources),
+        height=first.height,
+        width=first.width,
+        reduction=max(source.reduction for source in sources),
+        groups=groups,
+        group_id=group_id,
+    )
+
+
+def _shortcut(section: Section, plan: Plan) -> Shortcut:
+    _refuse(section, "weights_type", "weights_normalization")
+    here = _input(section, plan)
+    sources = [here, *_referred(section, plan, "from")]
+    for source in sources:
+        if (source.channels, source.height, source.width) != (here.channels, here.height, here.width):
+            raise section.error(
+                f"[shortcut] adds different shapes: layer {here.index} is {here.size}x{here.channels}, "
+                f"layer {source.index} is {source.size}x{source.channels}",
+                "from",
+            )
+    return Shortcut(
+        **_seat(section, plan),
+        inputs=tuple(source.index for source in sources),
+        channels=here.channels,
+        height=here.height,
+        width=here.width,
+        reduction=max(source.reduction for source in sources),
+        activation=_activation(section, "linear"),
+    )
+
+
+def _upsample(section: Section, plan: Plan) -> Upsample:
+    source = _input(section, plan)
+    stride = section.integer("stride", 2, low=1, high=64)
+    return Upsample(
+        **_seat(section, plan),
+        inputs=(source.index,),
+        channels=source.channels,
+        height=source.height * stride,
+        width=source.width * stride,
+        reduction=source.reduction / stride,
+        stride=stride,
+        scale=section.real("scale", 1.0),
+    )
+
+
+def _dropout(section: Section, plan: Plan) -> Dropout:
+    source = _input(section, plan)
+    return Dropout(
+        **_seat(section, plan),
+        inputs=(source.index,),
+        channels=source.channels,
+        height=source.height,
+        width=source.width,
+        reduction=source.reduction,
+    )
+
+
+def _yolo(section: Section, plan: Plan) -> Yolo:
+    source = _input(section, plan)
+    classes = section.integer("classes", 20, low=1, high=MAX_CLASSES)  # darknet's default
+    anchors = _anchors(section)
+    wanted = len(anchors) * (5 + classes)
+    if source.channels != wanted:
+        raise section.error(
+            f"[yolo] has {len(anchors)} masks and {classes} classes, so the layer before it needs "
+            f"filters={wanted} = {len(anchors)} x (5 + {classes}); it has {source.channels}"
+        )
+    if plan.yolos and plan.yolos[0].classes != classes:
+        raise section.error(f"classes={classes} here, {plan.yolos[0].classes} in the first [yolo]", "classes")
+    return Yolo(
+        **_seat(section, plan),
+        inputs=(source.index,),
+        channels=source.channels,
+        height=source.height,
+        width=source.width,
+        reduction=source.reduction,
+        anchors=anchors,
+        classes=classes,
+        scale_x_y=section.real("scale_x_y", 1.0),
+        new_coords=section.flag("new_coords"),
+    )
+
+
+def _anchors(section: Section) -> tuple[tuple[float, float], ...]:
+    """Width and height of the anchors that ``mask`` selects; all of them without a mask."""
+    values = section.reals("anchors")
+    if not values or len(values) % 2:
+        raise section.error(f"[yolo] needs anchors=W,H, W,H, ...; found {len(values)} numbers", "anchors")
+    if not all(0 < value <= MAX_SIDE for value in values):
+        raise section.error(f"anchors must lie between 0 and {MAX_SIDE} pixels", "anchors")
+    pairs = list(zip(values[::2], values[1::2], strict=True))
+    num = section.integer("num", len(pairs), low=1)
+    if num > len(pairs):
+        raise section.error(f"num={num}, but anchors= holds {len(pairs)} pairs", "num")
+    mask = section.integers("mask") or list(range(num))
+    for number in mask:
+        if not 0 <= number < len(pairs):
+            raise section.error(
+                f"mask={number} is out of range: there are {len(pairs)} anchors, 0..{len(pairs) - 1}", "mask"
+            )
+    return tuple(pairs[number] for number in mask)
+
+
+READERS: dict[str, Callable[[Section, Plan], Layer]] = {
+    "convolutional": _convolution,
+    "maxpool": _maxpool,
+    "avgpool": _avgpool,
+    "route": _route,
+    "shortcut": _shortcut,
+    "upsample": _upsample,
+    "dropout": _dropout,
+    "yolo": _yolo,
+}
+
+
+# ----------------------------------------------------------------------
+# Sections of a cfg -> checked layers with shapes. Everything that can be wrong in a cfg is found here, by line.
+
+# Limits against files that only look like a network. The largest published darknet networks stay far below.
+MAX_TENSOR = 1 << 28  # floats in one output of one layer, 1 GiB
+MAX_FLOATS = 400_000_000  # in all weights: 1.6 GB; an ONNX file ends at 2 GB
+
+ALIASES = {"network": "net", "conv": "convolutional", "max": "maxpool", "avg": "avgpool"}
+
+KEYS: dict[str, set[str]] = {
+    "convolutional": {
+        *("batch_normalize", "filters", "size", "stride", "stride_x", "stride_y", "pad", "padding", "dilation"),
+        *("groups", "activation", "antialiasing", "xnor", "binary", "share_index", "flipped", "coordconv", "deform"),
+    },
+    "maxpool": {"size", "stride", "stride_x", "stride_y", "padding", "maxpool_depth", "antialiasing"},
+    "avgpool": set(),
+    "route": {"layers", "groups", "group_id", "stream"},
+    "shortcut": {"from", "activation", "weights_type", "weights_normalization"},
+    "upsample": {"stride", "scale"},
+    "dropout": set(),
+    "yolo": {"mask", "anchors", "classes", "num", "scale_x_y", "new_coords"},
+}
+
+# Keys of AlexeyAB's darknet that matter in training, or for its own printing, only.
+TRAINING_KEYS = frozenset(
+    {
+        *("assisted_excitation", "badlabels_rejection_percentage", "beta_nms", "cbn", "cls_normalizer"),
+        *("counters_per_class", "delta_normalizer", "dets_for_show", "dets_for_track", "dontload", "dontloadscales"),
+        *("dropblock", "dropblock_size_abs", "dropblock_size_rel", "embedding_layer", "equidistant_point"),
+        *("focal_loss", "grad_centr", "ignore_thresh", "iou_loss", "iou_normalizer", "iou_thresh", "iou_thresh_kind"),
+        *("jitter", "label_smooth_eps", "learning_rate_scale", "map", "max", "max_delta", "nms_kind"),
+        *("num_sigmas_reject_badlabels", "obj_normalizer", "objectness_smooth", "onlyforward", "probability"),
+        *("random", "resize", "sim_thresh", "stopbackward", "thresh", "track_ciou_norm", "train_only_bn"),
+        *("truth_thresh", "wait_stream"),
+    }
+)
+
+
+def make_plan(sections: list[Section], *, size: tuple[int, int] | None = None, batch: int = 1) -> Plan:
+    """The layers at the cfg's own input size, or at ``size`` (height, width)."""
+    net = sections[0]
+    if ALIASES.get(net.name, net.name) != "net":
+        raise net.error(f"the first section is [{shown(net.name)}]; a darknet cfg begins with [net]")
+    if size is not None:
+        _check_size(sections, size)
+    plan = _read_net(net, size)
+    floats = 0
+    for section in sections[1:]:
+        layer = _reader(section)(section, plan)
+        floats += layer.floats
+        _check_limits(section, layer, floats, batch)
+        _note_unknown_keys(section, plan)
+        plan.layers.append(layer)
+    if not plan.yolos:
+        raise net.error("no [yolo] section follows, so this network finds no boxes")
+    _check_stride(net, plan.stride, (plan.height, plan.width), None)
+    return plan
+
+
+def _check_size(sections: list[Section], size: tuple[int, int]) -> None:
+    """The size asked for against the stride of the network at its own size: at a wrong one the layers would not fit
+    each other, and the message would be about some [route]."""
+    try:
+        stride = make_plan(sections).stride
+    except ModelError:
+        return  # a cfg without a size, or with another mistake: that one will be named
+    _check_stride(sections[0], stride, size, "--size")
+
+
+def _read_net(net: Section, size: tuple[int, int] | None) -> Plan:
+    channels = net.integer("channels", 3)
+    if channels != 3:
+        raise net.error(f"channels={channels}: only pictures of 3 channels (RGB) are supported", "channels")
+    height = net.integer("height", None if size is None else size[0], low=1, high=MAX_SIDE)
+    width = net.integer("width", None if size is None else size[1], low=1, high=MAX_SIDE)
+    if size is not None:
+        height, width = size
+        if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+            raise ModelError(f"{net.path}: input size {width}x{height} is out of range; --size takes 1 to {MAX_SIDE}")
+    return Plan(net.path, height, width, letter_box=net.flag("letter_box"))
+
+
+def _reader(section: Section) -> Callable[[Section, Plan], Layer]:
+    name = ALIASES.get(section.name, section.name)
+    if name not in READERS:
+        raise section.error(f"section [{shown(section.name)}] is not supported; supported: {', '.join(READERS)}")
+    return READERS[name]
+
+
+def _check_limits(section: Section, layer: Layer, floats: int, batch: int) -> None:
+    if layer.channels > MAX_CHANNELS or layer.channels * layer.height * layer.width * batch > MAX_TENSOR:
+        raise section.error(
+            f"[{section.name}] gives {layer.channels} channels of {layer.size} at batch {batch}: more than "
+            f"{MAX_CHANNELS} channels or {MAX_TENSOR} numbers; check filters, or use a smaller --size or --batch"
+        )
+    if floats > MAX_FLOATS:
+        raise section.error(f"up to here the network needs more than {MAX_FLOATS} weights; check filters and size")
+
+
+def _note_unknown_keys(section: Section, plan: Plan) -> None:
+    known = KEYS[ALIASES.get(section.name, section.name)] | TRAINING_KEYS
+    for key, (_, line) in section.values.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            plan.warnings.append(f"{section.path}:{line}: key {shown(key)} of [{section.name}] unknown, ignored{hint}")
+
+
+def _check_stride(net: Section, stride: int, size: tuple[int, int], flag: str | None) -> None:
+    for key, value in zip(("height", "width"), size, strict=True):
+        if value % stride == 0:
+            continue
+        near = max(stride, round(value / stride) * stride)
+        text = f"input {key} {value} is not a multiple of the network's stride {stride}; nearest: {near}"
+        if flag is not None:
+            raise ModelError(f"{net.path}: {text} ({flag})")
+        raise net.error(text, key)

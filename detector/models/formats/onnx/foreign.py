@@ -1,0 +1,154 @@
+"""A graph from elsewhere while it is made ready: its nodes and constants, and what is known of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector import __version__
+from detector.models.graph.build import Shape, infer_shapes
+
+if TYPE_CHECKING:
+    import onnx
+
+Dims = tuple[int | None, ...]
+"""A shape of which some dimensions are known only when the picture is: None."""
+
+
+@dataclass(slots=True)
+class ForeignGraph:
+    """``outputs``: name -> element type. ``dims`` and ``types`` of every tensor are as of the last ``infer``.
+
+    ``declared``: the shapes that the file states for its outputs; they count where inference does not know better, and
+    no longer once another size or batch is asked for. ``taken``: the outputs whose shapes are known so only.
+    """
+
+    name: str
+    opset: int
+    ir_version: int
+    input: onnx.ValueInfoProto
+    outputs: dict[str, int]
+    nodes: list[onnx.NodeProto]
+    constants: dict[str, onnx.TensorProto]
+    metadata: dict[str, str] = field(default_factory=dict)
+    dims: dict[str, Dims] = field(default_factory=dict)
+    types: dict[str, int] = field(default_factory=dict)
+    declared: dict[str, Dims] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    _made: int = 0
+
+    def infer(self) -> None:
+        """Shapes and types of all tensors, anew. Raises ModelError where they contradict each other."""
+        model = self.model()
+        infer_shapes(model)
+        infos = [*model.graph.input, *model.graph.value_info, *model.graph.output]
+        self.dims = {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
+        self.types = {name: tensor.data_type for name, tensor in self.constants.items()}
+        for info in infos:
+            tensor = info.type.tensor_type
+            self.types[info.name] = tensor.elem_type
+            if tensor.HasField("shape"):
+                self.dims[info.name] = dims_of(info)
+        self.taken = {name for name in self.declared if self._take_declared(name)}
+
+    def _take_declared(self, name: str) -> bool:
+        """The shape as stated, where more of it is unknown than how long a list of detections is: of such a list,
+        exporters state how long it was on the picture that they traced. False where nothing came of that."""
+        stated = self.declared[name]
+        found = self.dims.get(name, (None,) * len(stated))
+        fits = len(found) == len(stated) and all(side in (None, said) for side, said in zip(found, stated, strict=True))
+        if not fits or found.count(None) < 2:
+            return False
+        self.dims[name] = stated
+        return True
+
+    def shape(self, name: str) -> Shape | None:
+        """The shape, where every dimension is known."""
+        dims = self.dims.get(name)
+        if dims is None or None in dims:
+            return None
+        return tuple(dim for dim in dims if dim is not None)
+
+    def model(self) -> onnx.ModelProto:
+        from onnx import helper
+
+        infos = [
+            helper.make_value_info(name, helper.make_tensor_type_proto(kind, shape=None))
+            if kind
+            else helper.make_empty_tensor_value_info(name)
+            for name, kind in self.outputs.items()
+        ]
+        used = {name for node in self.nodes for name in node.input} | set(self.outputs)
+        graph = helper.make_graph(
+            self.nodes,
+            self.name,
+            [self.input],
+            infos,
+            initializer=[tensor for name, tensor in self.constants.items() if name in used],
+        )
+        return helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", self.opset)],
+            ir_version=self.ir_version,
+            producer_name="detect-video",
+            producer_version=__version__,
+        )
+
+    def value(self, name: str) -> NDArray[Any] | None:
+        """A constant's numbers; None for a tensor that is computed, or absent."""
+        from onnx import numpy_helper
+
+        tensor = self.constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+    def constant(self, stem: str, values: NDArray[Any]) -> str:
+        """A new constant; returns its name, which begins with ``stem``."""
+        from onnx import numpy_helper
+
+        name = self.fresh(stem)
+        self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
+        return name
+
+    def node(self, operator: str, stem: str, inputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
+        """A new node with one output of its own name; the caller puts it where it belongs."""
+        from onnx import helper
+
+        name = self.fresh(stem)
+        return helper.make_node(operator, list(inputs), [name], name=name, **attributes)
+
+    def fresh(self, stem: str) -> str:
+        """A name that nothing has."""
+        self._made += 1
+        return f"{stem}@{self._made}"  # no exporter's name has this sign
+
+    def rename(self, old: str, new: str, start: int = 0) -> None:
+        """All readers of tensor ``old`` from node number ``start`` on read ``new``."""
+        for node in self.nodes[start:]:
+            for at, name in enumerate(node.input):
+                if name == old:
+                    node.input[at] = new
+
+    def makers(self) -> dict[str, onnx.NodeProto]:
+        """Tensor -> the node that makes it."""
+        return {name: node for node in self.nodes for name in node.output if name}
+
+    def readers(self) -> dict[str, list[onnx.NodeProto]]:
+        found: dict[str, list[onnx.NodeProto]] = {}
+        for node in self.nodes:
+            for name in node.input:
+                found.setdefault(name, []).append(node)
+        return found
+
+
+def dims_of(info: onnx.ValueInfoProto) -> Dims:
+    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in info.type.tensor_type.shape.dim)
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    from onnx import helper
+
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}

@@ -1,0 +1,402 @@
+"""The house's input before a graph from elsewhere: u8 RGB NHWC, Cast, Transpose, then what the network was trained on.
+
+Channel order and 1/255 go into the first convolutions where nothing but slices and joins lies between: zero padding
+stays zero, so nothing changes but the last bit. Elsewhere, and for half-precision weights, whose smallest numbers
+1/255 would lose, they are nodes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import keyword
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detector.errors import ModelError
+from detector.models.formats.onnx.foreign import ForeignGraph, attributes_of
+from detector.models.formats.onnx.load import type_name
+from detector.models.formats.onnx.shapes import drop_unused
+from detector.models.graph.build import INPUT
+
+if TYPE_CHECKING:
+    import onnx
+
+
+# ----------------------------------------------------------------------
+# Names of the house for a graph from elsewhere: every node a path of identifiers, its output named like it.
+#
+# ``/model.0/conv/Conv`` becomes ``model.0.conv`` where that module is one node, ``/model.0/act/Mul`` stays
+# ``model.0.act.Mul`` beside ``model.0.act.Sigmoid``. No name may be the beginning of another: in torch each is a module.
+
+# Attributes of torch.nn.Module and torch.fx.GraphModule, which no submodule may be called; a test compares.
+TAKEN = frozenset(
+    "T_destination add_module add_submodule apply bfloat16 buffers call_super_init children code compile constants cpu "
+    "cuda delete_all_unused_submodules delete_submodule double dump_patches eval extra_repr float forward "
+    "get_buffer get_extra_state get_parameter get_submodule graph half input ipu load_state_dict meta modules mtia "
+    "named_buffers named_children named_modules named_parameters parameters print_readable recompile "
+    "register_backward_hook register_buffer register_forward_hook register_forward_pre_hook "
+    "register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook "
+    "register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook "
+    "register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule shape_env share_memory state_dict "
+    "to to_empty to_folder train training type xpu zero_grad".split()
+)
+OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose", "Gemm")}
+
+
+def rename_all(graph: ForeignGraph) -> None:
+    """In place: nodes, tensors and constants. Outputs keep their order."""
+    names = _node_names(graph.nodes)
+    tensors = {graph.input.name: graph.input.name}
+    for node, name in zip(graph.nodes, names, strict=True):
+        for at, output in enumerate(node.output):
+            if output:
+                tensors[output] = name if at == 0 else f"{name}.{at}"
+    for node, name in zip(graph.nodes, names, strict=True):
+        for at, given in enumerate(node.input):
+            if given and given not in tensors:
+                operand = OPERANDS.get(node.op_type, {}).get(at, f"in{at}")
+                tensors[given] = f"{name}.{operand}"
+    graph.constants = {tensors[old]: _called(tensor, tensors[old]) for old, tensor in graph.constants.items()
+                       if old in tensors}  # fmt: skip
+    for node, name in zip(graph.nodes, names, strict=True):
+        node.name = name
+        node.input[:] = [tensors[old] if old else "" for old in node.input]
+        node.output[:] = [tensors[old] if old else "" for old in node.output]
+    graph.outputs = {tensors[old]: kind for old, kind in graph.outputs.items()}
+
+
+def _called(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
+    tensor.name = name
+    return tensor
+
+
+def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
+    paths = [_path(node) for node in nodes]
+    # Below how many nodes' modules does each path lie? One alone needs no operator at its end.
+    inside = Counter(path[:-1] for path in paths)
+    below = Counter(path[:end] for path in paths for end in range(1, len(path)))
+    found: list[str] = []
+    taken: set[tuple[str, ...]] = set()
+    beginnings: set[tuple[str, ...]] = set()
+    for path in paths:
+        module = path[:-1]
+        short = module if len(module) > 1 and inside[module] == 1 and below[module] == 1 else path
+        name = _free(short, taken, beginnings)
+        taken.add(name)
+        beginnings |= {name[:end] for end in range(1, len(name))}
+        found.append(".".join(name))
+    return found
+
+
+def _path(node: onnx.NodeProto) -> tuple[str, ...]:
+    """The node's name, else its output's, else its operator, as identifiers."""
+    text = node.name or next(iter(node.output), "") or node.op_type
+    if text.startswith("input.") and "/" not in text and node.name == node.output[0]:
+        return tuple(text.split("."))  # our own prefix
+    parts = [_identifier(part) for part in re.split(r"[/.:]+", text.split("@")[0]) if part]
+    return tuple(parts) or (_identifier(node.op_type),)
+
+
+def _identifier(text: str) -> str:
+    text = re.sub(r"[^A-Za-z0-9_]", "_", text)
+    if text.isdecimal():
+        return text
+    if text[0].isdigit() or text[0] == "_":
+        text = f"n{text}"
+    return f"{text}_" if keyword.iskeyword(text) or text in TAKEN else text
+
+
+def _free(path: tuple[str, ...], taken: set[tuple[str, ...]], beginnings: set[tuple[str, ...]]) -> tuple[str, ...]:
+    """The path, or one with a number at its end, that is no other's beginning, nor has another for its own."""
+    number = 0
+    tried = path
+    while tried in taken or tried in beginnings or any(tried[:end] in taken for end in range(1, len(tried))):
+        number += 1
+        # Where a beginning is a node itself, the number must go there, not to the end.
+        at = next((end for end in range(1, len(path)) if path[:end] in taken), len(path))
+        tried = (*path[: at - 1], f"{path[at - 1]}_{number}", *path[at:])
+    return tried
+
+
+# ----------------------------------------------------------------------
+# The same graph in plainer words, so that more engines understand it: one output a node, bounds that are places.
+
+
+def make_plain(graph: ForeignGraph) -> None:
+    """Split becomes Slices; bounds of a Slice that count from the end, or beyond it, become what they mean.
+
+    But what a GatherElements reads (YOLOv10's and YOLO26's choice of the best cells) is cut off by a Split: OpenVINO
+    2026.4 takes a Slice before a GatherElements away, and then refuses the graph, whose shapes no longer fit.
+    """
+    gathered = {node.input[0] for node in graph.nodes if node.op_type == "GatherElements"}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.nodes:
+        if node.op_type == "Split" and not gathered & set(node.output) and (parts := _slices(graph, node)):
+            nodes += parts
+        else:
+            if node.op_type == "Slice":
+                _resolve(graph, node)
+            nodes.append(_split(graph, node) if node.output[0] in gathered else node)
+    graph.nodes = nodes
+
+
+def _split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
+    """The Split that gives what a Slice gives, and what it leaves out, which nobody reads; other nodes as they are."""
+    from onnx import helper
+
+    shape = graph.shape(node.input[0])
+    bounds = [graph.value(name) for name in node.input[1:]]
+    if node.op_type != "Slice" or shape is None or len(bounds) != 3 or any(b is None or b.size != 1 for b in bounds):
+        return node
+    start, end, axis = (int(bound.item()) for bound in bounds if bound is not None)
+    sides = {"before": start, "": end - start, "after": shape[axis] - end}
+    kept = {place: side for place, side in sides.items() if side > 0}
+    outputs = [graph.fresh(f"{node.output[0]}.{place}") if place else node.output[0] for place in kept]
+    sizes = graph.constant(f"{node.output[0]}.sizes", np.array(list(kept.values()), np.int64))
+    return helper.make_node("Split", [node.input[0], sizes], outputs, name=node.name, axis=axis)
+
+
+def _slices(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """One Slice an output; none where the parts' sizes are not known."""
+    from onnx import helper
+
+    shape, axis = graph.shape(node.input[0]), attributes_of(node).get("axis", 0)
+    parts = [graph.shape(name) for name in node.output]
+    if shape is None or any(part is None for part in parts):
+        return []
+    ends = list(itertools.accumulate(part[axis] for part in parts if part is not None))
+    made = []
+    for at, (start, end) in enumerate(itertools.pairwise([0, *ends])):
+        bounds = [
+            graph.constant(f"{node.name}.{key}", np.array([value], np.int64))
+            for key, value in (("starts", start), ("ends", end), ("axes", axis % len(shape)))
+        ]
+        inputs, name = [node.input[0], *bounds], f"{node.name}_{at}" if node.name else ""
+        if node.output[at]:
+            made.append(helper.make_node("Slice", inputs, [node.output[at]], name=name))
+    return made
+
+
+def _resolve(graph: ForeignGraph, node: onnx.NodeProto) -> None:
+    shape = graph.shape(node.input[0])
+    parts = [graph.value(name) if name else None for name in node.input[1:]]
+    if shape is None or len(parts) < 2 or any(graph.value(name) is None for name in node.input[1:] if name):
+        return
+    starts, ends = parts[:2]
+    assert starts is not None
+    assert ends is not None
+    axes = parts[2] if len(parts) > 2 and parts[2] is not None else np.arange(len(starts))
+    steps = parts[3] if len(parts) > 3 and parts[3] is not None else np.ones(len(starts), np.int64)
+    if (steps < 1).any():
+        return  # backwards: left as it is
+    axes = axes % len(shape)
+    limits = np.array(shape, np.int64)[axes]
+    starts, ends = (np.clip(np.where(b < 0, b + limits, b), 0, limits) for b in (starts.astype(int), ends.astype(int)))
+    values = [starts, ends, axes] if (steps == 1).all() else [starts, ends, axes, steps]
+    stem = node.name or node.output[0]
+    del node.input[1:]
+    node.input.extend(graph.constant(f"{stem}.bounds", np.asarray(value, np.int64)) for value in values)
+
+
+BGR = [2, 1, 0]
+PREFIX = "input"  # what its nodes are called; for torch a module of that name, with their last words inside
+
+
+def put_prefix(graph: ForeignGraph, *, planar: bool, bgr: bool, scale: float) -> None:
+    """In place. ``planar``: the graph wants NCHW, else NHWC. ``scale``: factor on the 0..255 of a pixel."""
+    from onnx import TensorProto, helper
+
+    _make_way(graph)
+    old, kind = graph.input, graph.input.type.tensor_type.elem_type
+    sides = [dim.dim_value for dim in old.type.tensor_type.shape.dim]
+    batch, height, width = (sides[0], sides[2], sides[3]) if planar else sides[:3]
+    graph.input = helper.make_tensor_value_info(INPUT, TensorProto.UINT8, [batch, height, width, 3])
+    nodes = [helper.make_node("Cast", [INPUT], ["input.cast"], name="input.cast", to=TensorProto.FLOAT)]
+    if planar:
+        nodes.append(_after(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
+    if planar and kind == TensorProto.FLOAT and _absorb(graph, old.name, BGR if bgr else [0, 1, 2], scale):
+        bgr, scale = False, 1.0
+    if bgr:
+        nodes += _swapped(graph, nodes[-1].output[0], axis=1 if planar else 3)
+    if scale != 1:
+        factor = graph.constant("input.scale.factor", np.array([scale], np.float32))
+        nodes.append(_after(nodes, "Mul", "input.scale", factor))
+    if kind != TensorProto.FLOAT:
+        nodes.append(_after(nodes, "Cast", "input.fp16", to=kind))
+    graph.rename(old.name, nodes[-1].output[0])
+    graph.nodes = [*nodes, *graph.nodes]
+
+
+def _make_way(graph: ForeignGraph) -> None:
+    """Tensors of the graph's own that are called as those of the prefix get other names."""
+    tensors = {name for node in graph.nodes for name in (*node.input, *node.output)} - {graph.input.name}
+    others = {name: graph.fresh(name) for name in tensors if name == INPUT or name.startswith(f"{PREFIX}.")}
+    for node in graph.nodes:
+        node.input[:] = [others.get(name, name) for name in node.input]
+        node.output[:] = [others.get(name, name) for name in node.output]
+    graph.constants = {others.get(name, name): tensor for name, tensor in graph.constants.items()}
+    for name in others.values():
+        if name in graph.constants:
+            graph.constants[name].name = name
+    graph.outputs = {others.get(name, name): kind for name, kind in graph.outputs.items()}
+
+
+def _after(nodes: list[onnx.NodeProto], operator: str, name: str, *more: str, **attributes: object) -> onnx.NodeProto:
+    from onnx import helper
+
+    return helper.make_node(operator, [nodes[-1].output[0], *more], [name], name=name, **attributes)
+
+
+def _swapped(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProto]:
+    """RGB -> BGR by three slices and a join, operators that every engine has."""
+    from onnx import helper
+
+    nodes = []
+    for channel, name in zip(BGR, ("input.blue", "input.green", "input.red"), strict=True):
+        bounds = [
+            graph.constant(f"{name}.{key}", np.array([value], np.int64))
+            for key, value in (("starts", channel), ("ends", channel + 1), ("axes", axis))
+        ]
+        nodes.append(helper.make_node("Slice", [x, *bounds], [name], name=name))
+    parts = [node.output[0] for node in nodes]
+    return [*nodes, helper.make_node("Concat", parts, ["input.bgr"], name="input.bgr", axis=axis)]
+
+
+def _absorb(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
+    """Reorders and scales the weights that read the picture; False, with nothing changed, where that cannot be."""
+    orders = {start: order}
+    found: list[tuple[onnx.NodeProto, list[int]]] = []
+    for node in graph.nodes:
+        read = [name for name in node.input if name in orders]
+        if not read:
+            continue
+        if node.op_type == "Conv" and _takes(graph, node, read):
+            found.append((node, orders[read[0]]))
+        elif node.op_type == "Slice" and _leaves_channels(graph, node):
+            orders[node.output[0]] = orders[read[0]]
+        elif node.op_type == "Concat" and len(read) == len(node.input) and attributes_of(node)["axis"] == 1:
+            orders[node.output[0]] = _joined([orders[name] for name in node.input])
+        else:
+            return False
+    if not found or any(name in graph.outputs for name in orders):
+        return False
+    for node, channels in found:
+        weights = graph.value(node.input[1])
+        assert weights is not None
+        # Channel i of what comes now is channel channels.index(i) of what the weights were made for.
+        moved = weights[:, np.argsort(channels)] * np.float32(scale)
+        node.input[1] = graph.constant(node.input[1], moved.astype(np.float32))
+    return True
+
+
+def _takes(graph: ForeignGraph, node: onnx.NodeProto, read: list[str]) -> bool:
+    weights = graph.dims.get(node.input[1], ())
+    return (
+        read == [node.input[0]]
+        and node.input[1] in graph.constants
+        and len(weights) == 4
+        and attributes_of(node).get("group", 1) == 1
+    )
+
+
+def _leaves_channels(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+    axes = graph.value(node.input[3]) if len(node.input) > 3 else None
+    return axes is not None and bool((axes % 4 >= 2).all())
+
+
+def _joined(orders: list[list[int]]) -> list[int]:
+    joined: list[int] = []
+    for order in orders:
+        joined += [len(joined) + channel for channel in order]
+    return joined
+
+
+# ----------------------------------------------------------------------
+# The outputs of a graph from elsewhere as every engine gives them: float32, fixed shapes, the batch first.
+
+MOST = 300  # rows that a list of unknown length gets: what --max-det allows by default
+
+
+def settle_outputs(graph: ForeignGraph, names: tuple[str, ...], batch: int) -> None:
+    """Keeps the outputs ``names``, in that order, each made by a node of its own; in place.
+
+    A list of detections whose length depends on the picture ([K, 7], [1, K, 6]) is filled up with zeros, or cut, to
+    300 rows; its best ones come first in every exporter's NMS. Raises ModelError.
+    """
+    from onnx import TensorProto
+
+    for name in names:
+        _refuse_type(graph, name)
+        if batch > 1 and (not graph.dims[name] or graph.dims[name][0] != batch):
+            raise ModelError(
+                f"{graph.name}: output {name} {list(graph.dims[name])} is one list for all pictures of a batch; "
+                "use --batch 1"
+            )
+    made = [_settled(graph, name) for name in names]
+    graph.outputs = dict.fromkeys(made, TensorProto.FLOAT)
+    drop_unused(graph)
+
+
+def _refuse_type(graph: ForeignGraph, name: str) -> None:
+    from onnx import TensorProto
+
+    kind = graph.types[name]
+    if kind not in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64):
+        raise ModelError(f"{graph.name}: output {name} is {type_name(kind)}; wanted are float32, float16 or integers")
+
+
+def _settled(graph: ForeignGraph, name: str) -> str:
+    """The name of a float32 tensor of fixed shape that holds what ``name`` holds."""
+    from onnx import TensorProto
+
+    dims, x = graph.dims[name], name
+    nodes: list[onnx.NodeProto] = []
+    if graph.types[name] != TensorProto.FLOAT:
+        nodes.append(graph.node("Cast", "output.cast", [x], to=TensorProto.FLOAT))
+        x = nodes[-1].output[0]
+    if name in graph.taken:  # in words that inference understands
+        sides = graph.constant("output.shape", np.array(dims, np.int64))
+        nodes.append(graph.node("Reshape", "output.shaped", [x, sides]))
+    elif None in dims:
+        nodes += _filled(graph, name, x)
+    elif len(dims) == 2 and dims[1] == 7:  # [K, 7]: the batch is missing
+        nodes.append(graph.node("Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]))
+    elif not nodes and _second(graph, name):
+        nodes.append(graph.node("Identity", "output", [x]))
+    graph.nodes += nodes
+    return nodes[-1].output[0] if nodes else name
+
+
+def _second(graph: ForeignGraph, name: str) -> bool:
+    """Whether a node has it beside another output, or reads it further: only a first output has its node's name."""
+    return bool(graph.makers()[name].output[0] != name)
+
+
+def _filled(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
+    """300 rows of a list whose length is known at run time only: zeros behind it, the rest cut off."""
+    dims = graph.dims[name]
+    free = [at for at, side in enumerate(dims) if side is None]
+    rest = [side for side in dims if side is not None]
+    if len(free) != 1 or len(dims) > 3 or any(side != 1 for side in rest[: free[0]]):
+        shown = ["?" if side is None else side for side in dims]
+        raise ModelError(
+            f"{graph.name}: output {name} {shown} depends on the picture in more than its number of detections; "
+            "export it with fixed shapes"
+        )
+    axis, rank = free[0], len(dims)
+    pads = [0] * 2 * rank
+    pads[rank + axis] = MOST
+    numbers = {
+        "pads": np.array(pads, np.int64),
+        "starts": np.array([0], np.int64),
+        "ends": np.array([MOST], np.int64),
+        "axes": np.array([axis], np.int64),
+        "shape": np.array([1, MOST, *dims[axis + 1 :]], np.int64),
+    }
+    given = {key: graph.constant(f"output.{key}", value) for key, value in numbers.items()}
+    padded = graph.node("Pad", "output.padded", [x, given["pads"]], mode="constant")
+    cut = graph.node("Slice", "output.cut", [padded.output[0], given["starts"], given["ends"], given["axes"]])
+    return [padded, cut, graph.node("Reshape", "output.rows", [cut.output[0], given["shape"]])]

@@ -1,0 +1,305 @@
+"""Writing ONNX graphs node by node, by the rules of the house; shapes and MACs of any ONNX graph.
+
+Every node has one output, named like the node: identifiers or digits joined by dots, no keyword, no slash.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector import __version__
+from detector.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+
+OPSET = 17
+IR_VERSION = 8  # the one of opset 17; newer ones lock out older runtimes
+INPUT = "images"
+MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # the operators whose multiply-accumulates are counted
+# The operators that move values about or choose among them, and compute none; Resize where it takes the nearest.
+MOVING = (
+    "MaxPool", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Resize", "Identity",
+    "DepthToSpace", "SpaceToDepth",
+)  # fmt: skip
+# In a graph of fp32 these come from a file that was quantised before it came here.
+INTEGER = frozenset(
+    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv QLinearMatMul".split()
+)
+QUANTISED = "its file is quantised already; --precision fp32 runs it as it is, integers and all"
+LIGHT_FLOATS = 4096  # an initializer above this is not handed to shape inference: only its shape matters there
+
+Shape = tuple[int, ...]
+
+
+class GraphBuilder:
+    """Collects nodes and constants; ``model()`` makes the checked ONNX model."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[str, onnx.TensorProto] = {}
+        self._input: onnx.ValueInfoProto | None = None
+        self._names: set[str] = set()
+
+    def input_u8(self, batch: int, height: int, width: int) -> str:
+        """The one input: u8 RGB [batch, height, width, 3]; returns its float32 form [batch, 3, height, width]."""
+        from onnx import TensorProto, helper
+
+        self._input = helper.make_tensor_value_info(INPUT, TensorProto.UINT8, [batch, height, width, 3])
+        # TensorRT accepts nothing but a conversion as the first reader of u8.
+        cast = self.add("Cast", "input.cast", [INPUT], to=TensorProto.FLOAT)
+        return self.add("Transpose", "input.transpose", [cast], perm=[0, 3, 1, 2])
+
+    def constant(self, name: str, values: NDArray[Any]) -> str:
+        from onnx import numpy_helper
+
+        self._take(name)
+        self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
+        return name
+
+    def add(self, operator: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """One node; returns the name of its output, which is its own. An empty input is an absent one."""
+        from onnx import helper
+
+        self._take(name)
+        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def _take(self, name: str) -> None:
+        if not good_name(name) or name in self._names:
+            raise ValueError(f"node name {name!r} is taken, or breaks the rule of the house")
+        self._names.add(name)
+
+    def model(self, outputs: Sequence[str]) -> onnx.ModelProto:
+        """What leads to ``outputs``, with all shapes inferred and checked."""
+        from onnx import TensorProto, helper
+
+        assert self._input is not None, "input_u8 comes first"
+        nodes, constants = self._needed(outputs)
+        infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+        graph = helper.make_graph(nodes, self.name, [self._input], infos, initializer=constants)
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="detect-video",
+            producer_version=__version__,
+        )
+        infer_shapes(model)
+        return model
+
+    def _needed(self, outputs: Sequence[str]) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+        wanted = set(outputs)
+        nodes = []
+        for node in reversed(self._nodes):
+            if node.output[0] in wanted:
+                nodes.append(node)
+                wanted.update(node.input)
+        return nodes[::-1], [tensor for name, tensor in self._constants.items() if name in wanted]
+
+
+def good_name(name: str) -> bool:
+    """Names of the house are module paths in torch and file-safe words in every table."""
+    parts = name.split(".")
+    return all(re.fullmatch(r"[0-9]+|[A-Za-z_]\w*", part, re.ASCII) and not keyword.iskeyword(part) for part in parts)
+
+
+def infer_shapes(model: onnx.ModelProto) -> None:
+    """Checks the model and writes the shape of every tensor into it, in place.
+
+    Works on a copy without the large weights, whose values matter to neither; protobuf copies cost seconds else.
+    """
+    from onnx import checker, helper, shape_inference
+
+    graph = model.graph
+    heavy = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > LIGHT_FLOATS]
+    heavy_names = {tensor.name for tensor in heavy}
+    standins = [helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in heavy]
+    light = helper.make_model(
+        helper.make_graph(
+            graph.node,
+            graph.name or "graph",
+            [*graph.input, *standins],
+            graph.output,
+            initializer=[tensor for tensor in graph.initializer if tensor.name not in heavy_names],
+        ),
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+    )
+    try:
+        whole = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=True)
+        checker.check_model(whole)
+    except (checker.ValidationError, shape_inference.InferenceError, ValueError, RuntimeError) as exc:
+        raise ModelError(f"graph {graph.name}: ONNX refuses it: {' '.join(str(exc).split())}") from exc
+    del graph.value_info[:]
+    graph.value_info.extend(whole.graph.value_info)
+    del graph.output[:]
+    graph.output.extend(whole.graph.output)
+
+
+def tensor_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
+    """Tensor name -> shape, of all tensors whose dimensions are fixed."""
+    graph = model.graph
+    shapes: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            shapes[info.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return shapes
+
+
+def output_shapes(model: onnx.ModelProto) -> list[Shape]:
+    shapes = tensor_shapes(model)
+    return [shapes[info.name] for info in model.graph.output]
+
+
+def is_quantised(model: onnx.ModelProto) -> bool:
+    """Whether something in it computes or holds integers in place of floats."""
+    return any(node.op_type in INTEGER for node in model.graph.node)
+
+
+def tail(model: onnx.ModelProto) -> set[str]:
+    """Names of the nodes that no multiplying node (Conv, Gemm, MatMul...) comes after: decoding, where there is any.
+    Multiplying nodes themselves are none of them."""
+    leads: set[str] = set()  # tensors that a multiplying node needs
+    found = set()
+    for node in reversed(model.graph.node):
+        if node.op_type in MULTIPLYING or leads.intersection(node.output):
+            leads.update(node.input)
+        else:
+            found.add(node.name)
+    return found
+
+
+def count_macs(model: onnx.ModelProto) -> int:
+    """Multiply-accumulates of convolutions, Gemm and MatMul for ONE picture. FLOPs = 2 x MACs.
+
+    All shapes must be fixed (``infer_shapes`` writes them); the first input's first dimension is the batch.
+    """
+    shapes = tensor_shapes(model)
+    batch = shapes[model.graph.input[0].name][0]
+    total = sum(node_macs(node, shapes) for node in model.graph.node)
+    return total // batch
+
+
+class NodeCost(NamedTuple):
+    """What one node does to a whole batch. ``elements``: numbers that it reads (weights and activations) and writes;
+    times the size of the type that it runs in, its bytes."""
+
+    macs: int
+    elements: int
+
+
+# Nodes that change a type or nothing at all: what an engine makes of them says nothing of how the network is computed.
+CONVERSIONS = ("Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Constant")
+
+
+def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
+    """Node name -> its cost, for all nodes whose tensors have fixed shapes, conversions left out.
+
+    A node without a name goes by its first output, as in every engine's tables.
+    """
+    shapes = tensor_shapes(model)
+    costs = {}
+    for node in model.graph.node:
+        tensors = [name for name in (*node.input, *node.output) if name]
+        if node.op_type in CONVERSIONS or not all(name in shapes for name in tensors):
+            continue
+        elements = sum(math.prod(shapes[name]) for name in tensors)
+        costs[node.name or node.output[0]] = NodeCost(node_macs(node, shapes), elements)
+    return costs
+
+
+def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
+    """The cost of nodes that run as one, for each group of names: tensors that only nodes of the group see are never
+    in memory, and count for nothing. Names that the graph has not, and groups of conversions alone, cost nothing."""
+    shapes, costs = tensor_shapes(model), node_costs(model)
+    nodes = {node.name or node.output[0]: node for node in model.graph.node}
+    readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}
+    for name, node in nodes.items():
+        for value in node.input:
+            readers.setdefault(value, set()).add(name)
+    return [_joint(group, nodes, costs, shapes, readers) for group in groups]
+
+
+def _joint(
+    group: Sequence[str],
+    nodes: dict[str, onnx.NodeProto],
+    costs: dict[str, NodeCost],
+    shapes: dict[str, Shape],
+    readers: dict[str, set[str]],
+) -> NodeCost:
+    members = {name for name in group if name in nodes}
+    if not members & costs.keys():
+        return NodeCost(0, 0)
+    made = {value for name in members for value in nodes[name].output}
+    read = {value for name in members for value in nodes[name].input if value} - made
+    written = {value for value in made if readers.get(value, set()) - members}
+    elements = sum(math.prod(shapes.get(value, (0,))) for value in (*read, *written))
+    return NodeCost(sum(costs[name].macs for name in members & costs.keys()), elements)
+
+
+def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
+    """Of one node, for the whole batch; 0 for every operator that is not counted."""
+    if node.op_type not in MULTIPLYING:
+        return 0
+    try:
+        left, right, out = shapes[node.input[0]], shapes[node.input[1]], shapes[node.output[0]]
+    except KeyError as exc:
+        raise ModelError(f"node {node.name}: tensor {exc} has no fixed shape, so its MACs cannot be counted") from exc
+    if node.op_type == "Conv":
+        return math.prod(out) * math.prod(right[1:])
+    if node.op_type == "ConvTranspose":
+        return math.prod(left) * math.prod(right[1:])
+    if node.op_type == "MatMul":
+        return math.prod(out) * left[-1]
+    transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+    return math.prod(out) * left[0 if transposed else 1]
+
+
+# ----------------------------------------------------------------------
+# Activation functions as ONNX operators, as data: adding one is one row. Darknet's names, and nearly all of them.
+#
+# A step is (name part, operator, inputs, attributes). Inputs: "x" is the convolution's output, another text is an
+# earlier step's name part, a number is a constant. The last step is always called "act".
+
+Step = tuple[str, str, tuple[str | float, ...], dict[str, Any]]
+
+_SILU: tuple[Step, ...] = (("sigmoid", "Sigmoid", ("x",), {}), ("act", "Mul", ("x", "sigmoid"), {}))
+_HARD_SWISH: tuple[Step, ...] = (("act", "HardSwish", ("x",), {}),)
+
+ACTIVATIONS: dict[str, tuple[Step, ...]] = {
+    "linear": (),
+    "leaky": (("act", "LeakyRelu", ("x",), {"alpha": 0.1}),),
+    "relu": (("act", "Relu", ("x",), {}),),
+    "relu6": (("act", "Clip", ("x", 0.0, 6.0), {}),),
+    "logistic": (("act", "Sigmoid", ("x",), {}),),
+    "tanh": (("act", "Tanh", ("x",), {}),),
+    "elu": (("act", "Elu", ("x",), {"alpha": 1.0}),),
+    "swish": _SILU,
+    "silu": _SILU,
+    # Mish became an ONNX operator in opset 18 only: x * tanh(log(1 + e^x)).
+    "mish": (
+        ("softplus", "Softplus", ("x",), {}),
+        ("tanh", "Tanh", ("softplus",), {}),
+        ("act", "Mul", ("x", "tanh"), {}),
+    ),
+    # x * min(2, max(0, x + 2)) / 2
+    "hard_mish": (
+        ("shifted", "Add", ("x", 2.0), {}),
+        ("clipped", "Clip", ("shifted", 0.0, 2.0), {}),
+        ("halved", "Mul", ("clipped", 0.5), {}),
+        ("act", "Mul", ("x", "halved"), {}),
+    ),
+    "hardswish": _HARD_SWISH,
+    "hard_swish": _HARD_SWISH,
+}

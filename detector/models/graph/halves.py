@@ -1,0 +1,344 @@
+"""A graph in half precision: float16 or bfloat16 between the picture and the raw outputs, typed node by node.
+
+What every node reads has one float type, so that engines with strong types accept the graph as it is. What stays
+float32, each with a Cast where the types meet:
+- the outputs, which keep their names: a node that made one ends in ``_fp16`` or ``_bf16``, the Cast takes its name;
+- the tail, that is what no convolution, Gemm or MatMul comes after: decoding boxes up to 640 pixels in half precision
+  would round them to half a pixel, and costs nothing in float32;
+- nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only;
+- for bfloat16 the conversion from u8, which goes through float32 first, and what it hurts most (``sensitive.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.errors import ModelError
+from detector.models.base import Network
+from detector.models.graph.build import (
+    MULTIPLYING,
+    QUANTISED,
+    good_name,
+    infer_shapes,
+    is_quantised,
+    node_macs,
+    tail,
+    tensor_shapes,
+)
+
+if TYPE_CHECKING:
+    import onnx
+
+
+# ----------------------------------------------------------------------
+# Which nodes of a graph bfloat16 hurts most. They stay float32 in it, whoever converts: a graph, or an engine.
+#
+# - Thin convolutions (depthwise ones, and the first one) with their activations: matrix units gain nothing on them.
+# - The stem: the first layers, up to a fifth of the MACs. What they round goes through all the others, and bfloat16 has
+#   eight bits.
+#
+# Measured in docs/quantisation.md, "bf16, and what its mismatches are".
+
+THIN = 8  # input channels a group, below which a convolution is thin
+STEM = 0.2  # of the MACs, which the first layers that stay float32 make at most
+ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu", "Mul")  # SiLU is Sigmoid and Mul
+
+
+def sensitive(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
+    """Names of the nodes that stay float32, with those in ``kept``, which do anyway, and what lies between any two."""
+    found = {*kept, *_thin(model.graph), *_stem(model)}
+    return found | _between(model.graph, found)
+
+
+def _thin(graph: onnx.GraphProto) -> set[str]:
+    """Names of the convolutions with few input channels a group, and of the activations that read nothing else."""
+    found: set[str] = set()
+    constants = {tensor.name: tensor.dims for tensor in graph.initializer}
+    makers = {name: node.name for node in graph.node for name in node.output}
+    for node in graph.node:
+        if node.op_type == "Conv" and node.input[1] in constants:
+            follows = constants[node.input[1]][1] < THIN
+        else:
+            dynamic = [makers.get(name) for name in node.input if name and name not in constants]
+            follows = node.op_type in ACTIVATIONS and bool(dynamic) and all(maker in found for maker in dynamic)
+        if follows:
+            found.add(node.name)
+    return found
+
+
+def _stem(model: onnx.ModelProto) -> set[str]:
+    """Names of the first nodes, in order, as long as their MACs are at most ``STEM`` of all; none without MACs."""
+    shapes = tensor_shapes(model)
+    macs = {node.name: node_macs(node, shapes) for node in model.graph.node}
+    left = STEM * sum(macs.values())
+    found: list[str] = []
+    for node in model.graph.node:
+        left -= macs[node.name]
+        if left < 0:
+            break
+        found.append(node.name)
+    return set(found) if any(macs[name] for name in found) else set()
+
+
+def _between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
+    """Nodes between those that stay, or between the picture and these: two Casts around one would gain nothing."""
+    makers = {name: node.name for node in graph.node for name in node.output}
+    outputs = {info.name for info in graph.output}
+    first = _before_any_product(graph)
+    readers: dict[str, set[str]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, set()).add(node.name)
+    found: set[str] = set()
+    for node in reversed(graph.node):
+        if node.op_type in MULTIPLYING or outputs.intersection(node.output):
+            continue
+        stays = kept | found if node.name in first else kept
+        if all(readers.get(name, set()) <= stays for name in node.output) and (
+            node.name in first or all(makers[name] in kept for name in node.input if name in makers)
+        ):
+            found.add(node.name)
+    return found
+
+
+def _before_any_product(graph: onnx.GraphProto) -> set[str]:
+    """Names of the nodes that read nothing which a multiplying node has made: what is done to the picture itself."""
+    made: set[str] = set()
+    found: set[str] = set()
+    for node in graph.node:
+        if node.op_type in MULTIPLYING or made.intersection(node.input):
+            made.update(node.output)
+        else:
+            found.add(node.name)
+    return found
+
+
+HALVES = ("fp16", "bf16")
+BF16_OPSET, BF16_IR = 22, 10  # the first opset in which Conv and its kind may be bfloat16, and the IR that goes with it
+CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # what they make has the type of their attribute ``value``
+
+
+def converted(network: Network, precision: str) -> Network:
+    """The same network with its graph in ``precision`` ("fp16" or "bf16"). Raises ModelError."""
+    if precision not in HALVES:
+        raise ValueError(f"half precision is one of {', '.join(HALVES)}; got {precision!r}")
+    if network.precision != "fp32":
+        raise ModelError(f"{network.name}: the graph is {network.precision}; only fp32 can become {precision}")
+    if is_quantised(network.graph):
+        raise ModelError(f"{network.name} cannot become {precision}: {QUANTISED}")
+    graph = _Halved(network.graph, precision).model()
+    return replace(network, graph=graph, precision=precision, path=None)
+
+
+def operand_name(tensor: str, ending: str) -> str:
+    """A name for another form of a tensor, by the rule of the house: ``0.conv`` -> ``0.conv_fp16``, ``12`` ->
+    ``n12_fp16``: what is made of digits alone cannot have an ending."""
+    name = f"{tensor}_{ending}"
+    if good_name(name):
+        return name
+    head, _, last = tensor.rpartition(".")
+    return f"{head}.n{last}_{ending}" if head else f"n{last}_{ending}"
+
+
+def originals(model: onnx.ModelProto) -> dict[str, str]:
+    """Node of a converted graph -> its name in the graph before; only those that are called otherwise.
+
+    The node that makes an output got an ending, and the Cast behind it took its name. Here they change names again: the
+    Cast's is then one that the graph before has not.
+    """
+    makers = {output: node.name for node in model.graph.node for output in node.output}
+    found: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.op_type != "Cast" or not node.name:
+            continue
+        maker = makers.get(node.input[0])
+        if maker is not None and maker in [operand_name(node.name, half) for half in HALVES]:
+            found |= {maker: node.name, node.name: maker}
+    return found
+
+
+class _Halved:
+    """Writes the nodes anew, in order; ``types`` maps each float tensor that was made to "fp32" or the half."""
+
+    def __init__(self, model: onnx.ModelProto, precision: str) -> None:
+        from onnx import TensorProto, numpy_helper
+
+        self.precision = precision
+        self.half = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
+        self.source = model if precision == "fp16" else _raised(model)
+        graph = self.source.graph
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.values = {name: numpy_helper.to_array(tensor) for name, tensor in self.constants.items()}
+        self.elements = {info.name: info.type.tensor_type.elem_type for info in (*graph.input, *graph.value_info)}
+        self.elements |= {info.name: info.type.tensor_type.elem_type for info in graph.output}
+        self.elements |= {name: tensor.data_type for name, tensor in self.constants.items()}
+        self.opset = max(entry.version for entry in self.source.opset_import if entry.domain in ("", "ai.onnx"))
+        self.kept = {node.name for node in graph.node if self._stays(node)} | tail(self.source)
+        if precision == "bf16":
+            self.kept = sensitive(self.source, self.kept)
+        self.renamed: dict[str, str] = {}
+        self.types: dict[str, str] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        self.made: dict[str, onnx.TensorProto] = {}  # constants, in the type in which they are read
+        self.casts: set[str] = set()
+
+    def model(self) -> onnx.ModelProto:
+        import onnx
+
+        outputs = [info.name for info in self.source.graph.output]
+        for node in self.source.graph.node:
+            self._write(node, outputs)
+        for name in outputs:
+            if name in self.renamed:
+                self.nodes.append(_cast(self.renamed[name], name, onnx.TensorProto.FLOAT))
+        result = onnx.ModelProto()
+        result.CopyFrom(self.source)
+        del result.graph.node[:], result.graph.initializer[:], result.graph.value_info[:]
+        result.graph.node.extend(self.nodes)
+        result.graph.initializer.extend(self.made.values())
+        infer_shapes(result)
+        return result
+
+    def _write(self, node: onnx.NodeProto, outputs: list[str]) -> None:
+        import onnx
+
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        mode = "fp32" if node.name in self.kept else self.precision
+        for at, name in enumerate(node.input):
+            if name:
+                made.input[at] = self._operand(node, at, name, mode)
+        if mode != "fp32":
+            self._retype(made)
+        for at, name in enumerate(node.output):
+            if self._is_float(name):
+                self.types[name] = mode
+                if mode != "fp32" and name in outputs:
+                    made.output[at] = self.renamed[name] = operand_name(name, self.precision)
+                    made.name = made.output[at] if made.name == name else made.name
+        self.nodes.append(made)
+
+    def _operand(self, node: onnx.NodeProto, at: int, name: str, mode: str) -> str:
+        """The tensor, in the type that this node reads it in."""
+        if not self._is_float(name) or (mode != "fp32" and not self._may_be_half(node, at)):
+            wanted = "fp32"
+        else:
+            wanted = mode
+        if name in self.constants:
+            return self._constant(name, wanted)
+        has = self.types.get(name, "fp32")
+        current = self.renamed.get(name, name)
+        if has == wanted or not self._is_float(name):
+            return current
+        return self._cast_to(current, name, wanted)
+
+    def _cast_to(self, current: str, name: str, wanted: str) -> str:
+        from onnx import TensorProto
+
+        cast = operand_name(name, wanted)
+        if cast not in self.casts:
+            self.casts.add(cast)
+            self.nodes.append(_cast(current, cast, TensorProto.FLOAT if wanted == "fp32" else self.half))
+        return cast
+
+    def _constant(self, name: str, wanted: str) -> str:
+        if wanted == "fp32" or not self._is_float(name):
+            self.made[name] = self.constants[name]
+            return name
+        half = operand_name(name, wanted)
+        if half not in self.made:
+            self.made[half] = self._half_tensor(self.values[name], half)
+        return half
+
+    def _half_tensor(self, values: NDArray[Any], name: str) -> onnx.TensorProto:
+        from onnx import helper, numpy_helper
+
+        if self.precision == "fp16":
+            return numpy_helper.from_array(values.astype(np.float16), name)
+        bits = _bfloat16_bits(values)
+        return helper.make_tensor(name, self.half, values.shape, bits.tobytes(), raw=True)
+
+    def _retype(self, node: onnx.NodeProto) -> None:
+        """Attributes that name the type of what a node makes."""
+        from onnx import TensorProto, numpy_helper
+
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                attribute.i = self.half
+            elif attribute.name == "value" and attribute.t.data_type == TensorProto.FLOAT:
+                attribute.t.CopyFrom(self._half_tensor(numpy_helper.to_array(attribute.t), attribute.t.name))
+
+    def _stays(self, node: onnx.NodeProto) -> bool:
+        """Whether a node must stay float32."""
+        if any(attribute.HasField("g") for attribute in node.attribute):
+            raise ModelError(
+                f"node {node.name} ({node.op_type}) holds a graph of its own, which cannot be {self.precision}"
+            )
+        reads = [name for name in node.input if name and self._is_float(name)]
+        if not reads:
+            makes_float = any(self._is_float(name) for name in node.output)
+            return makes_float and node.op_type not in CONSTANT_MAKERS and self.precision == "bf16"
+        if not any(self._may_be_half(node, at) for at, name in enumerate(node.input) if name in reads):
+            return True
+        return any(name in self.constants and not self._fits(name) for name in reads)
+
+    def _fits(self, name: str) -> bool:
+        """bfloat16 has the range of float32."""
+        if self.precision == "bf16":
+            return True
+        values = self.values[name]
+        return bool((np.abs(values[np.isfinite(values)]) <= np.finfo(np.float16).max).all())
+
+    def _may_be_half(self, node: onnx.NodeProto, at: int) -> bool:
+        """What ONNX allows for input number ``at``: ``scales`` of Resize, for one, are float32 always."""
+        from onnx import defs
+
+        if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, self.opset):
+            return False
+        schema = defs.get_schema(node.op_type, self.opset)
+        described = schema.inputs[min(at, len(schema.inputs) - 1)].type_str
+        allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+        return f"tensor({'float16' if self.precision == 'fp16' else 'bfloat16'})" in allowed.get(described, [described])
+
+    def _is_float(self, name: str) -> bool:
+        from onnx import TensorProto
+
+        return bool(self.elements.get(name) == TensorProto.FLOAT)
+
+
+def _raised(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in an opset that knows bfloat16 convolutions."""
+    from onnx import version_converter
+
+    if max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")) >= BF16_OPSET:
+        return model
+    try:
+        raised = version_converter.convert_version(model, BF16_OPSET)
+    except Exception as exc:  # the converter's own errors are plain RuntimeErrors, of many texts
+        raise ModelError(
+            f"graph {model.graph.name}: cannot be raised to opset {BF16_OPSET}, which bf16 needs: "
+            f"{' '.join(str(exc).split())}"
+        ) from exc
+    raised.ir_version = max(raised.ir_version, BF16_IR)
+    raised.producer_name, raised.producer_version = model.producer_name, model.producer_version
+    infer_shapes(raised)
+    return raised
+
+
+def _bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
+    """The upper half of each float32, rounded to the nearest, ties to even; NaN stays one."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    result: NDArray[np.uint16] = np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
+    return result
+
+
+def _cast(tensor: str, name: str, to: int) -> onnx.NodeProto:
+    from onnx import helper
+
+    return helper.make_node("Cast", [tensor], [name], name=name, to=to)

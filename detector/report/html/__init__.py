@@ -1,0 +1,381 @@
+"""A session as one HTML file: works offline, asks nobody for anything, light and dark, on paper too."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from detector.analysis.loop.activities import (
+    Activity,
+    LoopShape,
+    activities_of,
+    depths,
+    durations_ms,
+    frame_times_ms,
+    percentiles,
+)
+from detector.analysis.summary import seconds_text, stage_rows, thread_rows
+from detector.report.html import drawings
+from detector.report.html.drawings import MOST_POINTS, Share, figure, key, section, table, zoom_buttons
+from detector.report.html.drawings import STAGES as STAGE_NAMES
+from detector.report.html.parts import counters, device, energy, layers, memory, python, roofline, sweep, torch
+from detector.report.terminal.run import counted
+from detector.session.read import SavedSession
+
+PAGE = Path(__file__).with_name("page")
+SHOWN_FRAMES = 20  # of the steady state, in the timeline
+LEVERS = 3
+DOUBTFUL = 0.1  # a replay that is further off its own run predicts little
+REPLAY_MISSES = "the replay of the run as it was is off by {:+.0%}"
+
+Part = Callable[[SavedSession], str]
+
+
+def page(session: SavedSession) -> bytes:
+    """The whole file, UTF-8. Facts that a session lacks have no section."""
+    document = session.document
+    title = f"{document['model']} on {document['engine']}: {_video(document)}"
+    body = "".join(part(session) for part in PARTS)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<style>{(PAGE / 'style.css').read_text(encoding='utf-8')}</style></head><body><h1>{escape(title)}</h1>{body}"
+        f"<script>{(PAGE / 'script.js').read_text(encoding='utf-8')}</script></body></html>"
+    ).encode()
+
+
+def verdict(session: SavedSession) -> str:
+    """One sentence and the three biggest levers, each with what it would give."""
+    facts = session.passes.get("what_if", {})
+    rows = [row for row in facts.get("predictions", []) if row["gain"] > 0][:LEVERS]
+    base = f" instead of {facts['measured_fps']:.1f}" if "measured_fps" in facts else ""
+    levers = "".join(
+        f'<li>{escape(row["change"])}<b data-value="{row["gain"]!r}">{row["gain"]:+.0%}</b>'
+        f"{row['predicted_fps']:.1f} FPS{base} in the loop</li>" for row in rows
+    )  # fmt: skip
+    doubt = ""
+    if reasons := _doubts(facts):
+        more = f" (and {len(reasons) - 1} more, with the table)" if len(reasons) > 1 else ""
+        doubt = f'<p class="warning">Take these levers as a ranking at most: {escape(reasons[0])}{more}.</p>'
+    sentence = f'<p class="verdict">{escape(session.document["verdict"]["sentence"])}</p>'
+    return sentence + (f'<ul class="levers" id="levers">{levers}</ul>{doubt}' if levers else "")
+
+
+def _doubts(facts: dict[str, Any]) -> list[str]:
+    """Why not to believe what-if; sessions of the first version say by how much the replay misses, and no more."""
+    if not facts.get("predictions"):
+        return []
+    missed = abs(facts["replay_error"]) > DOUBTFUL
+    return list(facts.get("doubts", [REPLAY_MISSES.format(facts["replay_error"])] if missed else []))
+
+
+def lab(session: SavedSession) -> str:
+    document, fps = session.document, session.document["fps"]
+    height, width = document["model_input"]
+    row = [document["model"], document["engine"], document["precision"], f"{width}x{height}", document["batch"],
+           _video_size(document), fps["inference"], fps["end_to_end"], document["frames"]["written"]]  # fmt: skip
+    columns = ["model", "engine", "precision", "model input", "batch", "video size", "inference FPS", "end-to-end FPS",
+               "frames"]  # fmt: skip
+    if fps.get("device") is not None:
+        row.insert(-3, fps["device"])
+        columns.insert(-3, "device FPS")
+    return section("run", "The run", table("lab", columns, [row], sortable=False), how="fps")
+
+
+def ledger(session: SavedSession) -> str:
+    frames = session.document["frames"]["written"]
+    if not frames:
+        return ""
+    stages = stage_rows(session.document, frames)
+    threads = thread_rows(session.document, frames)
+    shapes = "".join(
+        figure(drawings.bar(_thread_parts(thread, stages), "ms a frame"),
+               f"{thread.thread}: {thread.wall_ms:.2f} ms of wall time a frame") for thread in threads
+    )  # fmt: skip
+    columns = ("stage", "busy ms", "share", "p50 ms", "p90 ms", "p99 ms", "CPU ms", "thread")
+    rows = [[s.stage, s.busy_ms, Share(s.share), s.p50_ms, s.p90_ms, s.p99_ms, s.cpu_ms, s.thread] for s in stages]
+    sides = ("thread", "busy ms", "waits for input", "waits for output", "other", "= wall ms", "waited for")
+    adding = [[t.thread, t.busy_ms, t.wait_input_ms, t.wait_output_ms, t.other_ms, t.wall_ms, ", ".join(t.waits)]
+              for t in threads]  # fmt: skip
+    note = f"<p>Milliseconds a frame; a thread's parts add up to its wall time. {_beside(session.document, frames)}</p>"
+    return section(
+        "ledger", "Ledger", key(), shapes, note, table("ledger", columns, rows), table("threads", sides, adding),
+        how="ledger",
+    )  # fmt: skip
+
+
+def _beside(document: dict[str, Any], frames: int) -> str:
+    """What is in no thread's bar: CPU of libraries' threads, opening and closing, what came before the run."""
+    cpu = document["cpu"]
+    libraries = cpu["library_threads_s"] * 1e3 / frames
+    burnt = (
+        "CPU of libraries' threads is in the stages."
+        if cpu["stages_include_libraries"]
+        else f'Libraries\' own threads burnt <b data-value="{libraries!r}">{libraries:.2f}</b> ms of CPU a frame.'
+    )
+    return f"{burnt} Seconds: {escape(seconds_text(document))}."
+
+
+def _thread_parts(thread: Any, stages: Sequence[Any]) -> list[tuple[str, str, float]]:
+    """Its stages, what it waited and what nobody claimed: together its wall time."""
+    workers = sum(1 for stage in stages if thread.thread in stage.thread.split(","))
+    own = [stage for stage in stages if thread.thread in stage.thread.split(",")]
+    shared = {stage.stage: len(stage.thread.split(",")) for stage in own}
+    parts = [(stage.stage, stage.stage, stage.busy_ms / shared[stage.stage]) for stage in own]
+    if workers and any(count > 1 for count in shared.values()):  # several workers: each has its own part of infer
+        parts = [(name, name, thread.busy_ms if count > 1 else ms)
+                 for (name, _, ms), count in zip(parts, shared.values(), strict=True)]  # fmt: skip
+    return [
+        *parts,
+        ("wait", "waits for input", thread.wait_input_ms),
+        ("wait", "waits for output", thread.wait_output_ms),
+        ("other", "other", thread.other_ms),
+    ]
+
+
+def timeline(session: SavedSession) -> str:
+    activities = activities_of(session.spans)
+    shown = _steady_part(activities)
+    if not shown:
+        return ""
+    start, end = min(one.start_ns for one in shown), max(one.end_ns for one in shown)
+    threads = list(dict.fromkeys(one.thread for one in sorted(activities, key=_reader_first)))
+    slices = [
+        (threads.index(one.thread), one.stage, f"{one.stage} {one.number}", (one.start_ns - start) / 1e6,
+         (one.end_ns - start) / 1e6)
+        for one in shown
+    ]  # fmt: skip
+    drawn = drawings.lanes(threads, slices, (end - start) / 1e6)
+    note = "Gaps are waits. Ctrl or Shift and the wheel zoom too, dragging moves."
+    return section(
+        "timeline", f"Timeline of {_numbers(shown)}", key(STAGE_NAMES), figure(drawn),
+        zoom_buttons(note), how="spans",
+    )  # fmt: skip
+
+
+def _numbers(shown: Sequence[Activity]) -> str:
+    frames = len({one.number for one in shown if one.stage == "nms"})
+    return f"{SHOWN_FRAMES} steady frames" if frames >= SHOWN_FRAMES else f"the whole run: {counted(frames, 'frame')}"
+
+
+def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
+    frames = [one.number for one in activities if one.stage == "nms"]
+    if len(frames) < SHOWN_FRAMES:  # no steady part: all that there is, and nothing where there is no frame
+        return list(activities) if frames else []
+    first = max(0, min(max(frames) // 2, max(frames) - SHOWN_FRAMES))
+    middle = [one for one in activities if one.stage == "nms" and first <= one.number < first + SHOWN_FRAMES]
+    start, end = middle[0].start_ns, middle[-1].end_ns
+    return [one for one in activities if one.end_ns > start and one.start_ns < end]
+
+
+def _reader_first(one: Activity) -> tuple[int, str]:
+    order = ("main", "reader", "worker", "writer")
+    return order.index(one.thread.split("-")[0]), one.thread
+
+
+def queues(session: SavedSession) -> str:
+    loop = (session.document.get("loop") or [None])[0]
+    activities = activities_of(session.spans)
+    if not loop or not activities:
+        return ""
+    start, series = activities[0].start_ns, {}
+    for name, (times, levels) in depths(activities, LoopShape.of(loop)).items():
+        step = -(-len(times) // MOST_POINTS)
+        pairs = zip(times.tolist()[::step], levels.tolist()[::step], strict=True)
+        series[name] = [((when - start) / 1e9, float(level)) for when, level in pairs]
+    drawn = [figure(drawings.steps(points, "s", "how many"), name) for name, points in series.items() if points]
+    return section("queues", "Queues", *drawn, how="spans")
+
+
+def latency(session: SavedSession) -> str:
+    times = frame_times_ms(session.spans)
+    infer = durations_ms(session.spans, "infer")
+    parts = []
+    for name, values in (("from reading a frame to having written it", times), ("one inference", infer)):
+        if len(values) >= 5:
+            ordered = sorted(values.tolist())
+            marks = {name: value for name, value in percentiles(values).items() if value is not None}
+            drawn = drawings.histogram(ordered, marks, "ms")
+            beyond = sum(1 for value in ordered if value > ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))])
+            note = f"; the last bin holds {beyond} that took longer, up to {ordered[-1]:.1f} ms" if beyond else ""
+            parts.append(figure(drawn, f"{name}, {len(ordered)} samples{note}"))
+    return section("latency", "Latency", *parts, how="percentiles") if parts else ""
+
+
+def path(session: SavedSession) -> str:
+    facts = session.passes.get("critical_path", {})
+    if not facts.get("available"):
+        return ""
+    parts = [(row["name"], row["name"], row["self_s"]) for row in facts["stages"]]
+    parts.append(("wait", "hand-overs", sum(row["wait_s"] for row in facts["stages"])))
+    rows = [
+        [row["name"], Share(row["share"]), row["self_s"], row["wait_s"], row["calls"], ", ".join(row["wait_causes"])]
+        for row in facts["stages"]
+    ]
+    columns = ("stage", "share", "self s", "wait s", "calls", "waits because of")
+    note = (
+        f"{facts['wall_s']:.3f} s of steady state ({facts['frames']} frames); start-up {facts['startup_s']:.3f} s and "
+        f"tear-down {facts['teardown_s']:.3f} s are apart."
+    )
+    names = (*(kind for kind, *_ in parts),)
+    shown = key([name for name in (*STAGE_NAMES, "wait") if name in names])
+    return section(
+        "path", "Critical path", shown, figure(drawings.bar(parts, "s"), note), table("path", columns, rows), how="path"
+    )
+
+
+def what_if(session: SavedSession) -> str:
+    facts = session.passes.get("what_if", {})
+    if not facts.get("available"):
+        return ""
+    proofs = {row["change"]: row for row in facts.get("proofs", [])}
+    measured = ["measured FPS", "measured gain", "lowest", "highest", "predicted is off by"]
+    columns = ["change", "predicted FPS", "gain", *(measured if proofs else [])]
+    rows = []
+    for row in facts["predictions"]:
+        proof = proofs.get(row["change"], {})
+        gains = (Share(proof.get(key)) for key in ("measured_gain", "measured_low", "measured_high", "off_by"))
+        rows.append([row["change"], row["predicted_fps"], Share(row["gain"]),
+                     *([proof.get("measured_fps"), *gains] if proofs else [])])  # fmt: skip
+    note = f"<p>The replay of the run as it was is off by {facts['replay_error']:+.1%}. {_loops_fps(facts)}</p>"
+    if reasons := _doubts(facts):
+        note += f'<p class="warning">Unreliable: {escape("; ".join(reasons))}.</p>'
+    if facts.get("no_batch_because"):
+        note += f"<p>Not asked: {escape(facts['no_batch_because'])}.</p>"
+    return section("what-if", "What if", note, table("whatif", columns, rows), how="whatif")
+
+
+def _loops_fps(facts: dict[str, Any]) -> str:
+    """What these FPS are of: the end-to-end ones hold more."""
+    if "measured_fps" not in facts:
+        return ""
+    was = f'<b data-value="{facts["measured_fps"]!r}">{facts["measured_fps"]:.2f}</b>'
+    return f"FPS are the loop's, which had {was}: opening the source and closing files are no part of them."
+
+
+def slowest(session: SavedSession) -> str:
+    facts = session.passes.get("frames", {})
+    if not facts.get("available"):
+        return ""
+    shown = []
+    for row in facts["rows"]:
+        try:
+            data = (session.folder / row["file"]).read_bytes()
+        except OSError:
+            continue
+        text = f"frame {row['frame']}: {row['ms']:.1f} ms, {row['stage']} the longest part ({row['stage_ms']:.1f} ms)"
+        source = base64.b64encode(data).decode()
+        shown.append(f'<figure><img alt="{escape(text)}" src="data:image/jpeg;base64,{source}">'
+                     f"<figcaption>{escape(text)}</figcaption></figure>")  # fmt: skip
+    frames = f'<div class="frames">{"".join(shown)}</div>'
+    return section("slowest", "The slowest moments", frames, how="percentiles") if shown else ""
+
+
+def others(session: SavedSession) -> str:
+    """Passes that could not run say why; those that could, by how much they slowed the run down."""
+    rows = [
+        [name, Share(facts["slowdown"] - 1) if "slowdown" in facts else None, facts.get("seconds"),
+         _went(facts)]
+        for name, facts in session.passes.items()
+    ]  # fmt: skip
+    columns = ("pass", "slower under it", "seconds", "how it went")
+    cost = session.passes.get("loop", {}).get("instruments")
+    note = ""
+    if cost:
+        note = (f"<p>The instruments of the plain run cost {cost['median']:+.1%} of a frame's time "
+                f"({cost['low']:+.1%} to {cost['high']:+.1%}).</p>")  # fmt: skip
+    return section("passes", "Passes", note, table("others", columns, rows), how="passes") if rows else ""
+
+
+def _went(facts: dict[str, Any]) -> str:
+    if facts.get("reason"):
+        return f"not available: {facts['reason']}"
+    return str(facts.get("warning") or ", ".join(["ran", *filter(None, [facts.get("undisturbed")])]))
+
+
+def machine(session: SavedSession) -> str:
+    document = session.document
+    environment = document.get("environment", {})
+    cpu = environment.get("cpu", {})
+    libraries = ", ".join(f"{name} {version}" for name, version in environment.get("libraries", {}).items())
+    command = " ".join(shlex.quote(str(word)) for word in document.get("command", []))
+    lines = [
+        f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('cores', '?')} cores",
+        f"GPU driver {environment['gpu_driver']}" if environment.get("gpu_driver") else "",
+        environment.get("platform", ""),
+        f"detect-video {environment['detect_video']}, Python {environment.get('python', '?')}"
+        if "detect_video" in environment else "",
+        libraries,
+        document.get("engine_reason", ""),
+        *document.get("notes", []),
+    ]  # fmt: skip
+    shown = "".join(f"<p>{escape(line)}</p>" for line in lines if line)
+    ran = f"<p>The exact command:</p><pre>{escape(command)}</pre>" if command else ""
+    return section("machine", "The machine and the command", shown, ran)
+
+
+def _video(document: dict[str, Any]) -> str:
+    return Path(document["video"]["path"]).name if "video" in document else f"{len(document['sources'])} sources"
+
+
+def _video_size(document: dict[str, Any]) -> str:
+    video = document.get("video") or document["sources"][0]["video"]
+    return f"{video['width']}x{video['height']}"
+
+
+# ----------------------------------------------------------------------
+# How each number of the report was taken: a line each, and where the documentation says more.
+
+# id, what, how it is taken, (file, heading) of the documentation
+LINES = (
+    ("fps", "FPS", "End to end: frames written over the seconds of the loop, all in. Inference: frames over the busy "
+     "seconds of the stage infer, requests at once counted as such.", ("docs/measurement.md", "FPS")),
+    ("ledger", "ledger", "Each thread reads the clock around every stage call and every wait; what is left of its wall "
+     "time is other. CPU is the thread's own CPU clock.", ("docs/reading.md", "Ledger and threads")),
+    ("spans", "timeline, queues", "From the recorded start and end of each call; nothing is sampled. A queue's depth "
+     "follows from the calls before and after it.", ("docs/measurement.md", "Spans, waits, other")),
+    ("percentiles", "latency, slowest moments", "Of single calls. A percentile without enough samples is left out.",
+     ("docs/measurement.md", "Percentiles")),
+    ("path", "critical path", "The chain of calls and hand-overs that the wall time of the steady state consists of: "
+     "program order, data, bounded queues, buffers given back.", ("docs/reading.md", "Critical path")),
+    ("whatif", "what if", "The recorded run played again with one thing changed, cores shared, with the CPU seconds of "
+     "every thread of the process. Its own error is printed with it, and what speaks against it.",
+     ("docs/reading.md", "What if")),
+    ("layers", "layers", "A run of its own under the engine's own profiler; medians. Shares may be read off it, rates "
+     "of the whole run may not. FLOPs are 2 x MACs, counted on the graph.",
+     ("docs/reading.md", "Instruments and passes")),
+    ("roofline", "roofline", "Peaks measured on this machine with the engine's number of threads. Above 100% means "
+     "that the peak was measured too low, and is not clamped.", ("docs/reading.md", "Instruments and passes")),
+    ("torch", "torch's operators", "Under torch.profiler, five steady frames after three to warm up.",
+     ("docs/reading.md", "torch and device")),
+    ("device", "host and device", "Kernels and operators of ten batches as torch.profiler (CUPTI) saw them; busy is "
+     "the union of all kernels and copies, idle the rest of the window.", ("docs/reading.md", "torch and device")),
+    ("sweep", "batches and precisions", "Runs without a profiler, in turn; medians over three rounds.",
+     ("docs/reading.md", "Sweep")),
+    ("memory", "memory", "Resident set of the process, sampled in a run of its own.", ("docs/reading.md", "Memory")),
+    ("energy", "energy", "The processor's and the GPU's own counters, read every 100 ms; idle power taken off; "
+     "never estimated.",
+     ("docs/reading.md", "Energy")),
+    ("python", "Python", "One plain loop under cProfile.", ("docs/reading.md", "Python")),
+    ("passes", "passes", "Each pass that disturbs the run is a run of its own, and compared with the plain one.",
+     ("docs/reading.md", "Instruments and passes")),
+)  # fmt: skip
+
+
+def how(session: SavedSession) -> str:
+    del session  # alike in every report
+    rows = "".join(
+        f'<dt id="how-{name}">{escape(what)}</dt><dd>{escape(text)} <cite>{escape(file)}, {escape(heading)}</cite></dd>'
+        for name, what, text, (file, heading) in LINES
+    )
+    return section("how", "How each number was taken", f"<dl>{rows}</dl>")
+
+
+PARTS: tuple[Part, ...] = (
+    verdict, lab, ledger, timeline, queues, latency, path, what_if, layers, roofline, torch, device, sweep, memory,
+    energy, counters, python, slowest, others, machine, how,
+)  # fmt: skip

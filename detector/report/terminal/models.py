@@ -1,0 +1,179 @@
+"""The list of models, and everything about one, on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from detector.analysis.diff import Change
+
+
+def print_models(console: Console, models: Sequence[dict[str, Any]]) -> None:
+    """One line a model. Figures in brackets are the makers' own."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("model", "family", "input", "parameters", "GMACs", "GFLOPs", "published", "licence", "needs"):
+        right = name in ("parameters", "GMACs", "GFLOPs", "published")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for model in models:
+        table.add_row(
+            model["name"],
+            model["family"],
+            _size(model["input"]),
+            _millions(model["parameters"] or model["parameters_fused"]),
+            _billions(model["macs"]),
+            _billions(model["flops"]),
+            "-" if model["gflops_published"] is None else f"{model['gflops_published']:.2f}",
+            model["licence"],
+            model["needs"],
+        )
+    console.print(table)
+    console.print(
+        "GFLOPs = 2 x GMACs of convolutions and products of matrices; published: its makers' GFLOPs", style="dim"
+    )
+
+
+def print_model(console: Console, model: dict[str, Any]) -> None:
+    """Name and value, line by line."""
+    names = model["names"]
+    lines = {
+        "model": model["name"],
+        "": model["description"],
+        "family": model["family"],
+        "input": _size(model["input"]) + (f", {model['geometry']}" if "geometry" in model else ""),
+        "parameters": _count(model["parameters"]),
+        "parameters, fused": _count(model["parameters_fused"]),
+        "MACs": _count(model["macs"]),
+        "FLOPs = 2 x MACs": _count(model["flops"]),
+        "GFLOPs published": model["gflops_published"],
+        "classes": f"{len(names)}: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}",
+        "outputs": ", ".join("x".join(map(str, shape)) for shape in model.get("outputs", [])),
+        "licence": model["licence"],
+        "needs": model["needs"],
+    }
+    for name, value in lines.items():
+        if value not in (None, ""):
+            console.print(f"{name:<18}{value}", highlight=False, markup=False, soft_wrap=True)
+    if not model["counted"]:
+        console.print("figures as its makers state them: the model file is not here to be counted", style="dim")
+    for note in model.get("notes", []):
+        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _size(size: Sequence[int] | None) -> str:
+    return "-" if size is None else f"{size[1]}x{size[0]}"
+
+
+def _count(value: int | None) -> str | None:
+    return None if value is None else f"{value:,}"
+
+
+def _millions(value: int | None) -> str:
+    return "-" if value is None else f"{value / 1e6:.2f} M"
+
+
+def _billions(value: int | None) -> str:
+    return "-" if value is None else f"{value / 1e9:.3f}"
+
+
+# ----------------------------------------------------------------------
+# What was built, where, from what and in how long; and a bar while it is built.
+
+
+@contextmanager
+def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, int], bool]]:
+    """A bar that appears with the first step, so that nothing flickers where nothing is built."""
+    if not shown:
+        yield lambda doing, done, of: True
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def step(doing: str, done: int, of: int) -> bool:
+            if doing not in tasks:
+                tasks[doing] = bar.add_task(doing, total=of)
+            bar.update(tasks[doing], completed=done, total=of)
+            return True
+
+        yield step
+
+
+def lines(facts: dict[str, Any]) -> list[str]:
+    """For a terminal."""
+    batch, height, width, _ = facts["input_shape"]
+    size = f"{width}x{height} batch {facts['batch'] if '..' in facts['batch'] else batch}"
+    what = f"{facts['model']} for engine {facts['engine']}, {facts['precision']}, {size}"
+    if facts["built"]:
+        head = f"built: {facts['path']} in {facts['seconds']:.1f} s"
+    else:
+        took = f", built in {facts['build_s']:.1f} s" if facts.get("build_s") else ""
+        head = f"there already: {facts['path']}{took}"
+    found = [f"{name}: {value}" for name, value in (facts.get("facts") or {}).items()]
+    origin = f"from: {facts['model_sha256'][:12] or 'no weights'} (sha256 of the model's files)"
+    return [head, f"what: {what}", origin, *found, *(f"note: {note}" for note in facts["notes"])]
+
+
+def build_line(console: Console) -> Callable[[str, int, int], bool]:
+    """One line that is written over, for a build inside a run: the live line comes after it on the same place."""
+
+    def step(doing: str, done: int, of: int) -> bool:
+        text = "" if done >= of else f"building: {doing} {done}/{of}"
+        console.print(text[: console.width - 1].ljust(console.width - 1), end="\r", markup=False, highlight=False)
+        return True
+
+    return step
+
+
+# ----------------------------------------------------------------------
+# nvprof's words in today's: its metrics as Nsight Compute's, and its other answers as those of today's tools.
+
+ANSWERS = (
+    ("nvprof ./app (time of kernels and calls)", "nsys profile --stats=true; detect-video profile"),
+    ("nvprof --print-gpu-trace", "nsys profile -t cuda,nvtx; detect-video report RUN --format trace"),
+    ("nvprof --metrics a,b", "ncu --metrics (the table above)"),
+    ("nvprof --dependency-analysis (critical path)", "nothing of NVIDIA's; detect-video profile --only critical_path, "
+     "or profile --nsys FILE.sqlite from a recording"),
+    ("nvprof --cpu-profiling on", "nsys profile --sample=cpu; detect-video profile --only python"),
+    ("nvprof --unified-memory-profiling", "nsys profile --cuda-um-gpu-page-faults=true"),
+    ("nvprof -o run.nvvp and the Visual Profiler", "nsys-ui, or report --format trace in ui.perfetto.dev"),
+)  # fmt: skip
+
+
+def print_metrics(console: Console, metrics: Mapping[str, Mapping[str, str]]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("nvprof", "ncu", "says"):
+        table.add_column(name, overflow="fold")
+    for name, row in metrics.items():
+        table.add_row(name, row["ncu"], row["says"])
+    today = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("what nvprof was asked", "what answers it today"):
+        today.add_column(name, overflow="fold")
+    for asked, answer in ANSWERS:
+        today.add_row(asked, answer)
+    support = "nvprof does not support GPUs of compute capability 8.0 and later; Volta is the last that it fully does."
+    console.print(Group(table, today, Text(support)))
+
+
+# ----------------------------------------------------------------------
+# Two sessions side by side on a terminal.
+
+
+def print_diff(console: Console, changes: Sequence[Change], differing: Sequence[str]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(("", "before ms", "after ms", "ratio", "95% interval", "")):
+        table.add_column(name, justify="right" if 0 < number < 5 else "left")
+    for one in changes:
+        table.add_row(
+            one.what, f"{one.before:.3f}", f"{one.after:.3f}", f"{one.ratio:.3f}", f"{one.low:.3f} .. {one.high:.3f}",
+            one.verdict,
+        )  # fmt: skip
+    console.print(table)
+    for line in differing:
+        console.print(f"not the same: {line}", highlight=False, markup=False)

@@ -1,0 +1,1 @@
+"""One run: options become objects (wire.py), the loop runs, outputs and session are written (detect.py)."""

@@ -1,0 +1,427 @@
+"""YOLOX's raw rows: one box a cell, offsets from the cell and logarithms of sizes. Objectness first, then the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.types import Candidates
+
+# ----------------------------------------------------------------------
+# What heads share: logistic, its inverse as a sieve, and boxes by their corners.
+
+Floats = NDArray[np.float32]
+
+# e^30 times any anchor squares without overflow in float32, and no picture has 1e13 pixels.
+MAX_LOG_SIZE = np.float32(30)
+
+
+def sigmoid(x: Floats) -> Floats:
+    """1 / (1 + e^-x) without overflow at either end."""
+    e = np.exp(-np.abs(x))
+    result: Floats = np.where(x >= 0, np.float32(1), e) / (1 + e)
+    return result
+
+
+def logit(p: float) -> float:
+    """Raw objectness at probability p, a little below: a sieve, the exact comparison comes after."""
+    if not 0 < p < 1:
+        return -np.inf if p <= 0 else 15.0
+    return float(np.log(p / (1 - p))) - 1e-3
+
+
+@np.errstate(invalid="ignore", over="ignore")  # inf - inf of a broken network; ``sound`` drops it
+def xyxy(boxes: Floats) -> Floats:
+    """cx, cy, w, h -> x1, y1, x2, y2, [M, 4]."""
+    half = boxes[:, 2:] / 2
+    return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
+
+
+def sound(boxes: Floats) -> NDArray[np.bool_]:
+    """[M]: boxes of numbers that are numbers, and whose areas float32 can hold: no picture has 1e13 pixels a side."""
+    below: NDArray[np.bool_] = np.abs(boxes) < np.float32(1e13)  # NaN and inf compare false
+    return np.all(below, axis=1)  # type: ignore[no-any-return]
+
+
+def objectness_first(rows: Floats, conf: float) -> tuple[Floats, Floats, NDArray[np.int64], NDArray[np.intp]]:
+    """Of rows [N, 5 + C] with probabilities from column 4 on, those whose objectness x best class reaches ``conf``.
+
+    Returns (rows [M, 5 + C], a copy; scores [M]; class ids [M]; their places among the N). Classes are looked at only
+    where the objectness alone reaches the threshold. Numbers that are no numbers count as below it.
+    """
+    at = np.flatnonzero(rows[:, 4] >= np.float32(conf))  # NaN compares false
+    found = rows[at]
+    class_ids = found[:, 5:].argmax(axis=1)
+    best = np.take_along_axis(found[:, 5:], class_ids[:, None], axis=1)[:, 0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        scores = found[:, 4] * best
+        keep = (scores >= np.float32(conf)) & np.isfinite(scores)
+    return found[keep], scores[keep], class_ids[keep], at[keep]
+
+
+# ----------------------------------------------------------------------
+# Objectness first, for maps with anchors: only cells whose objectness alone reaches the threshold are decoded.
+#
+# On a street scene that is some 50 of 2,535, so the exponentials of all the others are never computed.
+
+Indices = NDArray[np.intp]
+
+
+class Survivors(NamedTuple):
+    """M cells of one map: which (anchor, row, column), their numbers, their best class and its number."""
+
+    a: Indices
+    y: Indices
+    x: Indices
+    cells: Floats  # [M, 5+C], a copy
+    class_ids: NDArray[np.int64]
+    best: Floats  # [M]
+
+
+def cells_of(output: Floats, anchors: int) -> Floats:
+    """A map [1, A*(5+C), h, w] as [A, 5+C, h, w], a view."""
+    cells: Floats = output[0].reshape(anchors, -1, *output.shape[2:])
+    return cells
+
+
+def survivors(raw: Floats, threshold: float, *, anchors_last: bool) -> Survivors:
+    """Cells of ``raw`` [A, 5+C, h, w] whose objectness and best class both reach the threshold; NaN never does.
+
+    The second sieve is as safe as the first: the product of two probabilities is below each of them. A network
+    without trained objectness has all of its cells there. Order: y, x, anchor, or anchor, y, x.
+    """
+    passed = raw[:, 4] >= threshold
+    if anchors_last:
+        y, x, a = np.nonzero(passed.transpose(1, 2, 0))
+    else:
+        a, y, x = np.nonzero(passed)
+    cells = raw[a, :, y, x]
+    class_ids = cells[:, 5:].argmax(axis=1)
+    best = np.take_along_axis(cells[:, 5:], class_ids[:, None], axis=1)[:, 0]
+    alive = best >= threshold
+    return Survivors(a[alive], y[alive], x[alive], cells[alive], class_ids[alive], best[alive])
+
+
+def joined(parts: Sequence[Candidates]) -> Candidates:
+    """The layers' candidates, one layer after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Candidates(
+        np.concatenate([part.boxes for part in parts]),
+        np.concatenate([part.scores for part in parts]),
+        np.concatenate([part.class_ids for part in parts]),
+    )
+
+
+# ----------------------------------------------------------------------
+# YOLOv5's and YOLOv7's detection layers: raw maps with anchors, all numbers through a logistic.
+#
+# Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor, s the logistic of the raw number. Objectness first:
+# see ``sieve.py``.
+
+
+@dataclass(frozen=True, slots=True)
+class AnchoredLayer:
+    """How a map [1, A*(5+C), h, w] becomes boxes."""
+
+    anchors: tuple[tuple[float, float], ...]  # A pairs of width, height in network pixels
+    classes: int
+    stride: int  # network pixels per cell
+
+
+def anchored(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]) -> Candidates:
+    """Candidates whose objectness x best class score reaches ``conf``; by layer, anchor, y, x.
+
+    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels, not clipped.
+    Numbers that are no numbers count as below any threshold. Nothing returned shares memory with ``outputs``.
+    """
+    return joined([_anchored_candidates(output, conf, layer) for output, layer in zip(outputs, layers, strict=True)])
+
+
+def anchored_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
+    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class probabilities.
+
+    Rows by layer, anchor, y, x. The plain twin of ``anchored``: for comparisons, not for speed.
+    """
+    rows = []
+    for output, layer in zip(outputs, layers, strict=True):
+        raw = cells_of(output, len(layer.anchors))
+        a, y, x = np.indices((raw.shape[0], *raw.shape[2:])).reshape(3, -1)
+        cells = raw[a, :, y, x]
+        rows.append(np.concatenate([_anchored_centres_sizes(cells, a, y, x, layer), sigmoid(cells[:, 4:])], axis=1))
+    return np.concatenate(rows)[None]
+
+
+def _anchored_candidates(output: Floats, conf: float, layer: AnchoredLayer) -> Candidates:
+    raw = cells_of(output, len(layer.anchors))
+    a, y, x, cells, class_ids, best = survivors(raw, logit(conf), anchors_last=False)
+    scores = sigmoid(cells[:, 4]) * sigmoid(best)
+    boxes = xyxy(_anchored_centres_sizes(cells, a, y, x, layer))
+    keep = (scores >= np.float32(conf)) & np.isfinite(boxes).all(axis=1)
+    return Candidates(boxes[keep], scores[keep], class_ids[keep])
+
+
+def _anchored_centres_sizes(
+    cells: Floats, a: NDArray[np.intp], y: NDArray[np.intp], x: NDArray[np.intp], layer: AnchoredLayer
+) -> Floats:
+    """[M, 4] cx, cy, w, h in network pixels, of cells [M, 5+C] at rows y, columns x with anchors a."""
+    doubled = sigmoid(cells[:, :4]) * 2
+    origin = np.stack([x, y], axis=1).astype(np.float32) - np.float32(0.5)
+    centres = (doubled[:, :2] + origin) * np.float32(layer.stride)
+    sizes = np.square(doubled[:, 2:]) * np.array(layer.anchors, np.float32)[a]
+    return np.concatenate([centres, sizes], axis=1)
+
+
+# ----------------------------------------------------------------------
+# Darknet's [yolo] layers: raw maps with anchors. Objectness first: see ``sieve.py``.
+
+
+@dataclass(frozen=True, slots=True)
+class YoloLayer:
+    """One darknet [yolo] layer: how a map [1, A*(5+C), h, w] becomes boxes."""
+
+    anchors: tuple[tuple[float, float], ...]  # A pairs of width, height in network pixels
+    classes: int
+    cell_width: float  # network pixels per cell
+    cell_height: float
+    scale_x_y: float = 1.0  # stretches the centre beyond its cell, so that its edge can be reached
+    new_coords: bool = False  # the network itself ends in a logistic; sizes are (2 t)^2 instead of e^t
+
+
+def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]) -> Candidates:
+    """Candidates whose objectness x best class score reaches ``conf``, layers in cfg order, each by y, x, anchor.
+
+    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels, not clipped.
+    Numbers that are no numbers count as below any threshold. Nothing returned shares memory with ``outputs``.
+    """
+    return joined([_darknet_candidates(output, conf, layer) for output, layer in zip(outputs, layers, strict=True)])
+
+
+def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
+    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class probabilities.
+
+    Rows by layer, y, x, anchor. The plain twin of ``darknet_yolo``: for comparisons, not for speed.
+    """
+    rows = []
+    for output, layer in zip(outputs, layers, strict=True):
+        raw = cells_of(output, len(layer.anchors))
+        anchors, _, height, width = raw.shape
+        y, x, a = np.indices((height, width, anchors)).reshape(3, -1)
+        cells = raw[a, :, y, x]
+        scores = cells[:, 4:] if layer.new_coords else sigmoid(cells[:, 4:])
+        rows.append(np.concatenate([_darknet_centres_sizes(cells, y, x, a, layer), scores], axis=1))
+    return np.concatenate(rows)[None]
+
+
+def _darknet_candidates(output: Floats, conf: float, layer: YoloLayer) -> Candidates:
+    threshold = conf if layer.new_coords else logit(conf)
+    raw = cells_of(output, len(layer.anchors))
+    a, y, x, cells, class_ids, best = survivors(raw, threshold, anchors_last=True)
+    with np.errstate(invalid="ignore", over="ignore"):  # a broken network's inf and NaN end in the next line
+        scores = cells[:, 4] * best if layer.new_coords else sigmoid(cells[:, 4]) * sigmoid(best)
+        boxes = xyxy(_darknet_centres_sizes(cells, y, x, a, layer))
+        keep = (scores >= np.float32(conf)) & np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
+    return Candidates(boxes[keep], scores[keep], class_ids[keep])
+
+
+def _darknet_centres_sizes(
+    cells: Floats, y: NDArray[np.intp], x: NDArray[np.intp], a: NDArray[np.intp], layer: YoloLayer
+) -> Floats:
+    """[M, 4] cx, cy, w, h in network pixels, of cells [M, 5+C] at rows y, columns x with anchors a."""
+    anchors = np.array(layer.anchors, np.float32)[a]
+    scale = np.float32(layer.scale_x_y)
+    cell = np.array([layer.cell_width, layer.cell_height], np.float32)
+    origin = np.stack([x, y], axis=1).astype(np.float32)
+    if layer.new_coords:
+        centres, sizes = cells[:, :2], np.square(np.clip(cells[:, 2:4], -1e6, 1e6)) * 4
+    else:
+        centres, sizes = sigmoid(cells[:, :2]), np.exp(np.minimum(cells[:, 2:4], MAX_LOG_SIZE))
+    centres = (centres * scale - (scale - 1) / 2 + origin) * cell
+    return np.concatenate([centres, sizes * anchors], axis=1)
+
+
+# ----------------------------------------------------------------------
+# One box a cell without objectness, decoded by the network (YOLOv8, 9, 11, 12): [1, 4 + C, N], or its transpose.
+
+
+def anchor_free(outputs: list[Floats], conf: float, *, rows: bool = False) -> Candidates:
+    """Candidates whose best class score reaches ``conf``, in the order of the cells.
+
+    ``outputs``: [1, 4 + C, N]: cx, cy, w, h in network pixels, class probabilities; with ``rows`` [1, N, 4 + C].
+    """
+    columns = _columns(outputs, rows)
+    best = columns[4:].max(axis=0)  # contiguous rows: 80 classes of 8,400 cells in half a millisecond
+    at = np.flatnonzero(best >= np.float32(conf))  # NaN compares false
+    found = columns[:, at]
+    boxes = xyxy(found[:4].T)
+    keep = sound(boxes) & np.isfinite(best[at])
+    return Candidates(boxes[keep], best[at][keep], found[4:].argmax(axis=0)[keep])
+
+
+def anchor_free_dense(outputs: list[Floats], *, rows: bool = False) -> Floats:
+    """Every cell: [1, N, 5 + C] with an objectness of 1."""
+    cells = _columns(outputs, rows).T
+    return np.concatenate([cells[:, :4], np.ones((len(cells), 1), np.float32), cells[:, 4:]], axis=1)[None]
+
+
+def _columns(outputs: list[Floats], rows: bool) -> Floats:
+    """[4 + C, N], a view."""
+    columns: Floats = outputs[0][0].T if rows else outputs[0][0]
+    return columns
+
+
+# ----------------------------------------------------------------------
+# Rows that the network decoded itself (YOLOv5, YOLOv7 and others exported with their boxes): [1, N, 5 + C].
+
+
+def decoded(outputs: list[Floats], conf: float) -> Candidates:
+    """Candidates whose objectness x best class score reaches ``conf``, in the order of the rows.
+
+    ``outputs``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities. Nothing returned
+    shares memory with it.
+    """
+    rows, scores, class_ids, _ = objectness_first(outputs[0][0], conf)
+    boxes = xyxy(rows[:, :4])
+    keep = sound(boxes)
+    return Candidates(boxes[keep], scores[keep], class_ids[keep])
+
+
+def decoded_dense(outputs: list[Floats]) -> Floats:
+    """They are dense already: a copy."""
+    return outputs[0].copy()
+
+
+# ----------------------------------------------------------------------
+# Finished detections: networks that need no NMS (YOLOv10, YOLO26), and exports that hold it.
+#
+#     rows               [1, K, 6]  x1, y1, x2, y2, score, class
+#     batch-rows         [1, K, 7]  batch, x1, y1, x2, y2, class, score (YOLOv7)
+#     parts              boxes [1, K, 4], scores [1, K], classes [1, K]
+#     boxes-with-scores  [1, K, 5]  x1, y1, x2, y2, score; classes [1, K]
+#
+# Boxes are in network pixels. Rows that fill a list up have a score of zero.
+
+
+def end_to_end(outputs: list[Floats], conf: float, *, form: str = "rows") -> Candidates:
+    """The detections whose score reaches ``conf``, in their order."""
+    boxes, scores, classes = _parts(outputs, form)
+    keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes) & _ids(classes)
+    return Candidates(boxes[keep], scores[keep], np.rint(classes[keep]).astype(np.int64))
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def end_to_end_dense(outputs: list[Floats], *, form: str = "rows", classes: int) -> Floats:
+    """[1, K, 5 + C]: the score as objectness, 1 for the row's class and 0 for the others."""
+    boxes, scores, ids = _parts(outputs, form)
+    rows = np.zeros((len(boxes), 5 + classes), np.float32)
+    rows[:, :2], rows[:, 2:4] = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
+    rows[:, 4] = scores
+    known = _ids(ids) & (ids < classes)
+    rows[np.flatnonzero(known), 5 + np.rint(ids[known]).astype(int)] = 1
+    return rows[None]
+
+
+def _parts(outputs: list[Floats], form: str) -> tuple[Floats, Floats, Floats]:
+    """Boxes [K, 4], scores [K], class ids [K] as floats."""
+    first = outputs[0][0]
+    if form == "rows":
+        return first[:, :4].copy(), first[:, 4], first[:, 5]
+    if form == "batch-rows":
+        return first[:, 1:5].copy(), first[:, 6], first[:, 5]
+    if form == "parts":
+        return first.copy(), outputs[1][0], outputs[2][0]
+    return first[:, :4].copy(), first[:, 4], outputs[1][0]
+
+
+def _ids(classes: Floats) -> NDArray[np.bool_]:
+    """Whether each is the number of a class."""
+    valid: NDArray[np.bool_] = (classes > -0.5) & (classes < 1e6)
+    return valid
+
+
+# ----------------------------------------------------------------------
+# RT-DETR's queries: a fixed number of boxes in 0..1, each with a score a class. They need no NMS.
+
+
+@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
+def queries(outputs: list[Floats], conf: float, *, width: int, height: int, logits: bool = False) -> Candidates:
+    """Queries whose best class score reaches ``conf``, in their order; one box a query.
+
+    ``outputs``: [1, Q, 4 + C], or class scores [1, Q, C] and boxes [1, Q, 4]. Boxes are cx, cy, w, h in 0..1 of the
+    input. ``logits``: the scores are raw, before the logistic.
+    """
+    boxes, scores = _apart(outputs)
+    class_ids = scores.argmax(axis=1)
+    best = np.take_along_axis(scores, class_ids[:, None], axis=1)[:, 0]
+    best = sigmoid(best) if logits else best
+    corners = xyxy(boxes * np.array([width, height] * 2, np.float32))
+    keep = (best >= np.float32(conf)) & np.isfinite(best) & sound(corners)
+    return Candidates(corners[keep], best[keep], class_ids[keep])
+
+
+def queries_dense(outputs: list[Floats], *, width: int, height: int, logits: bool = False) -> Floats:
+    """[1, Q, 5 + C] with an objectness of 1."""
+    boxes, scores = _apart(outputs)
+    scaled = boxes * np.array([width, height] * 2, np.float32)
+    scores = sigmoid(scores) if logits else scores
+    return np.concatenate([scaled, np.ones((len(boxes), 1), np.float32), scores], axis=1)[None]
+
+
+def _apart(outputs: list[Floats]) -> tuple[Floats, Floats]:
+    """Boxes [Q, 4] and scores [Q, C]."""
+    if len(outputs) == 2:
+        return outputs[1][0], outputs[0][0]
+    return outputs[0][0][:, :4], outputs[0][0][:, 4:]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The cells of an input of height x width pixels: maps by ``strides``, each by y, x."""
+
+    height: int
+    width: int
+    strides: tuple[int, ...] = (8, 16, 32)
+
+
+@cache
+def yolox_cells(grid: Grid) -> Floats:
+    """[N, 3]: column, row and stride of every cell."""
+    maps = []
+    for stride in grid.strides:
+        y, x = np.indices((-(-grid.height // stride), -(-grid.width // stride))).reshape(2, -1)
+        maps.append(np.stack([x, y, np.full_like(x, stride)], axis=1))
+    cells = np.concatenate(maps).astype(np.float32)
+    cells.setflags(write=False)  # shared by all who ask
+    return cells
+
+
+def yolox(outputs: list[Floats], conf: float, *, grid: Grid) -> Candidates:
+    """Candidates whose objectness x best class score reaches ``conf``, in the order of the cells.
+
+    ``outputs``: [1, N, 5 + C]: offsets x and y in cells, logarithms of width and height in cells, objectness and class
+    probabilities (the network ends in their logistic).
+    """
+    rows, scores, class_ids, at = objectness_first(outputs[0][0], conf)
+    boxes = xyxy(_yolox_centres_sizes(rows, yolox_cells(grid)[at]))
+    keep = sound(boxes)
+    return Candidates(boxes[keep], scores[keep], class_ids[keep])
+
+
+def yolox_dense(outputs: list[Floats], *, grid: Grid) -> Floats:
+    """Every cell: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class probabilities."""
+    raw = outputs[0][0]
+    return np.concatenate([_yolox_centres_sizes(raw, yolox_cells(grid)), raw[:, 4:]], axis=1)[None]
+
+
+@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
+def _yolox_centres_sizes(rows: Floats, cells: Floats) -> Floats:
+    """[M, 4] cx, cy, w, h in network pixels."""
+    stride = cells[:, 2:]
+    centres = (rows[:, :2] + cells[:, :2]) * stride
+    sizes = np.exp(np.minimum(rows[:, 2:4], MAX_LOG_SIZE)) * stride
+    return np.concatenate([centres, sizes], axis=1)

@@ -1,0 +1,94 @@
+"""Layers of configuration: precedence, types, limits, and errors that name the path and the nearest known key."""
+
+import dataclasses
+
+import pytest
+import yaml
+
+from detector.config.schema import COMMAND_LINE, Config, flag_of, options, read_layer, resolve
+from detector.errors import UsageError
+from tests.conftest import CHECKOUT
+
+
+def test_default_yaml_says_what_the_tree_says():
+    assert resolve(read_layer(CHECKOUT / "cfg/default.yaml")) == Config()
+
+
+def test_default_yaml_has_every_option_in_its_group():
+    content = yaml.safe_load((CHECKOUT / "cfg/default.yaml").read_text())
+    assert {(group, name) for group, leaves in content.items() for name in leaves} == {
+        (g, f.name) for g, f in options()
+    }
+
+
+def test_later_layers_win_leaf_by_leaf():
+    config = resolve(
+        ("default", {"selection": {"conf": 0.1, "iou": 0.2}, "runtime": {"batch": 2}}),
+        ("file", {"selection": {"conf": 0.3}}),
+        (COMMAND_LINE, {"batch": "8"}),
+    )
+    assert (config.selection.conf, config.selection.iou, config.runtime.batch) == (0.3, 0.2, 8)
+
+
+def test_a_leaf_may_stand_at_the_top_level():
+    assert resolve(("f", {"conf": 0.7})) == resolve(("f", {"selection": {"conf": 0.7}}))
+
+
+def test_the_tree_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().runtime.batch = 3
+
+
+ERRORS = [
+    # layer, what the message must hold
+    ({"cnf": 1}, ["f.yaml", "cnf", "selection.conf"]),
+    ({"selection": {"cnf": 1}}, ["selection.cnf", "selection.conf"]),
+    ({"runtime": {"conf": 1}}, ["runtime.conf", "selection.conf"]),
+    ({"max-dets": 1}, ["max-dets", "selection.max_det"]),
+    ({"conf": 1.5}, ["selection.conf", "at most 1"]),
+    ({"conf": "high"}, ["selection.conf", "a number"]),
+    ({"conf": float("nan")}, ["selection.conf", "a number"]),
+    ({"batch": 0}, ["runtime.batch", "at least 1"]),
+    ({"batch": 1.5}, ["runtime.batch", "a whole number"]),
+    ({"frames": True}, ["input.frames", "a whole number"]),
+    ({"sync": "maybe"}, ["loop.sync", "true or false"]),
+    ({"save": ["vidoe"]}, ["output.save", "did you mean video?"]),
+    ({"decoder": "ffmpeg"}, ["input.decoder", "auto, opencv, av"]),
+    ({"engine": None}, ["runtime.engine", "needs a value"]),
+]
+
+
+@pytest.mark.parametrize(("layer", "parts"), ERRORS, ids=[str(row[0]) for row in ERRORS])
+def test_errors_name_the_path_and_the_cure(layer, parts):
+    with pytest.raises(UsageError) as caught:
+        resolve(("f.yaml", layer))
+    assert "\n" not in str(caught.value)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_errors_of_the_command_line_name_the_flag():
+    with pytest.raises(UsageError, match=r"^--max-det: 0 is too small: at least 1$"):
+        resolve((COMMAND_LINE, {"max_det": "0"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a: [", "not valid YAML"), ("- 1", "a mapping of options"), ("just text", "a mapping of options")],
+)
+def test_bad_files(tmp_path, text, message):
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        resolve(read_layer(file))
+
+
+def test_absent_file(tmp_path):
+    with pytest.raises(UsageError, match=r"none\.yaml: cannot read the configuration"):
+        read_layer(tmp_path / "none.yaml")
+
+
+def test_every_option_has_help_and_a_flag_of_its_own():
+    flags = [flag_of(leaf) for _, leaf in options()]
+    assert len(set(flags)) == len(flags)
+    assert all(leaf.metadata["help"].endswith(".") for _, leaf in options())

@@ -1,0 +1,98 @@
+"""Which classes are scored, and what goes into them."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.datasets.classmap import bind, read_mapping
+from detector.errors import UsageError
+from detector.models.catalogue import folder
+
+MODEL = ("person", "bicycle", "car", "motorbike", "bus", "truck", "train")
+LABELS = ("person", "car", "motorcycle", "bike", "cow")
+GOOD = """
+classes:
+  person: [person]
+  vehicle: [car, truck, bus, motorcycle, motorbike, (van)]
+ignore:
+  vehicle: [bike, (tram)]
+"""
+
+
+def mapping(tmp_path, text=GOOD):
+    path = tmp_path / "map.yaml"
+    path.write_text(text)
+    return read_mapping(str(path), tmp_path)
+
+
+def test_a_mapping_between_a_model_and_labels(tmp_path):
+    bound = bind(mapping(tmp_path), MODEL, LABELS)
+    assert bound.targets == ("person", "vehicle")
+    assert bound.groups == ((0,), (2, 3, 4, 5))
+    assert bound.label_ids == {0: 0, 1: 1, 2: 1}
+    assert bound.ignored_ids == {3: 1}
+    assert bound.merges
+    assert bound.notes == ()
+
+
+def test_a_class_of_the_mapped_name_belongs_to_it(tmp_path):
+    """A model that knows person and vehicle is mapped like one that knows cars and lorries."""
+    bound = bind(mapping(tmp_path, "classes: {vehicle: [car]}"), ("vehicle", "person"), LABELS)
+    assert (bound.targets, bound.groups, bound.label_ids) == (("vehicle",), ((0,),), {1: 0})
+
+
+def test_without_a_mapping_names_are_compared():
+    bound = bind(None, MODEL, LABELS)
+    assert (bound.targets, bound.groups) == (("person", "car"), ((0,), (2,)))
+    assert bound.label_ids == {0: 0, 1: 1}
+    assert bound.notes == ("not scored, since the model does not have it: motorcycle, bike, cow",)
+
+
+def test_a_class_that_one_side_lacks_is_not_scored(tmp_path):
+    text = "classes: {person: [person], cow: [cow], train: [train]}"
+    bound = bind(mapping(tmp_path, text), MODEL, LABELS)
+    assert bound.targets == ("person",)
+    assert bound.notes == (
+        "cow is not scored: the model has none of it", "train is not scored: the labels have none of it",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "classes: {vehicle: [cra]}",
+            "classes.vehicle names 'cra', which neither the model nor the labels have; did you",
+        ),
+        ("classes: {vehicle: [car]}\nignore: {vehicle: [zebra]}", "write (zebra) where it may be absent"),
+        ("classes: {zebra: [(zebra)]}", "nothing to score: zebra is not scored: the model has none of it"),
+        ("classes: {a: [car], b: [car]}", "'car' stands in classes.a and in classes.b; keep one"),
+        ("classes: {car: [truck], b: [car]}", "'car' stands in classes.car and in classes.b"),
+        ("classes: {a: [car]}\nignore: {b: [bus]}", "ignore.b: no such class; there are a"),
+        ("classes: {a: car}", "classes.a must be a list of names: [car, truck]"),
+        ("vehicle: [car]", "a mapping has classes, each with a list of names"),
+        ("classes: {a: [car]}\nextra: 1", "unknown key 'extra'; known: classes, ignore"),
+        ("classes: {a: [car]}\nignore: [bus]", "ignore must hold classes"),
+        ("classes: {a: [car", "map.yaml:1: not valid YAML"),
+        ("", "a mapping has classes"),
+    ],
+)
+def test_a_wrong_mapping(tmp_path, text, message):
+    with pytest.raises(UsageError) as caught:
+        bind(mapping(tmp_path, text), MODEL, LABELS)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_name_in_common():
+    with pytest.raises(
+        UsageError, match=r"\(cat\) and those of the labels \(dog\) have no name in common; .*--mapping"
+    ):
+        bind(None, ("cat",), ("dog",))
+
+
+def test_a_packaged_mapping_by_its_name():
+    bound = bind(read_mapping("person-vehicle", folder() / "mappings"), MODEL, ("pedestrian", "car", "bike"))
+    assert (bound.targets, bound.ignored_ids) == (("person", "vehicle"), {2: 1})
+    with pytest.raises(UsageError, match=r"no such file; .* or a known one: person-vehicle"):
+        read_mapping("nowhere", folder() / "mappings")

@@ -1,0 +1,232 @@
+"""Built files: made once, used again, rebuilt when damaged, never half there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from detector.engines import store
+from detector.engines.store import default_folder, export
+from detector.errors import OutputError
+from tests.known_answers import plus_one
+
+
+def test_built_once_then_used_again(tmp_path):
+    network = plus_one()
+    first = export(network, tmp_path / "new" / "folder")
+    assert first.built
+    assert first.notes == ()
+    assert network.path == first.path
+    before = os.stat(first.path)
+    second = export(plus_one(), tmp_path / "new" / "folder")
+    assert second == (first.path, False, ())
+    assert os.stat(first.path).st_ino == before.st_ino
+    assert sorted(path.suffix for path in Path(first.path).parent.iterdir() if path.name != store.LOCK) == [
+        ".json",
+        ".onnx",
+    ]
+
+
+def test_the_manifest_says_from_what_it_was_made(tmp_path):
+    import onnx
+
+    network = plus_one(batch=2)
+    network.sha256, network.random_seed = "ab" * 32, 7
+    path = Path(export(network, tmp_path).path)
+    manifest = json.loads(path.with_suffix(".json").read_text())
+    data = path.read_bytes()
+    assert manifest["file_sha256"] == hashlib.sha256(data).hexdigest()
+    assert path.name == f"plus_one-3x2-b2-{manifest['file_sha256'][:12]}.onnx"
+    wanted = {
+        "name": "plus_one",
+        "family": "test",
+        "sources_sha256": "ab" * 32,
+        "random_seed": 7,
+        "batch": 2,
+        "input_shape": [2, 2, 3, 3],
+        "opset": 17,
+        "inputs": ["images"],
+        "outputs": ["0.conv", "1.conv"],
+        "file_bytes": len(data),
+    }
+    assert {key: manifest[key] for key in wanted} == wanted
+    assert onnx.load_from_string(data) == network.graph
+
+
+def damage_truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def damage_flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def damage_manifest(path: Path) -> None:
+    path.with_suffix(".json").write_text('{"schema": 1')
+
+
+def damage_no_manifest(path: Path) -> None:
+    path.with_suffix(".json").unlink()
+
+
+def test_the_same_graph_of_another_family_is_not_called_damaged(tmp_path):
+    """--family yolov5 and yolov8 give one graph for such a file; only the manifest is written anew."""
+    first = export(plus_one(), tmp_path)
+    other = export(replace(plus_one(), family="another"), tmp_path)
+    assert (other.path, other.notes) == (first.path, ())
+    assert store.manifest_of(other.path)["family"] == "another"
+
+
+@pytest.mark.parametrize("damage", [damage_truncate, damage_flip, damage_manifest, damage_no_manifest])
+def test_a_damaged_one_is_built_again_and_said(tmp_path, damage):
+    path = Path(export(plus_one(), tmp_path).path)
+    whole = path.read_bytes()
+    damage(path)
+    again = export(plus_one(), tmp_path)
+    assert again.built
+    assert again.notes == (f"{path}: damaged or without its manifest, built again",)
+    assert path.read_bytes() == whole
+    assert not export(plus_one(), tmp_path).built
+
+
+def test_another_batch_size_or_weight_is_another_file(tmp_path):
+    other_weight = plus_one()
+    other_weight.graph.graph.initializer[1].raw_data = b"\0" * 12
+    paths = {export(network, tmp_path).path for network in (plus_one(), plus_one(2), plus_one(1, 4, 4), other_weight)}
+    assert len(paths) == 4
+
+
+def test_a_name_with_odd_characters_stays_in_the_folder(tmp_path):
+    network = plus_one()
+    network.name = "../../etc/a b\n"
+    assert Path(export(network, tmp_path).path).parent == tmp_path
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_written_names_the_option(tmp_path, place):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"the graph cannot be written there: .*; give --engines-dir DIR") as caught:
+        export(plus_one(), tmp_path / place)
+    assert caught.value.exit_code == 6
+
+
+def test_a_failure_while_writing_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    network = plus_one()
+    with pytest.raises(OutputError, match="No space left on device"):
+        export(network, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [store.LOCK]
+    assert network.path is None
+
+
+def test_a_whole_one_in_a_folder_that_cannot_be_written_is_used(tmp_path, monkeypatch):
+    path = export(plus_one(), tmp_path).path
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(store, "_write", refuse)
+    monkeypatch.setattr(store, "_locked", refuse)
+    assert export(plus_one(), tmp_path) == (path, False, ())
+
+
+def test_what_another_run_built_while_this_one_waited_is_used(tmp_path, monkeypatch):
+    locked, others = store._locked, []
+
+    @contextmanager
+    def wait_for_another_run(place):
+        monkeypatch.setattr(store, "_locked", locked)
+        others.append(export(plus_one(), tmp_path))
+        with locked(place):
+            yield
+
+    monkeypatch.setattr(store, "_locked", wait_for_another_run)
+    mine = export(plus_one(), tmp_path)
+    assert [other.built for other in others] == [True]
+    assert mine == (others[0].path, False, ())
+
+
+def test_a_run_waits_for_the_one_that_builds(tmp_path):
+    """The lock is held here; the other run must not be done before it is given back."""
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (export(plus_one(), tmp_path), done.set()))
+    with store._locked(tmp_path):
+        thread.start()
+        assert not done.wait(0.3)
+        assert not list(tmp_path.glob("*.onnx"))
+    thread.join(20)
+    assert done.is_set()
+
+
+def test_processes_that_start_together_build_it_once(tmp_path):
+    code = (
+        "import sys; from detector.engines.store import export; from tests.known_answers import plus_one; "
+        "network = plus_one(); sys.stdin.readline(); print(export(network, sys.argv[1]).built)"
+    )
+    root = Path(__file__).parents[1]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=root,
+        )
+        for _ in range(4)
+    ]
+    for process in running:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=60)[0].strip() for process in running]
+    assert sorted(said) == ["False", "False", "False", "True"]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_the_folder_is_the_checkouts_or_the_users_cache(tmp_path, monkeypatch):
+    assert default_folder() == Path(__file__).parents[1] / "engines"
+    monkeypatch.setattr(store, "__file__", str(tmp_path / "site-packages/detector/engines/store.py"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert default_folder() == tmp_path / "cache/detect-video/engines"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_folder() == tmp_path / "home/.cache/detect-video/engines"
+
+
+@pytest.mark.parametrize("model", ["street", "yolov4-tiny"])
+def test_a_graph_for_other_tools(tmp_path, model):
+    """ONNX's checker and shape inference accept it, ONNX Runtime opens it, and it says what it is."""
+    import onnx
+    import onnxruntime
+
+    from detector.models import open_network
+
+    network = open_network(model, random_seed=1, size=(64, 96))
+    path = store.write_onnx(network, tmp_path / "new/m.onnx")
+    onnx.checker.check_model(str(path), full_check=True)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert session.get_inputs()[0].shape == [1, 64, 96, 3]
+    facts = session.get_modelmeta().custom_metadata_map
+    assert facts["imgsz"] == "[64, 96]"
+    assert facts["names"].startswith("{0: 'person', 1: ")
+    assert [path.name for path in path.parent.iterdir()] == ["m.onnx"]
+
+
+def test_a_graph_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="the graph cannot be written there"):
+        store.write_onnx(plus_one(), tmp_path / "file/m.onnx")

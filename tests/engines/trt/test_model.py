@@ -1,0 +1,297 @@
+"""TensorRT plans from elsewhere: what describes them, and what is said where nothing does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector import engines
+from detector.engines.base import EngineOptions
+from detector.engines.trt import driver
+from detector.engines.trt.plan_file import MAGIC, PlanError, split
+from detector.errors import EngineError, ModelError, UsageError
+from detector.models import open_network
+from tests.fakes.install import install
+from tests.fakes.packages import PACKAGES
+from tests.fakes.plans import as_elsewhere, plan_of, with_header
+from tests.known_answers import plus_one, run_once
+
+CFG = """[net]
+width=32
+height=32
+channels=3
+[convolutional]
+filters=14
+size=3
+stride=8
+pad=1
+activation=linear
+[yolo]
+mask=0,1
+anchors=4,4, 9,12
+classes=2
+"""
+
+
+@pytest.fixture(params=[10, 11])
+def machine(request, monkeypatch):
+    return install(monkeypatch, request.param)
+
+
+@pytest.fixture
+def place(tmp_path) -> Path:
+    (tmp_path / "t.cfg").write_text(CFG)
+    return tmp_path
+
+
+def plan_file(machine, place: Path, name: str = "x.trt", half: bool = False) -> str:
+    """x.trt, a float NCHW plan of the cfg's network with the weights of seed 1."""
+    network = open_network(str(place / "t.cfg"), random_seed=1)
+    (place / name).write_bytes(plan_of(machine, as_elsewhere(network, half)))
+    return str(place / name)
+
+
+@pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-4), (True, 2e-2)])
+def test_a_float_plan_with_its_cfg_gives_what_the_graph_gives(machine, place, half, tolerance):
+    """Layout and scale happen on the way in."""
+    network = open_network(plan_file(machine, place, half=half), cfg=str(place / "t.cfg"), class_names=["a", "b"])
+    assert (network.names, network.input_shape) == (("a", "b"), (1, 32, 32, 3))
+    assert network.input.geometry == "stretch"
+    original = open_network(str(place / "t.cfg"), random_seed=1)
+    given = np.random.default_rng(3).integers(0, 256, network.input_shape, np.uint8)
+    wanted = run_once(original, given)
+    with engines.open("trt", network, EngineOptions()) as engine:
+        assert engine.precision == "as built"
+        request = engine.requests[0]
+        request.slot[:] = given
+        outputs = request.infer(1)
+        np.testing.assert_allclose(outputs[0], wanted[0], atol=tolerance * np.abs(wanted[0]).max())
+        np.testing.assert_array_equal(request.slot, given)
+        ours, theirs = network.head(outputs, 0.3), original.head(wanted, 0.3)
+    if not half:
+        np.testing.assert_allclose(ours.boxes, theirs.boxes, atol=1e-2)
+    assert len(theirs.boxes)
+
+
+def test_cfg_and_names_beside_the_plan_are_found(machine, place):
+    file = plan_file(machine, place, "t.engine")
+    (place / "t.names").write_text("cat\ndog\n")
+    assert open_network(file).names == ("cat", "dog")
+    (place / "t.names").unlink()
+    assert open_network(file).names == ("class0", "class1")
+
+
+def test_a_bare_plan_names_its_tensors(machine, place):
+    file = plan_file(machine, place)
+    with pytest.raises(ModelError) as caught:
+        open_network(file)
+    assert caught.value.exit_code == 4
+    for part in (file, "float32 1x14x4x4", "cfg: x.cfg in --config", "or --names"):
+        assert part in str(caught.value)
+
+
+def test_a_cfg_that_is_not_the_plans_is_refused_with_the_tensors(machine, place):
+    file = plan_file(machine, place)
+    (place / "other.cfg").write_text(CFG.replace("classes=2", "classes=3").replace("filters=14", "filters=16"))
+    with pytest.raises(ModelError, match=r"other\.cfg says that one output is 16x4x4 .* 1x14x4x4; is it the cfg"):
+        open_network(file, cfg=str(place / "other.cfg"))
+
+
+def rows_model(classes: int, batch: int | str = 1, half: bool = False):
+    """[B, 3, 32, 32] -> [B, 2, 5 + classes]: two constant rows, moved by the mean of the picture."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    rows = np.zeros((1, 2, 5 + classes), np.float32)
+    rows[0, 0, :6] = [16, 16, 8, 8, 0.9, 0.8]
+    rows[0, 1, :5] = [8, 8, 4, 4, 0.1]
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["mean"], name="mean", axes=[1, 2, 3], keepdims=1),
+        helper.make_node("Mul", ["mean", "nothing"], ["zero"], name="zero"),
+        helper.make_node("Squeeze", ["zero", "last"], ["flat"], name="flat"),
+        helper.make_node("Add", ["flat", "rows"], ["output0"], name="rows_of"),
+    ]
+    if half:
+        nodes[-1].output[0] = "wide"
+        nodes.append(helper.make_node("Cast", ["wide"], ["output0"], name="half", to=TensorProto.FLOAT16))
+    kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
+    constants = {"nothing": np.zeros(1, np.float32), "last": np.array([3]), "rows": rows}
+    graph = helper.make_graph(
+        nodes,
+        "rows",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, 3, 32, 32])],
+        [helper.make_tensor_value_info("output0", kind, [batch, 2, 5 + classes])],
+        initializer=[numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-6), (True, 2e-3)])
+def test_rows_that_the_plan_decodes_need_names_only(machine, place, half, tolerance):
+    """Half outputs are made float32, the same arrays at each run."""
+    file = place / "rows.plan"
+    file.write_bytes(plan_of(machine, rows_model(3, half=half)))
+    network = open_network(str(file), class_names=["a", "b", "c"])
+    assert network.input.geometry == "centre"
+    with engines.open("trt", network) as engine:
+        outputs = engine.requests[0].infer(1)
+        assert outputs[0].dtype == np.float32
+        found = network.head(outputs, 0.5)
+    np.testing.assert_allclose(found.boxes, [[12, 12, 20, 20]])
+    np.testing.assert_allclose(found.scores, [0.72], rtol=tolerance)
+    with pytest.raises(ModelError, match="what its outputs mean is not known"):
+        open_network(str(file), class_names=["a", "b"])
+
+
+def test_ultralytics_header_brings_names_and_stride(machine, place):
+    header = {"names": {"0": "ant", "1": "bee", "2": "cat"}, "stride": 16, "imgsz": [32, 32], "task": "detect"}
+    file = place / "u.engine"
+    file.write_bytes(with_header(plan_of(machine, rows_model(3)), header))
+    network = open_network(str(file))
+    assert (network.names, network.input.stride) == (("ant", "bee", "cat"), 16)
+    with engines.open("trt", network) as engine:
+        assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
+
+
+def test_a_runtime_inside_runs_only_where_the_user_trusts_the_file(machine, place):
+    file = place / "portable.plan"
+    file.write_bytes(plan_of(machine, rows_model(3), portable=True))
+    names = {"class_names": ["a", "b", "c"]}
+    with pytest.raises(ModelError, match=r"carries a runtime of its own; --engine-options host_code=1 lets that run"):
+        open_network(str(file), **names)
+    network = open_network(str(file), **names, trusted=True)
+    with pytest.raises(EngineError, match="carries a runtime of its own"):
+        engines.open("trt", network, EngineOptions(own={"version_compatible": "1"}))  # that is for plans of ours
+    with engines.open("trt", network, EngineOptions(own={"host_code": "1"})) as engine:
+        assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
+
+
+@pytest.mark.parametrize("memory", PACKAGES)
+def test_it_is_read_by_the_gpu_that_runs_it(monkeypatch, place, memory):
+    """Two GPUs of two kinds; the plan is the second one's."""
+    machine = install(monkeypatch, 11, memory, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
+    file = place / "rows.plan"
+    with driver.current(1):
+        file.write_bytes(plan_of(machine, rows_model(3)))
+    names = {"class_names": ["a", "b", "c"]}
+    network = open_network(str(file), **names, device="cuda:1")
+    with engines.open("trt", network, EngineOptions(device="cuda:1", device_memory=memory)) as engine:
+        assert engine.device == "cuda:1"
+        assert {machine.device.owners[address] for address in machine.device.allocations} == {1}
+        assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
+    assert (machine.device.depth, machine.device.number, machine.libcuda.retained) == (0, 0, 0)
+    for device in ("auto", "cuda", "cuda:0"):
+        with pytest.raises(ModelError, match="it was built for another GPU"):
+            open_network(str(file), **names, device=device)
+    assert (machine.device.depth, machine.libcuda.retained) == (0, 0)  # after a failure too
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("cuda:1", r"x\.trt: .* there is no cuda:1: GPUs are cuda:0 Fake L4"),
+        ("cpu", r"x\.trt: a TensorRT plan runs on a GPU: --device cpu is no GPU: give cuda, or cuda:N"),
+        ("cuda:", "--device cuda: is no GPU"),
+        ("tpu", "--device tpu is no GPU"),
+    ],
+)
+def test_a_device_that_is_none_is_refused(machine, place, device, message):
+    with pytest.raises(EngineError, match=message):
+        open_network(plan_file(machine, place), cfg=str(place / "t.cfg"), device=device)
+
+
+def test_a_range_of_batches_and_what_lies_outside(machine, place):
+    file = place / "rows.plan"
+    file.write_bytes(plan_of(machine, rows_model(3, "batch"), batches=(1, 4)))
+    for batch in (1, 3, 4):
+        network = open_network(str(file), class_names=["a", "b", "c"], batch=batch)
+        with engines.open("trt", network, EngineOptions(batch=batch)) as engine:
+            assert [output.shape for output in engine.requests[0].infer(batch)] == [(batch, 2, 8)]
+    with pytest.raises(ModelError, match="built for batch 1 to 4, not for 5: give --batch 4"):
+        open_network(str(file), class_names=["a", "b", "c"], batch=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"size": (64, 64)}, ModelError, "built for 32x32, not for --size 64x64; leave --size out"),
+        ({"batch": 2}, ModelError, "built for batch 1, not for 2: give --batch 1"),
+        ({"random_seed": 1}, UsageError, "holds its weights: leave --weights and --random-weights out"),
+        ({"class_names": ["a"]}, ModelError, "1 class names are given, its head has 2 classes"),
+        ({"cfg": "absent.cfg"}, ModelError, "absent.cfg"),
+    ],
+)
+def test_what_does_not_go_with_a_plan_is_refused(machine, place, options, error, message):
+    file = plan_file(machine, place)
+    with pytest.raises(error, match=message):
+        open_network(file, **{"cfg": str(place / "t.cfg"), **options})
+
+
+def test_a_cfg_for_a_model_that_needs_none_is_refused(place):
+    with pytest.raises(UsageError, match=r"for TensorRT plans, which do not describe themselves; t\.cfg does"):
+        open_network(str(place / "t.cfg"), random_seed=1, cfg="x.cfg")
+
+
+def test_other_engines_refuse_a_plan_by_name_with_the_cure(machine, place):
+    network = open_network(plan_file(machine, place), cfg=str(place / "t.cfg"))
+    with pytest.raises(EngineError, match=r"engine ort: .*x\.trt is a TensorRT plan.*; use --engine trt, or give"):
+        engines.open("ort", network)
+
+
+@pytest.mark.parametrize("model", [plus_one().graph])
+def test_an_input_that_is_no_picture_is_refused_with_the_tensors(machine, place, model):
+    from onnx import helper
+
+    changed = type(model)()
+    changed.CopyFrom(model)
+    del changed.graph.node[:2]
+    changed.graph.input[0].CopyFrom(helper.make_tensor_value_info("input.nchw", 1, [1, 3, 2, 3]))
+    changed.graph.input.append(helper.make_tensor_value_info("extra", 1, [1]))
+    file = place / "two.trt"
+    file.write_bytes(plan_of(machine, changed))
+    with pytest.raises(ModelError, match=r"wanted one input of RGB pictures.*input extra float32 1"):
+        open_network(str(file))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "no TensorRT plan: it begins with b''"),
+        (b"ftrt", "it is damaged, or no plan at all"),
+        (b"\x89PNG....", r"no TensorRT plan: it begins with b'\\x89PNG'"),
+        (b'\x08\0\0\0{"a": 1}nope', "no TensorRT plan"),
+        (b'\x04\0\0\0{"a"ftrt....', "the JSON header in front of the plan is damaged"),
+    ],
+)
+def test_what_is_no_plan_is_refused_by_name(machine, place, data, message):
+    (place / "bad.trt").write_bytes(data)
+    with pytest.raises(ModelError, match=message) as caught:
+        open_network(str(place / "bad.trt"), cfg=str(place / "t.cfg"))
+    assert "bad.trt" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "header"),
+    [(MAGIC + b"rest", None), (b"\x02\0\0\0{}" + MAGIC, {}), (b'\x08\0\0\0{"a": 1}' + MAGIC + b"rest", {"a": 1})],
+)
+def test_headers(data, header):
+    found, plan = split(data)
+    assert found == header
+    assert plan[:4] == MAGIC
+
+
+@pytest.mark.parametrize("length", [-1, 0, 1, 2**31 - 1])
+def test_a_length_that_cannot_be_is_no_header(length):
+    with pytest.raises(PlanError, match="no TensorRT plan"):
+        split(length.to_bytes(4, "little", signed=True) + b"{}ftrt")
+
+
+def test_without_a_driver_it_is_said_what_is_missing_and_nothing_is_started(monkeypatch, place):
+    machine = install(monkeypatch, 11)
+    file = plan_file(machine, place)
+    machine.fake.alive = False
+    monkeypatch.setattr(driver, "absent", lambda: "no NVIDIA driver (libcuda.so.1 cannot be opened)")
+    with pytest.raises(ModelError, match=r"x\.trt: .* a machine with an NVIDIA GPU alone: no NVIDIA driver") as caught:
+        open_network(file, cfg=str(place / "t.cfg"))
+    assert caught.value.exit_code == 4

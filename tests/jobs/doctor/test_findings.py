@@ -1,0 +1,141 @@
+"""What the doctor finds on machines that a test writes down."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from detector.config.schema import Config
+from detector.jobs import doctor
+from detector.jobs import doctor as media
+from detector.jobs.doctor import attempt
+from detector.jobs.doctor import hardware as counters
+from detector.jobs.doctor import hardware as gpu
+from detector.jobs.doctor import hardware as host
+from detector.report.terminal.doctor import print_findings
+
+NONE = dict.fromkeys(host.FEATURES, False)
+
+
+@pytest.mark.parametrize(
+    ("features", "precision", "words"),
+    [
+        ([], "int8", "without VNNI"),
+        ([], "bf16", "changes nothing"),
+        ([], "fp16", "no fp16"),
+        (["VNNI"], "int8", "fast: VNNI"),
+        (["VNNI", "AMX-INT8"], "int8", "fast: AMX"),
+        (["BF16"], "bf16", "fast: bf16"),
+        (["AMX-BF16", "BF16"], "bf16", "fast: AMX"),
+        (["FP16"], "fp16", "has fp16"),
+    ],
+)
+def test_what_the_cpus_features_mean_for_precision(features, precision, words):
+    assert words in host.precision_advice({**NONE, **dict.fromkeys(features, True)})[precision]
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000"}, 1.5),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 0.5),  # cgroup v1
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({}, None),
+    ],
+)
+def test_the_containers_quota(tmp_path, files, cores):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert host.cgroup_quota(tmp_path) == cores
+
+
+def test_thread_settings_that_take_time_from_others(monkeypatch):
+    for name in host.THREAD_SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    assert host.threads() == {"settings": {}, "warnings": []}
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    monkeypatch.setenv("OMP_NUM_THREADS", "999")
+    found = host.threads()["warnings"]
+    assert ["OMP_WAIT_POLICY" in found[0], "OMP_NUM_THREADS=999" in found[1]] == [True, True]
+
+
+def test_two_packages_of_cv2_are_a_warning(monkeypatch):
+    there = {"opencv-python": "5.0", "opencv-python-headless": "5.0"}
+    monkeypatch.setattr(media, "_version", there.get)
+    [warning] = media.codecs()["warnings"]
+    assert "overwrite each other" in warning
+    assert "pip uninstall -y opencv-python opencv-python-headless && pip install opencv-python-headless" in warning
+
+
+def test_a_cv2_that_cannot_be_imported_is_said_with_the_cure(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    [warning] = media.codecs()["warnings"]
+    assert warning.startswith("cv2 cannot be imported: ")
+    assert warning.endswith("pip install opencv-python-headless")
+
+
+def test_rapl_zones_and_whether_they_can_be_read(tmp_path):
+    for zone in ("intel-rapl:0", "intel-rapl:0:0"):
+        (tmp_path / zone).mkdir()
+    (tmp_path / "intel-rapl:0/energy_uj").write_text("1")
+    assert counters.readable_counters(tmp_path)["rapl"] == {"intel-rapl:0": True, "intel-rapl:0:0": False}
+    assert counters.readable_counters(tmp_path / "absent")["rapl"] == {}
+
+
+def test_a_gpu_is_listed_as_nvidia_smi_tells_it(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, NVIDIA X, 580.1, 9.0, 80000 MiB, 79000 MiB'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    found = gpu.nvidia()
+    assert found["reason"] is None
+    assert (found["gpus"][0]["name"], found["gpus"][0]["compute_cap"]) == ("NVIDIA X", "9.0")
+    program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n")
+    assert gpu.nvidia()["reason"] == "nvidia-smi ended with status 9: NVIDIA-SMI has failed"
+
+
+def engine(name="ort", usable=True, reason=None):
+    return {"name": name, "usable": usable, "reason": reason, "tried": True, "install": "", "precisions": {}}
+
+
+@pytest.mark.parametrize(
+    ("job", "code"),
+    [({"error": None, "exit_code": 0}, 0), ({"error": "the disk is full", "exit_code": 6}, 6)],
+)
+def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
+    monkeypatch.setattr(doctor, "tried", lambda name: {"error": None, "precisions": {"fp32": None}, "seconds": 0.1})
+    monkeypatch.setattr(doctor, "default_job", lambda: job)
+    findings = doctor.examine(Config())
+    assert findings["exit"]["code"] == code
+    out = io.StringIO()
+    print_findings(Console(file=out, width=100), findings)
+    assert ("the default job can run" if code == 0 else "cannot run (exit 6): the disk is full") in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) <= 100
+
+
+def test_without_any_engine_it_is_5(monkeypatch):
+    monkeypatch.setattr(doctor.engines, "find_spec", lambda library: None)
+    findings = doctor.examine(Config(), quick=True)
+    assert findings["exit"]["code"] == 5
+    assert "pip install onnxruntime" in findings["exit"]["reason"]
+    reasons = {one["name"]: one["reason"] for one in findings["engines"]}
+    assert reasons["torch"] == "torch is not installed; install it with: pip install 'detect-video[torch]'"
+
+
+def test_an_engines_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "_can_be_written", lambda place: False)
+    findings = doctor.examine(Config(), quick=True)
+    assert findings["exit"]["code"] == 6
+    assert any("--engines-dir DIR names another" in warning for warning in findings["warnings"])
+
+
+def test_a_library_that_dies_is_a_reason_and_takes_nobody_with_it(monkeypatch):
+    monkeypatch.setattr(attempt.sys, "executable", "/bin/sh")  # sh -P -c ...: ends with an error, and says nothing
+    told = attempt.tried("ort")
+    assert told["exit_code"] == 5
+    assert told["error"].startswith("ort: its process ended with status ")

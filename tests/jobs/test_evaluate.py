@@ -1,0 +1,129 @@
+"""The pieces of eval between labels and figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detector.config.levels import resolved
+from detector.config.schema import COMMAND_LINE, Config, resolve
+from detector.datasets.base import Dataset, picture
+from detector.datasets.classmap import Bound
+from detector.errors import EngineError, SourceError, UsageError
+from detector.jobs import evaluate as evaluation
+from detector.jobs.evaluate.study import Study, mapped_picture
+from detector.types import Detections, Frame
+
+A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
+BOUND = Bound(("person", "vehicle"), ((0,), (2, 3)), {0: 0, 1: 1, 2: 1}, {3: 1})  # labels: person, car, bus, bicycle
+
+
+def labels(*rows, **more):
+    return picture(0, "a.jpg", (64, 48), [(box, class_id, False, crowd, None) for box, class_id, crowd in rows], **more)
+
+
+def test_labels_are_mapped():
+    one = mapped_picture(labels((A, 2, False), (B, 3, False), (C, 4, False), (A, 0, True)), BOUND)
+    assert one.boxes.tolist() == [A, B, A]  # class 4 is of no target
+    assert one.class_ids.tolist() == [1, 1, 0]
+    assert one.ignored.tolist() == [False, True, False]
+    assert one.crowd.tolist() == [False, False, True]
+
+
+def test_a_crowd_of_what_is_ignored_stays_a_crowd():
+    one = mapped_picture(labels((A, 3, True)), BOUND)
+    assert (one.ignored.tolist(), one.crowd.tolist()) == ([False], [True])
+
+
+@pytest.mark.parametrize(
+    ("looked_for", "judged", "boxes"),
+    [
+        (None, None, 2),
+        ({0, 1}, {0, 1}, 2),
+        ({2}, {1}, 1),  # buses are vehicles: the picture counts for them, and not for persons
+        ({3}, set(), 0),  # a class to be ignored makes a picture count for nothing
+    ],
+)
+def test_a_picture_counts_for_what_was_looked_for(looked_for, judged, boxes):
+    looked_for = None if looked_for is None else frozenset(looked_for)
+    one = mapped_picture(labels((A, 0, False), (B, 1, False), labelled=looked_for), BOUND)
+    assert one.labelled == (None if judged is None else frozenset(judged))
+    assert len(one.boxes) == boxes
+
+
+@dataclass
+class Net:
+    names: tuple[str, ...] = ("person", "bicycle", "car", "bus")
+    head: Any = None
+    dense: Any = None
+    needs_nms: bool = False
+
+
+def dataset(*pictures, classes=("person", "car", "bus", "bicycle"), video=None):
+    return Dataset("x.json", "coco", classes, list(pictures), video)
+
+
+@pytest.mark.parametrize(("merged", "needs_nms"), [(True, True), (False, False)])
+def test_the_network_gets_the_mapped_head(tmp_path, merged, needs_nms):
+    from detector.datasets.classmap import read_mapping
+
+    (tmp_path / "m.yaml").write_text(f"classes: {{person: [person], vehicle: [car{', bus' if merged else ''}]}}\n")
+    study = Study(dataset(labels((A, 0, False))), read_mapping(str(tmp_path / "m.yaml"), tmp_path))
+    machine = SimpleNamespace(network=Net(dense=lambda outputs: outputs[0]))
+    study.remap(machine)
+    assert machine.network.names == ("person", "vehicle")
+    assert machine.network.needs_nms == needs_nms
+    row = np.array([[[10, 10, 4, 4, 1.0, 0.1, 0.9, 0.3, 0.6]]], np.float32)
+    found = machine.network.head([row], 0.25)
+    assert found.class_ids.tolist() == [1]
+    assert found.scores.tolist() == pytest.approx([0.6 if merged else 0.3])
+
+
+def test_labels_without_a_box_to_find_are_refused_before_the_run():
+    study = Study(dataset(labels((A, 0, True))), None)
+    with pytest.raises(SourceError, match="no box of person, car, bus, bicycle in its 1 pictures"):
+        study.remap(SimpleNamespace(network=Net()))
+
+
+def frame(index):
+    return Frame(index, index, float(index), np.zeros((48, 64, 3), np.uint8))
+
+
+def test_frames_of_a_video_find_their_labels():
+    study = Study(dataset(labels(frame=0), labels(frame=5), video="in.mp4"), None)
+    for index in range(7):
+        study.detected(frame(index), Detections.empty())
+    assert sorted(study.found) == [0, 1]
+
+
+def test_a_session_for_each_engine():
+    config = resolve((COMMAND_LINE, {"run_dir": "r"}))
+    assert [one.output.run_dir for one in evaluation.for_engines(config, ["ort"])] == ["r"]
+    several = evaluation.for_engines(config, ["ort", "null"])
+    assert [(one.runtime.engine, one.output.run_dir) for one in several] == [("ort", "r/ort"), ("null", "r/null")]
+    assert evaluation.for_engines(config, []) == [config]
+    with pytest.raises(UsageError, match="stands there twice"):
+        evaluation.for_engines(config, ["ort", "ort"])
+
+
+def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
+    from detector import engines
+
+    def load(name):
+        raise EngineError(f"engine {name}: not installed")
+
+    monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "other": "not installed"})
+    monkeypatch.setattr(engines, "load", load)
+    evaluation._check_engines(evaluation.for_engines(Config(), ["ort"]))
+    with pytest.raises(EngineError, match="engine other"):
+        evaluation._check_engines(evaluation.for_engines(Config(), ["ort", "other"]))
+
+
+def test_own_defaults_lie_below_a_file_and_above_the_package(tmp_path):
+    (tmp_path / "c.yaml").write_text("iou: 0.3\n")
+    config = resolved(str(tmp_path / "c.yaml"), {"max_det": 7}, {"conf": 0.001, "iou": 0.65, "max_det": 300})
+    assert (config.selection.conf, config.selection.iou, config.selection.max_det) == (0.001, 0.3, 7)

@@ -1,0 +1,207 @@
+"""Q/DQ graphs: scales by hand, both kinds alike, what stays float really does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from detector.models import open_network
+from detector.models.graph.build import GraphBuilder, good_name
+from detector.models.graph.qdq import KINDS, affine, quantised_graph, symmetric, watched, weight_scales
+from detector.models.graph.ranges import measured
+from tests.known_answers import run_once
+from tests.run.quantize.graphs import SIDE, branched, chain, conv, network_of
+
+RANGES = {"0.conv": (-55.0, 200.0), "0.act": (0.0, 200.0), "2.conv": (0.0, 102.0)}
+
+
+def constants(graph: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.graph.initializer}
+
+
+def readers(graph: onnx.ModelProto) -> dict[str, list[str]]:
+    return {node.name: list(node.input) for node in graph.graph.node}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "scale", "zero"),
+    [
+        (0, 255, 1, 0),
+        (-51, 204, 1, 51),
+        (10, 255, 1, 0),  # zero is always a step
+        (-255, -10, 1, 255),
+        (-127.5, 127.5, 1, 128),
+        (0, 0, 1, 0),  # a tensor that is zero always
+    ],
+)
+def test_affine(low: float, high: float, scale: float, zero: int) -> None:
+    assert affine(low, high) == (pytest.approx(scale), zero)
+
+
+@pytest.mark.parametrize(("low", "high", "scale"), [(0, 127, 1), (-254, 10, 2), (0, 0, 1)])
+def test_symmetric(low: float, high: float, scale: float) -> None:
+    assert symmetric(low, high) == pytest.approx(scale)
+
+
+def test_a_scale_for_each_output_channel() -> None:
+    weights = np.array([[127, -254], [0, 0], [0.5, 0.25]], np.float32).reshape(3, 2, 1, 1)
+    assert weight_scales(weights, 0).tolist() == pytest.approx([2, 1, 0.5 / 127])
+    assert weight_scales(weights, 1).tolist() == pytest.approx([1, 2])
+
+
+def test_scales_of_a_tiny_graph_by_hand() -> None:
+    found = constants(quantised_graph(chain().graph, RANGES, (), "int8-u8"))
+    # The picture's own values, whatever was seen: a step is a grey level.
+    assert (found["input.cast_q.scale"], found["input.cast_q.zero"]) == (1, 0)
+    assert (found["input.transpose_q.scale"], found["input.transpose_q.zero"]) == (1, 0)
+    assert found["0.act_q.scale"] == pytest.approx(200 / 255)
+    assert found["0.act_q.zero"] == 0
+    # What a pooling hands on has the scale of what it got, or moving would round.
+    assert found["1.maxpool_q.scale"] == found["0.act_q.scale"]
+    assert found["2.conv_q.scale"] == pytest.approx(102 / 255)
+    assert found["0.conv_weight_q"].reshape(3, 3).tolist() == [[127, 0, 0], [0, 127, 0], [0, 0, 127]]
+    assert found["0.conv_weight_dq.scale"].tolist() == pytest.approx([1 / 127] * 3)
+    assert found["2.conv_weight_q"].reshape(2, 3).tolist() == [[127, 0, 0], [0, 127, 0]]
+    assert found["2.conv_weight_dq.scale"].tolist() == pytest.approx([0.5 / 127, 0.25 / 127])
+    # Bias in steps of input scale x weight scale: -55 / (1 x 1/127).
+    assert found["0.conv_bias_q"].dtype == np.int32
+    assert found["0.conv_bias_q"].tolist() == [-55 * 127] * 3
+    # One kernel does convolution and Relu: nothing stands in between.
+    assert "0.conv_q.scale" not in found
+
+
+def test_the_other_kind_is_symmetric_and_stands_only_before_convolutions() -> None:
+    graph = quantised_graph(chain().graph, RANGES, (), "int8-s8")
+    found = constants(graph)
+    assert found["1.maxpool_q.scale"] == pytest.approx(200 / 127)
+    assert found["1.maxpool_q.zero"].dtype == np.int8
+    assert not any(values.any() for name, values in found.items() if name.endswith(".zero"))
+    pairs = [node.name for node in graph.graph.node if node.op_type == "QuantizeLinear"]
+    assert pairs == ["input.transpose_q", "1.maxpool_q"]
+    assert found["0.conv.bias"].dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_known_answers(kind: str) -> None:
+    """relu(x - 55) / 2 and / 4 within a step of what was rounded on the way."""
+    network = chain()
+    pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
+    quantised = replace(network, graph=quantised_graph(network.graph, RANGES, (), kind), precision=kind)
+    exact, found = run_once(network, pictures)[0], run_once(quantised, pictures)[0]
+    planes = np.maximum(pictures.astype(np.float32) - 55, 0).transpose(0, 3, 1, 2)[:, :2]
+    assert np.allclose(exact, planes * np.array([0.5, 0.25], np.float32).reshape(1, 2, 1, 1))
+    steps = {"int8-u8": 1 + 200 / 255 + 102 / 255, "int8-s8": 255 / 127 + 200 / 127}[kind]
+    assert np.abs(found - exact).max() <= steps / 2 + 1e-3
+    assert np.abs(found - exact).max() > 0
+
+
+def test_both_kinds_give_the_same_within_a_step() -> None:
+    network = branched()
+    pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
+    ranges = measured(network.graph, watched(network.graph), pictures, "minmax")
+    u8, s8 = (
+        run_once(replace(network, graph=quantised_graph(network.graph, ranges, (), kind)), pictures)[0]
+        for kind in KINDS
+    )
+    step = (255 + 255) / 127 * 3 / 700  # of the sum's largest value, through the last convolution
+    assert np.abs(u8 - s8).max() <= step
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nodes_that_are_kept_are_untouched(kind: str) -> None:
+    before = chain().graph
+    after = quantised_graph(before, RANGES, {"0.conv", "0.act"}, kind)
+    assert readers(after)["0.conv"] == readers(before)["0.conv"]
+    assert readers(after)["0.act"] == readers(before)["0.act"]
+    # A convolution that makes an output gives its name to the DequantizeLinear behind it.
+    assert readers(after)["2.conv_raw" if kind == "int8-u8" else "2.conv"][0].endswith("_dq")
+    found = constants(after)
+    assert np.array_equal(found["0.conv.weight"], constants(before)["0.conv.weight"])
+    assert "2.conv.weight" not in found  # only what is read lies in the file
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_kept_is_the_graph_as_it_was(kind: str) -> None:
+    before = branched().graph
+    after = quantised_graph(before, {}, {node.name for node in before.graph.node}, kind)
+    assert list(after.graph.node) == list(before.graph.node)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_outputs_and_determinism(kind: str) -> None:
+    network = open_network("street", random_seed=1, size=(64, 64))
+    slots = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3)).astype(np.uint8)
+    ranges = measured(network.graph, watched(network.graph), slots, "minmax")
+    graph = quantised_graph(network.graph, ranges, (), kind)
+    names = [node.name for node in graph.graph.node]
+    assert len(set(names)) == len(names)
+    assert all(good_name(name) for name in names)
+    assert all([node.name] == list(node.output) for node in graph.graph.node)
+    assert list(graph.graph.output) == list(network.graph.graph.output)
+    again = quantised_graph(network.graph, ranges, (), kind)
+    assert again.SerializeToString(deterministic=True) == graph.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_output_that_a_convolution_reads_further(kind: str) -> None:
+    """Its Q and DQ are the further convolution's own; the output keeps its name and what it holds."""
+    builder = GraphBuilder("tiny")
+    first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
+    network = network_of(builder, [first, conv(builder, "1.conv", first, np.eye(3), [0, 0, 0])])
+    ranges = dict.fromkeys(watched(network.graph), (0.0, 256.0))
+    graph = quantised_graph(network.graph, ranges, set(), kind)
+    found = run_once(replace(network, graph=graph, path=None), np.full((1, SIDE, SIDE, 3), 100, np.uint8))
+    for output in found:
+        np.testing.assert_allclose(output, 101, atol=2.1)  # a step of s8 is 2
+
+
+def test_one_calibration_serves_every_batch() -> None:
+    one, three = chain(), chain(3)
+    pictures = np.random.default_rng(0).integers(0, 256, three.input_shape).astype(np.uint8)
+    singly = replace(one, graph=quantised_graph(one.graph, RANGES, (), "int8-u8"))
+    together = replace(three, graph=quantised_graph(three.graph, RANGES, (), "int8-u8"))
+    rows = np.concatenate([run_once(singly, picture[None])[0] for picture in pictures])
+    assert np.array_equal(run_once(together, pictures)[0], rows)
+
+
+def test_onnxruntime_runs_every_convolution_in_integers(tmp_path: Path) -> None:
+    """The reason for Q and DQ around every node: without them its kernels stay float."""
+    import onnxruntime as ort
+
+    network = open_network("street", random_seed=1, size=(64, 64))
+    slots = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3)).astype(np.uint8)
+    ranges = measured(network.graph, watched(network.graph), slots, "minmax")
+    graph = quantised_graph(network.graph, ranges, (), "int8-u8")
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    settings.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    ort.InferenceSession(graph.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    kinds = [node.op_type for node in onnx.load(settings.optimized_model_filepath).graph.node]
+    layers = sum(node.op_type == "Conv" for node in network.graph.graph.node)
+    assert kinds.count("QLinearConv") == layers
+    assert "Conv" not in kinds
+
+
+def test_a_large_bias_on_tiny_weights_fits_into_its_int32() -> None:
+    network = chain()
+    for tensor in network.graph.graph.initializer:
+        if tensor.name == "0.conv.weight":
+            values = numpy_helper.to_array(tensor) * np.float32(1e-9)
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    found = constants(quantised_graph(network.graph, RANGES, (), "int8-u8"))
+    scales = found["0.conv_bias_dq.scale"].astype(np.float64)
+    assert found["0.conv_bias_q"] * scales == pytest.approx([-55] * 3, rel=1e-6)
+
+
+def test_unknown_kinds_are_a_mistake() -> None:
+    with pytest.raises(ValueError, match="int8-u8, int8-s8"):
+        quantised_graph(chain().graph, RANGES, (), "int8")
+
+
+def test_the_pictures_have_the_size_that_is_written() -> None:
+    assert chain(2).input_shape == (2, SIDE, SIDE, 3)

@@ -1,0 +1,78 @@
+"""Ranges of tensors on frames: exact for minmax, whatever the batch; cut off for percentile and entropy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.config.schema import CALIBRATIONS
+from detector.models.graph.qdq import watched
+from detector.models.graph.ranges import cut, measured
+from tests.run.quantize.graphs import SIDE, branched, chain
+
+
+def slots(n: int) -> np.ndarray:
+    return np.random.default_rng(n).integers(0, 256, (n, SIDE, SIDE, 3)).astype(np.uint8)
+
+
+def test_minmax_is_what_was_seen() -> None:
+    pictures = np.zeros((2, SIDE, SIDE, 3), np.uint8)
+    pictures[0, 1, 1, 0], pictures[1, 2, 2, 1] = 155, 255
+    found = measured(chain().graph, watched(chain().graph), pictures, "minmax")
+    assert found["input.cast"] == (0, 255)
+    assert found["0.conv"] == (-55, 200)
+    assert found["0.act"] == (0, 200)
+    assert found["2.conv"] == (0, 50)  # 200 / 4 in plane 1, 100 / 2 in plane 0
+    assert "1.maxpool" not in found  # moves values about: its input's range is its own
+
+
+@pytest.mark.parametrize("method", CALIBRATIONS)
+def test_the_batch_of_the_graph_does_not_matter(method: str) -> None:
+    """Five frames in batches of three: the ragged last one counts its own frames only."""
+    pictures = slots(5)
+    singly = measured(branched().graph, watched(branched().graph), pictures, method)
+    together = measured(branched(3).graph, watched(branched(3).graph), pictures, method)
+    assert singly.keys() == together.keys()
+    for name, found in singly.items():
+        assert found == pytest.approx(together[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("method", CALIBRATIONS)
+def test_every_method_is_deterministic_and_within_what_was_seen(method: str) -> None:
+    pictures, network = slots(4), branched()
+    limits = measured(network.graph, watched(network.graph), pictures, "minmax")
+    found = measured(network.graph, watched(network.graph), pictures, method)
+    assert found == measured(network.graph, watched(network.graph), pictures, method)
+    for name, (low, high) in found.items():
+        assert limits[name][0] <= low < high <= limits[name][1]
+
+
+@pytest.mark.parametrize("method", ["percentile", "entropy"])
+def test_a_single_outlier_is_cut_off(method: str) -> None:
+    """One white point among a thousand pictures of noise between 0 and 15."""
+    pictures = np.random.default_rng(0).integers(0, 16, (1500, SIDE, SIDE, 3)).astype(np.uint8)
+    pictures[700, 0, 0, 0] = 255
+    network = branched()
+    low, high = measured(network.graph, ["0.conv"], pictures, method)["0.conv"]
+    assert low == 0
+    assert 14 <= high < 40
+    assert measured(network.graph, ["0.conv"], pictures, "minmax")["0.conv"] == (0, 255)
+
+
+@pytest.mark.parametrize(
+    ("counts", "percent", "expected"),
+    [
+        ([25, 25, 25, 25], 100, (-2, 2)),
+        ([1, 98, 0, 1], 98, (-1, 0)),  # one in a hundred at either end
+        ([0, 50, 50, 0], 100, (-1, 1)),
+        ([0, 0, 100, 0], 50, (0, 1)),
+    ],
+)
+def test_cut(counts: list[int], percent: float, expected: tuple[float, float]) -> None:
+    assert cut(np.array(counts), np.arange(-2, 3), -2, 2, percent) == expected
+
+
+def test_progress_counts_frames() -> None:
+    steps: list[tuple[int, int]] = []
+    measured(chain(2).graph, ["0.conv"], slots(3), "minmax", lambda done, of: steps.append((done, of)))
+    assert steps == [(1, 3), (2, 3), (3, 3)]

@@ -1,0 +1,67 @@
+"""What belongs together, what follows its neighbours, and how much of a network stays float."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.models.graph.build import GraphBuilder
+from detector.models.graph.qdq import Wiring, float_share, settled, units
+from tests.run.quantize.graphs import SIDE, branched, chain, conv, network_of
+
+
+def test_a_convolution_takes_what_follows_it_alone() -> None:
+    found = units(Wiring(chain().graph))
+    assert [unit.nodes for unit in found] == [("input.transpose",), ("0.conv", "0.act", "1.maxpool"), ("2.conv",)]
+    assert [unit.layers for unit in found] == [0, 1, 1]
+    assert [unit.macs for unit in found] == [0, 9 * SIDE**2, 6 * SIDE**2]
+
+
+def test_where_two_meet_a_unit_begins() -> None:
+    names = [unit.nodes for unit in units(Wiring(branched(2).graph))]
+    assert names == [("input.transpose",), ("0.conv", "0.act"), ("1.conv", "1.act"), ("2.shortcut",), ("3.conv",)]
+
+
+def test_macs_are_for_one_picture() -> None:
+    assert sum(unit.macs for unit in units(Wiring(branched(3).graph))) == branched().macs
+
+
+@pytest.mark.parametrize(
+    ("kept", "stay"),
+    [
+        (set(), set()),
+        # Between float convolutions nothing is gained by an int8 sum.
+        ({"0.conv", "0.act", "1.conv", "1.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
+        ({"3.conv"}, set()),  # the sum is fed by int8
+        ({"0.conv", "0.act", "1.conv", "1.act"}, {"input.transpose"}),  # and here it feeds int8
+        ({"0.conv", "0.act"}, {"input.transpose"}),  # an int8 reader alone is fed through its own Q and DQ
+        ({"0.conv", "0.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
+    ],
+)
+def test_what_multiplies_nothing_follows_its_neighbours(kept: set[str], stay: set[str]) -> None:
+    wiring = Wiring(branched().graph)
+    assert set(wiring.able) - settled(wiring, kept) == kept | stay
+
+
+def test_decoding_behind_the_last_convolution_stays_float() -> None:
+    builder = GraphBuilder("tiny")
+    x = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3))
+    x = builder.add("Sigmoid", "1.decode", [x])
+    assert Wiring(network_of(builder, [x]).graph).able == ["input.transpose", "0.conv"]
+
+
+def test_a_scale_by_a_constant_and_unknown_operators_stay_float() -> None:
+    builder = GraphBuilder("tiny")
+    x = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3))
+    x = builder.add("Mul", "1.scale", [x, builder.constant("1.factor", np.array([2], np.float32))])
+    x = builder.add("Tanh", "2.act", [x])
+    x = conv(builder, "3.conv", x, np.eye(3))
+    assert Wiring(network_of(builder, [x]).graph).able == ["input.transpose", "0.conv", "3.conv"]
+
+
+def test_share_counts_layers_and_macs() -> None:
+    graph = branched().graph  # MACs: 9, 9 and 3 a pixel
+    share = float_share(graph, {"0.conv", "0.act"})
+    assert (share.layers, share.all_layers, share.macs) == (1, 3, pytest.approx(9 / 21))
+    assert float_share(graph, set()).macs == 0
+    assert float_share(graph, {node.name for node in graph.graph.node}).macs == 1

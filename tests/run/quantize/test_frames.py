@@ -1,0 +1,91 @@
+"""Frames to calibrate on: spread over the source, half of them held out, the same every time."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector.errors import SourceError
+from detector.models.base import InputRules
+from detector.run.quantize import calibrate as frames
+from tests.sources.clips import write_sound, write_video
+
+RULES = InputRules(4, 4, "stretch", 1)
+
+
+def taken(total: int, wanted: int) -> list[int]:
+    images = (np.full((4, 4, 3), at, np.uint8) for at in range(total))
+    return [int(slot[0, 0, 0]) for slot in frames.spread(images, wanted, RULES)]
+
+
+@pytest.mark.parametrize(
+    ("total", "wanted", "expected"),
+    [
+        (0, 4, []),
+        (1, 4, [0]),
+        (4, 4, [0, 1, 2, 3]),
+        (7, 4, [0, 2, 4, 6]),
+        (8, 4, [0, 2, 4, 6]),  # twice as many as wanted: every second
+        (9, 4, [0, 2, 6, 8]),
+        (250, 1, [0]),
+        (100, 2, [0, 64]),  # every 64th: 0 and 64
+    ],
+)
+def test_spread_over_a_source_of_unknown_length(total: int, wanted: int, expected: list[int]) -> None:
+    assert taken(total, wanted) == expected
+
+
+@pytest.mark.parametrize("total", [10, 63, 64, 65, 250])
+@pytest.mark.parametrize("wanted", [1, 2, 5, 16])
+def test_no_gap_is_much_wider_than_another(total: int, wanted: int) -> None:
+    found = taken(total, wanted)
+    assert len(found) == min(wanted, total)
+    assert found == sorted(set(found))
+    gaps = np.diff([*found, total])
+    assert gaps.max() <= 3 * max(1, total / wanted)
+
+
+def test_every_second_is_held_out() -> None:
+    slots = np.arange(5, dtype=np.uint8).reshape(5, 1, 1, 1)
+    found = frames.divided(slots)
+    assert found.apart
+    assert (found.seen.ravel().tolist(), found.held_out.ravel().tolist()) == ([0, 2, 4], [1, 3])
+
+
+def test_a_single_frame_serves_for_both() -> None:
+    found = frames.divided(np.zeros((1, 2, 2, 3), np.uint8))
+    assert not found.apart
+    assert np.array_equal(found.seen, found.held_out)
+
+
+def test_a_video_and_the_same_under_another_name(tmp_path: Path) -> None:
+    video = write_video(tmp_path / "a.mp4", 10)
+    copy = Path(shutil.copy(video, tmp_path / "b.mp4"))
+    first, second = (frames.read(str(path), RULES, 4) for path in (video, copy))
+    assert first.digest == second.digest
+    assert frames.identity(str(video)) == frames.identity(str(copy))
+    assert first.seen.shape == (2, 4, 4, 3)
+    assert frames.read(str(video), RULES, 6).digest != first.digest
+
+
+def test_a_folder_of_pictures(tmp_path: Path) -> None:
+    import cv2
+
+    for at in range(3):
+        cv2.imwrite(str(tmp_path / f"{at}.png"), np.full((8, 8, 3), 50 * at, np.uint8))
+    found = frames.read(str(tmp_path), RULES, 8)
+    assert found.seen[:, 0, 0, 0].tolist() == [0, 100]
+    before = frames.identity(str(tmp_path))
+    assert frames.identity(str(tmp_path / "*.png")) == before
+    cv2.imwrite(str(tmp_path / "2.png"), np.zeros((8, 8, 3), np.uint8))
+    assert frames.identity(str(tmp_path)) != before
+
+
+def test_what_has_no_frames_is_named(tmp_path: Path) -> None:
+    sound = write_sound(tmp_path / "sound.mp4")
+    for path in (sound, tmp_path / "absent.mp4", tmp_path):
+        with pytest.raises(SourceError):
+            frames.read(str(path), RULES, 4)

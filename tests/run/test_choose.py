@@ -1,0 +1,153 @@
+"""What ``auto`` makes of records that a test writes down."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from detector import engines
+from detector.config.schema import CalibrationConfig, Config, RuntimeConfig
+from detector.run import choose
+
+SHA, SIZE = "ab" * 32, [256, 416]
+ABLE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0"}
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """ort is what auto takes by rank; both engines are there, in known versions, on a known machine."""
+    monkeypatch.setattr(engines, "choose", lambda *_: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(ABLE))
+    monkeypatch.setattr(engines, "ranked", lambda: list(ABLE))
+    monkeypatch.setattr(choose, "_library", ABLE.get)
+    monkeypatch.setattr(choose, "_machine", lambda: {"cpu": "C", "flags": "f", "cores": 2, "gpu_driver": None})
+
+
+def row(engine, precision, low, median, high, agreement: float | None = 1.0, batch=1, error=None):
+    fps = {"median": median, "low": low, "high": high}
+    return {"engine": engine, "precision": precision, "precision_text": "", "batch": batch, "error": error,
+            "fps": {"inference": fps, "end_to_end": fps},
+            "agreement": None if agreement is None else {"matched": agreement}}  # fmt: skip
+
+
+DEFAULT = row("ort", "fp32", 9, 10, 11)
+
+
+def config(folder, **runtime) -> Config:
+    return Config(runtime=RuntimeConfig(engines_dir=str(folder), **runtime))
+
+
+def recorded(folder, *rows, rounds=5, comparable=True, sha=SHA, used=None, **about):
+    document = {"model": "m", "model_sha256": sha, "model_input": SIZE, "rounds": rounds, "frames": 60}
+    document |= {"source": "in.mp4", "comparable": comparable, "random_weights": None, "rows": list(rows), **about}
+    return choose.record(document, used or config(folder))
+
+
+def chosen(folder, **runtime):
+    choice = choose.choose(config(folder, **runtime), SHA, SIZE)
+    return choice.config.runtime.engine, choice.config.runtime.precision, choice.reason
+
+
+def test_without_a_record_it_is_the_rank_and_fp32(tmp_path):
+    assert chosen(tmp_path) == ("ort", "fp32", "engine ort: by rank")
+    assert chosen(tmp_path, engine="torch") == ("torch", "fp32", None)
+    assert chosen(tmp_path, engine="torch", precision="int8") == ("torch", "int8", None)
+
+
+def test_the_fastest_that_was_measured_and_agrees(tmp_path):
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 12, 13, 14), row("torch", "bf16", 28, 29, 30, 0.97))
+    engine, precision, reason = chosen(tmp_path)
+    assert (engine, precision) == ("torch", "bf16")
+    assert reason.startswith("engine torch, bf16: measured 2.9x of ort fp32 on this machine (compare, 20")
+    assert reason.endswith("), agreement 0.97")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        row("ort", "int8", 5, 6, 7),  # slower
+        row("ort", "int8", 11, 14, 20),  # its slowest round only touches the default's fastest
+        row("ort", "int8", 28, 29, 30, 0.94),  # below the budget
+        row("ort", "int8", 28, 29, 30, None),  # nothing was found on either side: nobody knows
+        row("null", "int8", 900, 900, 900),  # no engine that auto takes
+        row("ort", "int8", 28, 29, 30, batch=8),  # not at this batch
+        row("ort", "int8", 28, 29, 30, error="it crashed"),
+    ],
+)
+def test_what_is_never_picked(tmp_path, other):
+    recorded(tmp_path, DEFAULT, other)
+    assert chosen(tmp_path)[:2] == ("ort", "fp32")
+
+
+def test_that_nothing_was_better_is_said(tmp_path):
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
+    assert chosen(tmp_path)[2].startswith("engine ort, fp32: nothing measured on this machine was faster within the")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"rounds": 2},  # intervals of two rounds lie apart by chance
+        {"comparable": False},
+        {"sha": "cd" * 32},  # another model
+        {"model_input": [416, 416]},
+    ],
+)
+def test_records_that_do_not_count(tmp_path, about):
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30), **about)
+    assert chosen(tmp_path) == ("ort", "fp32", "engine ort: by rank")
+
+
+def test_another_machine_library_or_setting_is_another_measurement(tmp_path, monkeypatch):
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30))
+    assert chosen(tmp_path)[0] == "torch"
+    assert chosen(tmp_path, threads=1)[0] == "ort"
+    monkeypatch.setattr(choose, "_library", {**ABLE, "torch": "torch 2.1"}.get)
+    assert chosen(tmp_path)[0] == "ort"
+    monkeypatch.undo()
+    assert chosen(tmp_path)[2] != "engine ort: by rank", "the real machine is another one"
+
+
+def test_a_named_engine_or_precision_narrows_the_choice(tmp_path):
+    rows = [DEFAULT, row("ort", "int8", 20, 21, 22), row("torch", "fp32", 12, 13, 14), row("torch", "int8", 38, 39, 40)]
+    recorded(tmp_path, *rows)
+    assert chosen(tmp_path)[:2] == ("torch", "int8")
+    assert chosen(tmp_path, engine="ort")[:2] == ("ort", "int8")
+    assert chosen(tmp_path, precision="fp32")[:2] == ("torch", "fp32")
+    assert chosen(tmp_path, precision="int8")[:2] == ("torch", "int8")
+    assert chosen(tmp_path, engine="torch", precision="fp32") == ("torch", "fp32", None)
+
+
+def test_the_newest_record_counts_and_a_budget_of_ones_own(tmp_path):
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30, 0.96))
+    strict = replace(config(tmp_path), calibration=CalibrationConfig(budget=0.99))
+    assert choose.choose(strict, SHA, SIZE).config.runtime.engine == "ort"
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
+    assert chosen(tmp_path)[0] == "ort"
+
+
+def test_int8_comes_with_the_calibration_that_was_measured(tmp_path):
+    source = tmp_path / "calibrate.mp4"
+    source.write_text("")
+    used = replace(config(tmp_path), calibration=CalibrationConfig(calibrate=str(source), calibrate_frames=7))
+    recorded(tmp_path, DEFAULT, row("ort", "int8", 28, 29, 30), used=used)
+    choice = choose.choose(config(tmp_path), SHA, SIZE).config
+    assert (choice.calibration.calibrate, choice.calibration.calibrate_frames) == (str(source), 7)
+    source.unlink()
+    assert chosen(tmp_path)[:2] == ("ort", "fp32"), "it could not be calibrated anew"
+
+
+def test_random_weights_are_not_kept(tmp_path):
+    assert recorded(tmp_path, DEFAULT, random_weights=0).startswith("not kept: with random weights")
+    assert not (tmp_path / choose.FILE).exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": 9, "comparisons": []}', '{"schema": 1}', "null"])
+def test_a_file_that_cannot_be_read_is_as_good_as_absent(tmp_path, content):
+    (tmp_path / choose.FILE).write_text(content)
+    assert chosen(tmp_path) == ("ort", "fp32", "engine ort: by rank")
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30))
+    assert len(json.loads((tmp_path / choose.FILE).read_text())["comparisons"]) == 1
+    assert chosen(tmp_path)[0] == "torch"
