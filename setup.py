@@ -43,6 +43,8 @@ setup(
         "onnx>=1.17",
         "av>=17.0",
         "rich>=13.7",
+        # The documents that a run leaves: typed, checked when they are read, described by a JSON Schema.
+        "msgspec>=0.19",
     ],
     extras_require={
         "torch": ["torch>=2.4"],
@@ -60,6 +62,7 @@ setup(
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
             "hypothesis>=6.100",
             "ruff>=0.8",
             "mypy>=1.13",

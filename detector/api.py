@@ -51,7 +51,12 @@ class Detector:
         """The objects of one picture: u8 BGR [h, w, 3], as ``cv2.imread`` gives it. The picture is not changed."""
         from detector.run.wire import stage_functions
 
-        if getattr(image, "ndim", 0) != 3 or image.shape[2] != 3 or image.dtype.name != "uint8" or not image.size:
+        if (
+            getattr(image, "ndim", 0) != 3
+            or image.shape[2] != 3
+            or image.dtype.name != "uint8"
+            or not image.size
+        ):
             found = f"{getattr(image, 'dtype', type(image).__name__)} {getattr(image, 'shape', '')}"
             raise UsageError(f"a picture must be uint8 BGR [height, width, 3], not {found.strip()}")
         preprocess, head, nms = stage_functions(self._config, self._machine)
@@ -72,7 +77,9 @@ class Detector:
         from detector.types import Frame
 
         if self._streaming:
-            raise UsageError("this Detector is streaming already: close that stream first, or make another Detector")
+            raise UsageError(
+                "this Detector is streaming already: close that stream first, or make another Detector"
+            )
         options = self._config.input
         self._streaming = True
         try:
@@ -80,11 +87,21 @@ class Detector:
                 str(source), decoder=options.decoder, stride=options.stride, frames=options.frames
             ) as opened:
                 preprocess, head, nms = stage_functions(self._config, self._machine)
-                parts = Parts(opened, self._requests[:-1], self._machine.engine.concurrency, preprocess, head, nms)
+                parts = Parts(
+                    opened,
+                    self._requests[:-1],
+                    self._machine.engine.concurrency,
+                    preprocess,
+                    head,
+                    nms,
+                )
                 with closing(frames_of(parts, self._config, OffTimeline(), Progress())) as frames:
                     for frame, detections in frames:
                         own = frame.image.copy()  # the loop uses its buffer again
-                        yield Frame(frame.index, frame.pts, frame.time_s, own, frame.path), detections
+                        yield (
+                            Frame(frame.index, frame.pts, frame.time_s, own, frame.path),
+                            detections,
+                        )
         finally:
             self._streaming = False
 
@@ -96,7 +113,10 @@ class Detector:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

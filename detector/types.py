@@ -47,7 +47,9 @@ class SourceInfo:
     codec: str = ""
     sample_aspect_ratio: Fraction = Fraction(1)  # of the displayed picture
     has_audio: bool = False
-    longest_gap_s: float = LONGEST_GAP_S  # between two frames, seconds; what is more is damage, not a pause
+    longest_gap_s: float = (
+        LONGEST_GAP_S  # between two frames, seconds; what is more is damage, not a pause
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,9 @@ class Letterbox:
         scale = np.array([self.scale_x, self.scale_y] * 2, np.float32)
         boxes = (detections.boxes - pad) / scale
         np.clip(boxes, 0, np.array([self.width, self.height] * 2, np.float32), out=boxes)
-        return Detections(boxes, detections.scores, detections.class_ids, detections.names, detections.cut)
+        return Detections(
+            boxes, detections.scores, detections.class_ids, detections.names, detections.cut
+        )
 
 
 class Candidates(NamedTuple):
@@ -105,7 +109,9 @@ class Detections:
 
     @staticmethod
     def empty(names: tuple[str, ...] = ()) -> Detections:
-        return Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), names)
+        return Detections(
+            np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), names
+        )
 
     def name(self, i: int) -> str:
         """Class name of detection i; the id as text where the model has no name for it."""

@@ -13,10 +13,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 STORAGES = {
-    "float16": "HalfStorage", "float32": "FloatStorage", "float64": "DoubleStorage", "int64": "LongStorage",
-    "int32": "IntStorage", "int16": "ShortStorage", "int8": "CharStorage", "uint8": "ByteStorage",
-    "bool": "BoolStorage", "uint16": "BFloat16Storage",
-}  # fmt: skip
+    "float16": "HalfStorage",
+    "float32": "FloatStorage",
+    "float64": "DoubleStorage",
+    "int64": "LongStorage",
+    "int32": "IntStorage",
+    "int16": "ShortStorage",
+    "int8": "CharStorage",
+    "uint8": "ByteStorage",
+    "bool": "BoolStorage",
+    "uint16": "BFloat16Storage",
+}
 
 
 def foreign(module: str, name: str) -> type:
@@ -31,7 +38,11 @@ class Reduced:
         self.function, self.arguments, self.state = function, arguments, state
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (self.function, self.arguments) if self.state is None else (self.function, self.arguments, self.state)
+        return (
+            (self.function, self.arguments)
+            if self.state is None
+            else (self.function, self.arguments, self.state)
+        )
 
 
 class Stored:
@@ -71,10 +82,19 @@ class Writer(pickle._Pickler):
         self.storages[key] = obj.astype(obj.dtype.newbyteorder(self.byte_order)).tobytes()
         steps = tuple(step // obj.itemsize for step in np.empty(obj.shape, obj.dtype).strides)
         stored = Stored(key, obj.dtype.name, obj.size)
-        return foreign("torch._utils", "_rebuild_tensor_v2"), (stored, 0, obj.shape, steps, False, OrderedDict())
+        return foreign("torch._utils", "_rebuild_tensor_v2"), (
+            stored,
+            0,
+            obj.shape,
+            steps,
+            False,
+            OrderedDict(),
+        )
 
 
-def pickled(content: Any, byte_order: str = "<", protocol: int = 2) -> tuple[bytes, dict[str, bytes]]:
+def pickled(
+    content: Any, byte_order: str = "<", protocol: int = 2
+) -> tuple[bytes, dict[str, bytes]]:
     """The pickle, and the storages by key."""
     file = io.BytesIO()
     writer = Writer(file, byte_order, protocol)
@@ -83,7 +103,12 @@ def pickled(content: Any, byte_order: str = "<", protocol: int = 2) -> tuple[byt
 
 
 def zipped(
-    path: Path, data: bytes, storages: Mapping[str, bytes] | None = None, *, folder: str = "archive", **more: bytes
+    path: Path,
+    data: bytes,
+    storages: Mapping[str, bytes] | None = None,
+    *,
+    folder: str = "archive",
+    **more: bytes,
 ) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         file.writestr(f"{folder}/data.pkl", data)
@@ -109,7 +134,9 @@ def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> 
     arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
     made.__dict__ = {
         "training": False,
-        "_parameters": OrderedDict((key, value) for key, value in arrays.items() if "running" not in key),
+        "_parameters": OrderedDict(
+            (key, value) for key, value in arrays.items() if "running" not in key
+        ),
         "_buffers": OrderedDict((key, value) for key, value in arrays.items() if "running" in key),
         "_modules": OrderedDict(parts or {}),
         "_non_persistent_buffers_set": set(),

@@ -16,7 +16,9 @@ def shared() -> Path:
     """The folder of real weights, photos and clips beside the checkout; absent at a user's."""
     folder = Path(os.environ.get("DETECT_VIDEO_SHARED", CHECKOUT.parent / "shared"))
     if not (folder / "data" / "weights").is_dir():
-        pytest.skip("no shared test data beside the checkout (DETECT_VIDEO_SHARED names its folder)")
+        pytest.skip(
+            "no shared test data beside the checkout (DETECT_VIDEO_SHARED names its folder)"
+        )
     return folder
 
 
@@ -25,7 +27,11 @@ def _never_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
 
     But for reasons that begin with "machine:", such as an absent GPU or mounting that is not allowed.
     """
-    if not report.skipped or hasattr(report, "wasxfail") or not os.environ.get("DETECT_VIDEO_NO_SKIP"):
+    if (
+        not report.skipped
+        or hasattr(report, "wasxfail")
+        or not os.environ.get("DETECT_VIDEO_NO_SKIP")
+    ):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     reason = reason.removeprefix("Skipped: ")

@@ -22,10 +22,18 @@ def plus_one(batch: int = 1, height: int = 2, width: int = 3) -> Network:
     }
     graph = helper.make_graph(
         [
-            helper.make_node("Cast", ["images"], ["input.cast"], name="input.cast", to=TensorProto.FLOAT),
-            helper.make_node("Transpose", ["input.cast"], ["input.nchw"], name="input.nchw", perm=[0, 3, 1, 2]),
-            helper.make_node("Conv", ["input.nchw", "shift.weight", "shift.bias"], ["0.conv"], name="0.conv"),
-            helper.make_node("Conv", ["input.nchw", "total.weight"], ["1.conv"], name="1.conv", group=3),
+            helper.make_node(
+                "Cast", ["images"], ["input.cast"], name="input.cast", to=TensorProto.FLOAT
+            ),
+            helper.make_node(
+                "Transpose", ["input.cast"], ["input.nchw"], name="input.nchw", perm=[0, 3, 1, 2]
+            ),
+            helper.make_node(
+                "Conv", ["input.nchw", "shift.weight", "shift.bias"], ["0.conv"], name="0.conv"
+            ),
+            helper.make_node(
+                "Conv", ["input.nchw", "total.weight"], ["1.conv"], name="1.conv", group=3
+            ),
         ],
         "plus_one",
         [helper.make_tensor_value_info("images", TensorProto.UINT8, [batch, height, width, 3])],
@@ -44,13 +52,17 @@ def plus_one(batch: int = 1, height: int = 2, width: int = 3) -> Network:
         input=InputRules(height, width, "stretch", 1),
         batch=batch,
         output_shapes=[shape, (batch, 3, 1, 1)],
-        head=lambda outputs, conf: Candidates(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int)),
+        head=lambda outputs, conf: Candidates(
+            np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int)
+        ),
         dense=lambda outputs: outputs[0],
         names=("thing",),
     )
 
 
-def run_once(network: Network, pictures: NDArray[np.uint8], engine: str = "ort") -> list[NDArray[np.float32]]:
+def run_once(
+    network: Network, pictures: NDArray[np.uint8], engine: str = "ort"
+) -> list[NDArray[np.float32]]:
     """Raw outputs of an engine for u8 [B, H, W, 3], the caller's to keep."""
     from detector import engines
 
@@ -60,7 +72,9 @@ def run_once(network: Network, pictures: NDArray[np.uint8], engine: str = "ort")
         return [output.copy() for output in request.infer(len(pictures))]
 
 
-def plain_conv(x: NDArray, weights: NDArray, *, stride=(1, 1), padding=0, dilation=1, groups=1) -> NDArray:
+def plain_conv(
+    x: NDArray, weights: NDArray, *, stride=(1, 1), padding=0, dilation=1, groups=1
+) -> NDArray:
     """Convolution as it is written in a textbook: x [c, h, w], weights [n, c / groups, k, k] -> [n, h', w']."""
     x = np.pad(x.astype(np.float64), ((0, 0), (padding, padding), (padding, padding)))
     n, channels, kernel, _ = weights.shape
@@ -73,7 +87,11 @@ def plain_conv(x: NDArray, weights: NDArray, *, stride=(1, 1), padding=0, dilati
         for row in range(height):
             for column in range(width):
                 top, left = row * stride[0], column * stride[1]
-                window = x[first : first + channels, top : top + reach : dilation, left : left + reach : dilation]
+                window = x[
+                    first : first + channels,
+                    top : top + reach : dilation,
+                    left : left + reach : dilation,
+                ]
                 out[f, row, column] = (window * weights[f]).sum()
     return out
 

@@ -46,7 +46,10 @@ def test_annotate():
     image = np.zeros((720, 1280, 3), np.uint8)
     boxes = np.random.default_rng(0).uniform(0, 600, (50, 2)).astype(np.float32)
     found = Detections(
-        np.concatenate([boxes, boxes + 100], axis=1), np.full(50, 0.5, np.float32), np.arange(50) % 3, ("a", "b", "c")
+        np.concatenate([boxes, boxes + 100], axis=1),
+        np.full(50, 0.5, np.float32),
+        np.arange(50) % 3,
+        ("a", "b", "c"),
     )
     assert largest_growth(lambda: annotate(image, found)) < LIMIT_BYTES
 

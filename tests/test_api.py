@@ -33,9 +33,7 @@ def test_exported_names_are_few_sorted_and_there():
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    code = (
-        "import detector, sys; print(sorted({'torch', 'cv2', 'onnx', 'onnxruntime', 'av', 'numpy'} & set(sys.modules)))"
-    )
+    code = "import detector, sys; print(sorted({'torch', 'cv2', 'onnx', 'onnxruntime', 'av', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -75,14 +73,21 @@ def test_two_streams_at_once_are_refused(model, clip):
         first.close()
 
 
-@pytest.mark.parametrize("image", [None, np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3), np.float32)])
+@pytest.mark.parametrize(
+    "image", [None, np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3), np.float32)]
+)
 def test_what_is_no_picture_is_refused(model, image):
-    with Detector(model, engine="null") as detector, pytest.raises(DetectVideoError, match="uint8 BGR"):
+    with (
+        Detector(model, engine="null") as detector,
+        pytest.raises(DetectVideoError, match="uint8 BGR"),
+    ):
         detector(image)
 
 
 def test_unknown_option(model):
-    with pytest.raises(DetectVideoError, match=r"unknown key confidence; did you mean selection\.conf"):
+    with pytest.raises(
+        DetectVideoError, match=r"unknown key confidence; did you mean selection\.conf"
+    ):
         Detector(model, confidence=0.5)
 
 

@@ -32,7 +32,9 @@ def script(monkeypatch) -> ModuleType:
 def test_without_a_gpu_it_says_so_and_does_not_end_with_0():
     if driver.absent() is None:
         pytest.skip("machine: there is a GPU: run scripts/gpu_check itself")
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 77, done.stdout
     assert done.stderr.startswith("gpu_check: nothing was tried on a GPU: ")
     assert "no driver: detect-video --engine trt: exit 5" in done.stdout
@@ -63,15 +65,22 @@ def test_the_check_of_tensorrt(monkeypatch, script):
     in_loop, pictures = script.in_loop, script.pictures
     monkeypatch.setattr(script, "pictures", lambda machine: pictures(machine, 2))
     monkeypatch.setattr(script, "in_loop", lambda machine, given: in_loop(machine, given, 2))
-    monkeypatch.setattr(memory, "lacking", lambda name: None if name == "cuda-python" else "not here")
+    monkeypatch.setattr(
+        memory, "lacking", lambda name: None if name == "cuda-python" else "not here"
+    )
     monkeypatch.setattr(script, "TRT", script.TRT[:2])
-    monkeypatch.setattr(script, "command", lambda *_: script.row("the command", "is another process"))
+    monkeypatch.setattr(
+        script, "command", lambda *_: script.row("the command", "is another process")
+    )
     rows = {row["what"]: row for row in script.tensorrt()}
     assert [row for row in rows.values() if row["ok"] is False] == []
     assert "ms device" in rows["trt fp32: 200 calls"]["value"]
     assert rows["trt fp32: raw outputs against ort fp32"]["ok"]
     assert "'tf32'" in rows["trt tf32, 2 at once: layers"]["value"]
-    assert "refused: TensorRT 11.4.0.106 refuses it: it is damaged" in rows["tensorrt: plan, cut short"]["value"]
+    assert (
+        "refused: TensorRT 11.4.0.106 refuses it: it is damaged"
+        in rows["tensorrt: plan, cut short"]["value"]
+    )
     assert rows["trt fp16: timed layers that the inspector does not know"]["value"] == "none"
     assert rows["trt fp16: convolutions in no timed layer"]["value"] == "none"
 
@@ -92,7 +101,9 @@ def test_the_check_of_tensorrt_in_few_bits(monkeypatch, script, tmp_path, which)
 
 def test_a_wrong_answer_fails_the_check(monkeypatch, script, tmp_path):
     machine = install(monkeypatch, 11)
-    monkeypatch.setattr(machine.trt.IBuilderConfig, "clear_flag", lambda self, flag: None)  # TF32 stays on
+    monkeypatch.setattr(
+        machine.trt.IBuilderConfig, "clear_flag", lambda self, flag: None
+    )  # TF32 stays on
     pictures = script.pictures
     monkeypatch.setattr(script, "pictures", lambda machine: pictures(machine, 1))
     monkeypatch.setattr(script, "in_loop", lambda machine, given: (1.0, [1.0]))
@@ -103,8 +114,10 @@ def test_a_wrong_answer_fails_the_check(monkeypatch, script, tmp_path):
 
 def test_a_crash_of_a_check_is_a_row(monkeypatch, script, tmp_path):
     dying = tmp_path / "gpu_check"
-    dying.write_text("import os, signal\nprint('{\"what\": \"a\", \"value\": \"b\", \"ok\": true}', flush=True)\n"
-                     "os.kill(os.getpid(), signal.SIGSEGV)\n")  # fmt: skip
+    dying.write_text(
+        'import os, signal\nprint(\'{"what": "a", "value": "b", "ok": true}\', flush=True)\n'
+        "os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
     monkeypatch.setattr(script, "__file__", str(dying))
     rows = script.in_child("lean")
     assert rows[0] == {"what": "a", "value": "b", "ok": True}
@@ -128,11 +141,16 @@ def test_calls_are_counted_in_the_trace_of_the_loop_alone(script):
             with open(path, "w") as file:
                 json.dump({"traceEvents": events}, file)
 
-    assert script.cuda_calls(Seen(), "the loop") == {"cudaLaunchKernel": 1, "cudaEventSynchronize": 1}
+    assert script.cuda_calls(Seen(), "the loop") == {
+        "cudaLaunchKernel": 1,
+        "cudaEventSynchronize": 1,
+    }
 
 
 def test_the_table_for_the_document(script):
-    rows = {"memory": [script.row("a", "1|2"), script.row("b", "x", None), script.row("c", "y", False)]}
+    rows = {
+        "memory": [script.row("a", "1|2"), script.row("b", "x", None), script.row("c", "y", False)]
+    }
     lines = script.table(rows).splitlines()
     assert lines[2:] == [
         "| check | what | found | |",

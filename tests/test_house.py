@@ -76,7 +76,9 @@ def complaint(room: str, name: str, package: str) -> str | None:
     other = rest.split(".")[0].replace("__version__", "__init__")
     if other not in RANK:
         return None if room == "__init__" or not other else f"{other} has no place in LEVELS"
-    if other == room or room == "__init__":  # the package's own list of names may point anywhere, lazily
+    if (
+        other == room or room == "__init__"
+    ):  # the package's own list of names may point anywhere, lazily
         return None
     if room in ONLY and other not in ONLY[room]:
         return f"{room} must not import {other}"
@@ -169,27 +171,79 @@ def test_the_top_of_the_package_stays_small() -> None:
     ("file", "text", "expected"),
     [
         ("loop/sync.py", "from detector.timeline import span", None),
-        ("loop/sync.py", "from detector.engines.ort import OrtEngine", "loop must not import engines"),
-        ("loop/sync.py", "from ..sources import open_source", "loop must not import sources"),  # relative
-        ("loop/sync.py", "from detector import sinks", "loop must not import sinks"),  # the module as a name
+        (
+            "loop/sync.py",
+            "from detector.engines.ort import OrtEngine",
+            "loop must not import engines",
+        ),
+        (
+            "loop/sync.py",
+            "from ..sources import open_source",
+            "loop must not import sources",
+        ),  # relative
+        (
+            "loop/sync.py",
+            "from detector import sinks",
+            "loop must not import sinks",
+        ),  # the module as a name
         ("loop/sync.py", "from detector.models.base import Network", "loop must not import models"),
         ("sinks/video.py", "def f():\n    from detector.timeline import span", None),  # downwards
-        ("engines/ort.py", "from detector.stages import nms", "engines must not import stages"),  # no decoding there
-        ("stages/nms.py", "def f():\n    import detector.loop.sync", "stages must not import loop"),  # hidden inside
-        ("sinks/video.py", "from detector.loop import sync", "sinks must not import loop: it stands beside it"),
+        (
+            "engines/ort.py",
+            "from detector.stages import nms",
+            "engines must not import stages",
+        ),  # no decoding there
+        (
+            "stages/nms.py",
+            "def f():\n    import detector.loop.sync",
+            "stages must not import loop",
+        ),  # hidden inside
+        (
+            "sinks/video.py",
+            "from detector.loop import sync",
+            "sinks must not import loop: it stands beside it",
+        ),
         ("engines/ort.py", "from detector.engines.base import Engine", None),  # its own room
-        ("engines/ort.py", "from detector.models.base import Network", None),  # a graph is what it runs
-        ("models/darknet.py", "from detector.engines import base", "models must not import engines: it stands above"),
-        ("analysis/ledger.py", "import numpy, onnxruntime.tools", "analysis must not import onnxruntime"),
-        ("analysis/ledger.py", "from detector.run.detect import detect", "analysis must not import run"),
-        ("report/terminal.py", "from detector.run.detect import detect", "report must not import run"),
+        (
+            "engines/ort.py",
+            "from detector.models.base import Network",
+            None,
+        ),  # a graph is what it runs
+        (
+            "models/darknet.py",
+            "from detector.engines import base",
+            "models must not import engines: it stands above",
+        ),
+        (
+            "analysis/ledger.py",
+            "import numpy, onnxruntime.tools",
+            "analysis must not import onnxruntime",
+        ),
+        (
+            "analysis/ledger.py",
+            "from detector.run.detect import detect",
+            "analysis must not import run",
+        ),
+        (
+            "report/terminal.py",
+            "from detector.run.detect import detect",
+            "report must not import run",
+        ),
         ("report/terminal.py", "import rich.table", None),
         ("types.py", "from detector.errors import UsageError", "types must not import errors"),
-        ("config/levels.py", "from detector.cli import main", "config must not import cli: it stands above it"),
+        (
+            "config/levels.py",
+            "from detector.cli import main",
+            "config must not import cli: it stands above it",
+        ),
         ("cli/detect.py", "from detector.run.detect import detect", None),
         ("sinks/utils.py", "", "name it for what it is about"),
         ("cupboard/things.py", "", "cupboard has no place in LEVELS"),
-        ("config/levels.py", "from detector.cupboard import things", "cupboard has no place in LEVELS"),
+        (
+            "config/levels.py",
+            "from detector.cupboard import things",
+            "cupboard has no place in LEVELS",
+        ),
         ("config/levels.py", "\n" * 701, "701 lines, more than 700"),
     ],
 )

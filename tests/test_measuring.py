@@ -38,7 +38,11 @@ def crossed(a_below: Detections, b_below: Detections) -> int:
 def rows_above(one: Detections) -> list[tuple[str, float, int]]:
     place_of = {tuple(box): name for name, box in PLACES.items()}
     rows = zip(one.boxes.tolist(), one.scores.tolist(), one.class_ids.tolist(), strict=True)
-    return [(place_of[tuple(map(int, box))], score, class_id) for box, score, class_id in rows if score >= 0.25]
+    return [
+        (place_of[tuple(map(int, box))], score, class_id)
+        for box, score, class_id in rows
+        if score >= 0.25
+    ]
 
 
 def test_a_partner_below_the_threshold_is_a_crossing():
@@ -71,7 +75,9 @@ def test_a_turn_gives_every_request_its_share_after_a_warm_up(monkeypatch):
     with engines.open("null", plus_one(), EngineOptions(requests=2)) as engine:
         calls = [0, 0]
         for at, request in enumerate(engine.requests):
-            monkeypatch.setattr(request, "infer", lambda n, at=at: calls.__setitem__(at, calls[at] + n))
+            monkeypatch.setattr(
+                request, "infer", lambda n, at=at: calls.__setitem__(at, calls[at] + n)
+            )
         assert turn(engine, picture, 5) > 0
         assert all((request.slot == 7).all() for request in engine.requests)
     assert calls == [WARM_UP + 3, WARM_UP + 3]

@@ -61,9 +61,14 @@ def test_sees_exactly_the_ranges_of_every_thread(probe: Path, tmp_path: Path) ->
     run(PROGRAM, probe, tmp_path / "log.tsv")
     ranges = read_log(tmp_path / "log.tsv")
     threads = {r.thread: {s.name for s in ranges if s.thread == r.thread} for r in ranges}
-    assert sorted(map(sorted, threads.values())) == [["infer", "inner"], ["inner", "preprocess", "read"]]
+    assert sorted(map(sorted, threads.values())) == [
+        ["infer", "inner"],
+        ["inner", "preprocess", "read"],
+    ]
     outer = [(r.name, r.category, r.payload, r.depth) for r in ranges if r.name != "inner"]
-    assert sorted(outer) == sorted((n, "work", i, 0) for n in ("read", "preprocess", "infer") for i in range(3))
+    assert sorted(outer) == sorted(
+        (n, "work", i, 0) for n in ("read", "preprocess", "infer") for i in range(3)
+    )
     inner = [r for r in ranges if r.name == "inner"]
     assert sorted(r.payload for r in inner) == sorted([100, 101, 102] * 3)
     assert {(r.category, r.depth) for r in inner} == {(None, 1)}
@@ -76,7 +81,10 @@ def test_inner_ranges_lie_within_their_outer_one(probe: Path, tmp_path: Path) ->
         around = [
             r
             for r in ranges
-            if r.depth == 0 and r.thread == inner.thread and r.start_ns <= inner.start_ns and inner.end_ns <= r.end_ns
+            if r.depth == 0
+            and r.thread == inner.thread
+            and r.start_ns <= inner.start_ns
+            and inner.end_ns <= r.end_ns
         ]
         assert [r.payload for r in around] == [inner.payload - 100]
 
@@ -93,7 +101,9 @@ def test_other_domains_are_kept_apart(probe: Path, tmp_path: Path) -> None:
         ("d.pop_range()", "had not opened"),
     ],
 )
-def test_unbalanced_ranges_are_found(probe: Path, tmp_path: Path, calls: str, complaint: str) -> None:
+def test_unbalanced_ranges_are_found(
+    probe: Path, tmp_path: Path, calls: str, complaint: str
+) -> None:
     run(f"import nvtx; d = nvtx.get_domain('detect-video'); {calls}", probe, tmp_path / "log.tsv")
     with pytest.raises(AssertionError, match=complaint):
         read_log(tmp_path / "log.tsv")

@@ -14,14 +14,18 @@ def iou(a, b):
     width = max(0, min(a[2], b[2]) - max(a[0], b[0]))
     height = max(0, min(a[3], b[3]) - max(a[1], b[1]))
     shared_area = width * height
-    return shared_area / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared_area)
+    return shared_area / (
+        (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared_area
+    )
 
 
 def borderline(item, others):
     """Whether rounding may make it appear or vanish: its score lies at the threshold, or an IoU at the NMS limit."""
     if item["score"] < 0.25 + 0.01:
         return True
-    same = [other for other in others if other is not item and other["class_id"] == item["class_id"]]
+    same = [
+        other for other in others if other is not item and other["class_id"] == item["class_id"]
+    ]
     return any(abs(iou(item["box"], other["box"]) - 0.45) < 0.01 for other in same)
 
 
@@ -60,7 +64,12 @@ def by_size(results):
     return groups
 
 
-FILES = {"yolo-fastest-1.1": ".cfg", "yolo-fastest-1.1-xl": ".cfg", "yolov5n": ".pt", "yolox_nano": ".onnx"}
+FILES = {
+    "yolo-fastest-1.1": ".cfg",
+    "yolo-fastest-1.1-xl": ".cfg",
+    "yolov5n": ".pt",
+    "yolox_nano": ".onnx",
+}
 
 
 @pytest.mark.parametrize("engine", [name for name in engines.names() if name != "null"])
@@ -75,10 +84,15 @@ def test_photos(shared, engine, model):
         with Detector(path, engine=engine, conf=0.24, size=size, threads=1) as detector:
             for name, expected in photos.items():
                 image = cv2.imread(str(shared / "data/photos" / name))
-                assert hashlib.sha256(image.tobytes()).hexdigest() == reference["photos"][name]["decoded_bgr_sha256"]
+                assert (
+                    hashlib.sha256(image.tobytes()).hexdigest()
+                    == reference["photos"][name]["decoded_bgr_sha256"]
+                )
                 matched += same(name, detector(image), expected["detections"])
                 total += len(expected["detections"])
-    assert total == sum(len(r["detections"]) for r in reference["models"][model]["results"].values())
+    assert total == sum(
+        len(r["detections"]) for r in reference["models"][model]["results"].values()
+    )
     assert matched >= total - 1
 
 

@@ -21,8 +21,12 @@ METRICS = ("inference", "end_to_end")
 UNTOUCHED = ("read", "annotate", "write")
 # A difference of less than this share of a frame's time changes no conclusion, however small the noise is.
 MATERIAL = 0.02
-ROUNDS_FOR_A_WINNER = 3  # two equal variants of 3 rounds each lie apart in one of ten comparisons, of 5 in one of 126
-IDLE_SHARE = 0.02  # of a core: above it, a variant that waits for its turn takes time from the others
+ROUNDS_FOR_A_WINNER = (
+    3  # two equal variants of 3 rounds each lie apart in one of ten comparisons, of 5 in one of 126
+)
+IDLE_SHARE = (
+    0.02  # of a core: above it, a variant that waits for its turn takes time from the others
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,9 @@ def compared(variants: Sequence[Variant], about: Mapping[str, Any]) -> dict[str,
     """The document that ``--json`` prints. ``about``: what is the same for all rows, taken over as it is."""
     ran = [variant for variant in variants if variant.error is None and variant.rounds]
     base = ran[0] if ran else None
-    warnings = [] if base is None else [*_other_frames(ran), *_unlike_stages(base, ran), *_restless(ran)]
+    warnings = (
+        [] if base is None else [*_other_frames(ran), *_unlike_stages(base, ran), *_restless(ran)]
+    )
     rows = [row(variant, base) for variant in variants]
     comparable = None if base is None or len(base.rounds) < 2 else not warnings
     document = {
@@ -83,7 +89,9 @@ def row(variant: Variant, base: Variant | None) -> dict[str, Any]:
     """One row; figures are null where ``error`` says why."""
     sound = variant.error is None and base is not None
     shares = variant.facts.get("precision_executed")
-    ratios = {metric: _ratio(variant, base, metric) if sound and base else None for metric in METRICS}
+    ratios = {
+        metric: _ratio(variant, base, metric) if sound and base else None for metric in METRICS
+    }
     return {
         "name": variant.name,
         "engine": variant.engine,
@@ -92,14 +100,21 @@ def row(variant: Variant, base: Variant | None) -> dict[str, Any]:
         "precision_text": text(shares),
         "precision_effect": effect(variant.precision, shares),
         "batch": variant.batch,
-        "fps": {metric: _interval(_series(variant, metric)) if sound else None for metric in METRICS},
+        "fps": {
+            metric: _interval(_series(variant, metric)) if sound else None for metric in METRICS
+        },
         "ratio": {metric: found["median"] if found else None for metric, found in ratios.items()},
-        "ratio_interval": {metric: found and [found["low"], found["high"]] for metric, found in ratios.items()},
+        "ratio_interval": {
+            metric: found and [found["low"], found["high"]] for metric, found in ratios.items()
+        },
         "agreement": _agreement(variant.agreement),
         "ap": variant.ap,
         "stage_cpu_ms": _stage_cpu(variant) if sound else None,
         "memory_mb": variant.memory_mb,
-        **{key: variant.facts.get(key) for key in ("load_s", "build_s", "threads", "concurrency", "device")},
+        **{
+            key: variant.facts.get(key)
+            for key in ("load_s", "build_s", "threads", "concurrency", "device")
+        },
         "notes": variant.facts.get("notes", []),
         "error": variant.error,
     }
@@ -111,7 +126,11 @@ def fastest(document: Mapping[str, Any], metric: str) -> str | None:
     None too where the rows cannot be compared, or there are too few of them or of the rounds.
     """
     rows = [row for row in document["rows"] if row["error"] is None and row["fps"][metric]]
-    if not document["comparable"] or len(rows) < 2 or document.get("rounds", 0) < ROUNDS_FOR_A_WINNER:
+    if (
+        not document["comparable"]
+        or len(rows) < 2
+        or document.get("rounds", 0) < ROUNDS_FOR_A_WINNER
+    ):
         return None
     best = max(rows, key=lambda row: row["fps"][metric]["median"])
     others = [row for row in rows if row is not best]
@@ -139,7 +158,10 @@ def _interval(values: Sequence[float]) -> dict[str, float] | None:
 
 def _ratio(variant: Variant, base: Variant, metric: str) -> dict[str, float] | None:
     """Of the rounds that both had, each against its neighbour in time."""
-    pairs = [(own.fps[metric], other.fps[metric]) for own, other in zip(variant.rounds, base.rounds, strict=False)]
+    pairs = [
+        (own.fps[metric], other.fps[metric])
+        for own, other in zip(variant.rounds, base.rounds, strict=False)
+    ]
     return _interval([own / other for own, other in pairs if own is not None and other])
 
 
@@ -176,8 +198,15 @@ def _other_frames(ran: Sequence[Variant]) -> list[str]:
     first = ran[0]
     odd = [variant.name for variant in ran if variant.frames_digest != first.frames_digest]
     counts = {turn.frames for variant in ran for turn in variant.rounds}
-    said = [f"{name} was given other pictures than {first.name}: the source does not decode alike" for name in odd]
-    return said + ([f"rounds differ in length: {min(counts)} to {max(counts)} frames"] if len(counts) > 1 else [])
+    said = [
+        f"{name} was given other pictures than {first.name}: the source does not decode alike"
+        for name in odd
+    ]
+    return said + (
+        [f"rounds differ in length: {min(counts)} to {max(counts)} frames"]
+        if len(counts) > 1
+        else []
+    )
 
 
 def _unlike_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
@@ -228,8 +257,14 @@ def swept(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ran = [row for row in found if row["batch_ms"] is not None]
     knees = {}
     for precision in dict.fromkeys(row["precision"] for row in ran):
-        rates = {row["batch"]: row["fps"]["inference"]["median"] for row in ran if row["precision"] == precision}
-        knees[precision] = min(batch for batch, rate in rates.items() if rate >= KNEE * max(rates.values()))
+        rates = {
+            row["batch"]: row["fps"]["inference"]["median"]
+            for row in ran
+            if row["precision"] == precision
+        }
+        knees[precision] = min(
+            batch for batch, rate in rates.items() if rate >= KNEE * max(rates.values())
+        )
     return {"rows": found, "knees": knees}
 
 

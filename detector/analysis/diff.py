@@ -40,11 +40,27 @@ class Change:
         return self.ratio > 1 + limit and self.low > 1
 
     def as_json(self) -> dict[str, Any]:
-        return {"what": self.what, "before_ms": self.before, "after_ms": self.after, "ratio": self.ratio,
-                "low": self.low, "high": self.high, "verdict": self.verdict}  # fmt: skip
+        return {
+            "what": self.what,
+            "before_ms": self.before,
+            "after_ms": self.after,
+            "ratio": self.ratio,
+            "low": self.low,
+            "high": self.high,
+            "verdict": self.verdict,
+        }
 
 
-SETTINGS = ("model", "engine", "precision", "batch", "model_input", "engine_threads", "concurrency", "sync")
+SETTINGS = (
+    "model",
+    "engine",
+    "precision",
+    "batch",
+    "model_input",
+    "engine_threads",
+    "concurrency",
+    "sync",
+)
 # Of the configuration, what changes how long a stage takes; where files lie and how many frames there were does not.
 OPTIONS = {
     "runtime": ("device", "engine_options"),
@@ -59,8 +75,15 @@ END_TO_END = "end to end, per frame"
 def diff(before: SavedSession, after: SavedSession) -> list[Change]:
     """End to end first, then every stage that both runs have; of those with enough samples."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
-    pairs |= {stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage)) for stage in STAGES}
-    return [change(what, *samples) for what, samples in pairs.items() if min(map(len, samples)) >= FEWEST]
+    pairs |= {
+        stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage))
+        for stage in STAGES
+    }
+    return [
+        change(what, *samples)
+        for what, samples in pairs.items()
+        if min(map(len, samples)) >= FEWEST
+    ]
 
 
 def periods_ms(session: SavedSession) -> NDArray[np.float64]:
@@ -99,7 +122,10 @@ def what_differs(before: SavedSession, after: SavedSession) -> list[str]:
     files = [session.document.get("model_sha256") for session in (before, after)]
     if files[0] != files[1] and facts[0]["model"] == facts[1]["model"]:
         lines.append("the models of that name are not the same file")
-    clips = [sorted((session.document.get("clip_sha256") or {}).values(), key=str) for session in (before, after)]
+    clips = [
+        sorted((session.document.get("clip_sha256") or {}).values(), key=str)
+        for session in (before, after)
+    ]
     if clips[0] != clips[1]:
         lines.append("the clips are not the same file")
     return lines
@@ -111,7 +137,11 @@ def _facts(document: dict[str, Any]) -> dict[str, Any]:
     cpu = environment.get("cpu", {})
     return {
         **{name: document.get(name) for name in SETTINGS},
-        **{name: config.get(group, {}).get(name) for group, names in OPTIONS.items() for name in names},
+        **{
+            name: config.get(group, {}).get(name)
+            for group, names in OPTIONS.items()
+            for name in names
+        },
         "machine": cpu.get("model"),
         "cores": cpu.get("cores"),
         "detect-video": environment.get("detect_video"),

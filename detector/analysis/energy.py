@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-IN_ALL = ("package", "dram", "gpu")  # what a frame's joules are the sum of; a core is part of its package
+IN_ALL = (
+    "package",
+    "dram",
+    "gpu",
+)  # what a frame's joules are the sum of; a core is part of its package
 KEPT = 1000  # samples of a series; of a longer one neighbours are put together, so that sums stay
 
 
@@ -30,7 +34,10 @@ class Metered:
     def between(self, start_ns: int, end_ns: int) -> dict[str, float]:
         """Joules by tag of a stretch; between two readings power is taken as even."""
         edges = np.array([start_ns, end_ns])
-        return {tag: float(np.diff(np.interp(edges, self.times_ns, values))[0]) for tag, values in self.joules.items()}
+        return {
+            tag: float(np.diff(np.interp(edges, self.times_ns, values))[0])
+            for tag, values in self.joules.items()
+        }
 
     def whole(self) -> dict[str, float]:
         return {tag: float(values[-1]) for tag, values in self.joules.items()}
@@ -46,8 +53,14 @@ def in_all(joules: Mapping[str, float]) -> float:
     return sum(joules.get(tag, 0.0) for tag in IN_ALL)
 
 
-def row(metered: Metered, tag: str, start_ns: int, end_ns: int, joules: Mapping[str, float], frames: int | None
-        ) -> dict[str, Any]:  # fmt: skip
+def row(
+    metered: Metered,
+    tag: str,
+    start_ns: int,
+    end_ns: int,
+    joules: Mapping[str, float],
+    frames: int | None,
+) -> dict[str, Any]:
     """One line of energy.csv; ``joules_per_frame`` null where nothing was written, or ``frames`` is not known."""
     return {
         "timestamp": metered.at + (start_ns - int(metered.times_ns[0])) / 1e9,
@@ -58,14 +71,20 @@ def row(metered: Metered, tag: str, start_ns: int, end_ns: int, joules: Mapping[
     }
 
 
-def samples(metered: Metered, tag: str, written_ns: NDArray[np.int64] | None = None) -> list[dict[str, Any]]:
+def samples(
+    metered: Metered, tag: str, written_ns: NDArray[np.int64] | None = None
+) -> list[dict[str, Any]]:
     """Every stretch between two readings as a line, idle power included; together they are the whole.
     ``written_ns`` [F]: when each frame was written."""
     step = -(-max(1, len(metered.times_ns) - 1) // KEPT)
     edges = metered.times_ns[::step].tolist()
     if edges[-1] != metered.times_ns[-1]:
         edges.append(int(metered.times_ns[-1]))
-    done = np.zeros(len(edges), int) if written_ns is None else np.searchsorted(np.sort(written_ns), edges, "right")
+    done = (
+        np.zeros(len(edges), int)
+        if written_ns is None
+        else np.searchsorted(np.sort(written_ns), edges, "right")
+    )
     return [
         row(metered, tag, start, end, metered.between(start, end), int(done[at + 1] - done[at]))
         for at, (start, end) in enumerate(pairwise(edges))

@@ -64,7 +64,11 @@ def _judged(
         bound = LAUNCH
     else:
         bound = COMPUTE if by_compute >= by_memory else MEMORY
-    return {"utilisation": share, "bound": bound, "flag": "peak under-measured" if share > 1 else None}
+    return {
+        "utilisation": share,
+        "bound": bound,
+        "flag": "peak under-measured" if share > 1 else None,
+    }
 
 
 def whole(rows: Sequence[Mapping[str, Any]], peaks: Peaks, forward_ms: float) -> dict[str, Any]:
@@ -87,7 +91,10 @@ def whole(rows: Sequence[Mapping[str, Any]], peaks: Peaks, forward_ms: float) ->
         "utilisation": least_ms / forward_ms if forward_ms else None,
         "bound": main,
         "ms_by_bound": by_bound,
-        "ridge": {precision: peaks.ridge(precision) for precision in {row["precision"] for row in arithmetic}},
+        "ridge": {
+            precision: peaks.ridge(precision)
+            for precision in {row["precision"] for row in arithmetic}
+        },
     }
 
 
@@ -98,10 +105,26 @@ def _least_ms(row: Mapping[str, Any], peaks: Peaks) -> float:
 
 
 BYTES = {
-    "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "int8": 1, "u8": 1, "s8": 1, "i8": 1, "bool": 1, "int32": 4, "int64": 8,
-}  # fmt: skip
+    "fp32": 4,
+    "tf32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "int8": 1,
+    "u8": 1,
+    "s8": 1,
+    "i8": 1,
+    "bool": 1,
+    "int32": 4,
+    "int64": 8,
+}
 ALIKE = 0.1  # of a forward pass, by which the sum of its layers may differ
-UNPLACED = {"gflops_s": None, "gbytes_s": None, "intensity": None, "utilisation": None, "bound": None}
+UNPLACED = {
+    "gflops_s": None,
+    "gbytes_s": None,
+    "intensity": None,
+    "utilisation": None,
+    "bound": None,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +144,9 @@ class TimedLayer:
 def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[dict[str, Any]]:
     """One row a layer, in the engine's order; shares add up to 1. ``peaks``: None where they are not known."""
     total = sum(layer.ms for layer in layers)
-    launch_ms = min((layer.ms for layer in layers if layer.ms > 0), default=0.0)  # the cheapest: mostly its start
+    launch_ms = min(
+        (layer.ms for layer in layers if layer.ms > 0), default=0.0
+    )  # the cheapest: mostly its start
     rows = []
     for layer in layers:
         row = {
@@ -153,7 +178,9 @@ def by_type(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Sums of the rows of each type, longest first."""
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
-        one = found.setdefault(row["type"], {"type": row["type"], "layers": 0, "ms": 0.0, "share": 0.0, "macs": 0})
+        one = found.setdefault(
+            row["type"], {"type": row["type"], "layers": 0, "ms": 0.0, "share": 0.0, "macs": 0}
+        )
         one["layers"] += 1
         for key in ("ms", "share", "macs"):
             one[key] += row[key]
@@ -161,7 +188,13 @@ def by_type(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def agreement(
-    sum_ms: float, run_sum_ms: float, forward_ms: float, profiled_ms: float, outside_ms: float, *, on_gpu: bool = False
+    sum_ms: float,
+    run_sum_ms: float,
+    forward_ms: float,
+    profiled_ms: float,
+    outside_ms: float,
+    *,
+    on_gpu: bool = False,
 ) -> tuple[float, str | None]:
     """The sum over a forward pass - 1, and why, where that is more than it should be. ``run_sum_ms``: the median of
     the sums within a run; ``profiled_ms``: a pass under the profiler, ``outside_ms`` of it in no layer. ``on_gpu``: a
@@ -175,7 +208,9 @@ def agreement(
         why = "within a run they agree: something else took the cores now and then, and no layer's median shows it"
     elif in_a_run > 0:
         cost = f"a pass under it takes {profiled_ms / forward_ms - 1:+.1%}"
-        why = f"the profiler costs time inside the layers ({cost}), or the machine was busy meanwhile"
+        why = (
+            f"the profiler costs time inside the layers ({cost}), or the machine was busy meanwhile"
+        )
     elif outside_ms > ALIKE * profiled_ms:
         copies = ", the copies to and from the GPU among it" if on_gpu else ""
         why = f"{outside_ms:.3f} ms of a pass under the profiler are in no layer{copies}"
@@ -240,9 +275,16 @@ def device_facts(kernels: Sequence[Interval], host: Sequence[Interval]) -> dict[
         "kernels": len(kernels),
         "gaps": len(gaps),
         "longest_gap_ms": max((b - a for a, b in gaps), default=0.0),
-        "idle_ms": {cause: ms for cause, ms in ((LAUNCHING, launching), (UNASKED, idle - launching)) if ms > 0},
+        "idle_ms": {
+            cause: ms
+            for cause, ms in ((LAUNCHING, launching), (UNASKED, idle - launching))
+            if ms > 0
+        },
         "launch_bound": idle > (end - start) / 2 and launching > idle / 2,
-        "longest_gaps": [{"at_ms": a - start, "ms": b - a, "cause": cause_of((a, b), working)} for a, b in longest],
+        "longest_gaps": [
+            {"at_ms": a - start, "ms": b - a, "cause": cause_of((a, b), working)}
+            for a, b in longest
+        ],
         "shown": _beginning(busy, working, start, end),
     }
 
@@ -252,9 +294,14 @@ def cause_of(gap: Interval, working: Sequence[Interval]) -> str:
     return LAUNCHING if overlap(gap, working) > (gap[1] - gap[0]) / 2 else UNASKED
 
 
-def _beginning(busy: Sequence[Interval], working: Sequence[Interval], start: float, end: float) -> dict[str, Any]:
+def _beginning(
+    busy: Sequence[Interval], working: Sequence[Interval], start: float, end: float
+) -> dict[str, Any]:
     """As much of both sides as a drawing holds; ms since the window's begin."""
     until = min([side[DRAWN - 1][1] for side in (busy, working) if len(side) > DRAWN], default=end)
     sides = {"host": working, "device": busy}
-    kept = {name: [(a - start, b - start) for a, b in side if b <= until] for name, side in sides.items()}
+    kept = {
+        name: [(a - start, b - start) for a, b in side if b <= until]
+        for name, side in sides.items()
+    }
     return {**kept, "until_ms": until - start}

@@ -24,12 +24,22 @@ def profile_document(session: SavedSession) -> dict[str, Any]:
         "what_if_replay_error": what_if.get("replay_error"),
         "what_if_proofs": what_if.get("proofs", []),
         "what_if_doubts": what_if.get("doubts", []),
-        "overhead": {name: facts["slowdown"] for name, facts in passes.items() if "slowdown" in facts},
-        "undisturbed": {name: facts["undisturbed"] for name, facts in passes.items() if "undisturbed" in facts},
-        "not_available": {name: facts["reason"] for name, facts in passes.items() if not facts.get("available", True)},
+        "overhead": {
+            name: facts["slowdown"] for name, facts in passes.items() if "slowdown" in facts
+        },
+        "undisturbed": {
+            name: facts["undisturbed"] for name, facts in passes.items() if "undisturbed" in facts
+        },
+        "not_available": {
+            name: facts["reason"]
+            for name, facts in passes.items()
+            if not facts.get("available", True)
+        },
     }
     other_names = {"frames": "slowest_frames"}  # frames are the counts of the run
-    found |= {other_names.get(name, name): facts for name, facts in passes.items() if name != "what_if"}
+    found |= {
+        other_names.get(name, name): facts for name, facts in passes.items() if name != "what_if"
+    }
     if roofline := found.get("roofline", {}).get("peaks"):  # by precision, as the rows name it
         found["roofline"] = found["roofline"] | {"peaks": roofline | roofline["gflops_s"]}
     return found

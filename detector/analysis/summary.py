@@ -52,17 +52,26 @@ def stage_rows(summary: dict[str, Any], frames: int) -> list[StageRow]:
         per_frame = 1e3 / frames
         rows.append(
             StageRow(
-                name, stage["thread"], stage["busy_s"] * per_frame, share,
-                stage["p50_ms"], stage["p90_ms"], stage["p99_ms"], stage["cpu_s"] * per_frame,
+                name,
+                stage["thread"],
+                stage["busy_s"] * per_frame,
+                share,
+                stage["p50_ms"],
+                stage["p90_ms"],
+                stage["p99_ms"],
+                stage["cpu_s"] * per_frame,
             )
-        )  # fmt: skip
+        )
     return rows
 
 
 def thread_rows(summary: dict[str, Any], frames: int) -> list[ThreadRow]:
     rows = []
     for name, thread in summary["threads"].items():
-        times = [thread[key] * 1e3 / frames for key in ("busy_s", "wait_input_s", "wait_output_s", "other_s", "wall_s")]
+        times = [
+            thread[key] * 1e3 / frames
+            for key in ("busy_s", "wait_input_s", "wait_output_s", "other_s", "wall_s")
+        ]
         if abs(sum(times[:4]) - times[4]) > 1e-6 * max(1.0, times[4]):
             raise AssertionError(f"the ledger of thread {name} does not add up: {times}")
         waits = sorted(thread["waits"].items(), key=lambda item: -item[1])
@@ -77,7 +86,8 @@ def seconds_text(summary: dict[str, Any]) -> str:
     walls = [thread["wall_s"] for thread in summary["threads"].values()]
     inside = f" ({max(walls):.2f} in the loop)" if walls else ""
     return ", ".join(
-        f"{name} {seconds:.2f}{inside if name == 'run' else ''}" for name, seconds in summary["seconds"].items()
+        f"{name} {seconds:.2f}{inside if name == 'run' else ''}"
+        for name, seconds in summary["seconds"].items()
     )
 
 
@@ -112,7 +122,9 @@ class Load:
     worker_s: float  # infer's busy time over its threads: what their group takes where nothing holds it up
     stage_cpu: dict[str, float]
     process_cpu_s: float
-    others_share: float  # of all cores' time, what other processes took; 0 where the system does not tell
+    others_share: (
+        float  # of all cores' time, what other processes took; 0 where the system does not tell
+    )
     cores: int
     sync: bool
 
@@ -129,9 +141,14 @@ class Load:
 
 
 def load_of(
-    stages: Mapping[str, Any], threads: Mapping[str, Any], cpu: Mapping[str, Any], infer_s: float, run_s: float,
-    frames: int, sync: bool,
-) -> Load | None:  # fmt: skip
+    stages: Mapping[str, Any],
+    threads: Mapping[str, Any],
+    cpu: Mapping[str, Any],
+    infer_s: float,
+    run_s: float,
+    frames: int,
+    sync: bool,
+) -> Load | None:
     """``stages``, ``threads`` and ``cpu`` as in the summary. None without a frame."""
     if not frames or run_s <= 0:
         return None
@@ -184,7 +201,10 @@ def verdict(load: Load | None) -> dict[str, Any]:
     return {
         "bottleneck": stage,
         "sentence": _sentence(load, stage, gains),
-        "gain_if_free": {name: None if value == float("inf") else round(value, 4) for name, value in gains.items()},
+        "gain_if_free": {
+            name: None if value == float("inf") else round(value, 4)
+            for name, value in gains.items()
+        },
         "cpu_share": round(load.cpu_share, 4),
     }
 
@@ -240,7 +260,9 @@ def executed(layers: Sequence[ExecutedLayer]) -> Shares | None:
     return {
         name: {
             what: own / total if total else 0.0
-            for what, own, total in zip(("layers", "macs", "bytes"), sums[name], totals, strict=True)
+            for what, own, total in zip(
+                ("layers", "macs", "bytes"), sums[name], totals, strict=True
+            )
         }
         for name in ranked
     }
@@ -250,7 +272,11 @@ def text(shares: Mapping[str, Mapping[str, float]] | None) -> str:
     """``int8 96% of MACs, fp32 4%``; by layers where nothing has MACs; empty where nothing is known."""
     if not shares:
         return ""
-    what, unit = ("macs", "MACs") if any(share["macs"] for share in shares.values()) else ("layers", "layers")
+    what, unit = (
+        ("macs", "MACs")
+        if any(share["macs"] for share in shares.values())
+        else ("layers", "layers")
+    )
     ranked = sorted(shares.items(), key=lambda item: -item[1][what])
     shown = [(name, share[what]) for name, share in ranked if share[what] >= SHOWN]
     parts = [f"{name} {_share_text(share)}" for name, share in shown]
@@ -303,7 +329,10 @@ def summarize(
         },
         "seconds": seconds,
         "stages": {name: stage.as_json() for name, stage in total.stages.items()},
-        "threads": {name: thread.as_json() for name, thread in sorted(total.threads.items(), key=_reader_first)},
+        "threads": {
+            name: thread.as_json()
+            for name, thread in sorted(total.threads.items(), key=_reader_first)
+        },
         "cpu": _cpu(facts, total, runs),
         "verdict": _verdict(facts, total, runs),
         "detections": _detections(facts, runs),
@@ -315,12 +344,15 @@ def summarize(
         summary["partial_outputs"] = runs[0].partial
     else:
         summary["sources"] = [
-            _source(facts, run, recording, stop_code) for run, recording in zip(runs, recordings, strict=True)
+            _source(facts, run, recording, stop_code)
+            for run, recording in zip(runs, recordings, strict=True)
         ]
     return summary
 
 
-def _source(facts: RunFacts, run: SourceRun, recording: Recording, stop_code: int | None) -> dict[str, Any]:
+def _source(
+    facts: RunFacts, run: SourceRun, recording: Recording, stop_code: int | None
+) -> dict[str, Any]:
     return {
         "video": _video(run),
         "frames": _frames([run]),
@@ -340,8 +372,14 @@ def _source(facts: RunFacts, run: SourceRun, recording: Recording, stop_code: in
 def _video(run: SourceRun) -> dict[str, Any]:
     info = run.info
     if info is None:
-        return {"path": run.spec, "width": None, "height": None, "fps": None, "frames_declared": None,
-                "duration_s": None}  # fmt: skip
+        return {
+            "path": run.spec,
+            "width": None,
+            "height": None,
+            "fps": None,
+            "frames_declared": None,
+            "duration_s": None,
+        }
     return {
         "path": run.spec,
         "width": info.width,
@@ -357,7 +395,10 @@ def _video(run: SourceRun) -> dict[str, Any]:
 
 
 def _frames(runs: Sequence[SourceRun]) -> dict[str, int]:
-    counts = {key: sum(getattr(run, key) for run in runs) for key in ("read", "written", "bad", "corrupt", "skipped")}
+    counts = {
+        key: sum(getattr(run, key) for run in runs)
+        for key in ("read", "written", "bad", "corrupt", "skipped")
+    }
     # Read and not written: in flight when the run was cut short or failed.
     return {**counts, "dropped": counts["read"] - counts["written"]}
 
@@ -366,7 +407,14 @@ def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> dict[s
     """Process CPU, our own threads', and what is left: threads that libraries run for themselves."""
     process = sum(run.process_cpu_s for run in runs)
     main = sum(run.main_thread_cpu_s for run in runs)
-    others = sum(thread.cpu_ns for name, thread in total.threads.items() if name not in ("main", "writer")) / 1e9
+    others = (
+        sum(
+            thread.cpu_ns
+            for name, thread in total.threads.items()
+            if name not in ("main", "writer")
+        )
+        / 1e9
+    )
     return {
         "cores": facts.cores,
         "process_s": process,
@@ -374,7 +422,9 @@ def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> dict[s
         "library_threads_s": max(0.0, process - main - others),
         # In one plain loop a stage's CPU is the process's, with the library threads inside.
         "stages_include_libraries": facts.sync,
-        "libraries": burnt_json(total.burnt),  # of the steady state: first frame written to the loop's end
+        "libraries": burnt_json(
+            total.burnt
+        ),  # of the steady state: first frame written to the loop's end
     }
 
 
@@ -383,14 +433,18 @@ def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -
     threads = {name: thread.as_json() for name, thread in recording.threads.items()}
     run_s, frames = sum(run.run_s for run in runs), sum(run.written for run in runs)
     cpu = _cpu(facts, recording, runs)
-    return verdict(load_of(stages, threads, cpu, recording.infer_ns / 1e9, run_s, frames, facts.sync))
+    return verdict(
+        load_of(stages, threads, cpu, recording.infer_ns / 1e9, run_s, frames, facts.sync)
+    )
 
 
 def _detections(facts: RunFacts, runs: Sequence[SourceRun]) -> dict[str, Any]:
     counts: dict[str, int] = {}
     for run in runs:
         for class_id, count in run.by_class.items():
-            name = facts.class_names[class_id] if class_id < len(facts.class_names) else str(class_id)
+            name = (
+                facts.class_names[class_id] if class_id < len(facts.class_names) else str(class_id)
+            )
             counts[name] = counts.get(name, 0) + count
     return {
         "total": sum(counts.values()),
@@ -402,9 +456,16 @@ def _detections(facts: RunFacts, runs: Sequence[SourceRun]) -> dict[str, Any]:
 def _exit(runs: Sequence[SourceRun], stop_code: int | None) -> dict[str, Any]:
     """An interruption first, then the first source that failed, then damage."""
     if stop_code is not None:
-        return {"code": stop_code, "reason": "interrupted: what was read so far is written and closed"}
+        return {
+            "code": stop_code,
+            "reason": "interrupted: what was read so far is written and closed",
+        }
     exits = [run.exit() for run in runs]
-    failed = [(code, reason) for run, (code, reason) in zip(runs, exits, strict=True) if run.error is not None]
+    failed = [
+        (code, reason)
+        for run, (code, reason) in zip(runs, exits, strict=True)
+        if run.error is not None
+    ]
     code, reason = failed[0] if failed else max(exits, key=lambda pair: pair[0])
     return {"code": code, "reason": reason}
 
@@ -425,7 +486,10 @@ def _device_rate(runs: Sequence[SourceRun]) -> float | None:
 
 
 def session_document(
-    summary: dict[str, Any], config: dict[str, Any], environment: dict[str, Any], more: dict[str, Any]
+    summary: dict[str, Any],
+    config: dict[str, Any],
+    environment: dict[str, Any],
+    more: dict[str, Any],
 ) -> dict[str, Any]:
     """session.json: the summary with all that is needed to repeat the run."""
     return {**summary, "pid": os.getpid(), "config": config, "environment": environment, **more}

@@ -20,7 +20,10 @@ def main() -> None:
         if len(sys.argv) == 1:
             error.show()  # no argument at all: the help
         else:
-            click.echo(f"detect-video: {' '.join(error.format_message().split())} See detect-video --help.", err=True)
+            click.echo(
+                f"detect-video: {' '.join(error.format_message().split())} See detect-video --help.",
+                err=True,
+            )
         sys.exit(error.exit_code)
     except BrokenPipeError:  # whoever read the help has left
         silence()

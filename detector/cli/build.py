@@ -17,15 +17,43 @@ OTHERS = [leaf.name for group, leaf in options() if group not in GROUPS]
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", metavar="MODEL")
-@click.option("--batch", "batches", metavar="N", default="1", show_default=True,
-              help="Frames in one inference; 1..8 for a range, where the engine can.")  # fmt: skip
-@click.option("--to", type=click.Choice(["onnx"]), help="Write the graph that we run as a file, and build nothing.")
-@click.option("-o", "--output", metavar="FILE", help="With --to: the file; default: NAME-SIZE-bN.onnx in this folder.")
+@click.option(
+    "--batch",
+    "batches",
+    metavar="N",
+    default="1",
+    show_default=True,
+    help="Frames in one inference; 1..8 for a range, where the engine can.",
+)
+@click.option(
+    "--to",
+    type=click.Choice(["onnx"]),
+    help="Write the graph that we run as a file, and build nothing.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="With --to: the file; default: NAME-SIZE-bN.onnx in this folder.",
+)
 @options_but((*OTHERS, "model", "batch", "threads", "concurrency"))
-@click.option("--config", "config_file", metavar="F", help="YAML file of options; flags win over it.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document, and nothing else.")
+@click.option(
+    "--config", "config_file", metavar="F", help="YAML file of options; flags win over it."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the result as one JSON document, and nothing else.",
+)
 def command(
-    model: str, batches: str, to: str | None, output: str | None, config_file: str | None, as_json: bool, **flags: Any
+    model: str,
+    batches: str,
+    to: str | None,
+    output: str | None,
+    config_file: str | None,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     """Build what an engine needs to run MODEL: a graph of another precision, or the engine's own file."""
     with exit_codes("build stopped; nothing of it was kept"):
@@ -45,5 +73,7 @@ def command(
         config = resolved(config_file, {**flags, "model": model, "batch": high})
         errors = Console(stderr=True)
         with terminated_as_exception(), progress_bar(errors, errors.is_terminal) as progress:
-            facts = build(config, (low, high), progress) if to is None else export_onnx(config, output)
+            facts = (
+                build(config, (low, high), progress) if to is None else export_onnx(config, output)
+            )
         click.echo(json.dumps(facts, indent=1) if as_json else "\n".join(lines(facts)))

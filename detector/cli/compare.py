@@ -14,25 +14,77 @@ from detector.cli.options import options_but
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", metavar="SOURCE")
-@click.option("--engine", "engines", metavar="A,B", help="Engines, with commas; default: all that are usable here.")
-@click.option("--precision", "precisions", metavar="A,B", default="fp32", show_default=True,
-              help="Precisions, with commas: fp32, tf32, bf16, fp16, int8.")  # fmt: skip
-@click.option("--batch", "batches", metavar="A,B", default="1", show_default=True, help="Batches, with commas.")
-@click.option("--rounds", metavar="N", type=click.IntRange(1, 1000), default=5, show_default=True,
-              help="Turns of every variant.")  # fmt: skip
-@click.option("--record/--no-record", "recorded", default=True,
-              help="Keep the result in the engines' folder, for --engine auto and --precision auto.")  # fmt: skip
-@click.option("--labels", metavar="F", help="Labels of the frames, as eval reads them: adds average precision.")
-@click.option("--mapping", metavar="F",
-              help="YAML: which classes of model and labels mean the same; or person-vehicle.")  # fmt: skip
+@click.option(
+    "--engine",
+    "engines",
+    metavar="A,B",
+    help="Engines, with commas; default: all that are usable here.",
+)
+@click.option(
+    "--precision",
+    "precisions",
+    metavar="A,B",
+    default="fp32",
+    show_default=True,
+    help="Precisions, with commas: fp32, tf32, bf16, fp16, int8.",
+)
+@click.option(
+    "--batch",
+    "batches",
+    metavar="A,B",
+    default="1",
+    show_default=True,
+    help="Batches, with commas.",
+)
+@click.option(
+    "--rounds",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    default=5,
+    show_default=True,
+    help="Turns of every variant.",
+)
+@click.option(
+    "--record/--no-record",
+    "recorded",
+    default=True,
+    help="Keep the result in the engines' folder, for --engine auto and --precision auto.",
+)
+@click.option(
+    "--labels",
+    metavar="F",
+    help="Labels of the frames, as eval reads them: adds average precision.",
+)
+@click.option(
+    "--mapping",
+    metavar="F",
+    help="YAML: which classes of model and labels mean the same; or person-vehicle.",
+)
 @options_but(("engine", "precision", "batch", "output", "run_dir"), {"frames": 60})
-@click.option("--config", "config_file", metavar="F", help="YAML file of options; flags win over it.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document, and nothing else.")
+@click.option(
+    "--config", "config_file", metavar="F", help="YAML file of options; flags win over it."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the result as one JSON document, and nothing else.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 def command(
-    source: str, engines: str | None, precisions: str, batches: str, rounds: int, recorded: bool,
-    labels: str | None, mapping: str | None, config_file: str | None, as_json: bool, quiet: bool, **flags: Any,
-) -> None:  # fmt: skip
+    source: str,
+    engines: str | None,
+    precisions: str,
+    batches: str,
+    rounds: int,
+    recorded: bool,
+    labels: str | None,
+    mapping: str | None,
+    config_file: str | None,
+    as_json: bool,
+    quiet: bool,
+    **flags: Any,
+) -> None:
     """Hold engines, precisions and batches against each other on the frames of SOURCE.
 
     Every variant runs in a process of its own; they take turns, A B C A B C, in several rounds of --frames frames
@@ -51,11 +103,22 @@ def command(
         config = resolved(config_file, flags)
         console = Console(width=None if sys.stdout.isatty() else 100)
         errors = Console(stderr=True)
-        with terminated_as_exception(), progress_bar(errors, not quiet and errors.is_terminal) as watch:
+        with (
+            terminated_as_exception(),
+            progress_bar(errors, not quiet and errors.is_terminal) as watch,
+        ):
             document, code = compare_command(
-                source, config, engines, precisions, batches, rounds=rounds, recorded=recorded, watch=watch,
-                labels=labels, mapping=mapping,
-            )  # fmt: skip
+                source,
+                config,
+                engines,
+                precisions,
+                batches,
+                rounds=rounds,
+                recorded=recorded,
+                watch=watch,
+                labels=labels,
+                mapping=mapping,
+            )
         if as_json:
             click.echo(json.dumps(document, indent=1))
         else:

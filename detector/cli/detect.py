@@ -15,12 +15,24 @@ from detector.cli.options import options_from_config
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @options_from_config
-@click.option("--config", "config_file", metavar="F", help="YAML file of options; flags win over it.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON document, and nothing else.")
+@click.option(
+    "--config", "config_file", metavar="F", help="YAML file of options; flags win over it."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the summary as one JSON document, and nothing else.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 @click.option("--verbose", "-v", is_flag=True, help="Say more: why this engine, how many threads.")
 def command(
-    sources: tuple[str, ...], config_file: str | None, as_json: bool, quiet: bool, verbose: bool, **flags: Any
+    sources: tuple[str, ...],
+    config_file: str | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    **flags: Any,
 ) -> None:
     """Detect objects in SOURCE; write an annotated copy and the detections."""
     with exit_codes():

@@ -13,7 +13,11 @@ from detector.cli.exits import complain, exit_codes
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("run_a", metavar="RUN_A")
 @click.argument("run_b", metavar="RUN_B")
-@click.option("--max-regression", metavar="P", help="Exit with 8 if a frame takes more than P longer, as 5% or 0.05.")
+@click.option(
+    "--max-regression",
+    metavar="P",
+    help="Exit with 8 if a frame takes more than P longer, as 5% or 0.05.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
 def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -> None:
     """Compare two saved sessions, RUN_A before and RUN_B after, with intervals."""
@@ -28,10 +32,14 @@ def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -
             changes, differing = diff(before, after), what_differs(before, after)
         whole = next((change for change in changes if change.what == END_TO_END), None)
         if not changes or (whole is None and limit is not None):
-            raise UsageError(f"{run_a} and {run_b} have too few frames to compare: six each are needed; take more")
+            raise UsageError(
+                f"{run_a} and {run_b} have too few frames to compare: six each are needed; take more"
+            )
         if as_json:
             rows = [change.as_json() for change in changes]
-            click.echo(json.dumps({"schema": 1, "changes": rows, "not_the_same": differing}, indent=1))
+            click.echo(
+                json.dumps({"schema": 1, "changes": rows, "not_the_same": differing}, indent=1)
+            )
         else:
             from rich.console import Console
 

@@ -13,7 +13,12 @@ from detector.cli.exits import exit_codes
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--engines-dir", metavar="DIR", help="Look at this folder for built engine files.")
 @click.option("--quick", is_flag=True, help="Try nothing; judge by what is installed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON document, and nothing else.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the findings as one JSON document, and nothing else.",
+)
 def command(engines_dir: str | None, quick: bool, as_json: bool) -> None:
     """Say what can run here, and of everything else the reason and the command that helps.
 

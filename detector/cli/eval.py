@@ -19,26 +19,60 @@ WITHOUT = ("output", "save", "no_video", "preset", "crf", "classes")
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("dataset")
 @click.option(
-    "--mapping", metavar="F", help="YAML: which classes of model and labels mean the same; or person-vehicle."
-)
-@click.option("--images", metavar="P", help="Folder of the pictures, or the video whose frames are labelled.")
-@click.option("--format", default="auto", metavar="F", help="Of the labels: coco, yolo, mot, or auto.")
-@click.option("--split", default="val", metavar="S", help="Part of a YOLO data.yaml.  [default: val]")
-@click.option("--subset", metavar="S", help="Only pictures whose set has this name (COCO json), or one MOT sequence.")
-@click.option(
-    "--detections", metavar="F", help="Score this file and run nothing: .json, .txt, .jsonl, .csv or a folder."
+    "--mapping",
+    metavar="F",
+    help="YAML: which classes of model and labels mean the same; or person-vehicle.",
 )
 @click.option(
-    "--min-ap50", type=click.FloatRange(0, 1), metavar="A", help="Gate: exit with 8 where AP50 is below this."
+    "--images", metavar="P", help="Folder of the pictures, or the video whose frames are labelled."
+)
+@click.option(
+    "--format", default="auto", metavar="F", help="Of the labels: coco, yolo, mot, or auto."
+)
+@click.option(
+    "--split", default="val", metavar="S", help="Part of a YOLO data.yaml.  [default: val]"
+)
+@click.option(
+    "--subset",
+    metavar="S",
+    help="Only pictures whose set has this name (COCO json), or one MOT sequence.",
+)
+@click.option(
+    "--detections",
+    metavar="F",
+    help="Score this file and run nothing: .json, .txt, .jsonl, .csv or a folder.",
+)
+@click.option(
+    "--min-ap50",
+    type=click.FloatRange(0, 1),
+    metavar="A",
+    help="Gate: exit with 8 where AP50 is below this.",
 )
 @options_but(WITHOUT, EVAL_DEFAULTS)
-@click.option("--config", "config_file", metavar="F", help="YAML file of options; flags win over it.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON document, and nothing else.")
+@click.option(
+    "--config", "config_file", metavar="F", help="YAML file of options; flags win over it."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the figures as one JSON document, and nothing else.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 def command(
-    dataset: str, mapping: str | None, images: str | None, format: str, split: str, subset: str | None,
-    detections: str | None, min_ap50: float | None, config_file: str | None, as_json: bool, quiet: bool, **flags: Any,
-) -> None:  # fmt: skip
+    dataset: str,
+    mapping: str | None,
+    images: str | None,
+    format: str,
+    split: str,
+    subset: str | None,
+    detections: str | None,
+    min_ap50: float | None,
+    config_file: str | None,
+    as_json: bool,
+    quiet: bool,
+    **flags: Any,
+) -> None:
     """Average precision on DATASET, with the speed of the same run.
 
     DATASET: a COCO json, a YOLO data.yaml or folder (images/, labels/), a MOT sequence; pictures, or a video with its

@@ -15,7 +15,9 @@ from detector.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OUTPUT, Detect
 
 
 @contextmanager
-def exit_codes(interrupted: str = "stopped at once; what was being written stays under *.partial.*") -> Iterator[None]:
+def exit_codes(
+    interrupted: str = "stopped at once; what was being written stays under *.partial.*",
+) -> Iterator[None]:
     """``interrupted``: what to say after a Ctrl-C that nobody below took care of."""
     try:
         yield
@@ -41,11 +43,18 @@ def exit_codes(interrupted: str = "stopped at once; what was being written stays
 def printing_failed(error: BaseException) -> int | None:
     """Complains and returns the exit code where it was the printing that failed (`> /dev/full`); None where not."""
     frames = traceback.extract_tb(error.__traceback__)
-    printers = (sys.modules[name].__file__ or "" for name in ("click", "rich") if name in sys.modules)
-    if not isinstance(error, OSError) or not frames[-1].filename.startswith(tuple(map(os.path.dirname, printers))):
+    printers = (
+        sys.modules[name].__file__ or "" for name in ("click", "rich") if name in sys.modules
+    )
+    if not isinstance(error, OSError) or not frames[-1].filename.startswith(
+        tuple(map(os.path.dirname, printers))
+    ):
         return None
     silence()
-    click.echo(f"detect-video: cannot print to standard output: {error.strerror}; check what it leads to", err=True)
+    click.echo(
+        f"detect-video: cannot print to standard output: {error.strerror}; check what it leads to",
+        err=True,
+    )
     return EXIT_OUTPUT
 
 

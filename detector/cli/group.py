@@ -31,7 +31,9 @@ class DefaultGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in command_names():
             return None
-        command: click.Command = importlib.import_module(f"detector.cli.{cmd_name.replace('-', '_')}").command
+        command: click.Command = importlib.import_module(
+            f"detector.cli.{cmd_name.replace('-', '_')}"
+        ).command
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -65,7 +67,9 @@ def _refuse_misspelt(word: str, ctx: click.Context) -> None:
         raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)
 
 
-@click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.group(
+    cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True
+)
 @click.version_option(__version__, prog_name="detect-video")
 def cli(**_: Any) -> None:
     """Find objects in every frame of a video and see where every millisecond went.

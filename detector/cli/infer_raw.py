@@ -13,8 +13,16 @@ from detector.cli.options import options_of
 
 @click.command(hidden=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", metavar="MODEL")
-@click.option("--input", "given", required=True, metavar="X.npz", help="u8 RGB arrays [N, H, W, 3] or [N, 3, H, W].")
-@click.option("--output", required=True, metavar="Y.npz", help="Decoded rows [N, rows, 5 + classes], float32.")
+@click.option(
+    "--input",
+    "given",
+    required=True,
+    metavar="X.npz",
+    help="u8 RGB arrays [N, H, W, 3] or [N, 3, H, W].",
+)
+@click.option(
+    "--output", required=True, metavar="Y.npz", help="Decoded rows [N, rows, 5 + classes], float32."
+)
 @options_of("network", "runtime", "calibration", without=("model", "size"))
 def command(model: str, given: str, output: str, **flags: Any) -> None:
     """Run MODEL on the pictures in X.npz and write every decoded row, before any threshold or NMS."""

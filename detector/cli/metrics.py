@@ -24,7 +24,11 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
 
         _, known = read_layer(folder() / "nvprof_metrics.yaml")
         text = {name: f"{name} {row['ncu']} {row['says']}".lower() for name, row in known.items()}
-        found = {n: row for n, row in known.items() if not words or any(word.lower() in text[n] for word in words)}
+        found = {
+            n: row
+            for n, row in known.items()
+            if not words or any(word.lower() in text[n] for word in words)
+        }
         if not found:
             near = difflib.get_close_matches(words[0], known, 3, 0.4)
             hint = f"; near: {', '.join(near)}" if near else "; without WORD all are listed"

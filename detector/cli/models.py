@@ -45,7 +45,9 @@ def _list(as_json: bool) -> None:
 
 @command.command(context_settings=CONTEXT)
 @click.argument("model", metavar="MODEL")
-@options_of("network", "runtime", only=("weights", "names", "family", "random_weights", "size", "batch"))
+@options_of(
+    "network", "runtime", only=("weights", "names", "family", "random_weights", "size", "batch")
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def show(model: str, as_json: bool, **flags: Any) -> None:
     """Count parameters, MACs and FLOPs of MODEL: a file, or a known name."""
@@ -76,13 +78,23 @@ def pull(name: str, quiet: bool) -> None:
         if quiet:
             catalogue.pull(name)
             return
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TransferSpeedColumn,
+        )
 
         columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         with Progress(*columns, console=_console(), transient=True) as bar:
             task = bar.add_task(name, total=None)
-            path, fetched = catalogue.pull(name, lambda done, total: bar.update(task, completed=done, total=total))
-        click.echo(f"{path}: {'complete, size and sha256 checked' if fetched else 'is there already, whole'}")
+            path, fetched = catalogue.pull(
+                name, lambda done, total: bar.update(task, completed=done, total=total)
+            )
+        click.echo(
+            f"{path}: {'complete, size and sha256 checked' if fetched else 'is there already, whole'}"
+        )
 
 
 def _console() -> Any:

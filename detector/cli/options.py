@@ -18,7 +18,9 @@ def options_from_config(command: F) -> F:
     return options_but()(command)
 
 
-def options_but(without: Collection[str] = (), defaults: Mapping[str, Any] | None = None) -> Callable[[F], F]:
+def options_but(
+    without: Collection[str] = (), defaults: Mapping[str, Any] | None = None
+) -> Callable[[F], F]:
     """The same for a command to which some options mean nothing, or that has ``defaults`` of its own for some."""
 
     def add(command: F) -> F:
@@ -30,7 +32,9 @@ def options_but(without: Collection[str] = (), defaults: Mapping[str, Any] | Non
     return add
 
 
-def options_of(*groups: str, only: Collection[str] | None = None, without: Collection[str] = ()) -> Callable[[F], F]:
+def options_of(
+    *groups: str, only: Collection[str] | None = None, without: Collection[str] = ()
+) -> Callable[[F], F]:
     """The same for some groups of the tree, or for the leaves ``only`` of them, but for those ``without``."""
 
     def add(command: F) -> F:
@@ -52,7 +56,9 @@ def _added(command: F, leaf: Any, default: Any) -> F:
         names = (declaration,)
     else:
         kind = {"default": None, "metavar": meta["metavar"]}
-    return click.option(*names, leaf.name, help=_help(leaf, default), hidden=meta.get("hidden", False), **kind)(command)
+    return click.option(
+        *names, leaf.name, help=_help(leaf, default), hidden=meta.get("hidden", False), **kind
+    )(command)
 
 
 def _help(leaf: Any, default: Any) -> str:
@@ -70,9 +76,12 @@ NAMES = ("mlflow", "tensorboard")  # those of report/trackers, without importing
 
 def tracked(command: F) -> F:
     return click.option(
-        "--track", "trackers", type=click.Choice(NAMES), multiple=True,
+        "--track",
+        "trackers",
+        type=click.Choice(NAMES),
+        multiple=True,
         help="Log figures, tables and the report with this run tracker; may stand several times.",
-    )(command)  # fmt: skip
+    )(command)
 
 
 def check(trackers: Sequence[str]) -> None:

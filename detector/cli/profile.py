@@ -15,20 +15,50 @@ from detector.cli.options import check, log_to, options_from_config, tracked
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", required=False, metavar="SOURCE")
 @options_from_config
-@click.option("--config", "config_file", metavar="F", help="YAML file of options; flags win over it.")
-@click.option("--only", metavar="A,B", help="These passes only; default: all that can run here but sweep.")
-@click.option("--sweep", is_flag=True, help="Also batches 1 to 8 in every precision: some 15 s, or minutes.")
-@click.option("--nsys", metavar="FILE", help="Instead of SOURCE: an nsys recording of this program, as SQLite export.")
-@click.option("--prove", is_flag=True, help="Put what-if to the test: run again with stages replaced by stand-ins.")
 @click.option(
-    "--csv", "as_csv", is_flag=True, help="Also write steps_timer.csv, layer_timer.csv and energy.csv into the session."
+    "--config", "config_file", metavar="F", help="YAML file of options; flags win over it."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as one JSON document, and nothing else.")
+@click.option(
+    "--only", metavar="A,B", help="These passes only; default: all that can run here but sweep."
+)
+@click.option(
+    "--sweep", is_flag=True, help="Also batches 1 to 8 in every precision: some 15 s, or minutes."
+)
+@click.option(
+    "--nsys",
+    metavar="FILE",
+    help="Instead of SOURCE: an nsys recording of this program, as SQLite export.",
+)
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Put what-if to the test: run again with stages replaced by stand-ins.",
+)
+@click.option(
+    "--csv",
+    "as_csv",
+    is_flag=True,
+    help="Also write steps_timer.csv, layer_timer.csv and energy.csv into the session.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print what was found as one JSON document, and nothing else.",
+)
 @tracked
 def command(
-    source: str | None, config_file: str | None, only: str | None, sweep: bool, nsys: str | None, prove: bool,
-    as_csv: bool, as_json: bool, trackers: tuple[str, ...], **flags: Any,
-) -> None:  # fmt: skip
+    source: str | None,
+    config_file: str | None,
+    only: str | None,
+    sweep: bool,
+    nsys: str | None,
+    prove: bool,
+    as_csv: bool,
+    as_json: bool,
+    trackers: tuple[str, ...],
+    **flags: Any,
+) -> None:
     """Measure SOURCE in separate passes: loop, critical path, what-if, layers, roofline, memory, energy...
 
     Each says how long it took. --only chooses; sweep runs where --sweep or --only asks for it.
@@ -47,9 +77,13 @@ def command(
 
         console = Console(width=None if sys.stdout.isatty() else 140)
         if (source is None) == (nsys is None):
-            raise UsageError("profile needs a SOURCE to run, or --nsys FILE to read: one of the two")
+            raise UsageError(
+                "profile needs a SOURCE to run, or --nsys FILE to read: one of the two"
+            )
         if nsys is not None and as_csv:
-            raise UsageError("--csv writes into the session of a run; a recording (--nsys) has none: use --json")
+            raise UsageError(
+                "--csv writes into the session of a run; a recording (--nsys) has none: use --json"
+            )
         if nsys is not None or source is None:
             _read_recording(console, str(nsys), as_json)
             return
@@ -62,7 +96,9 @@ def command(
         wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
         more = ["sweep"] if sweep else []
         config = resolved(config_file, flags)
-        found = profile(source, config, only=wanted, more=more, prove=prove, command=sys.argv, say=say)
+        found = profile(
+            source, config, only=wanted, more=more, prove=prove, command=sys.argv, say=say
+        )
         if as_json:
             click.echo(json.dumps(profile_document(found), indent=1))
         else:

@@ -18,7 +18,12 @@ FORMATS = ("html", "table", "json", "csv", "trace")
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("run", metavar="RUN")
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="html", show_default=True)
-@click.option("-o", "--output", metavar="OUT", help="File, or folder for csv; default: in the session, - for stdout.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    help="File, or folder for csv; default: in the session, - for stdout.",
+)
 @tracked
 def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
     """Render the saved session of a run, RUN being its folder (runs/NAME)."""

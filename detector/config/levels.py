@@ -12,7 +12,9 @@ from detector.errors import UsageError
 FILES = ("model", "cfg", "weights", "names", "calibrate")  # options that name files
 
 
-def resolved(config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Config:
+def resolved(
+    config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> Config:
     """``flags``: option name -> value, None = not given. ``defaults``: a command's own, above those of the model.
 
     Raises UsageError, naming the path of what is wrong.
@@ -53,7 +55,9 @@ def _in_order(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
     if isinstance(names, dict):
         by_id = {str(key): name for key, name in names.items()}
         if by_id.keys() != {str(at) for at in range(len(names))}:
-            raise UsageError(f"{origin}: names: class ids must be 0, 1, ... {len(names) - 1}, each once")
+            raise UsageError(
+                f"{origin}: names: class ids must be 0, 1, ... {len(names) - 1}, each once"
+            )
         names = [by_id[str(at)] for at in range(len(names))]
     return [str(name) for name in names]
 

@@ -31,41 +31,71 @@ class NetworkConfig:
         "Model: a darknet .cfg, an .onnx, a YOLOv5 or YOLOv7 .pt, .safetensors or .yaml, or the name of a known one.",
         "M",
     )
-    weights: str | None = option(None, "Weights file; default: the model's own, or beside the model file.", "W")
-    names: str | None = option(None, "File of class names, one a line; default: the model's, or beside its file.", "N")
-    family: str | None = option(None, "Family of an .onnx file, where it is not recognised: yolov8, yolox...", "F")
-    cfg: str | None = option(None, "Darknet .cfg that says what a TensorRT plan's outputs mean.", "C")
-    class_names: tuple[str, ...] | None = option(None, "Class names one by one, where names: is a list.", hidden=True)
+    weights: str | None = option(
+        None, "Weights file; default: the model's own, or beside the model file.", "W"
+    )
+    names: str | None = option(
+        None, "File of class names, one a line; default: the model's, or beside its file.", "N"
+    )
+    family: str | None = option(
+        None, "Family of an .onnx file, where it is not recognised: yolov8, yolox...", "F"
+    )
+    cfg: str | None = option(
+        None, "Darknet .cfg that says what a TensorRT plan's outputs mean.", "C"
+    )
+    class_names: tuple[str, ...] | None = option(
+        None, "Class names one by one, where names: is a list.", hidden=True
+    )
     random_weights: int | None = option(
-        None, "Random weights from this seed, for speed work: boxes are meaningless.", "SEED", at_least=0,
+        None,
+        "Random weights from this seed, for speed work: boxes are meaningless.",
+        "SEED",
+        at_least=0,
         at_most=2**32 - 1,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
     engine: str = option(
-        "auto", "Engine: auto, trt, ort, openvino, torch, null. auto takes what is installed and says why.", "E"
+        "auto",
+        "Engine: auto, trt, ort, openvino, torch, null. auto takes what is installed and says why.",
+        "E",
     )
     batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=4096)
     size: str | None = option(
-        None, "Network input: 640x384 (width x height), or 640: its longest side; default: the model's own.", "S"
+        None,
+        "Network input: 640x384 (width x height), or 640: its longest side; default: the model's own.",
+        "S",
     )
-    threads: int = option(0, "CPU threads of one request; 0: the engine's choice.", "N", at_least=0, at_most=4096)
+    threads: int = option(
+        0, "CPU threads of one request; 0: the engine's choice.", "N", at_least=0, at_most=4096
+    )
     concurrency: int = option(
-        0, "Requests inside the engine at once; 0: the engine's choice.", "N", at_least=0, at_most=256
+        0,
+        "Requests inside the engine at once; 0: the engine's choice.",
+        "N",
+        at_least=0,
+        at_most=256,
     )
     engines_dir: str | None = option(None, "Where built engine files are kept.", "DIR")
     precision: str = option(
-        "auto", "Precision: fp32, tf32, bf16, fp16, int8, or auto: fp32, unless another was measured faster and right "
-        "enough on this machine (detect-video compare).", "P", choices=("auto", "fp32", "tf32", "bf16", "fp16", "int8"),
-    )  # fmt: skip
+        "auto",
+        "Precision: fp32, tf32, bf16, fp16, int8, or auto: fp32, unless another was measured faster and right "
+        "enough on this machine (detect-video compare).",
+        "P",
+        choices=("auto", "fp32", "tf32", "bf16", "fp16", "int8"),
+    )
     device: str = option("auto", "Device: auto, cpu, cuda or cuda:N.", "D")
     device_memory: str = option(
-        "auto", "GPU memory for TensorRT through auto, pycuda, torch or cuda-python.", "M",
+        "auto",
+        "GPU memory for TensorRT through auto, pycuda, torch or cuda-python.",
+        "M",
         choices=("auto", "pycuda", "torch", "cuda-python"),
-    )  # fmt: skip
-    engine_options: tuple[str, ...] | None = option(None, "The engine's own: NAME=VALUE, with commas.", "A=B,C=D")
+    )
+    engine_options: tuple[str, ...] | None = option(
+        None, "The engine's own: NAME=VALUE, with commas.", "A=B,C=D"
+    )
 
 
 CALIBRATIONS = ("minmax", "entropy", "percentile")
@@ -73,24 +103,37 @@ CALIBRATIONS = ("minmax", "entropy", "percentile")
 
 @dataclass(frozen=True, slots=True)
 class CalibrationConfig:
-    calibrate: str | None = option(None, "Video or pictures to calibrate int8 on: the kind you will run.", "IN")
+    calibrate: str | None = option(
+        None, "Video or pictures to calibrate int8 on: the kind you will run.", "IN"
+    )
     calibrate_method: str = option(
         "minmax", "Ranges of int8: minmax, entropy or percentile.", "C", choices=CALIBRATIONS
     )
-    calibrate_frames: int = option(64, "Frames to calibrate on, spread over the source.", "N", at_least=1)
+    calibrate_frames: int = option(
+        64, "Frames to calibrate on, spread over the source.", "N", at_least=1
+    )
     budget: float = option(
-        0.95, "Agreement with fp32 that int8 must keep (2 x matched / (A + B)); layers stay float until it does.", "A",
-        at_least=0.0, at_most=1.0,
-    )  # fmt: skip
+        0.95,
+        "Agreement with fp32 that int8 must keep (2 x matched / (A + B)); layers stay float until it does.",
+        "A",
+        at_least=0.0,
+        at_most=1.0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionConfig:
     conf: float = option(0.25, "Confidence threshold.", "C", at_least=0.0, at_most=1.0)
     iou: float = option(
-        0.45, "IoU above which a better box of the same class suppresses another.", "I", at_least=0.0, at_most=1.0
+        0.45,
+        "IoU above which a better box of the same class suppresses another.",
+        "I",
+        at_least=0.0,
+        at_most=1.0,
     )
-    classes: tuple[str, ...] | None = option(None, "Keep these classes only: names or ids, with commas.", "A,B")
+    classes: tuple[str, ...] | None = option(
+        None, "Keep these classes only: names or ids, with commas.", "A,B"
+    )
     agnostic: bool = option(False, "Boxes suppress each other across classes.")
     max_det: int = option(300, "At most this many detections a frame.", "N", at_least=1)
 
@@ -98,30 +141,51 @@ class SelectionConfig:
 @dataclass(frozen=True, slots=True)
 class InputConfig:
     decoder: str = option(
-        "auto", "Decoder: opencv, av (PyAV), or auto: opencv, and av where it gives up.", "D",
+        "auto",
+        "Decoder: opencv, av (PyAV), or auto: opencv, and av where it gives up.",
+        "D",
         choices=("auto", "opencv", "av"),
-    )  # fmt: skip
+    )
     frames: int | None = option(None, "Stop after this many frames.", "N", at_least=1)
     stride: int = option(1, "Take every Nth frame.", "N", at_least=1)
 
 
 SAVES = ("video", "pictures", "yolo", "coco", "mot", "jsonl", "csv")
-PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
+PRESETS = (
+    "ultrafast",
+    "superfast",
+    "veryfast",
+    "faster",
+    "fast",
+    "medium",
+    "slow",
+    "slower",
+    "veryslow",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputConfig:
     output: str | None = option(
-        None, "File (one source) or folder; default: IN-ENGINE-detected.* in the current folder.", "OUT",
+        None,
+        "File (one source) or folder; default: IN-ENGINE-detected.* in the current folder.",
+        "OUT",
         flags=("-o", "--output"),
-    )  # fmt: skip
+    )
     save: tuple[str, ...] | None = option(
-        None, "What to write, with commas: video, pictures, jsonl, csv, coco, mot, yolo. Default: video,jsonl "
-        "(pictures,jsonl).", "A,B", choices=SAVES,
-    )  # fmt: skip
+        None,
+        "What to write, with commas: video, pictures, jsonl, csv, coco, mot, yolo. Default: video,jsonl "
+        "(pictures,jsonl).",
+        "A,B",
+        choices=SAVES,
+    )
     no_video: bool = option(False, "Write no annotated video or pictures.")
-    preset: str = option("superfast", "x264 preset of the video: ultrafast, superfast, veryfast, ..., slow.", "P",
-                         choices=PRESETS)  # fmt: skip
+    preset: str = option(
+        "superfast",
+        "x264 preset of the video: ultrafast, superfast, veryfast, ..., slow.",
+        "P",
+        choices=PRESETS,
+    )
     crf: int = option(23, "x264 quality of the video, 0 (best) to 51.", "N", at_least=0, at_most=51)
     run_dir: str | None = option(None, "Folder of the session; default: runs/IN-ENGINE.", "DIR")
 
@@ -129,9 +193,13 @@ class OutputConfig:
 @dataclass(frozen=True, slots=True)
 class LoopConfig:
     sync: bool = option(False, "One plain loop instead of threads: the lab's way, for comparison.")
-    queue_batches: int = option(2, "Filled batches that may wait for the engine.", "N", at_least=1, hidden=True)
+    queue_batches: int = option(
+        2, "Filled batches that may wait for the engine.", "N", at_least=1, hidden=True
+    )
     nvtx: bool = option(True, "NVTX ranges around every stage.", hidden=True)
-    instruments: bool = option(True, "Timers around every stage; off to measure what they cost.", hidden=True)
+    instruments: bool = option(
+        True, "Timers around every stage; off to measure what they cost.", hidden=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +227,9 @@ def options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
             yield group.name, leaf
 
 
-COMMAND_LINE = "command line"  # as a layer's origin: messages then name the flag, not the path in the tree
+COMMAND_LINE = (
+    "command line"  # as a layer's origin: messages then name the flag, not the path in the tree
+)
 
 _GROUP_OF = {leaf.name: group for group, leaf in options()}
 
@@ -190,11 +260,15 @@ def read_layer(path: str | Path) -> tuple[str, dict[str, Any]]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise UsageError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}") from error
+        raise UsageError(
+            f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}"
+        ) from error
     if content is None:
         content = {}
     if not isinstance(content, dict):
-        raise UsageError(f"{path}: a configuration is a mapping of options (conf: 0.4), not a {_kind(content)}")
+        raise UsageError(
+            f"{path}: a configuration is a mapping of options (conf: 0.4), not a {_kind(content)}"
+        )
     return str(path), content
 
 
@@ -219,15 +293,21 @@ def _leaves(origin: str, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, A
 
 def _unknown(origin: str, path: str) -> str:
     known = [f"{group}.{name}" for name, group in _GROUP_OF.items()]
-    by_leaf = difflib.get_close_matches(path.rsplit(".", 1)[-1].replace("-", "_"), _GROUP_OF, 1, 0.5)
+    by_leaf = difflib.get_close_matches(
+        path.rsplit(".", 1)[-1].replace("-", "_"), _GROUP_OF, 1, 0.5
+    )
     by_path = difflib.get_close_matches(path, known, 1, 0.5)
-    nearest = f"{_GROUP_OF[by_leaf[0]]}.{by_leaf[0]}" if by_leaf else by_path[0] if by_path else None
+    nearest = (
+        f"{_GROUP_OF[by_leaf[0]]}.{by_leaf[0]}" if by_leaf else by_path[0] if by_path else None
+    )
     hint = f"; did you mean {nearest}?" if nearest else f"; known: {', '.join(known)}"
     return f"{origin}: unknown key {path}{hint}"
 
 
 def _kind(value: Any) -> str:
-    return {"str": "text", "list": "list", "dict": "mapping"}.get(type(value).__name__, type(value).__name__)
+    return {"str": "text", "list": "list", "dict": "mapping"}.get(
+        type(value).__name__, type(value).__name__
+    )
 
 
 def _checked(origin: str, group: str, name: str, value: Any) -> Any:
@@ -255,7 +335,13 @@ def _plain(hint: Any) -> tuple[Any, bool]:
     return typing.get_origin(hint) or hint, False
 
 
-_WANTED = {str: "text", int: "a whole number", float: "a number", bool: "true or false", tuple: "a list"}
+_WANTED = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple: "a list",
+}
 
 
 def _convert(wanted: type, value: Any) -> Any:

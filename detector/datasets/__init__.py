@@ -30,7 +30,9 @@ def _modules() -> dict[str, ModuleType]:
     return {name: importlib.import_module(f"{__name__}.{name}") for name in listed}
 
 
-def open(spec: str, *, format: str = "auto", images: str | None = None, split: str = "val") -> Dataset:
+def open(
+    spec: str, *, format: str = "auto", images: str | None = None, split: str = "val"
+) -> Dataset:
     """Labels with their pictures. ``images``: the folder of the pictures, or the video whose frames are labelled.
 
     ``split``: part of a YOLO data.yaml. Raises SourceError, one line, for what cannot be read, holds no picture, or
@@ -38,7 +40,9 @@ def open(spec: str, *, format: str = "auto", images: str | None = None, split: s
     """
     path = Path(spec)
     if not path.exists():
-        raise SourceError(f"{spec}: no such file or folder; give a COCO json, a YOLO folder or a MOT sequence")
+        raise SourceError(
+            f"{spec}: no such file or folder; give a COCO json, a YOLO folder or a MOT sequence"
+        )
     if path.suffix.lower() in VIDEOS and path.is_file():
         path, images = _labels_beside(path), images or spec
     if images is not None and not Path(images).exists():
@@ -46,16 +50,22 @@ def open(spec: str, *, format: str = "auto", images: str | None = None, split: s
     module = _chosen(path, format, "labelled", "read")
     dataset: Dataset = module.read(path, None if images is None else Path(images), split)
     if not dataset.pictures:
-        raise SourceError(f"{spec}: has no picture, so there is nothing to evaluate; check the path")
+        raise SourceError(
+            f"{spec}: has no picture, so there is nothing to evaluate; check the path"
+        )
     return dataset
 
 
-def open_found(spec: str, dataset: Dataset, *, format: str = "auto", names: tuple[str, ...] | None = None) -> Found:
+def open_found(
+    spec: str, dataset: Dataset, *, format: str = "auto", names: tuple[str, ...] | None = None
+) -> Found:
     """Detections that a sink wrote, for the pictures of a dataset. ``names``: of class numbers, where the file has no
     names itself. Raises SourceError."""
     path = Path(spec)
     if not path.exists():
-        raise SourceError(f"{spec}: no such file or folder; give what detect-video --save coco, mot or yolo wrote")
+        raise SourceError(
+            f"{spec}: no such file or folder; give what detect-video --save coco, mot or yolo wrote"
+        )
     module = _chosen(path, format, "written", "found")
     result: Found = module.found(path, Lookup(dataset), names)
     return result

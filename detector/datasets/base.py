@@ -36,9 +36,15 @@ class Dataset:
         """Every picture is there. Raises SourceError that counts those that are not, and names the first."""
         if self.video is not None:
             if not os.path.isfile(self.video):
-                raise SourceError(f"{self.path}: its video {self.video} is not there; name it with --images VIDEO")
+                raise SourceError(
+                    f"{self.path}: its video {self.video} is not there; name it with --images VIDEO"
+                )
             return
-        missing = [picture for picture in self.pictures if picture.path is None or not os.path.isfile(picture.path)]
+        missing = [
+            picture
+            for picture in self.pictures
+            if picture.path is None or not os.path.isfile(picture.path)
+        ]
         if missing:
             raise SourceError(
                 f"{self.path}: {len(missing)} of its {len(self.pictures)} pictures are missing, first "
@@ -88,9 +94,15 @@ class Lookup:
         self.dataset = dataset
         pictures = dataset.pictures
         self._ids = {picture.id: at for at, picture in enumerate(pictures)}
-        self._frames = {picture.frame: at for at, picture in enumerate(pictures) if picture.frame is not None}
+        self._frames = {
+            picture.frame: at for at, picture in enumerate(pictures) if picture.frame is not None
+        }
         self._names = {picture.name: at for at, picture in enumerate(pictures)}
-        self._paths = {os.path.realpath(picture.path): at for at, picture in enumerate(pictures) if picture.path}
+        self._paths = {
+            os.path.realpath(picture.path): at
+            for at, picture in enumerate(pictures)
+            if picture.path
+        }
         self._ends: dict[str, int | None] = {}  # None: several pictures end like that
         for at, one in enumerate(pictures):
             for end in _ends(one.path or one.name):
@@ -153,7 +165,9 @@ class Collector:
     def add(self, at: int, box: Sequence[float], score: float, class_id: int, where: str) -> None:
         """``box`` xyxy pixels. ``where``: file and line, for errors."""
         if not np.isfinite([*box, score]).all() or box[2] < box[0] or box[3] < box[1]:
-            raise SourceError(f"{where}: not a box with a score: {list(box)} {score}; sizes are 0 or more")
+            raise SourceError(
+                f"{where}: not a box with a score: {list(box)} {score}; sizes are 0 or more"
+            )
         self._rows.setdefault(at, []).append((box, score, class_id))
 
     def found(self, names: tuple[str, ...]) -> Found:
@@ -166,15 +180,23 @@ class Collector:
             )
         notes = []
         if self._unknown:
-            notes.append(f"{self._path}: {len(self._unknown)} pictures that {dataset.path} does not have were left out")
+            notes.append(
+                f"{self._path}: {len(self._unknown)} pictures that {dataset.path} does not have were left out"
+            )
         absent = len(dataset.pictures) - len(self._listed)
         if self._complete and absent:
-            notes.append(f"{self._path}: lacks {absent} pictures of {dataset.path}: nothing was found in them")
-        detections = [_detections(self._rows.get(at, []), names) for at in range(len(dataset.pictures))]
+            notes.append(
+                f"{self._path}: lacks {absent} pictures of {dataset.path}: nothing was found in them"
+            )
+        detections = [
+            _detections(self._rows.get(at, []), names) for at in range(len(dataset.pictures))
+        ]
         return Found(str(self._path), names, detections, notes)
 
 
-def _detections(rows: list[tuple[Sequence[float], float, int]], names: tuple[str, ...]) -> Detections:
+def _detections(
+    rows: list[tuple[Sequence[float], float, int]], names: tuple[str, ...]
+) -> Detections:
     rows = sorted(rows, key=lambda row: -row[1])
     return Detections(
         np.array([row[0] for row in rows], np.float32).reshape(-1, 4),
@@ -190,23 +212,31 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SourceError(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from error
+        raise SourceError(
+            f"{path}: cannot be read: {error.strerror}; check the path and its permissions"
+        ) from error
     except UnicodeDecodeError as error:
-        raise SourceError(f"{path}: is not text in UTF-8, so it holds no labels; check the path") from error
+        raise SourceError(
+            f"{path}: is not text in UTF-8, so it holds no labels; check the path"
+        ) from error
 
 
 def read_json(path: Path) -> Any:
     """Raises SourceError with the line where JSON breaks off."""
     with reading(path):
         if path.stat().st_size > MAX_BYTES:
-            raise SourceError(f"{path}: is larger than {MAX_BYTES >> 30} GiB, so it is no file of labels")
+            raise SourceError(
+                f"{path}: is larger than {MAX_BYTES >> 30} GiB, so it is no file of labels"
+            )
         text = path.read_text(encoding="utf-8")
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         where = f"{path}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
         what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep"
-        raise SourceError(f"{where}: not valid JSON ({what}); is the file cut off? fetch or write it again") from error
+        raise SourceError(
+            f"{where}: not valid JSON ({what}); is the file cut off? fetch or write it again"
+        ) from error
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
@@ -223,7 +253,9 @@ def numbers(path: Path, line: int, parts: Sequence[str], least: int) -> list[flo
     except ValueError:
         values = []
     if len(values) < least or not np.isfinite(values).all():
-        raise SourceError(f"{path}:{line}: not a row of at least {least} numbers: {' '.join(parts)[:80]!r}")
+        raise SourceError(
+            f"{path}:{line}: not a row of at least {least} numbers: {' '.join(parts)[:80]!r}"
+        )
     return values
 
 
@@ -235,11 +267,15 @@ def picture_size(path: str) -> tuple[int, int]:
     import cv2
 
     try:
-        image: NDArray[np.uint8] | None = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR)
+        image: NDArray[np.uint8] | None = cv2.imdecode(
+            np.fromfile(path, np.uint8), cv2.IMREAD_COLOR
+        )
     except (OSError, cv2.error):
         image = None
     if image is None:
-        raise SourceError(f"{path}: cannot be read as a picture, so its labels have no size; replace or remove it")
+        raise SourceError(
+            f"{path}: cannot be read as a picture, so its labels have no size; replace or remove it"
+        )
     return image.shape[1], image.shape[0]
 
 
@@ -256,6 +292,8 @@ def _jpeg_size(path: str) -> tuple[int, int] | None:
         if marker == 0xE1 and head[at + 4 : at + 8] == b"Exif":
             return None
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
+            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(
+                head[at + 5 : at + 7], "big"
+            )
         at += 2 + length
     return None

@@ -49,7 +49,9 @@ def read_mapping(spec: str, packaged: Path) -> ClassMap:
         path = packaged / f"{spec}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in packaged.glob("*.yaml")))
-        raise UsageError(f"--mapping {spec}: no such file; give a YAML file ({EXAMPLE}), or a known one: {known}")
+        raise UsageError(
+            f"--mapping {spec}: no such file; give a YAML file ({EXAMPLE}), or a known one: {known}"
+        )
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -57,12 +59,18 @@ def read_mapping(spec: str, packaged: Path) -> ClassMap:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise UsageError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}") from error
+        raise UsageError(
+            f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}"
+        ) from error
     return _checked(str(path), content)
 
 
 def _checked(path: str, content: Any) -> ClassMap:
-    if not isinstance(content, dict) or not isinstance(content.get("classes"), dict) or not content["classes"]:
+    if (
+        not isinstance(content, dict)
+        or not isinstance(content.get("classes"), dict)
+        or not content["classes"]
+    ):
         raise UsageError(f"{path}: a mapping has classes, each with a list of names: {EXAMPLE}")
     for key in content:
         if key not in ("classes", "ignore"):
@@ -72,13 +80,17 @@ def _checked(path: str, content: Any) -> ClassMap:
     ignore = _names(path, "ignore", content.get("ignore") or {}, optional)
     for target in ignore:
         if target not in classes:
-            raise UsageError(f"{path}: ignore.{target}: no such class; there are {', '.join(classes)}")
+            raise UsageError(
+                f"{path}: ignore.{target}: no such class; there are {', '.join(classes)}"
+            )
     seen: dict[str, str] = {}
     for group, table in (("classes", classes), ("ignore", ignore)):
         for target, names in table.items():
             for name in dict.fromkeys((*names, target) if group == "classes" else names):
                 if name in seen:
-                    raise UsageError(f"{path}: {name!r} stands in {seen[name]} and in {group}.{target}; keep one")
+                    raise UsageError(
+                        f"{path}: {name!r} stands in {seen[name]} and in {group}.{target}; keep one"
+                    )
                 seen[name] = f"{group}.{target}"
     return ClassMap(path, classes, ignore, frozenset(optional))
 
@@ -116,7 +128,9 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
         if of_model and of_labels:
             groups[target], wanted[target] = of_model, of_labels
         else:
-            notes.append(f"{target} is not scored: {'the labels have' if of_model else 'the model has'} none of it")
+            notes.append(
+                f"{target} is not scored: {'the labels have' if of_model else 'the model has'} none of it"
+            )
     if not groups:
         raise UsageError(f"{mapping.path}: nothing to score: {'; '.join(notes)}")
     targets = tuple(groups)
@@ -124,7 +138,11 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
         targets,
         tuple(groups.values()),
         {label: at for at, target in enumerate(targets) for label in wanted[target]},
-        {label: at for at, target in enumerate(targets) for label in _ids(labels, mapping.ignore.get(target, ()))},
+        {
+            label: at
+            for at, target in enumerate(targets)
+            for label in _ids(labels, mapping.ignore.get(target, ()))
+        },
         tuple(notes),
     )
 

@@ -12,7 +12,16 @@ import math
 from pathlib import Path
 from typing import Any
 
-from detector.datasets.base import VIDEOS, Collector, Dataset, Found, Lookup, picture, picture_size, read_json
+from detector.datasets.base import (
+    VIDEOS,
+    Collector,
+    Dataset,
+    Found,
+    Lookup,
+    picture,
+    picture_size,
+    read_json,
+)
 from detector.errors import SourceError
 from detector.types import LabelledPicture
 
@@ -31,7 +40,9 @@ def read(path: Path, images: Path | None, split: str) -> Dataset:
     entries, categories = _listed(path, document, "images"), _listed(path, document, "categories")
     annotations = _listed(path, document, "annotations")
     if annotations and "score" in annotations[0]:
-        raise SourceError(f"{path}: its annotations have scores, so they are detections; give it with --detections")
+        raise SourceError(
+            f"{path}: its annotations have scores, so they are detections; give it with --detections"
+        )
     names = tuple(str(_value(path, row, "name", "category")) for row in categories)
     class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
     ids = [_number(path, row, "id", "image") for row in entries]
@@ -43,17 +54,23 @@ def read(path: Path, images: Path | None, split: str) -> Dataset:
     known = set(names)
     pictures = []
     for number, entry in zip(ids, entries, strict=True):
-        pictures.append(_picture(path, number, entry, rows.get(number, []), folder, video, names, known))
+        pictures.append(
+            _picture(path, number, entry, rows.get(number, []), folder, video, names, known)
+        )
     notes = [f"{path}: {dropped} boxes without an area were left out"] if dropped else []
     return Dataset(str(path), "coco", names, pictures, video, notes)
 
 
 def _listed(path: Path, document: Any, key: str) -> list[dict[str, Any]]:
     if isinstance(document, list):
-        raise SourceError(f"{path}: is a list, as results are, not labels; labels have images, annotations, categories")
+        raise SourceError(
+            f"{path}: is a list, as results are, not labels; labels have images, annotations, categories"
+        )
     rows = document.get(key) if isinstance(document, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise SourceError(f"{path}: has no list {key!r}: a COCO json has images, annotations and categories")
+        raise SourceError(
+            f"{path}: has no list {key!r}: a COCO json has images, annotations and categories"
+        )
     return rows
 
 
@@ -68,7 +85,9 @@ def _number(path: Path, row: dict[str, Any], key: str, kind: str) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise SourceError(f"{path}: {kind}: {key} is {value!r}; it must be a whole number") from None
+        raise SourceError(
+            f"{path}: {kind}: {key} is {value!r}; it must be a whole number"
+        ) from None
 
 
 def _rows(
@@ -79,12 +98,16 @@ def _rows(
     unknown: list[int] = []
     dropped = 0
     for row in annotations:
-        image, category = (_number(path, row, key, "annotation") for key in ("image_id", "category_id"))
+        image, category = (
+            _number(path, row, key, "annotation") for key in ("image_id", "category_id")
+        )
         if image not in images:
             unknown.append(image)
             continue
         if category not in class_of:
-            raise SourceError(f"{path}: annotation {row.get('id', '?')} is of category {category}, which is not listed")
+            raise SourceError(
+                f"{path}: annotation {row.get('id', '?')} is of category {category}, which is not listed"
+            )
         box = _box(path, row)
         if box[2] <= box[0] or box[3] <= box[1]:
             dropped += 1
@@ -92,7 +115,13 @@ def _rows(
         crowd = bool(row.get("iscrowd", 0))
         area = row.get("area")
         rows.setdefault(image, []).append(
-            (box, class_of[category], bool(row.get("ignore", 0)) and not crowd, crowd, None if area is None else area)
+            (
+                box,
+                class_of[category],
+                bool(row.get("ignore", 0)) and not crowd,
+                crowd,
+                None if area is None else area,
+            )
         )
     if unknown:
         raise SourceError(
@@ -111,7 +140,9 @@ def _box(path: Path, row: dict[str, Any]) -> list[float]:
     except (TypeError, ValueError):
         good = False
     if not good:
-        raise SourceError(f"{path}: annotation {row.get('id', '?')}: bbox {box!r} is not [x, y, width, height]")
+        raise SourceError(
+            f"{path}: annotation {row.get('id', '?')}: bbox {box!r} is not [x, y, width, height]"
+        )
     return [x, y, x + width, y + height]
 
 
@@ -120,7 +151,11 @@ def _frame_index(entry: dict[str, Any]) -> int | None:
     if value is None:
         _, sign, value = str(entry.get("file_name", "")).rpartition("#")
         value = value if sign else None
-    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else None
+    return (
+        int(value)
+        if isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
+        else None
+    )
 
 
 def _video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> str | None:
@@ -145,28 +180,52 @@ def _folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> P
         return images
     split = path.stem.removeprefix("instances_")
     above = path.parent.parent
-    places = (path.parent, path.parent / "images", path.parent / split, above, above / "images", above / split,
-              above / "images" / split)  # fmt: skip
+    places = (
+        path.parent,
+        path.parent / "images",
+        path.parent / split,
+        above,
+        above / "images",
+        above / split,
+        above / "images" / split,
+    )
     return next((place for place in places if (place / name).is_file()), path.parent)
 
 
 def _picture(
-    path: Path, number: int, entry: dict[str, Any], rows: list[Row], folder: Path, video: str | None,
-    names: tuple[str, ...], known: set[str],
-) -> LabelledPicture:  # fmt: skip
+    path: Path,
+    number: int,
+    entry: dict[str, Any],
+    rows: list[Row],
+    folder: Path,
+    video: str | None,
+    names: tuple[str, ...],
+    known: set[str],
+) -> LabelledPicture:
     name = str(_value(path, entry, "file_name", "image"))
     frame = _frame_index(entry)
     if video is not None and frame is None:
-        raise SourceError(f"{path}: image {number} has no frame_index, so its place in {video} is unknown; add it")
+        raise SourceError(
+            f"{path}: image {number} has no frame_index, so its place in {video} is unknown; add it"
+        )
     place = None if video else str(folder / name)
     if "width" in entry and "height" in entry:
         size = _number(path, entry, "width", "image"), _number(path, entry, "height", "image")
     else:
         size = picture_size(place) if place else (0, 0)
     looked_for = entry.get("labelled")
-    classes = None if looked_for is None else frozenset(names.index(c) for c in looked_for if c in known)
+    classes = (
+        None if looked_for is None else frozenset(names.index(c) for c in looked_for if c in known)
+    )
     return picture(
-        number, name, size, rows, labelled=classes, path=place, frame=frame, subset=str(entry.get("set", ""))
+        number,
+        name,
+        size,
+        rows,
+        labelled=classes,
+        path=place,
+        frame=frame,
+        subset=str(entry.get("set", "")),
     )
 
 
@@ -179,12 +238,20 @@ def found(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> Found:
     own = tuple(str(_value(path, row, "name", "category")) for row in categories)
     class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
     collector = Collector(path, lookup, every_picture_listed=True)
-    place = {_number(path, row, "id", "image"): collector.place(_place(row, lookup), row.get("file_name")) for row in
-             entries}  # fmt: skip
+    place = {
+        _number(path, row, "id", "image"): collector.place(
+            _place(row, lookup), row.get("file_name")
+        )
+        for row in entries
+    }
     for row in _listed(path, document, "annotations"):
-        image, category = (_number(path, row, key, "annotation") for key in ("image_id", "category_id"))
+        image, category = (
+            _number(path, row, key, "annotation") for key in ("image_id", "category_id")
+        )
         if image not in place or category not in class_of:
-            raise SourceError(f"{path}: annotation {row.get('id', '?')} is of an image or category that is not listed")
+            raise SourceError(
+                f"{path}: annotation {row.get('id', '?')} is of an image or category that is not listed"
+            )
         at = place[image]
         if at is not None:
             collector.add(at, _box(path, row), _score(path, row), class_of[category], str(path))
@@ -200,13 +267,17 @@ def _place(entry: dict[str, Any], lookup: Lookup) -> int | None:
 def _results(path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...] | None) -> Found:
     """[{image_id, category_id, bbox, score}]: ids are those of the labels' json; categories too, without names."""
     if not all(isinstance(row, dict) for row in rows):
-        raise SourceError(f"{path}: a list of results holds objects with image_id, category_id, bbox, score")
+        raise SourceError(
+            f"{path}: a list of results holds objects with image_id, category_id, bbox, score"
+        )
     collector = Collector(path, lookup, every_picture_listed=False)
     class_of = _categories(path, lookup, names)
     for row in rows:
         image, category = (_number(path, row, key, "result") for key in ("image_id", "category_id"))
         if category not in class_of:
-            raise SourceError(f"{path}: a result is of category {category}, which the labels do not list")
+            raise SourceError(
+                f"{path}: a result is of category {category}, which the labels do not list"
+            )
         at = collector.place(lookup.by_id(image), f"image_id {image}")
         if at is not None:
             collector.add(at, _box(path, row), _score(path, row), class_of[category], str(path))
@@ -218,7 +289,9 @@ def _categories(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> di
         return {number: number - 1 for number in range(1, len(names) + 1)}
     labels = Path(lookup.dataset.path)
     if lookup.dataset.format != "coco":
-        raise SourceError(f"{path}: results without names need labels in COCO's format, or --names FILE")
+        raise SourceError(
+            f"{path}: results without names need labels in COCO's format, or --names FILE"
+        )
     rows = _listed(labels, read_json(labels), "categories")
     return {_number(labels, row, "id", "category"): at for at, row in enumerate(rows)}
 
@@ -226,5 +299,7 @@ def _categories(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> di
 def _score(path: Path, row: dict[str, Any]) -> float:
     score = row.get("score")
     if not isinstance(score, (int, float)) or not math.isfinite(score):
-        raise SourceError(f"{path}: annotation {row.get('id', '?')} has no score, so it is a label, not a detection")
+        raise SourceError(
+            f"{path}: annotation {row.get('id', '?')} has no score, so it is a label, not a detection"
+        )
     return float(score)

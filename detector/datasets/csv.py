@@ -26,7 +26,9 @@ def found(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> Found:
             source, frame, name = row["source"], int(row["frame"]), row["class"]
             box, score = [float(row[key]) for key in ("x1", "y1", "x2", "y2")], float(row["score"])
         except (ValueError, KeyError, TypeError) as error:
-            raise SourceError(f"{where}: not a row that detect-video wrote; is the file cut off?") from error
+            raise SourceError(
+                f"{where}: not a row that detect-video wrote; is the file cut off?"
+            ) from error
         at = collector.place(place(source, frame, lookup), f"{source} frame {frame}")
         if at is not None:
             collector.add(at, box, score, own.setdefault(name, len(own)), where)

@@ -20,9 +20,14 @@ def found(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> Found:
         try:
             row = json.loads(text)
             source, frame, detections = str(row["source"]), int(row["frame"]), row["detections"]
-            parts = [(list(map(float, one["box"])), float(one["score"]), str(one["class"])) for one in detections]
+            parts = [
+                (list(map(float, one["box"])), float(one["score"]), str(one["class"]))
+                for one in detections
+            ]
         except (ValueError, KeyError, TypeError) as error:
-            raise SourceError(f"{path}:{line}: not a line that detect-video wrote; is the file cut off?") from error
+            raise SourceError(
+                f"{path}:{line}: not a line that detect-video wrote; is the file cut off?"
+            ) from error
         at = collector.place(place(source, frame, lookup), f"{source} frame {frame}")
         for box, score, name in parts if at is not None else ():
             collector.add(at, box, score, own.setdefault(name, len(own)), f"{path}:{line}")  # type: ignore[arg-type]
@@ -32,4 +37,6 @@ def found(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> Found:
 def place(source: str, frame: int, lookup: Lookup) -> int | None:
     """A picture's row names its own file, a frame's row the video."""
     at = lookup.by_name(source)
-    return at if at is not None or Path(source).suffix.lower() in PICTURES else lookup.by_frame(frame)
+    return (
+        at if at is not None or Path(source).suffix.lower() in PICTURES else lookup.by_frame(frame)
+    )

@@ -29,9 +29,20 @@ from detector.errors import SourceError
 from detector.types import LabelledPicture
 
 CLASSES = (
-    "pedestrian", "person on vehicle", "car", "bicycle", "motorbike", "non motorized vehicle", "static person",
-    "distractor", "occluder", "occluder on the ground", "occluder full", "reflection", "crowd",
-)  # fmt: skip
+    "pedestrian",
+    "person on vehicle",
+    "car",
+    "bicycle",
+    "motorbike",
+    "non motorized vehicle",
+    "static person",
+    "distractor",
+    "occluder",
+    "occluder on the ground",
+    "occluder full",
+    "reflection",
+    "crowd",
+)
 
 Rows = dict[int, list[list[float]]]  # frame from 0 -> rows
 
@@ -56,7 +67,9 @@ def read(path: Path, images: Path | None, split: str) -> Dataset:
     if not folders:
         raise SourceError(f"{path}: no gt/gt.txt in it nor in its folders; a MOT sequence has one")
     if images is not None and not single:
-        raise SourceError(f"--images {images}: {path} has {len(folders)} sequences; evaluate one of them with it")
+        raise SourceError(
+            f"--images {images}: {path} has {len(folders)} sequences; evaluate one of them with it"
+        )
     video = images if images is not None and images.is_file() else None
     if video is None and path.is_file() and path.parent.name != "gt" and images is None:
         raise SourceError(f"{path}: no pictures; name their folder, or the video, with --images")
@@ -66,7 +79,9 @@ def read(path: Path, images: Path | None, split: str) -> Dataset:
         file = folder if folder.is_file() else folder / "gt" / "gt.txt"
         own = _names(file)
         if names and own != names:
-            raise SourceError(f"{file}: its labels.txt differs from that of the first sequence; evaluate them apart")
+            raise SourceError(
+                f"{file}: its labels.txt differs from that of the first sequence; evaluate them apart"
+            )
         names = own
         root = folder if folder.is_dir() else file.parent.parent
         pictures += _sequence(file, root, images, names, len(pictures), single)
@@ -95,15 +110,29 @@ def _sequence(
     size = _size(info, paths, images if video else None)
     looked_for = frozenset(
         _class(file, row, names) for found in rows.values() for row in found if row[6] > 0
-    )  # fmt: skip
+    )
     pictures = []
     for frame in range(length):
         boxes = [
-            ([row[2], row[3], row[2] + row[4], row[3] + row[5]], _class(file, row, names), row[6] <= 0, False, None)
+            (
+                [row[2], row[3], row[2] + row[4], row[3] + row[5]],
+                _class(file, row, names),
+                row[6] <= 0,
+                False,
+                None,
+            )
             for row in rows.get(frame, [])
         ]
-        path = None if video else str(paths.get(frame, root / info.get("imdir", "img1") / f"{frame + 1:06d}.jpg"))
-        more = {"path": path, "frame": frame if single else None, "subset": "" if single else root.name}
+        path = (
+            None
+            if video
+            else str(paths.get(frame, root / info.get("imdir", "img1") / f"{frame + 1:06d}.jpg"))
+        )
+        more = {
+            "path": path,
+            "frame": frame if single else None,
+            "subset": "" if single else root.name,
+        }
         name = f"{root.name}/{Path(path).name}" if path else f"{images and images.name}#{frame}"
         pictures.append(picture(start + frame, name, size, boxes, labelled=looked_for, **more))
     return pictures
@@ -116,7 +145,9 @@ def _rows(file: Path) -> Rows:
         values = numbers(file, line, [part for part in re.split(r"[,\s]+", text) if part], 6)
         values += [1, 1, 1][len(values) - 6 :] if len(values) < 9 else []
         if values[0] < 1 or values[0] != int(values[0]) or values[4] < 0 or values[5] < 0:
-            raise SourceError(f"{file}:{line}: frames count from 1, sizes are 0 or more: {text[:80]!r}")
+            raise SourceError(
+                f"{file}:{line}: frames count from 1, sizes are 0 or more: {text[:80]!r}"
+            )
         rows.setdefault(int(values[0]) - 1, []).append(values)
     return rows
 
@@ -141,14 +172,18 @@ def _info(path: Path) -> dict[str, str]:
         for key in ("seqlength", "imwidth", "imheight"):
             int(info.get(key, 0))
     except (configparser.Error, KeyError, ValueError) as error:
-        raise SourceError(f"{path}: not a seqinfo.ini with [Sequence] and whole numbers; mend or remove it") from error
+        raise SourceError(
+            f"{path}: not a seqinfo.ini with [Sequence] and whole numbers; mend or remove it"
+        ) from error
     return info
 
 
 def _pictures(folder: Path) -> dict[int, Path]:
     """Frame from 0 -> file: 000001.jpg is frame 0."""
     if not folder.is_dir():
-        raise SourceError(f"{folder}: the folder of the pictures is not there; name it, or the video, with --images")
+        raise SourceError(
+            f"{folder}: the folder of the pictures is not there; name it, or the video, with --images"
+        )
     with reading(folder):
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
     found = {}
@@ -184,7 +219,9 @@ def found(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> Found:
         row = numbers(path, line, [part for part in re.split(r"[,\s]+", text) if part], 7)
         number = int(row[7]) if len(row) > 7 else 1
         if not 1 <= number <= len(names):
-            raise SourceError(f"{path}:{line}: class {number}, but there are {len(names)} names; give the model's own")
+            raise SourceError(
+                f"{path}:{line}: class {number}, but there are {len(names)} names; give the model's own"
+            )
         at = collector.place(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
         if at is not None:
             box = [row[2], row[3], row[2] + row[4], row[3] + row[5]]

@@ -26,7 +26,10 @@ from detector.datasets.base import (
 from detector.errors import SourceError
 from detector.types import LabelledPicture
 
-SPLITS = {"val": ("val", "valid", "validation", "test"), "valid": ("valid", "val")}  # what a split may be called
+SPLITS = {
+    "val": ("val", "valid", "validation", "test"),
+    "valid": ("valid", "val"),
+}  # what a split may be called
 NAMES = ("classes.txt", "obj.names", "labels/classes.txt")
 SLACK = 0.01  # boxes may leave the picture by rounding, in its widths
 
@@ -52,7 +55,9 @@ def read(path: Path, images: Path | None, split: str) -> Dataset:
         return Dataset(str(path), "yolo", names, _frames(folders, names, Path(video)), video)
     _refuse_strangers(pairs, folders)
     if pairs and not any(label.is_file() for _, label in pairs):
-        raise SourceError(f"{path}: none of its {len(pairs)} pictures has labels, first {pairs[0][1]}; check the paths")
+        raise SourceError(
+            f"{path}: none of its {len(pairs)} pictures has labels, first {pairs[0][1]}; check the paths"
+        )
     pictures = [_picture(at, image, label, names) for at, (image, label) in enumerate(pairs)]
     return Dataset(str(path), "yolo", names, pictures)
 
@@ -61,11 +66,17 @@ Pairs = list[tuple[Path, Path]]  # a picture, and where its labels are if it has
 
 
 def _yaml_in(folder: Path) -> Path | None:
-    found = [path for name in ("data.yaml", "data.yml", "dataset.yaml") if (path := folder / name).is_file()]
+    found = [
+        path
+        for name in ("data.yaml", "data.yml", "dataset.yaml")
+        if (path := folder / name).is_file()
+    ]
     return found[0] if found else None
 
 
-def _of_yaml(path: Path, split: str, images: Path | None) -> tuple[tuple[str, ...], Pairs, list[Path]]:
+def _of_yaml(
+    path: Path, split: str, images: Path | None
+) -> tuple[tuple[str, ...], Pairs, list[Path]]:
     import yaml
 
     with reading(path):
@@ -75,9 +86,13 @@ def _of_yaml(path: Path, split: str, images: Path | None) -> tuple[tuple[str, ..
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise SourceError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}") from error
+        raise SourceError(
+            f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}"
+        ) from error
     if not isinstance(content, dict) or "names" not in content:
-        raise SourceError(f"{path}: a YOLO data.yaml has names, and train, val or test; this has no names")
+        raise SourceError(
+            f"{path}: a YOLO data.yaml has names, and train, val or test; this has no names"
+        )
     names = _yaml_names(path, content["names"])
     root = path.parent / str(content.get("path") or "")
     key = next((key for key in SPLITS.get(split, (split,)) if content.get(key)), None)
@@ -107,12 +122,16 @@ def _existing(root: Path, beside: Path, place: str) -> Path:
 def _of_folder(path: Path, images: Path | None) -> tuple[tuple[str, ...], Pairs, list[Path]]:
     found = [path / name for name in NAMES if (path / name).is_file()]
     if not found:
-        raise SourceError(f"{path}: no class names; put a data.yaml, or a classes.txt with one name a line, into it")
+        raise SourceError(
+            f"{path}: no class names; put a data.yaml, or a classes.txt with one name a line, into it"
+        )
     names = tuple(text for _, text in read_lines(found[0]))
     if images is not None and images.is_file():
         return names, [], [path / "labels"]
     folder = images or (path / "images" if (path / "images").is_dir() else path)
-    pairs = [(image, _label_of(image, path / "labels", folder)) for image in _pictures_under(folder)]
+    pairs = [
+        (image, _label_of(image, path / "labels", folder)) for image in _pictures_under(folder)
+    ]
     return names, pairs, [path / "labels"]
 
 
@@ -140,7 +159,9 @@ def _pairs(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
         elif place.is_file():
             folders.append(origin.parent / "labels")  # a video: its labels lie beside the YAML
         else:
-            raise SourceError(f"{origin}: {place} is not there; name the folder of the pictures with --images DIR")
+            raise SourceError(
+                f"{origin}: {place} is not there; name the folder of the pictures with --images DIR"
+            )
     return pairs, folders
 
 
@@ -156,7 +177,9 @@ def _swapped(image: Path) -> Path:
 def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
     """Labels of pictures that are not there: a wrong folder, or a set that lost some."""
     wanted = {label for _, label in pairs}
-    found = [path for folder in folders if folder.is_dir() for path in sorted(folder.rglob("*.txt"))]
+    found = [
+        path for folder in folders if folder.is_dir() for path in sorted(folder.rglob("*.txt"))
+    ]
     strangers = [path for path in found if path not in wanted and path.name != "classes.txt"]
     if strangers:
         raise SourceError(
@@ -178,14 +201,25 @@ def _frames(folders: list[Path], names: tuple[str, ...], video: Path) -> list[La
     size = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)), int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
     capture.release()
     if 0 in size:
-        raise SourceError(f"{video}: cannot be opened as a video, so its labels have no size; check --images")
-    files = [path for folder in folders for path in sorted(folder.glob("*.txt")) if path.name != "classes.txt"]
+        raise SourceError(
+            f"{video}: cannot be opened as a video, so its labels have no size; check --images"
+        )
+    files = [
+        path
+        for folder in folders
+        for path in sorted(folder.glob("*.txt"))
+        if path.name != "classes.txt"
+    ]
     pictures = []
     for at, path in enumerate(files):
         frame = frame_number(path.stem)
         if frame is None:
-            raise SourceError(f"{path}: its name has no frame number (frame_000123.txt is frame 123)")
-        pictures.append(picture(at, f"{video.name}#{frame}", size, _boxes(path, size, names), frame=frame))
+            raise SourceError(
+                f"{path}: its name has no frame number (frame_000123.txt is frame 123)"
+            )
+        pictures.append(
+            picture(at, f"{video.name}#{frame}", size, _boxes(path, size, names), frame=frame)
+        )
     return pictures
 
 
@@ -201,7 +235,9 @@ def _boxes(
     for line, text in read_lines(path) if path.is_file() else ():
         values = numbers(path, line, text.split(), 5)
         if len(values) == 6:
-            raise SourceError(f"{path}:{line}: six numbers are a detection, not a label; give it with --detections")
+            raise SourceError(
+                f"{path}:{line}: six numbers are a detection, not a label; give it with --detections"
+            )
         class_id = _class(path, line, values[0], names)
         rows.append((_xyxy(path, line, values[1:], size), class_id, False, False, None))
     return rows
@@ -209,21 +245,27 @@ def _boxes(
 
 def _class(path: Path, line: int, value: float, names: tuple[str, ...]) -> int:
     if value != int(value) or not 0 <= value < len(names):
-        raise SourceError(f"{path}:{line}: class {value:g}, but there are {len(names)} names, from 0; add its name")
+        raise SourceError(
+            f"{path}:{line}: class {value:g}, but there are {len(names)} names, from 0; add its name"
+        )
     return int(value)
 
 
 def _xyxy(path: Path, line: int, values: Sequence[float], size: tuple[int, int]) -> list[float]:
     """Pixels, of cx cy w h or of a polygon x1 y1 x2 y2 ..."""
     if min(values) < -SLACK or max(values) > 1 + SLACK:
-        raise SourceError(f"{path}:{line}: {values[:4]} is not relative to the picture: YOLO's numbers are 0 to 1")
+        raise SourceError(
+            f"{path}:{line}: {values[:4]} is not relative to the picture: YOLO's numbers are 0 to 1"
+        )
     if len(values) == 4:
         cx, cy, width, height = values
         box = [cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2]
     elif len(values) % 2 == 0 and len(values) >= 6:
         box = [min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])]
     else:
-        raise SourceError(f"{path}:{line}: {len(values) + 1} numbers; a box has 5, a polygon an odd number from 7")
+        raise SourceError(
+            f"{path}:{line}: {len(values) + 1} numbers; a box has 5, a polygon an odd number from 7"
+        )
     return [box[0] * size[0], box[1] * size[1], box[2] * size[0], box[3] * size[1]]
 
 

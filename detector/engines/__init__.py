@@ -114,7 +114,9 @@ def choose(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
     absent = [name for name in order if _absent(modules[name]) is not None]
     there = [name for name in order if name not in absent]
     if not there:
-        cures = " or ".join(modules[name].INSTALL for name in order if _worth_installing(modules[name]))
+        cures = " or ".join(
+            modules[name].INSTALL for name in order if _worth_installing(modules[name])
+        )
         raise EngineError(f"no engine is installed; install one: {cures}")
     name = next((name for name in there if _can(name, precision, device)), there[0])
     graph_wanted(name, precision, device)
@@ -154,17 +156,28 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}; precisions are {', '.join(PRECISIONS)}")
     if not DEVICE.fullmatch(device):
-        raise UsageError(f"--device {device}: devices are auto, cpu, cuda, or cuda:N for the Nth GPU")
+        raise UsageError(
+            f"--device {device}: devices are auto, cpu, cuda, or cuda:N for the Nth GPU"
+        )
     module = _module(name)
     kind = device.partition(":")[0]
     if kind not in ("auto", *module.DEVICES):
-        raise EngineError(f"engine {name} does not run on {kind}; it runs on {' and '.join(module.DEVICES)}")
+        raise EngineError(
+            f"engine {name} does not run on {kind}; it runs on {' and '.join(module.DEVICES)}"
+        )
     if precision not in module.PRECISIONS:
-        able = ", ".join(other for other in names() if precision in _module(other).PRECISIONS) or "none here"
+        able = (
+            ", ".join(other for other in names() if precision in _module(other).PRECISIONS)
+            or "none here"
+        )
         raise EngineError(
             f"engine {name} cannot run {precision}; it can {', '.join(module.PRECISIONS)}; {precision}: {able}"
         )
-    if _absent(module) is None and hasattr(module, "refusal") and (reason := module.refusal(precision, device)):
+    if (
+        _absent(module) is None
+        and hasattr(module, "refusal")
+        and (reason := module.refusal(precision, device))
+    ):
         raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
     return str(module.PRECISIONS[precision])
 
@@ -193,14 +206,21 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
     if network.plan is not None and not getattr(_module(name), "RUNS_PLANS", False):
         raise EngineError(plan_refusal(name, network.plan))
     if options.requests < 1 or options.threads < 0 or options.concurrency < 0:
-        raise EngineError(f"an engine needs at least one request, and no negative threads or concurrency: {options}")
+        raise EngineError(
+            f"an engine needs at least one request, and no negative threads or concurrency: {options}"
+        )
     _check_own(name, options)
     engine: Engine = _module(name).create(network, options)
     return engine
 
 
 def layer_times(
-    name: str, network: Network, options: EngineOptions, slots: Sequence[Any], runs: int, budget_s: float = math.inf
+    name: str,
+    network: Network,
+    options: EngineOptions,
+    slots: Sequence[Any],
+    runs: int,
+    budget_s: float = math.inf,
 ) -> LayerTimes:
     """The layers with their median ms, beside a forward pass without a profiler: the same threads, one request each,
     ``runs`` of each in turn, fewer past ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where
@@ -214,7 +234,9 @@ def layer_times(
     with open(name, network, alone) as engine:
         profiler = module.layer_profiler(network, replace(alone, threads=engine.threads))
         try:
-            return timed(engine.requests[0], profiler, slots, runs, budget_s)._replace(notes=tuple(engine.notes))
+            return timed(engine.requests[0], profiler, slots, runs, budget_s)._replace(
+                notes=tuple(engine.notes)
+            )
         finally:
             profiler.close()
 
@@ -252,7 +274,9 @@ def _check_own(name: str, options: EngineOptions) -> None:
     for key in options.own:
         if key not in known:
             there = ", ".join(known) or "none"
-            raise UsageError(f"--engine-options {key}: engine {name} has no such option; it has {there}")
+            raise UsageError(
+                f"--engine-options {key}: engine {name} has no such option; it has {there}"
+            )
 
 
 def _files() -> dict[str, str]:
@@ -267,7 +291,9 @@ def _module(name: str) -> ModuleType:
 
 def _worth_installing(module: ModuleType) -> bool:
     """Not what is there and lacks something else, nor what could not run here even if it were installed."""
-    return find_spec(module.LIBRARY) is None and (not hasattr(module, "absent") or module.absent() is None)
+    return find_spec(module.LIBRARY) is None and (
+        not hasattr(module, "absent") or module.absent() is None
+    )
 
 
 def _absent(module: ModuleType) -> str | None:

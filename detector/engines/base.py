@@ -108,7 +108,10 @@ class Engine:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> Any:
         self.close()
 
@@ -121,7 +124,9 @@ def translated(engine: str, doing: str) -> Iterator[None]:
     except DetectVideoError:
         raise
     except Exception as exc:
-        raise EngineError(f"engine {engine}: failed to {doing}: {' '.join(str(exc).split())}") from exc
+        raise EngineError(
+            f"engine {engine}: failed to {doing}: {' '.join(str(exc).split())}"
+        ) from exc
 
 
 def cpu_cores() -> int:
@@ -135,7 +140,9 @@ def cpu_threads(options: EngineOptions, concurrency: int = 0) -> int:
 
 
 # An own option of the engines that convert a graph to bf16 by themselves, and what it does.
-BF16_OPTION = {"bf16": "mixed (default): what bf16 hurts most stays fp32; all: every layer in bf16, faster, less exact"}
+BF16_OPTION = {
+    "bf16": "mixed (default): what bf16 hurts most stays fp32; all: every layer in bf16, faster, less exact"
+}
 
 
 def stays_fp32(network: Network, options: EngineOptions) -> set[str]:

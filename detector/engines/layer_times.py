@@ -47,7 +47,11 @@ class LayerTimes(NamedTuple):
 
 
 def timed(
-    plain: Request, profiler: LayerProfiler, slots: Sequence[NDArray[np.uint8]], runs: int, budget_s: float
+    plain: Request,
+    profiler: LayerProfiler,
+    slots: Sequence[NDArray[np.uint8]],
+    runs: int,
+    budget_s: float,
 ) -> LayerTimes:
     """``slots``: pictures, taken in turn by both; a slow second then falls on both. Both have the same threads. Ends
     after ``runs`` of each, or past ``budget_s`` once there are enough for a median."""
@@ -63,9 +67,14 @@ def timed(
     told = profiler.times()
     sums = [sum(times) for times in zip(*(times for _, times in told), strict=True)]
     runs_of_layers = quiet(sums)
-    layers = [replace(layer, median_ms=statistics.median(times[at] for at in runs_of_layers)) for layer, times in told]
+    layers = [
+        replace(layer, median_ms=statistics.median(times[at] for at in runs_of_layers))
+        for layer, times in told
+    ]
     outside = statistics.median(profiled[at] - sums[at] for at in quiet(profiled))
-    return LayerTimes(layers, _median(forward), _median(profiled), _median(sums), outside, len(runs_of_layers))
+    return LayerTimes(
+        layers, _median(forward), _median(profiled), _median(sums), outside, len(runs_of_layers)
+    )
 
 
 def _ms(function: Any, argument: Any) -> float:

@@ -12,7 +12,9 @@ LIBRARY = None
 INSTALL = ""
 AUTO = 0  # never by itself
 WHY = ""
-PRECISIONS = {name: "fp32" for name in ("fp32", "tf32", "bf16", "fp16", "int8")}  # it computes nothing
+PRECISIONS = {
+    name: "fp32" for name in ("fp32", "tf32", "bf16", "fp16", "int8")
+}  # it computes nothing
 DEVICES = ("cpu",)
 OPTIONS: dict[str, str] = {}
 NOT_TIMED = "it computes nothing"
@@ -25,7 +27,9 @@ NOTHING_HERE = -100.0
 class NullRequest(Request):
     def __init__(self, network: Network) -> None:
         self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
-        self._outputs = [np.full(shape, NOTHING_HERE, np.float32) for shape in network.output_shapes]
+        self._outputs = [
+            np.full(shape, NOTHING_HERE, np.float32) for shape in network.output_shapes
+        ]
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         return [output[:n] for output in self._outputs]

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.engines.base import (  # fmt: skip
+from detector.engines.base import (
     BF16_OPTION,
     Engine,
     EngineOptions,
@@ -45,16 +45,32 @@ if TYPE_CHECKING:
 # Measured with two requests in flight on 2 cores (docs/performance.md): 11 to 33 % less time.
 
 ELEMENTWISE = (
-    "Add", "Sum", "Sub", "Mul", "Div",
-    "Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Elu", "Softplus", "Tanh", "Mish",
-)  # fmt: skip
+    "Add",
+    "Sum",
+    "Sub",
+    "Mul",
+    "Div",
+    "Relu",
+    "LeakyRelu",
+    "PRelu",
+    "Clip",
+    "Sigmoid",
+    "HardSigmoid",
+    "HardSwish",
+    "Elu",
+    "Softplus",
+    "Tanh",
+    "Mish",
+)
 
 
 def without_needless_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
     """A new model with the same inputs and outputs."""
     import onnx
 
-    instead = _Pairs(model.graph).needless()  # what a DequantizeLinear makes -> what its pair was given
+    instead = _Pairs(
+        model.graph
+    ).needless()  # what a DequantizeLinear makes -> what its pair was given
     pairs = set(instead)
     for node in model.graph.node:
         if node.op_type == "DequantizeLinear" and node.output[0] in instead:
@@ -93,7 +109,9 @@ class _Pairs:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
         self._single = {
-            tensor.name: numpy_helper.to_array(tensor).item() for tensor in graph.initializer if _is_single(tensor)
+            tensor.name: numpy_helper.to_array(tensor).item()
+            for tensor in graph.initializer
+            if _is_single(tensor)
         }
 
     def needless(self) -> dict[str, str]:
@@ -102,7 +120,11 @@ class _Pairs:
             if quantize.op_type != "QuantizeLinear":
                 continue
             readers = self._readers.get(quantize.output[0], [])
-            if len(readers) == 1 and readers[0].op_type == "DequantizeLinear" and self._is_needless(readers[0]):
+            if (
+                len(readers) == 1
+                and readers[0].op_type == "DequantizeLinear"
+                and self._is_needless(readers[0])
+            ):
                 found[readers[0].output[0]] = quantize.input[0]
         return found
 
@@ -113,7 +135,9 @@ class _Pairs:
         if maker.op_type in (*MOVING, "Concat"):
             return self._only_moves(maker) and self._had_steps(maker, self._steps(dequantize))
         readers = self._readers.get(dequantize.output[0], [])
-        return maker.op_type in (*MULTIPLYING, *ELEMENTWISE) and all(node.op_type in ELEMENTWISE for node in readers)
+        return maker.op_type in (*MULTIPLYING, *ELEMENTWISE) and all(
+            node.op_type in ELEMENTWISE for node in readers
+        )
 
     def _only_moves(self, node: onnx.NodeProto) -> bool:
         """Resize makes new values unless it takes the nearest."""
@@ -124,7 +148,9 @@ class _Pairs:
         given = node.input if node.op_type == "Concat" else node.input[:1]
         makers = [self._makers.get(name) for name in given]
         return all(
-            maker is not None and maker.op_type == "DequantizeLinear" and self._steps(maker) == steps
+            maker is not None
+            and maker.op_type == "DequantizeLinear"
+            and self._steps(maker) == steps
             for maker in makers
         )
 
@@ -166,12 +192,17 @@ def precise(core: Any, model: Any, names: Set[str]) -> Any:
 def _marked(graph: Path, names: Set[str]) -> bytes:
     root = ElementTree.parse(graph).getroot()
     for layer in root.iter("layer"):
-        if layer.get("type") in PASSIVE or layer.get("name", "").removesuffix(WITHOUT_BIASES) not in names:
+        if (
+            layer.get("type") in PASSIVE
+            or layer.get("name", "").removesuffix(WITHOUT_BIASES) not in names
+        ):
             continue
         info = layer.find("rt_info")
         if info is None:
             info = ElementTree.Element("rt_info")
-            layer.insert(0 if layer.find("data") is None else 1, info)  # where OpenVINO writes it: behind the data
+            layer.insert(
+                0 if layer.find("data") is None else 1, info
+            )  # where OpenVINO writes it: behind the data
         ElementTree.SubElement(info, "attribute", {"name": "precise", "version": "0"})
     return ElementTree.tostring(root)
 
@@ -181,13 +212,17 @@ INSTALL = "pip install 'detect-video[openvino]'"
 # In fp32 as fast as ONNX Runtime, which is always there and loads sooner; in fewer bits well ahead of it, or alone
 # (docs/performance.md).
 AUTO = {"": 15, "bf16": 30, "int8": 30}
-WHY = {"": "openvino is installed", "bf16": "the fastest in bf16 on a CPU", "int8": "the fastest in int8 on a CPU"}
+WHY = {
+    "": "openvino is installed",
+    "bf16": "the fastest in bf16 on a CPU",
+    "int8": "the fastest in int8 on a CPU",
+}
 # bf16 and fp16 are the plugin's own conversion of the fp32 graph: it knows which of its kernels have them. What bf16
 # hurts most is marked, so that it stays fp32.
 PRECISIONS = {"fp32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "int8-u8"}
 DEVICES = ("cpu",)
 OPTIONS = {
-    "mode": "throughput (default): requests of few threads side by side; latency: one request on all threads",
+    "mode": "throughput (default): requests of few threads side by side; latency: one request on all threads"
 } | BF16_OPTION
 
 # int8 is in the graph, as Q/DQ nodes; what those leave in float runs as f32. Never unset: on a CPU with bf16 the
@@ -240,7 +275,9 @@ def concurrency(options: EngineOptions) -> int:
 def _mode(options: EngineOptions) -> str:
     mode = options.own.get("mode", "throughput")
     if mode not in ("throughput", "latency"):
-        raise UsageError(f"--engine-options mode={mode}: modes of openvino are throughput and latency")
+        raise UsageError(
+            f"--engine-options mode={mode}: modes of openvino are throughput and latency"
+        )
     return mode
 
 
@@ -280,7 +317,9 @@ class OpenvinoEngine(Engine):
         self._nodes = {node.name for node in network.graph.graph.node}
         stays = stays_fp32(network, options)
         with translated("openvino", "load the graph"):
-            self._compiled: Any = _compile(network, HINTS[options.precision], stays, self.concurrency, self.threads)
+            self._compiled: Any = _compile(
+                network, HINTS[options.precision], stays, self.concurrency, self.threads
+            )
             _check_contract(self._compiled, network)
             self.requests: list[OpenvinoRequest] = [
                 OpenvinoRequest(self._compiled, network) for _ in range(options.requests)
@@ -319,7 +358,9 @@ class OpenvinoLayerProfiler:
         options, nodes = self._options, {node.name for node in self._network.graph.graph.node}
         with translated("openvino", "load the graph for a profile"):
             hint, stays = HINTS[options.precision], stays_fp32(self._network, options)
-            compiled = _compile(self._network, hint, stays, 1, cpu_threads(options), PERF_COUNT=True)
+            compiled = _compile(
+                self._network, hint, stays, 1, cpu_threads(options), PERF_COUNT=True
+            )
             self._request: Any = compiled.create_infer_request()
             self._layers = _layers(compiled.get_runtime_model(), nodes)
         self._names = {layer.name for layer in self._layers}
@@ -356,7 +397,9 @@ def layer_profiler(network: Network, options: EngineOptions) -> OpenvinoLayerPro
     return OpenvinoLayerProfiler(network, options)
 
 
-def _compile(network: Network, hint: str, stays: Set[str], streams: int, threads: int, **more: Any) -> Any:
+def _compile(
+    network: Network, hint: str, stays: Set[str], streams: int, threads: int, **more: Any
+) -> Any:
     import openvino
 
     core = openvino.Core()
@@ -382,10 +425,16 @@ def _compile(network: Network, hint: str, stays: Set[str], streams: int, threads
 def _check_contract(compiled: Any, network: Network) -> None:
     """The graph must be what the description says; else memory would be written that is not there."""
     found = tuple(
-        [(port.element_type.get_type_name(), tuple(port.partial_shape.to_shape())) for port in ports]
+        [
+            (port.element_type.get_type_name(), tuple(port.partial_shape.to_shape()))
+            for port in ports
+        ]
         for ports in (compiled.inputs, compiled.outputs)
     )
-    if found != ([("u8", network.input_shape)], [("f32", tuple(shape)) for shape in network.output_shapes]):
+    if found != (
+        [("u8", network.input_shape)],
+        [("f32", tuple(shape)) for shape in network.output_shapes],
+    ):
         raise EngineError(
             f"engine openvino: the graph of {network.name} takes {found[0]} and gives {found[1]}; "
             f"wanted one u8 input {network.input_shape} and f32 outputs {network.output_shapes}"
@@ -396,22 +445,30 @@ def _notes(compiled: Any, precision: str) -> list[str]:
     runs = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if runs == HINTS[precision]:
         return []
-    return [f"engine openvino: {precision} was asked for; on this CPU OpenVINO runs {TYPES.get(runs, runs)}"]
+    return [
+        f"engine openvino: {precision} was asked for; on this CPU OpenVINO runs {TYPES.get(runs, runs)}"
+    ]
 
 
 def _layers(model: Any, known: set[str]) -> list[LayerExecution]:
     """The plugin's own account of what it runs. ``known``: the graph's nodes; the rest are inventions of the plugin."""
-    constant: set[str] = set()  # worked out while loading: constants, and what hangs on nothing else
+    constant: set[str] = (
+        set()
+    )  # worked out while loading: constants, and what hangs on nothing else
     layers = []
     for layer in model.get_ordered_ops():
-        facts = {key: value.astype(str) for key, value in layer.get_rt_info().items() if key in FACTS}
+        facts = {
+            key: value.astype(str) for key, value in layer.get_rt_info().items() if key in FACTS
+        }
         given = [value.get_node().get_friendly_name() for value in layer.input_values()]
         name, kind = layer.get_friendly_name(), facts["layerType"]
         if kind == "Const" or (given and constant.issuperset(given)):
             constant.add(name)
         elif kind not in NO_LAYERS:
             nodes = tuple(node for node in facts["originalLayersNames"].split(",") if node in known)
-            layers.append(LayerExecution(name, kind, _precision(kind, facts["runtimePrecision"]), nodes=nodes))
+            layers.append(
+                LayerExecution(name, kind, _precision(kind, facts["runtimePrecision"]), nodes=nodes)
+            )
     return layers
 
 

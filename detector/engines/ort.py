@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.engines.base import Engine, EngineOptions, LayerExecution, Request, cpu_threads, streams, translated
+from detector.engines.base import (
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    Request,
+    cpu_threads,
+    streams,
+    translated,
+)
 from detector.engines.layer_times import in_order
 from detector.errors import EngineError
 from detector.models.base import Network
@@ -28,9 +36,18 @@ if TYPE_CHECKING:
 # from what; but a name of its own always holds the name of one node of ours (``0.act_nchwc``, ``3.conv_token_7``). The
 # rest follows from the graph: a convolution without such a name went into the activation behind it, and so on.
 
-OWN_NAME = re.compile(r"^(?:InsertedPrecisionFreeCast_)?(.*?)(?:_nchwc|_nhwc|_token_\d+|_quant|_q|_qlinear)*$")
+OWN_NAME = re.compile(
+    r"^(?:InsertedPrecisionFreeCast_)?(.*?)(?:_nchwc|_nhwc|_token_\d+|_quant|_q|_qlinear)*$"
+)
 COMPUTING = ("Conv", "Gemm", "MatMul")  # in the operator's name, whatever is fused to it
-INTEGER = ("ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QGemm", "NhwcMaxPool")
+INTEGER = (
+    "ConvInteger",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "QGemm",
+    "NhwcMaxPool",
+)
 QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
 RESULTS = {  # operator -> what it gives, where that is not what it takes
     "ConvInteger": "int32",
@@ -44,7 +61,9 @@ RESULTS = {  # operator -> what it gives, where that is not what it takes
 NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", "int8": "i8"}
 
 
-def layers(optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str = "fp32") -> list[LayerExecution]:
+def layers(
+    optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str = "fp32"
+) -> list[LayerExecution]:
     """``float_math``: what fp32 convolutions and products run as ("tf32" where the GPU was allowed to)."""
     stands_for: dict[int, list[str]] = {}
     for name, owner in _owners(optimised.graph, graph.graph).items():
@@ -53,7 +72,9 @@ def layers(optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str =
     for at, (node, precision) in enumerate(_precisions(optimised.graph)):
         if precision == "fp32" and _computes(node):
             precision = float_math
-        found.append(LayerExecution(node.name, node.op_type, precision, nodes=tuple(stands_for.get(at, ()))))
+        found.append(
+            LayerExecution(node.name, node.op_type, precision, nodes=tuple(stands_for.get(at, ())))
+        )
     return found
 
 
@@ -94,11 +115,20 @@ def _owners(optimised: Any, graph: Any) -> dict[str, int]:
     before, behind = _neighbours(nodes)
     computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
     # Each of these passes leaves alone what an earlier one placed.
-    for node in reversed(nodes):  # a convolution went into what comes behind it; so did a change of type
+    for node in reversed(
+        nodes
+    ):  # a convolution went into what comes behind it; so did a change of type
         if _computes(node) or node.op_type == "DequantizeLinear":
-            places = [at for at in _places(behind[node.name], owners) if not _computes(node) or at in computing]
+            places = [
+                at
+                for at in _places(behind[node.name], owners)
+                if not _computes(node) or at in computing
+            ]
             owners |= {node.name: places[0]} if places and node.name not in owners else {}
-    for around, order in ((before, nodes), (behind, nodes[::-1])):  # an activation, or what opens the graph
+    for around, order in (
+        (before, nodes),
+        (behind, nodes[::-1]),
+    ):  # an activation, or what opens the graph
         for node in order:
             places = _places(around[node.name], owners)
             owners |= {node.name: places[0]} if places and node.name not in owners else {}
@@ -119,7 +149,9 @@ def _named(optimised: Any, known: set[str]) -> dict[str, int]:
 def _neighbours(nodes: list[Any]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Node -> the nodes that it reads from; node -> those that read from it."""
     made_by = {output: node.name for node in nodes for output in node.output}
-    before = {node.name: [made_by[value] for value in node.input if value in made_by] for node in nodes}
+    before = {
+        node.name: [made_by[value] for value in node.input if value in made_by] for node in nodes
+    }
     behind: dict[str, list[str]] = {node.name: [] for node in nodes}
     for name, sources in before.items():
         for source in sources:
@@ -177,7 +209,9 @@ def refusal(precision: str, device: str) -> str | None:
         return "ONNX Runtime has no int8 convolution on a GPU and would compute them in fp32; --device cpu has, or trt"
     if precision not in ON_GPU_ONLY or (device != "cpu" and _has_cuda()):
         return None
-    return f"{ON_GPU_ONLY[precision]}, and " + ("--device is cpu" if device == "cpu" else _no_cuda())
+    return f"{ON_GPU_ONLY[precision]}, and " + (
+        "--device is cpu" if device == "cpu" else _no_cuda()
+    )
 
 
 def concurrency(options: EngineOptions) -> int:
@@ -197,14 +231,20 @@ class OrtRequest(Request):
         self._uploaded: Any = None
         given = session.get_inputs()[0].name
         if device == "cpu":
-            self._binding.bind_input(given, "cpu", 0, np.uint8, self.slot.shape, self.slot.ctypes.data)
+            self._binding.bind_input(
+                given, "cpu", 0, np.uint8, self.slot.shape, self.slot.ctypes.data
+            )
         else:
             import onnxruntime
 
-            self._uploaded = onnxruntime.OrtValue.ortvalue_from_numpy(self.slot, "cuda", _index(device))
+            self._uploaded = onnxruntime.OrtValue.ortvalue_from_numpy(
+                self.slot, "cuda", _index(device)
+            )
             self._binding.bind_ortvalue_input(given, self._uploaded)
         for output, array in zip(session.get_outputs(), self._outputs, strict=True):
-            self._binding.bind_output(output.name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+            self._binding.bind_output(
+                output.name, "cpu", 0, np.float32, array.shape, array.ctypes.data
+            )
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         if self._session is None:
@@ -233,7 +273,8 @@ class OrtEngine(Engine):
             _check_contract(session, network)
             run_options = _run_options()
             self.requests: list[OrtRequest] = [
-                OrtRequest(session, run_options, network, self.device) for _ in range(options.requests)
+                OrtRequest(session, run_options, network, self.device)
+                for _ in range(options.requests)
             ]
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
@@ -257,7 +298,9 @@ class OrtEngine(Engine):
             return []
 
         with translated("ort", "list the layers"):
-            optimised = _optimised(self._network, self.threads, _providers(self.device, self.precision))
+            optimised = _optimised(
+                self._network, self.threads, _providers(self.device, self.precision)
+            )
             float_math = "tf32" if self.precision == "tf32" else "fp32"
             return layers(optimised, self._network.graph, float_math)
 
@@ -340,13 +383,17 @@ def _cuda_session(network: Network, threads: int, precision: str, device: str) -
 
     if not _has_cuda():
         raise EngineError(f"engine ort: --device {device}: {_no_cuda()}")
-    onnxruntime.set_default_logger_severity(SILENT)  # a library that is not found is reported through this one
+    onnxruntime.set_default_logger_severity(
+        SILENT
+    )  # a library that is not found is reported through this one
     if hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # CUDA's libraries out of pip's own packages
     with translated("ort", f"start its CUDA provider on {device}"):
         session = _session(network, _settings(threads), _providers(device, precision))
         if CUDA not in session.get_providers():
-            raise RuntimeError("no driver, no such GPU, or CUDA or cuDNN of another version than it was built for")
+            raise RuntimeError(
+                "no driver, no such GPU, or CUDA or cuDNN of another version than it was built for"
+            )
     return session
 
 
@@ -414,7 +461,9 @@ def kept_graph(settings: Any, folder: str) -> Any:
     """Session options that leave the optimised graph in ``folder``."""
     settings.optimized_model_filepath = str(Path(folder, OPTIMISED))
     # Weights beside it: they are not needed, and may be more than a file of this kind holds.
-    settings.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+    settings.add_session_config_entry(
+        "session.optimized_model_external_initializers_file_name", "weights.bin"
+    )
     return settings
 
 
@@ -425,7 +474,9 @@ def traced(settings: Any, folder: str) -> Any:
     return kept_graph(settings, folder)
 
 
-def node_times(trace: str, folder: str, graph: Any, float_math: str) -> list[tuple[LayerExecution, list[float]]]:
+def node_times(
+    trace: str, folder: str, graph: Any, float_math: str
+) -> list[tuple[LayerExecution, list[float]]]:
     """Every node of the optimised graph with its ms in each run. ``graph``: what it was made from."""
     import onnx
 
@@ -437,7 +488,9 @@ def node_times(trace: str, folder: str, graph: Any, float_math: str) -> list[tup
 def runs_of(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
     """Run by run (name, operator, ms) of the nodes, in order; durations are in whole microseconds. A run's own event
     is written at its end, and holds its nodes' by time."""
-    nodes = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)]
+    nodes = [
+        event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)
+    ]
     bounds = [
         (event["ts"], event["ts"] + event["dur"])
         for event in events
@@ -445,7 +498,11 @@ def runs_of(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
     ]
     return [
         [
-            (event["name"].removesuffix(SUFFIX), str(event["args"].get("op_name", "")), event["dur"] / 1e3)
+            (
+                event["name"].removesuffix(SUFFIX),
+                str(event["args"].get("op_name", "")),
+                event["dur"] / 1e3,
+            )
             for event in nodes
             if start <= event["ts"] <= end
         ]

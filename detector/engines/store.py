@@ -38,7 +38,11 @@ def default_folder() -> Path:
     """``engines/`` of the checkout that the package runs from; of an installed package, the user's cache."""
     checkout = Path(__file__).parents[2]
     place = checkout / "engines"
-    if (checkout / "setup.py").is_file() and (place / "README.md").is_file() and os.access(place, os.W_OK):
+    if (
+        (checkout / "setup.py").is_file()
+        and (place / "README.md").is_file()
+        and os.access(place, os.W_OK)
+    ):
         return place
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "detect-video" / "engines"
@@ -87,12 +91,18 @@ def write_onnx(network: Network, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(target, whole.SerializeToString(deterministic=True))
     except OSError as exc:
-        raise OutputError(f"{target}: the graph cannot be written there: {exc.strerror or exc}") from exc
+        raise OutputError(
+            f"{target}: the graph cannot be written there: {exc.strerror or exc}"
+        ) from exc
     return target
 
 
 def built(
-    folder: Path, stem: str, suffix: str, key: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any] | None]
+    folder: Path,
+    stem: str,
+    suffix: str,
+    key: Mapping[str, Any],
+    build: Callable[[Path], Mapping[str, Any] | None],
 ) -> Artefact:
     """The file that ``build(path)`` makes, built once for a key. ``build`` returns facts for the manifest.
 
@@ -126,7 +136,9 @@ def change(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Pa
     return target
 
 
-def standing(folder: Path, suffix: str, fits: Callable[[Mapping[str, Any]], bool]) -> Artefact | None:
+def standing(
+    folder: Path, suffix: str, fits: Callable[[Mapping[str, Any]], bool]
+) -> Artefact | None:
     """A whole file that was built before for a key that ``fits``; the newest of several, None where there is none."""
     files = sorted(folder.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in files:
@@ -145,7 +157,9 @@ def manifest_of(path: str | Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _build(target: Path, key: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any] | None]) -> None:
+def _build(
+    target: Path, key: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any] | None]
+) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as place:
         made, start = Path(place) / target.name, time.perf_counter()
         facts = dict(build(made) or {})
@@ -198,7 +212,11 @@ def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
     with _locked(target.parent):
         if _is_whole(target, manifest):  # another run built it while this one waited
             return Artefact(str(target), False, ())
-        notes = (f"{target}: damaged or without its manifest, built again",) if _is_broken(target, manifest) else ()
+        notes = (
+            (f"{target}: damaged or without its manifest, built again",)
+            if _is_broken(target, manifest)
+            else ()
+        )
         _write(target, data)
         _write(target.with_suffix(".json"), (json.dumps(manifest, indent=2) + "\n").encode())
     return Artefact(str(target), True, notes)
@@ -270,7 +288,9 @@ def _locked(place: Path) -> Iterator[None]:
 
 def _write(target: Path, data: bytes) -> None:
     """All of it under the final name, or nothing: a run that is killed leaves at most a temporary file."""
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    handle, temporary = tempfile.mkstemp(
+        dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"
+    )
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -27,7 +27,9 @@ def parse_batches(text: str) -> tuple[int, int]:
     """``8`` or ``1..8``. Raises UsageError."""
     low, dots, high = text.partition("..")
     parts = [low.strip(), (high if dots else low).strip()]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts) or int(parts[0]) > int(parts[1]):
+    if not all(part.isdecimal() and int(part) > 0 for part in parts) or int(parts[0]) > int(
+        parts[1]
+    ):
         raise UsageError(f"--batch {text}: write 8, or 1..8 for a range")
     return int(parts[0]), int(parts[1])
 
@@ -44,7 +46,13 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
     network = open_model(config)
     ready = prepared(network, engine, config, lambda concurrency: concurrency + 1, progress)
     seconds = time.perf_counter() - start
-    return {"schema": 1, "engine": engine, "batch": _range_text(batches), **_facts(network, ready), "seconds": seconds}
+    return {
+        "schema": 1,
+        "engine": engine,
+        "batch": _range_text(batches),
+        **_facts(network, ready),
+        "seconds": seconds,
+    }
 
 
 def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
@@ -60,26 +68,41 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     _check(graph)
     _write_whole(target, graph.graph.SerializeToString(deterministic=True))
     return {
-        "schema": 1, "engine": runtime.engine, "batch": str(runtime.batch), "path": str(target), "built": True,
-        **_about(network, graph), "notes": [*network.warnings, *notes], "seconds": time.perf_counter() - start,
-    }  # fmt: skip
+        "schema": 1,
+        "engine": runtime.engine,
+        "batch": str(runtime.batch),
+        "path": str(target),
+        "built": True,
+        **_about(network, graph),
+        "notes": [*network.warnings, *notes],
+        "seconds": time.perf_counter() - start,
+    }
 
 
 def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
     """The configuration with everything named: engine, precision, and a range as the engine's own options."""
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
-    engine = engines.choose(precision, runtime.device)[0] if runtime.engine == "auto" else runtime.engine
+    engine = (
+        engines.choose(precision, runtime.device)[0] if runtime.engine == "auto" else runtime.engine
+    )
     own = runtime.engine_options
     if batches[0] != batches[1]:
         able = [name for name in engines.names() if set(RANGE) <= set(engines.own_options(name))]
         if engine not in able:
             there = " and ".join(able) or "no engine here"
-            raise UsageError(f"--batch {_range_text(batches)}: a range is for {there}; {engine} runs one batch a file")
-        own = (*(own or ()), *(f"{name}={batch}" for name, batch in zip(RANGE, batches, strict=True)))
+            raise UsageError(
+                f"--batch {_range_text(batches)}: a range is for {there}; {engine} runs one batch a file"
+            )
+        own = (
+            *(own or ()),
+            *(f"{name}={batch}" for name, batch in zip(RANGE, batches, strict=True)),
+        )
     return replace(
         config,
-        runtime=replace(runtime, engine=engine, precision=precision, batch=batches[1], engine_options=own),
+        runtime=replace(
+            runtime, engine=engine, precision=precision, batch=batches[1], engine_options=own
+        ),
     )
 
 
@@ -114,8 +137,15 @@ def _range_text(batches: tuple[int, int]) -> str:
 
 def _refuse_the_model(target: Path, config: Config) -> None:
     for source in (config.network.model, config.network.weights):
-        if source and target.exists() and Path(source).exists() and os.path.samefile(source, target):
-            raise UsageError(f"{target}: is the model itself and would be lost; choose another with -o")
+        if (
+            source
+            and target.exists()
+            and Path(source).exists()
+            and os.path.samefile(source, target)
+        ):
+            raise UsageError(
+                f"{target}: is the model itself and would be lost; choose another with -o"
+            )
 
 
 def _check(network: Network) -> None:
@@ -123,9 +153,13 @@ def _check(network: Network) -> None:
 
     try:
         onnx.checker.check_model(network.graph, full_check=True)
-        onnx.shape_inference.infer_shapes(network.graph, check_type=True, strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(
+            network.graph, check_type=True, strict_mode=True, data_prop=True
+        )
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ModelError(f"the graph of {network.name}: ONNX refuses it: {' '.join(str(error).split())}") from error
+        raise ModelError(
+            f"the graph of {network.name}: ONNX refuses it: {' '.join(str(error).split())}"
+        ) from error
 
 
 def _write_whole(target: Path, data: bytes) -> None:
@@ -134,7 +168,9 @@ def _write_whole(target: Path, data: bytes) -> None:
         raise OutputError(f"{target}: is a folder; give the name of a file with -o")
     temporary = None
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            dir=target.parent, prefix=f".{target.name}.", delete=False
+        ) as file:
             temporary = file.name
             file.write(data)
             file.flush()
@@ -146,5 +182,7 @@ def _write_whole(target: Path, data: bytes) -> None:
             with suppress(OSError):
                 os.unlink(temporary)
         if isinstance(error, OSError):
-            raise OutputError(f"{target}: cannot be written: {error.strerror}; choose another with -o") from error
+            raise OutputError(
+                f"{target}: cannot be written: {error.strerror}; choose another with -o"
+            ) from error
         raise

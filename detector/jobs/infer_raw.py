@@ -42,12 +42,18 @@ def read_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:
                 array = arrays[name]
-                if array.dtype == np.uint8 and array.ndim == 4 and array.nbytes <= MAX_PICTURES_BYTES:
+                if (
+                    array.dtype == np.uint8
+                    and array.ndim == 4
+                    and array.nbytes <= MAX_PICTURES_BYTES
+                ):
                     found[name] = _channels_last(path, name, array)
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as exc:
         raise UsageError(f"{path}: is no .npz of arrays: {' '.join(str(exc).split())}") from exc
     if not found:
-        raise UsageError(f"{path}: holds no pictures: wanted are uint8 RGB arrays [N, H, W, 3] or [N, 3, H, W]")
+        raise UsageError(
+            f"{path}: holds no pictures: wanted are uint8 RGB arrays [N, H, W, 3] or [N, 3, H, W]"
+        )
     return found
 
 
@@ -56,7 +62,9 @@ def _channels_last(path: Path, name: str, array: NDArray[np.uint8]) -> NDArray[n
         return array
     if array.shape[1] == 3 and len(array):
         return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
-    raise UsageError(f"{path}: {name} is {list(array.shape)}: wanted is RGB, [N, H, W, 3] or [N, 3, H, W]")
+    raise UsageError(
+        f"{path}: {name} is {list(array.shape)}: wanted is RGB, [N, H, W, 3] or [N, 3, H, W]"
+    )
 
 
 def _output_name(name: str) -> str:
@@ -73,14 +81,18 @@ def _decoded(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]
             part = pictures[start : start + batch]
             request.slot[: len(part)] = part
             outputs = request.infer(len(part))
-            rows += [machine.network.dense([o[at : at + 1] for o in outputs]) for at in range(len(part))]
+            rows += [
+                machine.network.dense([o[at : at + 1] for o in outputs]) for at in range(len(part))
+            ]
     return np.concatenate(rows).astype(np.float32, copy=False)
 
 
 def _write(target: Path, arrays: dict[str, NDArray[np.float32]]) -> None:
     """All of it under its name, or nothing."""
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".npz")
+        handle, temporary = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name}.", suffix=".npz"
+        )
         try:
             with os.fdopen(handle, "wb") as file:
                 np.savez(file, **arrays)  # type: ignore[arg-type]

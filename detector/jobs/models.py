@@ -26,7 +26,11 @@ def facts(model: str, **options: Any) -> dict[str, Any]:
     try:
         return _counted(open_network(model, **options), entry)
     except ModelError:
-        if entry is None or options.get("weights") is not None or options.get("random_seed") is not None:
+        if (
+            entry is None
+            or options.get("weights") is not None
+            or options.get("random_seed") is not None
+        ):
             raise
         if entry.path.is_file() and entry.path.suffix != ".cfg":
             raise  # it is there, and broken

@@ -48,10 +48,16 @@ class Parts:
     preprocess: Callable[[Image, Image], Letterbox]  # picture, row of the slot -> where it lies
     head: Callable[[Outputs], Candidates]  # outputs of one picture, each [1, ...]
     nms: Callable[[Candidates], Detections]  # boxes in network pixels
-    annotate: Callable[[Image, Detections], None] | None = None  # None where nobody looks at the picture
+    annotate: Callable[[Image, Detections], None] | None = (
+        None  # None where nobody looks at the picture
+    )
     sinks: Sequence[FrameSink] = ()
-    queue_batches: int = 2  # filled batches that may wait for a worker, and results that may wait for their turn
-    image_bytes: int = IMAGE_BYTES  # all pictures in flight together; one batch and one picture are always allowed
+    queue_batches: int = (
+        2  # filled batches that may wait for a worker, and results that may wait for their turn
+    )
+    image_bytes: int = (
+        IMAGE_BYTES  # all pictures in flight together; one batch and one picture are always allowed
+    )
 
 
 @dataclass(slots=True)
@@ -60,8 +66,12 @@ class Progress:
 
     read: int = 0
     written: int = 0
-    device_ms: float | None = None  # of all batches that were taken apart; None where the device tells none
-    stop: threading.Event = field(default_factory=threading.Event)  # set it, and the loop ends after what it has read
+    device_ms: float | None = (
+        None  # of all batches that were taken apart; None where the device tells none
+    )
+    stop: threading.Event = field(
+        default_factory=threading.Event
+    )  # set it, and the loop ends after what it has read
 
     def add_device_ms(self, milliseconds: float | None) -> None:
         """Of one batch; called by the thread that takes batches apart."""
@@ -92,10 +102,14 @@ def image_count(parts: Parts) -> int:
     """As many as all requests hold and a batch being written, within ``image_bytes``; never fewer than a batch and
     one, or a batch could not be filled."""
     info = parts.source.info
-    return places(len(parts.requests[0].slot), len(parts.requests), info.width, info.height, parts.image_bytes)
+    return places(
+        len(parts.requests[0].slot), len(parts.requests), info.width, info.height, parts.image_bytes
+    )
 
 
-def places(batch: int, requests: int, width: int, height: int, image_bytes: int = IMAGE_BYTES) -> int:
+def places(
+    batch: int, requests: int, width: int, height: int, image_bytes: int = IMAGE_BYTES
+) -> int:
     """``image_count`` of parts of these sizes; ``width`` and ``height`` of a picture."""
     affordable = image_bytes // max(1, width * height * 3)
     return max(batch + 1, min(batch * (requests + 1), affordable))
@@ -107,7 +121,12 @@ def results_ahead(parts: Parts) -> int:
 
 
 def fill(
-    track: AnyTrack, parts: Parts, progress: Progress, images: Pool[Image | None], request: BatchRequest, number: int
+    track: AnyTrack,
+    parts: Parts,
+    progress: Progress,
+    images: Pool[Image | None],
+    request: BatchRequest,
+    number: int,
 ) -> Batch | None:
     """Reads and preprocesses until the slot is full or the source ends; None when there was nothing left.
 
@@ -130,7 +149,9 @@ def fill(
     return batch if batch.frames else None
 
 
-def decode(track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int) -> list[Candidates]:
+def decode(
+    track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int
+) -> list[Candidates]:
     """The head of every picture in the batch. After it the request may go back: candidates are copies."""
     decoded = []
     for row in range(len(batch.frames)):
@@ -149,7 +170,10 @@ def select(
 
 
 def deliver(
-    track: AnyTrack, parts: Parts, progress: Progress, pairs: Generator[tuple[Frame, Detections], None, None]
+    track: AnyTrack,
+    parts: Parts,
+    progress: Progress,
+    pairs: Generator[tuple[Frame, Detections], None, None],
 ) -> Generator[tuple[Frame, Detections], None, None]:
     """Draws and writes each frame, then hands it on. Spans carry the frame's number in this run."""
     for frame, detections in pairs:

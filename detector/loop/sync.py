@@ -18,7 +18,9 @@ def frames_in_turn(
         yield from deliver(track, parts, progress, _detected(track, parts, progress))
 
 
-def _detected(track: AnyTrack, parts: Parts, progress: Progress) -> Generator[tuple[Frame, Detections], None, None]:
+def _detected(
+    track: AnyTrack, parts: Parts, progress: Progress
+) -> Generator[tuple[Frame, Detections], None, None]:
     images, request, number, done = image_pool(parts), parts.requests[0], 0, 0
     while (batch := fill(track, parts, progress, images, request, number)) is not None:
         with track.span(INFER, number):

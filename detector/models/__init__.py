@@ -67,7 +67,11 @@ def _family_option(reader: ModuleType, path: Path, family: str | None) -> dict[s
         return {}
     choices = getattr(reader, "FAMILY_CHOICES", ())
     if family not in choices:
-        known = f"it can be {', '.join(choices)}" if choices else "such a file tells its family itself; leave it out"
+        known = (
+            f"it can be {', '.join(choices)}"
+            if choices
+            else "such a file tells its family itself; leave it out"
+        )
         raise UsageError(f"--family {family}: not for {path.name}: {known}")
     return {"family": family}
 
@@ -80,7 +84,9 @@ def _description(
         return {"cfg": _path(cfg), "class_names": tuple(class_names), **how}
     if cfg is not None or class_names:
         given = f"--cfg {cfg}" if cfg else "a list of names"
-        raise UsageError(f"{given}: for TensorRT plans, which do not describe themselves; {path.name} does")
+        raise UsageError(
+            f"{given}: for TensorRT plans, which do not describe themselves; {path.name} does"
+        )
     return {}
 
 
@@ -101,15 +107,24 @@ def _locate(
     if path.is_file():
         return path, None, None
     if path.is_dir():
-        raise ModelError(f"{model}: is a folder; give a model file ({', '.join((*suffixes(), *others))})")
+        raise ModelError(
+            f"{model}: is a folder; give a model file ({', '.join((*suffixes(), *others))})"
+        )
     if (described := network_yaml(model)) is not None:
         return described, None, None
     if path.suffix.lower() in {*suffixes(), *others} or len(path.parts) != 1:
-        raise ModelError(f"{model}: no such file; give the path of a model file, or a known name: {', '.join(known())}")
+        raise ModelError(
+            f"{model}: no such file; give the path of a model file, or a known name: {', '.join(known())}"
+        )
     entry = known_model(model)
     if random_seed is not None and entry.layers is not None:
         return entry.layers, None, entry.names
-    if entry.download is not None and entry.weights is None and weights is None and random_seed is None:
+    if (
+        entry.download is not None
+        and entry.weights is None
+        and weights is None
+        and random_seed is None
+    ):
         entry.file_to_run(entry.download.target)
     return entry.file_to_run(), entry.weights, entry.names
 

@@ -50,14 +50,20 @@ class Network:
     dense: Callable[[list[NDArray[np.float32]]], NDArray[np.float32]]
     names: tuple[str, ...]
     parameters: int = 0  # as stored
-    parameters_fused: int = 0  # of the graph's convolutions: normalisation folded, what trains only left out
+    parameters_fused: int = (
+        0  # of the graph's convolutions: normalisation folded, what trains only left out
+    )
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
     sha256: str = ""  # of cfg and weights together
     random_seed: int | None = None
-    needs_nms: bool = True  # False: the network, or its export, leaves one box an object; --iou has nothing to do
+    needs_nms: bool = (
+        True  # False: the network, or its export, leaves one box an object; --iou has nothing to do
+    )
     precision: str = "fp32"  # of the graph: fp32, fp16, bf16, int8-u8, int8-s8; what ``engines.graph_wanted`` names
     path: str | None = None
-    plan: str | None = None  # a file that TensorRT built elsewhere: it is what runs, and ``graph`` is empty
+    plan: str | None = (
+        None  # a file that TensorRT built elsewhere: it is what runs, and ``graph`` is empty
+    )
     warnings: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
 

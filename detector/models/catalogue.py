@@ -22,9 +22,21 @@ if TYPE_CHECKING:
 
 
 KEYS = (
-    "family", "cfg", "file", "layers", "weights", "names", "licence", "description", "options",
-    "url", "sha256", "bytes", "needs", "figures",
-)  # fmt: skip
+    "family",
+    "cfg",
+    "file",
+    "layers",
+    "weights",
+    "names",
+    "licence",
+    "description",
+    "options",
+    "url",
+    "sha256",
+    "bytes",
+    "needs",
+    "figures",
+)
 FIGURES = ("input", "parameters", "parameters_fused", "macs", "gflops_published")
 
 
@@ -89,7 +101,11 @@ def folder() -> Path:
 
 def cache() -> Path:
     """Where downloaded models lie, in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "detect-video" / "models"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        / "detect-video"
+        / "models"
+    )
 
 
 def known() -> list[str]:
@@ -152,7 +168,9 @@ def _figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     figures = values.get("figures") or {}
     for key in figures:
         if key not in FIGURES:
-            raise ModelError(f"{path}: figures: unknown key {key!r}; known are {', '.join(FIGURES)}")
+            raise ModelError(
+                f"{path}: figures: unknown key {key!r}; known are {', '.join(FIGURES)}"
+            )
     return dict(figures)
 
 
@@ -205,7 +223,9 @@ def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
     if download is None:
         raise ModelError(f"{name}: nothing to pull: {model.needs or 'it comes with the package'}")
     if download.sha256 is None or download.size is None:
-        raise ModelError(f"{name}: no checksum of it is known, so it is not fetched: {model.how_to_get()}")
+        raise ModelError(
+            f"{name}: no checksum of it is known, so it is not fetched: {model.how_to_get()}"
+        )
     if _is_whole(download.target, download):
         return download.target, False
     try:
@@ -221,7 +241,9 @@ def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
             f"file at {download.target} by hand (sha256 {download.sha256})"
         ) from exc
     except OSError as exc:
-        raise ModelError(f"{download.target}: cannot be written: {exc.strerror or exc}; set XDG_CACHE_HOME") from exc
+        raise ModelError(
+            f"{download.target}: cannot be written: {exc.strerror or exc}; set XDG_CACHE_HOME"
+        ) from exc
     return download.target, True
 
 
@@ -269,7 +291,9 @@ def _fetch(download: Download, file: IO[bytes], progress: Progress) -> None:
             raise
         exc.close()
         file.truncate(have := 0)
-        response = urlopen(Request(download.url, headers={"User-Agent": "detect-video"}), timeout=TIMEOUT_S)
+        response = urlopen(
+            Request(download.url, headers={"User-Agent": "detect-video"}), timeout=TIMEOUT_S
+        )
     with response:
         if have and not _goes_on(response, have):
             file.truncate(have := 0)
@@ -286,7 +310,9 @@ def _goes_on(response: HTTPResponse, have: int) -> bool:
     return response.status == PARTIAL_CONTENT and where.startswith(f"bytes {have}-")
 
 
-def _copy(response: HTTPResponse, file: IO[bytes], have: int, wanted: int, progress: Progress) -> None:
+def _copy(
+    response: HTTPResponse, file: IO[bytes], have: int, wanted: int, progress: Progress
+) -> None:
     """Stops a byte behind the end at the latest: a server may send anything."""
     progress(have, wanted)
     while have <= wanted and (block := response.read(min(BLOCK_BYTES, wanted + 1 - have))):
@@ -296,7 +322,9 @@ def _copy(response: HTTPResponse, file: IO[bytes], have: int, wanted: int, progr
 
 
 def _is_whole(path: Path, download: Download) -> bool:
-    return path.is_file() and path.stat().st_size == download.size and _digest(path) == download.sha256
+    return (
+        path.is_file() and path.stat().st_size == download.size and _digest(path) == download.sha256
+    )
 
 
 def _digest(path: Path) -> str:

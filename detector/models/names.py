@@ -10,7 +10,9 @@ from detector.models import catalogue
 MAX_BYTES = 1 << 20
 
 
-def find_names(model: Path, classes: int, given: Path | None = None) -> tuple[tuple[str, ...], list[str]]:
+def find_names(
+    model: Path, classes: int, given: Path | None = None
+) -> tuple[tuple[str, ...], list[str]]:
     """Names of ``classes`` classes, and warnings. ``given`` is used or fails; the rest is looked for."""
     beside = model.with_suffix(".names")
     if given is not None or beside.is_file():
@@ -18,9 +20,7 @@ def find_names(model: Path, classes: int, given: Path | None = None) -> tuple[tu
     for path in _guesses(model, classes):
         if path.is_file() and len(names := read_names(path)) == classes:
             return names, []
-    warning = (
-        f"no names for the {classes} classes of {model.name}: they are called class0, class1, ...; give --names FILE"
-    )
+    warning = f"no names for the {classes} classes of {model.name}: they are called class0, class1, ...; give --names FILE"
     return tuple(f"class{number}" for number in range(classes)), [warning]
 
 
@@ -36,7 +36,9 @@ def _guesses(model: Path, classes: int) -> list[Path]:
 def _exactly(path: Path, classes: int, model: Path) -> tuple[str, ...]:
     names = read_names(path)
     if len(names) != classes:
-        raise ModelError(f"{path}: holds {len(names)} names, {model.name} has {classes} classes; give --names FILE")
+        raise ModelError(
+            f"{path}: holds {len(names)} names, {model.name} has {classes} classes; give --names FILE"
+        )
     return names
 
 
@@ -48,7 +50,9 @@ def read_names(path: Path) -> tuple[str, ...]:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --names FILE") from exc
     if len(data) > MAX_BYTES:
         raise ModelError(f"{path}: is larger than {MAX_BYTES >> 20} MB, so it is no list of names")
-    lines = [line.strip() for line in data.decode("utf-8-sig", errors="replace").rstrip().splitlines()]
+    lines = [
+        line.strip() for line in data.decode("utf-8-sig", errors="replace").rstrip().splitlines()
+    ]
     for number, line in enumerate(lines, 1):
         if not line or not line.isprintable():
             raise ModelError(f"{path}:{number}: no name on this line; write one class name a line")

@@ -67,7 +67,9 @@ class Description:
     def boxes_a_cell(self, rows: int) -> int | None:
         """1 or 3, where so many rows are that many boxes for each cell of this input's maps."""
         pyramids = [cells(self.height, self.width, strides) for strides in PYRAMIDS]
-        return next((boxes for boxes in (1, 3) if rows in [boxes * count for count in pyramids]), None)
+        return next(
+            (boxes for boxes in (1, 3) if rows in [boxes * count for count in pyramids]), None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,9 @@ def _darknet(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
     if description.cfg is None:
         return None
     sections, _, _ = read_cfg(description.cfg)
-    plan = make_plan(sections, size=(description.height, description.width), batch=description.batch)
+    plan = make_plan(
+        sections, size=(description.height, description.width), batch=description.batch
+    )
     found = []
     for yolo in plan.yolos:
         shape = (len(yolo.anchors) * (5 + yolo.classes), yolo.height, yolo.width)
@@ -131,11 +135,18 @@ def _darknet(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
 def _decoded(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
     """One output [B, N, 5 + classes] of boxes in pixels, as YOLOv5 and YOLOv7 export it."""
     shape = _only(outputs)
-    if shape is None or not description.names or shape[2] != 5 + len(description.names) or description.finished:
+    if (
+        shape is None
+        or not description.names
+        or shape[2] != 5 + len(description.names)
+        or description.finished
+    ):
         return None
     if shape[2] == FINISHED and description.boxes_a_cell(shape[1]) is None:
         return None  # of one class, as wide as a list of detections: only the number of rows tells them apart
-    return PlanHead("decoded", (outputs[0].name,), decoded, decoded_dense, len(description.names), "centre")
+    return PlanHead(
+        "decoded", (outputs[0].name,), decoded, decoded_dense, len(description.names), "centre"
+    )
 
 
 def _anchor_free(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
@@ -160,7 +171,9 @@ def _queries(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
         return None
     head = partial(queries, width=description.width, height=description.height)
     dense = partial(queries_dense, width=description.width, height=description.height)
-    return PlanHead("queries", (outputs[0].name,), head, dense, shape[2] - 4, "stretch", needs_nms=False)
+    return PlanHead(
+        "queries", (outputs[0].name,), head, dense, shape[2] - 4, "stretch", needs_nms=False
+    )
 
 
 def _end_to_end(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:

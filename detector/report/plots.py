@@ -23,19 +23,28 @@ def plots(figures: dict[str, Any]) -> dict[str, str]:
 
 def precision_recall(title: str, figures: dict[str, Any]) -> str:
     """One line a class, precision at IoU 0.5 over recall; the best twelve have their name beside it."""
-    parts = [_text(LEFT, TOP - 18, f"{title}: precision and recall at IoU 0.5", "start", 14), *_axes()]
+    parts = [
+        _text(LEFT, TOP - 18, f"{title}: precision and recall at IoU 0.5", "start", 14),
+        *_axes(),
+    ]
     ranked = sorted(figures["curves"], key=lambda name: -(figures["per_class"][name]["ap50"] or 0))
     for at, name in enumerate(ranked):
         curve = figures["curves"][name]
         if curve[0] is None:
             continue  # no box to find
         colour = COLOURS[at % len(COLOURS)]
-        points = " ".join(f"{_x(recall / 100):.1f},{_y(value):.1f}" for recall, value in enumerate(curve))
+        points = " ".join(
+            f"{_x(recall / 100):.1f},{_y(value):.1f}" for recall, value in enumerate(curve)
+        )
         faint = "" if at < FEW else ' opacity="0.3"'
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"{faint}/>')
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"{faint}/>'
+        )
         if at < FEW:
             line = TOP + 10 + 18 * at
-            parts.append(f'<rect x="{LEFT + SIDE + 16}" y="{line - 8}" width="12" height="8" fill="{colour}"/>')
+            parts.append(
+                f'<rect x="{LEFT + SIDE + 16}" y="{line - 8}" width="12" height="8" fill="{colour}"/>'
+            )
             ap50 = figures["per_class"][name]["ap50"]
             parts.append(_text(LEFT + SIDE + 34, line, f"{name} {ap50:.3f}", "start"))
     if len(ranked) > FEW:
@@ -45,12 +54,16 @@ def precision_recall(title: str, figures: dict[str, Any]) -> str:
 
 
 def _axes() -> list[str]:
-    parts = [f'<rect x="{LEFT}" y="{TOP}" width="{SIDE}" height="{SIDE}" fill="none" stroke="#888"/>']
+    parts = [
+        f'<rect x="{LEFT}" y="{TOP}" width="{SIDE}" height="{SIDE}" fill="none" stroke="#888"/>'
+    ]
     for step in range(6):
         value = step / 5
         parts.append(_text(_x(value), TOP + SIDE + 18, f"{value:.1f}"))
         parts.append(_text(LEFT - 8, _y(value) + 4, f"{value:.1f}", "end"))
-        parts.append(f'<path d="M{_x(value):.1f} {TOP}v{SIDE}M{LEFT} {_y(value):.1f}h{SIDE}" stroke="#e4e4e4"/>')
+        parts.append(
+            f'<path d="M{_x(value):.1f} {TOP}v{SIDE}M{LEFT} {_y(value):.1f}h{SIDE}" stroke="#e4e4e4"/>'
+        )
     parts.append(_text(LEFT + SIDE / 2, TOP + SIDE + 38, "recall"))
     parts.append(_text(16, TOP + SIDE / 2, "precision", turn=True))
     return parts
@@ -72,13 +85,21 @@ def confusion(title: str, matrix: dict[str, Any]) -> str:
     parts = [
         _text(10, 20, f"{title}: what was taken for what", "start", 14),
         _text(
-            10, 38, f"score {matrix['conf']:g} and more, IoU {matrix['iou']:g}; rows: labels, columns: found", "start"
+            10,
+            38,
+            f"score {matrix['conf']:g} and more, IoU {matrix['iou']:g}; rows: labels, columns: found",
+            "start",
         ),
     ]
     for row, name in enumerate(names):
         whole = sum(counts[row]) or 1
         parts.append(
-            _text(left - 8, top + cell * (row + 0.5) + 4, name if row < len(names) - 1 else "(no label)", "end")
+            _text(
+                left - 8,
+                top + cell * (row + 0.5) + 4,
+                name if row < len(names) - 1 else "(no label)",
+                "end",
+            )
         )
         found = name if row < len(names) - 1 else "(not found)"
         parts.append(_text(left + cell * (row + 0.5) + 4, top - 8, found, "start", turn=True))
@@ -97,7 +118,13 @@ def confusion(title: str, matrix: dict[str, Any]) -> str:
 
 
 def _text(
-    x: float, y: float, text: str, anchor: str = "middle", size: int = 12, turn: bool = False, colour: str = "#222"
+    x: float,
+    y: float,
+    text: str,
+    anchor: str = "middle",
+    size: int = 12,
+    turn: bool = False,
+    colour: str = "#222",
 ) -> str:
     turned = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turn else ""
     return (

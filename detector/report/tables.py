@@ -20,8 +20,15 @@ def csv_files(session: SavedSession) -> dict[str, str]:
     found = {"steps_timer.csv": _text(STEPS, step_rows(session))}
     layers = session.passes.get("layers", {})
     if layers.get("available"):
-        rows = [{"layer": row["name"], "type": row["type"], "calls": row.get("calls", 1), "ms": row["ms"]}
-                for row in layers["rows"]]  # fmt: skip
+        rows = [
+            {
+                "layer": row["name"],
+                "type": row["type"],
+                "calls": row.get("calls", 1),
+                "ms": row["ms"],
+            }
+            for row in layers["rows"]
+        ]
         found["layer_timer.csv"] = _text(LAYERS, rows)
     energy = session.passes.get("energy", {})
     if energy.get("available"):

@@ -37,7 +37,9 @@ def events(session: SavedSession) -> Iterator[Event]:
     origin = session.document["clocks"]
     shift = origin["unix_ns"] - origin["perf_counter_ns"]
     us = lambda ns: (ns + shift) / 1e3  # noqa: E731
-    threads = {name: number + 1 for number, name in enumerate(session.spans["thread_names"].tolist())}
+    threads = {
+        name: number + 1 for number, name in enumerate(session.spans["thread_names"].tolist())
+    }
     yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": "detect-video"}}
     for name, tid in threads.items():
         yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
@@ -45,7 +47,9 @@ def events(session: SavedSession) -> Iterator[Event]:
     for source, loop in enumerate(session.document["loop"]):
         if loop:
             activities, shape = activities_of(session.spans, source), LoopShape.of(loop)
-            yield from (one | {"pid": pid} for one in _flows(activities, shape, source, threads, us))
+            yield from (
+                one | {"pid": pid} for one in _flows(activities, shape, source, threads, us)
+            )
             yield from (one | {"pid": pid} for one in _counters(activities, shape, us))
 
 
@@ -59,9 +63,14 @@ def _slices(session: SavedSession, us: Any) -> Iterator[Event]:
             continue  # what lies between slices is visible as a gap
         name = stages[stage] if kinds[kind] == "work" else f"wait for {stages[stage]}"
         yield {
-            "ph": "X", "tid": thread + 1, "name": name, "cat": kinds[kind], "ts": us(start), "dur": (end - start) / 1e3,
+            "ph": "X",
+            "tid": thread + 1,
+            "name": name,
+            "cat": kinds[kind],
+            "ts": us(start),
+            "dur": (end - start) / 1e3,
             "args": {"batch" if stages[stage] == INFER else "number": index, "source": source},
-        }  # fmt: skip
+        }
 
 
 def _flows(
@@ -81,8 +90,14 @@ def _flows(
         for at, one in enumerate(chain):
             phase = "s" if at == 0 else "f" if at == len(chain) - 1 else "t"
             middle = (one.start_ns + one.end_ns) // 2
-            event = {"ph": phase, "tid": threads[one.thread], "name": "frame", "cat": "frame",
-                     "id": f"{source}.{frame}", "ts": us(middle)}  # fmt: skip
+            event = {
+                "ph": phase,
+                "tid": threads[one.thread],
+                "name": "frame",
+                "cat": "frame",
+                "id": f"{source}.{frame}",
+                "ts": us(middle),
+            }
             yield event | ({"bp": "e"} if phase == "f" else {})
 
 

@@ -41,12 +41,19 @@ def record(document: Mapping[str, Any], config: Config) -> str:
     """Adds a comparison. Returns the file, or why nothing was kept. Raises OutputError."""
     if document["random_weights"] is not None:
         return "not kept: with random weights there is no agreement to judge by"
-    rows = [_kept(row) for row in document["rows"] if row["error"] is None and row["engine"] in engines.ranked()]
+    rows = [
+        _kept(row)
+        for row in document["rows"]
+        if row["error"] is None and row["engine"] in engines.ranked()
+    ]
     if not rows:
         return "not kept: no row has figures"
     entry = {
         "date": date.today().isoformat(),
-        **{key: document[key] for key in ("model", "model_sha256", "model_input", "rounds", "frames", "source")},
+        **{
+            key: document[key]
+            for key in ("model", "model_sha256", "model_input", "rounds", "frames", "source")
+        },
         "comparable": document["comparable"],
         "machine": _machine(),
         "settings": _settings(config),
@@ -66,7 +73,11 @@ def choose(config: Config, model_sha256: str, model_input: Sequence[int]) -> Cho
     engine is installed at all."""
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
-    engine, why = engines.choose(precision, runtime.device) if runtime.engine == "auto" else (runtime.engine, None)
+    engine, why = (
+        engines.choose(precision, runtime.device)
+        if runtime.engine == "auto"
+        else (runtime.engine, None)
+    )
     if "auto" in (runtime.engine, runtime.precision):
         for entry in reversed(_fitting(config, model_sha256, model_input)):
             found = _judged(entry, config, engine, precision)
@@ -79,16 +90,22 @@ def _judged(entry: Entry, config: Config, engine: str, precision: str) -> Choice
     """What one comparison says; None where it does not hold the default, or no other row to hold against it."""
     runtime = config.runtime
     rows = [row for row in entry["rows"] if row["batch"] == runtime.batch and _as_now(row)]
-    default = next((row for row in rows if (row["engine"], row["precision"]) == (engine, precision)), None)
+    default = next(
+        (row for row in rows if (row["engine"], row["precision"]) == (engine, precision)), None
+    )
     allowed = [
-        row for row in rows
-        if row is not default and runtime.engine in ("auto", row["engine"])
+        row
+        for row in rows
+        if row is not default
+        and runtime.engine in ("auto", row["engine"])
         and runtime.precision in ("auto", row["precision"])
-    ]  # fmt: skip
+    ]
     if default is None or not allowed:
         return None
     when, base = f"compare, {entry['date']}", f"{engine} {precision}"
-    better = [row for row in allowed if _is_better(row, default, config) and _can_be_had(row, entry)]
+    better = [
+        row for row in allowed if _is_better(row, default, config) and _can_be_had(row, entry)
+    ]
     if not better:
         return Choice(
             _with(config, engine, precision),
@@ -98,7 +115,9 @@ def _judged(entry: Entry, config: Config, engine: str, precision: str) -> Choice
     times = best["fps"]["inference"]["median"] / default["fps"]["inference"]["median"]
     chosen = _with(config, best["engine"], best["precision"])
     if best["precision"] == "int8":
-        chosen = replace(chosen, calibration=replace(chosen.calibration, **_unless_given(config, entry)))
+        chosen = replace(
+            chosen, calibration=replace(chosen.calibration, **_unless_given(config, entry))
+        )
     return Choice(
         chosen,
         f"engine {best['engine']}, {best['precision']}: measured {times:.1f}x of {base} on this machine ({when}), "
@@ -148,9 +167,11 @@ def _fitting(config: Config, model_sha256: str, model_input: Sequence[int]) -> l
         "comparable": True,
     }
     return [
-        entry for entry in entries
-        if entry["rounds"] >= ENOUGH_ROUNDS and all(entry[key] == value for key, value in wanted.items())
-    ]  # fmt: skip
+        entry
+        for entry in entries
+        if entry["rounds"] >= ENOUGH_ROUNDS
+        and all(entry[key] == value for key, value in wanted.items())
+    ]
 
 
 def _entries(content: bytes | None) -> list[Entry]:
@@ -164,7 +185,17 @@ def _entries(content: bytes | None) -> list[Entry]:
 
 
 def _is_whole(entry: Any) -> bool:
-    keys = {"date", "model_sha256", "model_input", "rounds", "comparable", "machine", "settings", "calibration", "rows"}
+    keys = {
+        "date",
+        "model_sha256",
+        "model_input",
+        "rounds",
+        "comparable",
+        "machine",
+        "settings",
+        "calibration",
+        "rows",
+    }
     return isinstance(entry, dict) and keys <= set(entry)
 
 
@@ -183,7 +214,11 @@ def _kept(row: Entry) -> dict[str, Any]:
 def _as_now(row: Entry) -> bool:
     """The engine is still there, in the version that was measured."""
     name = row["engine"]
-    return name in engines.names() and engines.usable()[name] is None and row["library"] == _library(name)
+    return (
+        name in engines.names()
+        and engines.usable()[name] is None
+        and row["library"] == _library(name)
+    )
 
 
 def _library(engine: str) -> str | None:
@@ -201,14 +236,21 @@ def _machine() -> dict[str, Any]:
     found = environment()
     cpu = found["cpu"]
     flags = hashlib.sha256(" ".join(sorted(cpu["flags"])).encode()).hexdigest()[:12]
-    return {"cpu": cpu["model"], "flags": flags, "cores": cpu["cores"], "gpu_driver": found["gpu_driver"]}
+    return {
+        "cpu": cpu["model"],
+        "flags": flags,
+        "cores": cpu["cores"],
+        "gpu_driver": found["gpu_driver"],
+    }
 
 
 def _settings(config: Config) -> dict[str, Any]:
     """Of the runtime, what changes the speed of all rows alike."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
-    return {name: getattr(runtime, name) for name in names} | {"own": list(runtime.engine_options or ())}
+    return {name: getattr(runtime, name) for name in names} | {
+        "own": list(runtime.engine_options or ())
+    }
 
 
 def _calibration(config: Config) -> dict[str, Any]:
@@ -223,4 +265,6 @@ def _calibration(config: Config) -> dict[str, Any]:
 
 
 def _folder(config: Config) -> Path:
-    return Path(config.runtime.engines_dir) if config.runtime.engines_dir else store.default_folder()
+    return (
+        Path(config.runtime.engines_dir) if config.runtime.engines_dir else store.default_folder()
+    )

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from detector.config.schema import Config
-from detector.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError, EngineError, OutputError, SourceError
+from detector.errors import (
+    EXIT_DAMAGED,
+    EXIT_DONE,
+    DetectVideoError,
+    EngineError,
+    OutputError,
+    SourceError,
+)
 from detector.run.environment import cores, environment, process_age_s, sha256_of
 from detector.run.outputs import OutputPlan, session_name
 from detector.run.signals import Stop, stop_on_signals
@@ -44,7 +51,11 @@ class Live(Protocol):
     """Somebody who watches a run: looks at ``progress`` and ``timeline`` whenever it likes, from its own thread."""
 
     def start(
-        self, info: SourceInfo, progress: Progress, timeline: Timeline | OffTimeline, frames: int | None
+        self,
+        info: SourceInfo,
+        progress: Progress,
+        timeline: Timeline | OffTimeline,
+        frames: int | None,
     ) -> None: ...
 
     def stop(self) -> None: ...
@@ -67,7 +78,9 @@ class Result:
 class Hooks:
     """What another command changes of a run, and sees of it; nothing where they are None."""
 
-    machine: Callable[[Machine], None] | None = None  # called once it is warm; may put another head on its network
+    machine: Callable[[Machine], None] | None = (
+        None  # called once it is warm; may put another head on its network
+    )
     source: Callable[[str], Source] | None = None  # opens a spec in its own way
     detected: Callable[[Frame, Detections], None] | None = None  # each frame, after the sinks
 
@@ -91,7 +104,10 @@ def detect(
     phases.seconds["import"] = process_age_s() or 0.0
     with stop_on_signals() as stop:
         machine = open_machine(
-            config, phases, picture=picture_of(specs, config), progress=_unless_stopped(stop, building)
+            config,
+            phases,
+            picture=picture_of(specs, config),
+            progress=_unless_stopped(stop, building),
         )
         with machine.engine as engine:
             if hooks.machine is not None:
@@ -125,7 +141,9 @@ def run_opened(spec: str, config: Config, machine: Machine, folder: Path) -> Sou
 
     output = replace(config.output, output=f"{folder}{os.sep}", run_dir=None)
     plan = OutputPlan(output, machine.engine.name, [spec])
-    job = _Job(config, machine, plan, Session.create(str(folder / "session"), ""), Stop(), None, Hooks())
+    job = _Job(
+        config, machine, plan, Session.create(str(folder / "session"), ""), Stop(), None, Hooks()
+    )
     return _run_sources(job, [spec], Phases())[0]
 
 
@@ -147,7 +165,9 @@ class _Job:
         if self.hooks.source is not None:
             return self.hooks.source(spec)
         options = self.config.input
-        return sources.open(spec, decoder=options.decoder, stride=options.stride, frames=options.frames)
+        return sources.open(
+            spec, decoder=options.decoder, stride=options.stride, frames=options.frames
+        )
 
 
 def _conclude(job: _Job, runs: list[SourceRun], phases: Phases, command: Sequence[str]) -> Result:
@@ -163,7 +183,9 @@ def _conclude(job: _Job, runs: list[SourceRun], phases: Phases, command: Sequenc
         job.session.discard()
         return Result(summary, None, errors)
     summary["session"] = str(job.session.folder)
-    document = session_document(summary, job.config.as_dict(), environment(), {"command": list(command), **more})
+    document = session_document(
+        summary, job.config.as_dict(), environment(), {"command": list(command), **more}
+    )
     for name, content in (("summary.json", summary), ("session.json", document)):
         with _kept_for_later(errors):
             job.session.write_json(name, content)
@@ -172,7 +194,9 @@ def _conclude(job: _Job, runs: list[SourceRun], phases: Phases, command: Sequenc
     return Result(summary, job.session.folder, errors)
 
 
-def _session_facts(job: _Job, runs: list[SourceRun], errors: list[DetectVideoError]) -> dict[str, Any]:
+def _session_facts(
+    job: _Job, runs: list[SourceRun], errors: list[DetectVideoError]
+) -> dict[str, Any]:
     spans: dict[str, int] = {}
     with _kept_for_later(errors):
         spans = job.session.write_spans([run.timeline for run in runs])
@@ -229,7 +253,11 @@ def _run_sources(job: _Job, specs: Sequence[str], phases: Phases) -> list[Source
     loop, natives = job.config.loop, job.machine.natives
     cpu_clock = time.process_time_ns if loop.sync else time.thread_time_ns
     for number, spec in enumerate(specs):
-        timeline = Timeline(cpu_clock=cpu_clock, nvtx=loop.nvtx, natives=natives) if loop.instruments else OffTimeline()
+        timeline = (
+            Timeline(cpu_clock=cpu_clock, nvtx=loop.nvtx, natives=natives)
+            if loop.instruments
+            else OffTimeline()
+        )
         run = SourceRun(spec, timeline)
         runs.append(run)
         try:

@@ -32,7 +32,11 @@ def environment() -> dict[str, Any]:
         "detect_video": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": {"model": _cpu("model name"), "flags": (_cpu("flags") or "").split(), "cores": cores()},
+        "cpu": {
+            "model": _cpu("model name"),
+            "flags": (_cpu("flags") or "").split(),
+            "cores": cores(),
+        },
         "libraries": {name: found for name in _LIBRARIES if (found := _version_of(name))},
         "gpu_driver": _first_line("/proc/driver/nvidia/version"),
     }
@@ -63,7 +67,9 @@ def process_age_s() -> float | None:
     try:
         fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])
-        return max(0.0, uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))  # field 22 of stat: starttime
+        return max(
+            0.0, uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        )  # field 22 of stat: starttime
     except (OSError, ValueError, IndexError):
         return None
 

@@ -12,7 +12,12 @@ from detector.types import SourceInfo
 
 LONGEST_STEM = 200  # bytes of a source's name in that of its session
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv")
-ROW_SUFFIXES = {".jsonl": "jsonl", ".csv": "csv", ".json": "coco", ".txt": "mot"}  # -o FILE alone writes that alone
+ROW_SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".csv": "csv",
+    ".json": "coco",
+    ".txt": "mot",
+}  # -o FILE alone writes that alone
 
 
 def stem_of(spec: str) -> str:
@@ -47,15 +52,26 @@ class OutputPlan:
         """-o as a file, or None where it is a folder or not given."""
         output = self._config.output
         if output == "-":
-            raise UsageError("--output -: results do not go to standard output; give a file (--json prints a summary)")
-        if output is None or output.endswith(os.sep) or Path(output).is_dir() or not Path(output).suffix:
+            raise UsageError(
+                "--output -: results do not go to standard output; give a file (--json prints a summary)"
+            )
+        if (
+            output is None
+            or output.endswith(os.sep)
+            or Path(output).is_dir()
+            or not Path(output).suffix
+        ):
             return None
         if len(self._specs) > 1:
-            raise UsageError(f"--output {output}: {len(self._specs)} sources need a folder: -o {Path(output).stem}/")
+            raise UsageError(
+                f"--output {output}: {len(self._specs)} sources need a folder: -o {Path(output).stem}/"
+            )
         path = Path(output)
         if path.suffix.lower() not in (*VIDEO_SUFFIXES, *ROW_SUFFIXES):
             known = ", ".join((*VIDEO_SUFFIXES, *ROW_SUFFIXES))
-            raise UsageError(f"--output {output}: cannot write {path.suffix}; known: {known}, or a folder: -o DIR/")
+            raise UsageError(
+                f"--output {output}: cannot write {path.suffix}; known: {known}, or a folder: -o DIR/"
+            )
         return path
 
     def paths(self, spec: str, info: SourceInfo) -> dict[str, Path]:
@@ -64,7 +80,10 @@ class OutputPlan:
         folder, stem = self._place(spec)
         for number in range(1, 10_000):
             numbered = stem if number == 1 else f"{stem}-{number}"
-            paths = {name: self._named(name) or folder / (numbered + self._suffix(name)) for name in saves}
+            paths = {
+                name: self._named(name) or folder / (numbered + self._suffix(name))
+                for name in saves
+            }
             if not self._taken.intersection(paths.values()):
                 break
         self._taken.update(paths.values())
@@ -79,7 +98,9 @@ class OutputPlan:
             chosen = (ROW_SUFFIXES[self._file.suffix.lower()],)
         if chosen is None and pictures and self._file is not None and not self._config.no_video:
             folder = f"{self._file.with_suffix('')}{os.sep}"
-            raise UsageError(f"--output {self._file}: pictures make no video; give a folder: -o {folder}")
+            raise UsageError(
+                f"--output {self._file}: pictures make no video; give a folder: -o {folder}"
+            )
         if chosen is None:
             chosen = ("pictures" if pictures else "video", "jsonl")
         if pictures and "video" in chosen:
@@ -121,4 +142,6 @@ class OutputPlan:
             except OSError:
                 same = False
             if same:
-                raise UsageError(f"{path}: is the source itself and would be lost; choose another with -o")
+                raise UsageError(
+                    f"{path}: is the source itself and would be lost; choose another with -o"
+                )

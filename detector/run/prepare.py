@@ -66,7 +66,15 @@ def prepared(
     took_s = float(store.manifest_of(built.path).get("build_s", 0.0))
     said = (*notes, *exported.notes, *built.notes)
     options = replace(options, artefact=built.path)
-    return Prepared(variant, options, said, exported, made_s + (took_s if built.built else 0.0), made_s + took_s, built)
+    return Prepared(
+        variant,
+        options,
+        said,
+        exported,
+        made_s + (took_s if built.built else 0.0),
+        made_s + took_s,
+        built,
+    )
 
 
 def variant_of(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
@@ -75,7 +83,9 @@ def variant_of(network: Network, wanted: str, config: Config) -> tuple[Network, 
 
 
 def _folder(config: Config) -> Path:
-    return Path(config.runtime.engines_dir) if config.runtime.engines_dir else store.default_folder()
+    return (
+        Path(config.runtime.engines_dir) if config.runtime.engines_dir else store.default_folder()
+    )
 
 
 def _variant(
@@ -123,10 +133,16 @@ def _built(
         return None
     key = {"engine": engine, "precision": options.precision, **module.build_key(network, options)}
     stem = f"{store.stem(network)}-{engine}-{options.precision}"
-    if hasattr(module, "covers"):  # built for more than is asked for now: a range of batches that holds this one
+    if hasattr(
+        module, "covers"
+    ):  # built for more than is asked for now: a range of batches that holds this one
         found = store.standing(folder, module.SUFFIX, lambda made: bool(module.covers(made, key)))
         if found is not None:
             return found
     return store.built(
-        folder, stem, module.SUFFIX, key, lambda target: module.build(network, options, target, progress)
+        folder,
+        stem,
+        module.SUFFIX,
+        key,
+        lambda target: module.build(network, options, target, progress),
     )

@@ -107,7 +107,12 @@ def open_machine(
         # The same spare ones for both loops; --sync has one request at a time by its nature, and gives it all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
         ready = prepared(
-            network, name, config, lambda concurrency: concurrency + spare, progress or silent, one_at_a_time
+            network,
+            name,
+            config,
+            lambda concurrency: concurrency + spare,
+            progress or silent,
+            one_at_a_time,
         )
         natives = Natives()
         with natives.born(INFER):
@@ -119,9 +124,17 @@ def open_machine(
         layers = executed_layers(network, engine)
     notes = [*network.warnings, *ready.notes, *engine.notes]
     return Machine(
-        ready.network, engine, reason or choice.reason, classes, notes, ready.build_s, ready.artefact_s, ready.options,
-        layers, natives,
-    )  # fmt: skip
+        ready.network,
+        engine,
+        reason or choice.reason,
+        classes,
+        notes,
+        ready.build_s,
+        ready.artefact_s,
+        ready.options,
+        layers,
+        natives,
+    )
 
 
 def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ...]:
@@ -164,7 +177,12 @@ def open_model(config: Config, picture: tuple[int, int] | None = None) -> Networ
 
     options, asked = network_options(config), config.runtime.size
     network = models.open_network(**options, others=engines.front_ends())
-    if asked is None or not asked.isdecimal() or picture is None or network.input.geometry != "centre":
+    if (
+        asked is None
+        or not asked.isdecimal()
+        or picture is None
+        or network.input.geometry != "centre"
+    ):
         return network
     size = holding(int(asked), network.input.stride, *picture)
     if size == (network.input.height, network.input.width):
@@ -189,7 +207,9 @@ def network_options(config: Config) -> dict[str, Any]:
         "cfg": config.network.cfg,
         "class_names": config.network.class_names or (),
         "device": config.runtime.device,
-        "trusted": any(text in ("host_code", "host_code=1") for text in config.runtime.engine_options or ()),
+        "trusted": any(
+            text in ("host_code", "host_code=1") for text in config.runtime.engine_options or ()
+        ),
     }
 
 
@@ -205,7 +225,9 @@ def _bound(config: Config) -> tuple[Config, str | None]:
         if asked in engines.names():
             raise EngineError(engines.plan_refusal(asked, model))
         return config, None
-    return replace(config, runtime=replace(config.runtime, engine=only)), f"engine {only}: it alone runs {model}"
+    return replace(
+        config, runtime=replace(config.runtime, engine=only)
+    ), f"engine {only}: it alone runs {model}"
 
 
 def _size(text: str | None) -> tuple[int, int] | None:
@@ -229,7 +251,9 @@ def _class_ids(wanted: Sequence[str] | None, names: Sequence[str]) -> tuple[int,
             ids.append(int(item))
         else:
             near = difflib.get_close_matches(item, names, 3, 0.5) or list(names[:10])
-            raise UsageError(f"--classes {item}: no such class among the model's {len(names)}; near: {', '.join(near)}")
+            raise UsageError(
+                f"--classes {item}: no such class among the model's {len(names)}; near: {', '.join(near)}"
+            )
     return tuple(ids)
 
 
@@ -284,10 +308,15 @@ def loop_shape(parts: Parts, config: Config) -> dict[str, Any]:
 
 def sink_options(config: Config, machine: Machine) -> dict[str, dict[str, Any]]:
     video = {"preset": config.output.preset, "crf": config.output.crf}
-    return {"video": video, **{name: {"remark": machine.remark} for name in ("jsonl", "csv", "coco", "mot", "yolo")}}
+    return {
+        "video": video,
+        **{name: {"remark": machine.remark} for name in ("jsonl", "csv", "coco", "mot", "yolo")},
+    }
 
 
-def open_sinks(paths: dict[str, Path], info: SourceInfo, options: dict[str, dict[str, Any]]) -> list[Sink]:
+def open_sinks(
+    paths: dict[str, Path], info: SourceInfo, options: dict[str, dict[str, Any]]
+) -> list[Sink]:
     """Opened sinks, in the order of ``paths``; those that were opened before one failed are aborted."""
     from detector import sinks
 

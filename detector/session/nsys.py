@@ -43,25 +43,40 @@ class Recorded:
 def read_nsys(path: str | Path) -> Recorded:
     """Raises UsageError for what is no such export, or holds no ranges of ours."""
     if not Path(path).is_file():
-        raise UsageError(f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep")
+        raise UsageError(
+            f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
+        )
     try:
-        with closing(sqlite3.connect(f"file:{Path(path).resolve().as_posix()}?mode=ro", uri=True)) as database:
+        with closing(
+            sqlite3.connect(f"file:{Path(path).resolve().as_posix()}?mode=ro", uri=True)
+        ) as database:
             return _read(database, str(path))
     except sqlite3.Error as error:
         raise UsageError(
             f"{path}: no SQLite export of nsys ({error}); make it with: nsys export --type sqlite RUN.nsys-rep"
         ) from error
     except (ValueError, TypeError, OverflowError) as error:  # SQLite keeps any value in any column
-        raise UsageError(f"{path}: damaged: a column of NVTX_EVENTS holds something else ({error})") from error
+        raise UsageError(
+            f"{path}: damaged: a column of NVTX_EVENTS holds something else ({error})"
+        ) from error
 
 
 def _read(database: sqlite3.Connection, path: str) -> Recorded:
-    tables = {name for (name,) in database.execute("select name from sqlite_master where type in ('table', 'view')")}
+    tables = {
+        name
+        for (name,) in database.execute(
+            "select name from sqlite_master where type in ('table', 'view')"
+        )
+    }
     if "NVTX_EVENTS" not in tables:
-        raise UsageError(f"{path}: it has no NVTX ranges; record with: nsys profile -t nvtx,osrt ...")
+        raise UsageError(
+            f"{path}: it has no NVTX ranges; record with: nsys profile -t nvtx,osrt ..."
+        )
     ranges = list(_ranges(database, tables))
     if not ranges:
-        raise UsageError(f"{path}: no ranges of the domain {DOMAIN}; is it a recording of this program with nvtx on?")
+        raise UsageError(
+            f"{path}: no ranges of the domain {DOMAIN}; is it a recording of this program with nvtx on?"
+        )
     names = _thread_names(database, tables, sorted({row[0] for row in ranges}), ranges)
     columns = _columns(ranges, names)
     stated = _stated_loop(database, tables)
@@ -124,7 +139,10 @@ def _thread_names(
 
 
 def _columns(ranges: Sequence[Row], names: dict[int, str]) -> dict[str, NDArray[Any]]:
-    threads, stages = list(dict.fromkeys(names.values())), list(dict.fromkeys(row[1] for row in ranges))
+    threads, stages = (
+        list(dict.fromkeys(names.values())),
+        list(dict.fromkeys(row[1] for row in ranges)),
+    )
     code = {kind: number for number, kind in enumerate(KINDS)}
     rows = [
         (threads.index(names[tid]), stages.index(stage), code.get(kind, 0), index, start, end)
@@ -132,19 +150,30 @@ def _columns(ranges: Sequence[Row], names: dict[int, str]) -> dict[str, NDArray[
     ]
     table = np.array(rows, np.int64).reshape(-1, 6)
     return {
-        "thread": table[:, 0], "stage": table[:, 1], "kind": table[:, 2], "source": np.zeros(len(table), np.int64),
-        "index": table[:, 3], "start_ns": table[:, 4], "end_ns": table[:, 5], "thread_names": np.array(threads),
-        "stage_names": np.array(stages), "kind_names": np.array(KINDS),
-    }  # fmt: skip
+        "thread": table[:, 0],
+        "stage": table[:, 1],
+        "kind": table[:, 2],
+        "source": np.zeros(len(table), np.int64),
+        "index": table[:, 3],
+        "start_ns": table[:, 4],
+        "end_ns": table[:, 5],
+        "thread_names": np.array(threads),
+        "stage_names": np.array(stages),
+        "kind_names": np.array(KINDS),
+    }
 
 
 def _stated_loop(database: sqlite3.Connection, tables: set[str]) -> dict[str, Any] | None:
     """From the mark that a run leaves at its start."""
     text = "coalesce(n.text, s.value)" if "StringIds" in tables else "n.text"
     join = "left join StringIds s on s.id = n.textId" if "StringIds" in tables else ""
-    for (said,) in database.execute(f"select {text} from NVTX_EVENTS n {join} where n.eventType = {MARK}"):
+    for (said,) in database.execute(
+        f"select {text} from NVTX_EVENTS n {join} where n.eventType = {MARK}"
+    ):
         if said and LOOP.fullmatch(said):
-            sizes: dict[str, Any] = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", said)}
+            sizes: dict[str, Any] = {
+                name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", said)
+            }
             if set(SIZES) <= sizes.keys():
                 return {name: sizes[name] for name in SIZES} | {"sync": bool(sizes["sync"])}
     return None
@@ -152,7 +181,11 @@ def _stated_loop(database: sqlite3.Connection, tables: set[str]) -> dict[str, An
 
 def _count(columns: dict[str, NDArray[Any]], stage: str) -> int:
     stages = columns["stage_names"].tolist()
-    return int(np.sum((columns["stage"] == stages.index(stage)) & (columns["kind"] == 0))) if stage in stages else 0
+    return (
+        int(np.sum((columns["stage"] == stages.index(stage)) & (columns["kind"] == 0)))
+        if stage in stages
+        else 0
+    )
 
 
 def _guessed_loop(columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
@@ -161,8 +194,15 @@ def _guessed_loop(columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
     batch = -(-_count(columns, PREPROCESS) // max(1, _count(columns, INFER))) or 1
     workers = max(1, sum(name.startswith("worker") for name in threads))
     requests = workers + 3
-    return {"batch": batch, "concurrency": workers, "requests": requests, "images": batch * (requests + 1),
-            "queue_batches": 2, "results": 2 + workers, "sync": "main" in threads}  # fmt: skip
+    return {
+        "batch": batch,
+        "concurrency": workers,
+        "requests": requests,
+        "images": batch * (requests + 1),
+        "queue_batches": 2,
+        "results": 2 + workers,
+        "sync": "main" in threads,
+    }
 
 
 def _blocked(

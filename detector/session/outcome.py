@@ -29,9 +29,13 @@ class SourceRun:
     run_s: float = 0.0
     process_cpu_s: float = 0.0
     main_thread_cpu_s: float = 0.0
-    device_ms: float | None = None  # of all batches, as the device reports it; None where it reports none
+    device_ms: float | None = (
+        None  # of all batches, as the device reports it; None where it reports none
+    )
     by_class: Counter[int] = field(default_factory=Counter)
-    loop: dict[str, Any] = field(default_factory=dict)  # the sizes that bound it: analysis.activities.LoopShape
+    loop: dict[str, Any] = field(
+        default_factory=dict
+    )  # the sizes that bound it: analysis.activities.LoopShape
     cut: int = 0
     outputs: dict[str, str] = field(default_factory=dict)
     partial: list[str] = field(default_factory=list)
@@ -43,7 +47,9 @@ class SourceRun:
         if self.error is not None:
             return self.error.exit_code, str(self.error)
         if self.bad or self.ended_early:
-            kind = "pictures" if self.info is not None and self.info.kind == "pictures" else "packets"
+            kind = (
+                "pictures" if self.info is not None and self.info.kind == "pictures" else "packets"
+            )
             what = [f"{self.bad} bad {kind} were skipped"] if self.bad else []
             what += ["the file ended early"] if self.ended_early else []
             return EXIT_DAMAGED, f"finished, but {' and '.join(what)}"

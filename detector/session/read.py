@@ -16,17 +16,43 @@ from numpy.typing import NDArray
 from detector.errors import UsageError
 from detector.session.store import PASSES, SCHEMA
 
-COLUMNS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns", "thread_names", "stage_names",
-           "kind_names")  # fmt: skip
+COLUMNS = (
+    "thread",
+    "stage",
+    "kind",
+    "source",
+    "index",
+    "start_ns",
+    "end_ns",
+    "thread_names",
+    "stage_names",
+    "kind_names",
+)
 # Of session.json, what every table and drawing stands on.
 FIELDS: dict[str, type] = {
-    "model": str, "engine": str, "precision": str, "batch": int, "model_input": list, "frames": dict, "fps": dict,
-    "seconds": dict, "stages": dict, "threads": dict, "verdict": dict, "loop": list, "clocks": dict, "exit": dict,
-}  # fmt: skip
+    "model": str,
+    "engine": str,
+    "precision": str,
+    "batch": int,
+    "model_input": list,
+    "frames": dict,
+    "fps": dict,
+    "seconds": dict,
+    "stages": dict,
+    "threads": dict,
+    "verdict": dict,
+    "loop": list,
+    "clocks": dict,
+    "exit": dict,
+}
 # Of what those hold by name, the kind of each.
 VALUES: dict[str, type | tuple[type, ...]] = {
-    "frames": int, "fps": (float, int, type(None)), "seconds": (float, int), "stages": dict, "threads": dict,
-}  # fmt: skip
+    "frames": int,
+    "fps": (float, int, type(None)),
+    "seconds": (float, int),
+    "stages": dict,
+    "threads": dict,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +79,9 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: damaged, or no session of this program ({_line(error)}); run again") from error
+        raise UsageError(
+            f"{path}: damaged, or no session of this program ({_line(error)}); run again"
+        ) from error
     if not isinstance(document, dict) or "stages" not in document:
         raise UsageError(f"{path}: no session of this program: it lacks the stages")
     if document.get("schema") != SCHEMA:
@@ -63,10 +91,14 @@ def _document(path: Path) -> dict[str, Any]:
         )
     for name, kind in FIELDS.items():
         if not isinstance(document.get(name), kind):
-            raise UsageError(f"{path}: damaged, or no session of this program: its {name!r} is missing or wrong")
+            raise UsageError(
+                f"{path}: damaged, or no session of this program: its {name!r} is missing or wrong"
+            )
     for name, kinds in VALUES.items():
         if wrong := [key for key, value in document[name].items() if not isinstance(value, kinds)]:
-            raise UsageError(f"{path}: damaged, or no session of this program: its '{name}.{wrong[0]}' is wrong")
+            raise UsageError(
+                f"{path}: damaged, or no session of this program: its '{name}.{wrong[0]}' is wrong"
+            )
     return document
 
 
@@ -93,9 +125,13 @@ def _passes(folder: Path) -> dict[str, dict[str, Any]]:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UsageError(f"{path}: damaged ({_line(error)}); run that pass again, or delete the file") from error
+            raise UsageError(
+                f"{path}: damaged ({_line(error)}); run that pass again, or delete the file"
+            ) from error
         if not isinstance(content, dict) or not isinstance(content.get("available"), bool):
-            raise UsageError(f"{path}: not what a pass found; run that pass again, or delete the file")
+            raise UsageError(
+                f"{path}: not what a pass found; run that pass again, or delete the file"
+            )
         found[path.stem] = content
     return found
 
@@ -108,7 +144,9 @@ def _spans(path: Path) -> dict[str, NDArray[Any]]:
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
         # What numpy takes for a pickle is no file of ours, and its advice to load it all the same is none for a user.
         reason = "no archive of columns" if type(error) is ValueError else _line(error)
-        raise UsageError(f"{path}: damaged or missing ({reason}); the session's spans cannot be read") from error
+        raise UsageError(
+            f"{path}: damaged or missing ({reason}); the session's spans cannot be read"
+        ) from error
     lengths = {len(columns[name]) for name in COLUMNS if not name.endswith("_names")}
     if len(lengths) != 1:
         raise UsageError(f"{path}: damaged: its columns have {sorted(lengths)} rows")

@@ -48,7 +48,9 @@ class ThreadSum:
     def self_check(self) -> None:
         total = self.busy_ns + self.wait_input_ns + self.wait_output_ns + self.other_ns
         if total != self.wall_ns:
-            raise AssertionError(f"a thread's ledger does not add up: {total} ns of {self.wall_ns} ns")
+            raise AssertionError(
+                f"a thread's ledger does not add up: {total} ns of {self.wall_ns} ns"
+            )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -82,7 +84,10 @@ def record(timeline: Timeline | OffTimeline) -> Recording:
         return recording
     for name, track in timeline.tracks.items():
         thread = recording.threads[name] = ThreadSum(
-            other_ns=track.other_ns, wall_ns=track.wall_ns, cpu_ns=track.cpu_ns, ready_ns=track.ready_ns
+            other_ns=track.other_ns,
+            wall_ns=track.wall_ns,
+            cpu_ns=track.cpu_ns,
+            ready_ns=track.ready_ns,
         )
         for (what, kind), span in track.spans.items():
             if kind == WORK:
@@ -127,14 +132,21 @@ def merged(recordings: Iterable[Recording]) -> Recording:
 
 def _both(one: Burnt, other: Burnt) -> Burnt:
     """One source after the other: sums, but for the number of threads."""
-    others = None if one.others_ns is None or other.others_ns is None else one.others_ns + other.others_ns
+    others = (
+        None
+        if one.others_ns is None or other.others_ns is None
+        else one.others_ns + other.others_ns
+    )
     stages = {}
     for name in (*one.stages, *other.stages):
         a, b = (burnt.stages.get(name, StageThreads()) for burnt in (one, other))
         stages[name] = StageThreads(
-            a.calls + b.calls, max(a.threads, b.threads), a.cpu_ns + b.cpu_ns, a.busiest_ns + b.busiest_ns,
+            a.calls + b.calls,
+            max(a.threads, b.threads),
+            a.cpu_ns + b.cpu_ns,
+            a.busiest_ns + b.busiest_ns,
             a.ready_ns + b.ready_ns,
-        )  # fmt: skip
+        )
     return Burnt(
         one.wall_ns + other.wall_ns,
         one.process_ns + other.process_ns,

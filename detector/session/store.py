@@ -20,9 +20,14 @@ from detector.timeline.spans import Span
 SCHEMA = 1
 PASSES = "passes"  # folder of what each pass of `profile` found, NAME.json
 FILES = (
-    "session.json", "summary.json", "spans.npz", "detections.jsonl",
-    "evaluation.json", "precision-recall.svg", "confusion.svg",
-)  # fmt: skip
+    "session.json",
+    "summary.json",
+    "spans.npz",
+    "detections.jsonl",
+    "evaluation.json",
+    "precision-recall.svg",
+    "confusion.svg",
+)
 
 
 class Session:
@@ -51,7 +56,11 @@ class Session:
             for old_pass in (folder / PASSES).glob("*.json"):
                 old_pass.unlink()
         except OSError as error:
-            reason = "a file of that name is in the way" if isinstance(error, FileExistsError) else error.strerror
+            reason = (
+                "a file of that name is in the way"
+                if isinstance(error, FileExistsError)
+                else error.strerror
+            )
             raise OutputError(
                 f"{folder}: the session's folder cannot be written: {reason}; choose another with --run-dir DIR"
             ) from error
@@ -71,7 +80,9 @@ class Session:
 
     def write_json(self, name: str, content: Any) -> Path:
         with self._whole(name) as temporary:
-            temporary.write_text(json.dumps(content, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
+            temporary.write_text(
+                json.dumps(content, indent=1, ensure_ascii=True) + "\n", encoding="utf-8"
+            )
         return self.path(name)
 
     def write_pass(self, name: str, content: dict[str, Any]) -> Path:
@@ -87,12 +98,16 @@ class Session:
     def _whole(self, name: str) -> Iterator[Path]:
         """A temporary path to write; it gets its name when the block ends well, and is removed when it does not."""
         path = self.path(name)
-        temporary = path.with_name(f".{os.getpid()}-{path.name}")  # the suffix stays: numpy would add one
+        temporary = path.with_name(
+            f".{os.getpid()}-{path.name}"
+        )  # the suffix stays: numpy would add one
         try:
             yield temporary
             os.replace(temporary, path)
         except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror}; the run's outputs are kept") from error
+            raise OutputError(
+                f"{path}: cannot be written: {error.strerror}; the run's outputs are kept"
+            ) from error
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -105,7 +120,9 @@ class Session:
             with open(target, "ab") as into, open(path, "rb") as rows:
                 shutil.copyfileobj(rows, into)
         except OSError as error:
-            raise OutputError(f"{target}: cannot be written: {error.strerror}; {path} is whole") from error
+            raise OutputError(
+                f"{target}: cannot be written: {error.strerror}; {path} is whole"
+            ) from error
 
     def write_spans(self, timelines: list[Timeline | OffTimeline]) -> dict[str, int]:
         """Columns of every span kept, as spans.npz. Returns how many there were and how many are kept."""
@@ -123,7 +140,9 @@ def write_whole(target: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         os.replace(temporary, target)
     except OSError as error:
-        raise OutputError(f"{target}: cannot be written: {error.strerror or error}; choose another with -o") from error
+        raise OutputError(
+            f"{target}: cannot be written: {error.strerror or error}; choose another with -o"
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -141,7 +160,9 @@ def _fresh(folder: Path) -> Path:
     raise OutputError(f"{folder}: 9999 sessions of that name; delete some or choose --run-dir DIR")
 
 
-def span_columns(timelines: list[Timeline | OffTimeline]) -> tuple[dict[str, NDArray[Any]], int, int]:
+def span_columns(
+    timelines: list[Timeline | OffTimeline],
+) -> tuple[dict[str, NDArray[Any]], int, int]:
     """thread, stage, kind (codes into the name columns), source, index, start_ns and end_ns, plus the gaps between
     top-level spans as rows of kind "other": what nobody claimed is kept, not computed away."""
     names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
@@ -157,9 +178,18 @@ def span_columns(timelines: list[Timeline | OffTimeline]) -> tuple[dict[str, NDA
             calls = sum(span.calls for span in track.spans.values())
             rows = np.concatenate(own) if own else np.zeros((0, 7), np.int64)
             seen, kept = seen + calls, kept + len(rows)
-            gaps = _gaps(np.frombuffer(track.lives, np.int64).reshape(-1, 2), rows[:, 5:7], len(rows) == calls)
+            gaps = _gaps(
+                np.frombuffer(track.lives, np.int64).reshape(-1, 2),
+                rows[:, 5:7],
+                len(rows) == calls,
+            )
             other = np.full((len(gaps), 7), -1, np.int64)
-            other[:, 0], other[:, 2], other[:, 3], other[:, 5:7] = thread, KINDS.index(OTHER), source, gaps
+            other[:, 0], other[:, 2], other[:, 3], other[:, 5:7] = (
+                thread,
+                KINDS.index(OTHER),
+                source,
+                gaps,
+            )
             blocks += [rows, other]
     table = np.concatenate(blocks) if blocks else np.zeros((0, 7), np.int64)
     table = table[np.argsort(table[:, 5], kind="stable")]

@@ -95,7 +95,9 @@ def _refuse_source(asked: Path, written: tuple[Path, ...], source: str) -> None:
     for path in written:
         with suppress(OSError):
             if source and path.samefile(source):
-                raise OutputError(f"cannot write {asked}: it would overwrite the source {source}; choose another -o")
+                raise OutputError(
+                    f"cannot write {asked}: it would overwrite the source {source}; choose another -o"
+                )
 
 
 def _open_file(target: Path, path: Path) -> int:
@@ -112,7 +114,9 @@ def _open_folder(path: Path) -> int:
 
 def _lock(fd: int, path: Path, target: Path) -> None:
     """Takes the lock, then looks whether the name still means this file: its former owner may have renamed it."""
-    busy = OutputError(f"cannot write {target}: another run is writing it; wait for it, or write elsewhere with -o")
+    busy = OutputError(
+        f"cannot write {target}: another run is writing it; wait for it, or write elsewhere with -o"
+    )
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -153,13 +157,14 @@ def explain(error: Exception, target: Path) -> str:
     """One line: what could not be written, why, and what to do."""
     code = getattr(error, "errno", None)
     if code in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"disk full: {target} needs more space in {target.absolute().parent}; free some, or write elsewhere with -o"
-        )
+        return f"disk full: {target} needs more space in {target.absolute().parent}; free some, or write elsewhere with -o"
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     cure = "write elsewhere with -o"
     if code == errno.ENOENT:
-        reason, cure = f"the folder {target.absolute().parent} does not exist", "create it, or write elsewhere with -o"
+        reason, cure = (
+            f"the folder {target.absolute().parent} does not exist",
+            "create it, or write elsewhere with -o",
+        )
     elif code in (errno.EACCES, errno.EPERM, errno.EROFS):
         reason = f"no permission to write in {target.absolute().parent}"
     elif code == errno.EISDIR:
@@ -239,7 +244,11 @@ def plain(detections: Detections) -> Iterator[tuple[str, int, float, list[float]
 
     float32 becomes a Python float before it is rounded: 0.91, not 0.9100000262.
     """
-    boxes, scores, ids = detections.boxes.tolist(), detections.scores.tolist(), detections.class_ids.tolist()
+    boxes, scores, ids = (
+        detections.boxes.tolist(),
+        detections.scores.tolist(),
+        detections.class_ids.tolist(),
+    )
     for i, box in enumerate(boxes):
         rounded = [round(value, 2) + 0.0 for value in box]  # + 0.0: no -0.0
         yield detections.name(i), ids[i], round(scores[i], 4), rounded
@@ -271,12 +280,16 @@ class FolderSink(Sink):
 
     def open(self, info: SourceInfo) -> None:
         if self.path.exists() and not self.path.is_dir():
-            raise OutputError(f"cannot write {self.holds} into {self.path}: it is not a folder; give a folder with -o")
+            raise OutputError(
+                f"cannot write {self.holds} into {self.path}: it is not a folder; give a folder with -o"
+            )
         partial = Partial(self.path, info.path, folder=True)
         try:
             with output_errors(self.path):
                 self._clear_stale(partial.path)
-                self._list = os.open(partial.path / self.manifest, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+                self._list = os.open(
+                    partial.path / self.manifest, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666
+                )
         except BaseException:
             partial.release()
             raise
@@ -357,7 +370,9 @@ class FolderSink(Sink):
     def _clear_stale(self, partial: Path) -> None:
         """Empties what a killed run left under the temporary name."""
         if not self._only_ours(partial):
-            raise OutputError(f"{partial} holds files that detect-video did not write; move them, or choose another -o")
+            raise OutputError(
+                f"{partial} holds files that detect-video did not write; move them, or choose another -o"
+            )
         self._unlink_listed(partial)
 
     def _swap(self, partial: Partial) -> bool:
@@ -366,11 +381,15 @@ class FolderSink(Sink):
         if not target.exists():
             os.rename(partial.path, target)
             return True
-        if not self._only_ours(target) or target.samefile(os.curdir):  # nobody likes to lose the folder he stands in
+        if not self._only_ours(target) or target.samefile(
+            os.curdir
+        ):  # nobody likes to lose the folder he stands in
             return False
         old = target.with_name(f"{target.name}.old")
         try:
-            os.rename(target, old)  # refused where something is in the way, or the folder is a mount point
+            os.rename(
+                target, old
+            )  # refused where something is in the way, or the folder is a mount point
         except OSError:
             return False
         try:

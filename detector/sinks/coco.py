@@ -23,7 +23,10 @@ class CocoSink(RowsSink):
     def __init__(self, path: Path, *, remark: str = "") -> None:
         """``remark`` stands in ``info`` under that key; none, and there is no such key."""
         super().__init__(path)
-        info = {"description": "detections of detect-video", **({"remark": remark} if remark else {})}
+        info = {
+            "description": "detections of detect-video",
+            **({"remark": remark} if remark else {}),
+        }
         self.header = f'{{"info":{_encode(info)},"annotations":['
         self._images: list[str] = []
         self._ends: list[int] = []  # bytes of the file after each frame
@@ -32,28 +35,43 @@ class CocoSink(RowsSink):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         super().write(frame, detections)
-        name = frame.path if frame.path is not None else f"{Path(self._info.path).name}#{frame.index}"
+        name = (
+            frame.path if frame.path is not None else f"{Path(self._info.path).name}#{frame.index}"
+        )
         height, width = frame.image.shape[:2]
         image = {"id": frame.index + 1, "file_name": name, "width": width, "height": height}
-        self._images.append(_encode({**image, "frame_index": frame.index} if frame.path is None else image))
+        self._images.append(
+            _encode({**image, "frame_index": frame.index} if frame.path is None else image)
+        )
         self._ends.append(self._whole_bytes)
         self._names = self._names or detections.names
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        boxes, scores, ids = detections.boxes.tolist(), detections.scores.tolist(), detections.class_ids.tolist()
+        boxes, scores, ids = (
+            detections.boxes.tolist(),
+            detections.scores.tolist(),
+            detections.class_ids.tolist(),
+        )
         lines = []
         for (x1, y1, x2, y2), score, class_id in zip(boxes, scores, ids, strict=True):
             self._count += 1
             box = [round(value, 2) + 0.0 for value in (x1, y1, x2 - x1, y2 - y1)]
             row = {
-                "id": self._count, "image_id": frame.index + 1, "category_id": class_id + 1, "bbox": box,
-                "area": round(box[2] * box[3], 2), "iscrowd": 0, "score": round(score, 6),
-            }  # fmt: skip
+                "id": self._count,
+                "image_id": frame.index + 1,
+                "category_id": class_id + 1,
+                "bbox": box,
+                "area": round(box[2] * box[3], 2),
+                "iscrowd": 0,
+                "score": round(score, 6),
+            }
             lines.append(f"{',' if self._count > 1 else ''}\n{_encode(row)}")
         return "".join(lines)
 
     def _footer(self, frames: int) -> str:
-        categories = [{"id": class_id + 1, "name": name} for class_id, name in enumerate(self._names)]
+        categories = [
+            {"id": class_id + 1, "name": name} for class_id, name in enumerate(self._names)
+        ]
         images = ",\n".join(self._images[:frames])
         return f'\n],"images":[\n{images}\n],"categories":{_encode(categories)}}}\n'
 

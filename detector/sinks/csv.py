@@ -27,6 +27,7 @@ class CsvSink(RowsSink):
         place = (frame.path or self._info.path, frame.index, frame.pts, round(frame.time_s, 6))
         lines = io.StringIO(newline="")
         csv.writer(lines).writerows(
-            (*place, name, class_id, score, *box, *self._remark) for name, class_id, score, box in plain(detections)
+            (*place, name, class_id, score, *box, *self._remark)
+            for name, class_id, score, box in plain(detections)
         )
         return lines.getvalue()

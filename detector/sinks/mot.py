@@ -22,7 +22,11 @@ class MotSink(RowsSink):
             self.notes.append(f"{self.path}: {remark}; the rows do not say so")
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        boxes, scores, ids = detections.boxes.tolist(), detections.scores.tolist(), detections.class_ids.tolist()
+        boxes, scores, ids = (
+            detections.boxes.tolist(),
+            detections.scores.tolist(),
+            detections.class_ids.tolist(),
+        )
         return "".join(
             f"{frame.index + 1},-1,{x1:.2f},{y1:.2f},{x2 - x1:.2f},{y2 - y1:.2f},{score:.6f},{class_id + 1},1\n"
             for (x1, y1, x2, y2), score, class_id in zip(boxes, scores, ids, strict=True)

@@ -34,7 +34,9 @@ class Canvas:
         self._size = size
         height, width = self._even = even
         self._padded = np.empty((height, width, 3), np.uint8) if size != even else None
-        self.yuv = np.empty((height * 3 // 2, width), np.uint8)  # Y, then U, then V, each without gaps
+        self.yuv = np.empty(
+            (height * 3 // 2, width), np.uint8
+        )  # Y, then U, then V, each without gaps
         self._picture = av.VideoFrame(width, height, "yuv420p")
         self._picture.time_base = time_base
         y, u, v = (_pixels(plane) for plane in self._picture.planes)
@@ -51,7 +53,9 @@ class Canvas:
             image = _fit(image, *self._size)
         if self._padded is not None:
             right, bottom = self._even[1] - self._size[1], self._even[0] - self._size[0]
-            image = cv2.copyMakeBorder(image, 0, bottom, 0, right, cv2.BORDER_REPLICATE, dst=self._padded)
+            image = cv2.copyMakeBorder(
+                image, 0, bottom, 0, right, cv2.BORDER_REPLICATE, dst=self._padded
+            )
         cv2.cvtColor(image, cv2.COLOR_BGR2YUV_I420, dst=self.yuv)
         for plane, converted in self._copies:
             np.copyto(plane, converted)
@@ -66,7 +70,10 @@ def _pixels(plane: Any) -> Image:
 def _fit(image: Image, height: int, width: int) -> Image:
     """A picture of another size, scaled to lie whole and centred in [height, width], on black."""
     scale = min(height / image.shape[0], width / image.shape[1])
-    inner_height, inner_width = max(1, round(image.shape[0] * scale)), max(1, round(image.shape[1] * scale))
+    inner_height, inner_width = (
+        max(1, round(image.shape[0] * scale)),
+        max(1, round(image.shape[1] * scale)),
+    )
     top, left = (height - inner_height) // 2, (width - inner_width) // 2
     fitted = np.zeros((height, width, 3), np.uint8)
     inner = fitted[top : top + inner_height, left : left + inner_width]
@@ -174,7 +181,9 @@ class AudioTrack:
         """Skips what lies well before the first frame. Without an index the file is read from its start."""
         if start_s - (self._source.start_time or 0) * self._source.time_base > 10:
             with suppress(*BROKEN):
-                self._container.seek(int((start_s - 5) / self._source.time_base), stream=self._source)
+                self._container.seek(
+                    int((start_s - 5) / self._source.time_base), stream=self._source
+                )
 
     def _read_from(self, start_s: Fraction, preroll: bool) -> Iterator[Any]:
         for item, duration_s in self._items():
@@ -243,7 +252,9 @@ class AudioTrack:
 
     def notes(self) -> list[str]:
         """What became of the sound, where it is not whole."""
-        refused = f"audio packets that could not be taken over: {self.refused}" if self.refused else ""
+        refused = (
+            f"audio packets that could not be taken over: {self.refused}" if self.refused else ""
+        )
         return [note for note in (self._ended, refused) if note]
 
     def close(self) -> None:
@@ -256,15 +267,23 @@ def _channels(source: Any) -> int:
     # PyAV 18.1 frees such a list of channels with every object that shares it, and the process dies of that. So this
     # one is never given back, and frames, which have such objects too, are not decoded.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(layout))
-    if " channels (" in layout.name:  # "8 channels (FL+FR+FC+LFE+SL+SR+BL+BR)"; known orders are "7.1" or "5.1(side)"
-        raise ValueError(f"{layout.name} cannot be mixed down here; make a copy in stereo: ffmpeg -i IN -ac 2 COPY")
+    if (
+        " channels (" in layout.name
+    ):  # "8 channels (FL+FR+FC+LFE+SL+SR+BL+BR)"; known orders are "7.1" or "5.1(side)"
+        raise ValueError(
+            f"{layout.name} cannot be mixed down here; make a copy in stereo: ffmpeg -i IN -ac 2 COPY"
+        )
     return int(layout.nb_channels)
 
 
 FORMATS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
 FOREIGN = (av.FFmpegError, OSError)  # what PyAV raises: only some of its errors are OSErrors
 REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: by muxer or ADTS filter
-BT601, BT709, LIMITED = 6, 1, 1  # ITU-T H.273: matrix smpte170m; primaries and transfer bt709; tv range
+BT601, BT709, LIMITED = (
+    6,
+    1,
+    1,
+)  # ITU-T H.273: matrix smpte170m; primaries and transfer bt709; tv range
 INT32 = 2**31 - 1
 LARGEST = 16384  # pixels a side, x264's limit
 HUGE_PIXELS = 4096 * 4096  # beyond, x264's look-ahead would hold gigabytes of frames
@@ -281,12 +300,20 @@ class VideoSink(Sink):
     name = "video"
     suffix = ".mp4"
 
-    def __init__(self, path: Path, *, preset: str = "superfast", crf: int = 23, audio: bool = True) -> None:
+    def __init__(
+        self, path: Path, *, preset: str = "superfast", crf: int = 23, audio: bool = True
+    ) -> None:
         super().__init__(path)
         self._format = FORMATS.get(self.path.suffix.lower(), "")
         if not self._format:
-            raise UsageError(f"a video cannot be called {self.path.name}; end its name in {', '.join(FORMATS)}")
-        self._options = {"preset": preset, "crf": str(crf), "x264-params": "chromaloc=2"}  # 2: top left, cv2's choice
+            raise UsageError(
+                f"a video cannot be called {self.path.name}; end its name in {', '.join(FORMATS)}"
+            )
+        self._options = {
+            "preset": preset,
+            "crf": str(crf),
+            "x264-params": "chromaloc=2",
+        }  # 2: top left, cv2's choice
         self._wants_audio = audio
         self._partial: Partial | None = None
         self._container: Any = None
@@ -297,7 +324,11 @@ class VideoSink(Sink):
         self._info = info
         sane_base = 0 < info.time_base.numerator <= INT32 and info.time_base.denominator <= INT32
         self._time_base = info.time_base if sane_base else Fraction(1, 90000)
-        self._fps = info.fps.limit_denominator(100_000) if Fraction(1, 1000) < info.fps < 1000 else Fraction(25)
+        self._fps = (
+            info.fps.limit_denominator(100_000)
+            if Fraction(1, 1000) < info.fps < 1000
+            else Fraction(25)
+        )
         self._stamps = Stamps(self._fps, self._time_base, info.longest_gap_s)
         self._partial = Partial(self.path, info.path)
 
@@ -334,7 +365,9 @@ class VideoSink(Sink):
     def _begin_file(self, frame: Frame, *, audio: bool) -> None:
         assert self._partial is not None
         options = {"movflags": "+faststart"} if self._format != "matroska" else {}
-        self._container = av.open(str(self._partial.path), "w", format=self._format, options=options)
+        self._container = av.open(
+            str(self._partial.path), "w", format=self._format, options=options
+        )
         self._stream = self._video_stream(*frame.image.shape[:2])
         if audio:
             start_s = self._ticks(frame.pts) * self._time_base
@@ -345,12 +378,19 @@ class VideoSink(Sink):
 
     def _video_stream(self, height: int, width: int) -> Any:
         if max(height, width) > LARGEST:
-            raise OutputError(f"cannot write {self.path}: H.264 holds {LARGEST} pixels a side; use --save pictures")
-        even_height, even_width = height + height % 2, width + width % 2  # 4:2:0 has one colour for 2x2 pixels
+            raise OutputError(
+                f"cannot write {self.path}: H.264 holds {LARGEST} pixels a side; use --save pictures"
+            )
+        even_height, even_width = (
+            height + height % 2,
+            width + width % 2,
+        )  # 4:2:0 has one colour for 2x2 pixels
         self._canvas = Canvas((height, width), (even_height, even_width), self._time_base)
         if height * width > HUGE_PIXELS:
             self._options["preset"] = "ultrafast"  # 1.1 GB at 8192x8192, however many frames
-            self.notes.append(f"encoded with x264's ultrafast preset to save memory at {width}x{height}")
+            self.notes.append(
+                f"encoded with x264's ultrafast preset to save memory at {width}x{height}"
+            )
         stream = self._container.add_stream("libx264", rate=self._fps, options=self._options)
         context = stream.codec_context
         context.width, context.height, context.pix_fmt = even_width, even_height, "yuv420p"
@@ -359,7 +399,9 @@ class VideoSink(Sink):
         context.colorspace, context.color_primaries, context.color_trc = BT601, BT709, BT709
         context.color_range = LIMITED
         if self._info.sample_aspect_ratio > 0:
-            stream.sample_aspect_ratio = context.sample_aspect_ratio = self._info.sample_aspect_ratio
+            stream.sample_aspect_ratio = context.sample_aspect_ratio = (
+                self._info.sample_aspect_ratio
+            )
         return stream
 
     def _mux_audio(self) -> None:
@@ -404,7 +446,9 @@ class VideoSink(Sink):
             self._container.mux(self._audio.flush())
             self.notes += self._audio.notes()
         if self._stamps.replaced:
-            self.notes.append(f"{self._stamps.replaced} time stamps stood still or jumped and were replaced")
+            self.notes.append(
+                f"{self._stamps.replaced} time stamps stood still or jumped and were replaced"
+            )
         self._end_file()
 
     def _end_file(self) -> None:

@@ -31,16 +31,30 @@ class YoloSink(FolderSink):
         if not self._named:
             self._named = True
             self._taken.add(CLASSES)
-            self.add(CLASSES, "".join(f"{name}\n" for name in detections.names).encode("utf-8", "backslashreplace"))
+            self.add(
+                CLASSES,
+                "".join(f"{name}\n" for name in detections.names).encode(
+                    "utf-8", "backslashreplace"
+                ),
+            )
         stem = Path(frame.path).stem if frame.path is not None else f"frame_{frame.index:06d}"
         height, width = frame.image.shape[:2]
         self.add(self.free_name(stem, ".txt"), _rows(detections, width, height).encode())
 
 
 def _rows(detections: Detections, width: int, height: int) -> str:
-    boxes, scores, ids = detections.boxes.tolist(), detections.scores.tolist(), detections.class_ids.tolist()
+    boxes, scores, ids = (
+        detections.boxes.tolist(),
+        detections.scores.tolist(),
+        detections.class_ids.tolist(),
+    )
     lines = []
     for (x1, y1, x2, y2), score, class_id in zip(boxes, scores, ids, strict=True):
-        relative = ((x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height)
+        relative = (
+            (x1 + x2) / 2 / width,
+            (y1 + y2) / 2 / height,
+            (x2 - x1) / width,
+            (y2 - y1) / height,
+        )
         lines.append(f"{class_id} {' '.join(f'{value:.6f}' for value in relative)} {score:.6f}\n")
     return "".join(lines)

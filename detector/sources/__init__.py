@@ -17,7 +17,20 @@ from detector.sources.base import Source
 
 __all__ = ["decoders", "names", "open", "pictures_of"]
 
-VIDEOS = (".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ts", ".webm", ".wmv")  # for a hint
+VIDEOS = (
+    ".avi",
+    ".flv",
+    ".m4v",
+    ".mkv",
+    ".mov",
+    ".mp4",
+    ".mpeg",
+    ".mpg",
+    ".mts",
+    ".ts",
+    ".webm",
+    ".wmv",
+)  # for a hint
 PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 LONGEST_NAME = 255  # bytes, on every file system of Linux
 _LIVE = re.compile(r"\d+|/dev/video\d*|[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
@@ -69,13 +82,19 @@ def pictures_of(spec: str) -> list[str] | None:
         _check_file(spec)
         return [spec] if spec.lower().endswith(PICTURES) else None
     if _LIVE.fullmatch(spec):
-        raise SourceError(f"{spec}: cameras and network streams are not supported yet; save it to a file first")
+        raise SourceError(
+            f"{spec}: cameras and network streams are not supported yet; save it to a file first"
+        )
     if spec == "-":
         raise SourceError("-: standard input cannot be read; save it to a file first")
     if os.path.islink(spec):
-        raise SourceError(f"{spec}: a link that leads nowhere (to {os.readlink(spec)}); name the file itself")
+        raise SourceError(
+            f"{spec}: a link that leads nowhere (to {os.readlink(spec)}); name the file itself"
+        )
     if glob.has_magic(spec):
-        return _only_pictures(spec, filter(os.path.isfile, glob.iglob(spec, recursive=True)), "the pattern")
+        return _only_pictures(
+            spec, filter(os.path.isfile, glob.iglob(spec, recursive=True)), "the pattern"
+        )
     raise SourceError(f"{spec}: {_missing(spec)}")
 
 
@@ -84,8 +103,12 @@ def _listed(folder: str) -> list[str]:
         with os.scandir(folder) as entries:
             paths = [entry.path for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
-        raise SourceError(f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld") from error
-    return [path for path in paths if os.path.isfile(path)]  # a link to itself is none, DirEntry.is_file would raise
+        raise SourceError(
+            f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld"
+        ) from error
+    return [
+        path for path in paths if os.path.isfile(path)
+    ]  # a link to itself is none, DirEntry.is_file would raise
 
 
 def _only_pictures(spec: str, paths: Iterable[str], what: str) -> list[str]:
@@ -99,7 +122,9 @@ def _only_pictures(spec: str, paths: Iterable[str], what: str) -> list[str]:
         what = f"{what} has no picture but {len(videos)} videos"
         raise SourceError(f"{spec}: {what}; give them by name, unquoted: {by_name}")
     others = f"{len(found)} other files" if found else "nothing at all"
-    raise SourceError(f"{spec}: {what} has no picture ({others}; wanted {' '.join(PICTURES)}); check the path")
+    raise SourceError(
+        f"{spec}: {what} has no picture ({others}; wanted {' '.join(PICTURES)}); check the path"
+    )
 
 
 def _natural(path: str) -> list[tuple[bool, int, str]]:
@@ -111,11 +136,15 @@ def _natural(path: str) -> list[tuple[bool, int, str]]:
 def _check_file(spec: str) -> None:
     try:
         if not stat.S_ISREG(os.stat(spec).st_mode):
-            raise SourceError(f"{spec}: not a regular file (a device or a pipe); save it to a file first")
+            raise SourceError(
+                f"{spec}: not a regular file (a device or a pipe); save it to a file first"
+            )
         with builtins.open(spec, "rb"):
             pass
     except OSError as error:
-        raise SourceError(f"{spec}: cannot be read ({error.strerror}); check its permissions: ls -l") from error
+        raise SourceError(
+            f"{spec}: cannot be read ({error.strerror}); check its permissions: ls -l"
+        ) from error
 
 
 def _missing(spec: str) -> str:
@@ -123,9 +152,17 @@ def _missing(spec: str) -> str:
     if len(os.fsencode(name)) > LONGEST_NAME:
         return f"no file can have such a name: it has more than {LONGEST_NAME} bytes"
     if not name:
-        return "no such folder" if spec else "an empty name; give a video file, a picture or a folder of pictures"
+        return (
+            "no such folder"
+            if spec
+            else "an empty name; give a video file, a picture or a folder of pictures"
+        )
     if not os.path.isdir(folder or "."):
         return f"no such file: the folder {folder} does not exist either; check the path"
     close = difflib.get_close_matches(name, os.listdir(folder or "."), n=1)
-    hint = f"did you mean {os.path.join(folder, close[0])}?" if close else f"check the path ({os.path.abspath(spec)})"
+    hint = (
+        f"did you mean {os.path.join(folder, close[0])}?"
+        if close
+        else f"check the path ({os.path.abspath(spec)})"
+    )
     return f"no such file; {hint}"

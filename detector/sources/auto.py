@@ -44,13 +44,17 @@ class AutoSource(OpenCVSource):
 
     def _take_over(self, reason: str) -> bool:
         self._capture.release()
-        rest = self._rest = AvSource(self.video, size=(self.info.width, self.info.height) if self.grabbed else None)
+        rest = self._rest = AvSource(
+            self.video, size=(self.info.width, self.info.height) if self.grabbed else None
+        )
         rest.counts, rest.notes = self.counts, self.notes
         for _ in range(self.grabbed):
             if not rest.grab():
                 break
         found = self.grab()
-        stopped = self.video.not_for_opencv or f"opencv stopped after {self.grabbed} frames ({reason})"
+        stopped = (
+            self.video.not_for_opencv or f"opencv stopped after {self.grabbed} frames ({reason})"
+        )
         if found:
             self.decoder = f"opencv ({self.grabbed} frames) then av" if self.grabbed else "av"
             self.notes.append(f"{stopped}; PyAV reads on from there")
@@ -59,7 +63,11 @@ class AutoSource(OpenCVSource):
         return found
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        return super().retrieve(index, into) if self._rest is None else self._rest.retrieve(index, into)
+        return (
+            super().retrieve(index, into)
+            if self._rest is None
+            else self._rest.retrieve(index, into)
+        )
 
     def close(self) -> None:
         super().close()

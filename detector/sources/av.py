@@ -26,8 +26,12 @@ from detector.types import LONGEST_GAP_S, Frame, Image, SourceInfo
 DEFAULT_FPS = Fraction(25)  # where the container knows none; FFmpeg's own default for raw streams
 CUT_OFF = "the file is shorter than its own structure says: its end was cut off"
 CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
-UNKNOWN_DURATION_S = 30 * 3600.0  # what browsers record has none; so long may a pause be, as in ffmpeg
-FIRST_PICTURE_PACKETS = 64  # after so many without a picture, nobody looks for the first one any more
+UNKNOWN_DURATION_S = (
+    30 * 3600.0
+)  # what browsers record has none; so long may a pause be, as in ffmpeg
+FIRST_PICTURE_PACKETS = (
+    64  # after so many without a picture, nobody looks for the first one any more
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,9 @@ def probe(path: str) -> Video:
     with open_container(path) as container:
         stream = _video_stream(path, container)
         codec = stream.codec_context
-        sized = codec is None or codec.width > 0  # said before a picture is decoded: all that opencv knows
+        sized = (
+            codec is None or codec.width > 0
+        )  # said before a picture is decoded: all that opencv knows
         first = _first_picture(container, stream)
         duration_s = _duration_s(container, stream)
         info = SourceInfo(
@@ -147,7 +153,9 @@ def _stated_bytes(head: bytes) -> int:
     segment = head.find(b"\x18\x53\x80\x67") + 4
     if head[:4] != b"\x1a\x45\xdf\xa3" or not 4 < segment <= len(head) - 8:
         return 0
-    length = 9 - head[segment].bit_length()  # of an EBML number, bytes; its leading one bit is a marker
+    length = (
+        9 - head[segment].bit_length()
+    )  # of an EBML number, bytes; its leading one bit is a marker
     unknown = (1 << 7 * length) - 1
     stated = int.from_bytes(head[segment : segment + length], "big") & unknown
     return 0 if stated == unknown else segment + length + stated
@@ -160,7 +168,9 @@ def _video_stream(path: str, container: Any) -> Any:
         if not stream.disposition & attached:
             return stream
     found = ", ".join(sorted({_kind(stream) for stream in container.streams})) or "no stream at all"
-    raise SourceError(f"{path}: no video stream in it (found: {found}); give a file that has pictures")
+    raise SourceError(
+        f"{path}: no video stream in it (found: {found}); give a file that has pictures"
+    )
 
 
 def _kind(stream: Any) -> str:
@@ -292,7 +302,9 @@ def no_frame(video: Video, refused: int) -> SourceError:
     """The error for a video that opens and gives nothing."""
     info = video.info
     if not video.decodable:
-        return SourceError(f"{info.path}: no decoder for its codec here; convert it first: ffmpeg -i IN OUT.mp4")
+        return SourceError(
+            f"{info.path}: no decoder for its codec here; convert it first: ffmpeg -i IN OUT.mp4"
+        )
     what = f"{info.codec} {info.width}x{info.height}"
     return SourceError(
         f"{info.path}: opens ({what}), but no frame can be decoded ({refused} packets refused); "
@@ -395,7 +407,12 @@ class AvSource(SteppingSource):
         width, height = self._stored_size()
         # Bicubic also for the chroma planes: then the pixels are cv2's own.
         bgr = self._reformatter.reformat(
-            picture, width=width, height=height, format="bgr24", interpolation="BICUBIC", **_colours_of(picture)
+            picture,
+            width=width,
+            height=height,
+            format="bgr24",
+            interpolation="BICUBIC",
+            **_colours_of(picture),
         )
         plane: Any = bgr.planes[0]
         rows = np.frombuffer(plane, np.uint8).reshape(height, plane.line_size)

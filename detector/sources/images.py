@@ -15,11 +15,15 @@ from detector.sources._cv2 import cv2, fits
 from detector.sources.base import SteppingSource
 from detector.types import Frame, Image, SourceInfo
 
-ANIMATION_SAID_WITHIN = 4096  # bytes from the start: before the pixels, behind a colour profile at most
+ANIMATION_SAID_WITHIN = (
+    4096  # bytes from the start: before the pixels, behind a colour profile at most
+)
 MAX_NOTES = 10  # pictures named one by one; unreadable ones are all counted
 
 
-def open(spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None) -> SteppingSource:
+def open(
+    spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None
+) -> SteppingSource:
     """``paths`` in their order. Raises SourceError when none of those asked for is readable."""
     return PictureSource(spec, paths, stride, frames)
 
@@ -29,7 +33,9 @@ class PictureSource(SteppingSource):
 
     decoder = "opencv"
 
-    def __init__(self, spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None) -> None:
+    def __init__(
+        self, spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None
+    ) -> None:
         super().__init__(stride, frames)
         self._paths = paths
         self._grabbed = 0
@@ -53,8 +59,12 @@ class PictureSource(SteppingSource):
             if image is not None:
                 return index, image
         if len(self._paths) == 1:
-            raise SourceError(f"{spec}: cannot be read as a picture; replace it (does a viewer open it?)")
-        raise SourceError(f"{spec}: none of its {len(self._paths)} pictures can be read; does a viewer open them?")
+            raise SourceError(
+                f"{spec}: cannot be read as a picture; replace it (does a viewer open it?)"
+            )
+        raise SourceError(
+            f"{spec}: none of its {len(self._paths)} pictures can be read; does a viewer open them?"
+        )
 
     def grab(self) -> bool:
         self._grabbed += 1
@@ -67,7 +77,9 @@ class PictureSource(SteppingSource):
             self._note_bad(path)
             return None
         if _is_animated(path):
-            self._note(f"{path}: an animation, of which only the first picture is taken; make a video of it for all")
+            self._note(
+                f"{path}: an animation, of which only the first picture is taken; make a video of it for all"
+            )
         return Frame(index, index, float(index), image, path)
 
     def _taken_first(self) -> Image | None:
@@ -115,7 +127,9 @@ def load(path: str, into: Image | None = None) -> Image | None:
 
 
 def _decoded(data: NDArray[np.uint8]) -> Image | None:
-    if not data.size or (data[:4].tobytes() == b"\x89PNG" and b"IEND" not in data[-4096:].tobytes()):
+    if not data.size or (
+        data[:4].tobytes() == b"\x89PNG" and b"IEND" not in data[-4096:].tobytes()
+    ):
         return None  # a PNG without its end: libpng would complain on the terminal
     image: Image | None = cv2.imdecode(data, cv2.IMREAD_COLOR)
     return image

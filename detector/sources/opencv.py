@@ -72,7 +72,9 @@ class OpenCVSource(SteppingSource):
         if left.packets or left.error:
             self.ended_early = True
             what = left.error or f"{left.packets} packets left"
-            self.notes.append(f"opencv stopped after {self.grabbed} frames ({what}); --decoder auto reads on")
+            self.notes.append(
+                f"opencv stopped after {self.grabbed} frames ({what}); --decoder auto reads on"
+            )
         return False
 
     def left_behind(self) -> av.Tail:
@@ -93,7 +95,11 @@ class OpenCVSource(SteppingSource):
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         if not fits(into, self.info.width, self.info.height):
             into = None  # cv2 raises on a buffer that it cannot use
-        image = self._turned(into) if self.info.rotation or self.info.mirrored else self._retrieved(into)
+        image = (
+            self._turned(into)
+            if self.info.rotation or self.info.mirrored
+            else self._retrieved(into)
+        )
         if image is None:
             self.counts.bad += 1
             return None

@@ -13,15 +13,27 @@ FONT_HEIGHT = 21.0  # pixels of a capital at scale 1.0
 # Bright, well apart, and readable under black or white text (BGR). Class 0 is the orange-red of a warning, since the
 # first class is nearly always the person.
 _HAND_PICKED = (
-    (56, 87, 255), (219, 152, 52), (113, 204, 46), (18, 196, 241), (182, 89, 155), (156, 188, 26),
-    (34, 126, 230), (180, 105, 255), (241, 240, 60), (60, 220, 190), (230, 80, 90), (140, 160, 250),
-)  # fmt: skip
+    (56, 87, 255),
+    (219, 152, 52),
+    (113, 204, 46),
+    (18, 196, 241),
+    (182, 89, 155),
+    (156, 188, 26),
+    (34, 126, 230),
+    (180, 105, 255),
+    (241, 240, 60),
+    (60, 220, 190),
+    (230, 80, 90),
+    (140, 160, 250),
+)
 
 
 def _palette(n: int) -> tuple[tuple[int, int, int], ...]:
     """n distinct colours, BGR: the hand-picked ones, then hues a golden angle apart at three lightnesses."""
     i = np.arange(n - len(_HAND_PICKED))
-    hsv = np.stack([i * 67 % 180, 130 + i % 2 * 90, 255 - i % 3 * 45], axis=1).astype(np.uint8)  # OpenCV hue: 0..179
+    hsv = np.stack([i * 67 % 180, 130 + i % 2 * 90, 255 - i % 3 * 45], axis=1).astype(
+        np.uint8
+    )  # OpenCV hue: 0..179
     bgr = cv2.cvtColor(hsv[None], cv2.COLOR_HSV2BGR)[0]
     return _HAND_PICKED + tuple((int(b), int(g), int(r)) for b, g, r in bgr)
 
@@ -71,5 +83,16 @@ def _label(image: Image, text: str, x: int, y: int, shade: int, scale: float, li
     top = y - line // 2 - box_height
     if top < 0:
         top = max(0, min(y - line // 2, height - box_height))
-    cv2.rectangle(image, (left, top), (left + box_width - 1, top + box_height - 1), PALETTE[shade], cv2.FILLED)
-    cv2.putText(image, text, (left + pad, top + pad + text_height), FONT, scale, INKS[shade], stroke, cv2.LINE_AA)
+    cv2.rectangle(
+        image, (left, top), (left + box_width - 1, top + box_height - 1), PALETTE[shade], cv2.FILLED
+    )
+    cv2.putText(
+        image,
+        text,
+        (left + pad, top + pad + text_height),
+        FONT,
+        scale,
+        INKS[shade],
+        stroke,
+        cv2.LINE_AA,
+    )

@@ -48,7 +48,9 @@ def sound(boxes: Floats) -> NDArray[np.bool_]:
     return np.all(below, axis=1)  # type: ignore[no-any-return]
 
 
-def objectness_first(rows: Floats, conf: float) -> tuple[Floats, Floats, NDArray[np.int64], NDArray[np.intp]]:
+def objectness_first(
+    rows: Floats, conf: float
+) -> tuple[Floats, Floats, NDArray[np.int64], NDArray[np.intp]]:
     """Of rows [N, 5 + C] with probabilities from column 4 on, those whose objectness x best class reaches ``conf``.
 
     Returns (rows [M, 5 + C], a copy; scores [M]; class ids [M]; their places among the N). Classes are looked at only
@@ -140,7 +142,12 @@ def anchored(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]
     ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels, not clipped.
     Numbers that are no numbers count as below any threshold. Nothing returned shares memory with ``outputs``.
     """
-    return joined([_anchored_candidates(output, conf, layer) for output, layer in zip(outputs, layers, strict=True)])
+    return joined(
+        [
+            _anchored_candidates(output, conf, layer)
+            for output, layer in zip(outputs, layers, strict=True)
+        ]
+    )
 
 
 def anchored_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
@@ -153,7 +160,11 @@ def anchored_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Fl
         raw = cells_of(output, len(layer.anchors))
         a, y, x = np.indices((raw.shape[0], *raw.shape[2:])).reshape(3, -1)
         cells = raw[a, :, y, x]
-        rows.append(np.concatenate([_anchored_centres_sizes(cells, a, y, x, layer), sigmoid(cells[:, 4:])], axis=1))
+        rows.append(
+            np.concatenate(
+                [_anchored_centres_sizes(cells, a, y, x, layer), sigmoid(cells[:, 4:])], axis=1
+            )
+        )
     return np.concatenate(rows)[None]
 
 
@@ -167,7 +178,11 @@ def _anchored_candidates(output: Floats, conf: float, layer: AnchoredLayer) -> C
 
 
 def _anchored_centres_sizes(
-    cells: Floats, a: NDArray[np.intp], y: NDArray[np.intp], x: NDArray[np.intp], layer: AnchoredLayer
+    cells: Floats,
+    a: NDArray[np.intp],
+    y: NDArray[np.intp],
+    x: NDArray[np.intp],
+    layer: AnchoredLayer,
 ) -> Floats:
     """[M, 4] cx, cy, w, h in network pixels, of cells [M, 5+C] at rows y, columns x with anchors a."""
     doubled = sigmoid(cells[:, :4]) * 2
@@ -190,7 +205,9 @@ class YoloLayer:
     cell_width: float  # network pixels per cell
     cell_height: float
     scale_x_y: float = 1.0  # stretches the centre beyond its cell, so that its edge can be reached
-    new_coords: bool = False  # the network itself ends in a logistic; sizes are (2 t)^2 instead of e^t
+    new_coords: bool = (
+        False  # the network itself ends in a logistic; sizes are (2 t)^2 instead of e^t
+    )
 
 
 def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]) -> Candidates:
@@ -199,7 +216,12 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
     ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels, not clipped.
     Numbers that are no numbers count as below any threshold. Nothing returned shares memory with ``outputs``.
     """
-    return joined([_darknet_candidates(output, conf, layer) for output, layer in zip(outputs, layers, strict=True)])
+    return joined(
+        [
+            _darknet_candidates(output, conf, layer)
+            for output, layer in zip(outputs, layers, strict=True)
+        ]
+    )
 
 
 def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
@@ -222,7 +244,9 @@ def _darknet_candidates(output: Floats, conf: float, layer: YoloLayer) -> Candid
     threshold = conf if layer.new_coords else logit(conf)
     raw = cells_of(output, len(layer.anchors))
     a, y, x, cells, class_ids, best = survivors(raw, threshold, anchors_last=True)
-    with np.errstate(invalid="ignore", over="ignore"):  # a broken network's inf and NaN end in the next line
+    with np.errstate(
+        invalid="ignore", over="ignore"
+    ):  # a broken network's inf and NaN end in the next line
         scores = cells[:, 4] * best if layer.new_coords else sigmoid(cells[:, 4]) * sigmoid(best)
         boxes = xyxy(_darknet_centres_sizes(cells, y, x, a, layer))
         keep = (scores >= np.float32(conf)) & np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
@@ -255,7 +279,9 @@ def anchor_free(outputs: list[Floats], conf: float, *, rows: bool = False) -> Ca
     ``outputs``: [1, 4 + C, N]: cx, cy, w, h in network pixels, class probabilities; with ``rows`` [1, N, 4 + C].
     """
     columns = _columns(outputs, rows)
-    best = columns[4:].max(axis=0)  # contiguous rows: 80 classes of 8,400 cells in half a millisecond
+    best = columns[4:].max(
+        axis=0
+    )  # contiguous rows: 80 classes of 8,400 cells in half a millisecond
     at = np.flatnonzero(best >= np.float32(conf))  # NaN compares false
     found = columns[:, at]
     boxes = xyxy(found[:4].T)
@@ -266,7 +292,9 @@ def anchor_free(outputs: list[Floats], conf: float, *, rows: bool = False) -> Ca
 def anchor_free_dense(outputs: list[Floats], *, rows: bool = False) -> Floats:
     """Every cell: [1, N, 5 + C] with an objectness of 1."""
     cells = _columns(outputs, rows).T
-    return np.concatenate([cells[:, :4], np.ones((len(cells), 1), np.float32), cells[:, 4:]], axis=1)[None]
+    return np.concatenate(
+        [cells[:, :4], np.ones((len(cells), 1), np.float32), cells[:, 4:]], axis=1
+    )[None]
 
 
 def _columns(outputs: list[Floats], rows: bool) -> Floats:
@@ -310,7 +338,13 @@ def decoded_dense(outputs: list[Floats]) -> Floats:
 def end_to_end(outputs: list[Floats], conf: float, *, form: str = "rows") -> Candidates:
     """The detections whose score reaches ``conf``, in their order."""
     boxes, scores, classes = _parts(outputs, form)
-    keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes) & _ids(classes)
+    keep = (
+        (scores >= np.float32(conf))
+        & (scores > 0)
+        & np.isfinite(scores)
+        & sound(boxes)
+        & _ids(classes)
+    )
     return Candidates(boxes[keep], scores[keep], np.rint(classes[keep]).astype(np.int64))
 
 
@@ -349,7 +383,9 @@ def _ids(classes: Floats) -> NDArray[np.bool_]:
 
 
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
-def queries(outputs: list[Floats], conf: float, *, width: int, height: int, logits: bool = False) -> Candidates:
+def queries(
+    outputs: list[Floats], conf: float, *, width: int, height: int, logits: bool = False
+) -> Candidates:
     """Queries whose best class score reaches ``conf``, in their order; one box a query.
 
     ``outputs``: [1, Q, 4 + C], or class scores [1, Q, C] and boxes [1, Q, 4]. Boxes are cx, cy, w, h in 0..1 of the
@@ -364,7 +400,9 @@ def queries(outputs: list[Floats], conf: float, *, width: int, height: int, logi
     return Candidates(corners[keep], best[keep], class_ids[keep])
 
 
-def queries_dense(outputs: list[Floats], *, width: int, height: int, logits: bool = False) -> Floats:
+def queries_dense(
+    outputs: list[Floats], *, width: int, height: int, logits: bool = False
+) -> Floats:
     """[1, Q, 5 + C] with an objectness of 1."""
     boxes, scores = _apart(outputs)
     scaled = boxes * np.array([width, height] * 2, np.float32)

@@ -41,13 +41,19 @@ def nms(
     if iou is None:
         kept = np.arange(len(boxes))
     else:
-        kept = _greedy(boxes, groups, iou) if len(boxes) <= BLOCK else _greedy_apart(boxes, groups, iou)
+        kept = (
+            _greedy(boxes, groups, iou)
+            if len(boxes) <= BLOCK
+            else _greedy_apart(boxes, groups, iou)
+        )
     cut = max(0, len(kept) - max_det)
     kept = kept[:max_det]
     return Detections(boxes[kept], scores[order][kept], class_ids[kept], names, cut)
 
 
-def _greedy_apart(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -> NDArray[np.intp]:
+def _greedy_apart(
+    boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float
+) -> NDArray[np.intp]:
     """The same, each group by itself: at the thresholds of ``eval`` there are thousands of boxes of many classes."""
     kept = []
     for group in np.unique(groups):
@@ -108,7 +114,9 @@ def mapped(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candi
     """
     rows = dense[0]
     rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities end at 1; NaN compares false
-    columns = [rows[:, [5 + class_id for class_id in group]].max(axis=1, initial=0) for group in groups]
+    columns = [
+        rows[:, [5 + class_id for class_id in group]].max(axis=1, initial=0) for group in groups
+    ]
     with np.errstate(invalid="ignore", over="ignore"):
         scores = np.stack(columns, axis=1) * rows[:, 4:5]
         whole = np.isfinite(rows[:, :4]).all(axis=1, keepdims=True)

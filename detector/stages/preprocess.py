@@ -11,7 +11,9 @@ from detector.types import Image, Letterbox
 GEOMETRIES = ("centre", "top-left-truncate", "stretch")
 
 
-def letterbox(image: Image, slot: NDArray[uint8], *, geometry: str, pad_value: int = 114) -> Letterbox:
+def letterbox(
+    image: Image, slot: NDArray[uint8], *, geometry: str, pad_value: int = 114
+) -> Letterbox:
     """Resizes ``image`` (u8 BGR [h, w, 3]) into ``slot`` (u8 RGB [H, W, 3], written whole) without a buffer of its own.
 
     ``geometry``:
@@ -51,14 +53,22 @@ def place(
 ) -> tuple[int, int, int, int, Letterbox]:
     """Left, top, width and height of the picture inside the network's input, and the mapping back. Pixels."""
     if geometry == "stretch":
-        letter = Letterbox(width / source_width, height / source_height, 0, 0, source_width, source_height)
+        letter = Letterbox(
+            width / source_width, height / source_height, 0, 0, source_width, source_height
+        )
         return 0, 0, width, height, letter
     scale = min(width / source_width, height / source_height)
     if geometry == "top-left-truncate":
-        inner_width, inner_height = max(1, int(source_width * scale)), max(1, int(source_height * scale))
+        inner_width, inner_height = (
+            max(1, int(source_width * scale)),
+            max(1, int(source_height * scale)),
+        )
         left = top = 0
     elif geometry == "centre":
-        inner_width, inner_height = max(1, round(source_width * scale)), max(1, round(source_height * scale))
+        inner_width, inner_height = (
+            max(1, round(source_width * scale)),
+            max(1, round(source_height * scale)),
+        )
         left, top = (width - inner_width) // 2, (height - inner_height) // 2
     else:
         raise ValueError(f"geometry must be one of {', '.join(GEOMETRIES)}; got {geometry!r}")

@@ -51,7 +51,9 @@ def times_of(task: int | None = None) -> Times | None:
 def name_of(task: int | None = None) -> str:
     """The kernel's name of a thread of this process, the calling one by default; "" where there is none."""
     try:
-        with open("/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb") as file:
+        with open(
+            "/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb"
+        ) as file:
             return file.read().decode(errors="replace").strip()
     except OSError:
         return ""
@@ -125,7 +127,9 @@ class Natives:
         # thread -> stages that may have made it -> whether it has the name of the thread that was at it
         self._claims: dict[int, dict[str, bool]] = {}
         self._ours: set[int] = set()
-        self._left: dict[int, Times] = {}  # as read when a thread of ours ended; that and others may be gone since
+        self._left: dict[
+            int, Times
+        ] = {}  # as read when a thread of ours ended; that and others may be gone since
 
     def forget_gone(self) -> None:
         """Before a run: the system gives the numbers of threads that are gone to new ones."""
@@ -170,7 +174,11 @@ class Natives:
     def between(self, first: Mark, last: Mark) -> Burnt:
         with self._lock:
             ours = set(self._ours)
-            makers = {task: maker for task, stages in self._claims.items() if (maker := _maker(stages)) is not None}
+            makers = {
+                task: maker
+                for task, stages in self._claims.items()
+                if (maker := _maker(stages)) is not None
+            }
         process, machine = last.process_ns - first.process_ns, None
         if first.machine_ns is not None and last.machine_ns is not None:
             machine = max(0, last.machine_ns - first.machine_ns - process)

@@ -85,10 +85,14 @@ class Histogram:
         if not values:
             return
         durations = np.frombuffer(values, np.int64)
-        buckets = np.where(durations > 0, np.ceil(np.log(np.maximum(durations, 1)) * self._inverse_log), -1)
+        buckets = np.where(
+            durations > 0, np.ceil(np.log(np.maximum(durations, 1)) * self._inverse_log), -1
+        )
         for bucket, count in zip(*np.unique(buckets, return_counts=True), strict=True):
             self._counts[int(bucket)] = self._counts.get(int(bucket), 0) + int(count)
-        self.minimum = min(self.minimum, int(durations.min())) if self.count else int(durations.min())
+        self.minimum = (
+            min(self.minimum, int(durations.min())) if self.count else int(durations.min())
+        )
         self.maximum = max(self.maximum, int(durations.max()))
         self.count += len(durations)
 
@@ -153,7 +157,9 @@ def open_domain() -> Any | None:
     except ImportError:
         return None
     domain = nvtx.get_domain(DOMAIN)
-    if domain.get_event_attributes(message="probe") is None:  # what the stand-in without a tool answers
+    if (
+        domain.get_event_attributes(message="probe") is None
+    ):  # what the stand-in without a tool answers
         return None
     return domain
 
@@ -182,10 +188,29 @@ class Span:
     """
 
     __slots__ = (
-        "_cpu_clock", "_cpu_start", "_durations", "_histogram", "_meter", "_outer", "_pending", "_range", "_start",
-        "_track", "calls", "cpu_ns", "ends", "index", "indices", "inner_cpu_ns", "inner_ns", "kind", "room", "self_ns",
-        "stage", "starts",
-    )  # fmt: skip
+        "_cpu_clock",
+        "_cpu_start",
+        "_durations",
+        "_histogram",
+        "_meter",
+        "_outer",
+        "_pending",
+        "_range",
+        "_start",
+        "_track",
+        "calls",
+        "cpu_ns",
+        "ends",
+        "index",
+        "indices",
+        "inner_cpu_ns",
+        "inner_ns",
+        "kind",
+        "room",
+        "self_ns",
+        "stage",
+        "starts",
+    )
 
     def __init__(
         self,
@@ -225,7 +250,10 @@ class Span:
             self._meter.enter(start)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> Any:
         track = self._track
         end = track.clock()
@@ -276,7 +304,10 @@ class OffSpan:
         return None
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> Any:
         return None
 
@@ -312,7 +343,12 @@ class Track:
         self.ready_ns: int | None = None  # runnable but not scheduled, where the kernel tells
         self.spans: dict[tuple[str, str], Span] = {}  # (stage, kind) -> span
         self.lives = array("q")  # start and end of each time the track was entered
-        self._cpu_clock, self._meters, self._domain, self._max_rows = cpu_clock, meters, domain, max_rows
+        self._cpu_clock, self._meters, self._domain, self._max_rows = (
+            cpu_clock,
+            meters,
+            domain,
+            max_rows,
+        )
         self._natives = natives
         self._start = self._cpu_start = 0
         self._ready_start: int | None = None
@@ -324,7 +360,10 @@ class Track:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> Any:
         end = self.clock()
         self.other_ns += end - self.last_end
@@ -343,7 +382,11 @@ class Track:
         if span is None:
             span = self.spans[stage, kind] = self._make(stage, kind)
             span.index = index
-            return FirstCall(span, self._natives) if self._natives is not None and kind == WORK else span
+            return (
+                FirstCall(span, self._natives)
+                if self._natives is not None and kind == WORK
+                else span
+            )
         span.index = index
         return span
 
@@ -352,7 +395,9 @@ class Track:
         nvtx = ThreadRange(self._domain, stage, kind) if self._domain is not None else None
         meter = self._meters.get(stage) if work else None
         # What a wait burns is not asked: the two clock reads would be most of it.
-        return Span(self, stage, kind, self._cpu_clock if work else None, meter, nvtx, self._max_rows)
+        return Span(
+            self, stage, kind, self._cpu_clock if work else None, meter, nvtx, self._max_rows
+        )
 
     def busy_ns(self) -> int:
         return sum(span.self_ns for (_, kind), span in list(self.spans.items()) if kind == WORK)
@@ -369,7 +414,10 @@ class FirstCall:
         self._span.__enter__()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> Any:
         self._span.__exit__(kind, error, trace)
         self._born.__exit__(None, None, None)
@@ -391,7 +439,10 @@ class OffTrack:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> Any:
         return None
 

@@ -9,7 +9,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from detector.timeline.native import Burnt, Mark, Natives
-from detector.timeline.spans import INFER, MAX_ROWS, PREPROCESS, READ, WORK, Meter, OffTrack, Track, open_domain
+from detector.timeline.spans import (
+    INFER,
+    MAX_ROWS,
+    PREPROCESS,
+    READ,
+    WORK,
+    Meter,
+    OffTrack,
+    Track,
+    open_domain,
+)
 
 
 class Timeline:
@@ -61,8 +71,15 @@ class Timeline:
     def track(self, name: str) -> Track:
         with self._lock:
             if name not in self.tracks:
-                track = Track(name, self.clock, self._cpu_clock, self.meters, self._domain, self._max_rows,
-                              self._natives)  # fmt: skip
+                track = Track(
+                    name,
+                    self.clock,
+                    self._cpu_clock,
+                    self.meters,
+                    self._domain,
+                    self._max_rows,
+                    self._natives,
+                )
                 self.tracks[name] = track
             return self.tracks[name]
 
@@ -90,7 +107,9 @@ class Timeline:
             for (stage, kind), span in list(track.spans.items()):
                 if kind == WORK:
                     calls[stage] = calls.get(stage, 0) + span.calls
-        calls[READ] = calls.get(PREPROCESS, 0)  # the last read finds the end: no decoder works for it
+        calls[READ] = calls.get(
+            PREPROCESS, 0
+        )  # the last read finds the end: no decoder works for it
         return calls
 
 

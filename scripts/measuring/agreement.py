@@ -25,7 +25,10 @@ from detector.types import Detections
 from measuring.rounded import rounded
 
 PRECISIONS = (*HALVES, "int8")
-BELOW, IOU = 0.2, 0.5  # of the threshold: how far down a partner is looked for; and what makes a partner
+BELOW, IOU = (
+    0.2,
+    0.5,
+)  # of the threshold: how far down a partner is looked for; and what makes a partner
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,15 @@ class Row:
 
 
 def rows(
-    model: str, weights: str | None, asked: CalibrationConfig, clips: Sequence[Path], count: int,
-    say: Callable[[str], None], precisions: Sequence[str] = PRECISIONS, engines_too: Sequence[str] = (),
-) -> Iterator[Row]:  # fmt: skip
+    model: str,
+    weights: str | None,
+    asked: CalibrationConfig,
+    clips: Sequence[Path],
+    count: int,
+    say: Callable[[str], None],
+    precisions: Sequence[str] = PRECISIONS,
+    engines_too: Sequence[str] = (),
+) -> Iterator[Row]:
     """One a precision: fp16, bf16, then both kinds of int8, first with every layer int8, then as searched. Behind each
     half, the same by every engine of ``engines_too`` (NAME, or NAME:OPTION=VALUE) that has it here."""
     network = open_network(model, weights=weights)
@@ -58,15 +67,23 @@ def rows(
     if "int8" not in precisions:
         return
     began = time.perf_counter()
-    found = calibrated(network, frames.read(str(asked.calibrate), network.input, asked.calibrate_frames), asked)
-    say(f"{network.name}: calibrated in {time.perf_counter() - began:.0f} s, "
-        f"{sum(result.runs for result in found.result.values())} graphs measured")  # fmt: skip
+    found = calibrated(
+        network, frames.read(str(asked.calibrate), network.input, asked.calibrate_frames), asked
+    )
+    say(
+        f"{network.name}: calibrated in {time.perf_counter() - began:.0f} s, "
+        f"{sum(result.runs for result in found.result.values())} graphs measured"
+    )
     for kind in KINDS:
         yield from _int8(network, found, kind, references)
 
 
 def _by_engines(
-    network: Network, precision: str, names: Sequence[str], references: dict[str, Reference], say: Callable[[str], None]
+    network: Network,
+    precision: str,
+    names: Sequence[str],
+    references: dict[str, Reference],
+    say: Callable[[str], None],
 ) -> Iterator[Row]:
     for name in names:
         engine, _, option = name.partition(":")
@@ -81,10 +98,14 @@ def _by_engines(
         yield Row(network.name, f"{precision}, {name}", *compared)
 
 
-def _int8(network: Network, found: Calibration, kind: str, references: dict[str, Reference]) -> Iterator[Row]:
+def _int8(
+    network: Network, found: Calibration, kind: str, references: dict[str, Reference]
+) -> Iterator[Row]:
     result = found.result[kind]
     plain = quantised_graph(network.graph, found.ranges, (), kind)
-    yield Row(network.name, f"{kind}, all", *_compared(network, plain, references), result.layers, 0, 0.0)
+    yield Row(
+        network.name, f"{kind}, all", *_compared(network, plain, references), result.layers, 0, 0.0
+    )
     graph = quantised_graph(network.graph, found.ranges, set(result.kept), kind)
     compared = _compared(network, graph, references)
     yield Row(network.name, kind, *compared, result.layers, result.float_layers, result.float_macs)
@@ -92,11 +113,17 @@ def _int8(network: Network, found: Calibration, kind: str, references: dict[str,
 
 def _reference(network: Network, clip: Path, count: int) -> Reference:
     read = frames.read(str(clip), network.input, count)
-    return Reference.of(network, np.concatenate([read.seen, read.held_out]) if read.apart else read.seen)
+    return Reference.of(
+        network, np.concatenate([read.seen, read.held_out]) if read.apart else read.seen
+    )
 
 
 def _compared(
-    network: Network, graph: object, references: dict[str, Reference], engine: str = ENGINE, **options: object
+    network: Network,
+    graph: object,
+    references: dict[str, Reference],
+    engine: str = ENGINE,
+    **options: object,
 ) -> tuple[dict[str, Agreement], tuple[int, int]]:
     found, alone, crossed = {}, 0, 0
     for name, reference in references.items():
@@ -110,7 +137,10 @@ def _compared(
 
 
 def crossings(
-    a: Sequence[Detections], b: Sequence[Detections], a_below: Sequence[Detections], b_below: Sequence[Detections]
+    a: Sequence[Detections],
+    b: Sequence[Detections],
+    a_below: Sequence[Detections],
+    b_below: Sequence[Detections],
 ) -> int:
     """Detections of ``a`` or ``b`` without a partner in the other at the threshold, that have one below it.
 
@@ -145,12 +175,21 @@ def table(results: Sequence[Row], calibration: str) -> str:
     for row in results:
         layers = "-" if row.layers is None else f"{row.float_layers} of {row.layers}"
         macs = "-" if row.float_macs is None else f"{row.float_macs:.0%}"
-        cells = [f"{row.clips[name].share:.3f} ({row.clips[name].mean_score_diff:.3f})" for name in clips]
+        cells = [
+            f"{row.clips[name].share:.3f} ({row.clips[name].mean_score_diff:.3f})" for name in clips
+        ]
         lines.append("| " + " | ".join([row.model, row.precision, layers, macs, *cells]) + " |")
     lines.append("")
     for row in results:
         alone, crossed = row.alone
-        share = f", {crossed} of them ({crossed / alone:.0%}) have one below the threshold" if alone else ""
+        share = (
+            f", {crossed} of them ({crossed / alone:.0%}) have one below the threshold"
+            if alone
+            else ""
+        )
         lines.append(f"{row.precision}: {alone} detections without a partner{share}")
-    counts = [f"{name} {results[0].clips[name].frames} frames, {results[0].clips[name].reference}" for name in clips]
+    counts = [
+        f"{name} {results[0].clips[name].frames} frames, {results[0].clips[name].reference}"
+        for name in clips
+    ]
     return "\n".join([*lines, f"detections of {results[0].model} in fp32: {'; '.join(counts)}"])

@@ -37,7 +37,9 @@ class Variant(NamedTuple):
 
 def opened(network: Network, variant: Variant, calibrate: str | None) -> Engine:
     """The engine as a run would open it. Raises what a run would."""
-    runtime = RuntimeConfig(concurrency=variant.requests, threads=variant.threads, precision=variant.precision)
+    runtime = RuntimeConfig(
+        concurrency=variant.requests, threads=variant.threads, precision=variant.precision
+    )
     config = Config(runtime=runtime, calibration=CalibrationConfig(calibrate=calibrate))
     ready = variants.prepared(network, variant.engine, config, lambda at_once: at_once)
     return engines.open(variant.engine, ready.network, ready.options)

@@ -19,7 +19,9 @@ HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same inputs and outputs; all half tensors of ``model`` are float32 in between, with half values."""
     graph = model.graph
-    types = {info.name: info.type.tensor_type.elem_type for info in (*graph.value_info, *graph.output)}
+    types = {
+        info.name: info.type.tensor_type.elem_type for info in (*graph.value_info, *graph.output)
+    }
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         made = onnx.NodeProto()
@@ -30,7 +32,9 @@ def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
             if half not in HALVES:
                 continue
             if any(entry.name == "value" for entry in node.attribute):
-                raise ValueError(f"node {node.name}: a half constant in an attribute is not written here")
+                raise ValueError(
+                    f"node {node.name}: a half constant in an attribute is not written here"
+                )
             exact, short = f"{name}@exact", f"{name}@half"
             made.output[at] = short if node.op_type == "Cast" else exact
             if node.op_type != "Cast":

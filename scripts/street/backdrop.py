@@ -11,17 +11,39 @@ from street.camera import Camera, Light, to_ground
 from street.layout import LANE_M, Layout
 
 OVER = 2  # the backdrop is painted this much larger, then averaged down
-WALLS = [(120, 145, 175), (90, 105, 150), (150, 165, 180), (175, 185, 190), (85, 95, 110), (140, 170, 195),
-         (105, 120, 135), (70, 85, 140), (190, 200, 205), (130, 135, 130)]  # fmt: skip
-SIGNS = [(40, 40, 180), (150, 80, 30), (40, 120, 40), (30, 30, 30), (40, 160, 210), (160, 160, 160), (90, 40, 110)]
+WALLS = [
+    (120, 145, 175),
+    (90, 105, 150),
+    (150, 165, 180),
+    (175, 185, 190),
+    (85, 95, 110),
+    (140, 170, 195),
+    (105, 120, 135),
+    (70, 85, 140),
+    (190, 200, 205),
+    (130, 135, 130),
+]
+SIGNS = [
+    (40, 40, 180),
+    (150, 80, 30),
+    (40, 120, 40),
+    (30, 30, 30),
+    (40, 160, 210),
+    (160, 160, 160),
+    (90, 40, 110),
+]
 
 
-def noise(rng: np.random.Generator, height: int, width: int, cells: int, octaves: int = 4) -> np.ndarray:
+def noise(
+    rng: np.random.Generator, height: int, width: int, cells: int, octaves: int = 4
+) -> np.ndarray:
     """Smooth noise, zero mean, float32; ``cells`` bumps over the height in the first octave."""
     total = np.zeros((height, width), np.float32)
     for octave in range(octaves):
         n = cells * 2**octave
-        grid = rng.standard_normal((min(n, height) + 1, min(max(2, n * width // height), width) + 1)).astype(np.float32)
+        grid = rng.standard_normal(
+            (min(n, height) + 1, min(max(2, n * width // height), width) + 1)
+        ).astype(np.float32)
         total += cv2.resize(grid, (width, height), interpolation=cv2.INTER_CUBIC) * 0.55**octave
     return total
 
@@ -37,14 +59,18 @@ def sky(camera: Camera, light: Light, rng: np.random.Generator) -> np.ndarray:
     return picture * np.ones((1, w, 1)) * (1 - clouds) + np.minimum(white, 250) * clouds
 
 
-def ground(camera: Camera, light: Light, layout: Layout, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def ground(
+    camera: Camera, light: Light, layout: Layout, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Colours of the ground seen in every pixel, and where ground is seen at all."""
     x, z, far, seen = (a.astype(np.float32) if a.dtype != bool else a for a in camera.ground(OVER))
     rx, half = layout.road_x, layout.half
     main, crossing = np.abs(x - rx) - half, np.maximum(layout.cross[0] - z, z - layout.cross[1])
     radius = 2.2
     corner = (main > -0.2) & (main < radius) & (crossing > -0.2) & (crossing < radius)
-    edge = np.where(corner, radius - np.hypot(radius - main, radius - crossing), np.minimum(main, crossing))
+    edge = np.where(
+        corner, radius - np.hypot(radius - main, radius - crossing), np.minimum(main, crossing)
+    )
 
     grain = cv2.remap(_tile(rng), _fold(x * 130), _fold(z * 130), cv2.INTER_LINEAR)
     stain = cv2.remap(_tile(rng, 4), _fold(x * 16), _fold(z * 16), cv2.INTER_LINEAR)
@@ -53,7 +79,11 @@ def ground(camera: Camera, light: Light, layout: Layout, rng: np.random.Generato
     picture = asphalt[..., None] * np.array([1.03, 1.0, 0.98], np.float32)
 
     tile_m = rng.choice([0.5, 0.6, 1.0])
-    joints = (((x % tile_m) < 0.03) | ((z % tile_m) < 0.03)) * np.clip(14 / np.maximum(far, 1), 0, 1) * 26
+    joints = (
+        (((x % tile_m) < 0.03) | ((z % tile_m) < 0.03))
+        * np.clip(14 / np.maximum(far, 1), 0, 1)
+        * 26
+    )
     slab = rng.uniform(135, 170) + grain * 4 * fine + stain * 3 - joints
     tint = np.array([0.97, 1.0, 1.02]) + rng.uniform(-0.03, 0.03, 3)
     picture = np.where((edge > 0)[..., None], slab[..., None] * tint.astype(np.float32), picture)
@@ -61,10 +91,15 @@ def ground(camera: Camera, light: Light, layout: Layout, rng: np.random.Generato
     green = (edge > layout.pavement) & (z > layout.cross[0])
     green &= np.where(x < rx, layout.park[0], layout.park[1])
     picture = np.where(green[..., None], grass, picture)
-    picture = np.where(((edge > 0) & (edge < 0.16))[..., None], np.array([178.0, 180, 182]), picture)
+    picture = np.where(
+        ((edge > 0) & (edge < 0.16))[..., None], np.array([178.0, 180, 182]), picture
+    )
     picture = np.where(((edge > -0.1) & (edge <= 0))[..., None], picture * 0.75, picture)
 
-    wear = np.clip(0.85 + 0.1 * stain + 0.08 * grain, 0.35, 1.0)[..., None] * (marks(layout, x, z, edge)[..., None])
+    wear = (
+        np.clip(0.85 + 0.1 * stain + 0.08 * grain, 0.35, 1.0)[..., None]
+        * (marks(layout, x, z, edge)[..., None])
+    )
     picture = picture * (1 - wear) + np.array([222.0, 225, 226]) * wear
     lit = light.ambient * 0.95 + light.direct * max(0.25, float(light.sun[1])) * 0.9
     picture = picture * lit
@@ -102,7 +137,9 @@ def marks(layout: Layout, x: np.ndarray, z: np.ndarray, edge: np.ndarray) -> np.
     return ((paint | stop_near | stop_far | middle) & (edge < -0.1)).astype(np.float32)
 
 
-def facade(rng: np.random.Generator, wide: float, tall: float, ppm: float, light: Light) -> np.ndarray:
+def facade(
+    rng: np.random.Generator, wide: float, tall: float, ppm: float, light: Light
+) -> np.ndarray:
     """A house front, ``ppm`` pixels a metre."""
     ppm = float(np.clip(ppm, 5, 60))
     w, h = max(24, int(wide * ppm)), max(24, int(tall * ppm))
@@ -116,7 +153,9 @@ def facade(rng: np.random.Generator, wide: float, tall: float, ppm: float, light
     tall_pane, wide_pane = rng.uniform(1.3, 1.9), rng.uniform(0.9, 1.4)
     lit_share = 0.35 if light.mode == "dusk" else 0.03
 
-    def rect(x0: float, y0: float, x1: float, y1: float, color: np.ndarray) -> None:  # metres, y up from the street
+    def rect(
+        x0: float, y0: float, x1: float, y1: float, color: np.ndarray
+    ) -> None:  # metres, y up from the street
         a, b = int(max(0, x0 * ppm)), int(max(0, h - y1 * ppm))
         c, d = int(x1 * ppm), int(max(0, h - y0 * ppm))
         picture[b:d, a:c] = np.clip(color, 0, 255)
@@ -134,9 +173,21 @@ def facade(rng: np.random.Generator, wide: float, tall: float, ppm: float, light
                 glass = np.array([120.0, 190, 235])
             rect(x, level, x + wide_pane, level + tall_pane, glass)
             rect(x, level + tall_pane * 0.55, x + wide_pane, level + tall_pane, glass * 1.18)
-            rect(x + wide_pane / 2 - 0.04, level, x + wide_pane / 2 + 0.04, level + tall_pane, frame * 0.9)
+            rect(
+                x + wide_pane / 2 - 0.04,
+                level,
+                x + wide_pane / 2 + 0.04,
+                level + tall_pane,
+                frame * 0.9,
+            )
             if rng.random() < 0.25:
-                rect(x, level + tall_pane * 0.5, x + wide_pane, level + tall_pane, np.array([200.0, 205, 208]))
+                rect(
+                    x,
+                    level + tall_pane * 0.5,
+                    x + wide_pane,
+                    level + tall_pane,
+                    np.array([200.0, 205, 208]),
+                )
         level += floor
     rect(0, tall - 0.5, wide, tall, wall * 0.72)
     rect(0, tall - 0.62, wide, tall - 0.5, wall * 0.5)
@@ -160,10 +211,22 @@ def _shops(rng: np.random.Generator, rect, wide: float, light: Light) -> None:
             tall = rng.uniform(0.3, 1.4)
             a = x + 0.2 + k * 0.5
             rect(a, 0.55, a + rng.uniform(0.15, 0.4), 0.55 + tall, rng.uniform(30, 210, 3))
-        rect(x + w * 0.45, 0, x + w * 0.45 + 1.0, 2.5, np.array([60.0, 60, 62]) * rng.uniform(0.6, 1.6))
+        rect(
+            x + w * 0.45,
+            0,
+            x + w * 0.45 + 1.0,
+            2.5,
+            np.array([60.0, 60, 62]) * rng.uniform(0.6, 1.6),
+        )
         rect(x, 2.7, x + w, 3.3, np.array(SIGNS[rng.integers(len(SIGNS))]) * 1.0)
         for k in range(int(w / 0.45) - 2):  # letters, nearly
-            rect(x + 0.5 + k * 0.4, 2.85, x + 0.5 + k * 0.4 + rng.uniform(0.15, 0.3), 3.15, np.array([225.0, 228, 230]))
+            rect(
+                x + 0.5 + k * 0.4,
+                2.85,
+                x + 0.5 + k * 0.4 + rng.uniform(0.15, 0.3),
+                3.15,
+                np.array([225.0, 228, 230]),
+            )
         x += w + 0.3
 
 
@@ -190,7 +253,8 @@ def houses(layout: Layout, rng: np.random.Generator) -> list[House]:
             a, b = sorted((x, x + sign * wide))
             found.append(
                 House(
-                    np.array([[a, 0, start], [b, 0, start], [b, tall, start], [a, tall, start]]), np.array([0, 0, -1.0])
+                    np.array([[a, 0, start], [b, 0, start], [b, tall, start], [a, tall, start]]),
+                    np.array([0, 0, -1.0]),
                 )
             )
             x += sign * wide
@@ -199,7 +263,8 @@ def houses(layout: Layout, rng: np.random.Generator) -> list[House]:
         tall = rng.uniform(10, 28)
         found.append(
             House(
-                np.array([[x, 0, end], [x + 20, 0, end], [x + 20, tall, end], [x, tall, end]]), np.array([0, 0, -1.0])
+                np.array([[x, 0, end], [x + 20, 0, end], [x + 20, tall, end], [x, tall, end]]),
+                np.array([0, 0, -1.0]),
             )
         )
     return found
@@ -207,7 +272,9 @@ def houses(layout: Layout, rng: np.random.Generator) -> list[House]:
 
 def _facing(a: float, b: float, z: float, tall: float) -> House:
     """A house front across the view, from x = a to b."""
-    return House(np.array([[a, 0, z], [b, 0, z], [b, tall, z], [a, tall, z]]), np.array([0, 0, -1.0]))
+    return House(
+        np.array([[a, 0, z], [b, 0, z], [b, tall, z], [a, tall, z]]), np.array([0, 0, -1.0])
+    )
 
 
 def _row(rng: np.random.Generator, line: float, sign: float, z0: float, z1: float) -> list[House]:
@@ -226,11 +293,15 @@ class Backdrop:
     picture: np.ndarray  # the empty street at frame size, float32 BGR
     earth: np.ndarray  # share of ground in a pixel
     shade: np.ndarray  # u8, where houses keep the sun off
-    corner: np.ndarray  # premultiplied BGRA: the houses before the crossing, which hide what drives behind them
+    corner: (
+        np.ndarray
+    )  # premultiplied BGRA: the houses before the crossing, which hide what drives behind them
     corner_depth: float
 
 
-def paint_backdrop(camera: Camera, light: Light, layout: Layout, rng: np.random.Generator) -> Backdrop:
+def paint_backdrop(
+    camera: Camera, light: Light, layout: Layout, rng: np.random.Generator
+) -> Backdrop:
     picture = sky(camera, light, rng)
     earth, seen = ground(camera, light, layout, rng)
     picture = np.where(seen[..., None], earth, picture).astype(np.float32)
@@ -245,11 +316,19 @@ def paint_backdrop(camera: Camera, light: Light, layout: Layout, rng: np.random.
             part, inside = drawn
             hidden[part][inside > 0] = 255
         if light.shadow and float(house.normal @ light.sun) < 0:
-            shadow_on_ground(shade, camera, np.concatenate([house.corners[:2], to_ground(house.corners[2:], light)]))
+            shadow_on_ground(
+                shade,
+                camera,
+                np.concatenate([house.corners[:2], to_ground(house.corners[2:], light)]),
+            )
     size = (camera.width, camera.height)
-    picture, mask, hidden = (cv2.resize(a, size, interpolation=cv2.INTER_AREA) for a in (picture, mask, hidden))
+    picture, mask, hidden = (
+        cv2.resize(a, size, interpolation=cv2.INTER_AREA) for a in (picture, mask, hidden)
+    )
     corner = np.dstack([picture * (hidden[..., None] / 255), hidden])
-    return Backdrop(picture, mask, shade, corner, camera.depth(np.array([layout.road_x, 0, near_end])))
+    return Backdrop(
+        picture, mask, shade, corner, camera.depth(np.array([layout.road_x, 0, near_end]))
+    )
 
 
 def shadow_on_ground(shade: np.ndarray, camera: Camera, points: np.ndarray) -> None:
@@ -258,17 +337,26 @@ def shadow_on_ground(shade: np.ndarray, camera: Camera, points: np.ndarray) -> N
     if len(ahead) < 3:
         return
     uv = np.clip(camera.project(ahead), -8000, 8000).astype(np.float32)
-    cv2.fillConvexPoly(shade, np.round(cv2.convexHull(uv)[:, 0] * 16).astype(np.int32), 255, cv2.LINE_AA, 4)
+    cv2.fillConvexPoly(
+        shade, np.round(cv2.convexHull(uv)[:, 0] * 16).astype(np.int32), 255, cv2.LINE_AA, 4
+    )
 
 
 def _paint_house(
-    picture: np.ndarray, mask: np.ndarray, house: House, camera: Camera, light: Light, rng: np.random.Generator
+    picture: np.ndarray,
+    mask: np.ndarray,
+    house: House,
+    camera: Camera,
+    light: Light,
+    rng: np.random.Generator,
 ) -> tuple | None:
     """Returns where it was drawn, or None where it is not seen."""
     wide = float(np.linalg.norm(house.corners[1] - house.corners[0]))
     near = min(camera.depth(c) for c in house.corners[:2])
     middle = max(1.0, camera.depth(house.corners.mean(0)))
-    texture = facade(rng, wide, float(house.corners[2, 1]), camera.focal * OVER / max(near, 4.0), light)
+    texture = facade(
+        rng, wide, float(house.corners[2, 1]), camera.focal * OVER / max(near, 4.0), light
+    )
     if near < 0.5 or float((camera.eye - house.corners[0]) @ house.normal) <= 0:
         return None
     lit = light.ambient + light.direct * max(0.0, float(house.normal @ light.sun))
@@ -283,7 +371,9 @@ def _paint_house(
     source = np.array([[0, h], [w, h], [w, 0], [0, 0]], np.float32)
     matrix = cv2.getPerspectiveTransform(source, uv - low.astype(np.float32))
     size = tuple(int(n) for n in high - low)
-    warped = cv2.warpPerspective(texture, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    warped = cv2.warpPerspective(
+        texture, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+    )
     inside = np.zeros((size[1], size[0]), np.uint8)
     cv2.fillConvexPoly(inside, np.round((uv - low) * 16).astype(np.int32), 1, cv2.LINE_8, 4)
     part = (slice(low[1], high[1]), slice(low[0], high[0]))

@@ -33,7 +33,9 @@ class Camera:
         """[N, 3] world -> [N, 2] pixels."""
         x, y, z = self.axes @ (np.asarray(points, float) - self.eye).T
         z = np.maximum(z, NEAR)
-        return np.stack([self.width / 2 + self.focal * x / z, self.height / 2 - self.focal * y / z], axis=1)
+        return np.stack(
+            [self.width / 2 + self.focal * x / z, self.height / 2 - self.focal * y / z], axis=1
+        )
 
     def depth(self, point: np.ndarray) -> float:
         return float(self.axes[2] @ (np.asarray(point, float) - self.eye))
@@ -43,7 +45,9 @@ class Camera:
         u = (np.arange(self.width * scale) + 0.5) / scale - self.width / 2
         v = self.height / 2 - (np.arange(self.height * scale) + 0.5) / scale
         rays = (
-            u[None, :, None] * self.axes[0] + v[:, None, None] * self.axes[1] + self.focal * self.axes[2]
+            u[None, :, None] * self.axes[0]
+            + v[:, None, None] * self.axes[1]
+            + self.focal * self.axes[2]
         ) / self.focal
         seen = rays[..., 1] < -1e-3
         t = np.where(seen, self.eye[1] / np.maximum(-rays[..., 1], 1e-3), 1e4)
@@ -70,16 +74,26 @@ class Layer:
 
     def __init__(self, camera: Camera, points: np.ndarray, margin: float = 2.0) -> None:
         uv = camera.project(points)
-        reach = np.array([camera.width, camera.height]) * 0.35  # drawn this far outside, so that areas are whole
+        reach = (
+            np.array([camera.width, camera.height]) * 0.35
+        )  # drawn this far outside, so that areas are whole
         low = np.clip(np.floor(uv.min(0) - margin), -reach, None).astype(int)
-        high = np.clip(np.ceil(uv.max(0) + margin), None, np.array([camera.width, camera.height]) + reach).astype(int)
+        high = np.clip(
+            np.ceil(uv.max(0) + margin), None, np.array([camera.width, camera.height]) + reach
+        ).astype(int)
         self.camera, self.origin = camera, low
         self.size = np.maximum(high - low, 0)
         self.scale = 4 if self.size[1] < 70 else 3 if self.size[1] < 160 else 2
-        visible = (high > 0).all() and (low < [camera.width, camera.height]).all() and (self.size > 1).all()
+        visible = (
+            (high > 0).all()
+            and (low < [camera.width, camera.height]).all()
+            and (self.size > 1).all()
+        )
         self.empty = not visible
         if visible:
-            self.canvas = np.zeros((self.size[1] * self.scale, self.size[0] * self.scale, 4), np.uint8)
+            self.canvas = np.zeros(
+                (self.size[1] * self.scale, self.size[0] * self.scale, 4), np.uint8
+            )
 
     def pixels(self, uv: np.ndarray) -> np.ndarray:
         """Frame pixels -> this canvas, in cv2's fixed point."""
@@ -107,16 +121,26 @@ class Layer:
         axis = 0 if across else 1
         start = points.min(0)[axis] / (1 << SUBPIXEL)
         place = (np.arange(low[axis], high[axis]) - start) / max(1, extent[axis])
-        table = np.stack([np.interp(place, np.linspace(0, 1, len(stops)), [s[c] for s in stops]) for c in range(3)], 1)
+        table = np.stack(
+            [
+                np.interp(place, np.linspace(0, 1, len(stops)), [s[c] for s in stops])
+                for c in range(3)
+            ],
+            1,
+        )
         fill = np.concatenate([table, np.full((len(table), 1), 255.0)], 1).astype(np.uint8)
         ramp = np.broadcast_to(fill[None] if across else fill[:, None], (*mask.shape, 4))
-        cv2.copyTo(np.ascontiguousarray(ramp), mask, self.canvas[low[1] : high[1], low[0] : high[0]])
+        cv2.copyTo(
+            np.ascontiguousarray(ramp), mask, self.canvas[low[1] : high[1], low[0] : high[0]]
+        )
 
     def limb(self, a: np.ndarray, b: np.ndarray, ra: float, rb: float, color: np.ndarray) -> None:
         """A tapered capsule between two frame pixels; radii in frame pixels."""
         self.polygon(capsule(a, b, ra, rb), color)
 
-    def ellipse(self, centre: np.ndarray, axes: tuple[float, float], color: np.ndarray, angle: float = 0.0) -> None:
+    def ellipse(
+        self, centre: np.ndarray, axes: tuple[float, float], color: np.ndarray, angle: float = 0.0
+    ) -> None:
         t = np.linspace(0, 2 * np.pi, 28, endpoint=False)
         c, s = np.cos(angle), np.sin(angle)
         x, y = axes[0] * np.cos(t), axes[1] * np.sin(t)
@@ -124,7 +148,9 @@ class Layer:
 
     def averaged(self) -> np.ndarray:
         """The canvas at frame size, float32 premultiplied BGRA."""
-        return cv2.resize(self.canvas, tuple(self.size), interpolation=cv2.INTER_AREA).astype(np.float32)
+        return cv2.resize(self.canvas, tuple(self.size), interpolation=cv2.INTER_AREA).astype(
+            np.float32
+        )
 
 
 ARC = np.linspace(-np.pi / 2, np.pi / 2, 7)
@@ -133,12 +159,16 @@ ARC = np.linspace(-np.pi / 2, np.pi / 2, 7)
 def capsule(a: np.ndarray, b: np.ndarray, ra: float, rb: float) -> np.ndarray:
     along = np.arctan2(b[1] - a[1], b[0] - a[0])
     far = np.stack([b[0] + rb * np.cos(along + ARC), b[1] + rb * np.sin(along + ARC)], 1)
-    near = np.stack([a[0] + ra * np.cos(along + np.pi + ARC), a[1] + ra * np.sin(along + np.pi + ARC)], 1)
+    near = np.stack(
+        [a[0] + ra * np.cos(along + np.pi + ARC), a[1] + ra * np.sin(along + np.pi + ARC)], 1
+    )
     return np.concatenate([far, near])
 
 
 def box_corners(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    return np.array([[x, y, z] for x in (low[0], high[0]) for y in (low[1], high[1]) for z in (low[2], high[2])])
+    return np.array(
+        [[x, y, z] for x in (low[0], high[0]) for y in (low[1], high[1]) for z in (low[2], high[2])]
+    )
 
 
 def to_ground(points: np.ndarray, light: Light) -> np.ndarray:

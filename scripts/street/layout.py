@@ -58,7 +58,9 @@ def camera_for(layout: Layout, width: int, height: int, rng: np.random.Generator
     view = np.deg2rad(rng.uniform(42, 56))
     focal = width / 2 / np.tan(view / 2)
     pitch = np.deg2rad(2.0 + 1.9 * tall + rng.uniform(-1.0, 1.0))
-    return Camera(width, height, focal, np.array([0.0, tall, 0.0]), float(np.arctan2(aim, 20.0)), float(pitch))
+    return Camera(
+        width, height, focal, np.array([0.0, tall, 0.0]), float(np.arctan2(aim, 20.0)), float(pitch)
+    )
 
 
 def light_for(mode: str, rng: np.random.Generator) -> Light:
@@ -75,5 +77,11 @@ def light_for(mode: str, rng: np.random.Generator) -> Light:
         colors = ([0.2, 0.2, 0.2], [0.9, 0.88, 0.87], 0.0, [205, 203, 200])
     direct, ambient, shadow, haze = colors
     gain = rng.uniform(0.88, 1.08)
-    return Light(mode, sun / np.linalg.norm(sun), np.array(direct) * gain, np.array(ambient) * gain, shadow,
-                 np.array(haze, float) * gain)  # fmt: skip
+    return Light(
+        mode,
+        sun / np.linalg.norm(sun),
+        np.array(direct) * gain,
+        np.array(ambient) * gain,
+        shadow,
+        np.array(haze, float) * gain,
+    )

@@ -49,7 +49,8 @@ class Scene:
             *walkers(self.layout, duration, self.rng[3]),
         ]
         self.still = [
-            (thing, thing.draw(self.camera, self.light, 0.0)) for thing in furniture(self.layout, self.rng[4])
+            (thing, thing.draw(self.camera, self.light, 0.0))
+            for thing in furniture(self.layout, self.rng[4])
         ]
         self.still = [(thing, layer) for thing, layer in self.still if not layer.empty]
         self.grade = _grade(self.layout.mode, width, height, self.rng[0])
@@ -68,7 +69,16 @@ class Scene:
         things.append((self.backdrop.corner_depth, 0, None, None))
         for depth, number, thing, layer in sorted(things, key=lambda item: -item[0]):
             if thing is None:
-                _place(picture, owner, self.backdrop.corner, (0, 0), 0, 0.0, self.light.haze, np.zeros(2))
+                _place(
+                    picture,
+                    owner,
+                    self.backdrop.corner,
+                    (0, 0),
+                    0,
+                    0.0,
+                    self.light.haze,
+                    np.zeros(2),
+                )
                 continue
             if depth < 0.5:
                 continue
@@ -80,10 +90,23 @@ class Scene:
                 smear = self._smear(thing, t)
             sprite = layer.averaged()
             whole[number] = int((sprite[..., 3] > 127).sum())
-            _place(picture, owner, sprite, tuple(layer.origin), number, self._haze(depth), self.light.haze, smear)
+            _place(
+                picture,
+                owner,
+                sprite,
+                tuple(layer.origin),
+                number,
+                self._haze(depth),
+                self.light.haze,
+                smear,
+            )
             if isinstance(thing, Vehicle) and thing.lights:
                 self._glow(picture, thing, t)
-        boxes = [b for i, m in enumerate(self.movers) if (b := _visible(owner, 1 + i, m, whole.get(1 + i, 0)))]
+        boxes = [
+            b
+            for i, m in enumerate(self.movers)
+            if (b := _visible(owner, 1 + i, m, whole.get(1 + i, 0)))
+        ]
         return self._expose(picture), boxes
 
     def _smear(self, mover: Person | Vehicle, t: float) -> np.ndarray:
@@ -119,7 +142,9 @@ class Scene:
         toward = -vehicle.base(t) @ [np.sin(vehicle.heading), 0, np.cos(vehicle.heading)] > 0
         end, color = (1, [0.9, 0.97, 1.0]) if toward else (-1, [0.1, 0.1, 0.7])
         y = s.lamps[0 if toward else 1]
-        lamps = vehicle.place(np.array([[end * s.length / 2, y, side * s.width * 0.37] for side in (-1, 1)]), t)
+        lamps = vehicle.place(
+            np.array([[end * s.length / 2, y, side * s.width * 0.37] for side in (-1, 1)]), t
+        )
         facing = abs(np.cos(vehicle.heading - self.camera.yaw))
         for uv, lamp in zip(self.camera.project(lamps), lamps, strict=True):
             r = int(np.clip(self.camera.focal / max(self.camera.depth(lamp), 1) * 0.9, 3, 90))
@@ -136,13 +161,19 @@ class Scene:
         picture = cv2.GaussianBlur(picture, (0, 0), 0.42) * gain * vignette
         rng, (h, w) = self.rng[5], picture.shape[:2]
         picture += rng.standard_normal((h, w, 1), np.float32) * sigma
-        picture += cv2.resize(rng.standard_normal((h // 2, w // 2, 3), np.float32), (w, h)) * (sigma * 0.5)
+        picture += cv2.resize(rng.standard_normal((h // 2, w // 2, 3), np.float32), (w, h)) * (
+            sigma * 0.5
+        )
         picture = 128 + (picture - 128) * 1.12
-        picture = np.where(picture > 220, 220 + (picture - 220) * 0.6, picture)  # highlights roll off
+        picture = np.where(
+            picture > 220, 220 + (picture - 220) * 0.6, picture
+        )  # highlights roll off
         return np.clip(picture, 0, 255).astype(np.uint8)
 
 
-def _grade(mode: str, width: int, height: int, rng: np.random.Generator) -> tuple[np.ndarray, float, np.ndarray]:
+def _grade(
+    mode: str, width: int, height: int, rng: np.random.Generator
+) -> tuple[np.ndarray, float, np.ndarray]:
     gain = np.float32(1 + rng.uniform(-0.05, 0.05, 3)) * np.float32(rng.uniform(0.95, 1.08))
     sigma = rng.uniform(2.0, 3.5) if mode == "dusk" else rng.uniform(0.8, 1.8)
     yy, xx = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j]
@@ -212,19 +243,28 @@ def traffic(layout: Layout, duration: float, rng: np.random.Generator) -> list[V
     driving_cross = layout.phase == "cross"
     for lane in range(layout.lanes):
         offset = (lane + 0.5) * LANE_M
-        away, toward = np.array([layout.road_x + offset, 0, 0]), np.array([layout.road_x - offset, 0, 0])
+        away, toward = (
+            np.array([layout.road_x + offset, 0, 0]),
+            np.array([layout.road_x - offset, 0, 0]),
+        )
         if driving_cross:
             stop = -(layout.far_zebra[1] + 1.2)
             found += _lane(rng, toward, np.pi, stop - 26, stop, stop, duration, lights, 16.0)
-            found += _lane(rng, away, 0.0, layout.far_zebra[1] + 4, 62.0, None, duration, lights, 30.0)
+            found += _lane(
+                rng, away, 0.0, layout.far_zebra[1] + 4, 62.0, None, duration, lights, 30.0
+            )
         else:
-            found += _lane(rng, toward, np.pi, -40.0 - 9 * duration, 8.0, None, duration, lights, 32.0)
+            found += _lane(
+                rng, toward, np.pi, -40.0 - 9 * duration, 8.0, None, duration, lights, 32.0
+            )
             found += _lane(rng, away, 0.0, -9 * duration, 62.0, None, duration, lights, 34.0)
     near, far = layout.cross[0] + LANE_M / 2 + 0.2, layout.cross[1] - LANE_M / 2 - 0.2
     for z, heading, sign in ((near, np.pi / 2, 1.0), (far, -np.pi / 2, -1.0)):
         where = np.array([0, 0, z])
         if driving_cross:
-            found += _lane(rng, where, heading, -25.0 - 9 * duration, 18.0, None, duration, lights, 17.0)
+            found += _lane(
+                rng, where, heading, -25.0 - 9 * duration, 18.0, None, duration, lights, 17.0
+            )
         else:
             stop = sign * layout.road_x - layout.half - 5.2
             found += _lane(rng, where, heading, stop - 30, stop, stop, duration, lights, 9.0)
@@ -241,13 +281,24 @@ def _parked(layout: Layout, rng: np.random.Generator, lights: bool) -> list[Vehi
             heading = float(rng.choice([-1, 1]) * np.pi / 2)
             name = str(rng.choice(["sedan", "hatch", "suv", "estate", "van"]))
             stay = np.zeros(2)
-            found.append(random_vehicle(rng, heading, np.stack([spot, spot]), 1e-6, stay, stay, False, name))
+            found.append(
+                random_vehicle(rng, heading, np.stack([spot, spot]), 1e-6, stay, stay, False, name)
+            )
             x += rng.uniform(5.6, 9)
     return found
 
 
-def _lane(rng: np.random.Generator, where: np.ndarray, heading: float, tail: float, head: float, stop: float | None,
-          duration: float, lights: bool, mean_gap: float) -> list[Vehicle]:  # fmt: skip
+def _lane(
+    rng: np.random.Generator,
+    where: np.ndarray,
+    heading: float,
+    tail: float,
+    head: float,
+    stop: float | None,
+    duration: float,
+    lights: bool,
+    mean_gap: float,
+) -> list[Vehicle]:
     """Fill a lane from ``head`` back to ``tail`` (metres along it) and let it drive; ``stop``: a red light."""
     names, odds = list(SHAPES), [0.24, 0.24, 0.14, 0.2, 0.06, 0.05, 0.035, 0.035]
     forward = np.array([np.sin(heading), 0, np.cos(heading)])
@@ -255,25 +306,37 @@ def _lane(rng: np.random.Generator, where: np.ndarray, heading: float, tail: flo
     cruise = rng.uniform(7.0, 10.0)
     while place > tail and len(cars) < 14:
         name = str(rng.choice(names, p=odds))
-        probe = random_vehicle(rng, heading, np.zeros((2, 3)), 1.0, np.zeros(2), np.zeros(2), lights, name)
+        probe = random_vehicle(
+            rng, heading, np.zeros((2, 3)), 1.0, np.zeros(2), np.zeros(2), lights, name
+        )
         cars.append((place - probe.shape.length / 2, probe))
         gap = (
-            2.0 + rng.exponential(3.0) + (0 if stop is not None and len(cars) < 2 else rng.exponential(mean_gap * 0.6))
+            2.0
+            + rng.exponential(3.0)
+            + (0 if stop is not None and len(cars) < 2 else rng.exponential(mean_gap * 0.6))
         )
         place -= probe.shape.length + gap
     if not cars:
         return []
     s = np.array([c[0] for c in cars])
     length = np.array([c[1].shape.length for c in cars])
-    v = np.full(len(cars), cruise) if stop is None else np.where(np.arange(len(cars)) < 2, 0.0, cruise * 0.6)
+    v = (
+        np.full(len(cars), cruise)
+        if stop is None
+        else np.where(np.arange(len(cars)) < 2, 0.0, cruise * 0.6)
+    )
     steps = int(duration * STEP_HZ) + 3
     path, slow = np.zeros((steps, len(cars))), np.zeros((steps, len(cars)))
     for k in range(steps):
         path[k] = s
-        ahead = np.concatenate([[1e3 if stop is None else stop + 2.0], s[:-1] - length[:-1] / 2]) - (s + length / 2)
+        ahead = np.concatenate(
+            [[1e3 if stop is None else stop + 2.0], s[:-1] - length[:-1] / 2]
+        ) - (s + length / 2)
         lead_v = np.concatenate([[cruise if stop is None else 0.0], v[:-1]])
         wish = 2.0 + v * 1.2 + v * (v - lead_v) / (2 * np.sqrt(1.6 * 2.5))
-        accel = 1.6 * (1 - (v / cruise) ** 4 - (np.maximum(wish, 1.0) / np.maximum(ahead, 0.5)) ** 2)
+        accel = 1.6 * (
+            1 - (v / cruise) ** 4 - (np.maximum(wish, 1.0) / np.maximum(ahead, 0.5)) ** 2
+        )
         accel = np.clip(accel, -7, 1.6)
         slow[k] = (accel < -0.6) | (v < 0.15)
         v = np.maximum(0, v + accel / STEP_HZ)
@@ -288,14 +351,26 @@ def walkers(layout: Layout, duration: float, rng: np.random.Generator) -> list[P
     found: list[Person] = []
 
     def add(x: float, z: float, dx: float, dz: float, heading: float = 0.0) -> None:
-        tall = float(np.clip(rng.normal(1.71, 0.09), 1.5, 1.95)) * (0.72 if rng.random() < 0.06 else 1.0)
+        tall = float(np.clip(rng.normal(1.71, 0.09), 1.5, 1.95)) * (
+            0.72 if rng.random() < 0.06 else 1.0
+        )
         found.append(
-            Person(np.array([x, z]), np.array([dx, dz]), heading, tall, rng.uniform(0, 6.28), random_look(rng))
+            Person(
+                np.array([x, z]),
+                np.array([dx, dz]),
+                heading,
+                tall,
+                rng.uniform(0, 6.28),
+                random_look(rng),
+            )
         )
 
     left, right = layout.road_x - layout.half, layout.road_x + layout.half
     if layout.phase == "cross":
-        for low, high, count in ((*layout.zebra, rng.integers(6, 11)), (*layout.far_zebra, rng.integers(1, 4))):
+        for low, high, count in (
+            (*layout.zebra, rng.integers(6, 11)),
+            (*layout.far_zebra, rng.integers(1, 4)),
+        ):
             for _ in range(int(count)):
                 sign = float(rng.choice([-1, 1]))
                 pace = rng.uniform(0.95, 1.6)
@@ -307,7 +382,9 @@ def walkers(layout: Layout, duration: float, rng: np.random.Generator) -> list[P
             for _ in range(int(rng.integers(3, 6))):
                 sign = float(rng.choice([-1, 1]))
                 pace = rng.uniform(0.95, 1.6)
-                start = rng.uniform(layout.cross[0] - 2 - pace * duration * 0.6, layout.cross[1] + 2)
+                start = rng.uniform(
+                    layout.cross[0] - 2 - pace * duration * 0.6, layout.cross[1] + 2
+                )
                 z = start if sign > 0 else sum(layout.cross) - start
                 add(rng.uniform(low + 0.3, high - 0.3), z, rng.normal(0, 0.04), sign * pace)
     for sign in (-1.0, 1.0):
@@ -315,7 +392,11 @@ def walkers(layout: Layout, duration: float, rng: np.random.Generator) -> list[P
         for _ in range(int(rng.integers(2, 5))):  # along the main road, mostly beyond the crossing
             x = line + sign * rng.uniform(1.0, layout.pavement - 0.6)
             pace = rng.uniform(0.9, 1.6) * rng.choice([-1, 1])
-            z = rng.uniform(layout.far_zebra[1] + 1, 38) if rng.random() < 0.45 else rng.uniform(6, layout.zebra[0])
+            z = (
+                rng.uniform(layout.far_zebra[1] + 1, 38)
+                if rng.random() < 0.45
+                else rng.uniform(6, layout.zebra[0])
+            )
             if layout.phase == "cross":  # nobody walks into the cross street: its traffic has green
                 pace = abs(pace) if z > layout.cross[1] else -abs(pace)
             add(x, z, rng.normal(0, 0.03), pace)

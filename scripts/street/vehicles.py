@@ -13,9 +13,21 @@ from street.camera import Camera, Layer, Light, to_ground
 from street.shapes import SHAPES, Part, Shape
 
 PAINT = [
-    (225, 225, 225), (195, 198, 200), (120, 122, 125), (55, 55, 58), (28, 28, 30), (40, 35, 150), (120, 60, 30),
-    (60, 40, 30), (150, 160, 165), (45, 70, 40), (60, 120, 175), (230, 230, 228), (90, 75, 60), (35, 30, 100),
-]  # fmt: skip
+    (225, 225, 225),
+    (195, 198, 200),
+    (120, 122, 125),
+    (55, 55, 58),
+    (28, 28, 30),
+    (40, 35, 150),
+    (120, 60, 30),
+    (60, 40, 30),
+    (150, 160, 165),
+    (45, 70, 40),
+    (60, 120, 175),
+    (230, 230, 228),
+    (90, 75, 60),
+    (35, 30, 100),
+]
 BUSES = [(50, 45, 175), (60, 150, 200), (190, 190, 190), (130, 80, 40), (70, 130, 70)]
 GLASS = np.array([62.0, 54.0, 48.0])
 TRIM = np.array([34.0, 33.0, 32.0])
@@ -46,19 +58,27 @@ class Vehicle:
         return self._at(self.track, t)
 
     def speed(self, t: float) -> np.ndarray:
-        return (self.base(t + 0.02) - self.base(t - 0.02)) / 0.04 if t > 0.02 else self.base(t + 0.04) * 0
+        return (
+            (self.base(t + 0.02) - self.base(t - 0.02)) / 0.04
+            if t > 0.02
+            else self.base(t + 0.04) * 0
+        )
 
     def place(self, local: np.ndarray, t: float) -> np.ndarray:
         """[N, 3] (u forward, y up, w to the right) -> world."""
         forward = np.array([np.sin(self.heading), 0, np.cos(self.heading)])
         right = np.array([np.cos(self.heading), 0, -np.sin(self.heading)])
         local = np.asarray(local, float)
-        return self.base(t) + local[:, :1] * forward + local[:, 1:2] * [0, 1, 0] + local[:, 2:] * right
+        return (
+            self.base(t) + local[:, :1] * forward + local[:, 1:2] * [0, 1, 0] + local[:, 2:] * right
+        )
 
     def corners(self, t: float) -> np.ndarray:
         s = self.shape
         u, w = s.length / 2, s.width / 2 + 0.12
-        return self.place(np.array([[a, y, b] for a in (-u, u) for y in (0, s.height) for b in (-w, w)]), t)
+        return self.place(
+            np.array([[a, y, b] for a in (-u, u) for y in (0, s.height) for b in (-w, w)]), t
+        )
 
     def draw(self, camera: Camera, light: Light, t: float) -> Layer:
         layer = Layer(camera, self.corners(t))
@@ -69,7 +89,11 @@ class Vehicle:
     def shadows(self, light: Light, t: float) -> list[np.ndarray]:
         found = []
         for part in self.shape.parts:
-            outline = [[u, y, side * h] for (u, y), h in zip(part.profile, part.half, strict=True) for side in (-1, 1)]
+            outline = [
+                [u, y, side * h]
+                for (u, y), h in zip(part.profile, part.half, strict=True)
+                for side in (-1, 1)
+            ]
             found.append(to_ground(self.place(np.array(outline), t), light))
         return found
 
@@ -81,16 +105,25 @@ class Vehicle:
 class _Body:
     """One vehicle at one instant."""
 
-    def __init__(self, vehicle: Vehicle, layer: Layer, camera: Camera, light: Light, t: float) -> None:
+    def __init__(
+        self, vehicle: Vehicle, layer: Layer, camera: Camera, light: Light, t: float
+    ) -> None:
         self.v, self.layer, self.camera, self.light, self.t = vehicle, layer, camera, light, t
         eye = camera.eye - vehicle.base(t)
         forward = np.array([np.sin(vehicle.heading), 0, np.cos(vehicle.heading)])
         right = np.array([np.cos(vehicle.heading), 0, -np.sin(vehicle.heading)])
         self.axes = np.stack([forward, np.array([0, 1.0, 0]), right])
-        self.eye = np.array([eye @ forward, eye[1], eye @ right])  # the camera in the vehicle's own axes
+        self.eye = np.array(
+            [eye @ forward, eye[1], eye @ right]
+        )  # the camera in the vehicle's own axes
         self.near = 1.0 if self.eye[2] > 0 else -1.0  # the side we see
-        self.color = {"paint": vehicle.paint, "glass": GLASS, "trim": TRIM, "box": np.array([205.0, 208.0, 210.0]),
-                      "back": vehicle.paint * 0.8}  # fmt: skip
+        self.color = {
+            "paint": vehicle.paint,
+            "glass": GLASS,
+            "trim": TRIM,
+            "box": np.array([205.0, 208.0, 210.0]),
+            "back": vehicle.paint * 0.8,
+        }
 
     def uv(self, local: np.ndarray) -> np.ndarray:
         return self.camera.project(self.v.place(local, self.t))
@@ -98,7 +131,9 @@ class _Body:
     def shade(self, skin: str, normal: np.ndarray) -> np.ndarray:
         world = normal @ self.axes
         if skin == "glass":  # mirrors the sky when it leans back
-            return self.light.shade(GLASS, world) * 0.75 + self.light.haze * (0.12 + 0.3 * max(0.0, normal[1]))
+            return self.light.shade(GLASS, world) * 0.75 + self.light.haze * (
+                0.12 + 0.3 * max(0.0, normal[1])
+            )
         return self.light.shade(self.color[skin], world)
 
     def seen(self, point: np.ndarray, normal: np.ndarray) -> bool:
@@ -126,7 +161,10 @@ class _Body:
             self.mirrors()
 
     def strips(self, part: Part) -> None:
-        points = [np.array([[u, y, -h], [u, y, h]]) for (u, y), h in zip(part.profile, part.half, strict=True)]
+        points = [
+            np.array([[u, y, -h], [u, y, h]])
+            for (u, y), h in zip(part.profile, part.half, strict=True)
+        ]
         for a, b, skin in zip(points, points[1:], part.skins, strict=False):
             du, dy = b[0, 0] - a[0, 0], b[0, 1] - a[0, 1]
             normal = np.array([dy, -du, 0.0])
@@ -139,14 +177,18 @@ class _Body:
                 self.layer.polygon(quad, self.shade("paint", normal) * 0.8)
                 centre = quad.mean(0)
                 inset = centre + (quad - centre) * [0.88, 0.86]
-                self.layer.gradient(inset, [np.clip(base * 1.5 + 12, 0, 255), base * 0.8, base * 1.05])
+                self.layer.gradient(
+                    inset, [np.clip(base * 1.5 + 12, 0, 255), base * 0.8, base * 1.05]
+                )
             elif abs(normal[1]) > 0.7:
                 self.layer.gradient(quad, [np.clip(base * 1.12, 0, 255), base * 0.95])
             else:
                 self.layer.gradient(quad, [np.clip(base * 1.1, 0, 255), base * 0.78])
             if skin == "back":  # a bus's rear window
                 centre = (a[0] + b[1]) / 2 + [0, 0.3, 0]
-                pane = centre + np.array([[0, 0.45, -0.95], [0, 0.45, 0.95], [0, -0.35, 0.95], [0, -0.35, -0.95]])
+                pane = centre + np.array(
+                    [[0, 0.45, -0.95], [0, 0.45, 0.95], [0, -0.35, 0.95], [0, -0.35, -0.95]]
+                )
                 self.layer.polygon(self.uv(pane), self.shade("glass", normal))
 
     def on_side(self, part: Part, outline: np.ndarray) -> np.ndarray:
@@ -157,23 +199,35 @@ class _Body:
         return np.column_stack([outline, self.near * (low + (high - low) * np.clip(share, 0, 1))])
 
     def side(self, part: Part) -> None:
-        ring = np.array([[u, y, self.near * h] for (u, y), h in zip(part.profile, part.half, strict=True)])
+        ring = np.array(
+            [[u, y, self.near * h] for (u, y), h in zip(part.profile, part.half, strict=True)]
+        )
         ys = ring[:, 1]
-        lean = (part.half[int(ys.argmin())] - part.half[int(ys.argmax())]) / max(0.2, float(np.ptp(ys)))
+        lean = (part.half[int(ys.argmin())] - part.half[int(ys.argmax())]) / max(
+            0.2, float(np.ptp(ys))
+        )
         normal = np.array([0, max(-0.5, min(0.6, lean)), self.near])
         normal /= np.linalg.norm(normal)
         if not self.seen(ring[len(ring) // 2], normal):
             return
         base = self.shade(part.paint, normal)
         sky = self.light.haze * 0.1
-        stops = [np.clip(base * 1.15 + sky, 0, 255), base * 1.02, base * 0.86, base * 0.95, base * 0.55]
+        stops = [
+            np.clip(base * 1.15 + sky, 0, 255),
+            base * 1.02,
+            base * 0.86,
+            base * 0.95,
+            base * 0.55,
+        ]
         self.layer.gradient(self.uv(ring), stops)
         glass = self.shade("glass", normal)
         for window in part.windows:
             pane = self.on_side(part, np.array(window))
             self.layer.polygon(self.uv(pane), TRIM * 0.9)
             inner = pane.mean(0) + (pane - pane.mean(0)) * [0.94, 0.92, 1.0]
-            self.layer.gradient(self.uv(inner), [np.clip(glass * 1.45 + 10, 0, 255), glass * 0.9, glass * 0.7])
+            self.layer.gradient(
+                self.uv(inner), [np.clip(glass * 1.45 + 10, 0, 255), glass * 0.9, glass * 0.7]
+            )
         if self.v.kind == "car" and not part.windows:
             self.doors(part, base)
 
@@ -185,7 +239,14 @@ class _Body:
             seam = np.array([[u, low], [u, high], [u - 0.02, high], [u - 0.02, low]])
             self.layer.polygon(self.uv(self.on_side(part, seam)), base * 0.6)
         for u in (middle + 0.12, cabin[4][0] + 0.6):
-            grip = np.array([[u, high - 0.13], [u + 0.18, high - 0.13], [u + 0.18, high - 0.17], [u, high - 0.17]])
+            grip = np.array(
+                [
+                    [u, high - 0.13],
+                    [u + 0.18, high - 0.13],
+                    [u + 0.18, high - 0.17],
+                    [u, high - 0.17],
+                ]
+            )
             self.layer.polygon(self.uv(self.on_side(part, grip)), base * 0.65)
         sill = np.array([[1.2, 0.36], [1.2, 0.24], [-1.2, 0.24], [-1.2, 0.36]])
         self.layer.polygon(self.uv(self.on_side(part, sill)), TRIM * 0.8)
@@ -210,7 +271,9 @@ class _Body:
         arch[:, 1] = np.maximum(arch[:, 1], r * 0.75)
         self.layer.polygon(self.uv(arch), np.array([16.0, 16.0, 16.0]))
         self.layer.polygon(self.uv(self.ring(u, side, r, 0.03)), np.array([26.0, 26.0, 27.0]))
-        metal = self.light.shade(np.array([165.0, 165.0, 165.0]), np.array([0, 0.2, 0.0]) + side * self.axes[2])
+        metal = self.light.shade(
+            np.array([165.0, 165.0, 165.0]), np.array([0, 0.2, 0.0]) + side * self.axes[2]
+        )
         self.layer.polygon(self.uv(self.ring(u, side, r * 0.64, 0.035)), metal)
         self.layer.polygon(self.uv(self.ring(u, side, r * 0.56, 0.035)), metal * 0.45)
         angle = -float(self.v._at(self.v.driven, self.t)) / r
@@ -219,13 +282,22 @@ class _Body:
             a = angle + k * 2 * np.pi / 5
             tip = np.array([np.cos(a), np.sin(a)]) * r * 0.6
             across = np.array([-np.sin(a), np.cos(a)]) * r * 0.09
-            spoke = np.array([[*(tip + across), 0], [*(tip - across), 0], [*-across * 1.5, 0], [*across * 1.5, 0]])
+            spoke = np.array(
+                [
+                    [*(tip + across), 0],
+                    [*(tip - across), 0],
+                    [*-across * 1.5, 0],
+                    [*across * 1.5, 0],
+                ]
+            )
             self.layer.polygon(self.uv(spoke + [u, r, w]), metal)
         self.layer.polygon(self.uv(self.ring(u, side, r * 0.14, 0.04)), metal * 0.8)
 
     def face_quad(self, end: float, w: tuple[float, float], y: tuple[float, float]) -> np.ndarray:
         u = end * (self.v.shape.length / 2 + 0.01)
-        return self.uv(np.array([[u, y[0], w[0]], [u, y[0], w[1]], [u, y[1], w[1]], [u, y[1], w[0]]]))
+        return self.uv(
+            np.array([[u, y[0], w[0]], [u, y[0], w[1]], [u, y[1], w[1]], [u, y[1], w[0]]])
+        )
 
     def ends(self) -> None:
         s, half = self.v.shape, self.v.shape.width / 2
@@ -239,7 +311,9 @@ class _Body:
         dark = self.shade("trim", normal)
         y = s.lamps[0]
         self.layer.polygon(self.face_quad(1, (-half * 0.5, half * 0.5), (y - 0.08, y + 0.05)), dark)
-        self.layer.polygon(self.face_quad(1, (-half * 0.75, half * 0.75), (y - 0.34, y - 0.22)), dark * 0.8)
+        self.layer.polygon(
+            self.face_quad(1, (-half * 0.75, half * 0.75), (y - 0.34, y - 0.22)), dark * 0.8
+        )
         plate = self.light.shade(np.array([215.0, 220.0, 220.0]), normal @ self.axes)
         self.layer.polygon(self.face_quad(1, (-0.26, 0.26), (y - 0.21, y - 0.11)), plate)
         lamp = (
@@ -248,8 +322,14 @@ class _Body:
             else self.light.shade(np.array([235.0, 232, 228]), normal @ self.axes)
         )
         for side in (-1, 1):
-            self.layer.polygon(self.face_quad(1, (side * half * 0.52, side * half * 0.93), (y - 0.09, y + 0.09)), dark)
-            self.layer.polygon(self.face_quad(1, (side * half * 0.56, side * half * 0.9), (y - 0.06, y + 0.07)), lamp)
+            self.layer.polygon(
+                self.face_quad(1, (side * half * 0.52, side * half * 0.93), (y - 0.09, y + 0.09)),
+                dark,
+            )
+            self.layer.polygon(
+                self.face_quad(1, (side * half * 0.56, side * half * 0.9), (y - 0.06, y + 0.07)),
+                lamp,
+            )
 
     def tail(self, s: Shape, half: float) -> None:
         normal = np.array([-1.0, 0, 0])
@@ -261,21 +341,36 @@ class _Body:
             else self.light.shade(np.array([35.0, 30, 165]), normal @ self.axes)
         )
         for side in (-1, 1):
-            self.layer.polygon(self.face_quad(-1, (side * half * 0.62, side * half * 0.95), (y - 0.1, y + 0.1)), red)
+            self.layer.polygon(
+                self.face_quad(-1, (side * half * 0.62, side * half * 0.95), (y - 0.1, y + 0.1)),
+                red,
+            )
         plate = self.light.shade(np.array([210.0, 215.0, 215.0]), normal @ self.axes)
         self.layer.polygon(self.face_quad(-1, (-0.26, 0.26), (y - 0.2, y - 0.1)), plate)
-        self.layer.polygon(self.face_quad(-1, (-half * 0.8, half * 0.8), (0.26, 0.38)), self.shade("trim", normal))
+        self.layer.polygon(
+            self.face_quad(-1, (-half * 0.8, half * 0.8), (0.26, 0.38)), self.shade("trim", normal)
+        )
 
     def mirrors(self) -> None:
         cabin = self.v.shape.parts[-1].profile
         u, y = cabin[0][0] - 0.25, cabin[0][1] + 0.12
         w = self.near * (self.v.shape.width / 2 + 0.05)
-        quad = np.array([[u, y, w], [u - 0.14, y + 0.02, w], [u - 0.14, y + 0.14, w], [u, y + 0.12, w]])
+        quad = np.array(
+            [[u, y, w], [u - 0.14, y + 0.02, w], [u - 0.14, y + 0.14, w], [u, y + 0.12, w]]
+        )
         self.layer.polygon(self.uv(quad), self.shade("paint", np.array([0, 0.3, self.near])) * 0.8)
 
 
-def random_vehicle(rng: np.random.Generator, heading: float, track: np.ndarray, rate: float, driven: np.ndarray,
-                   braking: np.ndarray, lights: bool, name: str) -> Vehicle:  # fmt: skip
+def random_vehicle(
+    rng: np.random.Generator,
+    heading: float,
+    track: np.ndarray,
+    rate: float,
+    driven: np.ndarray,
+    braking: np.ndarray,
+    lights: bool,
+    name: str,
+) -> Vehicle:
     table = BUSES if name == "bus" else PAINT
     paint = np.clip(np.array(table[rng.integers(len(table))]) * rng.uniform(0.85, 1.1), 12, 240)
     return Vehicle(SHAPES[name], paint, heading, track, rate, driven, braking, lights)

@@ -12,9 +12,13 @@ CANDIDATES = 10
 
 def iou(a: Tensor, b: Tensor) -> Tensor:
     """Of boxes xyxy, broadcast."""
-    sides = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0)
+    sides = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(
+        min=0
+    )
     both = sides.prod(-1)
-    areas = (a[..., 2:] - a[..., :2]).clamp(min=0).prod(-1) + (b[..., 2:] - b[..., :2]).clamp(min=0).prod(-1)
+    areas = (a[..., 2:] - a[..., :2]).clamp(min=0).prod(-1) + (b[..., 2:] - b[..., :2]).clamp(
+        min=0
+    ).prod(-1)
     return both / (areas - both).clamp(min=1e-6)
 
 
@@ -27,7 +31,12 @@ def candidates(boxes: Tensor, middle: Tensor, strides: Tensor) -> Tensor:
 
 
 def assign(
-    boxes: Tensor, owners: Tensor, middle: Tensor, strides: Tensor, predicted: Tensor, belief: Tensor
+    boxes: Tensor,
+    owners: Tensor,
+    middle: Tensor,
+    strides: Tensor,
+    predicted: Tensor,
+    belief: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs (box, cell) [K], and the IoU [K] of what the cell predicts with the box.
 
@@ -44,7 +53,9 @@ def assign(
     cost = cost.masked_fill(~allowed, torch.inf)
     wanted = overlap.topk(min(CANDIDATES, cells), 1).values.sum(1).int().clamp(min=1)
     order = cost.topk(min(CANDIDATES, cells), 1, largest=False)
-    taken = (torch.arange(order.values.shape[1], device=boxes.device)[None] < wanted[:, None]) & order.values.isfinite()
+    taken = (
+        torch.arange(order.values.shape[1], device=boxes.device)[None] < wanted[:, None]
+    ) & order.values.isfinite()
     row, rank = taken.nonzero(as_tuple=True)
     column = order.indices[row, rank]
     price = order.values[row, rank]

@@ -23,7 +23,9 @@ class Sample:
     boxes: NDArray[np.float32]  # [n, 4] xyxy
     classes: NDArray[np.int64]  # [n]
     ignored: NDArray[np.bool_]  # [n]
-    tiles: list[tuple[Rect, tuple[float, float]]]  # where whose pixels lie, and the trust in the teacher there
+    tiles: list[
+        tuple[Rect, tuple[float, float]]
+    ]  # where whose pixels lie, and the trust in the teacher there
 
 
 class Augmenter:
@@ -33,7 +35,9 @@ class Augmenter:
         self._bounds = np.cumsum(weights / weights.sum())
 
     def draw(self, rng: np.random.Generator) -> Picture:
-        return self.pictures[min(int(np.searchsorted(self._bounds, rng.random())), len(self.pictures) - 1)]
+        return self.pictures[
+            min(int(np.searchsorted(self._bounds, rng.random())), len(self.pictures) - 1)
+        ]
 
     def sample(self, rng: np.random.Generator, size: tuple[int, int], mosaic: float) -> Sample:
         """``size``: height, width. ``mosaic``: the share of samples made of four pictures."""
@@ -63,7 +67,9 @@ SIDE_OF_FULL = 416
 
 def place(
     canvas: NDArray[np.uint8], picture: Picture, rect: Rect, scale: float, rng: np.random.Generator
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_], tuple[Rect, tuple[float, float]]]:
+) -> tuple[
+    NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_], tuple[Rect, tuple[float, float]]
+]:
     """Draws the picture into a rectangle of the canvas, scaled, shifted, perhaps mirrored; returns its labels there."""
     x1, y1, x2, y2 = rect
     source_height, source_width = picture.image.shape[:2]
@@ -76,9 +82,13 @@ def place(
     # Pixel centres: u' = a * (u + 0.5) + t - 0.5
     matrix = np.array([[a, 0, tx + a / 2 - 0.5], [0, sy, top + sy / 2 - 0.5]], np.float32)
     canvas[y1:y2, x1:x2] = cv2.warpAffine(
-        picture.image, matrix, (x2 - x1, y2 - y1), flags=cv2.INTER_LINEAR,
-        borderMode=cv2.BORDER_CONSTANT, borderValue=(GREY, GREY, GREY),
-    )  # fmt: skip
+        picture.image,
+        matrix,
+        (x2 - x1, y2 - y1),
+        flags=cv2.INTER_LINEAR,
+        borderMode=cv2.BORDER_CONSTANT,
+        borderValue=(GREY, GREY, GREY),
+    )
     boxes = picture.boxes.copy()
     xs = np.sort(boxes[:, [0, 2]] * a + tx, axis=1)
     boxes[:, [0, 2]], boxes[:, [1, 3]] = xs + x1, boxes[:, [1, 3]] * sy + top + y1
@@ -90,7 +100,9 @@ def place(
     return kept[alive], picture.classes[alive], (picture.ignored | cut)[alive], tile
 
 
-def clipped(boxes: NDArray[np.float32], rect: Rect) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def clipped(
+    boxes: NDArray[np.float32], rect: Rect
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """The boxes cut to the rectangle, and which of them are too little to be asked for."""
     kept = boxes.copy()
     kept[:, [0, 2]] = kept[:, [0, 2]].clip(rect[0], rect[2])
@@ -106,7 +118,9 @@ def worn(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8
         image = cv2.GaussianBlur(image, (0, 0), rng.uniform(0.5, 1.5))
     if rng.random() < 0.1:
         quality = int(rng.integers(25, 80))
-        image = cv2.imdecode(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1], cv2.IMREAD_COLOR)
+        image = cv2.imdecode(
+            cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1], cv2.IMREAD_COLOR
+        )
     return image
 
 
@@ -116,10 +130,16 @@ def recoloured(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np
     ramp = np.arange(256)
     if rng.random() < 0.04:
         image = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
-    gamma = float(np.exp(rng.uniform(0.3, 1.1))) if rng.random() < 0.1 else float(np.exp(rng.uniform(-0.25, 0.25)))
+    gamma = (
+        float(np.exp(rng.uniform(0.3, 1.1)))
+        if rng.random() < 0.1
+        else float(np.exp(rng.uniform(-0.25, 0.25)))
+    )
     bright = ((ramp / 255) ** gamma * 255 * (1 + value)).clip(0, 255).astype(np.uint8)
     hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV)
-    table = np.stack([(ramp + hue * 180) % 180, (ramp * (1 + saturation)).clip(0, 255), bright], axis=-1)
+    table = np.stack(
+        [(ramp + hue * 180) % 180, (ramp * (1 + saturation)).clip(0, 255), bright], axis=-1
+    )
     image = cv2.cvtColor(cv2.LUT(hsv, table.astype(np.uint8)[None]), cv2.COLOR_HSV2RGB)
     if gamma > 1.35 or rng.random() < 0.04:
         noise = rng.standard_normal(image.shape, dtype=np.float32) * rng.uniform(2, 10)

@@ -28,7 +28,13 @@ class Batch:
 
 
 def make_batch(
-    augmenter: Augmenter, teacher: Teacher, seed: int, number: int, size: tuple[int, int], batch: int, mosaic: float
+    augmenter: Augmenter,
+    teacher: Teacher,
+    seed: int,
+    number: int,
+    size: tuple[int, int],
+    batch: int,
+    mosaic: float,
 ) -> Batch:
     rng = np.random.default_rng([seed, number])
     samples = [augmenter.sample(rng, size, mosaic) for _ in range(batch)]
@@ -48,7 +54,9 @@ def make_batch(
     )
 
 
-def cell_fields(sample: Sample, height: int, width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def cell_fields(
+    sample: Sample, height: int, width: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """[N, 2] each: the trust in the teacher, and 0 where a class is neither right nor wrong."""
     middle = centres(height, width)
     trust = np.zeros((len(middle), 2), np.float32)
@@ -65,7 +73,9 @@ def inside(points: NDArray[np.float32], rect) -> NDArray[np.bool_]:
     return (x >= rect[0]) & (x < rect[2]) & (y >= rect[1]) & (y < rect[3])
 
 
-def batches(make: Callable[[int], Batch], start: int, stop: int, threads: int, ahead: int) -> Iterator[Batch]:
+def batches(
+    make: Callable[[int], Batch], start: int, stop: int, threads: int, ahead: int
+) -> Iterator[Batch]:
     """``make(i)`` for i in start..stop, in order; ``ahead`` of them are being made."""
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[Batch]] = deque()

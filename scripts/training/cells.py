@@ -8,11 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 STRIDES = (8, 16, 32)
-ANCHORS = ((16.0, 20.0), (44.0, 52.0), (128.0, 120.0))  # as in street.cfg, width and height in pixels
+ANCHORS = (
+    (16.0, 20.0),
+    (44.0, 52.0),
+    (128.0, 120.0),
+)  # as in street.cfg, width and height in pixels
 
 
 @lru_cache(maxsize=16)
-def grid(height: int, width: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+def grid(
+    height: int, width: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
     """Cells' upper left corners [N, 2] in cells, their strides [N, 1], their anchors [N, 2]."""
     corners, strides, anchors = [], [], []
     for stride, anchor in zip(STRIDES, ANCHORS, strict=True):

@@ -16,13 +16,20 @@ CLASSES = {
     "person": 0,
     **dict.fromkeys(("car", "motorcycle", "motorbike", "bus", "truck", "Vehicle", "vehicle"), 1),
 }
-IGNORED = ("bicycle", "bike", "train")  # something like a vehicle, but none: neither right nor wrong
+IGNORED = (
+    "bicycle",
+    "bike",
+    "train",
+)  # something like a vehicle, but none: neither right nor wrong
 SIDE = 416  # longest side in memory; coco/extra comes no larger
 SIDE_RENDERED = 640  # as rendered: far cars of some pixels are what these pictures teach
 WEBP_QUALITY = 60  # all pictures and the teacher stay below 60 MiB
 
 TRUST = {  # how much of the teacher's score is a target where no label lies: (person, vehicle)
-    "coco": (0.5, 0.5),  # labelled completely; a little of the teacher softens what annotators left out
+    "coco": (
+        0.5,
+        0.5,
+    ),  # labelled completely; a little of the teacher softens what annotators left out
     "overpass": (1.0, 0.5),
     "road": (1.0, 1.0),
     "elevated": (1.0, 1.0),
@@ -47,7 +54,9 @@ def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
         return 0.9 if vehicle else 0.4
     if split == "extra":
         return 2.0 if vehicle else 0.45
-    return {"coco": 2.5 if vehicle else 1.5, "road": 2.0, "elevated": 1.5, "overpass": 2.5}.get(kind, 1.0)
+    return {"coco": 2.5 if vehicle else 1.5, "road": 2.0, "elevated": 1.5, "overpass": 2.5}.get(
+        kind, 1.0
+    )
 
 
 def labelled(folder: Path) -> Iterator[Picture]:
@@ -72,7 +81,9 @@ def coco_pictures(path: Path, pictures: Path, split: str) -> Iterator[Picture]:
         yield Picture(image, boxes, classes, ignored, kind, weight)
 
 
-def mapped(rows: list[dict], names: dict[int, str]) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
+def mapped(
+    rows: list[dict], names: dict[int, str]
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
     """Annotations -> boxes xyxy, classes, ignored. Other categories are left out."""
     found = []
     for row in rows:
@@ -83,7 +94,11 @@ def mapped(rows: list[dict], names: dict[int, str]) -> tuple[NDArray[np.float32]
             found.append((row["bbox"], 1, True))
     boxes = np.array([box for box, _, _ in found], np.float32).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
-    return boxes, np.array([c for _, c, _ in found], np.int64), np.array([i for _, _, i in found], bool)
+    return (
+        boxes,
+        np.array([c for _, c, _ in found], np.int64),
+        np.array([i for _, _, i in found], bool),
+    )
 
 
 def shrunk(
@@ -108,7 +123,9 @@ def clips(folder: Path, every_s: float = 1.0) -> Iterator[Picture]:
         while capture.grab():
             if at % step == 0:
                 _, frame = capture.retrieve()
-                image, boxes = shrunk(cv2.cvtColor(frame, cv2.COLOR_BGR2RGB), np.zeros((0, 4), np.float32))
+                image, boxes = shrunk(
+                    cv2.cvtColor(frame, cv2.COLOR_BGR2RGB), np.zeros((0, 4), np.float32)
+                )
                 yield Picture(image, boxes, np.zeros(0, np.int64), np.zeros(0, bool), "clip", 1.0)
             at += 1
         capture.release()

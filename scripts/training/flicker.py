@@ -33,7 +33,11 @@ class Chain:
 def boxes_of(model: Model, image: NDArray[np.uint8], c: int) -> NDArray:
     boxes, scores = model(image)
     keep = scores[:, c] >= ASKED
-    found = Candidates(boxes[keep].astype(np.float32), scores[keep, c].astype(np.float32), np.zeros(keep.sum(), int))
+    found = Candidates(
+        boxes[keep].astype(np.float32),
+        scores[keep, c].astype(np.float32),
+        np.zeros(keep.sum(), int),
+    )
     return nms(found, iou=NMS_IOU, max_det=300).boxes
 
 
@@ -66,5 +70,13 @@ def flicker(model: Model, video: Path, frames: int) -> list[dict]:
         long = [chain for chain in found if chain.frames >= SEEN]
         spans = sum(chain.last - chain.first + 1 for chain in long)
         missing = 1 - sum(chain.frames for chain in long) / spans if spans else float("nan")
-        rows.append({"clip": video.name, "class": name, "objects": len(long), "frames": spans, "flicker": missing})
+        rows.append(
+            {
+                "clip": video.name,
+                "class": name,
+                "objects": len(long),
+                "frames": spans,
+                "flicker": missing,
+            }
+        )
     return rows

@@ -19,7 +19,9 @@ class _HalfConvolution(torch.autograd.Function):
         x, half = x.bfloat16(), weight.bfloat16()
         ctx.save_for_backward(x, half)
         ctx.stride, ctx.biased, ctx.reads_picture = stride, bias is not None, x.shape[1] == 3
-        return functional.conv2d(x, half, None if bias is None else bias.bfloat16(), stride, weight.shape[2] // 2)
+        return functional.conv2d(
+            x, half, None if bias is None else bias.bfloat16(), stride, weight.shape[2] // 2
+        )
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
@@ -30,7 +32,9 @@ class _HalfConvolution(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_x = _of_oned(gradient, x, weight, stride, (True, False, False))[0]
         if ctx.reads_picture:  # three channels make thin products
-            of_weight = _of_oned(gradient.float(), x.float(), weight.float(), stride, (False, True, False))[1]
+            of_weight = _of_oned(
+                gradient.float(), x.float(), weight.float(), stride, (False, True, False)
+            )[1]
         elif kernel == 1:
             of_weight = _flat(gradient).t() @ _flat(x)
         else:
@@ -39,7 +43,9 @@ class _HalfConvolution(torch.autograd.Function):
         return of_x, of_weight.float().view(weight.shape), of_bias, None
 
 
-def _of_oned(gradient: Tensor, x: Tensor, weight: Tensor, stride: int, wanted: tuple[bool, bool, bool]):
+def _of_oned(
+    gradient: Tensor, x: Tensor, weight: Tensor, stride: int, wanted: tuple[bool, bool, bool]
+):
     padding = [weight.shape[2] // 2] * 2
     return torch.ops.aten.convolution_backward(
         gradient, x, weight, None, [stride] * 2, padding, [1, 1], False, [0, 0], 1, wanted
@@ -55,7 +61,9 @@ def _taps(gradient: Tensor, x: Tensor) -> Tensor:
     """Weight gradient of a 3x3 with stride 1. Rows of the padded gradient beyond the picture are zero."""
     width = x.shape[3] + 2
     rows = _flat(functional.pad(x, (1, 1, 1, 1)).contiguous(memory_format=torch.channels_last))
-    asked = _flat(functional.pad(gradient, (0, 2, 0, 2)).contiguous(memory_format=torch.channels_last))
+    asked = _flat(
+        functional.pad(gradient, (0, 2, 0, 2)).contiguous(memory_format=torch.channels_last)
+    )
     count = len(asked) - 2 * width - 2
     left = asked[:count].t()
     shifts = [dy * width + dx for dy in range(3) for dx in range(3)]
@@ -66,8 +74,14 @@ def _taps_of_two(gradient: Tensor, x: Tensor) -> Tensor:
     """Of a 3x3 with stride 2 and even sides: each tap lies in one of the four pictures of every second pixel."""
     height, width = gradient.shape[2] + 1, gradient.shape[3] + 1
     padded = functional.pad(x, (1, 1, 1, 1)).permute(0, 2, 3, 1)
-    phases = {(a, b): padded[:, a::2, b::2][:, :height, :width].reshape(-1, x.shape[1]) for a in (0, 1) for b in (0, 1)}
-    asked = _flat(functional.pad(gradient, (0, 1, 0, 1)).contiguous(memory_format=torch.channels_last))
+    phases = {
+        (a, b): padded[:, a::2, b::2][:, :height, :width].reshape(-1, x.shape[1])
+        for a in (0, 1)
+        for b in (0, 1)
+    }
+    asked = _flat(
+        functional.pad(gradient, (0, 1, 0, 1)).contiguous(memory_format=torch.channels_last)
+    )
     count = len(asked) - width - 1
     left = asked[:count].t()
     products = []

@@ -24,7 +24,9 @@ def as_model(network: Street, size: tuple[int, int], device: str) -> validation.
     return model
 
 
-def judge_of(labelled: Path, size: tuple[int, int], device: str) -> Callable[[Street], dict[str, float]]:
+def judge_of(
+    labelled: Path, size: tuple[int, int], device: str
+) -> Callable[[Street], dict[str, float]]:
     """A function of a network for the log. The pictures kept for the last figure are not even read."""
     asked = [picture for picture in validation.pictures(labelled) if not picture.last]
 

@@ -11,7 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from training.augment import Augmenter
 from training.batches import batches, make_batch
@@ -50,7 +57,9 @@ def size_at(step: int, options: Options) -> tuple[int, int]:
     return next(size for end, size in PHASES if step < end * options.steps or end == 1.0)
 
 
-def train(network: Street, augmenter: Augmenter, teacher: Teacher, options: Options, judge: Callable) -> Average:
+def train(
+    network: Street, augmenter: Augmenter, teacher: Teacher, options: Options, judge: Callable
+) -> Average:
     """``judge(network)`` -> figures for the log. Goes on from ``options.run/checkpoint.pt`` where there is one."""
     torch.manual_seed(options.seed)
     torch.set_flush_denormal(True)  # without it CPU steps slow down as activations fade
@@ -83,7 +92,10 @@ def train(network: Street, augmenter: Augmenter, teacher: Teacher, options: Opti
                 write_row(log, row | {"pictures_per_s": round(speed, 1)})
                 progress.update(task, note=f"loss {row['loss']:.3f}, {speed:.0f} pictures/s")
             if last or due(step + 1, options):
-                write_row(log, {"step": step + 1, "size": batch.images.shape[1:3], **judge(average.network)})
+                write_row(
+                    log,
+                    {"step": step + 1, "size": batch.images.shape[1:3], **judge(average.network)},
+                )
             if last or time.monotonic() - saved > CHECKPOINT_S:
                 save(options, network, average, optimisers, step + 1)
                 saved = time.monotonic()
@@ -100,7 +112,11 @@ def due(step: int, options: Options) -> bool:
 def one_step(network, average, optimisers, batch, step: int, options: Options) -> dict:
     tensors = to_device(batch, options.device)
     # On the CPU the convolutions themselves go to bf16, and what follows them stays in it.
-    mixed = torch.autocast("cuda", torch.bfloat16) if options.bf16 and options.device == "cuda" else nullcontext()
+    mixed = (
+        torch.autocast("cuda", torch.bfloat16)
+        if options.bf16 and options.device == "cuda"
+        else nullcontext()
+    )
     network.train()
     with mixed:
         maps = network(tensors.images.contiguous(memory_format=torch.channels_last))

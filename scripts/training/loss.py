@@ -32,8 +32,18 @@ class Tensors:
 
 
 def to_device(batch: Batch, device: str) -> Tensors:
-    images = torch.from_numpy(batch.images).to(device).permute(0, 3, 1, 2)  # lies channels last already
-    parts = (batch.boxes, batch.classes, batch.owners, batch.taught_boxes, batch.taught, batch.trust, batch.counts)
+    images = (
+        torch.from_numpy(batch.images).to(device).permute(0, 3, 1, 2)
+    )  # lies channels last already
+    parts = (
+        batch.boxes,
+        batch.classes,
+        batch.owners,
+        batch.taught_boxes,
+        batch.taught,
+        batch.trust,
+        batch.counts,
+    )
     return Tensors(images.float() / 255, *(torch.from_numpy(part).to(device) for part in parts))
 
 
@@ -63,7 +73,9 @@ def targets(batch: Tensors, boxes: Tensor, logits: Tensor) -> tuple[Tensor, Tens
     row, cell, overlap = assign(batch.boxes, batch.owners, middle, strides, boxes, believed)
     fit = believed[row, cell].sqrt() * overlap**3
     most = torch.zeros(len(batch.boxes), device=boxes.device).scatter_reduce_(0, row, fit, "amax")
-    best = torch.zeros(len(batch.boxes), device=boxes.device).scatter_reduce_(0, row, overlap, "amax")
+    best = torch.zeros(len(batch.boxes), device=boxes.device).scatter_reduce_(
+        0, row, overlap, "amax"
+    )
     target = fit / most[row].clamp(min=1e-9) * best[row]
     scores, counts = batch.trust * batch.taught, batch.counts.clone()
     where = batch.owners[row], cell
@@ -84,5 +96,9 @@ def loss(batch: Tensors, boxes: Tensor, logits: Tensor) -> tuple[Tensor, dict[st
     of_scores = SCORE_WEIGHT * (gap * entropy * counts).sum() / (scores * counts).sum().clamp(min=1)
     picked = weights > 0
     shares = weights[picked]
-    of_boxes = BOX_WEIGHT * (shares * (1 - ciou(boxes[picked], to_learn[picked]))).sum() / shares.sum().clamp(min=1)
+    of_boxes = (
+        BOX_WEIGHT
+        * (shares * (1 - ciou(boxes[picked], to_learn[picked]))).sum()
+        / shares.sum().clamp(min=1)
+    )
     return of_scores + of_boxes, {"scores": of_scores.detach(), "boxes": of_boxes.detach()}

@@ -15,7 +15,11 @@ CALIBRATION = 256  # training pictures: half of them for the ranges
 
 
 def ours(
-    model: str, weights: str | None, size: tuple[int, int] | None, threads: int, int8: CalibrationConfig | None = None
+    model: str,
+    weights: str | None,
+    size: tuple[int, int] | None,
+    threads: int,
+    int8: CalibrationConfig | None = None,
 ) -> validation.Model:
     """A model of the package with the classes person and vehicle, through ONNX Runtime. ``int8``: the model is
     in int8, as ``--precision int8 --calibrate ...`` makes it."""
@@ -32,7 +36,9 @@ def ours(
         from detector.run.quantize import calibrate as frames
         from detector.run.quantize.calibrate import calibrated
 
-        found = calibrated(network, frames.read(str(int8.calibrate), rules, int8.calibrate_frames), int8)
+        found = calibrated(
+            network, frames.read(str(int8.calibrate), rules, int8.calibrate_frames), int8
+        )
         print(*found.sentences("int8-u8"), sep="\n")
         kept = found.result["int8-u8"].kept
         proto = quantised_graph(network.graph, found.ranges, kept, "int8-u8").SerializeToString()

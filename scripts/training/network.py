@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from detector.models.formats.darknet.cfg import read_cfg
-from detector.models.formats.darknet.layers import Convolution, MaxPool, Plan, Route, Upsample, Yolo, make_plan
+from detector.models.formats.darknet.layers import (
+    Convolution,
+    MaxPool,
+    Plan,
+    Route,
+    Upsample,
+    Yolo,
+    make_plan,
+)
 from training.cells import grid
 from training.half_convolution import convolve
 
@@ -24,7 +32,12 @@ class Block(nn.Module):
     def __init__(self, layer: Convolution) -> None:
         super().__init__()
         self.conv = nn.Conv2d(
-            layer.in_channels, layer.channels, layer.kernel, layer.stride, layer.padding, bias=not layer.batch_normalize
+            layer.in_channels,
+            layer.channels,
+            layer.kernel,
+            layer.stride,
+            layer.padding,
+            bias=not layer.batch_normalize,
         )
         self.norm = nn.BatchNorm2d(layer.channels, momentum=0.03) if layer.batch_normalize else None
         self.half = False  # bf16 with our own weight gradient, in training
@@ -72,12 +85,16 @@ class Street(nn.Module):
             case Convolution():
                 return self.blocks[str(layer.index)](inputs[0])
             case MaxPool():
-                return nn.functional.max_pool2d(inputs[0], layer.kernel, layer.stride, layer.pads[0])
+                return nn.functional.max_pool2d(
+                    inputs[0], layer.kernel, layer.stride, layer.pads[0]
+                )
             case Route():
                 parts = [x.chunk(layer.groups, 1)[layer.group_id] for x in inputs]
                 return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
             case Upsample():
-                return nn.functional.interpolate(inputs[0], scale_factor=layer.stride, mode="nearest")
+                return nn.functional.interpolate(
+                    inputs[0], scale_factor=layer.stride, mode="nearest"
+                )
             case Yolo():
                 return inputs[0]
         raise AssertionError(f"street.cfg has no {type(layer).__name__}")

@@ -69,7 +69,9 @@ class Optimisers:
         rest = [weight for weight in network.parameters() if id(weight) not in chosen]
         decayed = [weight for weight in rest if weight.ndim > 1]
         free = [weight for weight in rest if weight.ndim == 1]
-        adamw = torch.optim.AdamW([{"params": decayed}, {"params": free, "weight_decay": 0.0}], **ADAMW)
+        adamw = torch.optim.AdamW(
+            [{"params": decayed}, {"params": free, "weight_decay": 0.0}], **ADAMW
+        )
         self.parts = [Muon(inner), adamw]
         self._rates = [[group["lr"] for group in part.param_groups] for part in self.parts]
 
@@ -97,7 +99,9 @@ class Average:
     @torch.no_grad()
     def update(self, network: nn.Module, step: int) -> None:
         keep = min(AVERAGE, (1 + step) / (10 + step))
-        for mine, other in zip(self.network.state_dict().values(), network.state_dict().values(), strict=True):
+        for mine, other in zip(
+            self.network.state_dict().values(), network.state_dict().values(), strict=True
+        ):
             if mine.dtype.is_floating_point:
                 mine.lerp_(other, 1 - keep)
             else:

@@ -29,7 +29,9 @@ class Teacher:
         else:
             self._module = torch_module(proto).to(device)
 
-    def __call__(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def __call__(
+        self, images: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """u8 RGB [B, H, W, 3] -> boxes xyxy [B, N, 4] in pixels, scores [B, N, 2] of person and vehicle."""
         bgr = np.ascontiguousarray(images[..., ::-1].transpose(0, 3, 1, 2), np.float32)
         if self.device == "cpu":
@@ -79,7 +81,9 @@ def torch_module(proto):
     kept = [
         node
         for node in graph.node
-        if node.op_type not in ("Reshape", "Transpose", "Slice") and node is not first and node.input[0] not in reshaped
+        if node.op_type not in ("Reshape", "Transpose", "Slice")
+        and node is not first
+        and node.input[0] not in reshaped
     ]
     for node in kept:
         node.name = node.name.lower()
@@ -98,10 +102,14 @@ def focus(x):
     return torch.cat([x[..., dy::2, dx::2] for dx in (0, 1) for dy in (0, 1)], 1)
 
 
-def decoded(rows: NDArray[np.float32], height: int, width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def decoded(
+    rows: NDArray[np.float32], height: int, width: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """YOLOX's rows [B, N, 85] -> boxes xyxy, scores."""
     corners, strides, _ = grid(height, width)
     middle = (rows[..., :2] + corners) * strides
     half = np.exp(np.minimum(rows[..., 2:4], 8)) * strides / 2
-    classes = np.stack([rows[..., 5 + PERSON], rows[..., [5 + v for v in VEHICLES]].max(-1)], axis=-1)
+    classes = np.stack(
+        [rows[..., 5 + PERSON], rows[..., [5 + v for v in VEHICLES]].max(-1)], axis=-1
+    )
     return np.concatenate([middle - half, middle + half], axis=-1), classes * rows[..., 4:5]

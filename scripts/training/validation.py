@@ -34,7 +34,9 @@ class Asked:
     image: NDArray[np.uint8]  # BGR
     group: str  # "coco", "road", "overpass", "elevated", "street.mp4"
     last: bool  # kept for the last figure: never looked at while anything is chosen
-    truths: tuple[matching.Truth | None, matching.Truth | None]  # person, vehicle; None: not labelled
+    truths: tuple[
+        matching.Truth | None, matching.Truth | None
+    ]  # person, vehicle; None: not labelled
 
 
 def kept_for_last(name: str) -> bool:
@@ -45,7 +47,9 @@ def kept_for_last(name: str) -> bool:
 def pictures(labelled: Path) -> Iterator[Asked]:
     for part, split in (("coco", "val"), ("highway", "valid")):
         path = labelled / part / f"{split}.json"
-        yield from _of_json(path, lambda entry, at=path.parent: cv2.imread(str(at / entry["file_name"])))
+        yield from _of_json(
+            path, lambda entry, at=path.parent: cv2.imread(str(at / entry["file_name"]))
+        )
 
 
 def clip(video: Path, every: int) -> Iterator[Asked]:
@@ -62,7 +66,9 @@ def clip(video: Path, every: int) -> Iterator[Asked]:
     yield from _of_json(video.with_suffix(".json"), frame, video.name, every)
 
 
-def _of_json(path: Path, read: Callable[[dict], NDArray[np.uint8]], group: str = "coco", every: int = 1) -> Iterator:
+def _of_json(
+    path: Path, read: Callable[[dict], NDArray[np.uint8]], group: str = "coco", every: int = 1
+) -> Iterator:
     document = json.loads(path.read_text(encoding="utf-8"))
     names = {row["id"]: row["name"] for row in document["categories"]}
     rows: dict[int, list[dict]] = {}
@@ -79,7 +85,8 @@ def truth(rows: list[dict], names: dict[int, str], wanted: int) -> matching.Trut
     found = [
         (row["bbox"], names[row["category_id"]] in IGNORED, bool(row.get("iscrowd", 0)))
         for row in rows
-        if CLASSES.get(names[row["category_id"]]) == wanted or (wanted == 1 and names[row["category_id"]] in IGNORED)
+        if CLASSES.get(names[row["category_id"]]) == wanted
+        or (wanted == 1 and names[row["category_id"]] in IGNORED)
     ]
     boxes = np.array([box for box, _, _ in found], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
@@ -87,7 +94,9 @@ def truth(rows: list[dict], names: dict[int, str], wanted: int) -> matching.Trut
     return matching.Truth(boxes, np.array([i for _, i, _ in found], bool) & ~crowd, crowd)
 
 
-def boxed(image: NDArray[np.uint8], size: tuple[int, int], geometry: str, pad: int) -> tuple[NDArray, Letterbox]:
+def boxed(
+    image: NDArray[np.uint8], size: tuple[int, int], geometry: str, pad: int
+) -> tuple[NDArray, Letterbox]:
     slot = np.empty((*size, 3), np.uint8)
     return slot, letterbox(image, slot, geometry=geometry, pad_value=pad)
 
@@ -106,7 +115,9 @@ def judged(rows: Rows, asked: Asked) -> list[matching.Judged | None]:
             continue
         keep = rows[1][:, c] > CONFIDENCE
         scores = rows[1][keep, c].astype(np.float32)
-        found = Candidates(rows[0][keep].astype(np.float32), scores, np.zeros(len(scores), np.int64))
+        found = Candidates(
+            rows[0][keep].astype(np.float32), scores, np.zeros(len(scores), np.int64)
+        )
         kept = nms(found, iou=NMS_IOU, max_det=MAX_KEPT)
         boxes = kept.boxes.clip(0, [width, height, width, height])
         results.append(matching.judge(boxes, kept.scores, labels))

@@ -13,7 +13,14 @@ from detector.timeline import STAGES
 MS = 1_000_000
 
 
-def shape(batch: int = 1, concurrency: int = 1, requests: int = 4, images: int = 8, queue: int = 2, sync: bool = False):
+def shape(
+    batch: int = 1,
+    concurrency: int = 1,
+    requests: int = 4,
+    images: int = 8,
+    queue: int = 2,
+    sync: bool = False,
+):
     return LoopShape(batch, concurrency, requests, images, queue, queue + concurrency, sync)
 
 
@@ -32,13 +39,17 @@ def load(frames: int, loop: LoopShape, **each: float | list[float]) -> Load:
 
 def with_libraries(one: Load, **each: tuple[list[float], int]) -> Load:
     """Threads of read's or write's library beside the calls: seconds for each frame, and the room."""
-    return replace(one, beside={stage: Beside(seconds, 1.0, room) for stage, (seconds, room) in each.items()})
+    return replace(
+        one, beside={stage: Beside(seconds, 1.0, room) for stage, (seconds, room) in each.items()}
+    )
 
 
 def recorded(calls: list[Call]) -> list[Activity]:
     """As the instruments see it: what libraries do beside the calls is not among the spans."""
     return [
-        Activity(c.stage, c.number, c.thread, round(c.start * 1e9), round(c.end * 1e9)) for c in calls if not c.beside
+        Activity(c.stage, c.number, c.thread, round(c.start * 1e9), round(c.end * 1e9))
+        for c in calls
+        if not c.beside
     ]
 
 
@@ -63,7 +74,9 @@ class _Loop:
         self.images = simpy.Container(self.env, loop.images, loop.images)
         self.filled = simpy.Store(self.env, loop.queue_batches)
         count = -(-one.frames // loop.batch)
-        self.rows = [range(b * loop.batch, min((b + 1) * loop.batch, one.frames)) for b in range(count)]
+        self.rows = [
+            range(b * loop.batch, min((b + 1) * loop.batch, one.frames)) for b in range(count)
+        ]
         self.arrived = [self.env.event() for _ in self.rows]
         self.popped = [self.env.event() for _ in self.rows]
         # The decoder takes what was handed over and lays what it decoded on a shelf; the encoder gives room back.
@@ -74,7 +87,9 @@ class _Loop:
         self.room = simpy.Container(self.env, room, room)
 
     def run(self) -> Calls:
-        loop = [self.in_turn()] if self.loop.sync else [self.reader(), *self.workers(), self.writer()]
+        loop = (
+            [self.in_turn()] if self.loop.sync else [self.reader(), *self.workers(), self.writer()]
+        )
         libraries = {"read": self.decoder, "write": self.encoder}
         for process in (*loop, *(libraries[stage]() for stage in self.one.beside)):
             self.env.process(process)

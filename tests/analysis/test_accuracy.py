@@ -18,7 +18,10 @@ HERE, NEAR, FAR = [0, 0, 40, 40], [0, 4, 40, 44], [200, 200, 220, 220]  # HERE a
 
 def labels(*rows, number=0, labelled=None):
     """Rows: box, class, and "ignored" or "crowd" or nothing."""
-    made = [(box, class_id, "ignored" in flags, "crowd" in flags, None) for box, class_id, *flags in rows]
+    made = [
+        (box, class_id, "ignored" in flags, "crowd" in flags, None)
+        for box, class_id, *flags in rows
+    ]
     return picture(number, f"{number}.jpg", (640, 480), made, labelled=labelled)
 
 
@@ -26,7 +29,9 @@ def found(*rows):
     """Rows: box, score, class."""
     boxes = np.array([row[0] for row in rows], np.float32).reshape(-1, 4)
     return Detections(
-        boxes, np.array([row[1] for row in rows], np.float32), np.array([row[2] for row in rows], np.int64)
+        boxes,
+        np.array([row[1] for row in rows], np.float32),
+        np.array([row[2] for row in rows], np.int64),
     )
 
 
@@ -34,7 +39,11 @@ def test_everything_right():
     figures = accuracy([labels((HERE, 0), (FAR, 1))], [found((HERE, 0.9, 0), (FAR, 0.8, 1))], NAMES)
     assert (figures["ap"], figures["ap50"], figures["ap75"]) == (1, 1, 1)
     assert figures["ap50_interval"] == [1, 1]
-    assert (figures["ap_small"], figures["ap_medium"], figures["ap_large"]) == (1, 1, None)  # 20 x 20 and 40 x 40
+    assert (figures["ap_small"], figures["ap_medium"], figures["ap_large"]) == (
+        1,
+        1,
+        None,
+    )  # 20 x 20 and 40 x 40
     assert figures["curves"]["person"] == [1] * 101
     assert figures["confusion"]["counts"] == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
 
@@ -48,7 +57,9 @@ def test_a_loose_box_counts_up_to_its_overlap():
 def test_ignored_once_crowd_often():
     both = [found((FAR, 0.9, 0), (FAR, 0.8, 0), (HERE, 0.7, 0))]
     assert accuracy([labels((HERE, 0), (FAR, 0, "crowd"))], both, NAMES)["ap50"] == 1
-    assert accuracy([labels((HERE, 0), (FAR, 0, "ignored"))], both, NAMES)["ap50"] == pytest.approx(0.5)
+    assert accuracy([labels((HERE, 0), (FAR, 0, "ignored"))], both, NAMES)["ap50"] == pytest.approx(
+        0.5
+    )
     assert accuracy([labels((HERE, 0))], both, NAMES)["ap50"] == pytest.approx(1 / 3)
 
 
@@ -79,9 +90,14 @@ def random_set(seed, pictures=80):
         rows = [row for row in rows if looked_for is None or row[1] in looked_for]
         truths.append(labels(*rows, number=number, labelled=looked_for))
         near = [
-            ((np.array(row[0]) + rng.normal(0, 6, 4)).tolist(), float(rng.random()), int(rng.choice([row[1], 0])))
-            for row in rows for _ in range(rng.integers(0, 4))
-        ]  # fmt: skip
+            (
+                (np.array(row[0]) + rng.normal(0, 6, 4)).tolist(),
+                float(rng.random()),
+                int(rng.choice([row[1], 0])),
+            )
+            for row in rows
+            for _ in range(rng.integers(0, 4))
+        ]
         near = [row for row in near if row[0][2] > row[0][0] and row[0][3] > row[0][1]]
         detections.append(found(*near))
     return truths, detections
@@ -103,7 +119,9 @@ def test_the_library_and_our_evaluator_agree(seed):
         of_class = figures["per_class"][name]
         assert of_class["ap50"] == pytest.approx(matching.average_precision(rows), abs=1e-9)
         assert of_class["boxes"] == sum(row.wanted for row in rows) > 20
-        assert of_class["ap50_interval"] == pytest.approx(matching.interval(rows, matching.average_precision), abs=1e-9)
+        assert of_class["ap50_interval"] == pytest.approx(
+            matching.interval(rows, matching.average_precision), abs=1e-9
+        )
         assert of_class["recall_conf25"] == pytest.approx(matching.recall(rows, 0.25))
     low, high = figures["ap50_interval"]
     assert low < figures["ap50"] < high
@@ -130,12 +148,32 @@ def test_difference_to_the_first():
 @pytest.mark.parametrize(
     ("truth", "detections", "expected"),
     [
-        (labels((HERE, 0)), found((HERE, 0.9, 1)), [[0, 1, 0], [0, 0, 0], [0, 0, 0]]),  # a person taken for a vehicle
-        (labels((HERE, 0)), found((FAR, 0.9, 1)), [[0, 0, 1], [0, 0, 0], [0, 1, 0]]),  # one missed, one invented
-        (labels((HERE, 0)), found((HERE, 0.2, 0)), [[0, 0, 1], [0, 0, 0], [0, 0, 0]]),  # below the threshold
-        (labels((HERE, 0)), found((HERE, 0.5, 1), (HERE, 0.9, 0)), [[1, 0, 0], [0, 0, 0], [0, 1, 0]]),  # best first
+        (
+            labels((HERE, 0)),
+            found((HERE, 0.9, 1)),
+            [[0, 1, 0], [0, 0, 0], [0, 0, 0]],
+        ),  # a person taken for a vehicle
+        (
+            labels((HERE, 0)),
+            found((FAR, 0.9, 1)),
+            [[0, 0, 1], [0, 0, 0], [0, 1, 0]],
+        ),  # one missed, one invented
+        (
+            labels((HERE, 0)),
+            found((HERE, 0.2, 0)),
+            [[0, 0, 1], [0, 0, 0], [0, 0, 0]],
+        ),  # below the threshold
+        (
+            labels((HERE, 0)),
+            found((HERE, 0.5, 1), (HERE, 0.9, 0)),
+            [[1, 0, 0], [0, 0, 0], [0, 1, 0]],
+        ),  # best first
         (labels((HERE, 0, "ignored")), found((HERE, 0.9, 1)), [[0, 0, 0], [0, 0, 0], [0, 0, 0]]),
-        (labels((HERE, 0, "crowd")), found(([1, 1, 9, 9], 0.9, 0)), [[0, 0, 0], [0, 0, 0], [0, 0, 0]]),
+        (
+            labels((HERE, 0, "crowd")),
+            found(([1, 1, 9, 9], 0.9, 0)),
+            [[0, 0, 0], [0, 0, 0], [0, 0, 0]],
+        ),
         (labels(), found(), [[0, 0, 0], [0, 0, 0], [0, 0, 0]]),
     ],
 )

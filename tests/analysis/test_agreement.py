@@ -15,7 +15,11 @@ Row = tuple[float, float, float, float, float, int]  # x1, y1, x2, y2, score, cl
 
 def frame(*rows: Row) -> Detections:
     table = np.array(rows, np.float64).reshape(-1, 6)
-    return Detections(table[:, :4].astype(np.float32), table[:, 4].astype(np.float32), table[:, 5].astype(np.int64))
+    return Detections(
+        table[:, :4].astype(np.float32),
+        table[:, 4].astype(np.float32),
+        table[:, 5].astype(np.int64),
+    )
 
 
 PERSON: Row = (0, 0, 10, 10, 0.9, 0)
@@ -34,7 +38,12 @@ CAR: Row = (20, 20, 40, 40, 0.8, 1)
         ([PERSON], [(0, 0, 10, 5, 0.9, 0)], 1, 1.0),  # IoU exactly .5 is enough
         ([PERSON], [(0, 0, 10, 4.9, 0.9, 0)], 0, 0.0),
         ([PERSON], [PERSON, PERSON], 1, 2 / 3),  # each box once
-        ([(0, 0, 0, 0, 0.5, 0)], [(0, 0, 0, 0, 0.5, 0)], 0, 0.0),  # empty boxes overlap with nothing
+        (
+            [(0, 0, 0, 0, 0.5, 0)],
+            [(0, 0, 0, 0, 0.5, 0)],
+            0,
+            0.0,
+        ),  # empty boxes overlap with nothing
     ],
 )
 def test_share(a: list[Row], b: list[Row], matched: int, share: float) -> None:
@@ -53,7 +62,9 @@ def test_the_best_overlap_is_taken_first() -> None:
 
 
 def test_means_are_over_pairs() -> None:
-    found = agreement([frame(PERSON), frame(CAR)], [frame((0, 0, 10, 5, 0.7, 0)), frame((20, 20, 40, 40, 0.9, 1))])
+    found = agreement(
+        [frame(PERSON), frame(CAR)], [frame((0, 0, 10, 5, 0.7, 0)), frame((20, 20, 40, 40, 0.9, 1))]
+    )
     assert found.mean_iou == pytest.approx(0.75)
     assert found.mean_score_diff == pytest.approx(0.15)
     assert found.frames == 2

@@ -45,15 +45,21 @@ def test_the_promised_keys():
     assert {"rows", "comparable", "baseline"} <= set(made)
     promised = "engine precision precision_executed batch fps ratio agreement memory_mb load_s build_s error".split()
     assert set(promised) <= set(made["rows"][0])
-    assert set(made["rows"][0]["fps"]) == set(made["rows"][0]["ratio"]) == {"inference", "end_to_end"}
+    assert (
+        set(made["rows"][0]["fps"]) == set(made["rows"][0]["ratio"]) == {"inference", "end_to_end"}
+    )
 
 
 def test_a_row_that_failed_keeps_its_error_and_the_next_one_is_the_baseline():
-    failed = Variant("a", "int8", 1, "a int8", error="its process ended by signal 11", rounds=turns(9.0))
+    failed = Variant(
+        "a", "int8", 1, "a int8", error="its process ended by signal 11", rounds=turns(9.0)
+    )
     made = document(failed, variant("b", 10, 10, 10))
     assert made["baseline"] == "b"
     assert made["rows"][0]["error"] == "its process ended by signal 11"
-    assert made["rows"][0]["fps"] == {"inference": None, "end_to_end": None}, "one round of three is no figure"
+    assert made["rows"][0]["fps"] == {"inference": None, "end_to_end": None}, (
+        "one round of three is no figure"
+    )
     assert made["rows"][1]["ratio"] == {"inference": 1, "end_to_end": 1}
     assert document(failed)["baseline"] is None
     assert document(failed)["comparable"] is None
@@ -83,7 +89,10 @@ def test_those_that_the_noise_does_not_tell_apart_are_named():
     ("changed", "comparable"),
     [
         ({}, True),
-        ({"cpu": {"write": 2.1}}, True),  # more, but 2% of a frame of 200 ms is 4 ms: no conclusion changes
+        (
+            {"cpu": {"write": 2.1}},
+            True,
+        ),  # more, but 2% of a frame of 200 ms is 4 ms: no conclusion changes
         ({"cpu": {"write": 9.0}}, False),
         ({"cpu": {"infer": 90.0}}, True),  # that is what differs between engines
         ({"digest": "other"}, False),
@@ -103,14 +112,19 @@ def test_the_rounds_own_spread_is_the_tolerance():
     noisy = variant("a", 100, 100, 100)
     for turn, write in zip(noisy.rounds, (2.0, 4.0, 9.0), strict=True):
         turn.cpu_ms["write"] = write
-    assert document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.0}))["comparable"] is True  # 7 apart, as 9 - 2
+    assert (
+        document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.0}))["comparable"] is True
+    )  # 7 apart, as 9 - 2
     [warning] = document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.1}))["warnings"]
     assert warning.startswith("write costs 11.10 ms of CPU a frame beside b and 4.00 beside a")
 
 
 def test_who_finds_other_boxes_pays_for_others():
     """The null engine has nothing to draw: that is no fault of the comparison, and it is said."""
-    found = [variant("a", 100, 100, 100, cpu={"annotate": 1.5}), variant("null", 100, 100, 100, cpu={"annotate": 0.02})]
+    found = [
+        variant("a", 100, 100, 100, cpu={"annotate": 1.5}),
+        variant("null", 100, 100, 100, cpu={"annotate": 0.02}),
+    ]
     for one, boxes in zip(found, (222, 0), strict=True):
         one.agreement = Agreement(12, 222, boxes, boxes, boxes / 222, 1.0, 0.0)
     (warning,) = document(*found)["warnings"]
@@ -129,14 +143,21 @@ def test_agreement_of_nothing_with_nothing_is_no_agreement():
     rows = document(empty, found)["rows"]
     assert rows[0]["agreement"]["matched"] is None
     assert rows[0]["agreement"]["mean_iou"] is None
-    assert [rows[1]["agreement"][key] for key in ("matched", "mean_iou", "mean_score_diff")] == [0.9, 0.8, 0.01]
+    assert [rows[1]["agreement"][key] for key in ("matched", "mean_iou", "mean_score_diff")] == [
+        0.9,
+        0.8,
+        0.01,
+    ]
 
 
 def test_a_request_that_changed_nothing_is_in_its_row():
     ran = Variant("torch", "bf16", 1, "torch bf16", rounds=turns(1, 1, 1), frames_digest="d")
     ran.facts = {"precision_executed": {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}}
     [row] = document(ran)["rows"]
-    assert row["precision_effect"] == "bf16 was asked for and changed nothing: executed fp32 100% of MACs"
+    assert (
+        row["precision_effect"]
+        == "bf16 was asked for and changed nothing: executed fp32 100% of MACs"
+    )
 
 
 def test_labels():

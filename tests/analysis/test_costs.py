@@ -17,21 +17,36 @@ def document(
     """``stages``: busy and CPU milliseconds a call, on a thread each. ``libraries``: milliseconds a call of a stage's
     threads as (threads, cpu, busiest, ready)."""
     rows = {
-        name: {"thread": name, "calls": FRAMES, "busy_s": busy * FRAMES / 1e3, "cpu_s": cpu * FRAMES / 1e3}
+        name: {
+            "thread": name,
+            "calls": FRAMES,
+            "busy_s": busy * FRAMES / 1e3,
+            "cpu_s": cpu * FRAMES / 1e3,
+        }
         for name, (busy, cpu) in stages.items()
     }
     burnt = None
     if libraries is not None:
         of = {
-            name: {"threads": one[0], "calls": FRAMES, "cpu_s": one[1] / 10, "busiest_s": one[2] / 10,
-                   "ready_s": one[3] / 10}
+            name: {
+                "threads": one[0],
+                "calls": FRAMES,
+                "cpu_s": one[1] / 10,
+                "busiest_s": one[2] / 10,
+                "ready_s": one[3] / 10,
+            }
             for name, one in libraries.items()
-        }  # fmt: skip
+        }
         burnt = {"wall_s": 1.0, "process_s": 1.8, "unknown_s": 0.0, "others_s": 0.0, "stages": of}
     return {
         "stages": rows,
         "threads": {name: {"cpu_s": row["cpu_s"], "ready_s": 0.0} for name, row in rows.items()},
-        "cpu": {"cores": 2, "stages_include_libraries": sync, "libraries": burnt, "library_threads_s": 0.6},
+        "cpu": {
+            "cores": 2,
+            "stages_include_libraries": sync,
+            "libraries": burnt,
+            "library_threads_s": 0.6,
+        },
         "engine_threads": 2,
         "frames": {"written": FRAMES},
     }
@@ -42,8 +57,12 @@ def near(cost: Cost) -> Any:
 
 
 # Milliseconds of a decoder with two threads that read ahead, and of an encoder whose slices the call waits for.
-RUN = document(read=(2.0, 0.5), infer=(16.0, 9.9), write=(7.0, 1.0),
-               libraries={"read": (3, 1.2, 0.6, 2.0), "write": (4, 4.0, 1.6, 1.0)})  # fmt: skip
+RUN = document(
+    read=(2.0, 0.5),
+    infer=(16.0, 9.9),
+    write=(7.0, 1.0),
+    libraries={"read": (3, 1.2, 0.6, 2.0), "write": (4, 4.0, 1.6, 1.0)},
+)
 
 
 def plain(**inside: float) -> Alone:
@@ -64,13 +83,17 @@ def test_a_decoder_works_beside_the_calls_where_little_of_its_cpu_is_burnt_insid
     read = costs(RUN, plain())["read"]  # 0.9 - 0.5 of 1.2 ms inside
     assert near(read) == (0.5, 0.5)
     assert read.aside == Aside(pytest.approx(0.6e-3), pytest.approx(1.2e-3), 2)
-    assert costs(RUN, plain(read=1.7))["read"].aside is None  # all of it inside: a decoder of slices
+    assert (
+        costs(RUN, plain(read=1.7))["read"].aside is None
+    )  # all of it inside: a decoder of slices
 
 
 def test_an_encoder_works_on_after_write_where_little_of_its_cpu_is_burnt_inside():
     write = costs(RUN, plain(write=1.5))["write"]
     assert near(write) == (1.0, 1.0)
-    assert write.aside == Aside(pytest.approx(1.6e-3), pytest.approx(4.0e-3), 2)  # as wide as 4.0 / 1.6
+    assert write.aside == Aside(
+        pytest.approx(1.6e-3), pytest.approx(4.0e-3), 2
+    )  # as wide as 4.0 / 1.6
 
 
 def test_an_engine_never_works_beside_infer():
@@ -94,7 +117,9 @@ def test_a_plain_loop_is_without_what_others_did_to_it():
     assert found.cpu["infer"] == pytest.approx(10e-3)
     assert near(costs(session)["infer"]) == (10.0, 10.0)
     session["threads"]["infer"]["ready_s"] = 9.0  # of several threads, added up
-    assert alone_in(session).seconds["infer"] == pytest.approx(5e-3)  # not below its CPU time on both cores
+    assert alone_in(session).seconds["infer"] == pytest.approx(
+        5e-3
+    )  # not below its CPU time on both cores
 
 
 def test_without_a_plain_loop_decoders_read_ahead_and_encoders_are_waited_for():
@@ -121,7 +146,9 @@ DOUBTS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "said"), [row[1:] for row in DOUBTS], ids=[row[0] for row in DOUBTS])
+@pytest.mark.parametrize(
+    ("change", "error", "said"), [row[1:] for row in DOUBTS], ids=[row[0] for row in DOUBTS]
+)
 def test_each_reason_to_doubt_is_said(change, error, said):
     session = document(infer=(4.0, 4.0), libraries={})
     libraries = session["cpu"]["libraries"]

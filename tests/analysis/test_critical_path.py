@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detector.analysis.loop.activities import (  # fmt: skip
+from detector.analysis.loop.activities import (
     BATCH_ROOM,
     DATA,
     IMAGE,
@@ -38,8 +38,14 @@ def path_of(one):
 def shares(one) -> dict[str, float]:
     _, path = path_of(one)
     assert path.wall_ns > 0
-    assert all(stage.wait_ns == 0 for stage in path.stages.values())  # on paper hand-overs take no time
-    return {name: round(stage.self_ns / path.wall_ns, 3) for name, stage in path.stages.items() if stage.self_ns}
+    assert all(
+        stage.wait_ns == 0 for stage in path.stages.values()
+    )  # on paper hand-overs take no time
+    return {
+        name: round(stage.self_ns / path.wall_ns, 3)
+        for name, stage in path.stages.items()
+        if stage.self_ns
+    }
 
 
 # Seconds of a call -> shares of the steady state's path. One frame of the start or the end may touch another stage.
@@ -47,19 +53,55 @@ KNOWN = [
     ("inference-bound", shape(), {"read": 2, "infer": 8, "write": 3}, {"infer": 1.0}),
     ("read-bound", shape(), {"read": 8, "infer": 2, "write": 3}, {"read": 1.0}),
     ("write-bound", shape(), {"read": 1, "infer": 2, "write": 8}, {"write": 1.0}),
-    ("writing has two halves", shape(), {"read": 1, "infer": 2, "head": 2, "write": 6}, {"head": 0.25, "write": 0.75}),
-    ("reading has two halves", shape(), {"read": 6, "preprocess": 2, "infer": 2}, {"read": 0.75, "preprocess": 0.25}),
-    ("serial", shape(sync=True), {"read": 1, "infer": 2, "write": 1}, {"read": 0.25, "infer": 0.5, "write": 0.25}),
-    ("batches", shape(batch=4, requests=3, images=16), {"read": 1, "infer": 10, "write": 2}, {"infer": 1.0}),
-    ("two requests at once", shape(concurrency=2, requests=5), {"read": 3, "infer": 4, "write": 1}, {"read": 1.0}),
-    ("two busy workers", shape(concurrency=2, requests=5), {"read": 1, "infer": 8, "write": 1}, {"infer": 1.0}),
+    (
+        "writing has two halves",
+        shape(),
+        {"read": 1, "infer": 2, "head": 2, "write": 6},
+        {"head": 0.25, "write": 0.75},
+    ),
+    (
+        "reading has two halves",
+        shape(),
+        {"read": 6, "preprocess": 2, "infer": 2},
+        {"read": 0.75, "preprocess": 0.25},
+    ),
+    (
+        "serial",
+        shape(sync=True),
+        {"read": 1, "infer": 2, "write": 1},
+        {"read": 0.25, "infer": 0.5, "write": 0.25},
+    ),
+    (
+        "batches",
+        shape(batch=4, requests=3, images=16),
+        {"read": 1, "infer": 10, "write": 2},
+        {"infer": 1.0},
+    ),
+    (
+        "two requests at once",
+        shape(concurrency=2, requests=5),
+        {"read": 3, "infer": 4, "write": 1},
+        {"read": 1.0},
+    ),
+    (
+        "two busy workers",
+        shape(concurrency=2, requests=5),
+        {"read": 1, "infer": 8, "write": 1},
+        {"infer": 1.0},
+    ),
     # One request: it is filled, run and decoded before it can be filled again; only writing overlaps.
-    ("one request", shape(requests=1), {"read": 2, "infer": 4, "head": 2, "write": 1},
-     {"read": 0.25, "infer": 0.5, "head": 0.25}),
-]  # fmt: skip
+    (
+        "one request",
+        shape(requests=1),
+        {"read": 2, "infer": 4, "head": 2, "write": 1},
+        {"read": 0.25, "infer": 0.5, "head": 0.25},
+    ),
+]
 
 
-@pytest.mark.parametrize(("loop", "each", "expected"), [row[1:] for row in KNOWN], ids=[row[0] for row in KNOWN])
+@pytest.mark.parametrize(
+    ("loop", "each", "expected"), [row[1:] for row in KNOWN], ids=[row[0] for row in KNOWN]
+)
 def test_the_path_is_the_known_one(loop, each, expected):
     found = shares(load(400, loop, **each))
     for stage in {*expected, *found}:
@@ -81,17 +123,26 @@ CAUSES = [
     (IMAGE, "read", shape(images=2, requests=8), {"read": 1, "infer": 1, "write": 8}),
     (DATA, "infer", shape(), {"read": 8, "infer": 1, "write": 1}),
     (DATA, "head", shape(), {"read": 1, "infer": 8, "head": 1}),
-    (RESULT_ROOM, "infer", shape(requests=9, images=20), {"read": 1, "infer": 2, "head": 1, "write": 8}),
+    (
+        RESULT_ROOM,
+        "infer",
+        shape(requests=9, images=20),
+        {"read": 1, "infer": 2, "head": 1, "write": 8},
+    ),
     (PROGRAM, "write", shape(), {"read": 1, "infer": 1, "write": 8}),
 ]
 
 
-@pytest.mark.parametrize(("cause", "stage", "loop", "each"), CAUSES, ids=[f"{c} of {s}" for c, s, *_ in CAUSES])
+@pytest.mark.parametrize(
+    ("cause", "stage", "loop", "each"), CAUSES, ids=[f"{c} of {s}" for c, s, *_ in CAUSES]
+)
 def test_each_wait_has_its_cause(cause, stage, loop, each):
     """In the middle of the run nearly every call of the stage is bound by the same thing."""
     one = load(200, loop, **each)
     graph = activity_graph(run_of(one), one.shape)
-    middle = [at for at, a in enumerate(graph.activities) if a.stage == stage and 50 <= a.number < 150]
+    middle = [
+        at for at, a in enumerate(graph.activities) if a.stage == stage and 50 <= a.number < 150
+    ]
     causes = Counter(graph.binding(at).cause for at in middle)
     assert causes[cause] >= 0.9 * len(middle), causes
 
@@ -101,7 +152,9 @@ def test_every_call_of_a_paper_run_starts_when_its_binding_predecessor_is_done()
     dice = random.Random(5)
     for _ in range(40):
         batch, workers = dice.choice([1, 2, 3]), dice.choice([1, 2])
-        loop = shape(batch, workers, dice.randint(workers, 5), batch + dice.randint(1, 6), dice.randint(1, 3))
+        loop = shape(
+            batch, workers, dice.randint(workers, 5), batch + dice.randint(1, 6), dice.randint(1, 3)
+        )
         ticks = lambda count: [dice.randint(1, 9) * TICK for _ in range(count)]  # noqa: E731
         each = {stage: ticks(30) for stage in ("preprocess", "head", "nms", "annotate", "write")}
         one = load(30, loop, read=ticks(31), infer=ticks(-(-30 // batch)), **each)
@@ -110,7 +163,9 @@ def test_every_call_of_a_paper_run_starts_when_its_binding_predecessor_is_done()
             edge = graph.binding(at)
             ready = 0 if edge is None else graph.when(edge)
             if activity.thread.startswith("worker") and workers > 1:
-                assert activity.start_ns >= ready  # which of two idle workers takes a batch is nobody's rule
+                assert (
+                    activity.start_ns >= ready
+                )  # which of two idle workers takes a batch is nobody's rule
             else:
                 assert activity.start_ns == ready, (activity, edge)
 
@@ -122,7 +177,9 @@ def test_waits_and_self_times_add_up_to_the_wall_also_with_hand_overs():
     later, shift = [], 0
     for activity in run_of(one):
         shift += dice.randint(0, 10**7)
-        later.append(activity._replace(start_ns=activity.start_ns + shift, end_ns=activity.end_ns + shift))
+        later.append(
+            activity._replace(start_ns=activity.start_ns + shift, end_ns=activity.end_ns + shift)
+        )
     path = critical_path(activity_graph(later, one.shape))
     assert sum(stage.self_ns + stage.wait_ns for stage in path.stages.values()) == path.wall_ns
     assert any(stage.wait_ns for stage in path.stages.values())
@@ -135,7 +192,9 @@ def test_waits_and_self_times_add_up_to_the_wall_also_with_hand_overs():
 def test_a_delay_on_the_path_lengthens_the_run_by_as_much_and_one_within_its_slack_does_not():
     dice = random.Random(3)
     ticks = lambda count: [dice.randint(1, 30) * TICK for _ in range(count)]  # noqa: E731
-    each = {stage: ticks(40) for stage in ("preprocess", "infer", "head", "nms", "annotate", "write")}
+    each = {
+        stage: ticks(40) for stage in ("preprocess", "infer", "head", "nms", "annotate", "write")
+    }
     one = load(40, shape(), read=ticks(41), **each)
     graph = activity_graph(run_of(one), one.shape)
     before, room = wall(replay(one)), slack(graph)
@@ -168,13 +227,16 @@ def random_graph(dice: random.Random, count: int) -> ActivityGraph:
     order = sorted(range(count), key=lambda at: (activities[at].start_ns, activities[at].end_ns))
     place = {at: new for new, at in enumerate(order)}
     return ActivityGraph(
-        [activities[at] for at in order], [[Edge(place[e.before], DATA) for e in edges[at]] for at in order]
+        [activities[at] for at in order],
+        [[Edge(place[e.before], DATA) for e in edges[at]] for at in order],
     )
 
 
 def longest_by_brute_force(graph: ActivityGraph, at: int) -> int:
     duration = graph.activities[at].end_ns - graph.activities[at].start_ns
-    return duration + max((longest_by_brute_force(graph, edge.before) for edge in graph.edges[at]), default=0)
+    return duration + max(
+        (longest_by_brute_force(graph, edge.before) for edge in graph.edges[at]), default=0
+    )
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -183,7 +245,9 @@ def test_random_graphs_against_brute_force(seed):
     longest = max(longest_by_brute_force(graph, at) for at in range(9))
     assert longest == max(a.end_ns for a in graph.activities)
     path = critical_path(graph)
-    assert sum(step.self_ns for step in path.steps) == path.wall_ns  # no waits: activities are as early as can be
+    assert (
+        sum(step.self_ns for step in path.steps) == path.wall_ns
+    )  # no waits: activities are as early as can be
     room = slack(graph)
     for at, one in enumerate(graph.activities):  # by brute force too: the longest path through it
         through = longest_by_brute_force(graph, at) + _after(graph, at)
@@ -192,14 +256,18 @@ def test_random_graphs_against_brute_force(seed):
 
 def _after(graph: ActivityGraph, at: int) -> int:
     """The longest chain that starts when ``at`` ends."""
-    followers = [other for other, edges in enumerate(graph.edges) if any(edge.before == at for edge in edges)]
+    followers = [
+        other for other, edges in enumerate(graph.edges) if any(edge.before == at for edge in edges)
+    ]
     durations = [a.end_ns - a.start_ns for a in graph.activities]
     return max((durations[other] + _after(graph, other) for other in followers), default=0)
 
 
 def test_activities_come_from_the_columns_of_a_session():
     columns = {
-        "kind": np.array([KINDS.index(kind) for kind in ("work", "wait_input", "work", "work", "work")], np.uint8),
+        "kind": np.array(
+            [KINDS.index(kind) for kind in ("work", "wait_input", "work", "work", "work")], np.uint8
+        ),
         "source": np.array([0, 0, 0, 1, 0]),
         "thread": np.array([0, 0, 1, 0, 0]),
         "stage": np.array([0, 1, 2, 0, 2]),
@@ -209,7 +277,10 @@ def test_activities_come_from_the_columns_of_a_session():
         "thread_names": np.array(["reader", "worker-0"]),
         "stage_names": np.array(["read", "request", "infer"]),
     }
-    assert activities_of(columns) == [Activity("infer", 4, "worker-0", 10, 15), Activity("read", 4, "reader", 20, 30)]
+    assert activities_of(columns) == [
+        Activity("infer", 4, "worker-0", 10, 15),
+        Activity("read", 4, "reader", 20, 30),
+    ]
     assert activities_of(columns, source=1) == [Activity("read", 9, "reader", 0, 5)]
 
 

@@ -28,7 +28,9 @@ def test_in_turn_one_frame_is_in_flight():
     assert found[IN_FLIGHT][1].max() == 1
 
 
-@pytest.mark.parametrize("loop", [shape(), shape(batch=4, images=16), shape(concurrency=2, requests=6)])
+@pytest.mark.parametrize(
+    "loop", [shape(), shape(batch=4, images=16), shape(concurrency=2, requests=6)]
+)
 def test_what_goes_in_comes_out(loop):
     one = load(23, loop, read=1, infer=3, head=0.5, write=2)
     for name, (_, levels) in depths(run_of(one), loop).items():

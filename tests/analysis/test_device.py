@@ -20,7 +20,11 @@ from detector.analysis.layers import LAUNCHING, UNASKED, device_facts, merged
 )
 def test_busy_and_idle(kernels, host, busy_ms, idle, launch_bound):
     facts = device_facts(kernels, host)
-    assert (facts["busy_ms"], facts["idle_ms"], facts["launch_bound"]) == (busy_ms, idle, launch_bound)
+    assert (facts["busy_ms"], facts["idle_ms"], facts["launch_bound"]) == (
+        busy_ms,
+        idle,
+        launch_bound,
+    )
     assert facts["busy_ms"] + sum(idle.values()) == pytest.approx(facts["window_ms"])
     assert facts["busy_share"] == pytest.approx(busy_ms / facts["window_ms"])
 

@@ -55,18 +55,29 @@ def test_a_slow_minute_widens_the_interval():
 
 def test_what_changes_a_stage_or_the_library_is_said(tmp_path):
     """Other thresholds make annotate 80 times as long; another onnxruntime is what a gate is for."""
-    document = {"model": "street", "model_sha256": "a", "config": {"selection": {"conf": 0.25}, "output": {"crf": 23}},
-                "environment": {"cpu": {"model": "x", "cores": 2}, "libraries": {"onnxruntime": "1.31.1"}}}  # fmt: skip
+    document = {
+        "model": "street",
+        "model_sha256": "a",
+        "config": {"selection": {"conf": 0.25}, "output": {"crf": 23}},
+        "environment": {"cpu": {"model": "x", "cores": 2}, "libraries": {"onnxruntime": "1.31.1"}},
+    }
     other = document | {
-        "model_sha256": "b", "config": {"selection": {"conf": 1.0}, "output": {"crf": 23, "output": "elsewhere/"}},
-        "environment": {"cpu": {"model": "x", "cores": 4}, "libraries": {"onnxruntime": "1.32.0", "torch": "2.13.0"}},
-    }  # fmt: skip
+        "model_sha256": "b",
+        "config": {"selection": {"conf": 1.0}, "output": {"crf": 23, "output": "elsewhere/"}},
+        "environment": {
+            "cpu": {"model": "x", "cores": 4},
+            "libraries": {"onnxruntime": "1.32.0", "torch": "2.13.0"},
+        },
+    }
     one, two = SavedSession(tmp_path, document, {}), SavedSession(tmp_path, other, {})
     assert what_differs(one, one) == []
     assert what_differs(one, two) == [
-        "conf: 0.25 -> 1.0", "cores: 2 -> 4", "onnxruntime: 1.31.1 -> 1.32.0", "torch: - -> 2.13.0",
+        "conf: 0.25 -> 1.0",
+        "cores: 2 -> 4",
+        "onnxruntime: 1.31.1 -> 1.32.0",
+        "torch: - -> 2.13.0",
         "the models of that name are not the same file",
-    ]  # fmt: skip
+    ]
 
 
 def test_few_frames_have_no_interval(tmp_path):

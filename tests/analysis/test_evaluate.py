@@ -17,7 +17,9 @@ def truth(*boxes, ignored=(), crowd=()):
 
 
 def outcomes(boxes, scores, labels, **more):
-    return judge(np.array(boxes, float).reshape(-1, 4), np.array(scores, float), labels, **more).outcomes.tolist()
+    return judge(
+        np.array(boxes, float).reshape(-1, 4), np.array(scores, float), labels, **more
+    ).outcomes.tolist()
 
 
 def judged(outcomes, wanted, scores=None):
@@ -26,12 +28,16 @@ def judged(outcomes, wanted, scores=None):
 
 
 def test_overlap_is_shared_area_over_joint_area():
-    got = matching.overlaps(np.array([HERE, SHIFTED, FAR, [5, 5, 5, 5]], float), np.array([HERE], float))
+    got = matching.overlaps(
+        np.array([HERE, SHIFTED, FAR, [5, 5, 5, 5]], float), np.array([HERE], float)
+    )
     assert got[:, 0] == pytest.approx([1, 80 / 120, 0, 0])
 
 
 def test_overlap_with_a_crowd_is_the_share_of_the_found_box():
-    got = matching.overlaps(np.array([HERE], float), np.array([[0, 0, 5, 100]], float), of_found=True)
+    got = matching.overlaps(
+        np.array([HERE], float), np.array([[0, 0, 5, 100]], float), of_found=True
+    )
     assert got[0, 0] == pytest.approx(0.5)
 
 
@@ -41,14 +47,29 @@ def test_overlap_with_a_crowd_is_the_share_of_the_found_box():
         ([HERE], [0.9], truth(HERE), [RIGHT]),
         ([FAR], [0.9], truth(HERE), [WRONG]),
         ([HERE, HERE], [0.9, 0.8], truth(HERE), [RIGHT, WRONG]),  # a box is found once
-        ([HERE, SHIFTED], [0.8, 0.9], truth(HERE), [RIGHT, WRONG]),  # the better score takes it, here the worse fit
+        (
+            [HERE, SHIFTED],
+            [0.8, 0.9],
+            truth(HERE),
+            [RIGHT, WRONG],
+        ),  # the better score takes it, here the worse fit
         ([HERE], [0.9], truth(SHIFTED, HERE), [RIGHT]),
-        ([HERE, SHIFTED], [0.9, 0.8], truth(SHIFTED, HERE), [RIGHT, RIGHT]),  # the best fit, not the first
+        (
+            [HERE, SHIFTED],
+            [0.9, 0.8],
+            truth(SHIFTED, HERE),
+            [RIGHT, RIGHT],
+        ),  # the best fit, not the first
         ([HERE, HERE], [0.9, 0.8], truth(HERE, ignored=[0]), [NEITHER, WRONG]),  # once
         ([HERE, HERE], [0.9, 0.8], truth(HERE, crowd=[0]), [NEITHER, NEITHER]),  # any number
         ([HERE], [0.9], truth([0, 0, 100, 100], crowd=[0]), [NEITHER]),
         ([HERE], [0.9], truth([0, 0, 100, 100], ignored=[0]), [WRONG]),
-        ([HERE], [0.9], truth(SHIFTED, HERE, ignored=[1]), [RIGHT]),  # a real box first, though the other fits better
+        (
+            [HERE],
+            [0.9],
+            truth(SHIFTED, HERE, ignored=[1]),
+            [RIGHT],
+        ),  # a real box first, though the other fits better
         ([], [], truth(HERE), []),
         ([HERE], [0.9], truth(), [WRONG]),
     ],
@@ -103,7 +124,10 @@ def test_without_a_box_there_is_no_figure():
 
 
 def test_recall_precision_and_unmatched_at_a_score():
-    rows = [judged([RIGHT, WRONG, NEITHER, RIGHT], 4, [0.9, 0.25, 0.25, 0.2]), judged([WRONG], 0, [0.1])]
+    rows = [
+        judged([RIGHT, WRONG, NEITHER, RIGHT], 4, [0.9, 0.25, 0.25, 0.2]),
+        judged([WRONG], 0, [0.1]),
+    ]
     assert matching.recall(rows, 0.25) == 0.25
     assert matching.recall(rows) == 0.5
     assert matching.precision(rows, 0.25) == 0.5

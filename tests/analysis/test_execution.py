@@ -9,7 +9,9 @@ from detector.session.outcome import ExecutedLayer as Layer
 
 
 def test_shares_of_layers_macs_and_bytes_add_up():
-    shares = executed([Layer("a", "int8", 60, 400), Layer("b", "int8", 30, 0), Layer("c", "fp32", 10, 100)])
+    shares = executed(
+        [Layer("a", "int8", 60, 400), Layer("b", "int8", 30, 0), Layer("c", "fp32", 10, 100)]
+    )
     assert shares == {
         "int8": {"layers": 2 / 3, "macs": 0.9, "bytes": 0.5},  # 400 x 1 byte against 100 x 4
         "fp32": {"layers": 1 / 3, "macs": 0.1, "bytes": 0.5},
@@ -27,12 +29,21 @@ def test_an_engine_that_tells_nothing_is_not_guessed():
     [
         ([("fp32", 5)], "fp32 100% of MACs"),
         ([("int8", 96), ("fp32", 4)], "int8 96% of MACs, fp32 4%"),
-        ([("int8", 9999), ("fp32", 1)], "int8 99.9% of MACs"),  # not all of it, and too little to name the rest
-        ([("bf16", 0), ("fp32", 0), ("fp32", 0)], "fp32 67% of layers, bf16 33%"),  # nothing that multiplies
+        (
+            [("int8", 9999), ("fp32", 1)],
+            "int8 99.9% of MACs",
+        ),  # not all of it, and too little to name the rest
+        (
+            [("bf16", 0), ("fp32", 0), ("fp32", 0)],
+            "fp32 67% of layers, bf16 33%",
+        ),  # nothing that multiplies
     ],
 )
 def test_the_sentence(layers, sentence):
-    assert text(executed([Layer(str(at), kind, macs, 1) for at, (kind, macs) in enumerate(layers)])) == sentence
+    assert (
+        text(executed([Layer(str(at), kind, macs, 1) for at, (kind, macs) in enumerate(layers)]))
+        == sentence
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,12 @@ from detector.analysis.accuracy import matching
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from training import validation
 
-SETS = {"coco": "coco/val", "road": "highway/valid/road", "overpass": "highway/valid/overpass",
-        "elevated": "highway/valid/elevated"}  # fmt: skip
+SETS = {
+    "coco": "coco/val",
+    "road": "highway/valid/road",
+    "overpass": "highway/valid/overpass",
+    "elevated": "highway/valid/elevated",
+}
 
 
 @pytest.mark.slow
@@ -32,6 +36,8 @@ def test_yolox_nano_has_the_reference_figures(shared):
         assert matching.recall(rows, 0.25) == pytest.approx(wanted["recall_conf25"], abs=0.01)
         if "ap50" in wanted:
             assert matching.average_precision(rows) == pytest.approx(wanted["ap50"], abs=0.01)
-            assert matching.precision(rows, 0.25) == pytest.approx(wanted["precision_conf25"], abs=0.01)
+            assert matching.precision(rows, 0.25) == pytest.approx(
+                wanted["precision_conf25"], abs=0.01
+            )
             interval = matching.interval(rows, matching.average_precision)
             assert interval == pytest.approx(wanted["ap50_interval"], abs=0.01)

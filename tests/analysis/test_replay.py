@@ -42,8 +42,14 @@ def test_in_turn_everything_adds_up():
 def test_equals_another_simulator(seed):
     """Random durations, batches, workers, pools and queues: every call starts and ends where SimPy has it."""
     dice = random.Random(seed)
-    batch, workers, frames = dice.choice([1, 1, 2, 3, 8]), dice.choice([1, 1, 2, 3]), dice.randint(1, 40)
-    loop = shape(batch, workers, dice.randint(workers, 6), batch + dice.randint(1, 12), dice.randint(1, 3))
+    batch, workers, frames = (
+        dice.choice([1, 1, 2, 3, 8]),
+        dice.choice([1, 1, 2, 3]),
+        dice.randint(1, 40),
+    )
+    loop = shape(
+        batch, workers, dice.randint(workers, 6), batch + dice.randint(1, 12), dice.randint(1, 3)
+    )
     ticks = lambda count: [dice.randint(1, 40) * TICK for _ in range(count)]  # noqa: E731
     each = {stage: ticks(frames) for stage in ("preprocess", "head", "nms", "annotate", "write")}
     one = load(frames, loop, read=ticks(frames + 1), infer=ticks(-(-frames // batch)), **each)
@@ -59,7 +65,9 @@ def test_equals_another_simulator_with_libraries_that_work_beside_the_calls(seed
     """A decoder ahead of read, an encoder behind write, or both; threaded and in turn."""
     dice = random.Random(1000 + seed)
     batch, workers, frames = dice.choice([1, 1, 2, 5]), dice.choice([1, 2, 3]), dice.randint(1, 30)
-    loop = shape(batch, workers, dice.randint(workers, 6), batch + dice.randint(1, 9), dice.randint(1, 3))
+    loop = shape(
+        batch, workers, dice.randint(workers, 6), batch + dice.randint(1, 9), dice.randint(1, 3)
+    )
     ticks = lambda count: [dice.randint(1, 40) * TICK for _ in range(count)]  # noqa: E731
     each = {stage: ticks(frames) for stage in ("preprocess", "head", "nms", "annotate", "write")}
     one = load(frames, loop, read=ticks(frames + 1), infer=ticks(-(-frames // batch)), **each)
@@ -145,11 +153,15 @@ def test_a_recorded_run_is_taken_back_to_what_its_calls_take_alone():
     true = replace(load(100, shape(), read=1.0, infer=1.0), cores=1)
     calls = replay(true)
     assert max(call.end - call.start for call in calls) == pytest.approx(2.0)
-    one = load_of(recorded(calls), true.shape, {"read": Cost(1.0, 1.0), "infer": Cost(1.0, 1.0)}, {}, 1)
+    one = load_of(
+        recorded(calls), true.shape, {"read": Cost(1.0, 1.0), "infer": Cost(1.0, 1.0)}, {}, 1
+    )
     again = replayed(one, wall(calls))
     assert again.error == pytest.approx(0, abs=0.02)
     free = {p.change: p for p in predictions(again)}["read free"]
-    assert free.predicted_fps == pytest.approx(1.0, rel=0.03)  # not the 0.5 of the durations as they were recorded
+    assert free.predicted_fps == pytest.approx(
+        1.0, rel=0.03
+    )  # not the 0.5 of the durations as they were recorded
 
 
 def test_predictions_are_those_of_arithmetic():
@@ -172,11 +184,20 @@ def test_one_more_core_helps_where_the_cores_are_full():
 
 def test_a_decoder_is_found_again_from_a_run_that_it_slowed_down():
     """Its spans show reads that wait for frames; the load knows what read costs itself and what its threads burn."""
-    true = replace(with_libraries(load(200, shape(), read=1.0, infer=2.0, write=1.0), read=([3.0] * 200, 2)), cores=2)
+    true = replace(
+        with_libraries(load(200, shape(), read=1.0, infer=2.0, write=1.0), read=([3.0] * 200, 2)),
+        cores=2,
+    )
     calls = replay(true)
-    costs = {"read": Cost(1.0, 1.0, Aside(3.0, 3.0, 2)), "infer": Cost(2.0, 2.0), "write": Cost(1.0, 1.0)}
+    costs = {
+        "read": Cost(1.0, 1.0, Aside(3.0, 3.0, 2)),
+        "infer": Cost(2.0, 2.0),
+        "write": Cost(1.0, 1.0),
+    }
     again = replayed(load_of(recorded(calls), true.shape, costs, {}, 2), wall(calls))
     assert again.error == pytest.approx(0, abs=0.02)
     for change, factors in (("read free", {"read": 0.0}), ("infer free", {"infer": 0.0})):
         found = {p.change: p for p in predictions(again)}[change]
-        assert found.predicted_fps == pytest.approx(200 / wall(replay(true.scaled(factors))), rel=0.03)
+        assert found.predicted_fps == pytest.approx(
+            200 / wall(replay(true.scaled(factors))), rel=0.03
+        )

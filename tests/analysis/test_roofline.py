@@ -10,7 +10,13 @@ PEAKS = Peaks({"fp32": 100.0, "int8": 400.0}, 10.0)
 
 
 def layer(ms, mflops, kbytes, precision="fp32"):
-    return {"ms": ms, "macs": mflops * 5e5, "flops": mflops * 1e6, "bytes": kbytes * 1e3, "precision": precision}
+    return {
+        "ms": ms,
+        "macs": mflops * 5e5,
+        "flops": mflops * 1e6,
+        "bytes": kbytes * 1e3,
+        "precision": precision,
+    }
 
 
 CASES = [
@@ -25,7 +31,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("row", "share", "bound"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("row", "share", "bound"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
 def test_a_layers_place(row, share, bound):
     found = placed(row, PEAKS, launch_ms=0.01)
     assert found["utilisation"] == pytest.approx(share, abs=1e-3)
@@ -41,7 +49,9 @@ def test_more_than_the_peak_is_flagged_and_not_clamped():
 
 def test_rates_and_intensity():
     found = placed(layer(2.0, 100, 4000), PEAKS, 0.01)
-    assert (found["gflops_s"], found["gbytes_s"], found["intensity"]) == pytest.approx((50.0, 2.0, 25.0))
+    assert (found["gflops_s"], found["gbytes_s"], found["intensity"]) == pytest.approx(
+        (50.0, 2.0, 25.0)
+    )
 
 
 def test_a_type_whose_peak_nobody_measured_has_no_share():

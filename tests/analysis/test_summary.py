@@ -9,13 +9,27 @@ from detector.session.outcome import RunFacts, SourceRun
 from detector.timeline import OffTimeline
 
 FACTS = RunFacts(
-    model="m", family="f", engine="trt", engine_reason=None, precision="fp16", batch=2, model_input=(64, 64),
-    class_names=("a",), random_weights=None, threads=1, concurrency=1, cores=2, sync=False, notes=[],
-)  # fmt: skip
+    model="m",
+    family="f",
+    engine="trt",
+    engine_reason=None,
+    precision="fp16",
+    batch=2,
+    model_input=(64, 64),
+    class_names=("a",),
+    random_weights=None,
+    threads=1,
+    concurrency=1,
+    cores=2,
+    sync=False,
+    notes=[],
+)
 
 
 def source(written, device_ms):
-    return SourceRun("in.mp4", OffTimeline(), read=written, written=written, run_s=1.0, device_ms=device_ms)
+    return SourceRun(
+        "in.mp4", OffTimeline(), read=written, written=written, run_s=1.0, device_ms=device_ms
+    )
 
 
 @pytest.mark.parametrize(

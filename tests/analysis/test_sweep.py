@@ -8,7 +8,11 @@ from detector.analysis.compare import swept
 
 
 def row(precision, batch, rate):
-    fps = None if rate is None else {"inference": {"median": rate, "low": rate, "high": rate}, "end_to_end": None}
+    fps = (
+        None
+        if rate is None
+        else {"inference": {"median": rate, "low": rate, "high": rate}, "end_to_end": None}
+    )
     return {"precision": precision, "batch": batch, "fps": fps}
 
 

@@ -10,15 +10,35 @@ STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
 def stages(workers=1, **ms):
     """100 frames."""
     threads = {"infer": ",".join(f"worker-{at}" for at in range(workers))}
-    return {name: {"thread": threads.get(name, "other"), "busy_s": ms.get(name, 0) / 10, "cpu_s": ms.get(name, 0) / 10}
-            for name in STAGES}  # fmt: skip
+    return {
+        name: {
+            "thread": threads.get(name, "other"),
+            "busy_s": ms.get(name, 0) / 10,
+            "cpu_s": ms.get(name, 0) / 10,
+        }
+        for name in STAGES
+    }
 
 
-def load(period_ms, sync=False, cores=8, infer_s=None, process_cpu_s=1.0, loop_ms=None, others_s=None, workers=1, **ms):
+def load(
+    period_ms,
+    sync=False,
+    cores=8,
+    infer_s=None,
+    process_cpu_s=1.0,
+    loop_ms=None,
+    others_s=None,
+    workers=1,
+    **ms,
+):
     """100 frames; ``loop_ms``: of the period, what lies within the loop's threads."""
     infer_s = ms.get("infer", 0) / 10 if infer_s is None else infer_s
     loop_s = (period_ms if loop_ms is None else loop_ms) / 10
-    cpu = {"cores": cores, "process_s": process_cpu_s, "libraries": {"wall_s": loop_s, "others_s": others_s}}
+    cpu = {
+        "cores": cores,
+        "process_s": process_cpu_s,
+        "libraries": {"wall_s": loop_s, "others_s": others_s},
+    }
     threads = {"writer": {"wall_s": loop_s}, "reader": {"wall_s": loop_s / 2}}
     return load_of(stages(workers, **ms), threads, cpu, infer_s, period_ms / 10, 100, sync)
 
@@ -82,7 +102,9 @@ def test_no_more_than_the_time_in_which_it_ran():
 
 def test_the_null_engine_gains_nothing():
     for sync, cores in ((True, 8), (False, 8), (False, 1)):  # the last one: full
-        sentence = verdict(load(12, sync=sync, loop_ms=10, cores=cores, read=3, write=7))["sentence"]
+        sentence = verdict(load(12, sync=sync, loop_ms=10, cores=cores, read=3, write=7))[
+            "sentence"
+        ]
         assert "inference could be free and you would gain nothing" in sentence
 
 
@@ -92,7 +114,9 @@ def test_a_full_cpu_is_said():
 
 def test_a_cpu_that_others_fill_is_full():
     """Stages that had to wait for a core are no bound: "at most" would be wrong."""
-    sentence = verdict(load(10, cores=2, process_cpu_s=1.3, others_s=0.6, infer=9, write=5))["sentence"]
+    sentence = verdict(load(10, cores=2, process_cpu_s=1.3, others_s=0.6, infer=9, write=5))[
+        "sentence"
+    ]
     assert "or more (the CPU is full: 1.3 of 2 cores busy, other processes take 0.6)" in sentence
     assert "at most" in verdict(load(10, cores=2, process_cpu_s=1.3, infer=9, write=5))["sentence"]
 

@@ -20,8 +20,14 @@ def detect_video(*arguments: Any, cwd: Path, **more: Any) -> subprocess.Complete
     patience_s = more.pop("timeout", 240)
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
-        cwd=cwd, env=environment, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=patience_s, **more,
-    )  # fmt: skip
+        cwd=cwd,
+        env=environment,
+        text=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=patience_s,
+        **more,
+    )
 
 
 def summary_of(process: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -40,7 +46,9 @@ def decoded(path: Path) -> list[int]:
         return [frame.pts for frame in container.decode(video=0)]
 
 
-def assert_one_line_error(process: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+def assert_one_line_error(
+    process: subprocess.CompletedProcess[str], code: int, *parts: str
+) -> None:
     assert process.returncode == code, process.stderr
     lines = process.stderr.strip().splitlines()
     assert len(lines) == 1, process.stderr

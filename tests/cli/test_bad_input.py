@@ -9,16 +9,37 @@ import time
 import cv2
 import pytest
 
-from tests.cli.command import COMMAND, assert_one_line_error, decoded, detect_video, rows_of, summary_of
+from tests.cli.command import (
+    COMMAND,
+    assert_one_line_error,
+    decoded,
+    detect_video,
+    rows_of,
+    summary_of,
+)
 from tests.sources.clips import picture, write_video
 
 # name -> exit code, frames written (ffmpeg's own count)
 ALL = [f"{number:02}" for number in range(1, 30)]
 NASTY = {number: (0, 60) for number in ALL} | {
-    "01": (3, 0), "02": (3, 0), "03": (3, 0), "04": (7, 30), "05": (7, 54), "06": (7, 49), "09": (0, 40),
-    "10": (0, 40), "11": (0, 1), "12": (3, 0), "16": (0, 40), "19": (0, 30), "24": (0, 48), "25": (0, 30),
-    "27": (3, 0), "28": (0, 3), "29": (0, 15),
-}  # fmt: skip
+    "01": (3, 0),
+    "02": (3, 0),
+    "03": (3, 0),
+    "04": (7, 30),
+    "05": (7, 54),
+    "06": (7, 49),
+    "09": (0, 40),
+    "10": (0, 40),
+    "11": (0, 1),
+    "12": (3, 0),
+    "16": (0, 40),
+    "19": (0, 30),
+    "24": (0, 48),
+    "25": (0, 30),
+    "27": (3, 0),
+    "28": (0, 3),
+    "29": (0, 15),
+}
 
 
 @pytest.fixture
@@ -60,7 +81,9 @@ def test_nasty_clip(shared, model, tmp_path, number):
 def test_huge_frames_stay_below_3_gb(shared, model, tmp_path):
     [source] = (shared / "data/videos/nasty").glob("28_*")
     process = subprocess.Popen(
-        [*COMMAND, str(source), "--model", str(model), "--quiet"], cwd=tmp_path, stdin=subprocess.DEVNULL
+        [*COMMAND, str(source), "--model", str(model), "--quiet"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
     )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -110,7 +133,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "words"), CASES, ids=[" ".join(case[0]) for case in CASES])
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"), CASES, ids=[" ".join(case[0]) for case in CASES]
+)
 def test_wrong_arguments(model, clip, tmp_path, arguments, code, words):
     process = detect_video(clip, "--model", model, "--frames", 5, *arguments, cwd=tmp_path)
     assert_one_line_error(process, code, *words)
@@ -159,7 +184,9 @@ def test_absent_model(clip, tmp_path):
 
 @pytest.mark.parametrize("source", ["0", "rtsp://camera/1", "/dev/video0"])
 def test_live_sources_are_not_yet(model, tmp_path, source):
-    assert_one_line_error(detect_video(source, "--model", model, cwd=tmp_path), 3, "not supported yet")
+    assert_one_line_error(
+        detect_video(source, "--model", model, cwd=tmp_path), 3, "not supported yet"
+    )
 
 
 def test_absent_engine_names_the_command_that_installs_it(model, clip, tmp_path):
@@ -174,8 +201,12 @@ def test_absent_engine_names_the_command_that_installs_it(model, clip, tmp_path)
     hidden = {"PYTHONPATH": str(tmp_path)}
     process = detect_video(clip, "--model", model, "--engine", "torch", cwd=tmp_path, env=hidden)
     assert_one_line_error(process, 5, "pip install", "torch")
-    process = detect_video(clip, "--model", model, "--frames", 3, "--quiet", cwd=tmp_path, env=hidden)
-    assert (process.returncode, process.stderr) == (0, ""), "the default engine works with torch absent"
+    process = detect_video(
+        clip, "--model", model, "--frames", 3, "--quiet", cwd=tmp_path, env=hidden
+    )
+    assert (process.returncode, process.stderr) == (0, ""), (
+        "the default engine works with torch absent"
+    )
 
 
 def test_the_source_itself_is_never_the_output(model, clip, tmp_path):
@@ -193,7 +224,10 @@ def test_an_existing_file_is_replaced_only_by_a_whole_one(shared, model, clip, t
     [broken] = (shared / "data/videos/nasty").glob("03_*")
     assert detect_video(broken, "--model", model, "-o", target, cwd=tmp_path).returncode == 3
     assert target.read_bytes() == b"precious"
-    assert detect_video(clip, "--model", model, "-o", target, "--frames", 3, cwd=tmp_path).returncode == 0
+    assert (
+        detect_video(clip, "--model", model, "-o", target, "--frames", 3, cwd=tmp_path).returncode
+        == 0
+    )
     assert len(decoded(target)) == 3
 
 
@@ -202,7 +236,9 @@ def small_disk(tmp_path):
     """A file system of 300 kB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder], capture_output=True
+    )
     if mounted.returncode:
         pytest.skip("machine: mounting a tmpfs is not allowed here")
     yield folder
@@ -218,9 +254,13 @@ def test_full_disk(model, clip, small_disk, tmp_path):
 def started(arguments, cwd):
     """A running command that has written some frames."""
     process = subprocess.Popen(
-        [*COMMAND, *map(str, arguments)], cwd=cwd, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         rows = list(cwd.glob("*.partial.jsonl"))
@@ -243,7 +283,11 @@ def test_a_signal_closes_what_was_written(shared, model, tmp_path, number, code,
     assert "interrupted" in summary["exit"]["reason"]
     rows = rows_of(tmp_path / summary["outputs"]["jsonl"])
     assert 20 < len(rows) < 400
-    assert len(decoded(tmp_path / summary["outputs"]["video"])) == len(rows) == summary["frames"]["written"]
+    assert (
+        len(decoded(tmp_path / summary["outputs"]["video"]))
+        == len(rows)
+        == summary["frames"]["written"]
+    )
     assert list(tmp_path.glob("*partial*")) == []
 
 
@@ -258,7 +302,9 @@ def test_kill_9_leaves_no_file_under_a_final_name(shared, model, tmp_path):
 
 
 def test_second_run_into_the_same_output_is_refused(shared, model, clip, tmp_path):
-    process = started([shared / "data/videos/bench_720p.mp4", "--model", model, "-o", "x.mp4"], tmp_path)
+    process = started(
+        [shared / "data/videos/bench_720p.mp4", "--model", model, "-o", "x.mp4"], tmp_path
+    )
     try:
         second = detect_video(clip, "--model", model, "-o", "x.mp4", "--frames", 3, cwd=tmp_path)
         assert_one_line_error(second, 6, "x")
@@ -271,7 +317,16 @@ def test_a_session_that_cannot_be_written_hides_nothing(model, clip, small_disk,
     """The outputs fit, the session's files do not: the outputs are whole, the tables are printed, exit 6."""
     (small_disk / "ballast").write_bytes(bytes(296 * 1024))
     process = detect_video(
-        clip, "--model", model, "--frames", 60, "--save", "jsonl", "--run-dir", small_disk / "run", cwd=tmp_path
+        clip,
+        "--model",
+        model,
+        "--frames",
+        60,
+        "--save",
+        "jsonl",
+        "--run-dir",
+        small_disk / "run",
+        cwd=tmp_path,
     )
     assert process.returncode == 6
     assert "end-to-end FPS" in process.stdout

@@ -20,7 +20,11 @@ SMALL = ("--size", "128x64")
 
 
 def forged(tmp_path, *arguments, env, command="build"):
-    first = ("street",) if command == "build" else (CHECKOUT / "videos/street.mp4", "--frames", 2, "--quiet")
+    first = (
+        ("street",)
+        if command == "build"
+        else (CHECKOUT / "videos/street.mp4", "--frames", 2, "--quiet")
+    )
     options = ("--engine", "forging", "--engines-dir", tmp_path / "engines", *SMALL)
     return detect_video(command, *first, *options, *arguments, cwd=tmp_path, env=env)
 
@@ -53,9 +57,26 @@ def test_a_run_builds_what_is_missing_by_itself(tmp_path):
 
 def test_two_that_start_together_build_once(tmp_path):
     env = {**os.environ, **with_engines(tmp_path, "forging"), "FORGE_STEP_S": "0.5"}
-    command = [*COMMAND, "build", "street", "--engine", "forging", "--engines-dir", "engines", *SMALL, "--json"]
+    command = [
+        *COMMAND,
+        "build",
+        "street",
+        "--engine",
+        "forging",
+        "--engines-dir",
+        "engines",
+        *SMALL,
+        "--json",
+    ]
     running = [
-        subprocess.Popen(command, cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         for _ in range(2)
     ]
     said = [process.communicate(timeout=120) for process in running]
@@ -74,14 +95,19 @@ def test_a_range_of_batches_goes_to_the_engine_that_can(tmp_path):
     manifest = json.loads(next((tmp_path / "engines").glob("*forging*.json")).read_text())
     assert document["batch"] == "1..8"
     assert manifest["key"]["own"] == {"min_batch": "1", "max_batch": "8"}
-    refused = detect_video("build", "street", "--engine", "ort", "--batch", "1..8", cwd=tmp_path, env=env)
+    refused = detect_video(
+        "build", "street", "--engine", "ort", "--batch", "1..8", cwd=tmp_path, env=env
+    )
     assert_one_line_error(refused, 2, "1..8", "forging", "ort runs one batch a file")
 
 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (("--engine-options", "alloy=tin"), "does not fit: own {} is now {'alloy': 'tin'}; built again"),
+        (
+            ("--engine-options", "alloy=tin"),
+            "does not fit: own {} is now {'alloy': 'tin'}; built again",
+        ),
         (None, "damaged or without its manifest, not used; built again"),
     ],
 )
@@ -101,7 +127,16 @@ def test_what_is_stale_or_corrupt_is_named_and_built_again(tmp_path, change, lin
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_build_that_is_stopped_leaves_nothing(tmp_path, number, code):
     env = {**os.environ, **with_engines(tmp_path, "forging"), "FORGE_STEP_S": "30"}
-    command = [*COMMAND, "build", "street", "--engine", "forging", "--engines-dir", "engines", *SMALL]
+    command = [
+        *COMMAND,
+        "build",
+        "street",
+        "--engine",
+        "forging",
+        "--engines-dir",
+        "engines",
+        *SMALL,
+    ]
     process = subprocess.Popen(command, cwd=tmp_path, env=env, text=True, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not builds(tmp_path) and time.monotonic() < deadline:
@@ -116,13 +151,17 @@ def test_a_build_that_is_stopped_leaves_nothing(tmp_path, number, code):
 def test_the_graph_that_we_run_as_a_file(tmp_path):
     import onnxruntime
 
-    done = detect_video("build", "street", "--to", "onnx", "-o", "s.onnx", "--batch", 2, *SMALL, cwd=tmp_path)
+    done = detect_video(
+        "build", "street", "--to", "onnx", "-o", "s.onnx", "--batch", 2, *SMALL, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("built: s.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["s.onnx"]
     model = onnx.load(tmp_path / "s.onnx")
     onnx.checker.check_model(model, full_check=True)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     [given] = session.get_inputs()
     assert (given.type, given.shape) == ("tensor(uint8)", [2, 64, 128, 3])
     outputs = session.run(None, {given.name: np.zeros((2, 64, 128, 3), np.uint8)})

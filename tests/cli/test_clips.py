@@ -22,21 +22,44 @@ def test_whole_clip(shared, tmp_path, clip):
     process = detect_video(source, "--model", model(shared), "--json", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     summary = summary_of(process)
-    rows, written = rows_of(tmp_path / summary["outputs"]["jsonl"]), decoded(tmp_path / summary["outputs"]["video"])
+    rows, written = (
+        rows_of(tmp_path / summary["outputs"]["jsonl"]),
+        decoded(tmp_path / summary["outputs"]["video"]),
+    )
     with av.open(str(source)) as container:
         stream = container.streams.video[0]
         pts = [frame.pts for frame in container.decode(stream)]
         time_base = stream.time_base
-    assert summary["frames"]["read"] == summary["frames"]["written"] == len(rows) == len(written) == len(pts)
+    assert (
+        summary["frames"]["read"]
+        == summary["frames"]["written"]
+        == len(rows)
+        == len(written)
+        == len(pts)
+    )
     assert [row["pts"] for row in rows] == pts
     assert [row["frame"] for row in rows] == list(range(len(pts)))
     assert {row["time_base"] for row in rows} == {str(time_base)}
-    assert [row["time_s"] for row in rows] == pytest.approx([float(p * time_base) for p in pts], abs=1e-6)
+    assert [row["time_s"] for row in rows] == pytest.approx(
+        [float(p * time_base) for p in pts], abs=1e-6
+    )
     probe = subprocess.run(
-        ["ffprobe", "-v", "error", "-select_streams", "v", "-show_entries", "stream=codec_name,pix_fmt", "-of", "json",
-         tmp_path / summary["outputs"]["video"]],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            "ffprobe",
+            "-v",
+            "error",
+            "-select_streams",
+            "v",
+            "-show_entries",
+            "stream=codec_name,pix_fmt",
+            "-of",
+            "json",
+            tmp_path / summary["outputs"]["video"],
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert json.loads(probe.stdout)["streams"] == [{"codec_name": "h264", "pix_fmt": "yuv420p"}]
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
@@ -48,7 +71,19 @@ def test_both_loops_give_byte_identical_rows(shared, tmp_path, engine, settings)
     rows = []
     for loop in ([], ["--sync"]):
         out = tmp_path / f"{len(loop)}.jsonl"
-        arguments = [source, "--model", model(shared), "--engine", engine, "--frames", 40, "-o", out, *settings, *loop]
+        arguments = [
+            source,
+            "--model",
+            model(shared),
+            "--engine",
+            engine,
+            "--frames",
+            40,
+            "-o",
+            out,
+            *settings,
+            *loop,
+        ]
         process = detect_video(*arguments, cwd=tmp_path)
         assert process.returncode == 0, process.stderr
         rows.append(out.read_bytes())
@@ -82,10 +117,29 @@ def test_json_has_the_promised_keys(shared, tmp_path):
     }
     for key, inner in promised.items():
         assert inner <= set(summary[key]), key
-    assert {"schema", "model", "family", "engine", "precision", "batch", "model_input"} <= set(summary)
-    assert set(summary["stages"]) == {"read", "preprocess", "infer", "head", "nms", "annotate", "write"}
+    assert {"schema", "model", "family", "engine", "precision", "batch", "model_input"} <= set(
+        summary
+    )
+    assert set(summary["stages"]) == {
+        "read",
+        "preprocess",
+        "infer",
+        "head",
+        "nms",
+        "annotate",
+        "write",
+    }
     for stage in summary["stages"].values():
-        assert {"thread", "calls", "busy_s", "cpu_s", "p50_ms", "p90_ms", "p99_ms", "max_ms"} <= set(stage)
+        assert {
+            "thread",
+            "calls",
+            "busy_s",
+            "cpu_s",
+            "p50_ms",
+            "p90_ms",
+            "p99_ms",
+            "max_ms",
+        } <= set(stage)
     for thread in summary["threads"].values():
         parts = [thread[f"{key}_s"] for key in ("busy", "wait_input", "wait_output", "other")]
         assert sum(parts) == pytest.approx(thread["wall_s"])
@@ -97,16 +151,29 @@ def test_json_has_the_promised_keys(shared, tmp_path):
     session = tmp_path / summary["session"]
     assert json.loads((session / "summary.json").read_text()) == summary
     assert {path.name for path in session.iterdir()} == {
-        "session.json", "summary.json", "spans.npz", "detections.jsonl",
-    }  # fmt: skip
+        "session.json",
+        "summary.json",
+        "spans.npz",
+        "detections.jsonl",
+    }
 
 
 def test_several_sources(shared, tmp_path):
     clips = [shared / "data/videos" / name for name in ("traffic.mp4", "people.mp4")]
     process = detect_video(
-        clips[0], tmp_path / "absent.mp4", clips[1], clips[0], "--model", model(shared), "--frames", 5, "-o", "out/",
-        "--json", cwd=tmp_path,
-    )  # fmt: skip
+        clips[0],
+        tmp_path / "absent.mp4",
+        clips[1],
+        clips[0],
+        "--model",
+        model(shared),
+        "--frames",
+        5,
+        "-o",
+        "out/",
+        "--json",
+        cwd=tmp_path,
+    )
     assert process.returncode == 3
     summary = summary_of(process)
     assert "video" not in summary
@@ -114,11 +181,17 @@ def test_several_sources(shared, tmp_path):
     assert [source["frames"]["written"] for source in summary["sources"]] == [5, 0, 5, 5]
     assert summary["frames"]["written"] == 15
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "people-ort-detected.jsonl", "people-ort-detected.mp4", "traffic-ort-detected-2.jsonl",
-        "traffic-ort-detected-2.mp4", "traffic-ort-detected.jsonl", "traffic-ort-detected.mp4",
-    ]  # fmt: skip
+        "people-ort-detected.jsonl",
+        "people-ort-detected.mp4",
+        "traffic-ort-detected-2.jsonl",
+        "traffic-ort-detected-2.mp4",
+        "traffic-ort-detected.jsonl",
+        "traffic-ort-detected.mp4",
+    ]
     session_rows = rows_of(tmp_path / summary["session"] / "detections.jsonl")
-    assert [row["source"] for row in session_rows] == [str(clips[0])] * 5 + [str(clips[1])] * 5 + [str(clips[0])] * 5
+    assert [row["source"] for row in session_rows] == [str(clips[0])] * 5 + [str(clips[1])] * 5 + [
+        str(clips[0])
+    ] * 5
 
 
 def test_stride_and_frames(shared, tmp_path):
@@ -142,23 +215,45 @@ def test_stride_and_frames(shared, tmp_path):
 
 def test_pictures(shared, tmp_path):
     process = detect_video(
-        shared / "data/photos", "--model", model(shared, "yolo-fastest-1.1-xl"), "--batch", 3, "--json", cwd=tmp_path
+        shared / "data/photos",
+        "--model",
+        model(shared, "yolo-fastest-1.1-xl"),
+        "--batch",
+        3,
+        "--json",
+        cwd=tmp_path,
     )
     assert process.returncode == 0, process.stderr
     summary = summary_of(process)
     names = sorted(path.name for path in (shared / "data/photos").iterdir())
-    assert sorted(path.name for path in (tmp_path / summary["outputs"]["pictures"]).glob("[!.]*")) == names
+    assert (
+        sorted(path.name for path in (tmp_path / summary["outputs"]["pictures"]).glob("[!.]*"))
+        == names
+    )
     assert len(rows_of(tmp_path / summary["outputs"]["jsonl"])) == len(names)
 
 
 def test_saves_and_classes(shared, tmp_path):
     process = detect_video(
-        shared / "data/videos/people.mp4", "--model", model(shared), "--frames", 10, "--save", "csv,jsonl,pictures",
-        "--classes", "person,2", "--json", cwd=tmp_path,
-    )  # fmt: skip
+        shared / "data/videos/people.mp4",
+        "--model",
+        model(shared),
+        "--frames",
+        10,
+        "--save",
+        "csv,jsonl,pictures",
+        "--classes",
+        "person,2",
+        "--json",
+        cwd=tmp_path,
+    )
     summary = summary_of(process)
     assert set(summary["outputs"]) == {"csv", "jsonl", "pictures"}
-    found = [item for row in rows_of(tmp_path / summary["outputs"]["jsonl"]) for item in row["detections"]]
+    found = [
+        item
+        for row in rows_of(tmp_path / summary["outputs"]["jsonl"])
+        for item in row["detections"]
+    ]
     assert {item["class"] for item in found} <= {"person", "car"}
     assert len((tmp_path / summary["outputs"]["csv"]).read_text().splitlines()) == len(found) + 1
     assert len(list((tmp_path / summary["outputs"]["pictures"]).glob("[!.]*"))) == 10
@@ -167,30 +262,66 @@ def test_saves_and_classes(shared, tmp_path):
 def test_config_file_and_resolved_config_in_the_session(shared, tmp_path):
     (tmp_path / "my.yaml").write_text("conf: 0.6\nruntime: {batch: 2}\noutput: {no_video: true}\n")
     process = detect_video(
-        shared / "data/videos/people.mp4", "--model", model(shared), "--config", "my.yaml", "--frames", 4,
-        "--batch", 4, "--json", "--run-dir", "here", cwd=tmp_path,
-    )  # fmt: skip
+        shared / "data/videos/people.mp4",
+        "--model",
+        model(shared),
+        "--config",
+        "my.yaml",
+        "--frames",
+        4,
+        "--batch",
+        4,
+        "--json",
+        "--run-dir",
+        "here",
+        cwd=tmp_path,
+    )
     summary = summary_of(process)
     config = json.loads((tmp_path / "here/session.json").read_text())["config"]
-    assert (config["selection"]["conf"], config["runtime"]["batch"], config["output"]["no_video"]) == (0.6, 4, True)
+    assert (
+        config["selection"]["conf"],
+        config["runtime"]["batch"],
+        config["output"]["no_video"],
+    ) == (0.6, 4, True)
     assert summary["stages"]["infer"]["calls"] == 1
-    assert all(i["score"] >= 0.6 for row in rows_of(tmp_path / "here/detections.jsonl") for i in row["detections"])
+    assert all(
+        i["score"] >= 0.6
+        for row in rows_of(tmp_path / "here/detections.jsonl")
+        for i in row["detections"]
+    )
 
 
 def test_piped_output_is_tables_without_progress_noise(shared, tmp_path):
-    process = detect_video(shared / "data/videos/people.mp4", "--model", model(shared), "--frames", 20, cwd=tmp_path)
+    process = detect_video(
+        shared / "data/videos/people.mp4", "--model", model(shared), "--frames", 20, cwd=tmp_path
+    )
     assert process.stderr == ""
     assert "\r" not in process.stdout
     assert "\x1b" not in process.stdout
-    for text in ("inference FPS", "end-to-end FPS", "library threads", "wait for output", "other", "-bound"):
+    for text in (
+        "inference FPS",
+        "end-to-end FPS",
+        "library threads",
+        "wait for output",
+        "other",
+        "-bound",
+    ):
         assert text in process.stdout
 
 
 def test_random_weights_say_so(shared, tmp_path):
     process = detect_video(
-        shared / "data/videos/people.mp4", "--model", "yolov4-tiny-person-vehicle", "--random-weights", 0,
-        "--frames", 3, "--save", "video,jsonl,csv", cwd=tmp_path,
-    )  # fmt: skip
+        shared / "data/videos/people.mp4",
+        "--model",
+        "yolov4-tiny-person-vehicle",
+        "--random-weights",
+        0,
+        "--frames",
+        3,
+        "--save",
+        "video,jsonl,csv",
+        cwd=tmp_path,
+    )
     assert process.returncode == 0, process.stderr
     assert "boxes are meaningless" in process.stdout
     rows = rows_of(tmp_path / "people-ort-detected.jsonl")

@@ -18,18 +18,40 @@ from tests.outside_engines import with_engines
 
 CLIP = CHECKOUT / "videos/street.mp4"
 LABELS = CLIP.with_suffix(".json")
-KEYS = ("engine", "precision", "precision_executed", "batch", "fps", "ratio", "agreement", "memory_mb", "load_s",
-        "build_s", "error")  # fmt: skip
+KEYS = (
+    "engine",
+    "precision",
+    "precision_executed",
+    "batch",
+    "fps",
+    "ratio",
+    "agreement",
+    "memory_mb",
+    "load_s",
+    "build_s",
+    "error",
+)
 
 
 def compare(tmp_path, *arguments, **more):
-    short = ("--frames", 6, "--rounds", 2, "--engines-dir", tmp_path / "engines", "--size", "128x64")
+    short = (
+        "--frames",
+        6,
+        "--rounds",
+        2,
+        "--engines-dir",
+        tmp_path / "engines",
+        "--size",
+        "128x64",
+    )
     return detect_video("compare", CLIP, *short, *arguments, cwd=tmp_path, **more)
 
 
 def left_behind(tmp_path):
     """Of ours: onnxruntime 1.31 leaves a file ``.ses`` of its own there."""
-    return [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith("detect-video")]
+    return [
+        path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith("detect-video")
+    ]
 
 
 @pytest.fixture
@@ -44,7 +66,12 @@ def test_the_document_and_what_stays(tmp_path, own_tmp):
     assert process.stderr == ""
     document = json.loads(process.stdout)
     rows = document["rows"]
-    assert [(row["engine"], row["batch"]) for row in rows] == [("ort", 1), ("ort", 2), ("null", 1), ("null", 2)]
+    assert [(row["engine"], row["batch"]) for row in rows] == [
+        ("ort", 1),
+        ("ort", 2),
+        ("null", 1),
+        ("null", 2),
+    ]
     for row in rows:
         assert set(KEYS) <= set(row)
         assert row["error"] is None
@@ -64,14 +91,23 @@ def test_the_document_and_what_stays(tmp_path, own_tmp):
         assert rows[1]["agreement"]["matched"] > 0.99, "the batch changes nothing"
     assert left_behind(tmp_path) == []
     kept = json.loads((tmp_path / "engines/measured.json").read_text())
-    assert [row["engine"] for row in kept["comparisons"][0]["rows"]] == ["ort", "ort"], "null is no measurement"
+    assert [row["engine"] for row in kept["comparisons"][0]["rows"]] == ["ort", "ort"], (
+        "null is no measurement"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engines", "tmp"]
 
 
 def test_a_variant_that_dies_loses_itself_and_nothing_else(tmp_path, own_tmp):
     env = {**own_tmp, **with_engines(tmp_path, "crashing")}
     process = compare(
-        tmp_path, "--engine", "crashing,ort", "--precision", "fp32,bf16", "--json", "--no-record", env=env
+        tmp_path,
+        "--engine",
+        "crashing,ort",
+        "--precision",
+        "fp32,bf16",
+        "--json",
+        "--no-record",
+        env=env,
     )
     assert process.returncode == 0, process.stderr
     document = json.loads(process.stdout)
@@ -93,10 +129,19 @@ def test_where_nothing_runs_the_exit_code_is_the_rows(tmp_path):
 
 
 def test_the_table(tmp_path):
-    process = compare(tmp_path, "--engine", "ort", "--random-weights", 0, "--model", "yolov4-tiny-person-vehicle")
+    process = compare(
+        tmp_path, "--engine", "ort", "--random-weights", 0, "--model", "yolov4-tiny-person-vehicle"
+    )
     assert process.returncode == 0, process.stderr
     assert max(map(len, process.stdout.splitlines())) <= 100
-    for word in ("inference FPS", "end-to-end FPS", "agreement", "peak MB", "random weights", "2 rounds of 6 frames"):
+    for word in (
+        "inference FPS",
+        "end-to-end FPS",
+        "agreement",
+        "peak MB",
+        "random weights",
+        "2 rounds of 6 frames",
+    ):
         assert word in " ".join(process.stdout.split())
 
 
@@ -123,10 +168,31 @@ def ap_of(process):
 def test_labels_give_evals_own_figures(tmp_path):
     """Whatever --conf the rounds have; and the speed of the rounds is of the network as it is."""
     pytest.importorskip("faster_coco_eval")
-    arguments = ("--engine", "ort,null", "--labels", LABELS, "--conf", 0.6, "--classes", "person", "--json")
+    arguments = (
+        "--engine",
+        "ort,null",
+        "--labels",
+        LABELS,
+        "--conf",
+        0.6,
+        "--classes",
+        "person",
+        "--json",
+    )
     labels, ap, document = ap_of(compare(tmp_path, *arguments, "--stride", 2, "--no-record"))
     process = detect_video(
-        "eval", LABELS, "--frames", 6, "--stride", 2, "--size", "128x64", "--engine", "ort", "--json", cwd=tmp_path
+        "eval",
+        LABELS,
+        "--frames",
+        6,
+        "--stride",
+        2,
+        "--size",
+        "128x64",
+        "--engine",
+        "ort",
+        "--json",
+        cwd=tmp_path,
     )
     (wanted,) = json.loads(process.stdout)["results"]
     found = ap["ort fp32"]
@@ -134,7 +200,11 @@ def test_labels_give_evals_own_figures(tmp_path):
     assert set(found) >= {"ap", "ap50", "ap50_interval", "per_class"}
     assert 0 < found["ap50"] < 1
     assert ap["null fp32"]["ap50"] == 0
-    assert (labels["pictures"], labels["classes"], labels["conf"]) == (6, ["person", "vehicle"], 0.001)
+    assert (labels["pictures"], labels["classes"], labels["conf"]) == (
+        6,
+        ["person", "vehicle"],
+        0.001,
+    )
     assert labels["boxes"] == sum(one["boxes"] for one in found["per_class"].values())
     sure = document["rows"][0]["agreement"]["detections"]
     assert sure < 10, "the rounds and the agreement stay at --conf"
@@ -151,9 +221,20 @@ def test_labels_of_pictures_and_a_mapping(tmp_path):
     made.picture(tmp_path / "pictures" / "c.jpg", 64, 48)
     (tmp_path / "map.yaml").write_text("classes: {person: [pedestrian]}\n")
     process = detect_video(
-        "compare", "pictures", "--labels", labels, "--mapping", "map.yaml", "--engine", "null", "--rounds", 1,
-        "--no-record", "--json", cwd=tmp_path,
-    )  # fmt: skip
+        "compare",
+        "pictures",
+        "--labels",
+        labels,
+        "--mapping",
+        "map.yaml",
+        "--engine",
+        "null",
+        "--rounds",
+        1,
+        "--no-record",
+        "--json",
+        cwd=tmp_path,
+    )
     labels, ap, _ = ap_of(process)
     assert (labels["pictures"], labels["classes"]) == (2, ["person"])
     assert ap["null fp32"]["per_class"]["person"]["pictures"] == 1, "the other is labelled for cars"
@@ -168,7 +249,9 @@ def test_without_labels_there_is_none(tmp_path):
 def test_a_row_that_cannot_be_judged_keeps_its_speed(tmp_path):
     pytest.importorskip("faster_coco_eval")
     env = with_engines(tmp_path, "forgetful")
-    process = compare(tmp_path, "--engine", "forgetful,ort", "--labels", LABELS, "--no-record", "--json", env=env)
+    process = compare(
+        tmp_path, "--engine", "forgetful,ort", "--labels", LABELS, "--no-record", "--json", env=env
+    )
     _, ap, document = ap_of(process)
     assert ap["forgetful fp32"] is None
     assert ap["ort fp32"]["ap50"] > 0
@@ -207,7 +290,11 @@ def late(document):
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
-        (another_clip, 3, ["1 of its frames are not in", "which has 250, first street.mp4#5", "another clip"]),
+        (
+            another_clip,
+            3,
+            ["1 of its frames are not in", "which has 250, first street.mp4#5", "another clip"],
+        ),
         (other_classes, 2, ["have no name in common", "--mapping"]),
         (no_boxes, 3, ["no box of person, vehicle"]),
         (pictures, 3, ["has no frame_index"]),
@@ -230,7 +317,9 @@ def test_labels_that_are_none(tmp_path):
     (tmp_path / "labels.json").write_text('{"images": [{"id": 1,\n "file')
     process = compare(tmp_path, "--engine", "null", "--labels", "labels.json")
     assert_one_line_error(process, 3, "labels.json:2: not valid JSON")
-    assert_one_line_error(compare(tmp_path, "--labels", "nowhere.json"), 3, "nowhere.json: no such file")
+    assert_one_line_error(
+        compare(tmp_path, "--labels", "nowhere.json"), 3, "nowhere.json: no such file"
+    )
     assert_one_line_error(compare(tmp_path, "--mapping", "person-vehicle"), 2, "add --labels FILE")
 
 
@@ -241,10 +330,15 @@ def test_labels_of_other_pictures(tmp_path):
     made.picture(tmp_path / "others" / "z.jpg", 64, 48)
     others = ("compare", "others", "--engine", "null", "--labels")
     assert_one_line_error(
-        detect_video(*others, labels, cwd=tmp_path), 3, "labels none of the 1 pictures of others", "z.jpg"
+        detect_video(*others, labels, cwd=tmp_path),
+        3,
+        "labels none of the 1 pictures of others",
+        "z.jpg",
     )
     assert_one_line_error(
-        detect_video(*others, LABELS, cwd=tmp_path), 3, "labels frames of street.mp4, and others is made of pictures"
+        detect_video(*others, LABELS, cwd=tmp_path),
+        3,
+        "labels frames of street.mp4, and others is made of pictures",
     )
 
 
@@ -265,14 +359,31 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
 def test_a_signal_leaves_neither_process_nor_file(tmp_path, own_tmp, number, code):
     """SIGKILL lets the parent do nothing; its children notice that it is gone."""
-    command = [*COMMAND, "compare", str(CLIP), "--engine", "ort,null", "--rounds", "1000", "--engines-dir", "engines"]
+    command = [
+        *COMMAND,
+        "compare",
+        str(CLIP),
+        "--engine",
+        "ort,null",
+        "--rounds",
+        "1000",
+        "--engines-dir",
+        "engines",
+    ]
     process = subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, **own_tmp}, text=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        command,
+        cwd=tmp_path,
+        env={**os.environ, **own_tmp},
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         until(lambda: any((tmp_path / "tmp").glob("*/*/round")))
         children = children_of(process.pid)

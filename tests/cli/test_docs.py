@@ -11,15 +11,19 @@ from tests.conftest import CHECKOUT
 
 # What makes a line short, and keeps it from leaving a record in the checkout; of a command that is not here, --frames.
 SHORTER = {
-    "doctor": [], "build": [], "compare": ["--frames", 2, "--rounds", 1, "--no-record"],
+    "doctor": [],
+    "build": [],
+    "compare": ["--frames", 2, "--rounds", 1, "--no-record"],
     "profile": ["--frames", 8, "--only", "critical_path,what_if", "--json"],
-}  # fmt: skip
+}
 
 
 def command_lines():
     """Lines that begin with detect-video inside code blocks, without their comments."""
     for page in ("README.md", "docs/usage.md"):
-        for block in re.findall(r"^```\w*\n(.*?)^```", (CHECKOUT / page).read_text(encoding="utf-8"), re.S | re.M):
+        for block in re.findall(
+            r"^```\w*\n(.*?)^```", (CHECKOUT / page).read_text(encoding="utf-8"), re.S | re.M
+        ):
             for line in block.splitlines():
                 if line.startswith("detect-video ") and "[OPTIONS]" not in line:
                     yield line.split("#")[0].strip()
@@ -37,7 +41,9 @@ def test_command_line(shared, tmp_path, line):
     for name in ("val.json", "val"):
         (tmp_path / name).symlink_to(shared / "data/labelled/coco" / name)
     for name in ("x.cfg", "x.weights", "yolov5n.pt"):
-        (tmp_path / name).symlink_to(shared / "data/weights" / name.replace("x.", "yolo-fastest-1.1."))
+        (tmp_path / name).symlink_to(
+            shared / "data/weights" / name.replace("x.", "yolo-fastest-1.1.")
+        )
     words = shlex.split(line)[1:]
     others = set(command_names()) - {"detect", *SHORTER}  # of those that take none of this
     short = [] if words[0] in others else SHORTER.get(words[0], ["--frames", 2])

@@ -30,16 +30,28 @@ def test_the_table_and_a_folder_that_cannot_be_written(tmp_path):
     process = detect_video("doctor", "--quick", "--engines-dir", "/proc/nowhere", cwd=tmp_path)
     assert process.returncode == 6
     assert max(map(len, process.stdout.splitlines())) <= 100
-    for word in ("engine", "usable", "--precision int8", "NVTX", "RAPL", "/proc/nowhere", "cannot run (exit 6)"):
+    for word in (
+        "engine",
+        "usable",
+        "--precision int8",
+        "NVTX",
+        "RAPL",
+        "/proc/nowhere",
+        "cannot run (exit 6)",
+    ):
         assert word in process.stdout
 
 
 def test_an_nvtx_tool_is_told_from_a_path_that_is_none(tmp_path):
     log = tmp_path / "log"
-    process = detect_video("doctor", "--quick", "--json", cwd=tmp_path, env=probe_env(build_probe(tmp_path), log))
+    process = detect_video(
+        "doctor", "--quick", "--json", cwd=tmp_path, env=probe_env(build_probe(tmp_path), log)
+    )
     assert json.loads(process.stdout)["nvtx"]["attached"] is True
     assert "doctor" in {one.name for one in read_log(log)}
-    process = detect_video("doctor", "--quick", "--json", cwd=tmp_path, env={"NVTX_INJECTION64_PATH": "/none.so"})
+    process = detect_video(
+        "doctor", "--quick", "--json", cwd=tmp_path, env={"NVTX_INJECTION64_PATH": "/none.so"}
+    )
     findings = json.loads(process.stdout)
     assert findings["nvtx"]["attached"] is False
     assert any("/none.so: there is no such file" in warning for warning in findings["warnings"])

@@ -26,7 +26,9 @@ def figures(process):
 
 
 def test_a_video_with_its_labels(tmp_path):
-    (row,) = figures(detect_video("eval", STREET, "--frames", 12, "--engine", "ort", "--json", cwd=tmp_path))
+    (row,) = figures(
+        detect_video("eval", STREET, "--frames", 12, "--engine", "ort", "--json", cwd=tmp_path)
+    )
     assert row["engine"] == "ort"
     assert row["frames"]["written"] == 12
     assert row["fps"]["inference"] > 0
@@ -35,11 +37,16 @@ def test_a_video_with_its_labels(tmp_path):
     assert row["ap"] < row["ap50"]
     low, high = row["ap50_interval"]
     assert low <= row["ap50"] <= high
-    assert {name: one["pictures"] for name, one in row["per_class"].items()} == {"person": 12, "vehicle": 12}
+    assert {name: one["pictures"] for name, one in row["per_class"].items()} == {
+        "person": 12,
+        "vehicle": 12,
+    }
 
 
 def test_a_session_holds_ledger_figures_and_plots(tmp_path):
-    process = detect_video("eval", LABELS, "--frames", 3, "--engine", "ort", "--run-dir", "run", cwd=tmp_path)
+    process = detect_video(
+        "eval", LABELS, "--frames", 3, "--engine", "ort", "--run-dir", "run", cwd=tmp_path
+    )
     assert process.returncode == 0, process.stderr
     for text in (
         "AP50",
@@ -60,14 +67,25 @@ def test_a_session_holds_ledger_figures_and_plots(tmp_path):
     for name in ("precision-recall", "confusion"):
         drawing = ElementTree.parse(run / f"{name}.svg").getroot()
         assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
-        assert str(run / f"{name}.svg") in str(tmp_path / process.stdout.split(f"{name}: ")[1].split("\n")[0])
+        assert str(run / f"{name}.svg") in str(
+            tmp_path / process.stdout.split(f"{name}: ")[1].split("\n")[0]
+        )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]  # nothing else is written
 
 
 def test_several_engines_and_what_they_differ(tmp_path):
     pytest.importorskip("torch")
     process = detect_video(
-        "eval", LABELS, "--frames", 4, "--engine", "ort,torch", "--json", "--run-dir", "r", cwd=tmp_path
+        "eval",
+        LABELS,
+        "--frames",
+        4,
+        "--engine",
+        "ort,torch",
+        "--json",
+        "--run-dir",
+        "r",
+        cwd=tmp_path,
     )
     first, second = figures(process)
     assert (first["engine"], second["engine"]) == ("ort", "torch")
@@ -80,18 +98,28 @@ def test_several_engines_and_what_they_differ(tmp_path):
 @pytest.mark.parametrize("sync", [(), ("--sync", "--batch", 4)])
 def test_round_trip_of_every_sink(tmp_path, sync):
     """detect writes, eval reads back: the figures of eval's own run, but for rounding."""
-    (own,) = figures(detect_video("eval", LABELS, "--frames", 10, "--engine", "ort", "--json", *sync, cwd=tmp_path))
+    (own,) = figures(
+        detect_video(
+            "eval", LABELS, "--frames", 10, "--engine", "ort", "--json", *sync, cwd=tmp_path
+        )
+    )
     saved = ("--save", "coco,mot,yolo,jsonl,csv", "-o", "out/")
     done = detect_video(STREET, "--frames", 10, "--engine", "ort", *SETTINGS, *saved, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     files = sorted((tmp_path / "out").iterdir())
     assert [path.name.removeprefix("street-ort-detected") for path in files] == [
-        "-labels", ".coco.json", ".csv", ".jsonl", ".mot.txt",
-    ]  # fmt: skip
+        "-labels",
+        ".coco.json",
+        ".csv",
+        ".jsonl",
+        ".mot.txt",
+    ]
     for path in files:
         names = ("--names", "person-vehicle") if path.name.endswith(".mot.txt") else ()
         (row,) = figures(
-            detect_video("eval", LABELS, "--frames", 10, "--detections", path, *names, "--json", cwd=tmp_path)
+            detect_video(
+                "eval", LABELS, "--frames", 10, "--detections", path, *names, "--json", cwd=tmp_path
+            )
         )
         # Two decimals of a pixel and, in jsonl and csv, four of a score.
         for key in ("ap", "ap50", "ap75"):
@@ -100,23 +128,40 @@ def test_round_trip_of_every_sink(tmp_path, sync):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("x.coco.json", "coco"), ("x.json", "coco"), ("x.txt", "mot"), ("x.csv", "csv")]
+    ("name", "content"),
+    [("x.coco.json", "coco"), ("x.json", "coco"), ("x.txt", "mot"), ("x.csv", "csv")],
 )
 def test_output_by_the_files_suffix(tmp_path, name, content):
-    done = detect_video(STREET, "--frames", 2, "--engine", "ort", "-o", name, "--json", cwd=tmp_path)
+    done = detect_video(
+        STREET, "--frames", 2, "--engine", "ort", "-o", name, "--json", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert summary_of(done)["outputs"] == {content: name}
 
 
 def test_the_gate(tmp_path):
-    arguments = ("eval", LABELS, "--frames", 3, "--stride", 8, "--engine", "ort", "-q")  # the first three are all found
+    arguments = (
+        "eval",
+        LABELS,
+        "--frames",
+        3,
+        "--stride",
+        8,
+        "--engine",
+        "ort",
+        "-q",
+    )  # the first three are all found
     assert detect_video(*arguments, "--min-ap50", 0.5, cwd=tmp_path).returncode == 0
     process = detect_video(*arguments, "--min-ap50", 0.999, cwd=tmp_path)
-    assert_one_line_error(process, 8, "gate failed: AP50 of at least 0.999 is asked for, it is 0.", "(ort)")
+    assert_one_line_error(
+        process, 8, "gate failed: AP50 of at least 0.999 is asked for, it is 0.", "(ort)"
+    )
 
 
 def test_a_null_engine_finds_nothing(tmp_path):
-    (row,) = figures(detect_video("eval", LABELS, "--frames", 2, "--engine", "null", "--json", cwd=tmp_path))
+    (row,) = figures(
+        detect_video("eval", LABELS, "--frames", 2, "--engine", "null", "--json", cwd=tmp_path)
+    )
     assert row["ap50"] == 0
 
 
@@ -152,9 +197,17 @@ def no_boxes(document):
 @pytest.mark.parametrize(
     ("change", "pictures", "message"),
     [
-        (strangers, ("a.jpg", "b.jpg"), "1 annotations are of pictures that it does not list, first image_id 99"),
+        (
+            strangers,
+            ("a.jpg", "b.jpg"),
+            "1 annotations are of pictures that it does not list, first image_id 99",
+        ),
         (none_listed, (), "has no picture, so there is nothing to evaluate"),
-        (no_boxes, ("a.jpg", "b.jpg"), "no box of person in its 2 pictures, so there is nothing to score"),
+        (
+            no_boxes,
+            ("a.jpg", "b.jpg"),
+            "no box of person in its 2 pictures, so there is nothing to score",
+        ),
         (lambda document: None, ("a.jpg",), "1 of its 2 pictures are missing, first"),
     ],
     ids=["unknown pictures", "no picture", "no box", "pictures missing"],
@@ -162,14 +215,18 @@ def no_boxes(document):
 def test_wrong_labels(tmp_path, change, pictures, message):
     document = made.coco_document()
     change(document)
-    process = detect_video("eval", made.coco(tmp_path, document, pictures), "--engine", "ort", cwd=tmp_path)
+    process = detect_video(
+        "eval", made.coco(tmp_path, document, pictures), "--engine", "ort", cwd=tmp_path
+    )
     assert_one_line_error(process, 3, message)
     assert not (tmp_path / "runs").exists()
 
 
 def test_corrupt_json(tmp_path):
     (tmp_path / "labels.json").write_text('{"images": [{"id": 1,\n "file')
-    assert_one_line_error(detect_video("eval", "labels.json", cwd=tmp_path), 3, "labels.json:2: not valid JSON")
+    assert_one_line_error(
+        detect_video("eval", "labels.json", cwd=tmp_path), 3, "labels.json:2: not valid JSON"
+    )
     process = detect_video("eval", "labels.json", "--json", cwd=tmp_path)
     assert summary_of(process)["exit"]["code"] == process.returncode == 3
 
@@ -178,7 +235,10 @@ def test_a_mapping_that_names_what_nobody_has(tmp_path):
     (tmp_path / "map.yaml").write_text("classes: {vehicle: [cra]}\n")
     process = detect_video("eval", made.coco(tmp_path), "--mapping", "map.yaml", cwd=tmp_path)
     assert_one_line_error(
-        process, 2, "classes.vehicle names 'cra', which neither the model nor the labels have", "'car'"
+        process,
+        2,
+        "classes.vehicle names 'cra', which neither the model nor the labels have",
+        "'car'",
     )
 
 
@@ -205,7 +265,9 @@ def test_labels_of_another_video(tmp_path):
     document = json.loads(LABELS.read_text())
     document["images"][5]["frame_index"] = 9999
     (tmp_path / "labels.json").write_text(json.dumps(document))
-    process = detect_video("eval", "labels.json", "--images", STREET, "--engine", "null", cwd=tmp_path)
+    process = detect_video(
+        "eval", "labels.json", "--images", STREET, "--engine", "null", cwd=tmp_path
+    )
     assert_one_line_error(process, 3, "1 of its frames are not in", "is it the right video?")
 
 
@@ -221,17 +283,28 @@ MODELS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("subset", SUBSETS)
-@pytest.mark.parametrize("model", [name for name, (file, *_) in MODELS.items() if Path(file).suffix in suffixes()])
+@pytest.mark.parametrize(
+    "model", [name for name, (file, *_) in MODELS.items() if Path(file).suffix in suffixes()]
+)
 def test_the_reference_figures(shared, tmp_path, model, subset):
     """The independent figures of ../shared: other implementations of the networks, and pycocotools."""
     wanted = json.loads((shared / "data/reference_ap.json").read_text())["results"][subset][model]
     file, options, near = MODELS[model]
     part, split, *names = subset.split("/")
     process = detect_video(
-        "eval", shared / f"data/labelled/{part}/{split}.json", "--model", shared / "data/weights" / file,
-        "--mapping", "person-vehicle", "--engine", "ort", "--json", *options, *(("--subset", *names) if names else ()),
+        "eval",
+        shared / f"data/labelled/{part}/{split}.json",
+        "--model",
+        shared / "data/weights" / file,
+        "--mapping",
+        "person-vehicle",
+        "--engine",
+        "ort",
+        "--json",
+        *options,
+        *(("--subset", *names) if names else ()),
         cwd=tmp_path,
-    )  # fmt: skip
+    )
     (row,) = figures(process)
     if "mean" in wanted:
         assert row["ap50"] == pytest.approx(wanted["mean"]["ap50"], abs=near)
@@ -244,4 +317,6 @@ def test_the_reference_figures(shared, tmp_path, model, subset):
         }
         for key in ("ap50", "ap50_95", "recall", "recall_conf25", "precision_conf25"):
             if key in one:
-                assert ours["ap" if key == "ap50_95" else key] == pytest.approx(one[key], abs=near), (name, key)
+                assert ours["ap" if key == "ap50_95" else key] == pytest.approx(
+                    one[key], abs=near
+                ), (name, key)

@@ -25,7 +25,16 @@ def arguments(shared, model):
 @pytest.mark.parametrize("engine", ["ort", "torch"])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_clip(shared, tmp_path, model, engine):
-    options = [*arguments(shared, model), "--engine", engine, "--size", "320x192", "--frames", "6", "--json"]
+    options = [
+        *arguments(shared, model),
+        "--engine",
+        engine,
+        "--size",
+        "320x192",
+        "--frames",
+        "6",
+        "--json",
+    ]
     process = detect_video(shared / "data/videos/people.mp4", *options, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     summary = summary_of(process)
@@ -41,7 +50,15 @@ def test_a_clip(shared, tmp_path, model, engine):
 def test_whole_clips(shared, tmp_path, clip):
     model = shared / "data/weights/yolov5n.pt"
     process = detect_video(
-        shared / "data/videos" / clip, "--model", model, "--size", "320x192", "--batch", "4", "--json", cwd=tmp_path
+        shared / "data/videos" / clip,
+        "--model",
+        model,
+        "--size",
+        "320x192",
+        "--batch",
+        "4",
+        "--json",
+        cwd=tmp_path,
     )
     assert process.returncode == 0, process.stderr
     summary = summary_of(process)
@@ -52,12 +69,28 @@ def test_whole_clips(shared, tmp_path, clip):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--model", "evil.pt"], 4, "evil.pt: refused, nothing of it was run: its pickle names os.system"),
+        (
+            ["--model", "evil.pt"],
+            4,
+            "evil.pt: refused, nothing of it was run: its pickle names os.system",
+        ),
         (["--model", "cut.pt"], 4, "cut.pt: truncated or damaged"),
         (["--model", "yolov5n.yaml"], 4, "give --weights FILE or --random-weights SEED"),
-        (["--model", "yolov5n.yaml", "--random-weights", "0", "--size", "330"], 4, "not a multiple of the network's"),
-        (["--model", "yolov5n.yaml", "--random-weights", "0", "--names", "two"], 4, "two: holds 2 names"),
-        (["--model", "yolov5n.yaml", "--random-weights", "0", "--weights", "cut.pt"], 2, "exclude each other"),
+        (
+            ["--model", "yolov5n.yaml", "--random-weights", "0", "--size", "330"],
+            4,
+            "not a multiple of the network's",
+        ),
+        (
+            ["--model", "yolov5n.yaml", "--random-weights", "0", "--names", "two"],
+            4,
+            "two: holds 2 names",
+        ),
+        (
+            ["--model", "yolov5n.yaml", "--random-weights", "0", "--weights", "cut.pt"],
+            2,
+            "exclude each other",
+        ),
     ],
 )
 def test_bad_input_is_one_line(shared, tmp_path, options, code, message):

@@ -19,13 +19,24 @@ HEAVY = ("torch", "cv2", "onnx", "onnxruntime", "av", "numpy", "rich", "yaml")
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], *([name, "--help"] for name in ("detect", "eval", "compare", "build", "doctor"))],
+    [
+        ["--help"],
+        ["--version"],
+        *([name, "--help"] for name in ("detect", "eval", "compare", "build", "doctor")),
+    ],
 )
 def test_help_imports_nothing_heavy(arguments):
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "detector", *arguments], capture_output=True, text=True, check=True
+        [sys.executable, "-X", "importtime", "-m", "detector", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    imported = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    imported = {
+        line.rsplit("|", 1)[1].strip().split(".")[0]
+        for line in done.stderr.splitlines()
+        if "|" in line
+    }
     assert "click" in imported, "the measure sees imports"
     assert imported & set(HEAVY) <= {"yaml"}
 
@@ -40,15 +51,23 @@ def test_every_option_is_in_the_help_and_in_the_usage_page(tmp_path):
     for name in command_names():
         hidden = cli.get_command(click.Context(cli), name).hidden
         assert (name in text) is not hidden, name
-    for flag in re.findall(r"--[a-z][a-z0-9-]+", detect_video("eval", "--help", cwd=tmp_path).stdout):
-        assert flag in usage or flag in ("--help",) or f"--{flag.removeprefix('--no-')}" in usage, flag
+    for flag in re.findall(
+        r"--[a-z][a-z0-9-]+", detect_video("eval", "--help", cwd=tmp_path).stdout
+    ):
+        assert flag in usage or flag in ("--help",) or f"--{flag.removeprefix('--no-')}" in usage, (
+            flag
+        )
 
 
 @pytest.mark.parametrize("command", ["compare", "build", "doctor", "profile", "report"])
 def test_every_option_of_these_commands_is_in_the_usage_page(command):
     usage = (CHECKOUT / "docs/usage.md").read_text()
-    found = [option for parameter in importlib.import_module(f"detector.cli.{command}").command.params
-             for option in parameter.opts if option.startswith("--")]  # fmt: skip
+    found = [
+        option
+        for parameter in importlib.import_module(f"detector.cli.{command}").command.params
+        for option in parameter.opts
+        if option.startswith("--")
+    ]
     assert len(found) >= 3
     for option in found:
         assert option in usage or option[2:].replace("-", "_") in usage, option
@@ -61,11 +80,15 @@ def test_no_arguments_shows_help(tmp_path):
 
 
 def test_a_file_named_like_a_command_is_reached_by_its_path(tmp_path):
-    process = detect_video("./detect", "--model", "yolov4-tiny-person-vehicle", "--random-weights", 0, cwd=tmp_path)
+    process = detect_video(
+        "./detect", "--model", "yolov4-tiny-person-vehicle", "--random-weights", 0, cwd=tmp_path
+    )
     assert "detect: no such file" in process.stderr
 
 
-@pytest.mark.parametrize(("word", "meant"), [("profle", "profile"), ("detct", "detect"), ("Compare", "compare")])
+@pytest.mark.parametrize(
+    ("word", "meant"), [("profle", "profile"), ("detct", "detect"), ("Compare", "compare")]
+)
 def test_a_misspelt_command_is_no_source(tmp_path, word, meant):
     write_video(tmp_path / "in.mp4", 3)
     process = detect_video(word, "in.mp4", cwd=tmp_path)

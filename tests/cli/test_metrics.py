@@ -14,7 +14,9 @@ def test_all_of_them(tmp_path):
     assert all(set(row) == {"ncu", "says"} and row["says"].endswith(".") for row in found.values())
 
 
-@pytest.mark.parametrize(("word", "name"), [("gld", "gld_efficiency"), ("bank conflict", "shared_load_transactions")])
+@pytest.mark.parametrize(
+    ("word", "name"), [("gld", "gld_efficiency"), ("bank conflict", "shared_load_transactions")]
+)
 def test_a_word_picks(tmp_path, word, name):
     done = detect_video("metrics", word, cwd=tmp_path)
     assert name in done.stdout

@@ -46,7 +46,12 @@ def test_the_figures_of_the_list_are_those_that_are_counted():
 
 
 def test_the_founding_documents_models_are_known():
-    for name in ("yolov4-tiny", "yolov4-tiny-person-vehicle", "yolov7", *(f"yolov5{size}" for size in "nsmlx")):
+    for name in (
+        "yolov4-tiny",
+        "yolov4-tiny-person-vehicle",
+        "yolov7",
+        *(f"yolov5{size}" for size in "nsmlx"),
+    ):
         assert name in known()
     tiny = known_model("yolov4-tiny").download
     assert tiny is not None
@@ -86,8 +91,14 @@ def test_show_json(tmp_path, model):
 
 def test_show_of_a_file(shared, tmp_path):
     path = shared / "data/weights/yolox_nano.onnx"
-    document = json.loads(detect_video("models", "show", path, "--json", "--size", "256x192", cwd=tmp_path).stdout)
-    assert (document["family"], document["input"], document["parameters"]) == ("yolox", [192, 256], 904463)
+    document = json.loads(
+        detect_video("models", "show", path, "--json", "--size", "256x192", cwd=tmp_path).stdout
+    )
+    assert (document["family"], document["input"], document["parameters"]) == (
+        "yolox",
+        [192, 256],
+        904463,
+    )
     assert document["outputs"] == [[1, 1008, 85]]
     assert document["notes"][0].startswith("yolox_nano.onnx is yolox: ")
 
@@ -117,7 +128,9 @@ def test_bad_input(tmp_path, arguments, code, parts):
 def test_a_run_says_what_it_took_the_file_for(shared, tmp_path):
     """Through the command on a clip: the family, in the summary and in a line; batch 4 of a file fixed at 1."""
     clip, model = shared / "data/videos/traffic.mp4", shared / "data/weights/yolox_nano.onnx"
-    process = detect_video(clip, "--model", model, "--frames", 6, "--batch", 4, "--engine", "ort", cwd=tmp_path)
+    process = detect_video(
+        clip, "--model", model, "--frames", 6, "--batch", 4, "--engine", "ort", cwd=tmp_path
+    )
     assert process.returncode == 0, process.stderr
     assert "note: yolox_nano.onnx is yolox: from the file's name, grid outputs" in process.stdout
     summary = json.loads((tmp_path / "runs/traffic-ort/summary.json").read_text())
@@ -140,12 +153,27 @@ def test_the_longest_side(shared, tmp_path, size, model, wanted):
     elif model.endswith(".onnx"):
         model = shared / "data/weights" / model
     clip = shared / "data/videos/traffic.mp4"
-    process = detect_video(clip, "--model", model, "--size", size, "--frames", 1, "--json", "--engine", "ort",
-                           cwd=tmp_path)  # fmt: skip
+    process = detect_video(
+        clip,
+        "--model",
+        model,
+        "--size",
+        size,
+        "--frames",
+        1,
+        "--json",
+        "--engine",
+        "ort",
+        cwd=tmp_path,
+    )
     assert process.returncode == 0, process.stderr
     summary = json.loads(process.stdout)
     assert summary["model_input"] == wanted
-    said = [note for note in summary["notes"] if "the input stays 128x128: fixed: the file is fixed" in note]
+    said = [
+        note
+        for note in summary["notes"]
+        if "the input stays 128x128: fixed: the file is fixed" in note
+    ]
     assert len(said) == (size == "128")
 
 
@@ -155,9 +183,22 @@ def test_the_longest_side(shared, tmp_path, size, model, wanted):
 def test_infer_raw_writes_every_decoded_row(tmp_path):
     path = exports.yolox().save(tmp_path / "m.onnx")
     given = np.random.default_rng(1).integers(0, 256, (3, 64, 96, 3), np.uint8)
-    np.savez(tmp_path / "x.npz", input=given, input_planar=given.transpose(0, 3, 1, 2), other=np.zeros(3))
-    process = detect_video("infer-raw", path, "--engine", "ort", "--batch", 2, "--input", "x.npz", "--output", "y.npz",
-                           cwd=tmp_path)  # fmt: skip
+    np.savez(
+        tmp_path / "x.npz", input=given, input_planar=given.transpose(0, 3, 1, 2), other=np.zeros(3)
+    )
+    process = detect_video(
+        "infer-raw",
+        path,
+        "--engine",
+        "ort",
+        "--batch",
+        2,
+        "--input",
+        "x.npz",
+        "--output",
+        "y.npz",
+        cwd=tmp_path,
+    )
     assert process.returncode == 0, process.stderr
     assert process.stdout.splitlines() == ["y.npz: output 3x126x8", "y.npz: output_planar 3x126x8"]
     written = np.load(tmp_path / "y.npz")
@@ -174,22 +215,39 @@ def test_infer_raw_writes_every_decoded_row(tmp_path):
 def test_infer_raw_on_the_darknet_reference(shared, tmp_path):
     weights = shared / "data/weights"
     process = detect_video(
-        "infer-raw", weights / "yolo-fastest-1.1.cfg", "--engine", "ort", "--output", "y.npz",
-        "--input", weights / "yolo-fastest-1.1_reference.npz", cwd=tmp_path,
-    )  # fmt: skip
+        "infer-raw",
+        weights / "yolo-fastest-1.1.cfg",
+        "--engine",
+        "ort",
+        "--output",
+        "y.npz",
+        "--input",
+        weights / "yolo-fastest-1.1_reference.npz",
+        cwd=tmp_path,
+    )
     assert process.returncode == 0, process.stderr
     ours = np.load(tmp_path / "y.npz")["output"][0]
     reference = np.load(weights / "yolo-fastest-1.1_reference.npz")
     theirs = np.concatenate([reference["output_yolo_121"], reference["output_yolo_130"]])
-    np.testing.assert_allclose(ours[:, :4], theirs[:, :4] * 320, atol=0.32 * 2)  # see REFERENCE.md: epsilon 1e-6
+    np.testing.assert_allclose(
+        ours[:, :4], theirs[:, :4] * 320, atol=0.32 * 2
+    )  # see REFERENCE.md: epsilon 1e-6
     np.testing.assert_allclose(ours[:, 4:5] * ours[:, 5:], theirs[:, 5:], atol=1e-3)
 
 
 @pytest.mark.parametrize(
     ("arrays", "code", "part"),
     [
-        ({"input": np.zeros((1, 64, 64, 3), np.float32)}, 2, "holds no pictures: wanted are uint8 RGB arrays"),
-        ({"input": np.zeros((1, 64, 64, 4), np.uint8)}, 2, "input is [1, 64, 64, 4]: wanted is RGB"),
+        (
+            {"input": np.zeros((1, 64, 64, 3), np.float32)},
+            2,
+            "holds no pictures: wanted are uint8 RGB arrays",
+        ),
+        (
+            {"input": np.zeros((1, 64, 64, 4), np.uint8)},
+            2,
+            "input is [1, 64, 64, 4]: wanted is RGB",
+        ),
         ({"input": np.zeros((1, 48, 64, 3), np.uint8)}, 4, "both sides must be multiples of 32"),
         (None, 2, "x.npz: is no .npz of arrays"),
     ],
@@ -200,7 +258,9 @@ def test_infer_raw_bad_input(tmp_path, arrays, code, part):
         (tmp_path / "x.npz").write_text("no zip")
     else:
         np.savez(tmp_path / "x.npz", **arrays)
-    process = detect_video("infer-raw", path, "--engine", "ort", "--input", "x.npz", "--output", "y.npz", cwd=tmp_path)
+    process = detect_video(
+        "infer-raw", path, "--engine", "ort", "--input", "x.npz", "--output", "y.npz", cwd=tmp_path
+    )
     assert_one_line_error(process, code, part)
     assert not (tmp_path / "y.npz").exists()
 

@@ -18,28 +18,46 @@ def probe(tmp_path_factory):
 def run(shared, tmp_path, probe, *more):
     log = tmp_path / "nvtx.log"
     process = detect_video(
-        shared / "data/videos/people.mp4", "--model", shared / "data/weights/yolo-fastest-1.1.cfg", "--frames", 25,
-        "--json", *more, cwd=tmp_path, env=probe_env(probe, log),
-    )  # fmt: skip
+        shared / "data/videos/people.mp4",
+        "--model",
+        shared / "data/weights/yolo-fastest-1.1.cfg",
+        "--frames",
+        25,
+        "--json",
+        *more,
+        cwd=tmp_path,
+        env=probe_env(probe, log),
+    )
     return process, log
 
 
 @pytest.mark.parametrize(
-    "more", [[], ["--batch", 4], ["--concurrency", 1], ["--concurrency", 2], ["--sync"]], ids=lambda more: str(more)
+    "more",
+    [[], ["--batch", 4], ["--concurrency", 1], ["--concurrency", 2], ["--sync"]],
+    ids=lambda more: str(more),
 )
 def test_one_range_per_stage_call(shared, tmp_path, probe, more):
     process, log = run(shared, tmp_path, probe, *more)
     assert process.returncode == 0, process.stderr
-    summary, ranges = summary_of(process), read_log(log)  # read_log: nested and closed, thread by thread
+    summary, ranges = (
+        summary_of(process),
+        read_log(log),
+    )  # read_log: nested and closed, thread by thread
     work = [found for found in ranges if found.category == "work"]
-    assert Counter(found.name for found in work) == {name: summary["stages"][name]["calls"] for name in STAGES}
+    assert Counter(found.name for found in work) == {
+        name: summary["stages"][name]["calls"] for name in STAGES
+    }
     assert {found.category for found in ranges} <= {"work", "wait_input", "wait_output"}
     for name in ("preprocess", "head", "nms", "annotate", "write"):
-        assert sorted(found.payload for found in work if found.name == name) == list(range(25)), name
+        assert sorted(found.payload for found in work if found.name == name) == list(range(25)), (
+            name
+        )
     batches = summary["stages"]["infer"]["calls"]
     assert sorted(found.payload for found in work if found.name == "infer") == list(range(batches))
     # Without a word the engine chooses its workers by the machine's cores; reader and writer stand beside them.
-    assert len({found.thread for found in work}) == (1 if "--sync" in more else 2 + summary["concurrency"])
+    assert len({found.thread for found in work}) == (
+        1 if "--sync" in more else 2 + summary["concurrency"]
+    )
     if "--sync" not in more:
         place = {name: {found.thread for found in work if found.name == name} for name in STAGES}
         assert place["read"] == place["preprocess"]
@@ -63,9 +81,14 @@ def test_ranges_are_closed_when_a_stage_raises(shared, tmp_path, probe):
         "null.NullRequest.infer = infer\n"
     )
     process = detect_video(
-        shared / "data/videos/people.mp4", "--model", shared / "data/weights/yolo-fastest-1.1.cfg", "--engine", "null",
-        cwd=tmp_path, env={**probe_env(probe, log), "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
+        shared / "data/videos/people.mp4",
+        "--model",
+        shared / "data/weights/yolo-fastest-1.1.cfg",
+        "--engine",
+        "null",
+        cwd=tmp_path,
+        env={**probe_env(probe, log), "PYTHONPATH": str(tmp_path)},
+    )
     assert process.returncode == 5, process.stderr
     assert "planted failure" in process.stderr
     ranges = read_log(log)

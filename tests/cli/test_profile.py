@@ -27,9 +27,18 @@ STREET = CHECKOUT / "videos/street.mp4"
 def profiled(tmp_path_factory):
     place = tmp_path_factory.mktemp("profile")
     done = detect_video(
-        "profile", STREET, "--frames", 30, "--run-dir", "run", "--only", "loop,critical_path,what_if,memory,python",
-        "--json", "--csv", cwd=place,
-    )  # fmt: skip
+        "profile",
+        STREET,
+        "--frames",
+        30,
+        "--run-dir",
+        "run",
+        "--only",
+        "loop,critical_path,what_if,memory,python",
+        "--json",
+        "--csv",
+        cwd=place,
+    )
     assert done.returncode == 0, done.stderr
     return place, summary_of(done)
 
@@ -46,7 +55,11 @@ def test_every_pass_gives_its_facts(profiled):
     assert document["memory"]["peak_mb"] >= document["memory"]["start_mb"]
     assert document["python"]["folded"]["detector.stages"] > 0
     assert (place / "run/passes/critical_path.json").is_file()
-    assert (place / "run/steps_timer.csv").read_text().startswith("step,total,count,avg,std,min,max,share,p50")
+    assert (
+        (place / "run/steps_timer.csv")
+        .read_text()
+        .startswith("step,total,count,avg,std,min,max,share,p50")
+    )
     assert sorted(path.name for path in place.iterdir()) == ["run"]  # what the passes wrote is gone
 
 
@@ -75,22 +88,34 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
 
     def report(*arguments):
         command = [sys.executable, "-c", code, "report", str(place / "run"), *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     assert "critical path of" in report("--format", "table")
     assert json.loads(report("--format", "json", "-o", "-"))["fps"] == document["fps"]
     report("--format", "trace", "-o", "t.json.gz")
-    assert problems(json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"]) == []
+    assert (
+        problems(json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"])
+        == []
+    )
     report("--format", "csv", "-o", "tables")
     report("-o", "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "<h2>What if" in page
     if passes == "of everything":
-        assert all(f'id="{table}"' in page for table in ("layers", "shapes", "host-device", "sweep", "energy"))
+        assert all(
+            f'id="{table}"' in page
+            for table in ("layers", "shapes", "host-device", "sweep", "energy")
+        )
         assert "energy (idle power taken off" in report("--format", "table")
-    assert (tmp_path / "tables/steps_timer.csv").read_text().startswith("step,total,count,avg,std,min,max,share,p50")
+    assert (
+        (tmp_path / "tables/steps_timer.csv")
+        .read_text()
+        .startswith("step,total,count,avg,std,min,max,share,p50")
+    )
 
 
 def test_a_run_beside_itself_passes_the_gate(profiled):
@@ -124,8 +149,20 @@ def test_a_users_mistake_is_one_line(tmp_path, arguments, code, message):
 
 
 def test_progress_says_what_takes_how_long_and_a_sweep_is_asked_for(tmp_path):
-    done = detect_video("profile", STREET, "--frames", 6, "--engine", "null", "--run-dir", "run", "--only",
-                        "critical_path,layers,counters", "--no-video", cwd=tmp_path)  # fmt: skip
+    done = detect_video(
+        "profile",
+        STREET,
+        "--frames",
+        6,
+        "--engine",
+        "null",
+        "--run-dir",
+        "run",
+        "--only",
+        "critical_path,layers,counters",
+        "--no-video",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     plain, *lines = done.stderr.splitlines()
     assert re.fullmatch(r"the plain run \.\.\. [\d.]+ s", plain)
@@ -133,7 +170,11 @@ def test_progress_says_what_takes_how_long_and_a_sweep_is_asked_for(tmp_path):
     assert lines[1].startswith("pass 2 of 3, layers: ")
     assert lines[1].endswith("... not available: engine null: no layer times: it computes nothing")
     assert "sweep" not in chosen(None)
-    assert chosen(None, ["sweep"]) == names() == sorted(chosen(["sweep"], chosen(None)), key=names().index)
+    assert (
+        chosen(None, ["sweep"])
+        == names()
+        == sorted(chosen(["sweep"], chosen(None)), key=names().index)
+    )
     assert chosen(["layers"], ["sweep"]) == ["layers", "sweep"]
 
 
@@ -143,8 +184,22 @@ def test_counters_that_may_not_be_read_are_a_line_and_the_others_go_on(tmp_path)
     perf.write_text("#!/bin/sh\necho 'No permission to enable cycles event.' >&2\nexit 255\n")
     perf.chmod(0o755)
     path = f"{perf.parent}:{os.environ['PATH']}"
-    done = detect_video("profile", STREET, "--frames", 6, "--engine", "null", "--no-video", "--run-dir", "run",
-                        "--only", "counters,critical_path", "--json", cwd=tmp_path, env={"PATH": path})  # fmt: skip
+    done = detect_video(
+        "profile",
+        STREET,
+        "--frames",
+        6,
+        "--engine",
+        "null",
+        "--no-video",
+        "--run-dir",
+        "run",
+        "--only",
+        "counters,critical_path",
+        "--json",
+        cwd=tmp_path,
+        env={"PATH": path},
+    )
     assert done.returncode == 0, done.stderr
     document = summary_of(done)
     assert document["critical_path"]["available"]
@@ -163,8 +218,19 @@ def test_twenty_thousand_frames_keep_the_session_small_and_memory_flat(tmp_path)
             picture.pts = number
             container.mux(stream.encode(picture))
         container.mux(stream.encode())
-    done = detect_video("profile", clip, "--engine", "null", "--no-video", "--run-dir", "run", "--only", "memory",
-                        "--json", cwd=tmp_path)  # fmt: skip
+    done = detect_video(
+        "profile",
+        clip,
+        "--engine",
+        "null",
+        "--no-video",
+        "--run-dir",
+        "run",
+        "--only",
+        "memory",
+        "--json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     document = summary_of(done)
     assert document["frames"]["written"] == 20_000

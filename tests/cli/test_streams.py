@@ -13,7 +13,9 @@ from tests.sources.clips import write_video
 
 def shell(tmp_path, arguments: str, redirection: str) -> subprocess.CompletedProcess[str]:
     line = f'exec "{COMMAND[0]}" -m detector {arguments} {redirection}'
-    return subprocess.run(["sh", "-c", line], cwd=tmp_path, text=True, capture_output=True, timeout=240)
+    return subprocess.run(
+        ["sh", "-c", line], cwd=tmp_path, text=True, capture_output=True, timeout=240
+    )
 
 
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-"])
@@ -25,7 +27,9 @@ def test_closed_streams_stop_nobody(tmp_path, redirection):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-@pytest.mark.parametrize("arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "metrics"])
+@pytest.mark.parametrize(
+    "arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "metrics"]
+)
 def test_a_full_disk_behind_standard_output(tmp_path, arguments):
     write_video(tmp_path / "in.mp4", 3)
     process = shell(tmp_path, arguments, "> /dev/full")

@@ -29,7 +29,9 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def run(*arguments: object, code: int = 0) -> dict:
-    result = CliRunner().invoke(cli, ["detect", *map(str, arguments), "--json", "--engines-dir", "built"])
+    result = CliRunner().invoke(
+        cli, ["detect", *map(str, arguments), "--json", "--engines-dir", "built"]
+    )
     assert result.exit_code == code, result.output
     return json.loads(result.stdout)
 
@@ -43,7 +45,9 @@ def assert_same(ours: list[list[dict]], theirs: list[list[dict]]) -> None:
     for a, b in zip(ours, theirs, strict=True):
         assert [item["class"] for item in a] == [item["class"] for item in b]
         for key, tolerance in (("score", 2e-3), ("box", 0.1)):
-            np.testing.assert_allclose([item[key] for item in a], [item[key] for item in b], atol=tolerance)
+            np.testing.assert_allclose(
+                [item[key] for item in a], [item[key] for item in b], atol=tolerance
+            )
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +67,35 @@ def reference(tmp_path_factory) -> list[list[dict]]:
 @pytest.mark.parametrize("major", MAJORS)
 def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
     machine = install(monkeypatch, major, memory)
-    summary = run(STREET, "--engine", "trt", "--frames", 8, "--no-video", "--device-memory", memory, "--batch", 2)
+    summary = run(
+        STREET,
+        "--engine",
+        "trt",
+        "--frames",
+        8,
+        "--no-video",
+        "--device-memory",
+        memory,
+        "--batch",
+        2,
+    )
     assert_same(rows(summary["outputs"]["jsonl"]), reference)
     assert machine.device.allocations == {}
     assert len(machine.fake.builds) == 1
     assert f"device memory by {memory}" in " ".join(summary["notes"])
     assert summary["fps"]["device"] > 0
-    run(STREET, "--engine", "trt", "--frames", 1, "--no-video", "--device-memory", memory, "--batch", 2)
+    run(
+        STREET,
+        "--engine",
+        "trt",
+        "--frames",
+        1,
+        "--no-video",
+        "--device-memory",
+        memory,
+        "--batch",
+        2,
+    )
     assert len(machine.fake.builds) == 1  # the plan was kept
 
 
@@ -77,7 +103,9 @@ def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
 def test_precisions_took_effect_and_where_not_it_is_said(monkeypatch, reference, major, precision):
     machine = install(monkeypatch, major)
     asked = [STREET, "--engine", "trt", "--frames", 8, "--no-video", "--precision", precision]
-    summary = run(*asked, *(["--calibrate", STREET, "--calibrate-frames", 8] if precision == "int8" else []))
+    summary = run(
+        *asked, *(["--calibrate", STREET, "--calibrate-frames", 8] if precision == "int8" else [])
+    )
     assert (summary["precision"], summary["precision_effect"]) == (precision, None)
     assert summary["precision_executed"][precision]["macs"] > 0.5
     counts = [sum(map(len, found)) for found in (rows(summary["outputs"]["jsonl"]), reference)]
@@ -93,7 +121,9 @@ def test_auto_takes_trt_and_says_why(monkeypatch, reference):
     install(monkeypatch, 11)
     summary = run(STREET, "--frames", 2, "--no-video")
     assert summary["engine"] == "trt"
-    assert summary["engine_reason"] == "engine trt: tensorrt is installed and an NVIDIA GPU is there"
+    assert (
+        summary["engine_reason"] == "engine trt: tensorrt is installed and an NVIDIA GPU is there"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +148,17 @@ def test_the_users_own_words(monkeypatch, place, reference, yaml):
     name.with_suffix(".yaml").write_text(yaml)
     name.with_suffix(".trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
     config = ["--config", name.with_suffix(".yaml")]
-    summary = run(STREET, "--engine", "trt", "--model", name.with_suffix(".trt"), *config, "--frames", 8, "--no-video")
+    summary = run(
+        STREET,
+        "--engine",
+        "trt",
+        "--model",
+        name.with_suffix(".trt"),
+        *config,
+        "--frames",
+        8,
+        "--no-video",
+    )
     assert_same(rows(summary["outputs"]["jsonl"]), reference)
     # Beside the plan, the YAML is found by itself; and so is the engine.
     summary = run(STREET, "--model", name.with_suffix(".trt"), "--frames", 1, "--no-video")

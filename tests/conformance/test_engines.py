@@ -27,7 +27,12 @@ CASES = [
     for precision, graph in engines._module(name).PRECISIONS.items()
     if graph == "fp32"
 ]
-STEP = {"fp32": 2**-23, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}  # half a unit of the last place, relative
+STEP = {
+    "fp32": 2**-23,
+    "tf32": 2**-11,
+    "fp16": 2**-11,
+    "bf16": 2**-8,
+}  # half a unit of the last place, relative
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,9 @@ def assert_answers(outputs: list[np.ndarray], given: np.ndarray, precision: str 
     """Of ``plus_one``."""
     planes = given.transpose(0, 3, 1, 2).astype(np.float32)
     np.testing.assert_allclose(outputs[0], planes + 1, rtol=max(1e-6, 2 * STEP[precision]))
-    np.testing.assert_allclose(outputs[1], planes.sum(axis=(2, 3), keepdims=True), rtol=max(1e-5, 2 * STEP[precision]))
+    np.testing.assert_allclose(
+        outputs[1], planes.sum(axis=(2, 3), keepdims=True), rtol=max(1e-5, 2 * STEP[precision])
+    )
 
 
 @pytest.fixture(params=engines.names())
@@ -125,7 +132,11 @@ def test_every_layer_says_what_it_ran_in(case):
         assert engine.precision == case.precision
         layers = engine.execution()
         found = {layer.precision for layer in layers}
-        assert not layers or case.precision in found or any(case.precision in note for note in engine.notes)
+        assert (
+            not layers
+            or case.precision in found
+            or any(case.precision in note for note in engine.notes)
+        )
         assert len({layer.name for layer in layers}) == len(layers)
 
 
@@ -150,13 +161,17 @@ def test_outputs_stay_until_that_requests_next_infer(case):
             case.assert_answers(outputs, picture)
         engine.requests[0].slot[:] = given[2]
         engine.requests[0].infer(1)
-        case.assert_answers(results[1], given[1])  # another request's next infer is no reason to change
+        case.assert_answers(
+            results[1], given[1]
+        )  # another request's next infer is no reason to change
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 4])
 def test_requests_in_several_threads_do_not_mix(case, concurrency):
     """Each thread has its own requests; a barrier brings them inside infer together."""
-    size = {"height": 8, "width": 12} if case.precision == "fp16" else {"height": 64, "width": 96}  # sums below 65504
+    size = (
+        {"height": 8, "width": 12} if case.precision == "fp16" else {"height": 64, "width": 96}
+    )  # sums below 65504
     options = case.options(requests=2 * concurrency, concurrency=concurrency, threads=1)
     together = threading.Barrier(concurrency)
     with engines.open(case.name, plus_one(**size), options) as engine:
@@ -185,10 +200,14 @@ def test_a_real_network_answers_as_torch_does_in_fp32(case):
         engine.requests[0].slot[:] = given
         found = [output.copy() for output in engine.requests[0].infer(2)]
     for output, right in zip(found, wanted, strict=True):
-        assert np.abs(output - right).max() <= max(1e-4, 8 * STEP[case.precision]) * np.abs(right).max()
+        assert (
+            np.abs(output - right).max()
+            <= max(1e-4, 8 * STEP[case.precision]) * np.abs(right).max()
+        )
     if case.precision == "fp32":
         boxes, right_boxes = (
-            np.clip(network.dense([output[:1] for output in outputs])[..., :4], 0, 96) for outputs in (found, wanted)
+            np.clip(network.dense([output[:1] for output in outputs])[..., :4], 0, 96)
+            for outputs in (found, wanted)
         )
         assert np.abs(boxes - right_boxes).max() <= 1e-3 * 96
 
@@ -202,7 +221,9 @@ def test_infer_lets_other_threads_run(computing):
             notes.append(time.perf_counter())
             time.sleep(0.0005)
 
-    with engines.open(computing, plus_one(4, 512, 512), EngineOptions(batch=4, threads=1)) as engine:
+    with engines.open(
+        computing, plus_one(4, 512, 512), EngineOptions(batch=4, threads=1)
+    ) as engine:
         request = engine.requests[0]
         request.infer(4)
         thread = threading.Thread(target=note)
@@ -262,7 +283,9 @@ def test_a_graph_that_is_no_graph_is_our_error(computing):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda network: setattr(network, "output_shapes", [(1, 3, 2, 4), (1, 3, 1, 1)]),  # would write past the end
+        lambda network: setattr(
+            network, "output_shapes", [(1, 3, 2, 4), (1, 3, 1, 1)]
+        ),  # would write past the end
         lambda network: setattr(network, "output_shapes", [(1, 3, 2, 3)]),
         lambda network: setattr(network, "input", plus_one(1, 4, 4).input),
     ],
@@ -276,7 +299,12 @@ def test_a_description_that_is_not_the_graphs_is_our_error(computing, change):
 
 @pytest.mark.parametrize(
     "options",
-    [EngineOptions(batch=2), EngineOptions(requests=0), EngineOptions(threads=-1), EngineOptions(concurrency=-1)],
+    [
+        EngineOptions(batch=2),
+        EngineOptions(requests=0),
+        EngineOptions(threads=-1),
+        EngineOptions(concurrency=-1),
+    ],
 )
 def test_options_that_cannot_be_are_refused(name, options):
     with pytest.raises(EngineError, match=r"was built for batch 1|needs at least one request"):
@@ -286,15 +314,24 @@ def test_options_that_cannot_be_are_refused(name, options):
 def test_an_absent_library_names_its_cure(monkeypatch, computing):
     module = engines._module(computing)
     monkeypatch.setattr(engines, "find_spec", lambda library: None)
-    assert engines.usable()[computing] == f"{module.LIBRARY} is not installed; install it with: {module.INSTALL}"
+    assert (
+        engines.usable()[computing]
+        == f"{module.LIBRARY} is not installed; install it with: {module.INSTALL}"
+    )
     for call in (lambda: engines.open(computing, plus_one()), lambda: engines.load(computing)):
-        with pytest.raises(EngineError, match=rf"{module.LIBRARY} is not installed; install it with: pip install"):
+        with pytest.raises(
+            EngineError, match=rf"{module.LIBRARY} is not installed; install it with: pip install"
+        ):
             call()
 
 
 def test_an_unknown_engine_is_a_usage_error_that_lists_the_known():
-    for call in (lambda: engines.open("tensorflow", plus_one()), lambda: engines.load("tensorflow")):
+    for call in (
+        lambda: engines.open("tensorflow", plus_one()),
+        lambda: engines.load("tensorflow"),
+    ):
         with pytest.raises(
-            UsageError, match=r"unknown engine 'tensorflow'; engines are null, .*ort, .*torch.*, or auto"
+            UsageError,
+            match=r"unknown engine 'tensorflow'; engines are null, .*ort, .*torch.*, or auto",
         ):
             call()

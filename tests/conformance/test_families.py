@@ -39,7 +39,9 @@ def test_engines_agree_at_every_filling_of_a_batch(model, height, width, engine)
         for n in (2, 1):
             request.slot[:n] = pictures[:n]
             outputs = request.infer(n)
-            assert [output.shape for output in outputs] == [(n, *shape[1:]) for shape in network.output_shapes]
+            assert [output.shape for output in outputs] == [
+                (n, *shape[1:]) for shape in network.output_shapes
+            ]
             for output, one in zip(outputs, wanted, strict=True):
                 np.testing.assert_allclose(output, one[:n], rtol=1e-3, atol=1e-3)
             one_picture = [output[:1] for output in outputs]
@@ -57,7 +59,10 @@ def test_the_graph_opens_in_other_tools(tmp_path, model, height, width):
     onnx.save(network.graph, path)
     onnx.checker.check_model(path, full_check=True)
     inferred = onnx.shape_inference.infer_shapes(onnx.load(path), strict_mode=True)
-    shapes = [tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim) for info in inferred.graph.output]
+    shapes = [
+        tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
+        for info in inferred.graph.output
+    ]
     assert shapes == network.output_shapes
 
 

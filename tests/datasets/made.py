@@ -23,18 +23,41 @@ def coco_document() -> dict[str, Any]:
     return {
         "images": [
             {"id": 10, "file_name": "a.jpg", "width": WIDTH, "height": HEIGHT, "set": "day"},
-            {"id": 20, "file_name": "b.jpg", "width": WIDTH, "height": HEIGHT, "labelled": ["car"], "set": "night"},
+            {
+                "id": 20,
+                "file_name": "b.jpg",
+                "width": WIDTH,
+                "height": HEIGHT,
+                "labelled": ["car"],
+                "set": "night",
+            },
         ],
         "categories": [{"id": 1, "name": "person"}, {"id": 3, "name": "car"}],
         "annotations": [
-            {"id": 1, "image_id": 10, "category_id": 1, "bbox": [1, 2, 10, 20], "area": 150, "iscrowd": 0},
-            {"id": 2, "image_id": 10, "category_id": 1, "bbox": [30, 0, 30, 40], "area": 1200, "iscrowd": 1},
+            {
+                "id": 1,
+                "image_id": 10,
+                "category_id": 1,
+                "bbox": [1, 2, 10, 20],
+                "area": 150,
+                "iscrowd": 0,
+            },
+            {
+                "id": 2,
+                "image_id": 10,
+                "category_id": 1,
+                "bbox": [30, 0, 30, 40],
+                "area": 1200,
+                "iscrowd": 1,
+            },
             {"id": 3, "image_id": 10, "category_id": 3, "bbox": [5, 5, 8, 4], "ignore": 1},
         ],
     }
 
 
-def coco(folder: Path, document: Any = None, pictures: tuple[str, ...] = ("a.jpg", "b.jpg")) -> Path:
+def coco(
+    folder: Path, document: Any = None, pictures: tuple[str, ...] = ("a.jpg", "b.jpg")
+) -> Path:
     for name in pictures:
         picture(folder / name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +74,9 @@ def yolo(folder: Path, *, yaml: bool = True) -> Path:
     labels.mkdir(parents=True)
     (labels / "a.txt").write_text("1 0.25 0.25 0.5 0.5\n0 0.5 0.5 1 0.5 1 1\n")
     if yaml:
-        (folder / "data.yaml").write_text("path: .\ntrain: images/train\nval: images/val\nnames: {0: person, 1: car}\n")
+        (folder / "data.yaml").write_text(
+            "path: .\ntrain: images/train\nval: images/val\nnames: {0: person, 1: car}\n"
+        )
     else:
         (folder / "classes.txt").write_text("person\ncar\n")
     return folder

@@ -53,8 +53,9 @@ def test_a_class_that_one_side_lacks_is_not_scored(tmp_path):
     bound = bind(mapping(tmp_path, text), MODEL, LABELS)
     assert bound.targets == ("person",)
     assert bound.notes == (
-        "cow is not scored: the model has none of it", "train is not scored: the labels have none of it",
-    )  # fmt: skip
+        "cow is not scored: the model has none of it",
+        "train is not scored: the labels have none of it",
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,8 +65,14 @@ def test_a_class_that_one_side_lacks_is_not_scored(tmp_path):
             "classes: {vehicle: [cra]}",
             "classes.vehicle names 'cra', which neither the model nor the labels have; did you",
         ),
-        ("classes: {vehicle: [car]}\nignore: {vehicle: [zebra]}", "write (zebra) where it may be absent"),
-        ("classes: {zebra: [(zebra)]}", "nothing to score: zebra is not scored: the model has none of it"),
+        (
+            "classes: {vehicle: [car]}\nignore: {vehicle: [zebra]}",
+            "write (zebra) where it may be absent",
+        ),
+        (
+            "classes: {zebra: [(zebra)]}",
+            "nothing to score: zebra is not scored: the model has none of it",
+        ),
         ("classes: {a: [car], b: [car]}", "'car' stands in classes.a and in classes.b; keep one"),
         ("classes: {car: [truck], b: [car]}", "'car' stands in classes.car and in classes.b"),
         ("classes: {a: [car]}\nignore: {b: [bus]}", "ignore.b: no such class; there are a"),
@@ -86,13 +93,16 @@ def test_a_wrong_mapping(tmp_path, text, message):
 
 def test_no_name_in_common():
     with pytest.raises(
-        UsageError, match=r"\(cat\) and those of the labels \(dog\) have no name in common; .*--mapping"
+        UsageError,
+        match=r"\(cat\) and those of the labels \(dog\) have no name in common; .*--mapping",
     ):
         bind(None, ("cat",), ("dog",))
 
 
 def test_a_packaged_mapping_by_its_name():
-    bound = bind(read_mapping("person-vehicle", folder() / "mappings"), MODEL, ("pedestrian", "car", "bike"))
+    bound = bind(
+        read_mapping("person-vehicle", folder() / "mappings"), MODEL, ("pedestrian", "car", "bike")
+    )
     assert (bound.targets, bound.ignored_ids) == (("person", "vehicle"), {2: 1})
     with pytest.raises(UsageError, match=r"no such file; .* or a known one: person-vehicle"):
         read_mapping("nowhere", folder() / "mappings")

@@ -56,11 +56,15 @@ def test_round_trip(tmp_path, name, kind):
         wanted = detections(at) if at < 2 else Detections.empty(NAMES)
         assert one.boxes == pytest.approx(wanted.boxes, abs=1e-4 if name == "yolo" else 1e-6)
         assert one.scores.tolist() == pytest.approx(wanted.scores.tolist(), abs=5e-5)
-        assert [one.name(i) for i in range(len(one))] == [wanted.name(i) for i in range(len(wanted))]
+        assert [one.name(i) for i in range(len(one))] == [
+            wanted.name(i) for i in range(len(wanted))
+        ]
 
 
 def test_the_coco_file_loads_in_the_library(tmp_path):
-    coco = pytest.importorskip("faster_coco_eval").COCO(str(write("coco", tmp_path, ["x/a.jpg", "x/b.jpg"])))
+    coco = pytest.importorskip("faster_coco_eval").COCO(
+        str(write("coco", tmp_path, ["x/a.jpg", "x/b.jpg"]))
+    )
     assert coco.getImgIds() == [1, 2]
     assert [row["name"] for row in coco.loadCats(coco.getCatIds())] == ["person", "car"]
     (first, second) = coco.loadAnns(coco.getAnnIds(imgIds=[1]))
@@ -71,7 +75,9 @@ def test_the_coco_file_loads_in_the_library(tmp_path):
 def test_a_list_of_results_uses_the_labels_own_numbers(tmp_path):
     dataset = datasets.open(str(made.coco(tmp_path)))
     path = tmp_path / "results.json"
-    path.write_text(json.dumps([{"image_id": 20, "category_id": 3, "bbox": [1, 2, 3, 4], "score": 0.5}]))
+    path.write_text(
+        json.dumps([{"image_id": 20, "category_id": 3, "bbox": [1, 2, 3, 4], "score": 0.5}])
+    )
     found = datasets.open_found(str(path), dataset)
     assert [len(one) for one in found.detections] == [0, 1]
     assert found.detections[1].boxes.tolist() == [[1, 2, 4, 6]]
@@ -80,7 +86,9 @@ def test_a_list_of_results_uses_the_labels_own_numbers(tmp_path):
 
 def test_pictures_on_one_side_only_are_said(tmp_path):
     dataset = datasets.open(str(made.coco(tmp_path)))
-    found = datasets.open_found(str(write("coco", tmp_path, ["elsewhere/a.jpg", "elsewhere/z.jpg"])), dataset)
+    found = datasets.open_found(
+        str(write("coco", tmp_path, ["elsewhere/a.jpg", "elsewhere/z.jpg"])), dataset
+    )
     assert [len(one) for one in found.detections] == [2, 0]
     assert len(found.notes) == 2
     assert "1 pictures that" in found.notes[0]
@@ -91,15 +99,35 @@ def test_pictures_on_one_side_only_are_said(tmp_path):
     ("file", "content", "message"),
     [
         ("x.json", '{"images": []}', "has no list 'categories'"),
-        ("x.json", '[{"image_id": 10, "category_id": 1, "bbox": [0, 0, 1, 1]}]', "has no score, so it is a label"),
-        ("x.json", '[{"image_id": 10, "category_id": 9, "bbox": [0, 0, 1, 1], "score": 1}]', "is of category 9"),
-        ("x.json", '[{"image_id": 5, "category_id": 1, "bbox": [0, 0, 1, 1], "score": 1}]', "none of its pictures is"),
+        (
+            "x.json",
+            '[{"image_id": 10, "category_id": 1, "bbox": [0, 0, 1, 1]}]',
+            "has no score, so it is a label",
+        ),
+        (
+            "x.json",
+            '[{"image_id": 10, "category_id": 9, "bbox": [0, 0, 1, 1], "score": 1}]',
+            "is of category 9",
+        ),
+        (
+            "x.json",
+            '[{"image_id": 5, "category_id": 1, "bbox": [0, 0, 1, 1], "score": 1}]',
+            "none of its pictures is",
+        ),
         ("x.json", '[{"image_id": 10,', "x.json:1: not valid JSON"),
         ("x.jsonl", '{"source":"a.jpg"}\n', "x.jsonl:1: not a line that detect-video wrote"),
         ("x.jsonl", '{"source":"q.jpg","frame":0,"detections":[]}\n', "is it of another dataset?"),
         ("x.csv", "source,frame\na.jpg,0\n", "x.csv:2: not a row that detect-video wrote"),
-        ("x.mot.txt", "1,-1,0,0,5,5,0.5,1,1\n", "a MOT file has class numbers only; say whose with --names FILE"),
-        ("x.avi", "", "no format that eval knows; it reads what --save coco, mot, yolo, jsonl or csv wrote"),
+        (
+            "x.mot.txt",
+            "1,-1,0,0,5,5,0.5,1,1\n",
+            "a MOT file has class numbers only; say whose with --names FILE",
+        ),
+        (
+            "x.avi",
+            "",
+            "no format that eval knows; it reads what --save coco, mot, yolo, jsonl or csv wrote",
+        ),
     ],
 )
 def test_a_wrong_file(tmp_path, file, content, message):

@@ -24,7 +24,10 @@ def test_coco(tmp_path):
     a, b = dataset.pictures
     assert a.boxes.tolist() == [[1, 2, 11, 22], [30, 0, 60, 40], [5, 5, 13, 9]]
     assert (a.class_ids.tolist(), a.ignored.tolist()) == ([0, 0, 1], [False, False, True])
-    assert (a.crowd.tolist(), a.areas.tolist()) == ([False, True, False], [150, 1200, 32])  # no area: the box's
+    assert (a.crowd.tolist(), a.areas.tolist()) == (
+        [False, True, False],
+        [150, 1200, 32],
+    )  # no area: the box's
     assert (a.id, a.labelled, a.subset, a.path) == (10, None, "day", str(tmp_path / "a.jpg"))
     assert (b.labelled, len(b.boxes)) == (frozenset({1}), 0)
     dataset.check_readable()
@@ -71,7 +74,11 @@ def test_yolo(tmp_path, yaml):
     a, b = dataset.pictures
     assert a.boxes.tolist() == [[0, 0, 32, 24], [32, 24, 64, 48]]  # the second is a polygon
     assert (a.class_ids.tolist(), len(b.boxes)) == ([1, 0], 0)
-    assert (a.width, a.height, a.path) == (made.WIDTH, made.HEIGHT, str(tmp_path / "images/val/a.jpg"))
+    assert (a.width, a.height, a.path) == (
+        made.WIDTH,
+        made.HEIGHT,
+        str(tmp_path / "images/val/a.jpg"),
+    )
 
 
 def test_yolo_split_and_lists_of_pictures(tmp_path):
@@ -80,14 +87,19 @@ def test_yolo_split_and_lists_of_pictures(tmp_path):
     (tmp_path / "data.yaml").write_text("valid: images/val\ntest: some.txt\nnames: [person, car]\n")
     assert len(datasets.open(str(tmp_path)).pictures) == 2  # val may be called valid
     assert len(datasets.open(str(tmp_path / "data.yaml"), split="test").pictures) == 1
-    with pytest.raises(SourceError, match=r"has no split 'train'; it has test; choose with --split"):
+    with pytest.raises(
+        SourceError, match=r"has no split 'train'; it has test; choose with --split"
+    ):
         datasets.open(str(tmp_path), split="train")
 
 
 @pytest.mark.parametrize("info", [True, False])
 def test_mot(tmp_path, info):
     dataset = datasets.open(str(made.mot(tmp_path, info=info)))
-    assert (dataset.format, dataset.classes[:3]) == ("mot", ("pedestrian", "person on vehicle", "car"))
+    assert (dataset.format, dataset.classes[:3]) == (
+        "mot",
+        ("pedestrian", "person on vehicle", "car"),
+    )
     first, second = dataset.pictures
     assert first.boxes.tolist() == [[5, 6, 15, 26], [30, 6, 40, 26]]
     assert (first.class_ids.tolist(), first.ignored.tolist()) == ([0, 0], [False, True])
@@ -103,7 +115,9 @@ def test_mot_of_several_sequences(tmp_path):
     dataset = datasets.open(str(tmp_path))
     assert [one.subset for one in dataset.pictures] == ["one", "one", "two", "two", "two"]
     assert [one.id for one in dataset.pictures] == [0, 1, 2, 3, 4]
-    assert {one.frame for one in dataset.pictures} == {None}  # a frame number would be of two sequences
+    assert {one.frame for one in dataset.pictures} == {
+        None
+    }  # a frame number would be of two sequences
 
 
 def test_mot_of_a_video_and_names_of_its_own(tmp_path):
@@ -111,18 +125,26 @@ def test_mot_of_a_video_and_names_of_its_own(tmp_path):
     (tmp_path / "gt/labels.txt").write_text("walker\nrider\ncart\n")
     (tmp_path / "in.mp4").touch()
     dataset = datasets.open(str(tmp_path / "gt/gt.txt"), images=str(tmp_path / "in.mp4"))
-    assert (dataset.video, dataset.classes) == (str(tmp_path / "in.mp4"), ("walker", "rider", "cart"))
+    assert (dataset.video, dataset.classes) == (
+        str(tmp_path / "in.mp4"),
+        ("walker", "rider", "cart"),
+    )
     assert [one.path for one in dataset.pictures] == [None, None]
 
 
 def test_the_real_sequence(shared):
     dataset = datasets.open(str(shared / "data/labelled/sequence"))
     dataset.check_readable()
-    assert (len(dataset.pictures), sum(len(one.boxes) for one in dataset.pictures)) == (12, 156 + 792)
+    assert (len(dataset.pictures), sum(len(one.boxes) for one in dataset.pictures)) == (
+        12,
+        156 + 792,
+    )
     truth = json.loads((shared / "data/labelled/sequence/MOT17-02-FRCNN/gt.json").read_text())
     boxes = sorted(annotation["bbox"] for annotation in truth["annotations"])
     ours = [box for one in dataset.pictures[:4] for box in one.boxes.tolist()]
-    assert sorted([x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in ours) == [pytest.approx(box) for box in boxes]
+    assert sorted([x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in ours) == [
+        pytest.approx(box) for box in boxes
+    ]
 
 
 def test_size_of_a_picture(tmp_path):
@@ -143,16 +165,34 @@ def changed(kind, at, **values):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (without("images"), "has no list 'images': a COCO json has images, annotations and categories"),
+        (
+            without("images"),
+            "has no list 'images': a COCO json has images, annotations and categories",
+        ),
         ([{"image_id": 1}], "is a list, as results are, not labels"),
-        ({**made.coco_document(), "images": [], "annotations": []}, "has no picture, so there is nothing to evaluate"),
-        (changed("annotations", 1, image_id=99), "1 annotations are of pictures that it does not list, first image_id"),
-        (changed("annotations", 1, category_id=7), "annotation 2 is of category 7, which is not listed"),
-        (changed("annotations", 0, bbox=[1, 2, 3]), "annotation 1: bbox [1, 2, 3] is not [x, y, width, height]"),
+        (
+            {**made.coco_document(), "images": [], "annotations": []},
+            "has no picture, so there is nothing to evaluate",
+        ),
+        (
+            changed("annotations", 1, image_id=99),
+            "1 annotations are of pictures that it does not list, first image_id",
+        ),
+        (
+            changed("annotations", 1, category_id=7),
+            "annotation 2 is of category 7, which is not listed",
+        ),
+        (
+            changed("annotations", 0, bbox=[1, 2, 3]),
+            "annotation 1: bbox [1, 2, 3] is not [x, y, width, height]",
+        ),
         (changed("annotations", 0, bbox=[1, 2, -3, 4]), "is not [x, y, width, height]"),
         (changed("annotations", 0, bbox=None), "bbox None is not"),
         (changed("annotations", 0, image_id="ten"), "image_id is 'ten'; it must be a whole number"),
-        (changed("annotations", 0, score=0.5), "its annotations have scores, so they are detections"),
+        (
+            changed("annotations", 0, score=0.5),
+            "its annotations have scores, so they are detections",
+        ),
         (changed("images", 1, id=10), "two images have one id"),
     ],
 )
@@ -182,7 +222,10 @@ def test_a_corrupt_json(tmp_path, content, message):
 
 def test_missing_pictures_are_counted(tmp_path):
     dataset = datasets.open(str(made.coco(tmp_path, pictures=("a.jpg",))))
-    with pytest.raises(SourceError, match=r"1 of its 2 pictures are missing, first \S*/b.jpg; name their folder with"):
+    with pytest.raises(
+        SourceError,
+        match=r"1 of its 2 pictures are missing, first \S*/b.jpg; name their folder with",
+    ):
         dataset.check_readable()
 
 
@@ -192,14 +235,30 @@ def test_missing_pictures_are_counted(tmp_path):
         ("labels/val/a.txt", "2 0.5 0.5 1 1\n", "a.txt:1: class 2, but there are 2 names"),
         ("labels/val/a.txt", "0 0.5 0.5 1\n", "a.txt:1: not a row of at least 5 numbers"),
         ("labels/val/a.txt", "\n0 0.5 x 1 1\n", "a.txt:2: not a row of at least 5 numbers"),
-        ("labels/val/a.txt", "0 30 20 10 10\n", "is not relative to the picture: YOLO's numbers are 0 to 1"),
+        (
+            "labels/val/a.txt",
+            "0 30 20 10 10\n",
+            "is not relative to the picture: YOLO's numbers are 0 to 1",
+        ),
         ("labels/val/a.txt", "0 .5 .5 .1 .1 .9\n", "six numbers are a detection, not a label"),
-        ("labels/val/a.txt", "0 .5 .5 .1 .1 .9 .5 .5\n", "8 numbers; a box has 5, a polygon an odd number"),
+        (
+            "labels/val/a.txt",
+            "0 .5 .5 .1 .1 .9 .5 .5\n",
+            "8 numbers; a box has 5, a polygon an odd number",
+        ),
         ("labels/val/stranger.txt", "0 .5 .5 .1 .1\n", "1 label files have no picture, first"),
         ("data.yaml", "val: images/val\n", "this has no names"),
-        ("data.yaml", "names: {1: a}\nval: images/val\n", "names must be a list, or numbers from 0"),
+        (
+            "data.yaml",
+            "names: {1: a}\nval: images/val\n",
+            "names must be a list, or numbers from 0",
+        ),
         ("data.yaml", "names: [a\n", "data.yaml:2: not valid YAML"),
-        ("data.yaml", "names: [a, b]\nval: images/nowhere\n", "images/nowhere is not there; name the folder"),
+        (
+            "data.yaml",
+            "names: [a, b]\nval: images/nowhere\n",
+            "images/nowhere is not there; name the folder",
+        ),
     ],
 )
 def test_a_wrong_yolo_folder(tmp_path, file, content, message):
@@ -231,7 +290,11 @@ def test_a_yolo_folder_without_names_or_labels(tmp_path):
         ("gt/gt.txt", "1,1,0,0,5,5,1,40,1\n", "class 40, but 13 are known, from 1; name it in"),
         ("seqinfo.ini", "seqLength=2\n", "not a seqinfo.ini with [Sequence] and whole numbers"),
         ("seqinfo.ini", "[Sequence]\nseqLength=two\n", "not a seqinfo.ini"),
-        ("seqinfo.ini", "[Sequence]\nimDir=nowhere\n", "nowhere: the folder of the pictures is not there"),
+        (
+            "seqinfo.ini",
+            "[Sequence]\nimDir=nowhere\n",
+            "nowhere: the folder of the pictures is not there",
+        ),
     ],
 )
 def test_a_wrong_sequence(tmp_path, file, content, message):

@@ -61,7 +61,12 @@ def pictures(network: Network, seed: int) -> np.ndarray:
 def quantised(network: Network, folder: Path, keep: tuple[str, ...] = ()) -> Network:
     """``keep``: convolutions that stay float, with the activation behind them."""
     import onnx
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
 
     class Reader(CalibrationDataReader):
         def __init__(self) -> None:
@@ -73,8 +78,13 @@ def quantised(network: Network, folder: Path, keep: tuple[str, ...] = ()) -> Net
     source, target = folder / "float.onnx", folder / "int8.onnx"
     onnx.save(network.graph, source)
     quantize_static(
-        source, target, Reader(), quant_format=QuantFormat.QDQ, per_channel=True,
-        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+        source,
+        target,
+        Reader(),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
         nodes_to_exclude=[*keep, *(name.replace("conv", "act") for name in keep)],
-    )  # fmt: skip
+    )
     return replace(network, graph=onnx.load(target), precision="int8-u8", path=None)

@@ -10,7 +10,9 @@ from detector.errors import EngineError, ModelError, UsageError
 
 
 def installed(monkeypatch, *libraries: str) -> None:
-    monkeypatch.setattr(engines, "find_spec", lambda library: object() if library in libraries else None)
+    monkeypatch.setattr(
+        engines, "find_spec", lambda library: object() if library in libraries else None
+    )
 
 
 def test_the_folder_lists_the_engines_and_not_their_parts():
@@ -27,13 +29,35 @@ ORT = "engine ort: onnxruntime is installed, the first choice on a CPU"
         (("onnxruntime", "openvino", "torch"), "fp32", "ort", ORT),
         (("onnxruntime",), "fp32", "ort", ORT),
         (("onnxruntime",), "int8", "ort", f"{ORT} (openvino not installed)"),
-        (("onnxruntime", "openvino"), "int8", "openvino", "engine openvino: the fastest in int8 on a CPU"),
-        (("onnxruntime", "openvino"), "bf16", "openvino", "engine openvino: the fastest in bf16 on a CPU"),
-        (("openvino",), "fp32", "openvino", "engine openvino: openvino is installed (onnxruntime not installed)"),
-        (("torch",), "fp32", "torch", "engine torch: torch is installed (onnxruntime, openvino not installed)"),
+        (
+            ("onnxruntime", "openvino"),
+            "int8",
+            "openvino",
+            "engine openvino: the fastest in int8 on a CPU",
+        ),
+        (
+            ("onnxruntime", "openvino"),
+            "bf16",
+            "openvino",
+            "engine openvino: the fastest in bf16 on a CPU",
+        ),
+        (
+            ("openvino",),
+            "fp32",
+            "openvino",
+            "engine openvino: openvino is installed (onnxruntime not installed)",
+        ),
+        (
+            ("torch",),
+            "fp32",
+            "torch",
+            "engine torch: torch is installed (onnxruntime, openvino not installed)",
+        ),
     ],
 )
-def test_auto_takes_what_is_installed_and_says_why(monkeypatch, libraries, precision, name, sentence):
+def test_auto_takes_what_is_installed_and_says_why(
+    monkeypatch, libraries, precision, name, sentence
+):
     """``cpu``, so that engines of a GPU stay out of it."""
     installed(monkeypatch, *libraries)
     assert engines.choose(precision, "cpu") == (name, sentence)
@@ -49,7 +73,9 @@ def test_auto_says_what_is_wrong_where_no_engine_can(monkeypatch):
 
 def test_auto_without_any_library_says_what_to_install_and_never_takes_null(monkeypatch):
     installed(monkeypatch)
-    with pytest.raises(EngineError, match=r"install one: .*pip install onnxruntime or .*'detect-video\[torch\]'"):
+    with pytest.raises(
+        EngineError, match=r"install one: .*pip install onnxruntime or .*'detect-video\[torch\]'"
+    ):
         engines.choose()
     assert engines.usable()["null"] is None
 
@@ -63,7 +89,10 @@ def test_threads_are_shared_out_among_the_requests_that_run_at_once(monkeypatch)
 
 
 def test_foreign_exceptions_become_one_line_and_ours_pass():
-    with pytest.raises(EngineError, match=r"^engine x: failed to run: a b$") as caught, translated("x", "run"):
+    with (
+        pytest.raises(EngineError, match=r"^engine x: failed to run: a b$") as caught,
+        translated("x", "run"),
+    ):
         raise RuntimeError("a\n  b\n")
     assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(ModelError, match=r"^ours$"), translated("x", "run"):

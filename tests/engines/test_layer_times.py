@@ -41,7 +41,11 @@ def test_layers_are_the_graphs_own_each_once(engine):
     assert sorted(node for node in listed if node in set(convolutions)) == sorted(convolutions)
     costs = joint_cost(network.graph, [layer.nodes or (layer.name,) for layer in told.layers])
     assert sum(cost.macs for cost in costs) == count_macs(network.graph)
-    assert all(layer.precision == "fp32" for layer, cost in zip(told.layers, costs, strict=True) if cost.macs)
+    assert all(
+        layer.precision == "fp32"
+        for layer, cost in zip(told.layers, costs, strict=True)
+        if cost.macs
+    )
     assert all(layer.median_ms is not None and layer.median_ms >= 0 for layer in told.layers)
     assert told.forward_ms > 0
     assert told.profiled_ms > 0
@@ -103,8 +107,12 @@ def test_torchs_layers_tile_the_pass():
 
 def test_told_beside_listed():
     """Two of one name in their order; one that is not listed stays, one that was not told is gone."""
-    listed = [LayerExecution("a", "Conv", "fp32"), LayerExecution("r", "Reorder", "fp32", nodes=("x",)),
-              LayerExecution("r", "Reorder", "bf16"), LayerExecution("gone", "Conv", "fp32")]  # fmt: skip
+    listed = [
+        LayerExecution("a", "Conv", "fp32"),
+        LayerExecution("r", "Reorder", "fp32", nodes=("x",)),
+        LayerExecution("r", "Reorder", "bf16"),
+        LayerExecution("gone", "Conv", "fp32"),
+    ]
     told = [
         [("a", "Conv", 1.0), ("r", "R", 2.0), ("r", "R", 3.0), ("new", "Cast", 4.0)],
         [("a", "Conv", 5.0), ("r", "R", 6.0), ("r", "R", 7.0), ("new", "Cast", 8.0)],
@@ -127,11 +135,21 @@ def test_the_quiet_runs_count():
 
 def test_onnx_runtimes_events_fall_into_runs():
     def node(name, ts):
-        return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": 2, "args": {"op_name": "Conv"}}
+        return {
+            "cat": "Node",
+            "name": f"{name}_kernel_time",
+            "ts": ts,
+            "dur": 2,
+            "args": {"op_name": "Conv"},
+        }
 
     events = [
         {"cat": "Session", "name": "session_initialization", "ts": 0, "dur": 9},
-        node("a", 10), node("b", 13), {"cat": "Session", "name": "model_run", "ts": 10, "dur": 6},
-        node("a", 20), node("b", 23), {"cat": "Session", "name": "model_run", "ts": 19, "dur": 7},
-    ]  # fmt: skip
+        node("a", 10),
+        node("b", 13),
+        {"cat": "Session", "name": "model_run", "ts": 10, "dur": 6},
+        node("a", 20),
+        node("b", 23),
+        {"cat": "Session", "name": "model_run", "ts": 19, "dur": 7},
+    ]
     assert runs_of(events) == [[("a", "Conv", 0.002), ("b", "Conv", 0.002)]] * 2

@@ -51,7 +51,10 @@ def test_it_loads_the_exported_file_and_says_when_that_is_damaged(tmp_path):
     network = plus_one()
     artefact = export(network, tmp_path)
     engines.open("openvino", network).close()
-    assert [path.suffix for path in sorted(tmp_path.iterdir()) if path.name[0] != "."] == [".json", ".onnx"]
+    assert [path.suffix for path in sorted(tmp_path.iterdir()) if path.name[0] != "."] == [
+        ".json",
+        ".onnx",
+    ]
     with open(artefact.path, "r+b") as file:
         file.truncate(100)
     with pytest.raises(EngineError, match="engine openvino: failed to load the graph: ") as caught:
@@ -82,9 +85,13 @@ print([name for name in sys.modules if name.startswith("openvino_telemetry")])
 def test_its_telemetry_never_runs_and_nothing_is_left_in_the_users_home(tmp_path):
     """A plain import of openvino loads openvino_telemetry, makes ~/intel and sends an event."""
     done = subprocess.run(
-        [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN], cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(CHECKOUT)}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(CHECKOUT)},
+        check=False,
+    )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[]", "")
     assert list(tmp_path.iterdir()) == []
 
@@ -92,15 +99,25 @@ def test_its_telemetry_never_runs_and_nothing_is_left_in_the_users_home(tmp_path
 def test_bf16_on_a_cpu_without_it_is_seen_and_said(monkeypatch, tmp_path):
     """The plugin goes on in another type there; here it is told to."""
     real = openvino_._compile
-    monkeypatch.setattr(openvino_, "_compile", lambda network, hint, *more: real(network, "f32", *more))
-    with engines.open("openvino", small_network(tmp_path), EngineOptions(precision="bf16")) as engine:
+    monkeypatch.setattr(
+        openvino_, "_compile", lambda network, hint, *more: real(network, "f32", *more)
+    )
+    with engines.open(
+        "openvino", small_network(tmp_path), EngineOptions(precision="bf16")
+    ) as engine:
         assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, "fp32")
-        assert engine.notes == ["engine openvino: bf16 was asked for; on this CPU OpenVINO runs fp32"]
+        assert engine.notes == [
+            "engine openvino: bf16 was asked for; on this CPU OpenVINO runs fp32"
+        ]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_precision_executed_is_the_one_asked_for_where_the_cpu_has_it(tmp_path, openvino, precision):
-    if precision == "bf16" and "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+def test_the_precision_executed_is_the_one_asked_for_where_the_cpu_has_it(
+    tmp_path, openvino, precision
+):
+    if precision == "bf16" and "BF16" not in openvino.Core().get_property(
+        "CPU", "OPTIMIZATION_CAPABILITIES"
+    ):
         pytest.skip("machine: no bf16 on this CPU")
     network = small_network(tmp_path)
     with engines.open("openvino", network, EngineOptions(precision=precision)) as engine:
@@ -134,7 +151,9 @@ def test_what_bf16_can_be_is_listed():
         engines.open("openvino", plus_one(), EngineOptions(precision="bf16", own={"bf16": "none"}))
 
 
-def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(tmp_path, monkeypatch, openvino):
+def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(
+    tmp_path, monkeypatch, openvino
+):
     """Names that XML would misread included, and numbers as they were."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     network, name = plus_one(), "0.<conv> & 'more\""
@@ -143,10 +162,16 @@ def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(tmp_path, 
     core = openvino.Core()
     before = core.read_model(network.graph.SerializeToString())
     written = []
-    seen = SimpleNamespace(read_model=lambda *parts: written.append(parts[0]) or core.read_model(*parts))
+    seen = SimpleNamespace(
+        read_model=lambda *parts: written.append(parts[0]) or core.read_model(*parts)
+    )
     after = precise(seen, before, {name})
     layers = list(ElementTree.fromstring(written[0]).iter("layer"))
-    marked = [layer.get("name") for layer in layers if layer.find("rt_info/attribute[@name='precise']") is not None]
+    marked = [
+        layer.get("name")
+        for layer in layers
+        if layer.find("rt_info/attribute[@name='precise']") is not None
+    ]
     assert sorted(marked) == [name, f"{name}/WithoutBiases"]
     assert list(tmp_path.iterdir()) == []
     picture = np.arange(18, dtype=np.uint8).reshape(1, 2, 3, 3)
@@ -158,7 +183,9 @@ def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(tmp_path, 
 
 def test_no_place_for_that_file_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(EngineError, match=r"engine openvino: failed to load the graph: .*missing") as caught:
+    with pytest.raises(
+        EngineError, match=r"engine openvino: failed to load the graph: .*missing"
+    ) as caught:
         engines.open("openvino", plus_one(), EngineOptions(precision="bf16"))
     assert "\n" not in str(caught.value)
 
@@ -180,7 +207,9 @@ def test_fp16_is_refused_where_the_plugin_would_run_something_else(openvino, mon
 
     for able, instead in ((("FP32", "BF16"), "bf16"), (("FP32", "INT8"), "int8")):
         monkeypatch.setattr(openvino, "Core", lambda able=able: Core(*able))
-        with pytest.raises(EngineError, match=rf"no fp16 arithmetic \(AVX512-FP16\).*; --precision {instead} runs"):
+        with pytest.raises(
+            EngineError, match=rf"no fp16 arithmetic \(AVX512-FP16\).*; --precision {instead} runs"
+        ):
             engines.graph_wanted("openvino", "fp16")
     monkeypatch.setattr(openvino, "Core", lambda: Core("FP32", "FP16"))
     assert engines.graph_wanted("openvino", "fp16") == "fp32"
@@ -193,7 +222,9 @@ def test_what_the_cpu_lacks_it_says_of_itself(openvino):
     runs = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f16"}).get_property(
         "INFERENCE_PRECISION_HINT"
     )
-    assert (runs.get_type_name() == "f16") == ("FP16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    assert (runs.get_type_name() == "f16") == (
+        "FP16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    )
 
 
 def test_int8_runs_the_quantised_graph_and_tells_what_stayed_float(tmp_path):
@@ -236,7 +267,9 @@ def test_streams_and_threads_are_what_was_asked_for_and_none_is_pinned(concurren
     if concurrency * threads > len(os.sched_getaffinity(0)):
         pytest.skip("machine: fewer cores than threads")
     before = os.sched_getaffinity(0)
-    with engines.open("openvino", plus_one(), EngineOptions(concurrency=concurrency, threads=threads)) as engine:
+    with engines.open(
+        "openvino", plus_one(), EngineOptions(concurrency=concurrency, threads=threads)
+    ) as engine:
         engine.requests[0].infer(1)
         compiled = engine._compiled
         assert compiled.get_property("NUM_STREAMS") == concurrency
@@ -256,6 +289,8 @@ def test_single_runs_are_worked_out_of_the_means_of_all():
     profiler = object.__new__(openvino_.OpenvinoLayerProfiler)
     profiler._sums, told = {}, []
     for profiler._runs, mean_us in enumerate((2000, 3000, 3000, 2750), 1):
-        mean = SimpleNamespace(node_name="a", node_type="Conv", real_time=timedelta(microseconds=mean_us))
+        mean = SimpleNamespace(
+            node_name="a", node_type="Conv", real_time=timedelta(microseconds=mean_us)
+        )
         told.append(profiler._single(mean)[2])
     assert told == pytest.approx([2.0, 4.0, 3.0, 2.0])

@@ -18,16 +18,22 @@ def graph_of(*nodes, outputs=("y",), shape=INPUT, **constants):
     from onnx import TensorProto, helper, numpy_helper
 
     values = {
-        "fine": np.float32(0.5), "coarse": np.float32(0.75), "three": np.uint8(3),
-        "also fine": np.float32(0.5), "also three": np.uint8(3), "weight": np.ones((8, 8, 1, 1), np.float32),
-    }  # fmt: skip
+        "fine": np.float32(0.5),
+        "coarse": np.float32(0.75),
+        "three": np.uint8(3),
+        "also fine": np.float32(0.5),
+        "also three": np.uint8(3),
+        "weight": np.ones((8, 8, 1, 1), np.float32),
+    }
     return helper.make_model(
         helper.make_graph(
             [node for group in nodes for node in group],
             "pairs",
             [helper.make_tensor_value_info("x", TensorProto.FLOAT, INPUT)],
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs],
-            initializer=[numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()],
+            initializer=[
+                numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()
+            ],
         ),
         opset_imports=[helper.make_opsetid("", 17)],
         ir_version=8,
@@ -71,23 +77,40 @@ POOL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}
 
 @pytest.mark.parametrize(
     ("scale", "zero", "expected"),
-    [("fine", "three", ["x"]), ("also fine", "also three", ["x"]), ("coarse", "three", ["x", "pooled"])],
+    [
+        ("fine", "three", ["x"]),
+        ("also fine", "also three", ["x"]),
+        ("coarse", "three", ["x", "pooled"]),
+    ],
 )
 def test_behind_what_moves_values_a_pair_stays_only_if_it_has_other_steps(scale, zero, expected):
-    nodes = [pair("x"), node("MaxPool", ["x_dq"], "pooled", **POOL), pair("pooled", scale, zero, "y")]
+    nodes = [
+        pair("x"),
+        node("MaxPool", ["x_dq"], "pooled", **POOL),
+        pair("pooled", scale, zero, "y"),
+    ]
     nodes.append(node("Identity", ["y"], "z"))
     found, after = left(*nodes, outputs=("z",))
     assert found == expected
     given = {"x": np.random.default_rng(0).normal(0, 40, INPUT).astype(np.float32)}
-    np.testing.assert_array_equal(plainly(after, given), plainly(graph_of(*nodes, outputs=("z",)), given))
+    np.testing.assert_array_equal(
+        plainly(after, given), plainly(graph_of(*nodes, outputs=("z",)), given)
+    )
 
 
-@pytest.mark.parametrize(("second", "expected"), [("fine", ["x", "r"]), ("coarse", ["x", "r", "joined"])])
+@pytest.mark.parametrize(
+    ("second", "expected"), [("fine", ["x", "r"]), ("coarse", ["x", "r", "joined"])]
+)
 def test_a_concat_moves_values_if_all_of_them_had_the_steps(second, expected):
     found, _ = left(
-        pair("x"), node("Relu", ["x"], "r"), pair("r", second), node("Concat", ["x_dq", "r_dq"], "joined", axis=1),
-        pair("joined", name="j"), node("Identity", ["j"], "y"), shape=WIDE,
-    )  # fmt: skip
+        pair("x"),
+        node("Relu", ["x"], "r"),
+        pair("r", second),
+        node("Concat", ["x_dq", "r_dq"], "joined", axis=1),
+        pair("joined", name="j"),
+        node("Identity", ["j"], "y"),
+        shape=WIDE,
+    )
     assert found == expected
 
 
@@ -97,9 +120,12 @@ def test_resize_only_moves_values_if_it_takes_the_nearest(mode, expected):
 
     sizes = helper.make_tensor("sizes", TensorProto.INT64, [4], INPUT)
     found, _ = left(
-        pair("x"), node("Constant", [], "to", value=sizes), node("Resize", ["x_dq", "", "", "to"], "wide", mode=mode),
-        pair("wide", name="w"), node("Identity", ["w"], "y"),
-    )  # fmt: skip
+        pair("x"),
+        node("Constant", [], "to", value=sizes),
+        node("Resize", ["x_dq", "", "", "to"], "wide", mode=mode),
+        pair("wide", name="w"),
+        node("Identity", ["w"], "y"),
+    )
     assert found == expected
 
 
@@ -110,18 +136,32 @@ def conv(given, made):
 def test_a_kernel_ends_where_its_elementwise_work_does():
     """SiLU is two nodes: neither the convolution's pair stays, nor that in between; what the next one reads does."""
     found, after = left(
-        pair("x"), conv("x_dq", "c"), pair("c"), node("Sigmoid", ["c_dq"], "s"), pair("s"),
-        node("Mul", ["c_dq", "s_dq"], "m"), pair("m"), conv("m_dq", "d"), pair("d", name="y"),
-    )  # fmt: skip
+        pair("x"),
+        conv("x_dq", "c"),
+        pair("c"),
+        node("Sigmoid", ["c_dq"], "s"),
+        pair("s"),
+        node("Mul", ["c_dq", "s_dq"], "m"),
+        pair("m"),
+        conv("m_dq", "d"),
+        pair("d", name="y"),
+    )
     assert found == ["x", "m", "d"]
     assert [list(made.input) for made in after.graph.node if made.op_type == "Mul"] == [["c", "s"]]
 
 
 def test_what_a_convolution_reads_too_stays():
     found, _ = left(
-        pair("x"), conv("x_dq", "c"), pair("c"), node("Relu", ["c_dq"], "r"), pair("r"), conv("c_dq", "d"), pair("d"),
-        node("Add", ["r_dq", "d_dq"], "sum"), pair("sum", name="y"),
-    )  # fmt: skip
+        pair("x"),
+        conv("x_dq", "c"),
+        pair("c"),
+        node("Relu", ["c_dq"], "r"),
+        pair("r"),
+        conv("c_dq", "d"),
+        pair("d"),
+        node("Add", ["r_dq", "d_dq"], "sum"),
+        pair("sum", name="y"),
+    )
     assert found == ["x", "c", "sum"]
 
 
@@ -141,6 +181,9 @@ def test_openvino_runs_a_convolution_and_its_activation_as_one(tmp_path):
         layers = engine.execution()
         engine.requests[0].slot[:] = pictures(network, 9)
         engine.requests[0].infer(1)
-    for name in ("0", "4"):  # Relu, which "1" has, goes away altogether: u8 has nothing below its zero
+    for name in (
+        "0",
+        "4",
+    ):  # Relu, which "1" has, goes away altogether: u8 has nothing below its zero
         [layer] = [layer for layer in layers if f"{name}.conv" in layer.nodes]
         assert f"{name}.act" in layer.nodes

@@ -60,7 +60,9 @@ def execution(network, precision="fp32") -> tuple[dict[str, str], list[str]]:
         layers = engine.execution()
     assert engine.execution() == []
     kinds = {node.name: node.op_type for node in network.graph.graph.node}
-    assert all("Conv" in layer.type for layer in layers for node in layer.nodes if kinds[node] == "Conv")
+    assert all(
+        "Conv" in layer.type for layer in layers for node in layer.nodes if kinds[node] == "Conv"
+    )
     return {node: layer.precision for layer in layers for node in layer.nodes}, [
         n for layer in layers for n in layer.nodes
     ]
@@ -98,7 +100,9 @@ def test_int8_runs_the_quantised_graph(tmp_path):
 def with_cuda(monkeypatch):
     """The build says that it has CUDA; this machine's real one is what fails, or not, behind that."""
     monkeypatch.setattr(
-        onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
+        onnxruntime,
+        "get_available_providers",
+        lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"],
     )
 
 
@@ -110,13 +114,21 @@ def without_cuda(monkeypatch):
 @pytest.mark.parametrize(
     ("precision", "device", "reason"),
     [
-        ("fp16", "cpu", "engine ort: fp16 cannot run here: ONNX Runtime computes an fp16 graph in fp32 on a CPU"),
+        (
+            "fp16",
+            "cpu",
+            "engine ort: fp16 cannot run here: ONNX Runtime computes an fp16 graph in fp32 on a CPU",
+        ),
         (
             "fp16",
             "auto",
             "this build of onnxruntime has no CUDA provider; one that has it: pip install onnxruntime-gpu",
         ),
-        ("tf32", "auto", "it is a GPU's arithmetic, and this build of onnxruntime has no CUDA provider"),
+        (
+            "tf32",
+            "auto",
+            "it is a GPU's arithmetic, and this build of onnxruntime has no CUDA provider",
+        ),
         ("fp32", "cuda:1", "--device cuda:1: this build of onnxruntime has no CUDA provider"),
         ("bf16", "auto", "engine ort cannot run bf16; it can fp32, tf32, fp16, int8; bf16: "),
     ],
@@ -127,7 +139,9 @@ def test_a_precision_that_would_be_another_is_refused(without_cuda, precision, d
 
 
 def test_int8_on_a_gpu_is_refused(with_cuda):
-    with pytest.raises(EngineError, match="no int8 convolution on a GPU and would compute them in fp32"):
+    with pytest.raises(
+        EngineError, match="no int8 convolution on a GPU and would compute them in fp32"
+    ):
         engines.graph_wanted("ort", "int8", "cuda")
 
 
@@ -139,7 +153,8 @@ def test_a_gpu_runs_the_fp16_graph_and_tf32_the_fp32_one(with_cuda):
 
 def test_a_gpu_that_was_asked_for_is_not_replaced(without_cuda):
     with pytest.raises(
-        EngineError, match=r"engine ort: --device cuda:1: this build of onnxruntime has no CUDA provider"
+        EngineError,
+        match=r"engine ort: --device cuda:1: this build of onnxruntime has no CUDA provider",
     ):
         engines.open("ort", plus_one(), EngineOptions(device="cuda:1"))
 
@@ -178,7 +193,10 @@ def raising(names):
 
 @pytest.mark.parametrize(
     ("answer", "message"),
-    [(lambda names: names[-1:], "no driver, no such GPU"), (raising, "CUDA failure 35: driver is insufficient")],
+    [
+        (lambda names: names[-1:], "no driver, no such GPU"),
+        (raising, "CUDA failure 35: driver is insufficient"),
+    ],
 )
 def test_cuda_that_fails_is_an_error_or_said_in_a_note(with_cuda, monkeypatch, answer, message):
     session_that(monkeypatch, answer)

@@ -30,10 +30,9 @@ def test_built_once_then_used_again(tmp_path):
     second = export(plus_one(), tmp_path / "new" / "folder")
     assert second == (first.path, False, ())
     assert os.stat(first.path).st_ino == before.st_ino
-    assert sorted(path.suffix for path in Path(first.path).parent.iterdir() if path.name != store.LOCK) == [
-        ".json",
-        ".onnx",
-    ]
+    assert sorted(
+        path.suffix for path in Path(first.path).parent.iterdir() if path.name != store.LOCK
+    ) == [".json", ".onnx"]
 
 
 def test_the_manifest_says_from_what_it_was_made(tmp_path):
@@ -88,7 +87,9 @@ def test_the_same_graph_of_another_family_is_not_called_damaged(tmp_path):
     assert store.manifest_of(other.path)["family"] == "another"
 
 
-@pytest.mark.parametrize("damage", [damage_truncate, damage_flip, damage_manifest, damage_no_manifest])
+@pytest.mark.parametrize(
+    "damage", [damage_truncate, damage_flip, damage_manifest, damage_no_manifest]
+)
 def test_a_damaged_one_is_built_again_and_said(tmp_path, damage):
     path = Path(export(plus_one(), tmp_path).path)
     whole = path.read_bytes()
@@ -103,7 +104,10 @@ def test_a_damaged_one_is_built_again_and_said(tmp_path, damage):
 def test_another_batch_size_or_weight_is_another_file(tmp_path):
     other_weight = plus_one()
     other_weight.graph.graph.initializer[1].raw_data = b"\0" * 12
-    paths = {export(network, tmp_path).path for network in (plus_one(), plus_one(2), plus_one(1, 4, 4), other_weight)}
+    paths = {
+        export(network, tmp_path).path
+        for network in (plus_one(), plus_one(2), plus_one(1, 4, 4), other_weight)
+    }
     assert len(paths) == 4
 
 
@@ -116,7 +120,9 @@ def test_a_name_with_odd_characters_stays_in_the_folder(tmp_path):
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_folder_that_cannot_be_written_names_the_option(tmp_path, place):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=r"the graph cannot be written there: .*; give --engines-dir DIR") as caught:
+    with pytest.raises(
+        OutputError, match=r"the graph cannot be written there: .*; give --engines-dir DIR"
+    ) as caught:
         export(plus_one(), tmp_path / place)
     assert caught.value.exit_code == 6
 
@@ -178,7 +184,7 @@ def test_processes_that_start_together_build_it_once(tmp_path):
         "import sys; from detector.engines.store import export; from tests.known_answers import plus_one; "
         "network = plus_one(); sys.stdin.readline(); print(export(network, sys.argv[1]).built)"
     )
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     running = [
         subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path)],
@@ -198,8 +204,10 @@ def test_processes_that_start_together_build_it_once(tmp_path):
 
 
 def test_the_folder_is_the_checkouts_or_the_users_cache(tmp_path, monkeypatch):
-    assert default_folder() == Path(__file__).parents[1] / "engines"
-    monkeypatch.setattr(store, "__file__", str(tmp_path / "site-packages/detector/engines/store.py"))
+    assert default_folder() == Path(__file__).parents[2] / "engines"
+    monkeypatch.setattr(
+        store, "__file__", str(tmp_path / "site-packages/detector/engines/store.py")
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert default_folder() == tmp_path / "cache/detect-video/engines"
     monkeypatch.delenv("XDG_CACHE_HOME")

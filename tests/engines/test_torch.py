@@ -23,7 +23,12 @@ def test_modules_have_the_names_of_the_nodes(network):
         assert isinstance(engine.module, torch.fx.GraphModule)
         conv = engine.module.get_submodule("0.conv")
         assert type(conv) is torch.nn.Conv2d
-        assert (conv.in_channels, conv.out_channels, conv.stride, conv.padding) == (3, 32, (2, 2), (1, 1))
+        assert (conv.in_channels, conv.out_channels, conv.stride, conv.padding) == (
+            3,
+            32,
+            (2, 2),
+            (1, 1),
+        )
         assert type(engine.module.get_submodule("0.act")) is torch.nn.LeakyReLU
         assert type(engine.module.get_submodule("9.maxpool")) is torch.nn.MaxPool2d
         assert type(engine.module.get_submodule("33.upsample")) is torch.nn.Upsample
@@ -32,15 +37,23 @@ def test_modules_have_the_names_of_the_nodes(network):
         assert engine.execution()[2].type == "Conv2d"
         assert {layer.precision for layer in engine.execution()} == {"fp32"}
         parameters = sum(parameter.numel() for parameter in engine.module.parameters())
-        folded = sum(part.out_channels for part in engine.module.modules() if isinstance(part, torch.nn.Conv2d))
+        folded = sum(
+            part.out_channels
+            for part in engine.module.modules()
+            if isinstance(part, torch.nn.Conv2d)
+        )
         convolutions_with_norm = folded - 2 * 21
-        assert parameters == network.parameters - 3 * convolutions_with_norm  # scale, mean, variance are folded
+        assert (
+            parameters == network.parameters - 3 * convolutions_with_norm
+        )  # scale, mean, variance are folded
 
 
 def test_hooks_of_torch_see_the_layers(network):
     seen = []
     with engines.open("torch", network) as engine:
-        engine.module.get_submodule("29.conv").register_forward_hook(lambda *_: seen.append("29.conv"))
+        engine.module.get_submodule("29.conv").register_forward_hook(
+            lambda *_: seen.append("29.conv")
+        )
         engine.requests[0].infer(1)
     assert seen == ["29.conv"]
 
@@ -50,7 +63,8 @@ def test_operators_without_a_module_are_listed_by_name():
     network.graph.graph.node[2].op_type = "NonZero"
     network.graph.graph.node[3].op_type = "ScatterND"
     with pytest.raises(
-        EngineError, match="no module for the operators NonZero, ScatterND of this graph; use --engine ort"
+        EngineError,
+        match="no module for the operators NonZero, ScatterND of this graph; use --engine ort",
     ):
         engines.open("torch", network)
 
@@ -61,7 +75,8 @@ def test_settings_of_an_operator_that_are_not_written_are_refused_by_node():
     network = plus_one()
     network.graph.graph.node[2].attribute.append(helper.make_attribute("auto_pad", "SAME_UPPER"))
     with pytest.raises(
-        EngineError, match=r"engine torch: node 0\.conv \(Conv\): auto_pad=b'SAME_UPPER' is not supported"
+        EngineError,
+        match=r"engine torch: node 0\.conv \(Conv\): auto_pad=b'SAME_UPPER' is not supported",
     ):
         engines.open("torch", network)
 

@@ -67,7 +67,9 @@ class FakeEvent:
         self.fakes.log.append(f"event of stream {self.stream} waited for")
 
     def elapsed_time(self, end: FakeEvent) -> float:
-        assert self.fakes.log[-1] == f"event of stream {end.stream} waited for", "read before it had come to pass"
+        assert self.fakes.log[-1] == f"event of stream {end.stream} waited for", (
+            "read before it had come to pass"
+        )
         assert self.stream == end.stream
         return 1.5
 
@@ -108,12 +110,16 @@ def fakes(monkeypatch) -> Fakes:
     return fakes
 
 
-def requests(fakes: Fakes, count: int, tf32: bool = False, run=None) -> tuple[list[cuda.CudaRequest], list[float]]:
+def requests(
+    fakes: Fakes, count: int, tf32: bool = False, run=None
+) -> tuple[list[cuda.CudaRequest], list[float]]:
     from detector.engines.torch.graph import graph_module
 
     network, told = plus_one(), []
     run = run or graph_module(network.graph)
-    return [cuda.CudaRequest(run, network, torch.device("cpu"), tf32, told.append) for _ in range(count)], told
+    return [
+        cuda.CudaRequest(run, network, torch.device("cpu"), tf32, told.append) for _ in range(count)
+    ], told
 
 
 def test_each_request_has_its_stream_and_waits_for_its_own_event_only(fakes):
@@ -122,9 +128,13 @@ def test_each_request_has_its_stream_and_waits_for_its_own_event_only(fakes):
         request.slot[:] = at
         np.testing.assert_array_equal(request.infer(1)[0], at + 1)
     assert fakes.log == [
-        "event on stream 0", "event on stream 0", "event of stream 0 waited for",
-        "event on stream 1", "event on stream 1", "event of stream 1 waited for",
-    ]  # fmt: skip
+        "event on stream 0",
+        "event on stream 0",
+        "event of stream 0 waited for",
+        "event on stream 1",
+        "event on stream 1",
+        "event of stream 1 waited for",
+    ]
     assert told == [one.device_ms, two.device_ms] == [1.5, 1.5]
     np.testing.assert_array_equal(one.infer(1)[0], 1)
     assert not np.shares_memory(one.infer(1)[0], two.infer(1)[0])
@@ -168,17 +178,24 @@ def test_a_captured_graph_replays_over_the_requests_own_buffers(fakes):
     static[0].fill_(7)  # what a replay does
     np.testing.assert_array_equal(one.infer(1)[0], 7)
     assert fakes.log[2:] == [
-        "event on stream 0", "graph replayed on stream 0", "event on stream 0", "event of stream 0 waited for",
-    ]  # fmt: skip
+        "event on stream 0",
+        "graph replayed on stream 0",
+        "event on stream 0",
+        "event of stream 0 waited for",
+    ]
     assert len(set(given_to)) == 1
     assert len(given_to) == cuda.WARM_UPS + 1, "a replay runs no Python"
 
 
 @pytest.mark.parametrize(
     ("batch", "limit", "message"),
-    [(16, 5, "at batch 16; batch 4 fits: use --batch 4"), (2, 1, "at batch 2; batch 1 fits"),
-     (8, 0, "at batch 8; not even batch 1 fits"), (1, 0, "at batch 1; not even batch 1 fits")],
-)  # fmt: skip
+    [
+        (16, 5, "at batch 16; batch 4 fits: use --batch 4"),
+        (2, 1, "at batch 2; batch 1 fits"),
+        (8, 0, "at batch 8; not even batch 1 fits"),
+        (1, 0, "at batch 1; not even batch 1 fits"),
+    ],
+)
 def test_out_of_memory_says_the_batch_that_fits(fakes, batch, limit, message):
     tried = []
 
@@ -195,7 +212,9 @@ def test_out_of_memory_says_the_batch_that_fits(fakes, batch, limit, message):
 
 def test_what_fits_is_tried_on_as_many_streams_as_run_at_once(fakes):
     tried = []
-    cuda.check_memory(lambda given: tried.append(fakes.current[-1].number), plus_one(4), torch.device("cpu"), 3)
+    cuda.check_memory(
+        lambda given: tried.append(fakes.current[-1].number), plus_one(4), torch.device("cpu"), 3
+    )
     assert tried == [0, 1, 2]
 
 
@@ -225,13 +244,19 @@ def test_auto_takes_the_gpu_and_says_so(gpu):
         ("fp32", "cuda:1", "--device cuda:1: there is no such GPU; there is cuda:0"),
         ("tf32", "cuda", r"Tesla T4 \(compute capability 7.5\) has none; it takes 8.0"),
         ("bf16", "auto", r"Tesla T4 \(compute capability 7.5\) has none"),
-        ("int8", "cuda:0", "torch has no int8 convolutions for GPUs; use --engine trt, or --device cpu"),
+        (
+            "int8",
+            "cuda:0",
+            "torch has no int8 convolutions for GPUs; use --engine trt, or --device cpu",
+        ),
     ],
 )
 def test_what_a_gpu_cannot_do_is_refused_with_the_reason(gpu, precision, device, message):
     for call in (
         lambda: engines.graph_wanted("torch", precision, device),
-        lambda: engines.open("torch", plus_one(), EngineOptions(precision=precision, device=device)),
+        lambda: engines.open(
+            "torch", plus_one(), EngineOptions(precision=precision, device=device)
+        ),
     ):
         with pytest.raises(EngineError, match=message):
             call()
@@ -243,9 +268,17 @@ def test_fp16_is_for_every_gpu(gpu):
 
 @pytest.mark.parametrize(
     ("built", "message"),
-    [(None, r"--device cuda: this torch \(.*\) is built without CUDA; use --device cpu, or install one with CUDA: pip"),
-     ("13.0", r"--device cuda: torch finds no GPU, or no driver for it \(nvidia-smi shows both\); use --device cpu")],
-)  # fmt: skip
+    [
+        (
+            None,
+            r"--device cuda: this torch \(.*\) is built without CUDA; use --device cpu, or install one with CUDA: pip",
+        ),
+        (
+            "13.0",
+            r"--device cuda: torch finds no GPU, or no driver for it \(nvidia-smi shows both\); use --device cpu",
+        ),
+    ],
+)
 def test_a_gpu_that_is_not_there_is_a_clear_error(monkeypatch, built, message):
     monkeypatch.setattr(torch.version, "cuda", built)
     monkeypatch.setattr(torch.version, "hip", None)

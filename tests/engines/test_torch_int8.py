@@ -89,7 +89,12 @@ num=3
 def quantised(network: Network, pictures: list[np.ndarray], folder: Path) -> Network:
     """By onnxruntime itself, as it writes Q/DQ graphs: u8 with a zero point, weights s8 for each channel."""
     import onnx
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
 
     class Pictures(CalibrationDataReader):
         def __init__(self) -> None:
@@ -101,9 +106,14 @@ def quantised(network: Network, pictures: list[np.ndarray], folder: Path) -> Net
 
     onnx.save(network.graph, folder / "float.onnx")
     quantize_static(
-        str(folder / "float.onnx"), str(folder / "int8.onnx"), Pictures(), quant_format=QuantFormat.QDQ,
-        per_channel=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
-    )  # fmt: skip
+        str(folder / "float.onnx"),
+        str(folder / "int8.onnx"),
+        Pictures(),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
     return replace(network, graph=onnx.load(folder / "int8.onnx"), precision="int8-u8", path=None)
 
 
@@ -154,7 +164,9 @@ def last_step(network: Network) -> float:
     """The scale of the last Q: one step of the output."""
     from onnx import numpy_helper
 
-    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in network.graph.graph.initializer}
+    values = {
+        tensor.name: numpy_helper.to_array(tensor) for tensor in network.graph.graph.initializer
+    }
     output = network.graph.graph.output[0].name
     (node,) = [node for node in network.graph.graph.node if node.output[0] == output]
     return float(values[node.input[1]])
@@ -171,7 +183,9 @@ def test_int8_kernels_answer_as_onnxruntime_does(int8_kernels, tmp_path, activat
     """Every convolution on a kernel of int8, within two steps of the output; a step of rounding in one layer may
     become another in the next."""
     network = darknet(tmp_path, activation)
-    pictures = [np.random.default_rng(at).integers(0, 256, network.input_shape, np.uint8) for at in range(4)]
+    pictures = [
+        np.random.default_rng(at).integers(0, 256, network.input_shape, np.uint8) for at in range(4)
+    ]
     graph = quantised(network, pictures, tmp_path)
     wanted = as_written(without_rounding_before_activations(graph), pictures[0])
     with engines.open("torch", graph, INT8) as engine:
@@ -196,8 +210,11 @@ def test_a_fused_layer_names_the_nodes_that_it_stands_for(int8_kernels, tmp_path
         operators = Counter(layer.type for layer in engine.execution())
         # The pooling, the enlarging and the transposing work on bytes; float32 is only around the shortcut.
         assert {(layer.type, layer.precision) for layer in engine.execution()} >= {
-            ("BytePool", "u8"), ("Upsample", "u8"), ("Permute", "u8"), ("Concat", "u8"),
-        }  # fmt: skip
+            ("BytePool", "u8"),
+            ("Upsample", "u8"),
+            ("Permute", "u8"),
+            ("Concat", "u8"),
+        }
         assert operators["Sum"] == 1
 
 
@@ -205,7 +222,9 @@ def test_without_int8_kernels_the_nodes_are_computed_as_they_say(monkeypatch, tm
     """Rounded as int8 would be, computed in float32; and that nothing got faster is said."""
     monkeypatch.setattr(abilities, "has_int8_kernels", lambda: False)
     network = darknet(tmp_path, "leaky")
-    pictures = [np.random.default_rng(at).integers(0, 256, network.input_shape, np.uint8) for at in range(4)]
+    pictures = [
+        np.random.default_rng(at).integers(0, 256, network.input_shape, np.uint8) for at in range(4)
+    ]
     graph = quantised(network, pictures, tmp_path)
     wanted = as_written(graph, pictures[0])
     with engines.open("torch", graph, INT8) as engine:
@@ -222,7 +241,10 @@ def test_without_int8_kernels_the_nodes_are_computed_as_they_say(monkeypatch, tm
 def test_quantising_one_picture_with_known_answers(tmp_path):
     """x + 1 for whole numbers, with a step of about one."""
     network = plus_one()
-    pictures = [np.zeros(network.input_shape, np.uint8), np.full(network.input_shape, 255, np.uint8)]
+    pictures = [
+        np.zeros(network.input_shape, np.uint8),
+        np.full(network.input_shape, 255, np.uint8),
+    ]
     graph = quantised(network, pictures, tmp_path)
     given = np.random.default_rng(1).integers(0, 256, network.input_shape, np.uint8)
     found = run_int8(graph, given)
@@ -232,7 +254,12 @@ def test_quantising_one_picture_with_known_answers(tmp_path):
 def test_what_is_kept_in_float_runs_in_float(int8_kernels, tmp_path):
     """A convolution without Q/DQ around it stays a Conv2d of fp32, between others of int8."""
     import onnx
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
 
     network = darknet(tmp_path, "relu")
     picture = np.random.default_rng(0).integers(0, 256, network.input_shape, np.uint8)
@@ -246,20 +273,31 @@ def test_what_is_kept_in_float_runs_in_float(int8_kernels, tmp_path):
 
     onnx.save(network.graph, tmp_path / "float.onnx")
     quantize_static(
-        str(tmp_path / "float.onnx"), str(tmp_path / "mixed.onnx"), One(), quant_format=QuantFormat.QDQ,
-        per_channel=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+        str(tmp_path / "float.onnx"),
+        str(tmp_path / "mixed.onnx"),
+        One(),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
         nodes_to_exclude=["1.conv", "1.act", "8.conv"],
-    )  # fmt: skip
+    )
     mixed = replace(network, graph=onnx.load(tmp_path / "mixed.onnx"), precision="int8-u8")
     with engines.open("torch", mixed, INT8) as engine:
         ran = {layer.name: layer.precision for layer in engine.execution()}
         engine.requests[0].slot[:] = picture
         found = engine.requests[0].infer(1)[0].copy()
     assert [ran[name] for name in ("0.conv", "1.conv", "2.conv", "5.conv", "8.conv")] == [
-        "int8", "fp32", "int8", "int8", "fp32",
-    ]  # fmt: skip
+        "int8",
+        "fp32",
+        "int8",
+        "int8",
+        "fp32",
+    ]
     np.testing.assert_allclose(found, as_written(mixed, picture), atol=1e-4)
-    assert np.abs(found - run_once(network, picture, "ort")[0]).max() > 0.01  # what the int8 of the others costs
+    assert (
+        np.abs(found - run_once(network, picture, "ort")[0]).max() > 0.01
+    )  # what the int8 of the others costs
 
 
 def test_yolo_fastest_loses_no_more_than_onnxruntime(int8_kernels, shared, tmp_path):
@@ -268,15 +306,18 @@ def test_yolo_fastest_loses_no_more_than_onnxruntime(int8_kernels, shared, tmp_p
 
     folder = shared / "data/weights"
     network = open_network(
-        str(folder / "yolo-fastest-1.1.cfg"), weights=str(folder / "yolo-fastest-1.1.weights"),
+        str(folder / "yolo-fastest-1.1.cfg"),
+        weights=str(folder / "yolo-fastest-1.1.weights"),
         names=str(folder / "coco.names"),
-    )  # fmt: skip
+    )
     photos = sorted((shared / "data/photos").glob("*.jpg"))[:4]
     size = (network.input.width, network.input.height)
     pictures = [cv2.resize(cv2.imread(str(path)), size)[None, :, :, ::-1].copy() for path in photos]
     graph = quantised(network, pictures, tmp_path)
     with engines.open("torch", graph, INT8) as engine:
-        assert Counter(layer.precision for layer in engine.execution() if "Conv" in layer.type) == {"int8": 84}
+        assert Counter(layer.precision for layer in engine.execution() if "Conv" in layer.type) == {
+            "int8": 84
+        }
     ours, theirs = [], []
     for picture in pictures[:2]:
         exact, other = run_once(network, picture, "ort"), run_once(graph, picture, "ort")

@@ -26,12 +26,19 @@ class Sketch:
         self.add("Sub", "whole", np.array(128), name="n")
 
     def add(
-        self, operator: str, *inputs: str | np.ndarray | np.float32, outputs: int = 1, name: str = "", **attributes
+        self,
+        operator: str,
+        *inputs: str | np.ndarray | np.float32,
+        outputs: int = 1,
+        name: str = "",
+        **attributes,
     ):
         given = []
         for value in inputs:
             if not isinstance(value, str):
-                self.constants.append(numpy_helper.from_array(np.asarray(value), f"c{len(self.constants)}"))
+                self.constants.append(
+                    numpy_helper.from_array(np.asarray(value), f"c{len(self.constants)}")
+                )
                 value = self.constants[-1].name
             given.append(value)
         name = name or f"made{len(self.nodes)}"
@@ -60,12 +67,19 @@ CASES = {
     "Split by sizes": lambda s: s.add("Split", "x", whole(1, 3, 2), outputs=3, axis=2),
     "Split from the end": lambda s: s.add("Split", "x", whole(1, 2), outputs=2, axis=-1),
     "Split by number": lambda s: s.add("Split", "x", outputs=2, axis=3, num_outputs=2),
-    "TopK": lambda s: s.add("TopK", s.add("Mul", "x", np.float32(0.5)), whole(2), outputs=2, axis=1),
+    "TopK": lambda s: s.add(
+        "TopK", s.add("Mul", "x", np.float32(0.5)), whole(2), outputs=2, axis=1
+    ),
     "TopK, the smallest": lambda s: s.add("TopK", "x", whole(2), outputs=2, axis=2, largest=0),
     "TopK, places alone": the_places_of_the_best,
-    "GatherElements": lambda s: s.add("GatherElements", "x", np.full((2, 4, 6, 2), -1, np.int64), axis=3),
+    "GatherElements": lambda s: s.add(
+        "GatherElements", "x", np.full((2, 4, 6, 2), -1, np.int64), axis=3
+    ),
     "GatherElements, computed": lambda s: s.add(
-        "GatherElements", s.add("ReduceMax", "x", whole(3), keepdims=0), the_places_of_the_best(s), axis=2
+        "GatherElements",
+        s.add("ReduceMax", "x", whole(3), keepdims=0),
+        the_places_of_the_best(s),
+        axis=2,
     ),
     "Gather, computed": lambda s: s.add("Gather", "x", the_places_of_the_best(s), axis=2),
     "Gather, a table": lambda s: s.add("Gather", "x", np.array([[0, -1], [2, 1]]), axis=-2),
@@ -80,7 +94,9 @@ CASES = {
     "PRelu": lambda s: s.add("PRelu", s.add("Cast", "n", to=1), np.float32([0.1, 0.2, 0.3])),
     "Where": lambda s: s.add(
         "Where",
-        s.add("And", s.add("Less", "n", np.array(50)), s.add("Not", s.add("Equal", "n", np.array(3)))),
+        s.add(
+            "And", s.add("Less", "n", np.array(50)), s.add("Not", s.add("Equal", "n", np.array(3)))
+        ),
         "x",
         s.add("Neg", "x"),
     ),
@@ -97,7 +113,9 @@ def test_an_operator_gives_what_onnxruntime_gives(case):
     sketch = Sketch()
     outputs = CASES[case](sketch)
     model = sketch.model(*([outputs] if isinstance(outputs, str) else outputs))
-    given = np.random.default_rng(0).permutation(np.arange(144, dtype=np.uint8)).reshape(SHAPE)  # no two alike
+    given = (
+        np.random.default_rng(0).permutation(np.arange(144, dtype=np.uint8)).reshape(SHAPE)
+    )  # no two alike
     wanted = ort.InferenceSession(model.SerializeToString()).run(None, {"images": given})
     for ours, theirs in zip(graph_module(model)(torch.from_numpy(given)), wanted, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs)
@@ -117,4 +135,6 @@ def test_grid_sample(mode, corners):
     model = sketch.model(sketch.add("GridSample", "x", grid, mode=mode, align_corners=corners))
     given = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
     [wanted] = ort.InferenceSession(model.SerializeToString()).run(None, {"images": given})
-    np.testing.assert_allclose(graph_module(model)(torch.from_numpy(given))[0].numpy(), wanted, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(
+        graph_module(model)(torch.from_numpy(given))[0].numpy(), wanted, rtol=1e-5, atol=1e-3
+    )

@@ -52,7 +52,9 @@ def test_the_body_is_cast_and_the_tail_stays_float32():
         assert layers["2.decoded"] == "fp32"
         request = engine.requests[0]
         request.slot[:] = 99
-        assert request.infer(1)[2].ravel()[0] == np.float32(100) * np.float32(0.001)  # not rounded to bf16
+        assert request.infer(1)[2].ravel()[0] == np.float32(100) * np.float32(
+            0.001
+        )  # not rounded to bf16
 
 
 def test_a_constant_that_body_and_tail_read_has_both_types():
@@ -60,7 +62,9 @@ def test_a_constant_that_body_and_tail_read_has_both_types():
 
     network = with_decoding()
     graph = network.graph.graph
-    graph.node.insert(2, helper.make_node("Mul", ["input.nchw", "small"], ["input.scaled"], name="input.scaled"))
+    graph.node.insert(
+        2, helper.make_node("Mul", ["input.nchw", "small"], ["input.scaled"], name="input.scaled")
+    )
     graph.node[3].input[0] = "input.scaled"
     with engines.open("torch", network, ALL) as engine:
         assert engine.module.get_buffer("constants.small.value").dtype == torch.float32
@@ -98,7 +102,9 @@ def test_what_bf16_hurts_most_stays_float32_with_a_cast_on_either_side(network):
 def test_a_file_that_is_quantised_already_has_no_halves(monkeypatch, tmp_path, precision):
     monkeypatch.setattr(abilities, "has_fp16", lambda: True)
     network = replace(quantised(small_network(tmp_path), tmp_path), precision="fp32")
-    said = f"small cannot become {precision}: its file is quantised already; --precision fp32 runs it"
+    said = (
+        f"small cannot become {precision}: its file is quantised already; --precision fp32 runs it"
+    )
     with pytest.raises(EngineError, match=f"engine torch: {said}"):
         engines.open("torch", network, EngineOptions(precision=precision, device="cpu"))
     with pytest.raises(ModelError, match=said):
@@ -128,12 +134,16 @@ def test_onednn_says_itself_that_the_kernels_are_bf16():
     if not (torch.backends.mkldnn.is_available() and abilities.has_bf16()):
         pytest.skip("machine: this CPU has no bf16, or this torch no oneDNN")
     environment = {**os.environ, "ONEDNN_VERBOSE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    log = subprocess.run([sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True, check=True)
+    log = subprocess.run(
+        [sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True, check=True
+    )
     executed = [line.split(",") for line in log.stdout.splitlines() if ",exec," in line]
     convolutions = [fields for fields in executed if "convolution" in fields]
     assert len(convolutions) == 21
     for fields in convolutions:
-        source, *_, result = [part for field in fields if field.startswith("src:") for part in field.split()]
+        source, *_, result = [
+            part for field in fields if field.startswith("src:") for part in field.split()
+        ]
         assert source.startswith("src:bf16:")
         assert result.startswith("dst:bf16:")
         assert "acdb" in source  # NHWC, in oneDNN's words
@@ -144,14 +154,20 @@ def test_a_cpu_without_bf16_runs_it_and_says_that_nothing_got_faster(monkeypatch
     monkeypatch.setattr(abilities, "cpu_facts", lambda: {"avx2", "avx512f"})
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
         assert "no bf16 arithmetic" in " ".join(engine.notes)
-        assert {layer.precision for layer in engine.execution() if layer.type == "Conv2d"} == {"fp32"}
+        assert {layer.precision for layer in engine.execution() if layer.type == "Conv2d"} == {
+            "fp32"
+        }
         assert all(np.isfinite(output).all() for output in engine.requests[0].infer(1))
 
 
 @pytest.mark.parametrize(
     ("precision", "there", "reason"),
     [
-        ("fp16", False, r"engine torch: fp16 cannot run here: this CPU has no arithmetic for fp16 \(AVX512-FP16"),
+        (
+            "fp16",
+            False,
+            r"engine torch: fp16 cannot run here: this CPU has no arithmetic for fp16 \(AVX512-FP16",
+        ),
         ("tf32", True, "engine torch: tf32 cannot run here: TF32 is a format of NVIDIA GPUs"),
     ],
 )
@@ -172,16 +188,25 @@ def test_a_cpu_with_fp16_runs_it(monkeypatch, network):
         assert all(np.isfinite(output).all() for output in engine.requests[0].infer(1))
 
 
-@pytest.mark.parametrize("own", [{"channels_last": "0"}, {"channels_last": "off"}, {"channels_last": "1"}, {}])
+@pytest.mark.parametrize(
+    "own", [{"channels_last": "0"}, {"channels_last": "off"}, {"channels_last": "1"}, {}]
+)
 def test_layouts_change_no_answer(network, own):
     given = np.random.default_rng(5).integers(0, 256, network.input_shape, np.uint8)
-    with engines.open("torch", network) as usual, engines.open("torch", network, EngineOptions(own=own)) as engine:
+    with (
+        engines.open("torch", network) as usual,
+        engines.open("torch", network, EngineOptions(own=own)) as engine,
+    ):
         weight = engine.module.get_submodule("29.conv").weight
         last = own.get("channels_last", "1") == "1"
-        assert weight.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        assert weight.is_contiguous(
+            memory_format=torch.channels_last if last else torch.contiguous_format
+        )
         for one in (usual, engine):
             one.requests[0].slot[:] = given
-        for output, right in zip(engine.requests[0].infer(1), usual.requests[0].infer(1), strict=True):
+        for output, right in zip(
+            engine.requests[0].infer(1), usual.requests[0].infer(1), strict=True
+        ):
             np.testing.assert_allclose(output, right, atol=1e-4)
 
 
@@ -202,10 +227,18 @@ def test_channels_last_leaves_constants_of_other_dimensions_alone():
 @pytest.mark.parametrize(
     ("own", "precision", "message"),
     [
-        ({"compile": "maybe"}, "fp32", "--engine-options compile=maybe: write compile=1 or compile=0"),
+        (
+            {"compile": "maybe"},
+            "fp32",
+            "--engine-options compile=maybe: write compile=1 or compile=0",
+        ),
         ({"graphs": "1"}, "fp32", "--engine-options graphs: CUDA graphs are for GPUs"),
         ({"compile": "1"}, "int8", "--engine-options compile: for float only"),
-        ({"stream": "1"}, "fp32", "engine torch has no such option; it has channels_last, compile, graphs, bf16"),
+        (
+            {"stream": "1"},
+            "fp32",
+            "engine torch has no such option; it has channels_last, compile, graphs, bf16",
+        ),
         ({"bf16": "some"}, "bf16", "--engine-options bf16=some: what runs in bf16 is mixed or all"),
     ],
 )
@@ -216,7 +249,9 @@ def test_own_options_that_cannot_be_are_usage_errors(own, precision, message):
 
 def test_compile_without_a_compiler_is_refused(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(EngineError, match=r"compile needs a C\+\+ compiler, and CXX=no-such-compiler is not there"):
+    with pytest.raises(
+        EngineError, match=r"compile needs a C\+\+ compiler, and CXX=no-such-compiler is not there"
+    ):
         engines.open("torch", plus_one(), EngineOptions(own={"compile": "1"}, device="cpu"))
 
 
@@ -248,9 +283,17 @@ def test_a_compiled_network_gives_the_answers_in_other_threads_too(precision, tm
         abilities.check_compiler(torch.device("cpu"))
     except EngineError as error:
         pytest.skip(f"machine: {error}")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", COMPILED, precision], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", COMPILED, precision],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str([precision] * 4)

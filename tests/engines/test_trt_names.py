@@ -71,7 +71,11 @@ def names_used() -> dict[str, set[str]]:
             chain = dotted(node)
             if chain[:1] == ["trt"] and file.parent.name != "models" and len(chain) > 1:
                 found.setdefault(".".join(chain[1:-1]), set()).add(chain[-1])
-            elif file.name in IN_WHICH and chain[:-2] in ([], ["self"]) and chain[-2:-1][0] in OBJECTS:
+            elif (
+                file.name in IN_WHICH
+                and chain[:-2] in ([], ["self"])
+                and chain[-2:-1][0] in OBJECTS
+            ):
                 found.setdefault(OBJECTS[chain[-2]], set()).add(chain[-1])
     return found
 
@@ -99,7 +103,9 @@ def wheel(pattern: str) -> Path:
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     found = sorted(file for file in WHEELS.glob(f"{pattern}-*.whl") if tag in file.name)
     if not found:
-        pytest.skip(f"machine: no wheel {pattern} for {tag} in {WHEELS} (scripts/test downloads it where pip can)")
+        pytest.skip(
+            f"machine: no wheel {pattern} for {tag} in {WHEELS} (scripts/test downloads it where pip can)"
+        )
     return found[-1]
 
 
@@ -108,7 +114,15 @@ def stub_libraries(folder: Path, major: int) -> None:
     source.write_text("".join(f"void *{name}(void) {{ return 0; }}\n" for name in SYMBOLS))
     for library in LIBRARIES:
         name = f"lib{library}.so.{major}"
-        command = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(folder / name), str(source)]
+        command = [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            f"-Wl,-soname,{name}",
+            "-o",
+            str(folder / name),
+            str(source),
+        ]
         subprocess.run(command, check=True)
 
 
@@ -155,7 +169,9 @@ print(json.dumps({"version": trt.__version__, "missing": missing, "reason": log.
 """
 
 
-@pytest.mark.parametrize(("package", "major"), [("tensorrt_cu12_bindings", 10), ("tensorrt_cu13_bindings", 11)])
+@pytest.mark.parametrize(
+    ("package", "major"), [("tensorrt_cu12_bindings", 10), ("tensorrt_cu13_bindings", 11)]
+)
 def test_the_real_bindings_have_every_name(tmp_path, package, major):
     with zipfile.ZipFile(wheel(package)) as archive:
         archive.extractall(tmp_path)
@@ -174,11 +190,15 @@ def test_the_real_bindings_have_every_name(tmp_path, package, major):
     said = json.loads(done.stdout)
     assert said["version"].startswith(f"{major}.")
     assert said["missing"] == []
-    assert said["reason"] == "it broke"  # our subclass of the real ILogger keeps errors, and only those
+    assert (
+        said["reason"] == "it broke"
+    )  # our subclass of the real ILogger keeps errors, and only those
     assert said["answers"] == [True, False]  # and our subclass of the real IProgressMonitor cancels
     assert said["told"] == [["Building", 0, 2], ["Building", 1, 2], ["Building", 2, 2]]
     assert said["layer_times"] == [[["0.conv", 0.5]], []]  # and of IProfiler keeps what it is told
-    assert "nullptr" in said["builder"]  # as where the driver fails: an exception, which translated() catches
+    assert (
+        "nullptr" in said["builder"]
+    )  # as where the driver fails: an exception, which translated() catches
     assert said["dims"] == [8, 2, 3, 3]
     assert said["flag"] == {10: 2, 11: 1}[major]
 
@@ -197,10 +217,16 @@ def test_cuda_pythons_real_calls_have_the_fakes_arguments(tmp_path):
     import inspect
 
     for package in ("cuda_bindings", "cuda_pathfinder"):
-        with zipfile.ZipFile(wheel(package) if package == "cuda_bindings" else any_wheel(package)) as archive:
+        with zipfile.ZipFile(
+            wheel(package) if package == "cuda_bindings" else any_wheel(package)
+        ) as archive:
             archive.extractall(tmp_path)
     runtime = fake_cuda_python(Device())["cuda.bindings.runtime"]
-    ours = {name: list(inspect.signature(call).parameters) for name, call in vars(runtime).items() if callable(call)}
+    ours = {
+        name: list(inspect.signature(call).parameters)
+        for name, call in vars(runtime).items()
+        if callable(call)
+    }
     ours = {name: arguments for name, arguments in ours.items() if name.startswith("cuda")}
     ours["cudaMalloc"] = ["size"]  # wrapped in the fake
     done = subprocess.run(
@@ -221,7 +247,9 @@ def test_cuda_pythons_real_calls_have_the_fakes_arguments(tmp_path):
 def any_wheel(pattern: str) -> Path:
     found = sorted(WHEELS.glob(f"{pattern}-*.whl"))
     if not found:
-        pytest.skip(f"machine: no wheel {pattern} in {WHEELS} (scripts/test downloads it where pip can)")
+        pytest.skip(
+            f"machine: no wheel {pattern} in {WHEELS} (scripts/test downloads it where pip can)"
+        )
     return found[-1]
 
 
@@ -234,7 +262,9 @@ def test_torch_has_what_its_provider_uses():
     assert "blocking" in inspect.signature(torch.cuda.Event.__new__).parameters
     assert "enable_timing" in inspect.signature(torch.cuda.Event.__new__).parameters
     assert "device" in inspect.signature(torch.cuda.Stream.__new__).parameters
-    assert all(hasattr(torch.cuda.Event, name) for name in ("record", "synchronize", "elapsed_time"))
+    assert all(
+        hasattr(torch.cuda.Event, name) for name in ("record", "synchronize", "elapsed_time")
+    )
     assert callable(torch.cuda.stream)
     assert callable(torch.cuda.device)
     assert str(torch.device("cuda", 0)) == "cuda:0"

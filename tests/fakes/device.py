@@ -64,9 +64,13 @@ class Device:
         if block is None:
             raise DeviceFaultError(f"illegal address {address:#x}")
         if size > len(block):
-            raise DeviceFaultError(f"{size} bytes at {address:#x}, where {len(block)} were allocated")
+            raise DeviceFaultError(
+                f"{size} bytes at {address:#x}, where {len(block)} were allocated"
+            )
         if number not in (None, self.owners[address]):
-            raise DeviceFaultError(f"illegal address {address:#x}: it is on GPU {self.owners[address]}, not {number}")
+            raise DeviceFaultError(
+                f"illegal address {address:#x}: it is on GPU {self.owners[address]}, not {number}"
+            )
         return block[:size]
 
     def stream(self) -> Stream:

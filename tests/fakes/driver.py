@@ -12,7 +12,9 @@ CONTEXT = 0xC0  # handle of the first GPU's primary context
 class Libcuda:
     """``error``: what cuInit answers. ``gpus``: name and compute capability of each."""
 
-    def __init__(self, device: Device, gpus=(("Fake L4", (8, 9)),), error: int = 0, cuda: int = 13010) -> None:
+    def __init__(
+        self, device: Device, gpus=(("Fake L4", (8, 9)),), error: int = 0, cuda: int = 13010
+    ) -> None:
         self.device, self.gpus, self.error, self.cuda = device, list(gpus), error, cuda
         self.retained = 0
 
@@ -21,7 +23,9 @@ class Libcuda:
         return self.error
 
     def cuGetErrorName(self, code: int, text) -> int:  # noqa: N802
-        text._obj.value = {100: b"CUDA_ERROR_NO_DEVICE", 999: b"CUDA_ERROR_UNKNOWN"}.get(code, b"CUDA_ERROR_OTHER")
+        text._obj.value = {100: b"CUDA_ERROR_NO_DEVICE", 999: b"CUDA_ERROR_UNKNOWN"}.get(
+            code, b"CUDA_ERROR_OTHER"
+        )
         return 0
 
     def cuDriverGetVersion(self, version) -> int:  # noqa: N802

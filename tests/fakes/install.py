@@ -25,7 +25,9 @@ def api_file(major: int) -> Path:
     shared = Path(os.environ.get("DETECT_VIDEO_SHARED", CHECKOUT.parent / "shared"))
     file = shared / "trt_api" / f"tensorrt_{major}.json"
     if not file.is_file():
-        pytest.skip("no shared test data beside the checkout (DETECT_VIDEO_SHARED names its folder)")
+        pytest.skip(
+            "no shared test data beside the checkout (DETECT_VIDEO_SHARED names its folder)"
+        )
     return file
 
 

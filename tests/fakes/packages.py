@@ -251,11 +251,19 @@ def fake_cuda_python(  # noqa: C901
     fake = device
     calls = {name: thing for name, thing in locals().items() if name.startswith("cuda")}
     runtime = module("cuda.bindings.runtime", **calls)
-    runtime.cudaStreamNonBlocking, runtime.cudaEventBlockingSync, runtime.cudaHostAllocDefault = 1, 1, 0
+    runtime.cudaStreamNonBlocking, runtime.cudaEventBlockingSync, runtime.cudaHostAllocDefault = (
+        1,
+        1,
+        0,
+    )
     runtime.cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice=1, cudaMemcpyDeviceToHost=2)
     runtime.host = host
     bindings = module("cuda.bindings", runtime=runtime)
-    return {"cuda": module("cuda", bindings=bindings), "cuda.bindings": bindings, "cuda.bindings.runtime": runtime}
+    return {
+        "cuda": module("cuda", bindings=bindings),
+        "cuda.bindings": bindings,
+        "cuda.bindings.runtime": runtime,
+    }
 
 
 def fake_torch(  # noqa: C901
@@ -315,7 +323,9 @@ def fake_torch(  # noqa: C901
 
         def elapsed_time(self, end_event) -> float:
             if not (self.enable_timing and end_event.enable_timing):
-                raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
+                raise RuntimeError(
+                    "Both events must be created with argument 'enable_timing=True'."
+                )
             return end_event.own.ms_since(self.own)
 
     @contextmanager
@@ -355,7 +365,12 @@ def fake_torch(  # noqa: C901
         is_available=lambda: True,
     )
     torch = module(
-        "torch", cuda=cuda, uint8="uint8", zeros=zeros, empty=empty, device=lambda kind, index: (kind, index)
+        "torch",
+        cuda=cuda,
+        uint8="uint8",
+        zeros=zeros,
+        empty=empty,
+        device=lambda kind, index: (kind, index),
     )
     return {"torch": torch, "torch.cuda": cuda}
 

@@ -24,7 +24,9 @@ def plan_of(
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)
-    assert parser.parse(model.SerializeToString()), [parser.get_error(at).desc() for at in range(parser.num_errors)]
+    assert parser.parse(model.SerializeToString()), [
+        parser.get_error(at).desc() for at in range(parser.num_errors)
+    ]
     config = builder.create_builder_config()
     config.clear_flag(trt.BuilderFlag.TF32)
     if verbosity is not None:
@@ -35,7 +37,10 @@ def plan_of(
         profile = builder.create_optimization_profile()
         given = network.get_input(0)
         rest = [int(side) for side in given.shape][1:]
-        profile.set_shape(given.name, *(trt.Dims([batch, *rest]) for batch in (batches[0], batches[1], batches[1])))
+        profile.set_shape(
+            given.name,
+            *(trt.Dims([batch, *rest]) for batch in (batches[0], batches[1], batches[1])),
+        )
         config.add_optimization_profile(profile)
     plan = builder.build_serialized_network(network, config)
     assert plan is not None, log.reason()
@@ -66,6 +71,8 @@ def as_elsewhere(network: Network, half: bool = False):
     import numpy as np
 
     graph.initializer.append(numpy_helper.from_array(np.float32(255), "white"))
-    graph.node.insert(0, helper.make_node("Cast", ["input"], ["as_float"], name="as_float", to=TensorProto.FLOAT))
+    graph.node.insert(
+        0, helper.make_node("Cast", ["input"], ["as_float"], name="as_float", to=TensorProto.FLOAT)
+    )
     graph.node.insert(1, helper.make_node("Mul", ["as_float", "white"], [planes], name="to_255"))
     return model

@@ -23,7 +23,10 @@ class Signature(NamedTuple):
 
 def parse(text: str) -> Signature:
     """``build(self: Builder, network: INetworkDefinition, flags: typing.SupportsInt = 0) -> IHostMemory``"""
-    opening, closing = text.index("("), text.rindex(")", 0, text.rindex("->") if "->" in text else None)
+    opening, closing = (
+        text.index("("),
+        text.rindex(")", 0, text.rindex("->") if "->" in text else None),
+    )
     parts = [part for part in _split(text[opening + 1 : closing]) if part]
     parameters = tuple(_parameter(part) for part in parts if not part.startswith("self"))
     return Signature(text, parameters, text[closing + 1 :].replace("->", "").strip())
@@ -51,7 +54,9 @@ def _parameter(text: str) -> Parameter:
 def _default(text: str) -> Any:
     if match := re.fullmatch(r"<(\w[\w.]*)\.(\w+): -?\d+>", text):
         return match  # an enum's member: whoever needs it looks it up
-    return {"None": None, "True": True, "False": False}.get(text, int(text) if re.fullmatch(r"-?\d+", text) else text)
+    return {"None": None, "True": True, "False": False}.get(
+        text, int(text) if re.fullmatch(r"-?\d+", text) else text
+    )
 
 
 def bind(
@@ -63,10 +68,14 @@ def bind(
         if bound is not None:
             return bound
     wanted = "; ".join(signature.text for signature in signatures)
-    raise TypeError(f"incompatible function arguments. Supported: {wanted}. Invoked with: {args}, {kwargs}")
+    raise TypeError(
+        f"incompatible function arguments. Supported: {wanted}. Invoked with: {args}, {kwargs}"
+    )
 
 
-def _bind(signature: Signature, args: tuple, kwargs: dict, fits: Callable[[str, Any], bool]) -> dict[str, Any] | None:
+def _bind(
+    signature: Signature, args: tuple, kwargs: dict, fits: Callable[[str, Any], bool]
+) -> dict[str, Any] | None:
     names = [parameter.name for parameter in signature.parameters]
     if len(args) > len(names) or not set(kwargs) <= set(names[len(args) :]):
         return None

@@ -60,8 +60,12 @@ class Builder:
 
     def create_builder_config(self) -> Any:
         trt = self._trt
-        config = make(trt, "IBuilderConfig", _raised={"TF32"}, _profiles=[], _limits={}, _cache=None)
-        config.__dict__.update(_progress_monitor=None, _profiling_verbosity=trt.ProfilingVerbosity.LAYER_NAMES_ONLY)
+        config = make(
+            trt, "IBuilderConfig", _raised={"TF32"}, _profiles=[], _limits={}, _cache=None
+        )
+        config.__dict__.update(
+            _progress_monitor=None, _profiling_verbosity=trt.ProfilingVerbosity.LAYER_NAMES_ONLY
+        )
         config.__dict__["_hardware_compatibility_level"] = trt.HardwareCompatibilityLevel.NONE
         return config
 
@@ -74,9 +78,13 @@ class Builder:
         if network._model is None:
             return say("Network must have at least one output")
         if not network._strong:
-            return say("[fake] a weakly typed network: the types of the graph would not be what is run")
+            return say(
+                "[fake] a weakly typed network: the types of the graph would not be what is run"
+            )
         if any(-1 in tensor.shape for tensor in network._inputs) and not config._profiles:
-            return say("Network has dynamic or shape inputs, but no optimization profile has been defined.")
+            return say(
+                "Network has dynamic or shape inputs, but no optimization profile has been defined."
+            )
         if not tell_progress(config._progress_monitor):
             return say("Build was cancelled")
         if config._limits.get("WORKSPACE", 1 << 40) < 1 << 20:
@@ -214,12 +222,20 @@ def _refusal(node: Any, given: dict[str, int], constants: dict[str, Any]) -> tup
                 "TensorRT only quantises to INT8 and FP8, with zero points of that type",
             )
         if numpy_helper.to_array(zero).any():
-            return "INVALID_VALUE", "TensorRT only quantises symmetrically: all zero points must be zero"
+            return (
+                "INVALID_VALUE",
+                "TensorRT only quantises symmetrically: all zero points must be zero",
+            )
     return None
 
 
 def _fail(self: Any, code: str, name: str, desc: str, node: Any = None) -> bool:
-    state = {"_code": code, "_name": name, "_desc": desc, "_operator": node.op_type if node is not None else ""}
+    state = {
+        "_code": code,
+        "_name": name,
+        "_desc": desc,
+        "_operator": node.op_type if node is not None else "",
+    }
     self._errors.append(make(self._trt, "ParserError", **state))
     return False
 

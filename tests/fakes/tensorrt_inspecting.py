@@ -49,7 +49,11 @@ class EngineInspector:
                 for tensor in (*layer["Inputs"], *layer["Outputs"]):
                     tensor["Format/Datatype"] = "N/A due to dynamic shapes"
         names = list(engine._tensors)
-        tensors = {"Bindings": names} if major < 11 else {"I/O Tensors": [{"Name": name} for name in names]}
+        tensors = (
+            {"Bindings": names}
+            if major < 11
+            else {"I/O Tensors": [{"Name": name} for name in names]}
+        )
         return json.dumps({"Layers": layers, **tensors})
 
 
@@ -60,7 +64,9 @@ def layers_of(engine: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for nodes in _fused(model, facts["int8_kernels"]):
         layer = _layer(nodes, types, facts, major)
-        if layer["LayerType"] == "CaskConvolution" and not any(one["LayerType"] == layer["LayerType"] for one in found):
+        if layer["LayerType"] == "CaskConvolution" and not any(
+            one["LayerType"] == layer["LayerType"] for one in found
+        ):
             found.append(_copy(layer))
         found.append(layer)
     return found
@@ -78,7 +84,11 @@ def _fused(model: Any, int8_kernels: bool) -> Iterator[list[Any]]:
 
     def follows(node: Any, kinds: tuple[str, ...]) -> Any:
         behind = readers.get(node.output[0], [])
-        return behind[0] if len(behind) == 1 and behind[0] is not None and behind[0].op_type in kinds else None
+        return (
+            behind[0]
+            if len(behind) == 1 and behind[0] is not None and behind[0].op_type in kinds
+            else None
+        )
 
     def goes_along(node: Any) -> bool:
         """A DQ that its readers take along."""
@@ -87,14 +97,18 @@ def _fused(model: Any, int8_kernels: bool) -> Iterator[list[Any]]:
         if node.input[0] in constants:
             return True
         behind = readers[node.output[0]]
-        return int8_kernels and all(reader is not None and reader.op_type in COMPUTING for reader in behind)
+        return int8_kernels and all(
+            reader is not None and reader.op_type in COMPUTING for reader in behind
+        )
 
     for node in model.graph.node:
         if node.name in taken or goes_along(node):
             continue
         group = [node]
         if node.op_type in COMPUTING:
-            before = [makers[name] for name in node.input if name in makers and goes_along(makers[name])]
+            before = [
+                makers[name] for name in node.input if name in makers and goes_along(makers[name])
+            ]
             while (behind := follows(group[-1], ACTIVATIONS)) is not None:
                 group.append(behind)
             if int8_kernels and (behind := follows(group[-1], ("QuantizeLinear",))) is not None:
@@ -104,7 +118,9 @@ def _fused(model: Any, int8_kernels: bool) -> Iterator[list[Any]]:
         yield group
 
 
-def _layer(nodes: list[Any], types: dict[str, str], facts: dict[str, Any], major: int) -> dict[str, Any]:
+def _layer(
+    nodes: list[Any], types: dict[str, str], facts: dict[str, Any], major: int
+) -> dict[str, Any]:
     main = next((node for node in nodes if node.op_type in COMPUTING), nodes[0])
     given = next((node.input[0] for node in nodes if main.input[0] in node.output), main.input[0])
     kind = types.get(given, "FLOAT")
@@ -127,7 +143,9 @@ def _copy(layer: dict[str, Any]) -> dict[str, Any]:
         "Name": f"Reformatting CopyNode for Input Tensor 0 to {layer['Name']}",
         "LayerType": "Reformat",
         "Inputs": layer["Inputs"],
-        "Outputs": [{**layer["Inputs"][0], "Name": f"Reformatted Input Tensor 0 to {layer['Name']}"}],
+        "Outputs": [
+            {**layer["Inputs"][0], "Name": f"Reformatted Input Tensor 0 to {layer['Name']}"}
+        ],
         "Origin": "REFORMAT",
         "Metadata": "",
     }

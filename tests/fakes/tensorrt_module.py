@@ -38,7 +38,9 @@ class EnumMember:
         return f"<{self.enum}.{self.name}: {self.value}>"
 
 
-def make_module(api_file: Path, device: Device, gpus: Sequence[Gpu] = (("Fake L4", (8, 9)),)) -> ModuleType:
+def make_module(
+    api_file: Path, device: Device, gpus: Sequence[Gpu] = (("Fake L4", (8, 9)),)
+) -> ModuleType:
     """The module, on fake GPUs; what tests look at is ``module.fake``."""
     api = json.loads(api_file.read_text())
     module = ModuleType("tensorrt")
@@ -99,11 +101,15 @@ def _enum(path: str, enum: dict[str, Any]) -> type:
 
 def _class(name: str, api: dict[str, Any], module: ModuleType) -> type:
     bases = tuple(getattr(module, base) for base in api.get("bases", []) if hasattr(module, base))
-    own = next((vars(part)[name] for part in BEHAVIOUR if name in vars(part)), None) or type(name, (), {})
+    own = next((vars(part)[name] for part in BEHAVIOUR if name in vars(part)), None) or type(
+        name, (), {}
+    )
     space: dict[str, Any] = {"__module__": "tensorrt", "_trt": module, "_api": name}
     for method, entry in api.get("methods", {}).items():
         if method not in ("__del__", "__enter__", "__exit__") and entry.get("sigs"):
-            space[method] = _method(name, method, [parse(text) for text in entry["sigs"]], own, module)
+            space[method] = _method(
+                name, method, [parse(text) for text in entry["sigs"]], own, module
+            )
     for key, entry in api.get("properties", {}).items():
         space[key] = _property(name, key, entry, own)
     inits = [parse(text) for text in api.get("init", [])]
@@ -123,7 +129,10 @@ def _class(name: str, api: dict[str, Any], module: ModuleType) -> type:
 def fits(module: ModuleType, kind: str, value: Any) -> bool:
     """Whether a value goes where the signature says ``kind``. pybind11 converts tuples and lists to Dims by itself."""
     kind = (
-        kind.split("::")[-1].removeprefix("collections.abc.").removeprefix("typing.").removeprefix("typing_extensions.")
+        kind.split("::")[-1]
+        .removeprefix("collections.abc.")
+        .removeprefix("typing.")
+        .removeprefix("typing_extensions.")
     )
     if kind == "SupportsInt":
         return hasattr(value, "__int__") and not isinstance(value, str)
@@ -158,7 +167,9 @@ def _method(name: str, method: str, signatures: list, own: type, module: ModuleT
             raise NotModelledError(f"{name}.{method} is real, but the fake does not model it")
         for value in bound.values():
             if not _initialised(value):
-                raise TypeError(f"{type(value).__name__}.__init__() must be called when overriding __init__")
+                raise TypeError(
+                    f"{type(value).__name__}.__init__() must be called when overriding __init__"
+                )
         return does(self, **bound)
 
     call.__name__ = method
@@ -180,7 +191,9 @@ def _init(name: str, signatures: list, own: type, module: ModuleType) -> Any:
         bound = bind(signatures, args, kwargs, lambda kind, value: fits(module, kind, value))
         for value in bound.values():
             if not _initialised(value):
-                raise TypeError(f"{type(value).__name__}.__init__() must be called when overriding __init__")
+                raise TypeError(
+                    f"{type(value).__name__}.__init__() must be called when overriding __init__"
+                )
         if does is not None:
             does(self, **bound)
 
@@ -199,7 +212,9 @@ def _property(name: str, key: str, entry: dict[str, Any], own: type) -> property
 
     def put(self: Any, value: Any) -> None:
         if not _initialised(value):
-            raise TypeError(f"{type(value).__name__}.__init__() must be called when overriding __init__")
+            raise TypeError(
+                f"{type(value).__name__}.__init__() must be called when overriding __init__"
+            )
         if sets is not None:
             sets(self, value)
         self.__dict__[f"_{key}"] = value

@@ -15,7 +15,13 @@ from tests.fakes.device import Device, DeviceFaultError
 from tests.fakes.tensorrt_inspecting import layers_of
 from tests.fakes.tensorrt_state import CONTEXT_BYTES, MAGIC, Crash, make, ort_session, shapes_of
 
-NUMPY = {"FLOAT": np.float32, "HALF": np.float16, "UINT8": np.uint8, "INT32": np.int32, "INT64": np.int64}
+NUMPY = {
+    "FLOAT": np.float32,
+    "HALF": np.float16,
+    "UINT8": np.uint8,
+    "INT32": np.int32,
+    "INT64": np.int64,
+}
 
 
 class Runtime:
@@ -29,17 +35,25 @@ class Runtime:
         say = lambda text: self._logger.log(trt.ILogger.Severity.ERROR, text)  # noqa: E731
         data = bytes(serialized_engine)
         if data[:4] != MAGIC:
-            return say("Serialization assertion header.magicTag == kEXPECTED_MAGIC_TAG failed.Magic tag does not match")
+            return say(
+                "Serialization assertion header.magicTag == kEXPECTED_MAGIC_TAG failed.Magic tag does not match"
+            )
         if zlib.crc32(data[8:]).to_bytes(4, "little") != data[4:8]:
             return say("Serialization assertion: checksum of the archive does not match")
         head, _, body = data[8:].partition(b"\n")
         facts = json.loads(head)
         if facts["portable"] and not self._engine_host_code_allowed:
-            return say("Cannot deserialize engine with lean runtime since engine_host_code_allowed is False")
+            return say(
+                "Cannot deserialize engine with lean runtime since engine_host_code_allowed is False"
+            )
         if facts["trt"] != trt.__version__ and not facts["portable"]:
-            return say("Version tag does not match. Note: Current Version: 2, Serialized Engine Version: 1")
+            return say(
+                "Version tag does not match. Note: Current Version: 2, Serialized Engine Version: 1"
+            )
         if facts["capability"] != list(trt.fake.gpu[1]) and facts["hardware"] == "NONE":
-            return say("The engine plan file is generated on an incompatible device, expecting compute 8.9 got 9.0")
+            return say(
+                "The engine plan file is generated on an incompatible device, expecting compute 8.9 got 9.0"
+            )
         import onnx
 
         model = onnx.load_from_string(body)
@@ -54,7 +68,9 @@ class Runtime:
             "_tensors": tensors,
         }
         # Outputs first: nothing may depend on the order.
-        return make(trt, "ICudaEngine", _logger=self._logger, _context_bytes=CONTEXT_BYTES * batch, **state)
+        return make(
+            trt, "ICudaEngine", _logger=self._logger, _context_bytes=CONTEXT_BYTES * batch, **state
+        )
 
 
 class ICudaEngine:
@@ -97,7 +113,14 @@ class ICudaEngine:
                 f"IExecutionContext: OutOfMemory (Requested size was {self._context_bytes} bytes.)",
             )
             return None
-        state = {"_engine": self, "_own": own, "_addresses": {}, "_given": {}, "_profile": 0, "_timed": []}
+        state = {
+            "_engine": self,
+            "_own": own,
+            "_addresses": {},
+            "_given": {},
+            "_profile": 0,
+            "_timed": [],
+        }
         state |= {"_profiler": None, "_enqueue_emits_profile": True}
         return make(self._trt, "IExecutionContext", **state)
 
@@ -123,7 +146,9 @@ class IExecutionContext:
         return True
 
     def infer_shapes(self) -> list[str]:
-        return [info.name for info in self._engine._model.graph.input if -1 in _shape(self, info.name)]
+        return [
+            info.name for info in self._engine._model.graph.input if -1 in _shape(self, info.name)
+        ]
 
     def get_tensor_shape(self, name: str) -> Any:
         return self._trt.Dims(_shape(self, name))
@@ -143,16 +168,21 @@ class IExecutionContext:
         for name in engine._tensors:
             if name not in self._addresses:
                 engine._logger.log(
-                    self._trt.ILogger.Severity.ERROR, f"Address is not set for tensor {name}. Call setTensorAddress."
+                    self._trt.ILogger.Severity.ERROR,
+                    f"Address is not set for tensor {name}. Call setTensorAddress.",
                 )
                 return False
             if -1 in _shape(self, name):
-                engine._logger.log(self._trt.ILogger.Severity.ERROR, f"shape of {name} is not known")
+                engine._logger.log(
+                    self._trt.ILogger.Severity.ERROR, f"shape of {name} is not known"
+                )
                 return False
         addresses = dict(self._addresses)
         stream.put(lambda: _compute(self, addresses, stream.handle))
         if self._profiler is not None and self._enqueue_emits_profile:
-            stream.run_until(lambda: False)  # with a profiler that is told at once, a run is waited for
+            stream.run_until(
+                lambda: False
+            )  # with a profiler that is told at once, a run is waited for
             _report(self)
         return True
 
@@ -168,7 +198,9 @@ class IExecutionContext:
 def on_its_gpu(engine: Any) -> None:
     """An engine lives on the GPU that was current when it was read."""
     if engine._trt.fake.device.number != engine._number:
-        raise DeviceFaultError(f"invalid device context: the engine is on GPU {engine._number}, which is not current")
+        raise DeviceFaultError(
+            f"invalid device context: the engine is on GPU {engine._number}, which is not current"
+        )
 
 
 def _shape(context: Any, name: str) -> tuple[int, ...]:
@@ -184,11 +216,18 @@ def _compute(context: Any, addresses: dict[str, int], handle: int) -> None:
     for info in engine._model.graph.input:
         kind, shape = NUMPY[engine._tensors[info.name][0]], _shape(context, info.name)
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
-        feeds[info.name] = fake.device.at(addresses[info.name], size, engine._number).view(kind).reshape(shape).copy()
+        feeds[info.name] = (
+            fake.device.at(addresses[info.name], size, engine._number)
+            .view(kind)
+            .reshape(shape)
+            .copy()
+        )
     names = [info.name for info in engine._model.graph.output]
     for name, result in zip(names, engine._session.run(names, feeds), strict=True):
         if engine._facts["tf32"] and result.dtype == np.float32:  # 10 bits of mantissa
-            result = (np.ascontiguousarray(result).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+            result = (np.ascontiguousarray(result).view(np.uint32) & np.uint32(0xFFFFE000)).view(
+                np.float32
+            )
         taken = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
         fake.device.at(addresses[name], taken.size, engine._number)[:] = taken
     if context._profiler is not None:
@@ -208,7 +247,9 @@ def _report(context: Any) -> None:
 
 def _stream(device: Device, handle: int) -> Any:
     if int(handle) == 0:
-        raise DeviceFaultError("the default stream: TensorRT would synchronise the device at each run")
+        raise DeviceFaultError(
+            "the default stream: TensorRT would synchronise the device at each run"
+        )
     if int(handle) not in device.streams:
         raise DeviceFaultError(f"invalid stream handle {handle:#x}")
     return device.streams[int(handle)]

@@ -10,7 +10,16 @@ from tests.fakes.device import Device
 
 MAGIC = b"ftrt"
 CONTEXT_BYTES = 1 << 20  # what a context takes of the device, a picture
-ONNX_TYPES = {1: "FLOAT", 2: "UINT8", 3: "INT8", 6: "INT32", 7: "INT64", 9: "BOOL", 10: "HALF", 16: "BF16"}
+ONNX_TYPES = {
+    1: "FLOAT",
+    2: "UINT8",
+    3: "INT8",
+    6: "INT32",
+    7: "INT64",
+    9: "BOOL",
+    10: "HALF",
+    16: "BF16",
+}
 
 
 Gpu = tuple[str, tuple[int, int]]
@@ -26,7 +35,9 @@ class State:
         self.module, self.device, self.gpus, self.major = module, device, gpus, major
         self.alive = True
         self.int8_kernels = self.tf32_kernels = True
-        self.layer_ms: Callable[[int, int], float] = lambda layer, run: 0.125 * (layer + 1)  # number of each -> ms
+        self.layer_ms: Callable[[int, int], float] = lambda layer, run: (
+            0.125 * (layer + 1)
+        )  # number of each -> ms
         self.builds: list[dict] = []
         self.runs: list[int] = []  # stream handles, in the order in which the runs happened
 
@@ -49,7 +60,10 @@ def shapes_of(infos: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {
         info.name: (
             ONNX_TYPES[info.type.tensor_type.elem_type],
-            tuple(d.dim_value if d.HasField("dim_value") else -1 for d in info.type.tensor_type.shape.dim),
+            tuple(
+                d.dim_value if d.HasField("dim_value") else -1
+                for d in info.type.tensor_type.shape.dim
+            ),
         )
         for info in infos
     }
@@ -61,7 +75,11 @@ def ort_session(model: Any) -> Any:
     import onnxruntime as ort
 
     nodes = model.graph.node
-    if any(entry.name == "to" and entry.i == onnx.TensorProto.BFLOAT16 for node in nodes for entry in node.attribute):
+    if any(
+        entry.name == "to" and entry.i == onnx.TensorProto.BFLOAT16
+        for node in nodes
+        for entry in node.attribute
+    ):
         from scripts.measuring.rounded import rounded
 
         model = rounded(onnx.shape_inference.infer_shapes(model))

@@ -19,11 +19,19 @@ from detector.jobs.evaluate.study import Study, mapped_picture
 from detector.types import Detections, Frame
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
-BOUND = Bound(("person", "vehicle"), ((0,), (2, 3)), {0: 0, 1: 1, 2: 1}, {3: 1})  # labels: person, car, bus, bicycle
+BOUND = Bound(
+    ("person", "vehicle"), ((0,), (2, 3)), {0: 0, 1: 1, 2: 1}, {3: 1}
+)  # labels: person, car, bus, bicycle
 
 
 def labels(*rows, **more):
-    return picture(0, "a.jpg", (64, 48), [(box, class_id, False, crowd, None) for box, class_id, crowd in rows], **more)
+    return picture(
+        0,
+        "a.jpg",
+        (64, 48),
+        [(box, class_id, False, crowd, None) for box, class_id, crowd in rows],
+        **more,
+    )
 
 
 def test_labels_are_mapped():
@@ -71,7 +79,9 @@ def dataset(*pictures, classes=("person", "car", "bus", "bicycle"), video=None):
 def test_the_network_gets_the_mapped_head(tmp_path, merged, needs_nms):
     from detector.datasets.classmap import read_mapping
 
-    (tmp_path / "m.yaml").write_text(f"classes: {{person: [person], vehicle: [car{', bus' if merged else ''}]}}\n")
+    (tmp_path / "m.yaml").write_text(
+        f"classes: {{person: [person], vehicle: [car{', bus' if merged else ''}]}}\n"
+    )
     study = Study(dataset(labels((A, 0, False))), read_mapping(str(tmp_path / "m.yaml"), tmp_path))
     machine = SimpleNamespace(network=Net(dense=lambda outputs: outputs[0]))
     study.remap(machine)
@@ -104,7 +114,10 @@ def test_a_session_for_each_engine():
     config = resolve((COMMAND_LINE, {"run_dir": "r"}))
     assert [one.output.run_dir for one in evaluation.for_engines(config, ["ort"])] == ["r"]
     several = evaluation.for_engines(config, ["ort", "null"])
-    assert [(one.runtime.engine, one.output.run_dir) for one in several] == [("ort", "r/ort"), ("null", "r/null")]
+    assert [(one.runtime.engine, one.output.run_dir) for one in several] == [
+        ("ort", "r/ort"),
+        ("null", "r/null"),
+    ]
     assert evaluation.for_engines(config, []) == [config]
     with pytest.raises(UsageError, match="stands there twice"):
         evaluation.for_engines(config, ["ort", "ort"])
@@ -125,5 +138,11 @@ def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
 
 def test_own_defaults_lie_below_a_file_and_above_the_package(tmp_path):
     (tmp_path / "c.yaml").write_text("iou: 0.3\n")
-    config = resolved(str(tmp_path / "c.yaml"), {"max_det": 7}, {"conf": 0.001, "iou": 0.65, "max_det": 300})
-    assert (config.selection.conf, config.selection.iou, config.selection.max_det) == (0.001, 0.3, 7)
+    config = resolved(
+        str(tmp_path / "c.yaml"), {"max_det": 7}, {"conf": 0.001, "iou": 0.65, "max_det": 300}
+    )
+    assert (config.selection.conf, config.selection.iou, config.selection.max_det) == (
+        0.001,
+        0.3,
+        7,
+    )

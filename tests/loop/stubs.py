@@ -102,7 +102,9 @@ class StubRequest:
 
 class StubSink:
     def __init__(self, work=lambda: None, fail_at: int | None = None) -> None:
-        self.rows: list[tuple[int, int, float]] = []  # frame index, picture's value, detection's score
+        self.rows: list[
+            tuple[int, int, float]
+        ] = []  # frame index, picture's value, detection's score
         self._work = work
         self._fail_at = fail_at
 
@@ -152,7 +154,9 @@ def stub_parts(
 
     return Parts(
         source=StubSource(frames, lambda: work("read"), fail.get("read")),
-        requests=[StubRequest(batch, lambda: work("infer"), fail.get("infer")) for _ in range(requests)],
+        requests=[
+            StubRequest(batch, lambda: work("infer"), fail.get("infer")) for _ in range(requests)
+        ],
         concurrency=concurrency,
         preprocess=stage("preprocess", copy_in),
         head=stage("head", head),

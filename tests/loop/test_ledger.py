@@ -14,8 +14,18 @@ from detector.session.store import span_columns
 from detector.timeline import STAGES, Timeline
 from tests.loop.stubs import FakeClock, Notes, stub_parts
 
-COSTS = {"read": 7, "preprocess": 3, "infer": 50, "head": 2, "nms": 1, "annotate": 4, "write": 11}  # ns
-TOLERANCE_NS = 10_000_000  # threads that want to run may wait this long for a core, all calls together
+COSTS = {
+    "read": 7,
+    "preprocess": 3,
+    "infer": 50,
+    "head": 2,
+    "nms": 1,
+    "annotate": 4,
+    "write": 11,
+}  # ns
+TOLERANCE_NS = (
+    10_000_000  # threads that want to run may wait this long for a core, all calls together
+)
 
 
 def tries(count):
@@ -56,10 +66,16 @@ def test_plain_loop_on_a_fake_clock_is_exact():
     clock = FakeClock()
     parts = stub_parts(10, batch=2, requests=1, work=lambda name: clock.sleep(COSTS[name]))
     recording = run(frames_in_turn, parts, Timeline(clock, clock, nvtx=False))
-    calls = {stage: 10 for stage in STAGES} | {"read": 11, "infer": 5}  # the last read finds the end, for nothing
+    calls = {stage: 10 for stage in STAGES} | {
+        "read": 11,
+        "infer": 5,
+    }  # the last read finds the end, for nothing
     for stage in STAGES:
         busy = COSTS[stage] * (5 if stage == "infer" else 10)
-        assert (recording.stages[stage].calls, recording.stages[stage].busy_ns) == (calls[stage], busy), stage
+        assert (recording.stages[stage].calls, recording.stages[stage].busy_ns) == (
+            calls[stage],
+            busy,
+        ), stage
         assert recording.stages[stage].cpu_ns == busy
     main = recording.threads["main"]
     assert (main.other_ns, main.wait_input_ns, main.wait_output_ns) == (0, 0, 0)
@@ -123,7 +139,10 @@ def test_ledger_equals_what_the_stubs_noted(concurrency):
     notes = Notes()
     seconds = {"read": 1e-3, "infer": 3e-3, "write": 2e-3}
     parts = stub_parts(
-        40, requests=concurrency + 3, concurrency=concurrency, work=lambda n: notes.work(n, seconds.get(n, 0))
+        40,
+        requests=concurrency + 3,
+        concurrency=concurrency,
+        work=lambda n: notes.work(n, seconds.get(n, 0)),
     )
     timeline = Timeline(nvtx=False)
     recording = run(frames_overlapped, parts, timeline)
@@ -131,9 +150,13 @@ def test_ledger_equals_what_the_stubs_noted(concurrency):
     names = list(columns["stage_names"])
     for stage in STAGES:
         rows = (columns["stage"] == names.index(stage)) & (columns["kind"] == 0)
-        spans = sorted(zip(columns["start_ns"][rows].tolist(), columns["end_ns"][rows].tolist(), strict=True))
+        spans = sorted(
+            zip(columns["start_ns"][rows].tolist(), columns["end_ns"][rows].tolist(), strict=True)
+        )
         spans = spans[:40]  # the last read finds the end and notes nothing
-        for (start, end), (noted_start, noted_end) in zip(spans, sorted(notes.spans[stage]), strict=True):
+        for (start, end), (noted_start, noted_end) in zip(
+            spans, sorted(notes.spans[stage]), strict=True
+        ):
             assert start <= noted_start <= noted_end <= end, stage
         busy, noted = recording.stages[stage].busy_ns, notes.total_ns(stage)
         in_time(noted <= busy <= noted * 1.1 + TOLERANCE_NS, stage, noted, busy)
@@ -141,7 +164,10 @@ def test_ledger_equals_what_the_stubs_noted(concurrency):
     assert union <= recording.infer_ns
     in_time(recording.infer_ns <= union * 1.1 + TOLERANCE_NS)
     for thread in recording.threads.values():
-        assert thread.busy_ns + thread.wait_input_ns + thread.wait_output_ns + thread.other_ns == thread.wall_ns
+        assert (
+            thread.busy_ns + thread.wait_input_ns + thread.wait_output_ns + thread.other_ns
+            == thread.wall_ns
+        )
 
 
 PLANTED = [
@@ -189,12 +215,16 @@ def test_a_planted_delay_lands_in_its_line_and_nowhere_else(place, thread, line,
 @tries(4)
 def test_waits_name_their_cause():
     """Slow writer: the reader waits for buffers to come back, the worker for room. Slow reader: all wait for input."""
-    slow_writer = stub_parts(30, requests=3, work=lambda name: time.sleep(3e-3 if name == "write" else 0))
+    slow_writer = stub_parts(
+        30, requests=3, work=lambda name: time.sleep(3e-3 if name == "write" else 0)
+    )
     recording = run(frames_overlapped, slow_writer, Timeline(nvtx=False))
     in_time(recording.threads["reader"].wait_output_ns > 20e6)
     assert set(recording.threads["reader"].waits) <= {"request", "image", "batch"}
     in_time(recording.threads["writer"].wait_input_ns < 30e6)
-    slow_reader = stub_parts(30, requests=3, work=lambda name: time.sleep(3e-3 if name == "read" else 0))
+    slow_reader = stub_parts(
+        30, requests=3, work=lambda name: time.sleep(3e-3 if name == "read" else 0)
+    )
     recording = run(frames_overlapped, slow_reader, Timeline(nvtx=False))
     in_time(recording.threads["worker-0"].waits["batch"] > 60e6)
     in_time(recording.threads["writer"].waits["result"] > 60e6)
@@ -208,7 +238,10 @@ def test_a_slow_reader_leaves_inference_fps_at_the_engines_own(concurrency):
     notes, frames = Notes(), 30
     seconds = {"read": 20e-3, "infer": 5e-3}
     parts = stub_parts(
-        frames, requests=concurrency + 3, concurrency=concurrency, work=lambda n: notes.work(n, seconds.get(n, 0))
+        frames,
+        requests=concurrency + 3,
+        concurrency=concurrency,
+        work=lambda n: notes.work(n, seconds.get(n, 0)),
     )
     recording = run(frames_overlapped, parts, Timeline(nvtx=False))
     inference_fps = frames / (recording.infer_ns / 1e9)

@@ -19,7 +19,10 @@ COMBINATIONS = list(itertools.product([1, 2, 3], [1, 2, 3], [1, 2, 3, 5], [1, 2]
 
 def consume(parts, loop, timeline=None, progress=None):
     progress = progress or Progress()
-    pairs = [(frame.index, float(found.scores[0])) for frame, found in loop(parts, timeline or OffTimeline(), progress)]
+    pairs = [
+        (frame.index, float(found.scores[0]))
+        for frame, found in loop(parts, timeline or OffTimeline(), progress)
+    ]
     return pairs, progress
 
 
@@ -36,7 +39,9 @@ def test_every_small_combination(batch, concurrency, requests, queue, frames):
         if name in ("infer", "read", "write") and jitter.random() < 0.3:
             time.sleep(jitter.random() * 1e-3)
 
-    parts = stub_parts(frames, batch, requests, concurrency, work, queue_batches=queue, image_bytes=1)
+    parts = stub_parts(
+        frames, batch, requests, concurrency, work, queue_batches=queue, image_bytes=1
+    )
     pairs, progress = consume(parts, frames_overlapped)
     assert pairs == expected(frames)
     assert parts.sinks[0].rows == [(i, i, float(i)) for i in range(frames)]
@@ -67,7 +72,9 @@ def test_plain_loop(batch, frames):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("stage", ["read", "preprocess", "infer", "head", "nms", "annotate", "write"])
+@pytest.mark.parametrize(
+    "stage", ["read", "preprocess", "infer", "head", "nms", "annotate", "write"]
+)
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrency):
     before = threading.active_count()

@@ -21,7 +21,9 @@ STATED = {"names": "{0: 'red', 1: 'green', 2: 'blue'}", "stride": "32", "task": 
 class Export:
     """Collects nodes; ``save`` writes the file."""
 
-    def __init__(self, *, batch: int | str = 1, side: int | str = SIDE, kind: str = "FLOAT", opset: int = 17) -> None:
+    def __init__(
+        self, *, batch: int | str = 1, side: int | str = SIDE, kind: str = "FLOAT", opset: int = 17
+    ) -> None:
         from onnx import TensorProto, helper
 
         self.kind = getattr(TensorProto, kind)
@@ -36,7 +38,9 @@ class Export:
         from onnx import numpy_helper
 
         name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(values, dtype or self.dtype), name))
+        self.constants.append(
+            numpy_helper.from_array(np.asarray(values, dtype or self.dtype), name)
+        )
         return name
 
     def add(self, operator: str, *inputs: str, name: str = "", outputs: int = 1, **attributes):
@@ -47,20 +51,31 @@ class Export:
         self.nodes.append(helper.make_node(operator, list(inputs), made, name=name, **attributes))
         return made[0] if outputs == 1 else made
 
-    def out(self, name: str, tensor: str, dims: Sequence[int | str | None] | None = None, kind: int = 0) -> Export:
+    def out(
+        self, name: str, tensor: str, dims: Sequence[int | str | None] | None = None, kind: int = 0
+    ) -> Export:
         from onnx import helper
 
         self.nodes.append(helper.make_node("Identity", [tensor], [name], name=f"/{name}/Identity"))
         self.outputs.append(helper.make_tensor_value_info(name, kind or self.kind, dims))
         return self
 
-    def save(self, path: Path, metadata: dict[str, str] | None = None, domains: Sequence[str] = ()) -> str:
+    def save(
+        self, path: Path, metadata: dict[str, str] | None = None, domains: Sequence[str] = ()
+    ) -> str:
         import onnx
         from onnx import helper
 
-        graph = helper.make_graph(self.nodes, "exported", self.inputs, self.outputs, initializer=self.constants)
-        opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="pytorch")
+        graph = helper.make_graph(
+            self.nodes, "exported", self.inputs, self.outputs, initializer=self.constants
+        )
+        opsets = [
+            helper.make_opsetid("", self.opset),
+            *(helper.make_opsetid(domain, 1) for domain in domains),
+        ]
+        model = helper.make_model(
+            graph, opset_imports=opsets, ir_version=8, producer_name="pytorch"
+        )
         helper.set_model_props(model, metadata or {})
         model = onnx.shape_inference.infer_shapes(model)  # exporters write the shapes of outputs
         onnx.save(model, str(path))
@@ -115,7 +130,9 @@ def finished(columns: int = 6, count: int = 300, **more) -> Export:
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, [CORNERS[0]] * 2, count)
-    red = export.add("Slice", export.scores(colours, 2, count), *(export.const([v], np.int64) for v in (0, 1, 2)))
+    red = export.add(
+        "Slice", export.scores(colours, 2, count), *(export.const([v], np.int64) for v in (0, 1, 2))
+    )
     classes = export.table(colours, [(2.0,)] * 2, count)
     return export.out("output0", export.add("Concat", boxes, red, classes, axis=2))
 
@@ -128,14 +145,22 @@ def best_cells(slices: bool = False, **more) -> Export:
     both = export.add("Concat", table, scores, axis=2)
     if slices:
         cuts = [(0, 4), (4, 7)]
-        parts = [export.add("Slice", both, *(export.const([v], np.int64) for v in (*cut, 2))) for cut in cuts]
+        parts = [
+            export.add("Slice", both, *(export.const([v], np.int64) for v in (*cut, 2)))
+            for cut in cuts
+        ]
     else:
         parts = export.add("Split", both, export.const([4, 3], np.int64), outputs=2, axis=-1)
     best = export.add("ReduceMax", parts[1], axes=[2], keepdims=0)
     _, cells = export.add("TopK", best, export.const([10], np.int64), outputs=2)
     at = export.add("Unsqueeze", cells, export.const([-1], np.int64))
     boxes, scores = (
-        export.add("GatherElements", part, export.add("Tile", at, export.const([1, 1, side], np.int64)), axis=1)
+        export.add(
+            "GatherElements",
+            part,
+            export.add("Tile", at, export.const([1, 1, side], np.int64)),
+            axis=1,
+        )
         for part, side in zip(parts, (4, 3), strict=True)
     )
     score = export.add("ReduceMax", scores, axes=[2])
@@ -149,18 +174,28 @@ def nms_inside(**more) -> Export:
     colours = export.colours()
     boxes = export.table(colours, [CORNERS[0], CORNERS[0], CORNERS[1]], 8)
     scores = export.add("Transpose", export.scores(colours, 3, 8), perm=[0, 2, 1])
-    limits = [export.const([100], np.int64), export.const([0.45], np.float32), export.const([0.25], np.float32)]
+    limits = [
+        export.const([100], np.int64),
+        export.const([0.45], np.float32),
+        export.const([0.25], np.float32),
+    ]
     chosen = export.add("NonMaxSuppression", boxes, scores, *limits)
     at = [
         export.add("Gather", chosen, export.const([place], np.int64), axis=1) for place in range(3)
     ]  # batch, class, box: [K, 1] each
     box_at = export.add("Reshape", at[2], export.const([-1], np.int64))
-    rows = export.add("Gather", export.add("Reshape", boxes, export.const([8, 4], np.int64)), box_at, axis=0)
+    rows = export.add(
+        "Gather", export.add("Reshape", boxes, export.const([8, 4], np.int64)), box_at, axis=0
+    )
     pair = export.add("Concat", at[1], at[2], axis=1)
     flat = export.add("Reshape", scores, export.const([3, 8], np.int64))
-    picked = export.add("Unsqueeze", export.add("GatherND", flat, pair), export.const([1], np.int64))
+    picked = export.add(
+        "Unsqueeze", export.add("GatherND", flat, pair), export.const([1], np.int64)
+    )
     floats = [export.add("Cast", name, to=export.kind) for name in at[:2]]
-    return export.out("output", export.add("Concat", floats[0], rows, floats[1], picked, axis=1), [None, 7])
+    return export.out(
+        "output", export.add("Concat", floats[0], rows, floats[1], picked, axis=1), [None, 7]
+    )
 
 
 def padded(**more) -> Export:
@@ -169,14 +204,27 @@ def padded(**more) -> Export:
     colours = export.colours()
     boxes = export.table(colours, CORNERS, 8)
     scores = export.add("Transpose", export.scores(colours, 2, 8), perm=[0, 2, 1])
-    limits = [export.const([100], np.int64), export.const([0.45], np.float32), export.const([0.25], np.float32)]
+    limits = [
+        export.const([100], np.int64),
+        export.const([0.45], np.float32),
+        export.const([0.25], np.float32),
+    ]
     chosen = export.add("NonMaxSuppression", boxes, scores, *limits)
     box_at = export.add("Gather", chosen, export.const(2, np.int64), axis=1)
-    number = export.add("Cast", export.add("Gather", chosen, export.const([1], np.int64), axis=1), to=export.kind)
-    rows = export.add("Gather", export.add("Reshape", boxes, export.const([8, 4], np.int64)), box_at, axis=0)
-    score = export.add("GatherND", export.add("Reshape", scores, export.const([3, 8], np.int64)),
-                       export.add("Slice", chosen, *(export.const([v], np.int64) for v in (1, 3, 1))))  # fmt: skip
-    found = export.add("Concat", rows, export.add("Unsqueeze", score, export.const([1], np.int64)), number, axis=1)
+    number = export.add(
+        "Cast", export.add("Gather", chosen, export.const([1], np.int64), axis=1), to=export.kind
+    )
+    rows = export.add(
+        "Gather", export.add("Reshape", boxes, export.const([8, 4], np.int64)), box_at, axis=0
+    )
+    score = export.add(
+        "GatherND",
+        export.add("Reshape", scores, export.const([3, 8], np.int64)),
+        export.add("Slice", chosen, *(export.const([v], np.int64) for v in (1, 3, 1))),
+    )
+    found = export.add(
+        "Concat", rows, export.add("Unsqueeze", score, export.const([1], np.int64)), number, axis=1
+    )
     none = export.const([0], np.int64)
     count = export.add("Gather", export.add("Shape", found), none, axis=0)
     missing = export.add("Sub", export.const([300], np.int64), count)
@@ -191,23 +239,36 @@ def parts(count: int = 100, **more) -> Export:
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, CORNERS, count)
-    red = export.add("Slice", export.scores(colours, 2, count), *(export.const([v], np.int64) for v in (0, 1, 2)))
+    red = export.add(
+        "Slice", export.scores(colours, 2, count), *(export.const([v], np.int64) for v in (0, 1, 2))
+    )
     flat = export.const([-1, count], np.int64)
     classes = export.add("Reshape", export.table(colours, [(1.0,), (2.0,)], count), flat)
-    number = export.add("Cast", export.add("Reshape", export.nothing(colours), export.const([-1, 1], np.int64)),
-                        to=TensorProto.INT32)  # fmt: skip
+    number = export.add(
+        "Cast",
+        export.add("Reshape", export.nothing(colours), export.const([-1, 1], np.int64)),
+        to=TensorProto.INT32,
+    )
     export.out("num_dets", number, None, TensorProto.INT32)
     export.out("det_boxes", boxes)
     export.out("det_scores", export.add("Reshape", red, flat))
-    return export.out("det_classes", export.add("Cast", classes, to=TensorProto.INT32), None, TensorProto.INT32)
+    return export.out(
+        "det_classes", export.add("Cast", classes, to=TensorProto.INT32), None, TensorProto.INT32
+    )
 
 
 def queries(joined: bool = False, classes: int = 3, **more) -> Export:
     """RT-DETR: boxes in 0..1 beside logits of 10 x colour - 5, or joined with the colours as probabilities."""
     export = Export(**more)
     grid = export.const(np.zeros((1, 1, 1, 2)))
-    looked = export.add("GridSample", "images", grid)  # what tells RT-DETR by: its attention looks at places
-    one = export.add("Reshape", export.add("ReduceMax", looked, axes=[1, 2, 3]), export.const([-1, 1, 1], np.int64))
+    looked = export.add(
+        "GridSample", "images", grid
+    )  # what tells RT-DETR by: its attention looks at places
+    one = export.add(
+        "Reshape",
+        export.add("ReduceMax", looked, axes=[1, 2, 3]),
+        export.const([-1, 1, 1], np.int64),
+    )
     zero = export.add("Mul", one, export.const([0.0]))
     colours = export.add("Add", export.colours(), zero)
     boxes = export.table(colours, [tuple(v / SIDE for v in box) for box in BOXES], 30)
@@ -232,7 +293,9 @@ def yolox(decode: bool = False, **more) -> Export:
         for channel in range(3):
             weights[5 + channel, channel] = 1 / (8 * stride * stride)
         bias = [0.5, 0.5, np.log(2), np.log(2), 2.0 if stride == 8 else -9.0, *[-127.5 / 8] * 3]
-        raw = export.add("Conv", "images", export.const(weights), export.const(bias), strides=[stride] * 2)
+        raw = export.add(
+            "Conv", "images", export.const(weights), export.const(bias), strides=[stride] * 2
+        )
         box, rest = export.add("Split", raw, export.const([4, 4], np.int64), outputs=2, axis=1)
         whole = export.add("Concat", box, export.add("Sigmoid", rest), axis=1)
         maps.append(export.add("Reshape", whole, export.const([1, 8, -1], np.int64)))
@@ -240,8 +303,14 @@ def yolox(decode: bool = False, **more) -> Export:
     if not decode:
         return export.out("output", rows)
     strides = np.repeat([8, 16, 32], [64, 16, 4])[None, :, None]
-    grid = np.concatenate([np.stack(np.indices((n, n))[::-1], -1).reshape(-1, 2) for n in (8, 4, 2)])[None]
-    centres, sizes, scores = export.add("Split", rows, export.const([2, 2, 4], np.int64), outputs=3, axis=2)
-    centres = export.add("Mul", export.add("Add", centres, export.const(grid)), export.const(strides))
+    grid = np.concatenate(
+        [np.stack(np.indices((n, n))[::-1], -1).reshape(-1, 2) for n in (8, 4, 2)]
+    )[None]
+    centres, sizes, scores = export.add(
+        "Split", rows, export.const([2, 2, 4], np.int64), outputs=3, axis=2
+    )
+    centres = export.add(
+        "Mul", export.add("Add", centres, export.const(grid)), export.const(strides)
+    )
     sizes = export.add("Mul", export.add("Exp", sizes), export.const(strides))
     return export.out("output", export.add("Concat", centres, sizes, scores, axis=2))

@@ -19,7 +19,9 @@ def random_tensors(plan: Plan, seed: int = 0) -> dict[str, NDArray[np.float32]]:
     made: dict[str, NDArray[np.float32]] = {}
 
     def weight(name: str, shape: tuple[int, ...]) -> None:
-        made[name] = (random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        made[name] = (random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(
+            np.float32
+        )
 
     def vector(name: str, count: int, about: float = 0.0) -> None:
         made[name] = (about + 0.2 * random.standard_normal(count)).astype(np.float32)
@@ -75,7 +77,9 @@ class Plain:
         )
         return weight * (x - mean) / np.sqrt(variance + EPSILON) + bias
 
-    def conv(self, path: str, x: NDArray, stride: int = 1, groups: int = 1, activation=None) -> NDArray:
+    def conv(
+        self, path: str, x: NDArray, stride: int = 1, groups: int = 1, activation=None
+    ) -> NDArray:
         weights = self.t[f"{path}.conv.weight"]
         padding = weights.shape[2] // 2
         out = plain_conv(x, weights, stride=(stride, stride), padding=padding, groups=groups)
@@ -103,7 +107,9 @@ class Plain:
 
     def spp(self, path: str, x: NDArray, kernels: tuple[int, ...] = (5, 9, 13)) -> NDArray:
         x = self.conv(f"{path}.cv1", x)
-        return self.conv(f"{path}.cv2", np.concatenate([x, *(max_pool(x, kernel) for kernel in kernels)]))
+        return self.conv(
+            f"{path}.cv2", np.concatenate([x, *(max_pool(x, kernel) for kernel in kernels)])
+        )
 
     def rep_conv(self, path: str, x: NDArray, stride: int = 1, groups: int = 1) -> NDArray:
         step = {"stride": (stride, stride), "groups": groups}
@@ -135,9 +141,9 @@ def max_pool(x: NDArray, kernel: int, stride: int = 1, padding: int | None = Non
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding)), constant_values=-np.inf)
     rows = range(0, x.shape[1] - kernel + 1, stride)
     columns = range(0, x.shape[2] - kernel + 1, stride)
-    return np.array([[x[:, y : y + kernel, c : c + kernel].max(axis=(1, 2)) for c in columns] for y in rows]).transpose(
-        2, 0, 1
-    )
+    return np.array(
+        [[x[:, y : y + kernel, c : c + kernel].max(axis=(1, 2)) for c in columns] for y in rows]
+    ).transpose(2, 0, 1)
 
 
 def upsample(x: NDArray) -> NDArray:

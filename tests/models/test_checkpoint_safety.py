@@ -75,14 +75,18 @@ def test_a_name_outside_the_list_is_refused_by_name(tmp_path, home, name):
 
 
 def test_several_names_are_counted_and_the_dangerous_come_before_the_newer_family(tmp_path):
-    content = [foreign("a", f"f{at}") for at in range(5)] + [foreign("ultralytics.nn.tasks", "DetectionModel")]
+    content = [foreign("a", f"f{at}") for at in range(5)] + [
+        foreign("ultralytics.nn.tasks", "DetectionModel")
+    ]
     message = refusal(zipped(tmp_path / "x.pt", pickled(content)[0]))
     assert "names a.f0, a.f1, a.f2 and 2 more, which" in message
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_names_are_found_in_every_protocol(tmp_path, protocol):
-    data, _ = pickled([Reduced(foreign("os", "system"), "true"), foreign("os", "system")], protocol=protocol)
+    data, _ = pickled(
+        [Reduced(foreign("os", "system"), "true"), foreign("os", "system")], protocol=protocol
+    )
     assert "names os.system, which" in refusal(zipped(tmp_path / "x.pt", data))
 
 
@@ -110,7 +114,11 @@ def test_byte_code_that_torch_never_writes_is_refused(tmp_path, code, reason):
 def test_the_second_gate_asks_again_for_every_name(tmp_path):
     """Where the first one were deceived."""
     with Archive(zipped(tmp_path / "x.pt", b"\x80\x02N.")) as archive:
-        for data in (b"\x80\x02cos\nsystem\n.", b"\x80\x04\x8c\x02os\x8c\x06system\x93.", b"\x80\x02(ios\nsystem\n."):
+        for data in (
+            b"\x80\x02cos\nsystem\n.",
+            b"\x80\x04\x8c\x02os\x8c\x06system\x93.",
+            b"\x80\x02(ios\nsystem\n.",
+        ):
             with pytest.raises(pickle.UnpicklingError, match=r"os\.system is not allowed"):
                 unpickle.Unpickler(data, archive).load()
 
@@ -118,14 +126,19 @@ def test_the_second_gate_asks_again_for_every_name(tmp_path):
 def test_no_stand_in_is_the_thing_itself(tmp_path):
     """What the unpickler hands out for every allowed name is ours, or an empty container of Python."""
     names = [(home, name) for home, listed in allowed.INERT.items() for name in listed]
-    names += [("torch", name) for name in allowed.STORAGES] + [("torch._utils", name) for name in allowed.REBUILDERS]
+    names += [("torch", name) for name in allowed.STORAGES] + [
+        ("torch._utils", name) for name in allowed.REBUILDERS
+    ]
     names += [("collections", "OrderedDict")]
     with Archive(zipped(tmp_path / "x.pt", b"\x80\x02N.")) as archive:
         unpickler = unpickle.Unpickler(b"", archive)
         for home, name in names:
             made = unpickler.find_class(home, name)
             kind = made if isinstance(made, type) else type(made)
-            assert any(base.__module__.startswith("detector.") for base in kind.__mro__), (home, name)
+            assert any(base.__module__.startswith("detector.") for base in kind.__mro__), (
+                home,
+                name,
+            )
     assert set(allowed.CONTAINERS.values()) == {set, frozenset}
 
 
@@ -163,7 +176,13 @@ def test_state_for_what_is_no_instance_is_refused(tmp_path, target):
     ],
 )
 def test_a_tensor_that_reaches_out_of_its_storage_is_refused(tmp_path, offset, shape, steps):
-    tensor = Reduced(foreign("torch._utils", "_rebuild_tensor_v2"), Stored("0", "float16", 2), offset, shape, steps)
+    tensor = Reduced(
+        foreign("torch._utils", "_rebuild_tensor_v2"),
+        Stored("0", "float16", 2),
+        offset,
+        shape,
+        steps,
+    )
     data, _ = pickled({"model": {"model.0.conv.weight": tensor}})
     assert "damaged or forged" in refusal(zipped(tmp_path / "x.pt", data, {"0": bytes(4)}))
 
@@ -171,7 +190,11 @@ def test_a_tensor_that_reaches_out_of_its_storage_is_refused(tmp_path, offset, s
 def test_one_number_stretched_over_many_is_never_made(tmp_path):
     """A grid may be stored like that, weights are not: 2^40 numbers would be 8 TB."""
     tensor = Reduced(
-        foreign("torch._utils", "_rebuild_tensor_v2"), Stored("0", "float16", 1), 0, (2**20, 2**20), (0, 0)
+        foreign("torch._utils", "_rebuild_tensor_v2"),
+        Stored("0", "float16", 1),
+        0,
+        (2**20, 2**20),
+        (0, 0),
     )
     path = zipped(tmp_path / "x.pt", pickled({"model.0.conv.weight": tensor})[0], {"0": bytes(2)})
     with Archive(path) as archive:
@@ -228,7 +251,10 @@ def test_a_pickle_larger_than_any_networks_is_refused(tmp_path):
     ("start", "message"),
     [
         (b"", "is empty; download it again"),
-        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "old format (before 1.6), which is not read; where the file is"),
+        (
+            b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.",
+            "old format (before 1.6), which is not read; where the file is",
+        ),
         (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of git LFS"),
         (b"\n<!DOCTYPE html>", "is a web page"),
         (bytes(1000), "is no checkpoint: not a zip file"),
@@ -245,13 +271,18 @@ def test_the_old_tar_format_says_how_to_convert(tmp_path):
     path = tmp_path / "x.pt"
     with tarfile.open(path, "w") as file:
         file.add(__file__, "storages")
-    assert "convert it with torch: torch.save(torch.load('x.pt', weights_only=False), 'new.pt')" in refusal(path)
+    assert (
+        "convert it with torch: torch.save(torch.load('x.pt', weights_only=False), 'new.pt')"
+        in refusal(path)
+    )
 
 
 def test_zips_that_are_no_checkpoint(tmp_path):
     path = zipped(tmp_path / "x.pt", b"", **{"constants.pkl": b""})
     assert "TorchScript" in refusal(path)
-    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as file:  # as torch.jit.save writes a script's code
+    with zipfile.ZipFile(
+        path, "a", zipfile.ZIP_DEFLATED
+    ) as file:  # as torch.jit.save writes a script's code
         file.writestr("x/code/__torch__/models/yolo.py", "class Model(Module):\n" * 40)
     assert "TorchScript" in refusal(path)
     with zipfile.ZipFile(path, "w") as file:
@@ -260,13 +291,20 @@ def test_zips_that_are_no_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["ultralytics.nn.tasks.DetectionModel", "ultralytics.yolo.utils.IterableSimpleNamespace"]
+    "name",
+    ["ultralytics.nn.tasks.DetectionModel", "ultralytics.yolo.utils.IterableSimpleNamespace"],
 )
 def test_newer_families_are_recognised_and_told_the_way(tmp_path, name):
     path = saved(tmp_path / "yolov8n.pt", {"model": module(name)})
     message = refusal(path)
-    assert f"a model of a newer family ({name}: YOLOv8 and later, YOLOv5u) is not read from .pt" in message
-    assert "export it with: yolo export model=yolov8n.pt format=onnx, and give --model yolov8n.onnx" in message
+    assert (
+        f"a model of a newer family ({name}: YOLOv8 and later, YOLOv5u) is not read from .pt"
+        in message
+    )
+    assert (
+        "export it with: yolo export model=yolov8n.pt format=onnx, and give --model yolov8n.onnx"
+        in message
+    )
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path, shared):
@@ -289,8 +327,12 @@ def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
     """Bytes changed, taken out or doubled at random; checksums right, so that the pickle itself is what is read."""
     weight = np.ones((4, 3, 1, 1), np.float16)
     conv = module("torch.nn.modules.conv.Conv2d", weight=weight, kernel_size=(1, 1))
-    inner = module("torch.nn.modules.container.Sequential", {"0": module("models.common.Conv", {"conv": conv})})
-    model = module("models.yolo.Model", {"model": inner}, yaml={"nc": 1}, names=["a"], anchors=weight)
+    inner = module(
+        "torch.nn.modules.container.Sequential", {"0": module("models.common.Conv", {"conv": conv})}
+    )
+    model = module(
+        "models.yolo.Model", {"model": inner}, yaml={"nc": 1}, names=["a"], anchors=weight
+    )
     data, storages = pickled({"epoch": -1, "model": model, "opt": OrderedDict(imgsz=640)})
     random = np.random.default_rng(0)
     path, refused = tmp_path / "x.pt", []
@@ -300,7 +342,11 @@ def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
         for _ in range(random.integers(1, 4)):
             at, many = int(random.integers(len(broken))), int(random.integers(1, 9))
             kind = random.integers(3)
-            piece = bytes(random.integers(0, 256, many, np.uint8)) if kind == 0 else bytes(broken[at : at + many]) * 2
+            piece = (
+                bytes(random.integers(0, 256, many, np.uint8))
+                if kind == 0
+                else bytes(broken[at : at + many]) * 2
+            )
             broken[at : at + many] = b"" if kind == 1 else piece
         zipped(path, bytes(broken), storages)
         try:
@@ -310,7 +356,11 @@ def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
             refused.append(str(error))
     assert len(refused) > 500
     assert [message for message in refused if "\n" in message] == []
-    assert {name for name in set(sys.modules) - before if name.split(".")[0] in ("models", "torch", "utils")} == set()
+    assert {
+        name
+        for name in set(sys.modules) - before
+        if name.split(".")[0] in ("models", "torch", "utils")
+    } == set()
 
 
 @pytest.mark.parametrize("name", ["yolov5n", "yolov7-tiny-random"])

@@ -17,13 +17,23 @@ HALF = {"fp16": 10, "bf16": 16}  # TensorProto's numbers
 FLOAT = 1
 
 
-def network_of(builder: GraphBuilder, outputs: list[str], batch: int, height: int, width: int) -> Network:
+def network_of(
+    builder: GraphBuilder, outputs: list[str], batch: int, height: int, width: int
+) -> Network:
     graph = builder.model(outputs)
     return Network(
-        name="tiny", family="test", graph=graph, input=InputRules(height, width, "stretch", 1), batch=batch,
-        output_shapes=output_shapes(graph), dense=lambda found: found[0], names=("thing",),
-        head=lambda found, conf: Candidates(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int)),
-    )  # fmt: skip
+        name="tiny",
+        family="test",
+        graph=graph,
+        input=InputRules(height, width, "stretch", 1),
+        batch=batch,
+        output_shapes=output_shapes(graph),
+        dense=lambda found: found[0],
+        names=("thing",),
+        head=lambda found, conf: Candidates(
+            np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int)
+        ),
+    )
 
 
 def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
@@ -32,11 +42,19 @@ def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
     x = builder.input_u8(batch, 2, 2)
     wide = builder.constant("0.conv.weight", np.eye(8, 3, dtype=np.float32).reshape(8, 3, 1, 1))
     x = builder.add("Conv", "0.conv", [x, wide], kernel_shape=[1, 1])
-    weights = builder.constant("1.conv.weight", np.eye(3, 8, dtype=np.float32).reshape(3, 8, 1, 1) * np.float32(scale))
+    weights = builder.constant(
+        "1.conv.weight", np.eye(3, 8, dtype=np.float32).reshape(3, 8, 1, 1) * np.float32(scale)
+    )
     x = builder.add("Conv", "1.conv", [x, weights], kernel_shape=[1, 1])
     scales = builder.constant("2.upsample.scales", np.array([1, 1, 2, 2], np.float32))
-    x = builder.add("Resize", "2.upsample", [x, "", scales], mode="nearest", nearest_mode="floor",
-                    coordinate_transformation_mode="asymmetric")  # fmt: skip
+    x = builder.add(
+        "Resize",
+        "2.upsample",
+        [x, "", scales],
+        mode="nearest",
+        nearest_mode="floor",
+        coordinate_transformation_mode="asymmetric",
+    )
     if decode:
         x = builder.add("Mul", "3", [x, builder.constant("3.factor", np.array([3], np.float32))])
     return network_of(builder, [x], batch, 2, 2)
@@ -46,7 +64,9 @@ def by_reference(network: Network) -> list[np.ndarray]:
     """ONNX's own evaluator, on white pictures: it rounds wherever the types say so."""
     from onnx.reference import ReferenceEvaluator
 
-    return ReferenceEvaluator(network.graph).run(None, {"images": np.full(network.input_shape, 255, np.uint8)})
+    return ReferenceEvaluator(network.graph).run(
+        None, {"images": np.full(network.input_shape, 255, np.uint8)}
+    )
 
 
 def types_of(network: Network) -> dict[str, int]:
@@ -62,7 +82,9 @@ def test_every_node_reads_one_float_type(precision: str, decode: bool) -> None:
     network = converted(tiny(decode=decode), precision)
     types = types_of(network)
     for node in network.graph.graph.node:
-        floats = {types[name] for name in node.input if name and types[name] in (FLOAT, HALF[precision])}
+        floats = {
+            types[name] for name in node.input if name and types[name] in (FLOAT, HALF[precision])
+        }
         if node.op_type == "Resize":  # its scales are float32 by ONNX
             floats = {types[node.input[0]]}
         assert len(floats) <= 1, node.name
@@ -74,7 +96,9 @@ def test_every_node_reads_one_float_type(precision: str, decode: bool) -> None:
 def test_outputs_keep_names_shapes_and_type(precision: str, name: str) -> None:
     before = open_network(name, random_seed=0, batch=2)
     after = converted(before, precision)
-    assert [info.name for info in after.graph.graph.output] == [info.name for info in before.graph.graph.output]
+    assert [info.name for info in after.graph.graph.output] == [
+        info.name for info in before.graph.graph.output
+    ]
     assert output_shapes(after.graph) == before.output_shapes
     assert {types_of(after)[info.name] for info in after.graph.graph.output} == {FLOAT}
     assert (after.precision, after.path, before.precision) == (precision, None, "fp32")
@@ -140,7 +164,9 @@ def test_the_stem_stays_float32_in_bf16_only(widths: tuple[int, ...], kept: int)
     types = types_of(converted(network, "bf16"))
     inner = range(len(widths) - 1)  # the last activation makes the output
     for end in ("conv", "act"):
-        assert [types[f"{at}.{end}"] for at in inner] == [FLOAT if at < kept else HALF["bf16"] for at in inner]
+        assert [types[f"{at}.{end}"] for at in inner] == [
+            FLOAT if at < kept else HALF["bf16"] for at in inner
+        ]
     types = types_of(converted(network, "fp16"))
     assert {types[f"{at}.conv"] for at in inner} == {HALF["fp16"]}
 
@@ -201,7 +227,8 @@ def test_bfloat16_rounds_to_the_nearest_even(value: float, bits: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensor", "name"), [("0.conv", "0.conv_fp16"), ("12", "n12_fp16"), ("model.24", "model.n24_fp16")]
+    ("tensor", "name"),
+    [("0.conv", "0.conv_fp16"), ("12", "n12_fp16"), ("model.24", "model.n24_fp16")],
 )
 def test_names_of_other_forms(tensor: str, name: str) -> None:
     assert operand_name(tensor, "fp16") == name

@@ -24,7 +24,9 @@ def plan(text: str, **more):
 
 def test_comments_white_space_and_line_ends_do_not_count():
     plain, _ = parse_cfg("[net]\nwidth=8\nsteps=1,2\n[yolo]\nmask=0\n", "x")
-    odd, _ = parse_cfg("# a\r\n[ net ] ; b\r\n\r\n wid th = 8 # c\r\nsteps = 1, 2\r\n\t[yolo]\r\nmask\t=0", "x")
+    odd, _ = parse_cfg(
+        "# a\r\n[ net ] ; b\r\n\r\n wid th = 8 # c\r\nsteps = 1, 2\r\n\t[yolo]\r\nmask\t=0", "x"
+    )
     assert [(s.name, {k: v[0] for k, v in s.values.items()}) for s in plain] == [
         (s.name, {k: v[0] for k, v in s.values.items()}) for s in odd
     ]
@@ -50,26 +52,68 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
         ("width=8\n" + GOOD, "x.cfg:1: width= stands before the first [section]"),
         (NET + "[conv\n", "x.cfg:4: [conv is not a section"),
         (NET + "filters 7\n", "x.cfg:4: filters7 is neither"),
-        ("[yolo]\n" + GOOD, "x.cfg:1: the first section is [yolo]; a darknet cfg begins with [net]"),
-        (NET + "[lstm]\n", "x.cfg:4: section [lstm] is not supported; supported: convolutional, maxpool"),
+        (
+            "[yolo]\n" + GOOD,
+            "x.cfg:1: the first section is [yolo]; a darknet cfg begins with [net]",
+        ),
+        (
+            NET + "[lstm]\n",
+            "x.cfg:4: section [lstm] is not supported; supported: convolutional, maxpool",
+        ),
         (NET, "x.cfg:1: no [yolo] section"),
         (NET + CONV, "x.cfg:1: no [yolo] section"),
-        ("[net]\nwidth=8\nheight=eight\n" + CONV + YOLO, "x.cfg:3: height=eight is not a whole number"),
+        (
+            "[net]\nwidth=8\nheight=eight\n" + CONV + YOLO,
+            "x.cfg:3: height=eight is not a whole number",
+        ),
         ("[net]\nwidth=8\n" + CONV + YOLO, "x.cfg:1: [net] needs height=NUMBER"),
-        ("[net]\nwidth=1000000000\nheight=8\n" + CONV + YOLO, "x.cfg:2: width=1000000000 is out of range"),
-        ("[net]\nwidth=8\nheight=8\nchannels=1\n" + CONV + YOLO, "x.cfg:4: channels=1: only pictures of 3"),
-        (GOOD.replace("filters=7", "filters=1000000000"), "x.cfg:4: [convolutional] gives 1000000000 channels"),
+        (
+            "[net]\nwidth=1000000000\nheight=8\n" + CONV + YOLO,
+            "x.cfg:2: width=1000000000 is out of range",
+        ),
+        (
+            "[net]\nwidth=8\nheight=8\nchannels=1\n" + CONV + YOLO,
+            "x.cfg:4: channels=1: only pictures of 3",
+        ),
+        (
+            GOOD.replace("filters=7", "filters=1000000000"),
+            "x.cfg:4: [convolutional] gives 1000000000 channels",
+        ),
         (GOOD.replace("filters=7", "filters=9" + "9" * 5000), "x.cfg:5: filters=9999"),
         (GOOD.replace("filters=7\n", ""), "x.cfg:4: [convolutional] needs filters=NUMBER"),
-        (GOOD.replace("filters=7", "filters=21"), "x.cfg:7: [yolo] has 1 masks and 2 classes, so the layer before it"),
-        (GOOD.replace("linear", "lineer"), "x.cfg:6: activation lineer is not supported; supported: linear, leaky"),
-        (GOOD.replace("filters=7", "filters=7\ngroups=2"), "x.cfg:6: groups=2 divides not both 3 input"),
-        (GOOD.replace("filters=7", "filters=7\nsize=9"), "x.cfg:4: [convolutional] leaves nothing of its 8x8"),
-        (GOOD.replace("filters=7", "filters=7\nsize=3\nstride=0"), "x.cfg:7: stride=0 is out of range"),
-        (GOOD.replace("filters=7", "filters=7\nxnor=1"), "x.cfg:6: xnor=1 in [convolutional] is not supported"),
+        (
+            GOOD.replace("filters=7", "filters=21"),
+            "x.cfg:7: [yolo] has 1 masks and 2 classes, so the layer before it",
+        ),
+        (
+            GOOD.replace("linear", "lineer"),
+            "x.cfg:6: activation lineer is not supported; supported: linear, leaky",
+        ),
+        (
+            GOOD.replace("filters=7", "filters=7\ngroups=2"),
+            "x.cfg:6: groups=2 divides not both 3 input",
+        ),
+        (
+            GOOD.replace("filters=7", "filters=7\nsize=9"),
+            "x.cfg:4: [convolutional] leaves nothing of its 8x8",
+        ),
+        (
+            GOOD.replace("filters=7", "filters=7\nsize=3\nstride=0"),
+            "x.cfg:7: stride=0 is out of range",
+        ),
+        (
+            GOOD.replace("filters=7", "filters=7\nxnor=1"),
+            "x.cfg:6: xnor=1 in [convolutional] is not supported",
+        ),
         (NET + "[route]\nlayers=-1\n", "x.cfg:5: layers=-1 means layer -1; this is layer 0"),
-        (NET + CONV + "[route]\nlayers=5\n", "x.cfg:8: layers=5 means layer 5; this is layer 1, it can read 0..0"),
-        (NET + CONV + "[route]\nlayers=1\n", "x.cfg:8: layers=1 means layer 1; this is layer 1"),  # itself: a cycle
+        (
+            NET + CONV + "[route]\nlayers=5\n",
+            "x.cfg:8: layers=5 means layer 5; this is layer 1, it can read 0..0",
+        ),
+        (
+            NET + CONV + "[route]\nlayers=1\n",
+            "x.cfg:8: layers=1 means layer 1; this is layer 1",
+        ),  # itself: a cycle
         (NET + CONV + "[route]\n", "x.cfg:7: [route] needs layers=NUMBER"),
         (GOOD + "[route]\nlayers=-1\n", "x.cfg:13: layers=-1 means layer 1, a [yolo]"),
         (GOOD + CONV, "x.cfg:12: [convolutional] reads the output of the [yolo] before it"),
@@ -77,20 +121,38 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
             NET + CONV + "[maxpool]\nsize=2\nstride=2\n[route]\nlayers=0,1\n",
             "[route] joins different sizes: layer 0 is 8x8",
         ),
-        (NET + CONV + "[route]\nlayers=0\ngroups=2\n", "x.cfg:9: groups=2 does not divide the 7 channels"),
-        (NET + CONV + "[route]\nlayers=0\ngroups=7\ngroup_id=7\n", "x.cfg:10: group_id=7 is out of range"),
+        (
+            NET + CONV + "[route]\nlayers=0\ngroups=2\n",
+            "x.cfg:9: groups=2 does not divide the 7 channels",
+        ),
+        (
+            NET + CONV + "[route]\nlayers=0\ngroups=7\ngroup_id=7\n",
+            "x.cfg:10: group_id=7 is out of range",
+        ),
         (
             NET + CONV + CONV.replace("7", "8") + "[shortcut]\nfrom=0\n",
             "[shortcut] adds different shapes: layer 1 is 8x8x8",
         ),
         (NET + CONV + "[maxpool]\nsize=2\npadding=40\n", "x.cfg:9: padding=40 puts whole windows"),
         (NET + CONV + "[upsample]\nstride=-2\n", "x.cfg:8: stride=-2 is out of range"),
-        (GOOD.replace("mask=0", "mask=2"), "x.cfg:8: mask=2 is out of range: there are 2 anchors, 0..1"),
-        (GOOD.replace("anchors=4,4, 8,8", "anchors=4,4,8"), "x.cfg:9: [yolo] needs anchors=W,H, W,H, ...; found 3"),
+        (
+            GOOD.replace("mask=0", "mask=2"),
+            "x.cfg:8: mask=2 is out of range: there are 2 anchors, 0..1",
+        ),
+        (
+            GOOD.replace("anchors=4,4, 8,8", "anchors=4,4,8"),
+            "x.cfg:9: [yolo] needs anchors=W,H, W,H, ...; found 3",
+        ),
         (GOOD.replace("anchors=4,4, 8,8", "anchors=4,nan"), "x.cfg:9: anchors=nan is not a number"),
-        (GOOD.replace("anchors=4,4, 8,8", "anchors=4,-4"), "x.cfg:9: anchors must lie between 0 and"),
+        (
+            GOOD.replace("anchors=4,4, 8,8", "anchors=4,-4"),
+            "x.cfg:9: anchors must lie between 0 and",
+        ),
         (GOOD.replace("num=2", "num=3"), "x.cfg:11: num=3, but anchors= holds 2 pairs"),
-        (GOOD.replace("filters=7", "filters=7\nstride=16"), "x.cfg:3: input height 8 is not a multiple"),
+        (
+            GOOD.replace("filters=7", "filters=7\nstride=16"),
+            "x.cfg:3: input height 8 is not a multiple",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text: str, message: str):
@@ -106,7 +168,10 @@ def test_what_is_wrong_is_named_with_its_line(text: str, message: str):
 
 
 def test_unknown_keys_are_said_with_the_nearest_known_one_and_training_keys_are_not():
-    made = plan(GOOD.replace("filters=7", "filters=7\nbatch_normalise=1\nlearning_rate_scale=2") + "jitter=.3\n")
+    made = plan(
+        GOOD.replace("filters=7", "filters=7\nbatch_normalise=1\nlearning_rate_scale=2")
+        + "jitter=.3\n"
+    )
     assert made.warnings == [
         "x.cfg:6: key batch_normalise of [convolutional] unknown, ignored (did you mean batch_normalize?)"
     ]
@@ -117,7 +182,10 @@ def test_size_overrides_the_cfg_and_must_be_a_multiple_of_the_stride():
     made = plan(text, size=(16, 4))
     assert (made.height, made.width, made.stride) == (16, 4, 4)
     assert (made.layers[1].height, made.layers[1].width) == (4, 1)
-    with pytest.raises(ModelError, match=r"input width 18 is not a multiple of the network's stride 4; nearest: 16 "):
+    with pytest.raises(
+        ModelError,
+        match=r"input width 18 is not a multiple of the network's stride 4; nearest: 16 ",
+    ):
         plan(text, size=(16, 18))
     with pytest.raises(ModelError, match="out of range; --size takes 1 to"):
         plan(text, size=(0, 16))
@@ -130,7 +198,9 @@ def test_a_huge_batch_is_refused_before_any_memory_is_taken():
 
 def test_many_weights_in_many_layers_are_refused():
     layer = "[convolutional]\nfilters=5000\nsize=3\npad=1\nactivation=linear\n"
-    with pytest.raises(ModelError, match=r"x\.cfg:14: up to here the network needs more than 400000000 weights"):
+    with pytest.raises(
+        ModelError, match=r"x\.cfg:14: up to here the network needs more than 400000000 weights"
+    ):
         plan(NET + layer * 3 + YOLO)
 
 

@@ -57,27 +57,88 @@ scale_x_y=1.05
 """
 FLOATS = 4 * 4 + 4 * 27 + 2 + 2 * 9 + 7 + 7 * 6
 FUZZ = settings(
-    max_examples=150, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=150,
+    deadline=5000,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
 )
 
 words = st.sampled_from(
-    [b"net", b"convolutional", b"yolo", b"route", b"shortcut", b"maxpool", b"upsample", b"avgpool", b"crnn", b"width",
-     b"filters", b"size", b"stride", b"pad", b"padding", b"groups", b"group_id", b"layers", b"from", b"mask",
-     b"anchors", b"classes", b"num", b"dilation", b"activation", b"leaky", b"swish", b"scale_x_y", b"new_coords"]
-)  # fmt: skip
+    [
+        b"net",
+        b"convolutional",
+        b"yolo",
+        b"route",
+        b"shortcut",
+        b"maxpool",
+        b"upsample",
+        b"avgpool",
+        b"crnn",
+        b"width",
+        b"filters",
+        b"size",
+        b"stride",
+        b"pad",
+        b"padding",
+        b"groups",
+        b"group_id",
+        b"layers",
+        b"from",
+        b"mask",
+        b"anchors",
+        b"classes",
+        b"num",
+        b"dilation",
+        b"activation",
+        b"leaky",
+        b"swish",
+        b"scale_x_y",
+        b"new_coords",
+    ]
+)
 pieces = st.one_of(
     words,
     words.map(lambda word: b"\n[" + word + b"]\n"),
     st.integers(-(10**12), 10**12).map(lambda n: b"%d" % n),
     st.sampled_from(
-        [b"0", b"-1", b"1", b"2", b"999999999", b"1e9", b"nan", b"inf", b"-0", b"0x10", b"1_0", b"", b"\n"]
+        [
+            b"0",
+            b"-1",
+            b"1",
+            b"2",
+            b"999999999",
+            b"1e9",
+            b"nan",
+            b"inf",
+            b"-0",
+            b"0x10",
+            b"1_0",
+            b"",
+            b"\n",
+        ]
     ),
     st.sampled_from(
-        [b"=", b",", b"[", b"]", b"#", b";", b" ", b"\r", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xe2\x80\xa8"]
+        [
+            b"=",
+            b",",
+            b"[",
+            b"]",
+            b"#",
+            b";",
+            b" ",
+            b"\r",
+            b"\0",
+            b"\xff",
+            b"\xef\xbb\xbf",
+            b"\xe2\x80\xa8",
+        ]
     ),
     st.binary(max_size=8),
 )
-changes = st.lists(st.tuples(st.integers(0, len(CFG)), st.integers(0, 12), st.lists(pieces, max_size=3)), max_size=4)
+changes = st.lists(
+    st.tuples(st.integers(0, len(CFG)), st.integers(0, 12), st.lists(pieces, max_size=3)),
+    max_size=4,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +159,10 @@ def valid_or_refused(path: Path, **more) -> bool:
     if refused:
         return False
     assert network.parameters > 0
-    assert all(len(shape) == 4 and shape[1] % (5 + len(network.names)) == 0 for shape in network.output_shapes)
+    assert all(
+        len(shape) == 4 and shape[1] % (5 + len(network.names)) == 0
+        for shape in network.output_shapes
+    )
     return True
 
 
@@ -121,7 +185,9 @@ def test_arbitrary_cfg(tmp_path, parts):
     valid_or_refused(path, random_seed=1)
 
 
-sections = st.sampled_from(["convolutional", "maxpool", "route", "shortcut", "upsample", "avgpool", "dropout", "yolo"])
+sections = st.sampled_from(
+    ["convolutional", "maxpool", "route", "shortcut", "upsample", "avgpool", "dropout", "yolo"]
+)
 keys = st.sampled_from(
     [
         "filters",
@@ -139,7 +205,9 @@ keys = st.sampled_from(
         "activation",
     ]
 )
-values = st.one_of(st.integers(-3, 9).map(str), st.sampled_from(["leaky", "mish", "linear", "-1,-2", "-1,0", "-2"]))
+values = st.one_of(
+    st.integers(-3, 9).map(str), st.sampled_from(["leaky", "mish", "linear", "-1,-2", "-1,0", "-2"])
+)
 
 
 @FUZZ
@@ -158,7 +226,11 @@ def test_arbitrary_layers(tmp_path, layers):
 
 
 @FUZZ
-@given(st.binary(max_size=30), st.integers(-40, 40), st.lists(st.tuples(st.integers(0, 900), st.binary(max_size=8))))
+@given(
+    st.binary(max_size=30),
+    st.integers(-40, 40),
+    st.lists(st.tuples(st.integers(0, 900), st.binary(max_size=8))),
+)
 def test_damaged_weights(tmp_path, head, longer, patches):
     data = bytearray(struct.pack("<3iq", 0, 2, 5, 0) + struct.pack("<f", 0.5) * FLOATS)
     data[: len(head)] = head

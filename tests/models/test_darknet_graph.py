@@ -58,7 +58,9 @@ def as_network_input(pictures: np.ndarray) -> np.ndarray:
         ("size=3\npad=1\ndilation=2", {"padding": 2, "dilation": 2}),
     ],
 )
-def test_first_convolution_with_its_255th_folded_in_equals_the_plain_one(cfg, engine, keys, arguments):
+def test_first_convolution_with_its_255th_folded_in_equals_the_plain_one(
+    cfg, engine, keys, arguments
+):
     path = cfg(f"[convolutional]\nfilters=7\nactivation=linear\n{keys}\n")
     (stored,) = filters_of(path)
     pictures = picture()
@@ -100,7 +102,9 @@ PLAIN_ACTIVATIONS = {
     "swish": lambda x: x / (1 + np.exp(-x)),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
-    "hard_mish": lambda x: np.where(x > 0, x, np.where(x > -2, x * x / 2 + x, 0)),  # as in darknet's activations.h
+    "hard_mish": lambda x: np.where(
+        x > 0, x, np.where(x > -2, x * x / 2 + x, 0)
+    ),  # as in darknet's activations.h
     "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
 }
@@ -140,14 +144,23 @@ def test_activation_equals_its_formula(cfg, tmp_path, engine, name):
     ],
 )
 def test_maxpool_equals_darknets_loop(cfg, engine, kernel, stride, padding, side):
-    whole = -(-side // stride) * stride  # the input is a multiple of the stride; a convolution cuts it to the side
+    whole = (
+        -(-side // stride) * stride
+    )  # the input is a multiple of the stride; a convolution cuts it to the side
     keys = "" if padding is None else f"padding={padding}\n"
     head = f"[maxpool]\nsize={kernel}\nstride={stride}\n{keys}[yolo]\nanchors=4,4\nclasses=2\n"
-    path = cfg(f"[convolutional]\nfilters=7\nsize={whole - side + 1}\nactivation=linear\n", whole, whole, head)
+    path = cfg(
+        f"[convolutional]\nfilters=7\nsize={whole - side + 1}\nactivation=linear\n",
+        whole,
+        whole,
+        head,
+    )
     (stored,) = filters_of(path)
     stored.biases -= 50  # all negative: a padding of zeros would win
     path.with_suffix(".weights").write_bytes(
-        np.array([0, 2, 5, 0, 0], "<i4").tobytes() + stored.biases.tobytes() + stored.weights.tobytes()
+        np.array([0, 2, 5, 0, 0], "<i4").tobytes()
+        + stored.biases.tobytes()
+        + stored.weights.tobytes()
     )
     pictures = picture(whole, whole)
     x = plain_conv(as_network_input(pictures), stored.weights) + stored.biases[:, None, None]
@@ -217,27 +230,41 @@ def test_batch_is_baked_in_and_rows_do_not_mix(cfg):
     (together,) = run_once(network, pictures)
     one = open_network(str(path), random_seed=3)
     for at in range(3):
-        np.testing.assert_allclose(together[at : at + 1], run_once(one, pictures[at : at + 1])[0], atol=1e-6)
+        np.testing.assert_allclose(
+            together[at : at + 1], run_once(one, pictures[at : at + 1])[0], atol=1e-6
+        )
     assert network.macs == one.macs  # for ONE picture
 
 
 # Published sizes of the weights files, less their 20 bytes of header: yolov4-tiny.weights has 24,251,276 bytes,
 # yolov3-tiny.weights 35,434,956; darknet prints 6.9 and 5.57 BFLOPs for them, FLOPs = 2 x MACs.
-YOLOV3_TINY = "[net]\nwidth=416\nheight=416\n" + "".join(
-    f"[convolutional]\nbatch_normalize=1\nfilters={filters}\nsize=3\nstride=1\npad=1\nactivation=leaky\n"
-    f"[maxpool]\nsize=2\nstride={stride}\n"
-    for filters, stride in ((16, 2), (32, 2), (64, 2), (128, 2), (256, 2), (512, 1))
-) + "".join(
-    part.replace("conv ", "[convolutional]\nbatch_normalize=1\nactivation=leaky\npad=1\nfilters=")
-    for part in (
-        "conv 1024\nsize=3\n", "conv 256\nsize=1\n", "conv 512\nsize=3\n",
-        "[convolutional]\nsize=1\nfilters=255\nactivation=linear\n",
-        "[yolo]\nmask=3,4,5\nanchors=10,14, 23,27, 37,58, 81,82, 135,169, 344,319\nclasses=80\nnum=6\n",
-        "[route]\nlayers=-4\n", "conv 128\nsize=1\n", "[upsample]\nstride=2\n", "[route]\nlayers=-1,8\n",
-        "conv 256\nsize=3\n", "[convolutional]\nsize=1\nfilters=255\nactivation=linear\n",
-        "[yolo]\nmask=0,1,2\nanchors=10,14, 23,27, 37,58, 81,82, 135,169, 344,319\nclasses=80\nnum=6\n",
+YOLOV3_TINY = (
+    "[net]\nwidth=416\nheight=416\n"
+    + "".join(
+        f"[convolutional]\nbatch_normalize=1\nfilters={filters}\nsize=3\nstride=1\npad=1\nactivation=leaky\n"
+        f"[maxpool]\nsize=2\nstride={stride}\n"
+        for filters, stride in ((16, 2), (32, 2), (64, 2), (128, 2), (256, 2), (512, 1))
     )
-)  # fmt: skip
+    + "".join(
+        part.replace(
+            "conv ", "[convolutional]\nbatch_normalize=1\nactivation=leaky\npad=1\nfilters="
+        )
+        for part in (
+            "conv 1024\nsize=3\n",
+            "conv 256\nsize=1\n",
+            "conv 512\nsize=3\n",
+            "[convolutional]\nsize=1\nfilters=255\nactivation=linear\n",
+            "[yolo]\nmask=3,4,5\nanchors=10,14, 23,27, 37,58, 81,82, 135,169, 344,319\nclasses=80\nnum=6\n",
+            "[route]\nlayers=-4\n",
+            "conv 128\nsize=1\n",
+            "[upsample]\nstride=2\n",
+            "[route]\nlayers=-1,8\n",
+            "conv 256\nsize=3\n",
+            "[convolutional]\nsize=1\nfilters=255\nactivation=linear\n",
+            "[yolo]\nmask=0,1,2\nanchors=10,14, 23,27, 37,58, 81,82, 135,169, 344,319\nclasses=80\nnum=6\n",
+        )
+    )
+)
 
 
 def test_yolov3_tiny_has_its_published_size(tmp_path):
@@ -246,7 +273,11 @@ def test_yolov3_tiny_has_its_published_size(tmp_path):
     assert network.parameters == (35_434_956 - 20) // 4
     assert network.output_shapes == [(1, 255, 13, 13), (1, 255, 26, 26)]
     assert 2 * network.macs / 1e9 == pytest.approx(5.57, abs=0.02)
-    assert (network.names[0], network.names[79], network.input.stride) == ("person", "toothbrush", 32)
+    assert (network.names[0], network.names[79], network.input.stride) == (
+        "person",
+        "toothbrush",
+        32,
+    )
 
 
 def test_yolov4_tiny_has_its_published_size(shared):
@@ -258,7 +289,9 @@ def test_yolov4_tiny_has_its_published_size(shared):
 @pytest.mark.parametrize("name", ["yolo-fastest-1.1", "yolo-fastest-1.1-xl"])
 def test_all_floats_of_real_weights_are_used(shared, name):
     network = open_network(str(shared / "data/weights" / f"{name}.cfg"))
-    assert network.parameters * 4 + 20 == (shared / "data/weights" / f"{name}.weights").stat().st_size
+    assert (
+        network.parameters * 4 + 20 == (shared / "data/weights" / f"{name}.weights").stat().st_size
+    )
     assert network.warnings == []
     assert (network.family, len(network.names), network.random_seed) == ("darknet", 80, None)
 
@@ -301,10 +334,21 @@ def test_macs_of_each_counted_operator():
         ],
         "g",
         [
-            info("x", 2, 4, 5, 5), info("w", 6, 2, 3, 3), info("t", 4, 3, 2, 2),
-            info("m", 7, 2), info("n", 7, 9), info("p", 2, 3, 4), info("q", 4, 5),
+            info("x", 2, 4, 5, 5),
+            info("w", 6, 2, 3, 3),
+            info("t", 4, 3, 2, 2),
+            info("m", 7, 2),
+            info("n", 7, 9),
+            info("p", 2, 3, 4),
+            info("q", 4, 5),
         ],
-        [info("a", 2, 6, 3, 3), info("b", 2, 3, 6, 6), info("c", 2, 9), info("d", 2, 3, 5), info("e", 2, 3, 5)],
-    )  # fmt: skip
+        [
+            info("a", 2, 6, 3, 3),
+            info("b", 2, 3, 6, 6),
+            info("c", 2, 9),
+            info("d", 2, 3, 5),
+            info("e", 2, 3, 5),
+        ],
+    )
     conv, transposed, gemm, matmul = 2 * 6 * 9 * 2 * 9, 2 * 4 * 25 * 3 * 4, 2 * 9 * 7, 2 * 3 * 5 * 4
     assert count_macs(helper.make_model(graph)) == (conv + transposed + gemm + matmul) // 2

@@ -49,5 +49,9 @@ def test_the_sparse_head_finds_what_the_dense_one_holds(shared, name, seed, refe
     assert len(rows) > 10
     np.testing.assert_allclose(found.scores, scores[scores >= 0.25], rtol=1e-6)
     np.testing.assert_array_equal(found.class_ids, rows[:, 5:].argmax(axis=1))
-    np.testing.assert_allclose((found.boxes[:, :2] + found.boxes[:, 2:]) / 2, rows[:, :2], atol=1e-3)
-    np.testing.assert_allclose(found.boxes[:, 2:] - found.boxes[:, :2], rows[:, 2:4], rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(
+        (found.boxes[:, :2] + found.boxes[:, 2:]) / 2, rows[:, :2], atol=1e-3
+    )
+    np.testing.assert_allclose(
+        found.boxes[:, 2:] - found.boxes[:, :2], rows[:, 2:4], rtol=1e-4, atol=1e-3
+    )

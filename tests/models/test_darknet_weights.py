@@ -53,7 +53,10 @@ def test_random_weights_are_the_recipes_file(shared):
     text = (shared / "data/weights/yolov4-tiny-person-vehicle.cfg").read_text()
     data = struct.pack("<3iq", 0, 2, 5, 0) + stored(random_weights(plan(text), 7))
     assert len(data) == 23_530_556
-    assert hashlib.sha256(data).hexdigest() == "ce0ae0592c8a73357c4cef2668a5afc0c77aa1d6e10c1a63cdfe81519cd6a1dc"
+    assert (
+        hashlib.sha256(data).hexdigest()
+        == "ce0ae0592c8a73357c4cef2668a5afc0c77aa1d6e10c1a63cdfe81519cd6a1dc"
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,7 +101,10 @@ def test_too_few_and_too_many_floats_are_counted(cfg, cut, message):
         (b"", "is empty; download it again"),
         (b"\0" * 15, "15 bytes are no .weights file"),
         (b"not weights", "11 bytes are no .weights file"),
-        (b"version https://git-lfs.github.com/spec/v1\noid", "is a pointer of git LFS, not the file itself; download"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid",
+            "is a pointer of git LFS, not the file itself; download",
+        ),
         (b"<!DOCTYPE html>\n<title>404</title>", "is a web page, not a model; download it again"),
     ],
 )
@@ -116,7 +122,9 @@ def test_numbers_that_are_none_are_refused_by_layer(cfg, value):
     if value == np.inf:  # 1 / sqrt(inf) = 0: a dead filter, but a number
         open_network(str(cfg))
         return
-    with pytest.raises(ModelError, match=r"t\.cfg:4: the weights of this \[convolutional\] are no finite numbers"):
+    with pytest.raises(
+        ModelError, match=r"t\.cfg:4: the weights of this \[convolutional\] are no finite numbers"
+    ):
         open_network(str(cfg))
 
 
@@ -127,7 +135,9 @@ def test_a_signalling_nan_is_refused_without_a_warning(cfg):
 
 
 def test_weights_missing_given_elsewhere_random_and_both(cfg, tmp_path):
-    with pytest.raises(ModelError, match=r"no t\.weights beside it; give --weights FILE or --random-weights SEED"):
+    with pytest.raises(
+        ModelError, match=r"no t\.weights beside it; give --weights FILE or --random-weights SEED"
+    ):
         open_network(str(cfg))
     elsewhere = tmp_path / "other.bin"
     elsewhere.write_bytes(struct.pack("<3iq", 0, 2, 5, 0) + stored(random_weights(plan(), 3)))

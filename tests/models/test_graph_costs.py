@@ -25,7 +25,9 @@ def test_costs_of_every_node_but_conversions():
 class Fused(Engine):
     def execution(self):
         return [
-            LayerExecution("0.conv + 1.conv", "Conv", "int8", nodes=("0.conv", "added.quantize", "1.conv")),
+            LayerExecution(
+                "0.conv + 1.conv", "Conv", "int8", nodes=("0.conv", "added.quantize", "1.conv")
+            ),
             LayerExecution("input.nchw", "Transpose", "fp32"),
             LayerExecution("reorder_7", "Reorder", "fp32"),
         ]
@@ -42,7 +44,9 @@ def test_a_fused_layer_carries_the_costs_of_its_nodes_and_what_was_added_carries
 def test_nodes_that_run_as_one_keep_what_only_they_see_out_of_memory():
     graph = network().graph
     plane = 2 * 3 * 2 * 3
-    assert joint_cost(graph, [("input.nchw", "0.conv"), ("0.conv",), ("input.cast",), ("reorder_7",)]) == [
+    assert joint_cost(
+        graph, [("input.nchw", "0.conv"), ("0.conv",), ("input.cast",), ("reorder_7",)]
+    ) == [
         # input.nchw is written too: 1.conv reads it
         NodeCost(plane * 3, plane + 9 + 3 + plane + plane),
         NodeCost(plane * 3, plane + 9 + 3 + plane),

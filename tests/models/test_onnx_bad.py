@@ -18,7 +18,9 @@ def two_inputs(folder):
     from onnx import TensorProto, helper
 
     export = exports.decoded()
-    export.inputs.append(helper.make_tensor_value_info("orig_target_sizes", TensorProto.INT64, [1, 2]))
+    export.inputs.append(
+        helper.make_tensor_value_info("orig_target_sizes", TensorProto.INT64, [1, 2])
+    )
     export.out("sizes", export.add("Identity", "orig_target_sizes"), None, TensorProto.INT64)
     return export.save(folder / "m.onnx", STATED)
 
@@ -48,7 +50,9 @@ def raw_maps(folder):
 
 def classifier(folder):
     export = Export()
-    pooled = export.add("Reshape", export.add("GlobalMaxPool", "images"), export.const([1, 3], np.int64))
+    pooled = export.add(
+        "Reshape", export.add("GlobalMaxPool", "images"), export.const([1, 3], np.int64)
+    )
     return export.out("probabilities", pooled).save(folder / "resnet.onnx")
 
 
@@ -104,7 +108,9 @@ def truncated(folder):
 
 
 def pointer(folder):
-    (folder / "m.onnx").write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12345\n")
+    (folder / "m.onnx").write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12345\n"
+    )
     return str(folder / "m.onnx")
 
 
@@ -141,7 +147,9 @@ def diverged(folder):
     def change(model):
         values = numpy_helper.to_array(model.graph.initializer[0]).copy()
         values[0, 0, 0, 0] = np.nan
-        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(values, model.graph.initializer[0].name))
+        model.graph.initializer[0].CopyFrom(
+            numpy_helper.from_array(values, model.graph.initializer[0].name)
+        )
 
     return changed(folder, change)
 
@@ -161,12 +169,18 @@ def branching(folder):
     largest = export.add("ReduceMax", "images", keepdims=0)
     condition = export.add("Greater", largest, export.const(0.5))
     info = helper.make_tensor_value_info("b", TensorProto.FLOAT, [1])
-    branch = helper.make_graph([helper.make_node("Constant", [], ["b"], value_floats=[1.0])], "g", [], [info])
-    other = helper.make_graph([helper.make_node("Constant", [], ["b2"], value_floats=[2.0])], "h", [],
-                              [helper.make_tensor_value_info("b2", TensorProto.FLOAT, [1])])  # fmt: skip
-    return export.out("way", export.add("If", condition, then_branch=branch, else_branch=other), [1]).save(
-        folder / "m.onnx", STATED
+    branch = helper.make_graph(
+        [helper.make_node("Constant", [], ["b"], value_floats=[1.0])], "g", [], [info]
     )
+    other = helper.make_graph(
+        [helper.make_node("Constant", [], ["b2"], value_floats=[2.0])],
+        "h",
+        [],
+        [helper.make_tensor_value_info("b2", TensorProto.FLOAT, [1])],
+    )
+    return export.out(
+        "way", export.add("If", condition, then_branch=branch, else_branch=other), [1]
+    ).save(folder / "m.onnx", STATED)
 
 
 def masks(folder, graph=exports.decoded):
@@ -183,21 +197,35 @@ def looping(folder):
     export = exports.decoded()
     infos = {
         name: helper.make_tensor_value_info(name, kind, None if kind == TensorProto.FLOAT else [])
-        for name, kind in (("i", TensorProto.INT64), ("on", TensorProto.BOOL), ("on2", TensorProto.BOOL),
-                           ("sum", TensorProto.FLOAT), ("sum2", TensorProto.FLOAT))
-    }  # fmt: skip
-    nodes = [helper.make_node("Identity", ["on"], ["on2"]), helper.make_node("Add", ["sum", "sum"], ["sum2"])]
-    body = helper.make_graph(nodes, "body", [infos["i"], infos["on"], infos["sum"]], [infos["on2"], infos["sum2"]])
+        for name, kind in (
+            ("i", TensorProto.INT64),
+            ("on", TensorProto.BOOL),
+            ("on2", TensorProto.BOOL),
+            ("sum", TensorProto.FLOAT),
+            ("sum2", TensorProto.FLOAT),
+        )
+    }
+    nodes = [
+        helper.make_node("Identity", ["on"], ["on2"]),
+        helper.make_node("Add", ["sum", "sum"], ["sum2"]),
+    ]
+    body = helper.make_graph(
+        nodes, "body", [infos["i"], infos["on"], infos["sum"]], [infos["on2"], infos["sum2"]]
+    )
     times = export.add("Cast", export.add("ReduceMax", "images", keepdims=0), to=TensorProto.INT64)
     summed = export.add("Loop", times, export.const(True, bool), "images", body=body)
-    return export.out("sums", export.add("Relu", summed), [1, 3, 64, 64]).save(folder / "m.onnx", STATED)
+    return export.out("sums", export.add("Relu", summed), [1, 3, 64, 64]).save(
+        folder / "m.onnx", STATED
+    )
 
 
 def bomb(folder):
     """A few bytes that ask for a constant of 4 TB."""
     export = exports.decoded()
     huge = export.add("ConstantOfShape", export.const([1 << 20, 1 << 20], np.int64))
-    return export.out("huge", export.add("ReduceMax", huge, keepdims=0), []).save(folder / "m.onnx", STATED)
+    return export.out("huge", export.add("ReduceMax", huge, keepdims=0), []).save(
+        folder / "m.onnx", STATED
+    )
 
 
 BAD = {
@@ -210,8 +238,12 @@ BAD = {
     grey: "its input images is float [1, 1, 64, 64]; wanted is a picture: float32 or float16 [batch, 3, height, width]",
     tokens: "its input ids is int64 [1, 77]; wanted is a picture",
     external: "its numbers lie in m.onnx.data, which is not beside it; put that file there too",
-    lambda folder: external(folder, "../m.onnx.data", True): "claims to lie in '../m.onnx.data', outside its folder",
-    lambda folder: external(folder, "/etc/passwd", True): "claims to lie in '/etc/passwd', outside its folder; refused",
+    lambda folder: external(
+        folder, "../m.onnx.data", True
+    ): "claims to lie in '../m.onnx.data', outside its folder",
+    lambda folder: external(
+        folder, "/etc/passwd", True
+    ): "claims to lie in '/etc/passwd', outside its folder; refused",
     text: "is no ONNX file, or is damaged",
     empty: "is empty; download it again",
     truncated: "is no ONNX file, or is damaged; download or export it again",
@@ -227,14 +259,20 @@ BAD = {
     lambda folder: masks(folder, exports.anchor_free): "is a model for segmentation",
     looping: "holds Loop whose way depends on the picture",
     branching: "holds If whose way depends on the picture",
-    lambda folder: exports.decoded(side="side").save(folder / "m.onnx"): "its input is float [1, 3, side, side], and "
+    lambda folder: exports.decoded(side="side").save(
+        folder / "m.onnx"
+    ): "its input is float [1, 3, side, side], and "
     "nothing says which size it was trained at; give it: --size 640",
-    lambda folder: exports.decoded(side="s").save(folder / "m.onnx", {"imgsz": "['a', 1]"}): "give it: --size",
-    lambda folder: exports.decoded().save(folder / "m.onnx", {"task": "segment"}): "is a model for the task 'segment'; "
-    "only detection is supported",
-    lambda folder: exports.decoded().save(folder / "m.onnx", {"names": "{0: 'a', 1: 'b'}"}): "its metadata holds 2 "
-    "names, its output has 3 classes; give --names FILE",
-}  # fmt: skip
+    lambda folder: exports.decoded(side="s").save(
+        folder / "m.onnx", {"imgsz": "['a', 1]"}
+    ): "give it: --size",
+    lambda folder: exports.decoded().save(
+        folder / "m.onnx", {"task": "segment"}
+    ): "is a model for the task 'segment'; only detection is supported",
+    lambda folder: exports.decoded().save(
+        folder / "m.onnx", {"names": "{0: 'a', 1: 'b'}"}
+    ): "its metadata holds 2 names, its output has 3 classes; give --names FILE",
+}
 
 
 @pytest.mark.parametrize("make", BAD, ids=lambda make: make.__name__)
@@ -261,7 +299,9 @@ def test_what_runtimes_take_is_taken(tmp_path, spelling):
                 node.domain = "ai.onnx"
 
     network = open_network(
-        changed(tmp_path, change, lambda: exports.anchor_free(batch="b", side="side")), size=(64, 64), batch=2
+        changed(tmp_path, change, lambda: exports.anchor_free(batch="b", side="side")),
+        size=(64, 64),
+        batch=2,
     )
     assert (network.family, network.output_shapes) == ("yolov8", [(2, 7, 84)])
 
@@ -301,8 +341,16 @@ def test_external_data_beside_it_is_read_and_part_of_the_digest(tmp_path):
     [
         ({"weights": "w.weights"}, UsageError, "--weights w.weights: m.onnx holds its own weights"),
         ({"random_seed": 1}, UsageError, "--random-weights 1: m.onnx holds its own weights"),
-        ({"family": "yolov99"}, UsageError, "--family yolov99: not for m.onnx: it can be yolov5, yolov7"),
-        ({"family": "rtdetr"}, ModelError, "--family rtdetr: gives [batch, queries, 4 + classes], or boxes"),
+        (
+            {"family": "yolov99"},
+            UsageError,
+            "--family yolov99: not for m.onnx: it can be yolov5, yolov7",
+        ),
+        (
+            {"family": "rtdetr"},
+            ModelError,
+            "--family rtdetr: gives [batch, queries, 4 + classes], or boxes",
+        ),
         ({"names": "two.txt"}, ModelError, "holds 2 names, m.onnx has 3 classes"),
         ({"size": (96, 96)}, ModelError, "the file is fixed at 64x64"),
         ({"batch": 0}, ModelError, "batch 0 is out of range"),
@@ -318,7 +366,10 @@ def test_options_that_do_not_go_with_it(tmp_path, monkeypatch, options, error, m
 
 
 def test_the_family_of_another_front_end_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"--family yolov8: not for street.cfg: such a file tells its family itself"):
+    with pytest.raises(
+        UsageError,
+        match=r"--family yolov8: not for street.cfg: such a file tells its family itself",
+    ):
         open_network("street", family="yolov8")
 
 
@@ -330,7 +381,10 @@ def test_the_user_may_say_what_it_is(tmp_path):
     network = open_network(path, family="yolov5")
     assert (network.family, network.details["layout"]) == ("yolov5", "decoded")
     assert network.warnings[0] == "m.onnx is yolov5: as asked for by --family"
-    assert open_network(exports.anchor_free().save(tmp_path / "a.onnx"), family="yolov11").family == "yolo11"
+    assert (
+        open_network(exports.anchor_free().save(tmp_path / "a.onnx"), family="yolov11").family
+        == "yolo11"
+    )
 
 
 def test_what_the_user_says_does_not_turn_finished_boxes_into_raw_ones(tmp_path):
@@ -356,4 +410,6 @@ def test_names(tmp_path):
     finished = open_network(exports.finished().save(tmp_path / "finished.onnx"))
     assert finished.names[:2] == ("person", "bicycle")
     assert "COCO's 80 are assumed" in finished.warnings[-1]
-    assert open_network(str(tmp_path / "finished.onnx"), names=str(tmp_path / "given.txt")).names == ("a", "b", "c")
+    assert open_network(
+        str(tmp_path / "finished.onnx"), names=str(tmp_path / "given.txt")
+    ).names == ("a", "b", "c")

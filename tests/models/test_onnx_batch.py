@@ -29,7 +29,9 @@ def test_a_batch_gives_what_the_pictures_give_alone(tmp_path, graph):
     alone = [run_once(one, picture[None]) for picture in given]
     for at, output in enumerate(together):
         assert len(output) == 5
-        np.testing.assert_allclose(output, np.concatenate([outputs[at] for outputs in alone]), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            output, np.concatenate([outputs[at] for outputs in alone]), rtol=1e-5, atol=1e-6
+        )
     assert any(not np.array_equal(output[0], output[1]) for output in together), "pictures differ"
 
 
@@ -56,16 +58,27 @@ def mixing(operator):
         case "Concat":  # a constant beside the pictures' rows
             export.outputs.clear()
             rows = export.const(np.zeros((1, 250, 8)))
-            two = export.add("Concat", export.table(colours, [(1.0,) * 5] * 2, 2), export.scores(colours, 2, 2), axis=2)
+            two = export.add(
+                "Concat",
+                export.table(colours, [(1.0,) * 5] * 2, 2),
+                export.scores(colours, 2, 2),
+                axis=2,
+            )
             return export.out("output0", export.add("Concat", two, rows, axis=1))
         case "CumSum":
             colours = export.add("CumSum", colours, export.const(0, np.int64))
         case "Transpose":  # the batch ends as the last axis of the output
-            table = export.add("Concat", export.table(colours, [(1.0,) * 5] * 2, 252),
-                               export.scores(colours, 2, 252), axis=2)  # fmt: skip
+            table = export.add(
+                "Concat",
+                export.table(colours, [(1.0,) * 5] * 2, 252),
+                export.scores(colours, 2, 252),
+                axis=2,
+            )
             return export.out("output0", export.add("Transpose", table, perm=[1, 2, 0]))
     table = export.table(colours, [(1.0,) * 5] * 2, 252)
-    return export.out("output0", export.add("Concat", table, export.scores(colours, 2, 252), axis=2))
+    return export.out(
+        "output0", export.add("Concat", table, export.scores(colours, 2, 252), axis=2)
+    )
 
 
 @pytest.mark.parametrize("operator", ["Reshape", "ReduceMax", "Softmax", "Concat", "CumSum"])
@@ -94,17 +107,22 @@ def test_convolutions_all_through_take_another_size(tmp_path):
     network = open_network(path, size=(96, 160), batch=2)
     assert network.output_shapes == [(2, (96 * 160) * 21 // 1024, 8)]
     assert network.dense(run_once(network, pictures(2, 96, 160))).shape == (1, 315, 8)
-    np.testing.assert_allclose(network.dense(run_once(network, pictures(1, 96, 160)[[0, 0]]))[0, 314, :2], [144, 80])
+    np.testing.assert_allclose(
+        network.dense(run_once(network, pictures(1, 96, 160)[[0, 0]]))[0, 314, :2], [144, 80]
+    )
 
 
 def test_a_grid_laid_out_at_export_is_refused_also_where_it_would_fit(tmp_path):
     """32x128 has as many cells as 64x64: the shapes fit, the boxes would be wrong."""
     path = exports.yolox(decode=True).save(tmp_path / "m.onnx")
     with pytest.raises(
-        ModelError, match=r"fixed at 64x64, and node .*\(Add|Split\) may hold numbers laid out for that"
+        ModelError,
+        match=r"fixed at 64x64, and node .*\(Add|Split\) may hold numbers laid out for that",
     ):
         open_network(path, size=(32, 128))
-    with pytest.raises(ModelError, match=r"fixed at 64x64 and does not fit 128x128 .*; export it at 128x128"):
+    with pytest.raises(
+        ModelError, match=r"fixed at 64x64 and does not fit 128x128 .*; export it at 128x128"
+    ):
         open_network(path, size=(128, 128))
 
 
@@ -130,6 +148,8 @@ def test_yolox_nano_folded_equals_the_file_as_it_is(shared):
     path = str(shared / "data/weights/yolox_nano.onnx")
     given = pictures(1, 416, 416)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    [theirs] = session.run(None, {"images": given[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)})
+    [theirs] = session.run(
+        None, {"images": given[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)}
+    )
     [ours] = run_once(open_network(path), given)
     np.testing.assert_allclose(ours, theirs, atol=2e-4)

@@ -27,7 +27,11 @@ def detect(path: str, image: np.ndarray | None = None, engine: str = "ort", **op
     with Detector(path, engine=engine, **options) as detector:
         found = detector(picture() if image is None else image)
     return [
-        (found.name(at), round(float(found.scores[at]), 3), [round(float(v), 2) for v in found.boxes[at]])
+        (
+            found.name(at),
+            round(float(found.scores[at]), 3),
+            [round(float(v), 2) for v in found.boxes[at]],
+        )
         for at in range(len(found))
     ]
 
@@ -39,27 +43,88 @@ CASES = [
     ("yolov5", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
     ("yolov7-x", exports.decoded, "yolov7", "decoded", [("green", 0.4, box) for box in BOTH]),
     ("best", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
-    ("yolov8n", exports.anchor_free, "yolov8", "anchor-free", [("green", 0.8, box) for box in BOTH]),
-    ("yolo11s", exports.anchor_free, "yolo11", "anchor-free", [("green", 0.8, box) for box in BOTH]),
+    (
+        "yolov8n",
+        exports.anchor_free,
+        "yolov8",
+        "anchor-free",
+        [("green", 0.8, box) for box in BOTH],
+    ),
+    (
+        "yolo11s",
+        exports.anchor_free,
+        "yolo11",
+        "anchor-free",
+        [("green", 0.8, box) for box in BOTH],
+    ),
     ("m", exports.anchor_free, "yolov8", "anchor-free", [("green", 0.8, box) for box in BOTH]),
-    ("yolov9-rows", lambda: exports.anchor_free(rows=True), "yolov9", "anchor-free",
-     [("green", 0.8, box) for box in BOTH]),
-    ("yolov10n", exports.finished, "yolov10", "end-to-end", [("blue", 0.6, BOTH[0])] * 2),  # twins: no NMS again
-    ("yolov10s", exports.best_cells, "yolov10", "end-to-end", [("green", 0.8, box) for box in BOTH]),
+    (
+        "yolov9-rows",
+        lambda: exports.anchor_free(rows=True),
+        "yolov9",
+        "anchor-free",
+        [("green", 0.8, box) for box in BOTH],
+    ),
+    (
+        "yolov10n",
+        exports.finished,
+        "yolov10",
+        "end-to-end",
+        [("blue", 0.6, BOTH[0])] * 2,
+    ),  # twins: no NMS again
+    (
+        "yolov10s",
+        exports.best_cells,
+        "yolov10",
+        "end-to-end",
+        [("green", 0.8, box) for box in BOTH],
+    ),
     ("yolo26n", exports.finished, "yolo26", "end-to-end", [("blue", 0.6, BOTH[0])] * 2),
     ("yolov8-nms", exports.finished, "yolov8", "end-to-end", [("blue", 0.6, BOTH[0])] * 2),
     # three boxes, two the same: two of each class are left by the NMS inside, all of them kept here
-    ("yolov7-nms", exports.nms_inside, "yolov7", "end-to-end",
-     [(name, score, box) for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4)) for box in BOTH]),
-    ("yolov8-padded", exports.padded, "yolov8", "end-to-end",
-     [(name, score, box) for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4)) for box in BOTH]),
-    ("parts", exports.parts, "yolov10", "end-to-end", [("green", 0.6, BOTH[0]), ("blue", 0.6, BOTH[1])]),
+    (
+        "yolov7-nms",
+        exports.nms_inside,
+        "yolov7",
+        "end-to-end",
+        [
+            (name, score, box)
+            for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4))
+            for box in BOTH
+        ],
+    ),
+    (
+        "yolov8-padded",
+        exports.padded,
+        "yolov8",
+        "end-to-end",
+        [
+            (name, score, box)
+            for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4))
+            for box in BOTH
+        ],
+    ),
+    (
+        "parts",
+        exports.parts,
+        "yolov10",
+        "end-to-end",
+        [("green", 0.6, BOTH[0]), ("blue", 0.6, BOTH[1])],
+    ),
     ("detr", exports.queries, "rtdetr", "queries", [("green", 0.953, box) for box in BOTH]),
-    ("rtdetr-l", lambda: exports.queries(joined=True), "rtdetr", "queries", [("green", 0.8, box) for box in BOTH]),
-]  # fmt: skip
+    (
+        "rtdetr-l",
+        lambda: exports.queries(joined=True),
+        "rtdetr",
+        "queries",
+        [("green", 0.8, box) for box in BOTH],
+    ),
+]
 
 
-@pytest.mark.parametrize(("name", "graph", "family", "layout", "wanted"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("name", "graph", "family", "layout", "wanted"), CASES, ids=[case[0] for case in CASES]
+)
 def test_layout(tmp_path, name, graph, family, layout, wanted):
     path = graph().save(tmp_path / f"{name}.onnx", STATED)
     network = open_network(path)
@@ -67,7 +132,9 @@ def test_layout(tmp_path, name, graph, family, layout, wanted):
     assert network.names == ("red", "green", "blue")
     assert network.input_shape == (1, SIDE, SIDE, 3)
     assert network.input.geometry == ("stretch" if family == "rtdetr" else "centre")
-    assert network.warnings[0].startswith(f"{name}.onnx is {family}: "), "it says what it took the file for"
+    assert network.warnings[0].startswith(f"{name}.onnx is {family}: "), (
+        "it says what it took the file for"
+    )
     assert network.needs_nms is (layout not in ("end-to-end", "queries"))
     assert detect(path) == wanted
 
@@ -75,8 +142,11 @@ def test_layout(tmp_path, name, graph, family, layout, wanted):
 TORCH_RUNS = [case for case in CASES if case[0] not in ("yolov7-nms", "yolov8-padded")]
 
 
-@pytest.mark.parametrize(("name", "graph", "wanted"), [(c[0], c[1], c[4]) for c in TORCH_RUNS],
-                         ids=[case[0] for case in TORCH_RUNS])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "graph", "wanted"),
+    [(c[0], c[1], c[4]) for c in TORCH_RUNS],
+    ids=[case[0] for case in TORCH_RUNS],
+)
 def test_layout_on_torch(tmp_path, name, graph, wanted):
     pytest.importorskip("torch", reason="machine: torch is not installed")
     assert detect(graph().save(tmp_path / f"{name}.onnx", STATED), engine="torch") == wanted
@@ -87,18 +157,21 @@ def test_the_choice_of_the_best_cells_on_openvino(tmp_path, slices):
     """OpenVINO 2026.4 removes a Slice in front of a GatherElements, and then refuses the shapes."""
     pytest.importorskip("openvino", reason="machine: openvino is not installed")
     path = exports.best_cells(slices=slices).save(tmp_path / "yolov10n.onnx", STATED)
-    assert sorted(detect(path, engine="openvino")) == detect(path) == [("green", 0.8, box) for box in BOTH]
+    assert (
+        sorted(detect(path, engine="openvino"))
+        == detect(path)
+        == [("green", 0.8, box) for box in BOTH]
+    )
 
 
-@pytest.mark.parametrize(
-    ("graph", "lacking"),
-    [(exports.nms_inside, "NonMaxSuppression, Pad")],
-)
+@pytest.mark.parametrize(("graph", "lacking"), [(exports.nms_inside, "NonMaxSuppression, Pad")])
 def test_what_torch_lacks_is_refused_by_name(tmp_path, graph, lacking):
     pytest.importorskip("torch", reason="machine: torch is not installed")
     from detector.errors import EngineError
 
-    with pytest.raises(EngineError, match=f"no module for the operators {lacking} of this graph; use --engine ort"):
+    with pytest.raises(
+        EngineError, match=f"no module for the operators {lacking} of this graph; use --engine ort"
+    ):
         Detector(graph().save(tmp_path / "m.onnx", STATED), engine="torch")
 
 
@@ -152,7 +225,9 @@ def test_yolox(tmp_path, decode, engine):
     [(first, score, _), *_] = found = detect(path, bright(), engine=engine, iou=1.0, max_det=100)
     assert (first, score) == ("red", pytest.approx(0.881, abs=1e-3))
     assert len(found) == 64, "one box a cell of the first map"
-    assert [0.0, 0.0, 12.0, 12.0] in [one[2] for one in found]  # 2 cells wide around the middle of cell 0, clipped
+    assert [0.0, 0.0, 12.0, 12.0] in [
+        one[2] for one in found
+    ]  # 2 cells wide around the middle of cell 0, clipped
     assert [36.0, 20.0, 52.0, 36.0] in [one[2] for one in found]  # cell x 5, y 3: centre 44, 28
 
 
@@ -165,7 +240,9 @@ def test_yolox_in_int8(tmp_path, arithmetic):
     last = export.nodes[-1]
     raw, [step, zero] = last.input[0], [export.const(1 / 16), export.const(0, np.int8)]
     if arithmetic == "QuantizeLinear":
-        last.input[0] = export.add("DequantizeLinear", export.add(arithmetic, raw, step, zero), step, zero)
+        last.input[0] = export.add(
+            "DequantizeLinear", export.add(arithmetic, raw, step, zero), step, zero
+        )
     else:  # as a dynamically quantised network has it behind its ConvInteger
         last.input[0] = export.add("Mul", raw, export.const(1))
     export.nodes.append(export.nodes.pop(export.nodes.index(last)))
@@ -173,7 +250,10 @@ def test_yolox_in_int8(tmp_path, arithmetic):
     onnx.checker.check_model(path)
     assert open_network(path).details["layout"] == "grid"
     assert open_network(path, family="yolox").details["layout"] == "grid"
-    assert open_network(exports.yolox(True).save(tmp_path / "yolox_s.onnx")).details["layout"] == "decoded"
+    assert (
+        open_network(exports.yolox(True).save(tmp_path / "yolox_s.onnx")).details["layout"]
+        == "decoded"
+    )
 
 
 def test_yolox_dense_rows(tmp_path):
@@ -182,8 +262,12 @@ def test_yolox_dense_rows(tmp_path):
     raw = run_once(network, bright()[None, ..., ::-1])
     dense = network.dense(raw)
     assert dense.shape == (1, 84, 8)
-    np.testing.assert_allclose(dense[0, 9, :4], [12, 12, 16, 16], rtol=1e-5)  # cell x 1, y 1 of the first map
-    np.testing.assert_allclose(dense[0, 64, :4], [8, 8, 32, 32], rtol=1e-5)  # the second map's first cell
+    np.testing.assert_allclose(
+        dense[0, 9, :4], [12, 12, 16, 16], rtol=1e-5
+    )  # cell x 1, y 1 of the first map
+    np.testing.assert_allclose(
+        dense[0, 64, :4], [8, 8, 32, 32], rtol=1e-5
+    )  # the second map's first cell
     np.testing.assert_allclose(dense[0, 83, :4], [48, 48, 64, 64], rtol=1e-5)  # the last one's last
 
 
@@ -215,12 +299,16 @@ def test_dense(tmp_path, graph, rows, first):
 
 
 @pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
-@pytest.mark.parametrize("graph", [exports.decoded, exports.anchor_free, exports.finished, exports.yolox])
+@pytest.mark.parametrize(
+    "graph", [exports.decoded, exports.anchor_free, exports.finished, exports.yolox]
+)
 def test_half_precision(tmp_path, graph, engine):
     if engine != "ort":
         pytest.importorskip(engine, reason=f"machine: {engine} is not installed")
     whole = detect(graph().save(tmp_path / "whole.onnx", STATED), conf=0.2)
-    half = detect(graph(kind="FLOAT16").save(tmp_path / "half.onnx", STATED), conf=0.2, engine=engine)
+    half = detect(
+        graph(kind="FLOAT16").save(tmp_path / "half.onnx", STATED), conf=0.2, engine=engine
+    )
     assert [name for name, *_ in half] == [name for name, *_ in whole]
     for ours, theirs in zip(half, whole, strict=True):
         assert ours[1] == pytest.approx(theirs[1], abs=2e-3)
@@ -241,7 +329,9 @@ def test_a_dynamic_export_takes_the_batch_asked_for_and_the_size_of_its_metadata
 def test_a_size_can_be_asked_of_a_dynamic_export(tmp_path):
     path = exports.finished(side="side").save(tmp_path / "m.onnx", STATED)
     assert open_network(path, size=(96, 128)).input_shape == (1, 96, 128, 3)
-    with pytest.raises(ModelError, match="--size 100x90: both sides must be multiples of 32; the next is"):
+    with pytest.raises(
+        ModelError, match="--size 100x90: both sides must be multiples of 32; the next is"
+    ):
         open_network(path, size=(90, 100))
 
 
@@ -255,12 +345,16 @@ def test_shapes_that_the_graph_asks_for_itself_are_folded(tmp_path):
     colours = export.add("Reshape", largest, target)
     height = export.add("Gather", shape, export.const(2, np.int64), axis=0)
     counted = export.add("Range", export.const(0, np.int64), height, export.const(1, np.int64))
-    ramp = export.add("Unsqueeze", export.add("Cast", counted, to=1), export.const([0, 2], np.int64))  # [1, 64, 1]
+    ramp = export.add(
+        "Unsqueeze", export.add("Cast", counted, to=1), export.const([0, 2], np.int64)
+    )  # [1, 64, 1]
     four = export.add("Expand", ramp, export.const([1, 64, 4], np.int64))
     padded = export.add("Pad", four, export.const([0, 0, 0, 0, 20, 0], np.int64))  # 84 rows
     boxes = export.add("Add", padded, export.nothing(colours))
     both = export.add("Concat", boxes, export.scores(colours, 2, 84), axis=2)
-    path = export.out("output0", export.add("Transpose", both, perm=[0, 2, 1])).save(tmp_path / "m.onnx", STATED)
+    path = export.out("output0", export.add("Transpose", both, perm=[0, 2, 1])).save(
+        tmp_path / "m.onnx", STATED
+    )
     network = open_network(path, size=(64, 64), batch=2)
     operators = {node.op_type for node in network.graph.graph.node}
     assert not operators & {"Shape", "Gather", "Range", "Expand", "Pad"}
@@ -290,14 +384,18 @@ def test_an_if_whose_way_is_known_is_taken(tmp_path):
     colours = export.colours()
     table = export.table(colours, [(*box, 0.5) for box in BOXES], 252)
     both = export.add("Concat", table, export.scores(colours, 2, 252), axis=2)
-    condition = export.add("Equal", export.add("Size", export.add("Shape", both)), export.const(3, np.int64))
+    condition = export.add(
+        "Equal", export.add("Size", export.add("Shape", both)), export.const(3, np.int64)
+    )
     branches = {
         name: helper.make_graph(
-            [helper.make_node(operator, [both], [f"{name}_out"], name=name)], name, [],
+            [helper.make_node(operator, [both], [f"{name}_out"], name=name)],
+            name,
+            [],
             [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, None)],
         )
         for name, operator in (("then_branch", "Relu"), ("else_branch", "Neg"))
-    }  # fmt: skip
+    }
     taken = export.add("If", condition, **branches)
     path = export.out("output", taken).save(tmp_path / "m.onnx", STATED)
     assert [name for name, *_ in detect(path)] == ["green"] * 2

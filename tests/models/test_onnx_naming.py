@@ -18,8 +18,12 @@ def named(*given: tuple[str, str]) -> list[str]:
     """Names that nodes (name, operator) get."""
     from onnx import helper
 
-    return _node_names([helper.make_node(operator, ["x"], [f"out{at}"], name=name)
-                        for at, (name, operator) in enumerate(given)])  # fmt: skip
+    return _node_names(
+        [
+            helper.make_node(operator, ["x"], [f"out{at}"], name=name)
+            for at, (name, operator) in enumerate(given)
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,15 +32,29 @@ def named(*given: tuple[str, str]) -> list[str]:
         # one node in its module: the module's own name
         ([("/model.6/m.0/cv2/conv/Conv", "Conv")], ["model.6.m.0.cv2.conv"]),
         # two nodes in one module stay apart, beside their sibling
-        ([("/model.0/conv/Conv", "Conv"), ("/model.0/act/Sigmoid", "Sigmoid"), ("/model.0/act/Mul", "Mul")],
-         ["model.0.conv", "model.0.act.Sigmoid", "model.0.act.Mul"]),
+        (
+            [
+                ("/model.0/conv/Conv", "Conv"),
+                ("/model.0/act/Sigmoid", "Sigmoid"),
+                ("/model.0/act/Mul", "Mul"),
+            ],
+            ["model.0.conv", "model.0.act.Sigmoid", "model.0.act.Mul"],
+        ),
         # torch 1.x: no modules
         ([("Conv_41", "Conv"), ("Mul_43", "Mul")], ["Conv_41", "Mul_43"]),
         # no name: the output's
         ([("", "Conv")], ["out0"]),
         # signs, digits first, keywords, modules' own words, the prefix's place
-        ([("a-b c", "Conv"), ("2conv", "Conv"), ("if/else", "Conv"), ("forward", "Conv"), ("input", "Conv")],
-         ["a_b_c", "n2conv", "if_.else_", "forward_", "input_"]),
+        (
+            [
+                ("a-b c", "Conv"),
+                ("2conv", "Conv"),
+                ("if/else", "Conv"),
+                ("forward", "Conv"),
+                ("input", "Conv"),
+            ],
+            ["a_b_c", "n2conv", "if_.else_", "forward_", "input_"],
+        ),
         # the same name twice
         ([("a", "Conv"), ("a", "Conv"), ("a", "Conv")], ["a", "a_1", "a_2"]),
         # a node's name may not be the beginning of another's
@@ -44,7 +62,7 @@ def named(*given: tuple[str, str]) -> list[str]:
         ([("a/b", "Conv"), ("a", "Conv")], ["a.b", "a_1"]),
         ([("/m/x/Relu", "Relu"), ("/m/x/y/Conv", "Conv")], ["m.x.Relu", "m.x.y"]),
     ],
-)  # fmt: skip
+)
 def test_node_names(given, wanted):
     assert named(*given) == wanted
     assert all(good_name(name) for name in wanted)
@@ -76,7 +94,9 @@ def test_every_output_is_named_like_its_node(tmp_path):
 def test_tensors_called_as_those_of_the_prefix_keep_apart_from_them(tmp_path, kind):
     """And no word of the prefix is an attribute of torch's modules."""
     export = exports.yolox(kind=kind)
-    names = dict(zip(export.nodes[0].output, ["input.transpose"], strict=True)) | {export.constants[0].name: "images"}
+    names = dict(zip(export.nodes[0].output, ["input.transpose"], strict=True)) | {
+        export.constants[0].name: "images"
+    }
     export.constants[0].name = "images"
     export.inputs[0].name = "x"
     for node in export.nodes:
@@ -128,7 +148,9 @@ def test_metadata(entries, wanted, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("task", ["segment", "pose", "obb", "classify"])
 def test_other_tasks_are_refused_by_name(task):
-    with pytest.raises(ModelError, match=f"m.onnx: is a model for the task '{task}'; only detection is supported"):
+    with pytest.raises(
+        ModelError, match=f"m.onnx: is a model for the task '{task}'; only detection is supported"
+    ):
         read_metadata("m.onnx", {"task": task})
 
 
@@ -144,7 +166,9 @@ def test_other_tasks_are_refused_by_name(task):
     ],
 )
 def test_the_description_names_the_family(tmp_path, description, family):
-    path = exports.anchor_free().save(tmp_path / "best.onnx", {**STATED, "description": description})
+    path = exports.anchor_free().save(
+        tmp_path / "best.onnx", {**STATED, "description": description}
+    )
     network = open_network(path)
     assert network.family == family
     assert ("from the metadata" in network.warnings[0]) is (description != "a model")

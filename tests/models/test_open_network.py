@@ -69,7 +69,10 @@ def test_the_packaged_coco_list_is_darknets(shared):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("absent.cfg", "absent.cfg: no such file; give the path of a model file, or a known name: "),
+        (
+            "absent.cfg",
+            "absent.cfg: no such file; give the path of a model file, or a known name: ",
+        ),
         ("no/such/thing", "no/such/thing: no such file"),
         (
             "yolo99",
@@ -102,7 +105,9 @@ def test_every_known_model_opens_by_name_and_states_its_licence():
             assert open_network(name, random_seed=1).names
             assert entry.family == "darknet"
         elif not entry.path.is_file():
-            with pytest.raises(ModelError, match=f"{name}: needs {entry.path.name}, which is not here: "):
+            with pytest.raises(
+                ModelError, match=f"{name}: needs {entry.path.name}, which is not here: "
+            ):
                 open_network(name)
 
 
@@ -114,7 +119,10 @@ def test_a_known_model_without_weights_says_how_to_give_them():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("cfg: t.cfg\nweigths: t.weights\n", "m.yaml: unknown key 'weigths'; known are family, cfg, file"),
+        (
+            "cfg: t.cfg\nweigths: t.weights\n",
+            "m.yaml: unknown key 'weigths'; known are family, cfg, file",
+        ),
         ("cfg: absent.cfg\n", "m.yaml: cfg: absent.cfg does not lie in"),
         ("family: darknet\n", "m.yaml: lacks the key 'cfg'"),
         ("- a\n", "m.yaml: must hold keys and values"),
@@ -140,7 +148,7 @@ def test_a_batch_out_of_range_is_refused(tmp_path, batch):
 
 def test_front_ends_and_engines_are_listed_without_heavy_imports():
     code = (
-        "import sys; from detector import engines, models, artefacts; models.suffixes(); engines.usable(); "
+        "import sys; from detector import engines, models; from detector.engines import store; models.suffixes(); engines.usable(); "
         "engines.choose(); print([m for m in ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -21,10 +21,18 @@ from tests.fakes.plans import plan_of, with_header
 SIDE = 64
 CELLS = 8 * 8 + 4 * 4 + 2 * 2  # of strides 8, 16 and 32
 HEADER = {
-    "description": "a detector", "author": "somebody", "version": "8.4.0", "license": "none", "stride": 32,
-    "task": "detect", "batch": 1, "imgsz": [SIDE, SIDE], "names": {},
-    "args": {"batch": 1, "half": False, "dynamic": False, "nms": False}, "channels": 3,
-}  # fmt: skip
+    "description": "a detector",
+    "author": "somebody",
+    "version": "8.4.0",
+    "license": "none",
+    "stride": 32,
+    "task": "detect",
+    "batch": 1,
+    "imgsz": [SIDE, SIDE],
+    "names": {},
+    "args": {"batch": 1, "half": False, "dynamic": False, "nms": False},
+    "channels": 3,
+}
 NAMES = {"0": "ant", "1": "bee", "2": "cat"}
 BOX = [16.0, 24.0, 8.0, 4.0]  # cx, cy, w, h
 CORNERS = [12.0, 22.0, 20.0, 26.0]
@@ -40,13 +48,19 @@ def constant_model(answer: np.ndarray, batch: int | str = 1, half: bool = False)
     from onnx import TensorProto, helper, numpy_helper
 
     nodes = [
-        helper.make_node("ReduceMean", ["images"], ["mean"], name="mean", axes=[1, 2, 3], keepdims=1),
+        helper.make_node(
+            "ReduceMean", ["images"], ["mean"], name="mean", axes=[1, 2, 3], keepdims=1
+        ),
         helper.make_node("Mul", ["mean", "nothing"], ["zero"], name="zero"),
         helper.make_node("Squeeze", ["zero", "last"], ["flat"], name="flat"),
-        helper.make_node("Add", ["flat", "answer"], ["wide" if half else "output0"], name="answer_of"),
+        helper.make_node(
+            "Add", ["flat", "answer"], ["wide" if half else "output0"], name="answer_of"
+        ),
     ]
     if half:
-        nodes.append(helper.make_node("Cast", ["wide"], ["output0"], name="half", to=TensorProto.FLOAT16))
+        nodes.append(
+            helper.make_node("Cast", ["wide"], ["output0"], name="half", to=TensorProto.FLOAT16)
+        )
     constants = {"nothing": np.zeros(1, np.float32), "last": np.array([3]), "answer": answer}
     kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
     graph = helper.make_graph(
@@ -94,7 +108,13 @@ def found_in(network, engine_options=None):
         (cells_answer(rows=True), {"names": NAMES}, "plan (anchor-free)", 1, True),
         (finished_answer(), {"names": NAMES, "args": {"nms": True}}, "plan (end-to-end)", 2, False),
         (finished_answer(), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
-        (finished_answer(), {"names": NAMES}, "plan (end-to-end)", 2, False),  # the shape alone says it
+        (
+            finished_answer(),
+            {"names": NAMES},
+            "plan (end-to-end)",
+            2,
+            False,
+        ),  # the shape alone says it
         # As many rows as there are cells: only the header tells that these are no cells of two classes.
         (finished_answer(CELLS), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
     ],
@@ -104,7 +124,11 @@ def test_heads_by_header_and_shape(machine, tmp_path, answer, header, family, cl
     network = open_network(file_of(machine, tmp_path, answer, {**HEADER, **header}, half=half))
     assert (network.family, network.needs_nms) == (family, nms)
     assert network.names == ("ant", "bee", "cat")
-    assert (network.input.height, network.input.width, network.input.geometry) == (SIDE, SIDE, "centre")
+    assert (network.input.height, network.input.width, network.input.geometry) == (
+        SIDE,
+        SIDE,
+        "centre",
+    )
     found = found_in(network)
     np.testing.assert_allclose(found.boxes, [CORNERS])
     np.testing.assert_allclose(found.scores, [0.75])
@@ -132,9 +156,17 @@ def test_rt_detrs_queries_of_two_classes_look_finished(machine, tmp_path):
     """[1, 300, 6] again; the header's description tells. Boxes are in 0..1 of the input."""
     answer = np.zeros((1, 300, 6), np.float32)
     answer[0, 3] = [*(np.array(BOX) / SIDE), 0.25, 0.75]
-    header = {**HEADER, "description": "Ultralytics RT-DETR-l model", "names": {"0": "ant", "1": "bee"}}
+    header = {
+        **HEADER,
+        "description": "Ultralytics RT-DETR-l model",
+        "names": {"0": "ant", "1": "bee"},
+    }
     network = open_network(file_of(machine, tmp_path, answer, header))
-    assert (network.family, network.needs_nms, network.input.geometry) == ("plan (queries)", False, "stretch")
+    assert (network.family, network.needs_nms, network.input.geometry) == (
+        "plan (queries)",
+        False,
+        "stretch",
+    )
     found = found_in(network)
     np.testing.assert_allclose(found.boxes, [CORNERS])
     assert found.class_ids.tolist() == [1]
@@ -144,7 +176,11 @@ def test_a_bare_plan_of_known_shape_is_called_by_numbers_or_cocos_names(machine,
     network = open_network(file_of(machine, tmp_path, cells_answer(), None))
     assert (network.family, network.names) == ("plan (anchor-free)", ("class0", "class1", "class2"))
     network = open_network(file_of(machine, tmp_path, finished_answer(), None))
-    assert (network.family, network.names[2], len(network.names)) == ("plan (end-to-end)", "car", 80)
+    assert (network.family, network.names[2], len(network.names)) == (
+        "plan (end-to-end)",
+        "car",
+        80,
+    )
     assert any("COCO's 80 are assumed" in line for line in network.warnings)
 
 
@@ -157,15 +193,20 @@ def test_batches_of_each_head(machine, tmp_path):
         with engines.open("trt", network, EngineOptions(batch=3)) as engine:
             [output] = engine.requests[0].infer(3)
             for at in range(3):
-                np.testing.assert_allclose(network.head([output[at : at + 1]], 0.5).boxes, [CORNERS])
+                np.testing.assert_allclose(
+                    network.head([output[at : at + 1]], 0.5).boxes, [CORNERS]
+                )
 
 
 @pytest.mark.parametrize(
-    ("header", "stride"), [({"stride": 16}, 16), ({"stride": [8, 16, 64]}, 64), ({"stride": None}, 32), ({}, 32)]
+    ("header", "stride"),
+    [({"stride": 16}, 16), ({"stride": [8, 16, 64]}, 64), ({"stride": None}, 32), ({}, 32)],
 )
 def test_stride(machine, tmp_path, header, stride):
     told = {key: value for key, value in HEADER.items() if key != "stride"}
-    network = open_network(file_of(machine, tmp_path, cells_answer(), {**told, "names": NAMES, **header}))
+    network = open_network(
+        file_of(machine, tmp_path, cells_answer(), {**told, "names": NAMES, **header})
+    )
     assert network.input.stride == stride
 
 
@@ -174,10 +215,16 @@ def test_stride(machine, tmp_path, header, stride):
     [
         ({"task": "segment"}, "is a model for the task 'segment'; only detection is supported"),
         ({"task": "pose"}, "is a model for the task 'pose'"),
-        ({"imgsz": [640, 320]}, "its header says 320x640, its input is 64x64: the header is another plan's"),
+        (
+            {"imgsz": [640, 320]},
+            "its header says 320x640, its input is 64x64: the header is another plan's",
+        ),
         ({"imgsz": 640}, "its header says 640x640"),
         ({"names": {"0": "ant", "1": "bee"}}, "2 class names are given, its head has 3 classes"),
-        ({"args": {"nms": True}}, r"what its outputs mean is not known \(output output0 float32 1x7x84\)"),
+        (
+            {"args": {"nms": True}},
+            r"what its outputs mean is not known \(output output0 float32 1x7x84\)",
+        ),
     ],
 )
 def test_what_is_refused_in_one_line(machine, tmp_path, header, message):
@@ -190,9 +237,19 @@ def test_what_is_refused_in_one_line(machine, tmp_path, header, message):
 
 @pytest.mark.parametrize(
     "names",
-    [None, {}, [], {"0": "ant", "2": "bee"}, {"a": "ant"}, {"names": {}}, "ant", 7, ["ant", "bee", "cat"],
-     "['ant', 'bee', 'cat']"],
-)  # fmt: skip
+    [
+        None,
+        {},
+        [],
+        {"0": "ant", "2": "bee"},
+        {"a": "ant"},
+        {"names": {}},
+        "ant",
+        7,
+        ["ant", "bee", "cat"],
+        "['ant', 'bee', 'cat']",
+    ],
+)
 def test_names_that_are_none_count_as_absent(machine, tmp_path, names):
     network = open_network(file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": names}))
     listed = "cat" in str(names)
@@ -206,7 +263,9 @@ def test_keys_of_names_are_numbers_not_texts(machine, tmp_path):
     assert network.names == tuple(f"class of {at}" for at in range(12))
 
 
-@pytest.mark.parametrize("text", [b"{" * 100_000, b'{"names": \xff}', b'{"names": [' + b"[" * 100_000])
+@pytest.mark.parametrize(
+    "text", [b"{" * 100_000, b'{"names": \xff}', b'{"names": [' + b"[" * 100_000]
+)
 def test_a_header_that_is_no_json_is_damaged(machine, tmp_path, text):
     file = tmp_path / "x.engine"
     file.write_bytes(len(text).to_bytes(4, "little") + text + b"ftrt....")
@@ -221,16 +280,22 @@ def test_given_names_come_before_the_headers(machine, tmp_path):
     assert open_network(file, names=str(tmp_path / "three.names")).names == ("p", "q", "r")
 
 
-def test_a_task_that_is_not_detection_ends_with_4_from_the_command_line(machine, tmp_path, monkeypatch):
+def test_a_task_that_is_not_detection_ends_with_4_from_the_command_line(
+    machine, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES, "task": "segment"})
-    result = CliRunner().invoke(cli, [str(CHECKOUT / "videos/street.mp4"), "--model", "yolo.engine"])
+    result = CliRunner().invoke(
+        cli, [str(CHECKOUT / "videos/street.mp4"), "--model", "yolo.engine"]
+    )
     assert result.exit_code == 4, result.output
     [line] = result.stderr.strip().splitlines()
     assert "yolo.engine: is a model for the task 'segment'; only detection is supported" in line
 
 
-@pytest.mark.parametrize("answer", [cells_answer(), finished_answer()], ids=["anchor-free", "end-to-end"])
+@pytest.mark.parametrize(
+    "answer", [cells_answer(), finished_answer()], ids=["anchor-free", "end-to-end"]
+)
 def test_rows_of_a_run_from_the_command_line(machine, tmp_path, monkeypatch, answer):
     """The same box in every frame, in pixels of the source: it was made smaller and padded above and below."""
     monkeypatch.chdir(tmp_path)
@@ -245,7 +310,12 @@ def test_rows_of_a_run_from_the_command_line(machine, tmp_path, monkeypatch, ans
         width, height = source.info.width, source.info.height
     scale = SIDE / max(width, height)
     top = (SIDE - round(height * scale)) // 2
-    wanted = [CORNERS[0] / scale, (CORNERS[1] - top) / scale, CORNERS[2] / scale, (CORNERS[3] - top) / scale]
+    wanted = [
+        CORNERS[0] / scale,
+        (CORNERS[1] - top) / scale,
+        CORNERS[2] / scale,
+        (CORNERS[3] - top) / scale,
+    ]
     assert len(rows) == 2
     for row in rows:
         [detection] = row["detections"]

@@ -78,9 +78,14 @@ def describe(tmp_path, monkeypatch, server):
 
     def write(**more: object) -> Path:
         values = {
-            "family": "yolox", "file": "m.onnx", "url": f"http://127.0.0.1:{server.server_port}/m.onnx",
-            "sha256": DIGEST, "bytes": len(CONTENT), "licence": "Apache-2.0", **more,
-        }  # fmt: skip
+            "family": "yolox",
+            "file": "m.onnx",
+            "url": f"http://127.0.0.1:{server.server_port}/m.onnx",
+            "sha256": DIGEST,
+            "bytes": len(CONTENT),
+            "licence": "Apache-2.0",
+            **more,
+        }
         lines = [f"{key}: {value}\n" for key, value in values.items() if value is not None]
         (tmp_path / "cfg/models/m.yaml").write_text("".join(lines))
         return tmp_path / "cache/detect-video/models/m.onnx"
@@ -112,7 +117,8 @@ def test_what_broke_off_goes_on_where_it_stopped(describe, server):
     target = describe()
     server.sends = 100_000
     with pytest.raises(
-        ModelError, match=r"m: the connection ended after 100000 of 256000 bytes; run it again to go on"
+        ModelError,
+        match=r"m: the connection ended after 100000 of 256000 bytes; run it again to go on",
     ):
         pull("m")
     assert not target.exists(), "no half file under its name"
@@ -137,8 +143,11 @@ def test_a_wrong_file_is_removed(describe, server):
     target = describe()
     server.content = CONTENT[:-1] + b"?"
     wrong = hashlib.sha256(server.content).hexdigest()
-    with pytest.raises(ModelError, match=f"is not the file: 256000 bytes with sha256 {wrong}, wanted 256000 bytes with "
-                       f"sha256 {DIGEST}; it was removed"):  # fmt: skip
+    with pytest.raises(
+        ModelError,
+        match=f"is not the file: 256000 bytes with sha256 {wrong}, wanted 256000 bytes with "
+        f"sha256 {DIGEST}; it was removed",
+    ):
         pull("m")
     assert list(target.parent.iterdir()) == []
 
@@ -208,8 +217,9 @@ def test_a_model_that_is_not_there_says_how_to_get_it(describe):
     target = describe()
     with pytest.raises(ModelError) as caught:
         open_network("m")
-    assert "m: needs m.onnx, which is not here: run detect-video models pull m, or put the file from" in str(
-        caught.value
+    assert (
+        "m: needs m.onnx, which is not here: run detect-video models pull m, or put the file from"
+        in str(caught.value)
     )
     assert str(target) in str(caught.value)
 
@@ -223,4 +233,6 @@ def test_weights_of_a_packaged_cfg_are_found_in_the_cache(monkeypatch, tmp_path)
     weights.write_bytes(b"\0" * 100)
     with pytest.raises(ModelError, match=r"yolov4-tiny.weights"):  # found, and too short
         open_network("yolov4-tiny")
-    assert open_network("yolov4-tiny", random_seed=1).parameters * 4 + 20 == 24251276, "the size that is stated"
+    assert open_network("yolov4-tiny", random_seed=1).parameters * 4 + 20 == 24251276, (
+        "the size that is stated"
+    )

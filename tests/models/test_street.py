@@ -40,7 +40,8 @@ def test_its_weights_are_free_of_the_input_size():
 
 
 @pytest.mark.parametrize(
-    ("key", "geometry"), [("", "stretch"), ("letter_box=0\n", "stretch"), ("letter_box=1\n", "centre")]
+    ("key", "geometry"),
+    [("", "stretch"), ("letter_box=0\n", "stretch"), ("letter_box=1\n", "centre")],
 )
 def test_letter_box_of_a_cfg_keeps_the_shape_of_pictures(tmp_path, key, geometry):
     (tmp_path / "t.cfg").write_text(TINY.format(key))
@@ -59,7 +60,9 @@ def test_half_floats_are_read(tmp_path):
     plan = make_plan(parse_cfg(TINY.format(""), "t.cfg")[0])
     filters, _ = read_weights(half_file(tmp_path, 28), plan)
     assert filters[0].biases.dtype == np.float32
-    np.testing.assert_array_equal(filters[0].biases, np.linspace(-1, 1, 28).astype(np.float16)[:7].astype(np.float32))
+    np.testing.assert_array_equal(
+        filters[0].biases, np.linspace(-1, 1, 28).astype(np.float16)[:7].astype(np.float32)
+    )
 
 
 def test_half_floats_of_another_cfg_are_refused(tmp_path):
@@ -82,7 +85,11 @@ def test_it_finds_most_of_the_rendered_street(engine):
                 continue
             found = detector(capture.retrieve()[1])
             for class_id in (0, 1):
-                wanted = [r["bbox"] for r in labels if r["image_id"] == index + 1 and r["category_id"] == class_id + 1]
+                wanted = [
+                    r["bbox"]
+                    for r in labels
+                    if r["image_id"] == index + 1 and r["category_id"] == class_id + 1
+                ]
                 boxes = np.array(wanted, float).reshape(-1, 4)
                 boxes[:, 2:] += boxes[:, :2]
                 none = np.zeros(len(boxes), bool)

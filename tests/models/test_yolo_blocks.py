@@ -15,7 +15,14 @@ from detector.models.formats.yolo.plan import BLOCKS, Build
 from detector.models.graph.build import count_macs, good_name
 from tests.checkpoints import module, saved
 from tests.known_answers import plain_conv, run_once
-from tests.models.plain_yolo import Plain, every_second_pixel, max_pool, random_tensors, silu, upsample
+from tests.models.plain_yolo import (
+    Plain,
+    every_second_pixel,
+    max_pool,
+    random_tensors,
+    silu,
+    upsample,
+)
 
 ENGINES = ("ort", "torch")
 ANCHORS = [[4, 4, 6, 5]]  # two anchors; with one class a head has 12 channels
@@ -55,7 +62,11 @@ CASES = {
     "Conv": ([[-1, 1, "Conv", [8, 3, 1]]], lambda p, x: p.conv("model.0", x)),
     "Conv 6x6 stride 2": (
         [[-1, 1, "Conv", [8, 6, 2, 2]]],
-        lambda p, x: silu(p.norm("model.0.bn", plain_conv(x, p.t["model.0.conv.weight"], stride=(2, 2), padding=2))),
+        lambda p, x: silu(
+            p.norm(
+                "model.0.bn", plain_conv(x, p.t["model.0.conv.weight"], stride=(2, 2), padding=2)
+            )
+        ),
     ),
     "Conv without activation": (
         [[-1, 1, "Conv", [8, 1, 1, None, 1, False]]],
@@ -73,7 +84,10 @@ CASES = {
         [STEM, [-1, 2, "Conv", [8, 3, 1]]],
         after_stem(lambda p, x: p.conv("model.1.1", p.conv("model.1.0", x))),
     ),
-    "DWConv": ([STEM, [-1, 1, "DWConv", [16, 3, 2]]], after_stem(lambda p, x: p.conv("model.1", x, 2, groups=8))),
+    "DWConv": (
+        [STEM, [-1, 1, "DWConv", [16, 3, 2]]],
+        after_stem(lambda p, x: p.conv("model.1", x, 2, groups=8)),
+    ),
     "Focus": ([[-1, 1, "Focus", [8, 3]]], lambda p, x: p.focus("model.0", x)),
     "ReOrg": (
         [[-1, 1, "ReOrg", []], [-1, 1, "Conv", [8, 3, 1]]],
@@ -93,21 +107,38 @@ CASES = {
             )
         ),
     ),
-    "Bottleneck": ([STEM, [-1, 1, "Bottleneck", [8]]], after_stem(lambda p, x: p.bottleneck("model.1", x))),
+    "Bottleneck": (
+        [STEM, [-1, 1, "Bottleneck", [8]]],
+        after_stem(lambda p, x: p.bottleneck("model.1", x)),
+    ),
     "Bottleneck of another width": (
         [STEM, [-1, 1, "Bottleneck", [16]]],
         after_stem(lambda p, x: p.bottleneck("model.1", x)),
     ),
     "C3": ([STEM, [-1, 2, "C3", [16]]], after_stem(lambda p, x: p.c3("model.1", x, 2))),
-    "C3 without shortcut": ([STEM, [-1, 1, "C3", [8, False]]], after_stem(lambda p, x: p.c3("model.1", x, 1, False))),
-    "SPP": ([STEM, [-1, 1, "SPP", [8, [3, 5]]]], after_stem(lambda p, x: p.spp("model.1", x, (3, 5)))),
+    "C3 without shortcut": (
+        [STEM, [-1, 1, "C3", [8, False]]],
+        after_stem(lambda p, x: p.c3("model.1", x, 1, False)),
+    ),
+    "SPP": (
+        [STEM, [-1, 1, "SPP", [8, [3, 5]]]],
+        after_stem(lambda p, x: p.spp("model.1", x, (3, 5))),
+    ),
     # Three pools of 5 in a row see 5, 9 and 13 cells: the same as SPP's.
     "SPPF": ([STEM, [-1, 1, "SPPF", [8, 5]]], after_stem(lambda p, x: p.spp("model.1", x))),
-    "nn.MaxPool2d": ([STEM, [-1, 1, "nn.MaxPool2d", [2, 2]]], after_stem(lambda p, x: max_pool(x, 2, 2, 0))),
+    "nn.MaxPool2d": (
+        [STEM, [-1, 1, "nn.MaxPool2d", [2, 2]]],
+        after_stem(lambda p, x: max_pool(x, 2, 2, 0)),
+    ),
     "MP": ([STEM, [-1, 1, "MP", []]], after_stem(lambda p, x: max_pool(x, 2, 2, 0))),
     "SP": ([STEM, [-1, 1, "SP", [5]]], after_stem(lambda p, x: max_pool(x, 5))),
     "nn.Upsample and Concat": (
-        [STEM, [-1, 1, "MP", []], [-1, 1, "nn.Upsample", [None, 2, "nearest"]], [[-1, 0], 1, "Concat", [1]]],
+        [
+            STEM,
+            [-1, 1, "MP", []],
+            [-1, 1, "nn.Upsample", [None, 2, "nearest"]],
+            [[-1, 0], 1, "Concat", [1]],
+        ],
         after_stem(lambda p, x: np.concatenate([upsample(max_pool(x, 2, 2, 0)), x])),
     ),
     "Shortcut": (
@@ -115,8 +146,14 @@ CASES = {
         after_stem(lambda p, x: x + p.conv("model.1", x)),
     ),
     "SPPCSPC": ([STEM, [-1, 1, "SPPCSPC", [8]]], after_stem(lambda p, x: p.sppcspc("model.1", x))),
-    "RepConv with identity": ([STEM, [-1, 1, "RepConv", [8, 3, 1]]], after_stem(lambda p, x: p.rep_conv("model.1", x))),
-    "RepConv": ([STEM, [-1, 1, "RepConv", [16, 3, 2]]], after_stem(lambda p, x: p.rep_conv("model.1", x, 2))),
+    "RepConv with identity": (
+        [STEM, [-1, 1, "RepConv", [8, 3, 1]]],
+        after_stem(lambda p, x: p.rep_conv("model.1", x)),
+    ),
+    "RepConv": (
+        [STEM, [-1, 1, "RepConv", [16, 3, 2]]],
+        after_stem(lambda p, x: p.rep_conv("model.1", x, 2)),
+    ),
     "RepConv grouped": (
         [STEM, [-1, 1, "RepConv", [8, 3, 1, None, 2]]],
         after_stem(lambda p, x: p.rep_conv("model.1", x, groups=2)),
@@ -136,14 +173,20 @@ def test_a_block_equals_plain_numpy(run, name, engine):
 
 
 def test_every_block_is_compared_somewhere():
-    compared = {row[2] for rows, _ in CASES.values() for row in rows} | {"Detect", "IDetect", "IAuxDetect"}
+    compared = {row[2] for rows, _ in CASES.values() for row in rows} | {
+        "Detect",
+        "IDetect",
+        "IAuxDetect",
+    }
     assert compared == BLOCKS.keys()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_implicit_layers_are_folded(run, engine):
     x, plain, raw = run(described([STEM], "IDetect"), engine)
-    np.testing.assert_allclose(raw, plain.implicit_detect("model.1", 0, plain.conv("model.0", x)), atol=2e-5)
+    np.testing.assert_allclose(
+        raw, plain.implicit_detect("model.1", 0, plain.conv("model.0", x)), atol=2e-5
+    )
 
 
 def test_auxiliary_layers_are_counted_as_stored_and_left_out_of_the_graph(tmp_path):
@@ -151,14 +194,25 @@ def test_auxiliary_layers_are_counted_as_stored_and_left_out_of_the_graph(tmp_pa
     values["head"][-1][0] = [0, 1]
     plan = Build(parse_description(values, "t")).plan(8, 8)
     tensors = random_tensors(plan)
-    network = open_network(str(saved(tmp_path / "t.pt", {"model": whole_model(values, tensors)})), size=(8, 8))
-    assert [node.name for node in network.graph.graph.node if node.op_type == "Conv"] == ["model.0.conv", "model.2.m.0"]
-    assert network.parameters == plan.parameters == sum(t.size for n, t in tensors.items() if "running" not in n)
+    network = open_network(
+        str(saved(tmp_path / "t.pt", {"model": whole_model(values, tensors)})), size=(8, 8)
+    )
+    assert [node.name for node in network.graph.graph.node if node.op_type == "Conv"] == [
+        "model.0.conv",
+        "model.2.m.0",
+    ]
+    assert (
+        network.parameters
+        == plan.parameters
+        == sum(t.size for n, t in tensors.items() if "running" not in n)
+    )
     assert network.parameters_fused == 3 * 8 * 9 + 8 + 8 * 12 + 12
     assert network.output_shapes == [(1, 12, 8, 8)]
 
 
-def whole_model(values: dict, tensors: dict, conv: dict | None = None, act: str = "SiLU", eps: float = 1e-3):
+def whole_model(
+    values: dict, tensors: dict, conv: dict | None = None, act: str = "SiLU", eps: float = 1e-3
+):
     """The pickled module tree of a network: class models.yolo.Model, with its tensors in their places."""
     leaves: dict = {}
     for name, array in tensors.items():
@@ -169,7 +223,11 @@ def whole_model(values: dict, tensors: dict, conv: dict | None = None, act: str 
         place[last] = array
 
     def made(path: str, node: dict):
-        parts = {name: made(f"{path}.{name}", part) for name, part in node.items() if isinstance(part, dict)}
+        parts = {
+            name: made(f"{path}.{name}", part)
+            for name, part in node.items()
+            if isinstance(part, dict)
+        }
         arrays = {name: part for name, part in node.items() if not isinstance(part, dict)}
         if "running_mean" in arrays:
             return module("torch.nn.modules.batchnorm.BatchNorm2d", **arrays, eps=eps)
@@ -180,19 +238,27 @@ def whole_model(values: dict, tensors: dict, conv: dict | None = None, act: str 
             return module("models.common.Conv", parts)
         return module("torch.nn.modules.container.Sequential", parts, **arrays)
 
-    return module("models.yolo.Model", {"model": made("model", leaves["model"])}, yaml=values, names=["thing"])
+    return module(
+        "models.yolo.Model", {"model": made("model", leaves["model"])}, yaml=values, names=["thing"]
+    )
 
 
 def test_the_checkpoints_own_modules_state_activation_and_epsilon(tmp_path):
     values = described([STEM])
     tensors = random_tensors(Build(parse_description(values, "t")).plan(8, 8))
-    path = saved(tmp_path / "t.pt", {"model": whole_model(values, tensors, act="LeakyReLU", eps=0.5)})
+    path = saved(
+        tmp_path / "t.pt", {"model": whole_model(values, tensors, act="LeakyReLU", eps=0.5)}
+    )
     pictures = np.random.default_rng(5).integers(0, 256, (1, 8, 8, 3), np.uint8)
     network = open_network(str(path), size=(8, 8))
     (raw,) = run_once(network, pictures)
     variance = tensors["model.0.bn.running_var"] + 0.5 - 1e-3  # the plain code adds 1e-3
-    plain = Plain({**tensors, "model.0.bn.running_var": variance}, lambda x: np.where(x > 0, x, 0.3 * x))
-    wanted = plain.detect("model.1.m.0", plain.conv("model.0", pictures[0].transpose(2, 0, 1) / 255))
+    plain = Plain(
+        {**tensors, "model.0.bn.running_var": variance}, lambda x: np.where(x > 0, x, 0.3 * x)
+    )
+    wanted = plain.detect(
+        "model.1.m.0", plain.conv("model.0", pictures[0].transpose(2, 0, 1) / 255)
+    )
     np.testing.assert_allclose(raw[0], wanted, atol=2e-5)
     assert network.names == ("thing",)
 
@@ -200,7 +266,10 @@ def test_the_checkpoints_own_modules_state_activation_and_epsilon(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"conv": {"stride": (2, 2)}}, "model.0.conv has stride (2, 2), the description makes it (1, 1)"),
+        (
+            {"conv": {"stride": (2, 2)}},
+            "model.0.conv has stride (2, 2), the description makes it (1, 1)",
+        ),
         ({"conv": {"dilation": (3, 3)}}, "model.0.conv has dilation (3, 3)"),
         ({"conv": {"groups": 2}}, "model.0.conv has groups 2"),
         ({"act": "GELU"}, "its activation torch.nn.modules.activation.GELU is not supported"),
@@ -225,7 +294,9 @@ def test_a_checkpoint_that_was_folded_before_it_was_saved_gives_the_same(tmp_pat
         from onnx import numpy_helper
 
         folded[tensor.name] = numpy_helper.to_array(tensor)
-    folded["model.0.conv.weight"] = folded["model.0.conv.weight"] * 255  # what the graph holds for u8 pixels
+    folded["model.0.conv.weight"] = (
+        folded["model.0.conv.weight"] * 255
+    )  # what the graph holds for u8 pixels
     saved(tmp_path / "t.pt", folded)
     again = open_network(str(tmp_path / "t.yaml"), size=(8, 8))
     pictures = np.round(x * 255).astype(np.uint8).transpose(1, 2, 0)[None]
@@ -236,19 +307,31 @@ def test_a_checkpoint_that_was_folded_before_it_was_saved_gives_the_same(tmp_pat
 def test_layers_keep_their_names():
     network = open_network("yolov5n.yaml", random_seed=0, size=(64, 64))
     names = [node.name for node in network.graph.graph.node]
-    assert {"model.6.m.0.cv2.conv", "model.6.m.0.cv2.act", "model.6.m.0.add", "model.9.m.1", "model.24.m.2"} <= set(
-        names
-    )
+    assert {
+        "model.6.m.0.cv2.conv",
+        "model.6.m.0.cv2.act",
+        "model.6.m.0.add",
+        "model.9.m.1",
+        "model.24.m.2",
+    } <= set(names)
     assert all(good_name(name) for name in names)
     assert [node.output[0] for node in network.graph.graph.node] == names
-    assert [info.name for info in network.graph.graph.output] == ["model.24.m.0", "model.24.m.1", "model.24.m.2"]
+    assert [info.name for info in network.graph.graph.output] == [
+        "model.24.m.0",
+        "model.24.m.1",
+        "model.24.m.2",
+    ]
 
 
 @pytest.mark.parametrize("name", ["yolov5n", "yolov5s-5.0", "yolov7-tiny"])
 def test_the_plan_counts_what_the_graph_holds(name):
     network = open_network(f"{name}.yaml", random_seed=0, size=(64, 96))
     graph = network.graph.graph
-    held = sum(int(np.prod(tensor.dims)) for tensor in graph.initializer if tensor.name.endswith((".weight", ".bias")))
+    held = sum(
+        int(np.prod(tensor.dims))
+        for tensor in graph.initializer
+        if tensor.name.endswith((".weight", ".bias"))
+    )
     plan = Build(parse_description(yaml.safe_load(packaged_text(name)), name)).plan(64, 96)
     assert network.parameters_fused == plan.parameters_fused == held
     assert network.macs == plan.macs == count_macs(network.graph)
@@ -265,7 +348,9 @@ def packaged_text(name: str) -> str:
 @pytest.mark.parametrize("name", ["yolov5n", "yolov7-tiny"])
 def test_a_batch_is_its_pictures_and_random_numbers_keep_one_size(engine, name):
     pictures = np.random.default_rng(1).integers(0, 256, (2, 64, 96, 3), np.uint8)
-    both = run_once(open_network(f"{name}.yaml", random_seed=3, size=(64, 96), batch=2), pictures, engine)
+    both = run_once(
+        open_network(f"{name}.yaml", random_seed=3, size=(64, 96), batch=2), pictures, engine
+    )
     alone = open_network(f"{name}.yaml", random_seed=3, size=(64, 96))
     for at in range(2):
         for part, one in zip(both, run_once(alone, pictures[at : at + 1], engine), strict=True):
@@ -275,7 +360,9 @@ def test_a_batch_is_its_pictures_and_random_numbers_keep_one_size(engine, name):
 
 
 def test_one_seed_gives_one_network_another_another():
-    first, again, other = (open_network("yolov5n.yaml", random_seed=seed, size=(64, 64)) for seed in (1, 1, 2))
+    first, again, other = (
+        open_network("yolov5n.yaml", random_seed=seed, size=(64, 64)) for seed in (1, 1, 2)
+    )
     assert first.graph.SerializeToString() == again.graph.SerializeToString()
     assert first.sha256 == again.sha256 != other.sha256
     assert first.graph.graph.initializer[0].raw_data != other.graph.graph.initializer[0].raw_data

@@ -74,7 +74,9 @@ def test_every_packaged_description_plans_and_says_its_stride():
     paths = sorted((folder() / "yolo").glob("*.yaml"))
     strides = {path.stem: Build(read_description(path)[0]).stride for path in paths}
     large = {name for name, stride in strides.items() if stride == 64}
-    assert large == {f"yolov5{size}6" for size in "nsmlx"} | {f"yolov7-{size}" for size in ("w6", "e6", "d6", "e6e")}
+    assert large == {f"yolov5{size}6" for size in "nsmlx"} | {
+        f"yolov7-{size}" for size in ("w6", "e6", "d6", "e6e")
+    }
     assert set(strides.values()) == {32, 64}
     assert {name for name, *_ in PUBLISHED} <= strides.keys()
 

@@ -34,11 +34,17 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
         ({**GOOD, "ch": 4}, "ch: 4: only pictures of 3 channels"),
         ({**GOOD, "width_multiple": 0}, "width_multiple must be a number above 0"),
         ({**GOOD, "depth_multiple": "x"}, "depth_multiple must be a number"),
-        ({**GOOD, "activation": "nn.Softmax()"}, "activation 'nn.Softmax()' is not supported; supported: nn.SiLU"),
+        (
+            {**GOOD, "activation": "nn.Softmax()"},
+            "activation 'nn.Softmax()' is not supported; supported: nn.SiLU",
+        ),
         ({**GOOD, "anchors": "x"}, "anchors must be lists of W,H, W,H"),
         ({**GOOD, "anchors": [[4]]}, "anchors of a detection layer must be pixels W,H"),
         ({**GOOD, "anchors": [[4, -4]]}, "anchors of a detection layer must be pixels"),
-        ({**GOOD, "anchors": [[4, 4], [5, 5]]}, "layer 2 (Detect): has 1 detection layers, anchors: has lists of 1, 1"),
+        (
+            {**GOOD, "anchors": [[4, 4], [5, 5]]},
+            "layer 2 (Detect): has 1 detection layers, anchors: has lists of 1, 1",
+        ),
         ({**GOOD, "anchors": None}, "layer 2 (Detect): the description has no anchors"),
         ({**GOOD, "backbone": "x"}, "backbone and head must be lists"),
         ({**GOOD, "backbone": [], "head": []}, "0 layers"),
@@ -46,18 +52,36 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
             {**GOOD, "backbone": [[-1, 1, "Conv"]]},
             "layer 0: a layer is [from, repeats, block, [arguments]], not a list of 3",
         ),
-        ({**GOOD, "backbone": [[-1, 1, "Conv", [8]]] * 1200}, "1201 layers; a network has 1 to 1000"),
+        (
+            {**GOOD, "backbone": [[-1, 1, "Conv", [8]]] * 1200},
+            "1201 layers; a network has 1 to 1000",
+        ),
         ({**GOOD, "head": []}, "has no detection layer"),
-        ({**GOOD, "head": [DETECT, DETECT]}, "layer 2 (Detect): a detection layer must be the last layer"),
-        (with_row(-1, 1, "C3TR", [8]), "layer 1 (C3TR): this block is not supported; supported: Conv, "),
+        (
+            {**GOOD, "head": [DETECT, DETECT]},
+            "layer 2 (Detect): a detection layer must be the last layer",
+        ),
+        (
+            with_row(-1, 1, "C3TR", [8]),
+            "layer 1 (C3TR): this block is not supported; supported: Conv, ",
+        ),
         (with_row(-1, 1, "__import__('os')", []), "is no name of a block"),
         (with_row(-3, 1, "Conv", [8]), "layer 1 (Conv): from -3 means no layer before it"),
         (with_row(1, 1, "Conv", [8]), "layer 1 (Conv): from 1 means no layer before it"),
         (with_row([], 1, "Conv", [8]), "layer 1 (Conv): from names no layer"),
-        (with_row(-1, 0, "Conv", [8]), "layer 1 (Conv): repeats must be a whole number from 1 to 100, not 0"),
+        (
+            with_row(-1, 0, "Conv", [8]),
+            "layer 1 (Conv): repeats must be a whole number from 1 to 100, not 0",
+        ),
         (with_row(-1, 1, "Conv", 8), "layer 1 (Conv): arguments must be a list, not 8"),
-        (with_row(-1, 1, "Conv", []), "layer 1 (Conv): argument 1 must be a whole number from 1 to 65536, not None"),
-        (with_row(-1, 1, "Conv", [8, 99]), "argument 2 must be a whole number from 1 to 31, not 99"),
+        (
+            with_row(-1, 1, "Conv", []),
+            "layer 1 (Conv): argument 1 must be a whole number from 1 to 65536, not None",
+        ),
+        (
+            with_row(-1, 1, "Conv", [8, 99]),
+            "argument 2 must be a whole number from 1 to 31, not 99",
+        ),
         (with_row(-1, 1, "Conv", [8, 3, 1, None, 3]), "3 groups do not divide 8 or 8 channels"),
         (
             with_row(-1, 1, "Conv", [8, 3, 1, None, 1, "os.system('x')"]),
@@ -70,9 +94,15 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
         (with_row(-1, 1, "SPPCSPC", [8, 1, True]), "only the argument for channels is supported"),
         (with_row([-1], 1, "Shortcut", [1]), "adds two layers, 1 are given"),
         (with_row(-1, 1, "Concat", [2]), "only joining along the channels (1) is supported"),
-        (with_row(-1, 1, "nn.Upsample", [None, 2, "bilinear"]), "only [None, SCALE, nearest] is supported"),
+        (
+            with_row(-1, 1, "nn.Upsample", [None, 2, "bilinear"]),
+            "only [None, SCALE, nearest] is supported",
+        ),
         (with_row(-1, 1, "Detect", ["nc", "anchors"]), "a detection layer must be the last layer"),
-        ({**GOOD, "backbone": [[-1, 1, "MP", []]]}, "layer 0 (MP): reads the picture; only a convolution can"),
+        (
+            {**GOOD, "backbone": [[-1, 1, "MP", []]]},
+            "layer 0 (MP): reads the picture; only a convolution can",
+        ),
         (
             {**GOOD, "backbone": [[-1, 1, "ReOrg", []], [-1, 1, "ReOrg", []]]},
             "layer 1 (ReOrg): follows another of its kind",
@@ -81,8 +111,14 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
             {**GOOD, "backbone": [[-1, 1, "Conv", [8]], [-1, 1, "ReOrg", []], [-1, 1, "MP", []]]},
             "layer 2 (MP): reads the output of model.1; only a convolution can",
         ),
-        ({**GOOD, "head": [[[0, 1], 1, "Concat", [1]], DETECT]}, "layer 2 (Concat): joins maps of different sizes"),
-        (with_row(-1, 100, "Conv", [65536, 3]), "gives 65536 channels of 1024x1024; check channels, or use a smaller"),
+        (
+            {**GOOD, "head": [[[0, 1], 1, "Concat", [1]], DETECT]},
+            "layer 2 (Concat): joins maps of different sizes",
+        ),
+        (
+            with_row(-1, 100, "Conv", [65536, 3]),
+            "gives 65536 channels of 1024x1024; check channels, or use a smaller",
+        ),
         ({**GOOD, "backbone": [[-1, 1, "Conv", [8, 31, 8, 0]]] * 5}, "nothing is left of an input"),
     ],
 )
@@ -104,10 +140,16 @@ def test_a_wrong_description_is_named(tmp_path, values, message):
         ("\0", "is no YAML"),
         ("x" * (1 << 20) + "x", "is larger than 1 MB"),
         # a billion laughs: references to references
-        ("\n".join(["nc: 1", "a0: &a0 [x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
-                   + ["backbone: *a11", "head: []"]), "layer 0: a layer is [from, repeats, block"),
+        (
+            "\n".join(
+                ["nc: 1", "a0: &a0 [x]"]
+                + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+                + ["backbone: *a11", "head: []"]
+            ),
+            "layer 0: a layer is [from, repeats, block",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_no_description(tmp_path, text, message):
     path = tmp_path / "t.yaml"
     path.write_text(text)

@@ -71,7 +71,9 @@ def test_wrapped_state_dicts_are_the_same_network(described):
 def test_other_precisions_are_read_as_they_are(described, dtype):
     tensors = {name: tensor.astype(np.float16) for name, tensor in tensors_of().items()}
     network = described({name: tensor.astype(dtype) for name, tensor in tensors.items()})
-    assert graph_bytes(network) == graph_bytes(described({n: t.astype(np.float32) for n, t in tensors.items()}))
+    assert graph_bytes(network) == graph_bytes(
+        described({n: t.astype(np.float32) for n, t in tensors.items()})
+    )
 
 
 def test_bfloat16_and_a_big_endian_file(tmp_path):
@@ -84,7 +86,9 @@ def test_bfloat16_and_a_big_endian_file(tmp_path):
 
 
 def test_a_transposed_view_is_read_through_its_strides(tmp_path):
-    tensor = Reduced(foreign("torch._utils", "_rebuild_tensor_v2"), Stored("0", "float32", 7), 1, (2, 3), (1, 2))
+    tensor = Reduced(
+        foreign("torch._utils", "_rebuild_tensor_v2"), Stored("0", "float32", 7), 1, (2, 3), (1, 2)
+    )
     numbers = np.arange(7, dtype=np.float32)
     path = zipped(tmp_path / "x.pt", pickled({"model.0.w": tensor})[0], {"0": numbers.tobytes()})
     with open_checkpoint(path) as (contents, _):
@@ -97,7 +101,11 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray], **entries) -> 
     data = b""
     for name, array in tensors.items():
         end = len(data) + array.nbytes
-        header[name] = {"dtype": kinds[array.dtype.name], "shape": array.shape, "data_offsets": [len(data), end]}
+        header[name] = {
+            "dtype": kinds[array.dtype.name],
+            "shape": array.shape,
+            "data_offsets": [len(data), end],
+        }
         data += array.tobytes()
     text = json.dumps({**header, **entries}).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
@@ -134,7 +142,9 @@ def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, shar
 
 def test_tensors_that_no_packaged_network_fits_say_what_to_give(tmp_path):
     path = saved(tmp_path / "mine.pt", tensors_of())
-    with pytest.raises(ModelError, match=r"none of the packaged .* --model NAME\.yaml --weights mine\.pt"):
+    with pytest.raises(
+        ModelError, match=r"none of the packaged .* --model NAME\.yaml --weights mine\.pt"
+    ):
         open_network(str(path))
 
 
@@ -145,7 +155,10 @@ def test_stored_anchors_win_over_the_descriptions(described):
     grid = {**cells, "model.1.anchor_grid": np.float32([10, 20, 30, 40]).reshape(1, 1, 2, 1, 1, 2)}
     assert described(grid).head.keywords["layers"][0].anchors == ((10, 20), (30, 40))
     assert described(tensors_of()).head.keywords["layers"][0].anchors == ((4, 4), (6, 5))
-    assert described(cells, {**SMALL, "anchors": 2}).head.keywords["layers"][0].anchors == ((2, 4), (6, 8))
+    assert described(cells, {**SMALL, "anchors": 2}).head.keywords["layers"][0].anchors == (
+        (2, 4),
+        (6, 8),
+    )
     with pytest.raises(ModelError, match="no anchors, nor have the weights"):
         described(tensors_of(), {**SMALL, "anchors": 2})
     with pytest.raises(ModelError, match="its anchors are no sizes"):
@@ -156,7 +169,10 @@ def test_stored_anchors_win_over_the_descriptions(described):
     ("change", "message"),
     [
         (lambda t: t.pop("model.0.bn.running_mean"), "lacks the tensor model.0.bn.running_mean"),
-        (lambda t: t.update({"model.7.w": np.ones(2, np.float32)}), "tensor 'model.7.w' belongs to no layer"),
+        (
+            lambda t: t.update({"model.7.w": np.ones(2, np.float32)}),
+            "tensor 'model.7.w' belongs to no layer",
+        ),
         (
             lambda t: t.update({"model.0.bn.bias": np.ones(9, np.float32)}),
             "model.0.bn.bias is 9, the description wants 8",
@@ -165,8 +181,14 @@ def test_stored_anchors_win_over_the_descriptions(described):
             lambda t: t.update({"model.1.m.0.weight": np.ones((16, 8, 1, 1), np.float32)}),
             "model.1.m.0.weight is 16x8x1x1, the description wants 14x8x1x1",
         ),
-        (lambda t: t["model.0.conv.weight"].fill(np.nan), "weights of model.0.conv are no finite numbers"),
-        (lambda t: t["model.0.bn.running_var"].fill(-1), "weights of model.0.conv are no finite numbers"),
+        (
+            lambda t: t["model.0.conv.weight"].fill(np.nan),
+            "weights of model.0.conv are no finite numbers",
+        ),
+        (
+            lambda t: t["model.0.bn.running_var"].fill(-1),
+            "weights of model.0.conv are no finite numbers",
+        ),
     ],
 )
 def test_weights_of_another_network_are_refused(described, change, message):
@@ -204,9 +226,13 @@ def whole(**more):
     conv["bn"] = module("torch.nn.modules.batchnorm.BatchNorm2d", **norm, eps=1e-3)
     weight, bias = tensors["model.1.m.0.weight"], tensors["model.1.m.0.bias"]
     heads = module(
-        "torch.nn.modules.container.ModuleList", {"0": module("torch.nn.modules.conv.Conv2d", weight=weight, bias=bias)}
+        "torch.nn.modules.container.ModuleList",
+        {"0": module("torch.nn.modules.conv.Conv2d", weight=weight, bias=bias)},
     )
-    rows = {"0": module("models.common.Conv", conv), "1": module("models.yolo.Detect", {"m": heads})}
+    rows = {
+        "0": module("models.common.Conv", conv),
+        "1": module("models.yolo.Detect", {"m": heads}),
+    }
     inner = module("torch.nn.modules.container.Sequential", rows)
     return module("models.yolo.Model", {"model": inner}, yaml=SMALL, **more)
 
@@ -229,7 +255,9 @@ def test_names_of_another_number(tmp_path):
     (tmp_path / "given").write_text("x\ny\n")
     assert open_network(str(path), names=str(tmp_path / "given"), size=SIZE).names == ("x", "y")
     (tmp_path / "given").write_text("x\ny\nz\n")
-    with pytest.raises(ModelError, match=r"given: holds 3 names, x\.pt has 2 classes; give --names FILE"):
+    with pytest.raises(
+        ModelError, match=r"given: holds 3 names, x\.pt has 2 classes; give --names FILE"
+    ):
         open_network(str(path), names=str(tmp_path / "given"), size=SIZE)
 
 
@@ -279,11 +307,20 @@ def test_damaged_safetensors_are_refused(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"dtype": "F32", "shape": [2], "data_offsets": [0, 9]}, "the entry of 'model.0.x' is wrong"),
-        ({"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}, "the entry of 'model.0.x' is wrong"),
+        (
+            {"dtype": "F32", "shape": [2], "data_offsets": [0, 9]},
+            "the entry of 'model.0.x' is wrong",
+        ),
+        (
+            {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]},
+            "the entry of 'model.0.x' is wrong",
+        ),
         ({"dtype": "F32", "shape": 2, "data_offsets": [0, 8]}, "the entry of 'model.0.x' is wrong"),
         (7, "the entry of 'model.0.x' is wrong"),
-        ({"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}, "stored as F8_E4M3, which is not read"),
+        (
+            {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]},
+            "stored as F8_E4M3, which is not read",
+        ),
     ],
 )
 def test_a_wrong_entry_of_safetensors_is_named(tmp_path, entry, message):
@@ -299,7 +336,9 @@ def test_weights_beside_weights_exclude_each_other(tmp_path):
         open_network(path, weights=path)
     with pytest.raises(UsageError, match="exclude each other"):
         open_network("yolov5n.yaml", weights=path, random_seed=1)
-    with pytest.raises(ModelError, match=r"no yolov5n\.pt beside it; give --weights FILE or --random-weights SEED"):
+    with pytest.raises(
+        ModelError, match=r"no yolov5n\.pt beside it; give --weights FILE or --random-weights SEED"
+    ):
         open_network("yolov5n.yaml")
 
 
@@ -315,6 +354,7 @@ def test_random_numbers_in_the_place_of_a_checkpoints_own(tmp_path):
 def test_a_size_that_the_stride_does_not_divide_is_refused(tmp_path, size):
     path = saved(tmp_path / "x.pt", {"model": whole()})
     with pytest.raises(
-        ModelError, match=r"is not a multiple of the network's stride 2 up to 8192; nearest: \d+ \(--size\)"
+        ModelError,
+        match=r"is not a multiple of the network's stride 2 up to 8192; nearest: \d+ \(--size\)",
     ):
         open_network(str(path), size=size)

@@ -30,7 +30,9 @@ def test_decoded_outputs(shared, name, reference, given, expected, engine):
     assert [output.shape for output in raw] == network.output_shapes
     found = network.dense(raw)
     assert found.shape == wanted.shape
-    np.testing.assert_allclose(found[..., :4], wanted[..., :4], rtol=0, atol=1e-3 * max(picture.shape[2:]))
+    np.testing.assert_allclose(
+        found[..., :4], wanted[..., :4], rtol=0, atol=1e-3 * max(picture.shape[2:])
+    )
     np.testing.assert_allclose(found[..., 4:], wanted[..., 4:], rtol=0, atol=1e-4)
     candidates = network.head(raw, 0.25)
     scores = found[0, :, 4] * found[0, :, 5:].max(axis=1)

@@ -27,14 +27,26 @@ class Browser:
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
         # Chromium reads commands from descriptor 3 and answers on 4: the shell puts the pipes there.
-        words = [chromium() or "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-                 "--disable-dev-shm-usage", "--disable-background-networking", "--hide-scrollbars",
-                 "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]  # fmt: skip
+        words = [
+            chromium() or "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+            "--hide-scrollbars",
+            "--remote-debugging-pipe",
+            f"--user-data-dir={profile}",
+            "about:blank",
+        ]
         self._process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "chromium", *words],
-            pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            pass_fds=(theirs_in, theirs_out),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         os.close(theirs_in)
         os.close(theirs_out)
         self._in, self._out, self._rest, self._last = ours_in, ours_out, b"", 0
@@ -43,7 +55,9 @@ class Browser:
         self.complaints: list[str] = []
         self._events: list[dict[str, Any]] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -64,8 +78,13 @@ class Browser:
 
     def open(self, file: Path, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
         """Show a file; back when its load event has fired."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
-                  mobile=width < 600)  # fmt: skip
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
         self.scheme(scheme)
         self.requests, self.complaints, self._events = [], [], []
         self.call("Page.navigate", url=file.resolve().as_uri())
@@ -73,7 +92,9 @@ class Browser:
             self._note(self._read())
 
     def scheme(self, name: str) -> None:
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+        self.call(
+            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}]
+        )
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
@@ -96,7 +117,9 @@ class Browser:
         self.call("Input.insertText", text=text)
 
     def screenshot(self, file: Path, whole: bool = True) -> None:
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)[
+            "data"
+        ]
         file.write_bytes(base64.b64decode(data))
 
     def pdf(self) -> bytes:

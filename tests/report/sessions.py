@@ -19,7 +19,9 @@ def ran(folder: Path, sources: int = 1, **flags: Any) -> Path:
     """The session's folder of a run on the null engine."""
     given = {"engine": "null", "frames": FRAMES, "save": "jsonl", "no_video": True, **flags}
     given |= {"run_dir": str(folder / "run"), "output": f"{folder}/"}
-    result = detect([str(CLIP)] * sources, resolved(None, given), command=["detect-video", "the clip.mp4"])
+    result = detect(
+        [str(CLIP)] * sources, resolved(None, given), command=["detect-video", "the clip.mp4"]
+    )
     assert result.session is not None
     return Path(result.session)
 
@@ -33,52 +35,105 @@ def with_passes(session: Path) -> Path:
 
 
 def layer(number: int) -> dict[str, Any]:
-    ms, macs, size = 0.1 + 0.037 * (number * 7 % 24), 1_000_000 * (1 + number * 5 % 24), 40_000 * (1 + number * 11 % 24)
+    ms, macs, size = (
+        0.1 + 0.037 * (number * 7 % 24),
+        1_000_000 * (1 + number * 5 % 24),
+        40_000 * (1 + number * 11 % 24),
+    )
     return {
-        "name": f"/backbone/stage.{number}/Conv<{number}>", "type": "MaxPool" if number % 6 == 5 else "Conv", "ms": ms,
-        "share": ms / 13, "macs": macs, "flops": 2 * macs, "bytes": size, "gflops_s": 2 * macs / ms / 1e6,
-        "gbytes_s": size / ms / 1e6, "intensity": 2 * macs / size, "precision": "fp32",
-        "utilisation": None if number == 3 else 0.05 * number, "bound": "memory" if number % 3 else "compute",
+        "name": f"/backbone/stage.{number}/Conv<{number}>",
+        "type": "MaxPool" if number % 6 == 5 else "Conv",
+        "ms": ms,
+        "share": ms / 13,
+        "macs": macs,
+        "flops": 2 * macs,
+        "bytes": size,
+        "gflops_s": 2 * macs / ms / 1e6,
+        "gbytes_s": size / ms / 1e6,
+        "intensity": 2 * macs / size,
+        "precision": "fp32",
+        "utilisation": None if number == 3 else 0.05 * number,
+        "bound": "memory" if number % 3 else "compute",
         "flag": "peak under-measured" if number > 20 else None,
-    }  # fmt: skip
+    }
 
 
 def operator(number: int, shapes: str) -> dict[str, Any]:
-    return {"name": f"aten::op_{number}", "shapes": shapes, "calls": 0.2 * number, "self_ms": 5.0 / (number + 1),
-            "total_ms": 6.0 / (number + 1), "device_ms": 0.5 * number, "share": 0.4 / (number + 1)}  # fmt: skip
+    return {
+        "name": f"aten::op_{number}",
+        "shapes": shapes,
+        "calls": 0.2 * number,
+        "self_ms": 5.0 / (number + 1),
+        "total_ms": 6.0 / (number + 1),
+        "device_ms": 0.5 * number,
+        "share": 0.4 / (number + 1),
+    }
 
 
 def variant(precision: str, batch: int) -> dict[str, Any]:
     rate = {"fp32": 60, "bf16": 90}[precision] * {1: 0.7, 2: 0.97, 4: 1.0, 8: 0.99}[batch]
     return {
-        "name": f"ort {precision} batch {batch}", "precision": precision, "batch": batch,
+        "name": f"ort {precision} batch {batch}",
+        "precision": precision,
+        "batch": batch,
         "batch_ms": 1e3 * batch / rate,
-        "fps": {name: {"median": value, "low": 0.9 * value, "high": 1.1 * value}
-                for name, value in (("inference", rate), ("end_to_end", 0.6 * rate))},
-        "memory_mb": 200.0 + 10 * batch, "agreement": {"matched": 1.0 if precision == "fp32" else 0.987}, "error": None,
-    }  # fmt: skip
+        "fps": {
+            name: {"median": value, "low": 0.9 * value, "high": 1.1 * value}
+            for name, value in (("inference", rate), ("end_to_end", 0.6 * rate))
+        },
+        "memory_mb": 200.0 + 10 * batch,
+        "agreement": {"matched": 1.0 if precision == "fp32" else 0.987},
+        "error": None,
+    }
 
 
 def sample(at: int) -> dict[str, Any]:
     """A tenth of a second: two seconds of idling, then a run."""
     watts = 5.0 if at < 20 else 12.0 + at % 3
-    return {"timestamp": 1.0 + 0.1 * at, "tag": "idle sample" if at < 20 else "run sample", "duration": 0.1,
-            "package": 0.1 * watts, "core": 0.07 * watts, "joules_per_frame": None if at < 20 else 0.05}  # fmt: skip
+    return {
+        "timestamp": 1.0 + 0.1 * at,
+        "tag": "idle sample" if at < 20 else "run sample",
+        "duration": 0.1,
+        "package": 0.1 * watts,
+        "core": 0.07 * watts,
+        "joules_per_frame": None if at < 20 else 0.05,
+    }
 
 
 SAMPLES = [sample(at) for at in range(60)]
-TREE = "\n".join(f"{' ' * 3 * at}└─ {1.0 / (at + 1):.3f} function_{at}  detector/loop/sync.py:{at}" for at in range(40))
+TREE = "\n".join(
+    f"{' ' * 3 * at}└─ {1.0 / (at + 1):.3f} function_{at}  detector/loop/sync.py:{at}"
+    for at in range(40)
+)
 LAYERS = [layer(number) for number in range(24)]
 PASSES: dict[str, dict[str, Any]] = {
     "critical_path": {
-        "wall_s": 1.0, "startup_s": 0.1, "teardown_s": 0.05, "frames": 20,
+        "wall_s": 1.0,
+        "startup_s": 0.1,
+        "teardown_s": 0.05,
+        "frames": 20,
         "stages": [
-            {"name": "infer", "share": 0.7, "self_s": 0.6, "wait_s": 0.1, "calls": 18, "wait_causes": {"data": 0.1}},
-            {"name": "write", "share": 0.3, "self_s": 0.3, "wait_s": 0.0, "calls": 4, "wait_causes": {}},
+            {
+                "name": "infer",
+                "share": 0.7,
+                "self_s": 0.6,
+                "wait_s": 0.1,
+                "calls": 18,
+                "wait_causes": {"data": 0.1},
+            },
+            {
+                "name": "write",
+                "share": 0.3,
+                "self_s": 0.3,
+                "wait_s": 0.0,
+                "calls": 4,
+                "wait_causes": {},
+            },
         ],
     },
     "what_if": {
-        "replay_error": -0.021, "measured_fps": 40.0,
+        "replay_error": -0.021,
+        "measured_fps": 40.0,
         "predictions": [
             {"change": "infer free", "predicted_fps": 61.5, "gain": 0.5375},
             {"change": "write free", "predicted_fps": 44.0, "gain": 0.1},
@@ -86,41 +141,146 @@ PASSES: dict[str, dict[str, Any]] = {
             {"change": "read free", "predicted_fps": 40.4, "gain": 0.01},
             {"change": "overlap off", "predicted_fps": 22.0, "gain": -0.45},
         ],
-        "proofs": [{"change": "infer free", "measured_gain": 0.5, "off_by": 0.025, "measured_fps": 60.25,
-                    "measured_low": 0.48, "measured_high": 0.53, "predicted_gain": 0.5375, "predicted_fps": 61.5}],
+        "proofs": [
+            {
+                "change": "infer free",
+                "measured_gain": 0.5,
+                "off_by": 0.025,
+                "measured_fps": 60.25,
+                "measured_low": 0.48,
+                "measured_high": 0.53,
+                "predicted_gain": 0.5375,
+                "predicted_fps": 61.5,
+            }
+        ],
         "doubts": [],
     },
-    "layers": {"engine": "ort", "rows": LAYERS, "sum_ms": sum(row["ms"] for row in LAYERS), "forward_ms": 13.2,
-               "slowdown": 1.125, "profiled_ms": 14.85, "outside_ms": 0.7, "precision": "fp32", "threads": 2,
-               "off_by": -0.045, "flag": None, "by_type": []},
-    "roofline": {"peaks": {"gflops_s": {"fp32": 95.0, "bf16": 190.0}, "bandwidth_gbytes_s": 14.2,
-                           "by": {"fp32": "torch", "bf16": "torch"}}, "peak_under_measured": [], "gflops_s": 46.2,
-                 "macs": 305_000_000,
-                 "flops": 610_000_000, "utilisation": 0.48, "bound": "compute"},
-    "memory": {"slowdown": 1.01, "start_mb": 200.0, "peak_mb": 261.5, "slope_mb_per_1000_frames": 0.9,
-               "slope_reason": None,
-               "peak_by_stage_mb": {"infer": 261.5, "nms": None},
-               "samples": [{"t_s": 0.1 * at, "rss_mb": 200.0 + min(at, 20) * 3.075} for at in range(40)]},
-    "energy": {"slowdown": 1.0, "joules_per_frame": 0.31, "frames_per_joule": 3.2, "idle_watts": {"package": 5.0},
-               "counters": ["core", "package"], "samples": SAMPLES,
-               "rows": [{"timestamp": 1.0, "tag": "idle", "duration": 2.0, "package": 10.0, "core": 4.0,
-                         "joules_per_frame": None},
-                        {"timestamp": 3.0, "tag": "run", "duration": 4.2, "package": 31.0, "core": 25.5,
-                         "joules_per_frame": 0.31}]},
-    "torch": {"frames": 5, "device": "cpu", "forward_ms": 12.0, "profiled_ms": 15.0, "slowdown": 1.25, "self_ms": 14.0,
-              "trace": "passes/torch_trace.json.gz", "rows": [operator(at, "") for at in range(9)],
-              "by_shape": [operator(at, f"[[1, {at}, 256, 416], [16, 3, 3, 3], [], []]") for at in range(12)]},
-    "device": {"device": "cuda:0", "batches": 10, "slowdown": 1.1, "rows": [operator(at, "") for at in range(5)],
-               **device_facts([(1.0 + 3 * at, 2.5 + 3 * at) for at in range(30)],
-                              [(3.0 * at, 3.0 * at + 1.2) for at in range(30)])},
-    "sweep": {"engine": "ort", "rounds": 3, "frames": 24, "comparable": True, "warnings": [],
-              "reference": "ort fp32 batch 1", "knees": {"fp32": 2, "bf16": 4},
-              "rows": [*(variant(precision, batch) for precision in ("fp32", "bf16") for batch in (1, 2, 4, 8)),
-                       {"name": "ort fp16", "precision": "fp16", "batch": 1, "fps": {}, "batch_ms": None,
-                        "memory_mb": None, "agreement": None, "error": "ort: fp16 cannot run here: no kernels"}]},
-    "loop": {"off_ms": [20.0], "on_ms": [20.1], "instruments": {"median": 0.005, "low": -0.01, "high": 0.02},
-             "warning": None, "slowdown": 1.005},
-    "python": {"functions": [{"function": "a.py:1(<lambda>)", "calls": 3, "self_s": 0.2, "total_s": 0.3}],
-               "folded": {"built-in: encode": 0.5, "detector.stages": 0.2}, "tree": TREE, "slowdown": 1.4},
-    "counters": {"available": False, "reason": "this machine hands out no cycle counter (virtual machines rarely do)"},
-}  # fmt: skip
+    "layers": {
+        "engine": "ort",
+        "rows": LAYERS,
+        "sum_ms": sum(row["ms"] for row in LAYERS),
+        "forward_ms": 13.2,
+        "slowdown": 1.125,
+        "profiled_ms": 14.85,
+        "outside_ms": 0.7,
+        "precision": "fp32",
+        "threads": 2,
+        "off_by": -0.045,
+        "flag": None,
+        "by_type": [],
+    },
+    "roofline": {
+        "peaks": {
+            "gflops_s": {"fp32": 95.0, "bf16": 190.0},
+            "bandwidth_gbytes_s": 14.2,
+            "by": {"fp32": "torch", "bf16": "torch"},
+        },
+        "peak_under_measured": [],
+        "gflops_s": 46.2,
+        "macs": 305_000_000,
+        "flops": 610_000_000,
+        "utilisation": 0.48,
+        "bound": "compute",
+    },
+    "memory": {
+        "slowdown": 1.01,
+        "start_mb": 200.0,
+        "peak_mb": 261.5,
+        "slope_mb_per_1000_frames": 0.9,
+        "slope_reason": None,
+        "peak_by_stage_mb": {"infer": 261.5, "nms": None},
+        "samples": [{"t_s": 0.1 * at, "rss_mb": 200.0 + min(at, 20) * 3.075} for at in range(40)],
+    },
+    "energy": {
+        "slowdown": 1.0,
+        "joules_per_frame": 0.31,
+        "frames_per_joule": 3.2,
+        "idle_watts": {"package": 5.0},
+        "counters": ["core", "package"],
+        "samples": SAMPLES,
+        "rows": [
+            {
+                "timestamp": 1.0,
+                "tag": "idle",
+                "duration": 2.0,
+                "package": 10.0,
+                "core": 4.0,
+                "joules_per_frame": None,
+            },
+            {
+                "timestamp": 3.0,
+                "tag": "run",
+                "duration": 4.2,
+                "package": 31.0,
+                "core": 25.5,
+                "joules_per_frame": 0.31,
+            },
+        ],
+    },
+    "torch": {
+        "frames": 5,
+        "device": "cpu",
+        "forward_ms": 12.0,
+        "profiled_ms": 15.0,
+        "slowdown": 1.25,
+        "self_ms": 14.0,
+        "trace": "passes/torch_trace.json.gz",
+        "rows": [operator(at, "") for at in range(9)],
+        "by_shape": [
+            operator(at, f"[[1, {at}, 256, 416], [16, 3, 3, 3], [], []]") for at in range(12)
+        ],
+    },
+    "device": {
+        "device": "cuda:0",
+        "batches": 10,
+        "slowdown": 1.1,
+        "rows": [operator(at, "") for at in range(5)],
+        **device_facts(
+            [(1.0 + 3 * at, 2.5 + 3 * at) for at in range(30)],
+            [(3.0 * at, 3.0 * at + 1.2) for at in range(30)],
+        ),
+    },
+    "sweep": {
+        "engine": "ort",
+        "rounds": 3,
+        "frames": 24,
+        "comparable": True,
+        "warnings": [],
+        "reference": "ort fp32 batch 1",
+        "knees": {"fp32": 2, "bf16": 4},
+        "rows": [
+            *(
+                variant(precision, batch)
+                for precision in ("fp32", "bf16")
+                for batch in (1, 2, 4, 8)
+            ),
+            {
+                "name": "ort fp16",
+                "precision": "fp16",
+                "batch": 1,
+                "fps": {},
+                "batch_ms": None,
+                "memory_mb": None,
+                "agreement": None,
+                "error": "ort: fp16 cannot run here: no kernels",
+            },
+        ],
+    },
+    "loop": {
+        "off_ms": [20.0],
+        "on_ms": [20.1],
+        "instruments": {"median": 0.005, "low": -0.01, "high": 0.02},
+        "warning": None,
+        "slowdown": 1.005,
+    },
+    "python": {
+        "functions": [{"function": "a.py:1(<lambda>)", "calls": 3, "self_s": 0.2, "total_s": 0.3}],
+        "folded": {"built-in: encode": 0.5, "detector.stages": 0.2},
+        "tree": TREE,
+        "slowdown": 1.4,
+    },
+    "counters": {
+        "available": False,
+        "reason": "this machine hands out no cycle counter (virtual machines rarely do)",
+    },
+}

@@ -10,17 +10,43 @@ from detector.analysis.accuracy.matching import Agreement
 from detector.analysis.compare import Round, Variant, compared
 from detector.report.terminal.compare import print_comparison
 
-SHARES = {"int8": {"layers": 0.9, "macs": 0.96, "bytes": 0.8}, "fp32": {"layers": 0.1, "macs": 0.04, "bytes": 0.2}}
-FACTS = {"load_s": 1.25, "build_s": 12.5, "threads": 2, "concurrency": 1, "device": "cpu", "notes": ["calibrated"]}
-ABOUT = {"source": "in.mp4", "model": "yolov4-tiny-person-vehicle", "model_input": [416, 416], "random_weights": None,
-         "rounds": 3, "frames": 60, "reference": "torch fp32", "budget": 0.95,
-         "video": {"path": "in.mp4", "width": 1280, "height": 720}}  # fmt: skip
+SHARES = {
+    "int8": {"layers": 0.9, "macs": 0.96, "bytes": 0.8},
+    "fp32": {"layers": 0.1, "macs": 0.04, "bytes": 0.2},
+}
+FACTS = {
+    "load_s": 1.25,
+    "build_s": 12.5,
+    "threads": 2,
+    "concurrency": 1,
+    "device": "cpu",
+    "notes": ["calibrated"],
+}
+ABOUT = {
+    "source": "in.mp4",
+    "model": "yolov4-tiny-person-vehicle",
+    "model_input": [416, 416],
+    "random_weights": None,
+    "rounds": 3,
+    "frames": 60,
+    "reference": "torch fp32",
+    "budget": 0.95,
+    "video": {"path": "in.mp4", "width": 1280, "height": 720},
+}
 
 
 def variant(engine, precision, *fps, share=0.99, **facts):
     cpu = {"read": 1.0, "annotate": 1.0, "write": 1.0}
     rounds = [Round({"inference": rate, "end_to_end": rate / 2}, cpu, 60) for rate in fps]
-    made = Variant(engine, precision, 1, f"{engine} {precision}", rounds=rounds, frames_digest="d", memory_mb=251.4)
+    made = Variant(
+        engine,
+        precision,
+        1,
+        f"{engine} {precision}",
+        rounds=rounds,
+        frames_digest="d",
+        memory_mb=251.4,
+    )
     made.facts = {**FACTS, **facts}
     made.agreement = Agreement(60, 100, 100, 99, share, 0.875, 0.0125)
     return made
@@ -39,10 +65,24 @@ def test_every_figure_is_there_within_100_columns():
         Variant("trt", "int8", 1, "trt int8", error="no GPU here"),
     )
     for fact in (
-        "120.5 [110.5..130.5]", "60.2 [55.2..65.2]", "9.30x", "0.990", "0.875", "0.0125", "251", "1.25", "12.50",
-        "416x416", "1280x720", "3 rounds of 60 frames", "trt int8: no GPU here", "with torch fp32",
-        "int8 96% of", "openvino int8 is fastest, 9.30x [8.66 .. 10.05] of torch fp32", "median [lowest and highest",
-    ):  # fmt: skip
+        "120.5 [110.5..130.5]",
+        "60.2 [55.2..65.2]",
+        "9.30x",
+        "0.990",
+        "0.875",
+        "0.0125",
+        "251",
+        "1.25",
+        "12.50",
+        "416x416",
+        "1280x720",
+        "3 rounds of 60 frames",
+        "trt int8: no GPU here",
+        "with torch fp32",
+        "int8 96% of",
+        "openvino int8 is fastest, 9.30x [8.66 .. 10.05] of torch fp32",
+        "median [lowest and highest",
+    ):
         assert fact in text, fact
     assert max(map(len, text.splitlines())) <= 100
 
@@ -69,25 +109,52 @@ def test_a_comparison_in_which_nothing_ran():
     assert "fastest" not in text
 
 
-LABELS = {"path": "in.json", "classes": ["person", "vehicle"], "pictures": 60, "boxes": 538, "conf": 0.001, "iou": 0.65,
-          "notes": ["not scored, since the model does not have it: zebra"]}  # fmt: skip
+LABELS = {
+    "path": "in.json",
+    "classes": ["person", "vehicle"],
+    "pictures": 60,
+    "boxes": 538,
+    "conf": 0.001,
+    "iou": 0.65,
+    "notes": ["not scored, since the model does not have it: zebra"],
+}
 
 
 def judged(*fps, **ap):
     made = variant("openvino", "int8", *fps)
     per_class = {"person": {"ap50": 0.934}, "vehicle": {"ap50": None}}
-    made.ap = {"ap": 0.534, "ap50": 0.967, "ap50_interval": [0.955, 0.977], "per_class": per_class, **ap}
+    made.ap = {
+        "ap": 0.534,
+        "ap50": 0.967,
+        "ap50_interval": [0.955, 0.977],
+        "per_class": per_class,
+        **ap,
+    }
     return made
 
 
 def test_average_precision_stands_beside_its_settings_within_100_columns():
-    text = printed(judged(10, 11, 12), Variant("trt", "int8", 1, "trt int8", error="no GPU here"), labels=LABELS)
+    text = printed(
+        judged(10, 11, 12),
+        Variant("trt", "int8", 1, "trt int8", error="no GPU here"),
+        labels=LABELS,
+    )
     plain = " ".join(text.split())
-    for fact in ("AP50 person", "0.967", "0.955..0.977", "0.534", "0.934", "in.json: 60 frames, 538 boxes",
-                 "scores from 0.001, NMS IoU 0.65", "note: not scored, since the model"):  # fmt: skip
+    for fact in (
+        "AP50 person",
+        "0.967",
+        "0.955..0.977",
+        "0.534",
+        "0.934",
+        "in.json: 60 frames, 538 boxes",
+        "scores from 0.001, NMS IoU 0.65",
+        "note: not scored, since the model",
+    ):
         assert fact in plain, fact
     assert max(map(len, text.splitlines())) <= 100
-    assert "AP50 person" not in printed(judged(10, 11, 12), labels={**LABELS, "classes": list("abcde")})
+    assert "AP50 person" not in printed(
+        judged(10, 11, 12), labels={**LABELS, "classes": list("abcde")}
+    )
 
 
 def test_no_table_of_what_was_not_judged():

@@ -15,31 +15,67 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def of_class(ap50):
     return {
-        "pictures": 5, "boxes": 9, "ap": ap50 and ap50 / 2, "ap50": ap50, "ap75": ap50, "ap_small": None,
-        "ap_medium": ap50, "ap_large": None, "ap50_interval": [None, None] if ap50 is None else [0.25, 0.75],
-        "recall": ap50, "recall_conf25": ap50, "precision_conf25": None,
-    }  # fmt: skip
+        "pictures": 5,
+        "boxes": 9,
+        "ap": ap50 and ap50 / 2,
+        "ap50": ap50,
+        "ap75": ap50,
+        "ap_small": None,
+        "ap_medium": ap50,
+        "ap_large": None,
+        "ap50_interval": [None, None] if ap50 is None else [0.25, 0.75],
+        "recall": ap50,
+        "recall_conf25": ap50,
+        "precision_conf25": None,
+    }
 
 
 def figures(classes, **more):
     names = list(classes)
     return {
-        "engine": "ort", "model": "x<y", "precision": "fp32", "batch": 2, "model_input": [256, 416],
-        "fps": {"inference": 20.0, "end_to_end": 10.0}, **of_class(0.5),
+        "engine": "ort",
+        "model": "x<y",
+        "precision": "fp32",
+        "batch": 2,
+        "model_input": [256, 416],
+        "fps": {"inference": 20.0, "end_to_end": 10.0},
+        **of_class(0.5),
         "per_class": {name: of_class(ap50) for name, ap50 in classes.items()},
         "curves": {name: [None if ap50 is None else 1.0] * 101 for name, ap50 in classes.items()},
-        "confusion": {"conf": 0.25, "iou": 0.5, "names": [*names, "background"],
-                      "counts": [[0] * (len(names) + 1)] * (len(names) + 1)},
-        "notes": ["said once"], "session": "runs/x", **more,
-    }  # fmt: skip
+        "confusion": {
+            "conf": 0.25,
+            "iou": 0.5,
+            "names": [*names, "background"],
+            "counts": [[0] * (len(names) + 1)] * (len(names) + 1),
+        },
+        "notes": ["said once"],
+        "session": "runs/x",
+        **more,
+    }
 
 
 def printed(*results):
     document = {
-        "dataset": {"path": "val.json", "format": "coco", "subset": "road", "video": None, "pictures": 5, "boxes": 9},
-        "settings": {"conf": 0.001, "iou": 0.65, "agnostic": False, "max_det": 300, "max_det_class": 100},
-        "mapping": "m.yaml", "results": list(results), "notes": [], "exit": {"code": 0, "reason": "done"},
-    }  # fmt: skip
+        "dataset": {
+            "path": "val.json",
+            "format": "coco",
+            "subset": "road",
+            "video": None,
+            "pictures": 5,
+            "boxes": 9,
+        },
+        "settings": {
+            "conf": 0.001,
+            "iou": 0.65,
+            "agnostic": False,
+            "max_det": 300,
+            "max_det_class": 100,
+        },
+        "mapping": "m.yaml",
+        "results": list(results),
+        "notes": [],
+        "exit": {"code": 0, "reason": "done"},
+    }
     text = io.StringIO()
     print_evaluation(Console(file=text, width=140), document)
     return text.getvalue()
@@ -51,16 +87,35 @@ def test_one_engine():
     assert "model: x<y, input 416x256, batch 2" in text
     assert "0.500 [0.25, 0.75]" in text
     assert text.count("said once") == 1
-    assert "score 0.001 and more, NMS IoU 0.65 within a class, at most 300 a frame, best 100 a class" in text
+    assert (
+        "score 0.001 and more, NMS IoU 0.65 within a class, at most 300 a frame, best 100 a class"
+        in text
+    )
 
 
 def test_the_second_engine_has_its_difference():
     change = dict.fromkeys(("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"))
     slower = {"inference": 5.0, "end_to_end": 5.0}
-    second = figures({"person": 0.5}, engine="torch", difference={**change, "ap50": -0.0123}, fps=slower)
+    second = figures(
+        {"person": 0.5}, engine="torch", difference={**change, "ap50": -0.0123}, fps=slower
+    )
     text = printed(figures({"person": 0.5}), second)
     line = next(line for line in text.splitlines() if "to the first" in line)
-    assert line.split() == ["to", "the", "first", "-", "-0.0123", "-", "-", "-", "-", "x", "0.25", "x", "0.50"]
+    assert line.split() == [
+        "to",
+        "the",
+        "first",
+        "-",
+        "-0.0123",
+        "-",
+        "-",
+        "-",
+        "-",
+        "x",
+        "0.25",
+        "x",
+        "0.50",
+    ]
     assert "by class, torch" in text
 
 

@@ -50,7 +50,9 @@ def report(session):
 
 
 def texts(browser, selector: str) -> list[str]:
-    return browser.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)")
+    return browser.run(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)"
+    )
 
 
 def values(browser, table: str, column: int) -> list[float]:
@@ -62,7 +64,9 @@ def values(browser, table: str, column: int) -> list[float]:
 def silent(browser) -> bool:
     assert browser.complaints == []
     assert [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []
-    return len([url for url in browser.requests if url.startswith("file:")]) == 1  # the page, and nothing beside it
+    return (
+        len([url for url in browser.requests if url.startswith("file:")]) == 1
+    )  # the page, and nothing beside it
 
 
 def test_the_browser_notices_what_the_tests_look_for(browser, tmp_path):
@@ -83,17 +87,35 @@ def test_it_loads_in_silence_and_fits(browser, report, width, scheme):
     assert silent(browser)
     assert browser.run("document.scrollingElement.scrollWidth") <= width
     outside = "[...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > innerWidth + 1"
-    assert browser.run(f"{outside} && !e.closest('.scroll')).map((e) => e.outerHTML.slice(0, 80))") == []
+    assert (
+        browser.run(f"{outside} && !e.closest('.scroll')).map((e) => e.outerHTML.slice(0, 80))")
+        == []
+    )
 
 
 def test_every_section_is_there_in_the_order_of_the_page(browser, report):
     browser.open(report)
     found = [text.replace("how it is taken", "").strip() for text in texts(browser, "h2")]
     assert found == [
-        "The run", "Ledger", "Timeline of 20 steady frames", "Queues", "Latency", "Critical path", "What if", "Layers",
-        "Roofline", "torch's operators", "Host and device", "Batches and precisions", "Memory", "Energy", "Python",
-        "Passes", "The machine and the command", "How each number was taken",
-    ]  # fmt: skip
+        "The run",
+        "Ledger",
+        "Timeline of 20 steady frames",
+        "Queues",
+        "Latency",
+        "Critical path",
+        "What if",
+        "Layers",
+        "Roofline",
+        "torch's operators",
+        "Host and device",
+        "Batches and precisions",
+        "Memory",
+        "Energy",
+        "Python",
+        "Passes",
+        "The machine and the command",
+        "How each number was taken",
+    ]
     assert browser.run("document.querySelector('h1').nextElementSibling.className") == "verdict"
     assert texts(browser, "#machine-part pre") == ["detect-video 'the clip.mp4'"]
 
@@ -102,8 +124,10 @@ def test_the_three_biggest_levers_stand_on_top(browser, report):
     browser.open(report)
     was = " instead of 40.0 in the loop"  # not the end-to-end FPS: those hold opening and closing files
     assert texts(browser, "#levers li") == [
-        f"infer free+54%61.5 FPS{was}", f"write free+10%44.0 FPS{was}", f"one more core+5%42.0 FPS{was}",
-    ]  # fmt: skip
+        f"infer free+54%61.5 FPS{was}",
+        f"write free+10%44.0 FPS{was}",
+        f"one more core+5%42.0 FPS{was}",
+    ]
     assert texts(browser, ".warning") == []
 
 
@@ -115,13 +139,18 @@ def test_a_run_too_short_for_a_steady_part_is_shown_whole(tmp_path):
 
 def test_levers_of_a_replay_that_misses_its_own_run_carry_a_warning(session, tmp_path):
     shutil.copytree(session, tmp_path / "copy")
-    reasons = ["the replay of the run as it was is off by -70%", "threads of which no stage is known: <7> of 9"]
+    reasons = [
+        "the replay of the run as it was is off by -70%",
+        "threads of which no stage is known: <7> of 9",
+    ]
     facts = {**PASSES["what_if"], "available": True, "replay_error": -0.7}
     for facts["doubts"] in (reasons, reasons[:1]):
         (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
         shown = page(read_session(tmp_path / "copy")).decode()
         assert shown.count(escape(reasons[0])) == 2  # with the levers and with the table
-        assert shown.count(escape(reasons[1])) == shown.count("and 1 more") == len(facts["doubts"]) - 1
+        assert (
+            shown.count(escape(reasons[1])) == shown.count("and 1 more") == len(facts["doubts"]) - 1
+        )
     del facts["doubts"]  # as the first version wrote it
     (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
     assert page(read_session(tmp_path / "copy")).decode().count("is off by -70%") == 2
@@ -130,7 +159,9 @@ def test_levers_of_a_replay_that_misses_its_own_run_carry_a_warning(session, tmp
 def test_what_was_measured_stands_beside_what_was_predicted(browser, report):
     browser.open(report)
     proof = PASSES["what_if"]["proofs"][0]
-    for column, name in enumerate(("measured_fps", "measured_gain", "measured_low", "measured_high", "off_by"), 3):
+    for column, name in enumerate(
+        ("measured_fps", "measured_gain", "measured_low", "measured_high", "off_by"), 3
+    ):
         assert values(browser, "whatif", column)[0] == proof[name]
 
 
@@ -139,16 +170,32 @@ def test_the_numbers_are_the_sessions(browser, report, session):
     frames = document["frames"]["written"]
     browser.open(report)
     fps = document["fps"]
-    assert [values(browser, "lab", column)[0] for column in (6, 7, 8)] == [fps["inference"], fps["end_to_end"], frames]
+    assert [values(browser, "lab", column)[0] for column in (6, 7, 8)] == [
+        fps["inference"],
+        fps["end_to_end"],
+        frames,
+    ]
     stages = [one for one in document["stages"].values() if one["calls"]]
-    assert values(browser, "ledger", 1) == pytest.approx([1e3 * one["busy_s"] / frames for one in stages])
+    assert values(browser, "ledger", 1) == pytest.approx(
+        [1e3 * one["busy_s"] / frames for one in stages]
+    )
     assert values(browser, "ledger", 3) == pytest.approx([one["p50_ms"] for one in stages])
-    for column, name in enumerate(("busy_s", "wait_input_s", "wait_output_s", "other_s", "wall_s"), 1):
+    for column, name in enumerate(
+        ("busy_s", "wait_input_s", "wait_output_s", "other_s", "wall_s"), 1
+    ):
         expected = [1e3 * one[name] / frames for one in document["threads"].values()]
         assert values(browser, "threads", column) == pytest.approx(expected)
     assert values(browser, "path", 1) == [0.7, 0.3]
-    assert values(browser, "whatif", 1) == [row["predicted_fps"] for row in PASSES["what_if"]["predictions"]]
-    for column, name in ((2, "ms"), (3, "share"), (7, "gflops_s"), (8, "gbytes_s"), (9, "intensity")):
+    assert values(browser, "whatif", 1) == [
+        row["predicted_fps"] for row in PASSES["what_if"]["predictions"]
+    ]
+    for column, name in (
+        (2, "ms"),
+        (3, "share"),
+        (7, "gflops_s"),
+        (8, "gbytes_s"),
+        (9, "intensity"),
+    ):
         assert values(browser, "layers", column) == [row[name] for row in LAYERS]
     assert values(browser, "layers", 4) == [row["macs"] / 1e6 for row in LAYERS]
 
@@ -158,18 +205,26 @@ def test_the_passes_own_tables_are_the_sessions(browser, report):
     for table, rows in (("operators", "rows"), ("shapes", "by_shape")):
         for column, name in ((1, "calls"), (2, "self_ms"), (3, "share"), (4, "total_ms")):
             assert values(browser, table, column) == [row[name] for row in PASSES["torch"][rows]]
-    assert texts(browser, "#shapes td:last-child") == [row["shapes"] for row in PASSES["torch"]["by_shape"]]
+    assert texts(browser, "#shapes td:last-child") == [
+        row["shapes"] for row in PASSES["torch"]["by_shape"]
+    ]
     device = PASSES["device"]
-    parts = browser.run("[...document.querySelectorAll('#device-part .bar span')].map((e) => Number(e.dataset.value))")
+    parts = browser.run(
+        "[...document.querySelectorAll('#device-part .bar span')].map((e) => Number(e.dataset.value))"
+    )
     assert parts == [device["busy_ms"], *device["idle_ms"].values()]
     assert sum(parts) == pytest.approx(device["window_ms"])
     assert values(browser, "gaps", 2) == [row["ms"] for row in device["longest_gaps"]]
     assert values(browser, "host-device", 2) == [row["self_ms"] for row in device["rows"]]
     assert values(browser, "host-device", 3) == [row["device_ms"] for row in device["rows"]]
     ran_here = [row for row in PASSES["sweep"]["rows"] if row["error"] is None]
-    assert values(browser, "sweep", 3)[:-1] == [row["fps"]["inference"]["median"] for row in ran_here]
+    assert values(browser, "sweep", 3)[:-1] == [
+        row["fps"]["inference"]["median"] for row in ran_here
+    ]
     assert values(browser, "sweep", 6)[:-1] == [row["batch_ms"] for row in ran_here]
-    assert texts(browser, "#sweep tbody tr:last-child td:last-child") == ["ort: fp16 cannot run here: no kernels"]
+    assert texts(browser, "#sweep tbody tr:last-child td:last-child") == [
+        "ort: fp16 cannot run here: no kernels"
+    ]
     assert values(browser, "energy", 3) == [row["core"] for row in PASSES["energy"]["rows"]]
     assert values(browser, "owners", 1) == list(PASSES["python"]["folded"].values())
 
@@ -177,14 +232,23 @@ def test_the_passes_own_tables_are_the_sessions(browser, report):
 def test_curves_have_a_point_for_each_figure_and_their_knees(browser, report):
     browser.open(report)
     drawn = "[...document.querySelectorAll('#sweep-part svg')].map((e) => e.querySelectorAll('{}').length)"
-    assert browser.run(drawn.format("polyline")) == [2, 2]  # latency, throughput: a curve a precision
+    assert browser.run(drawn.format("polyline")) == [
+        2,
+        2,
+    ]  # latency, throughput: a curve a precision
     assert browser.run(drawn.format("circle[class*=series]")) == [8, 8]
     assert browser.run(drawn.format(".ring")) == [2, 2]
-    assert sorted(texts(browser, "#sweep-part .halo")) == ["knee of bf16"] * 2 + ["knee of fp32"] * 2
-    colours = browser.run("[...document.querySelectorAll('#sweep-part svg polyline')].map((e) => "
-                          "getComputedStyle(e).stroke)")  # fmt: skip
+    assert (
+        sorted(texts(browser, "#sweep-part .halo")) == ["knee of bf16"] * 2 + ["knee of fp32"] * 2
+    )
+    colours = browser.run(
+        "[...document.querySelectorAll('#sweep-part svg polyline')].map((e) => "
+        "getComputedStyle(e).stroke)"
+    )
     assert len(set(colours)) == 2
-    energy = browser.run("[...document.querySelectorAll('#energy-part polyline')].map((e) => e.points.length)")
+    energy = browser.run(
+        "[...document.querySelectorAll('#energy-part polyline')].map((e) => e.points.length)"
+    )
     assert energy == [len(PASSES["energy"]["samples"])] * 2  # package and core
 
 
@@ -197,7 +261,9 @@ def test_the_gpus_timeline_zooms_by_itself(browser, report):
     assert browser.run(views)[1] != device
 
 
-@pytest.mark.parametrize("table", ["operators", "host-device", "sweep", "others", "owners", "energy"])
+@pytest.mark.parametrize(
+    "table", ["operators", "host-device", "sweep", "others", "owners", "energy"]
+)
 def test_every_table_sorts(browser, report, table):
     browser.open(report)
     for column in (1, 2):
@@ -228,10 +294,14 @@ def test_bars_add_up_to_the_threads_wall_time(browser, report, session):
         "[...document.querySelectorAll('#ledger-part .bar')].map((bar) => [...bar.children].map((part) => "
         "[Number(part.dataset.value), part.getBoundingClientRect().width / bar.getBoundingClientRect().width]))"
     )
-    walls = [1e3 * one["wall_s"] / document["frames"]["written"] for one in document["threads"].values()]
+    walls = [
+        1e3 * one["wall_s"] / document["frames"]["written"] for one in document["threads"].values()
+    ]
     assert [sum(value for value, _ in bar) for bar in bars] == pytest.approx(walls)
     for bar, wall in zip(bars, walls, strict=True):
-        assert [width for _, width in bar] == pytest.approx([value / wall for value, _ in bar], abs=0.002)
+        assert [width for _, width in bar] == pytest.approx(
+            [value / wall for value, _ in bar], abs=0.002
+        )
 
 
 def test_a_click_on_a_head_sorts_and_another_turns_the_order(browser, report):
@@ -244,7 +314,9 @@ def test_a_click_on_a_head_sorts_and_another_turns_the_order(browser, report):
     assert values(browser, "layers", 2) == expected[::-1]
     browser.click("#layers th:nth-child(1) button")
     names = texts(browser, "#layers tbody td:first-child")
-    assert names == browser.run(f"{json.dumps([row['name'] for row in LAYERS])}.sort((a, b) => a.localeCompare(b))")
+    assert names == browser.run(
+        f"{json.dumps([row['name'] for row in LAYERS])}.sort((a, b) => a.localeCompare(b))"
+    )
     assert browser.run("document.querySelectorAll('#layers th[aria-sort]').length") == 1
 
 
@@ -271,9 +343,16 @@ def test_both_colour_schemes_differ_and_paper_is_white(browser, report):
     browser.scheme("dark")
     dark = browser.run(look)
     assert light[0] == "rgb(255, 255, 255)"
-    assert sum(map(int, re.findall(r"\d+", dark[0]))) < 100 < 600 < sum(map(int, re.findall(r"\d+", dark[1])))
+    assert (
+        sum(map(int, re.findall(r"\d+", dark[0])))
+        < 100
+        < 600
+        < sum(map(int, re.findall(r"\d+", dark[1])))
+    )
     browser.call(
-        "Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}]
+        "Emulation.setEmulatedMedia",
+        media="print",
+        features=[{"name": "prefers-color-scheme", "value": "dark"}],
     )
     assert browser.run(look) == light
     assert browser.run("getComputedStyle(document.querySelector('.zooming')).display") == "none"
@@ -298,7 +377,9 @@ def contrast(one: str, other: str) -> float:
 
     def luminance(colour: str) -> float:
         parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        linear = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        ]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     low, high = sorted((luminance(one), luminance(other)))
@@ -330,7 +411,9 @@ def test_every_kind_of_run_has_a_report(browser, tmp_path, kind):
     assert browser.run("document.scrollingElement.scrollWidth") <= PHONE
     shown = texts(browser, "h2")
     assert any(text.startswith("Ledger") for text in shown)
-    assert not any(text.startswith(("Layers", "What if", "Critical path", "Passes")) for text in shown)
+    assert not any(
+        text.startswith(("Layers", "What if", "Critical path", "Passes")) for text in shown
+    )
 
 
 def test_pictures_of_the_slowest_frames_lie_in_the_page(browser, tmp_path):
@@ -338,13 +421,25 @@ def test_pictures_of_the_slowest_frames_lie_in_the_page(browser, tmp_path):
     import numpy as np
 
     folder = with_passes(ran(tmp_path))
-    noise = np.random.default_rng(0).integers(0, 255, (270, 480, 3), dtype=np.uint8)  # compresses worst
+    noise = np.random.default_rng(0).integers(
+        0, 255, (270, 480, 3), dtype=np.uint8
+    )  # compresses worst
     (folder / "frames").mkdir()
     rows = []
     for frame in range(6):
         cv2.imwrite(str(folder / f"frames/{frame:06}.jpg"), noise)
-        rows.append({"frame": frame, "ms": 9.5, "stage": "infer", "stage_ms": 7.25, "file": f"frames/{frame:06}.jpg"})
-    rows.append({"frame": 9, "ms": 9.0, "stage": "infer", "stage_ms": 7.0, "file": "frames/gone.jpg"})
+        rows.append(
+            {
+                "frame": frame,
+                "ms": 9.5,
+                "stage": "infer",
+                "stage_ms": 7.25,
+                "file": f"frames/{frame:06}.jpg",
+            }
+        )
+    rows.append(
+        {"frame": 9, "ms": 9.0, "stage": "infer", "stage_ms": 7.0, "file": "frames/gone.jpg"}
+    )
     (folder / "passes/frames.json").write_text(json.dumps({"available": True, "rows": rows}))
     content = page(read_session(folder))
     assert len(content) < 3e6
@@ -354,7 +449,10 @@ def test_pictures_of_the_slowest_frames_lie_in_the_page(browser, tmp_path):
     browser.open(file)
     assert silent(browser)
     assert browser.run("[...document.images].map((one) => one.naturalWidth)") == [480] * 6
-    assert texts(browser, ".frames figcaption")[0] == "frame 0: 9.5 ms, infer the longest part (7.2 ms)"
+    assert (
+        texts(browser, ".frames figcaption")[0]
+        == "frame 0: 9.5 ms, infer the longest part (7.2 ms)"
+    )
 
 
 def test_names_of_layers_cannot_become_markup(report):

@@ -21,17 +21,37 @@ def session_of(one, tmp_path, waits=()) -> SavedSession:
     activities = recorded(replay(one))
     threads = sorted({a.thread for a in activities})
     names = [*STAGES, *{what for _, what, *_ in waits}]
-    rows = [(threads.index(a.thread), names.index(a.stage), 0, 0, a.number, a.start_ns, a.end_ns) for a in activities]
-    rows += [(threads.index(t), names.index(w), KINDS.index(k), 0, 0, start, end) for t, w, k, start, end in waits]
+    rows = [
+        (threads.index(a.thread), names.index(a.stage), 0, 0, a.number, a.start_ns, a.end_ns)
+        for a in activities
+    ]
+    rows += [
+        (threads.index(t), names.index(w), KINDS.index(k), 0, 0, start, end)
+        for t, w, k, start, end in waits
+    ]
     rows.sort(key=lambda row: row[5])
-    columns = dict(zip(("thread", "stage", "kind", "source", "index", "start_ns", "end_ns"),
-                       np.array(rows, np.int64).T, strict=True))  # fmt: skip
-    columns |= {"thread_names": np.array(threads), "stage_names": np.array(names), "kind_names": np.array(KINDS)}
+    columns = dict(
+        zip(
+            ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns"),
+            np.array(rows, np.int64).T,
+            strict=True,
+        )
+    )
+    columns |= {
+        "thread_names": np.array(threads),
+        "stage_names": np.array(names),
+        "kind_names": np.array(KINDS),
+    }
     loop = {name: getattr(one.shape, name) for name in one.shape.__slots__}
     document = {
-        "schema": 1, "pid": 7, "model": "m", "engine": "e", "precision": "fp32", "loop": [loop],
+        "schema": 1,
+        "pid": 7,
+        "model": "m",
+        "engine": "e",
+        "precision": "fp32",
+        "loop": [loop],
         "clocks": {"perf_counter_ns": 1000, "unix_ns": 5000},
-    }  # fmt: skip
+    }
     return SavedSession(tmp_path, document, columns)
 
 
@@ -87,10 +107,22 @@ LOOPS = [shape(), shape(sync=True), shape(batch=3, images=12), shape(concurrency
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_trace_is_valid_and_has_a_flow_of_every_frame(tmp_path, loop):
-    one = load(10, loop, read=0.002, preprocess=0.001, infer=0.004, head=0.001, nms=0.001, annotate=0.001, write=0.002)
+    one = load(
+        10,
+        loop,
+        read=0.002,
+        preprocess=0.001,
+        infer=0.004,
+        head=0.001,
+        nms=0.001,
+        annotate=0.001,
+        write=0.002,
+    )
     events = events_of(session_of(one, tmp_path))
     assert problems(events) == []
-    assert {event["id"] for event in events if event["ph"] == "s"} == {f"0.{frame}" for frame in range(10)}
+    assert {event["id"] for event in events if event["ph"] == "s"} == {
+        f"0.{frame}" for frame in range(10)
+    }
     tracks = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert ("main" in tracks) == loop.sync
     assert "frames in flight" in {event["name"] for event in events if event["ph"] == "C"}
@@ -98,12 +130,26 @@ def test_the_trace_is_valid_and_has_a_flow_of_every_frame(tmp_path, loop):
 
 def test_the_read_that_found_the_end_is_no_frame(tmp_path):
     """A ragged last batch has room for it, and a session of before asked twice."""
-    one = load(10, shape(batch=4, images=12), read=0.002, preprocess=0.001, infer=0.004, nms=0.001, write=0.002)
+    one = load(
+        10,
+        shape(batch=4, images=12),
+        read=0.002,
+        preprocess=0.001,
+        infer=0.004,
+        nms=0.001,
+        write=0.002,
+    )
     session = session_of(one, tmp_path)
     read, columns = STAGES.index("read"), session.spans
     for after_ns in (1000, 3000):
-        end = {"stage": read, "kind": 0, "thread": columns["thread"][columns["stage"] == read][0], "source": 0,
-               "index": 10, "start_ns": columns["end_ns"].max() + after_ns}  # fmt: skip
+        end = {
+            "stage": read,
+            "kind": 0,
+            "thread": columns["thread"][columns["stage"] == read][0],
+            "source": 0,
+            "index": 10,
+            "start_ns": columns["end_ns"].max() + after_ns,
+        }
         end["end_ns"] = end["start_ns"] + 1000
         for name, value in end.items():
             columns[name] = np.append(columns[name], value)
@@ -114,13 +160,18 @@ def test_the_read_that_found_the_end_is_no_frame(tmp_path):
 def test_times_are_of_the_wall_clock_in_microseconds(tmp_path):
     one = load(1, shape(), read=0.002)
     read = next(event for event in events_of(session_of(one, tmp_path)) if event["name"] == "read")
-    assert (read["ts"], read["dur"]) == (4.0, 2000.0)  # 0 ns of the run + 4000 ns between the clocks
+    assert (read["ts"], read["dur"]) == (
+        4.0,
+        2000.0,
+    )  # 0 ns of the run + 4000 ns between the clocks
 
 
 def test_waits_are_slices_that_name_what_they_wait_for(tmp_path):
     one = load(2, shape(), read=0.002, infer=0.004)
     waits = [("worker-0", "batch", "wait_input", 0, 2_000_000)]
-    waiting = [e for e in events_of(session_of(one, tmp_path, waits)) if e["name"] == "wait for batch"]
+    waiting = [
+        e for e in events_of(session_of(one, tmp_path, waits)) if e["name"] == "wait for batch"
+    ]
     assert [(event["cat"], event["dur"]) for event in waiting] == [("wait_input", 2000.0)]
 
 
@@ -131,7 +182,9 @@ def test_waits_are_slices_that_name_what_they_wait_for(tmp_path):
         lambda events: next(e for e in events if e["ph"] == "t").update(ts=1e12),
         lambda events: next(e for e in events if e["ph"] == "f").update(ph="s"),
         lambda events: events.append({"ph": "X", "tid": 1, "ts": 5.0, "dur": 2500.0, "name": "x"}),
-        lambda events: events.append({"ph": "C", "tid": 0, "ts": 0.0, "name": "results", "args": {"depth": 1}}),
+        lambda events: events.append(
+            {"ph": "C", "tid": 0, "ts": 0.0, "name": "results", "args": {"depth": 1}}
+        ),
     ],
 )
 def test_the_validator_notices(tmp_path, broken):

@@ -77,10 +77,13 @@ def test_mlflow_gets_settings_figures_tables_and_the_report(session, monkeypatch
 
 def test_what_a_tracker_raises_is_one_line(session, monkeypatch):
     fake = FakeMlflow()
-    fake.start_run = lambda run_name: (_ for _ in ()).throw(ConnectionError("no server\nat http://mlflow"))
+    fake.start_run = lambda run_name: (_ for _ in ()).throw(
+        ConnectionError("no server\nat http://mlflow")
+    )
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     with pytest.raises(
-        OutputError, match=r"--track mlflow: the session could not be logged: no server at http://mlflow"
+        OutputError,
+        match=r"--track mlflow: the session could not be logged: no server at http://mlflow",
     ):
         track("mlflow", session)
 
@@ -88,7 +91,9 @@ def test_what_a_tracker_raises_is_one_line(session, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_absent_library_is_named_with_the_cure(session, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UsageError, match=rf"--track {name}: .*pip install 'detect-video\[{name}\]'"):
+    with pytest.raises(
+        UsageError, match=rf"--track {name}: .*pip install 'detect-video\[{name}\]'"
+    ):
         track(name, session)
 
 
@@ -97,9 +102,13 @@ def test_nothing_is_measured_where_the_tracker_is_absent(tmp_path):
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('no mlflow here')")
     done = detect_video(
-        "profile", CHECKOUT / "videos/street.mp4", "--track", "mlflow", cwd=tmp_path,
+        "profile",
+        CHECKOUT / "videos/street.mp4",
+        "--track",
+        "mlflow",
+        cwd=tmp_path,
         env={"PYTHONPATH": f"{hidden.parent}:{CHECKOUT}"},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert "no mlflow here" in done.stderr
@@ -108,7 +117,8 @@ def test_nothing_is_measured_where_the_tracker_is_absent(tmp_path):
 
 def test_tensorboard_reads_back_what_was_written(session):
     accumulator = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard is not installed",
     )
     for _ in range(2):  # logged twice: still one run's figures
         said = track("tensorboard", session)
@@ -121,7 +131,13 @@ def test_tensorboard_reads_back_what_was_written(session):
     for name, value in figures.items():
         (scalar,) = events.Scalars(name)
         assert scalar.value == pytest.approx(value, rel=1e-6)
-    assert set(events.Tags()["tensors"]) == {"verdict", "settings", "steps_timer", "layer_timer", "energy"}
+    assert set(events.Tags()["tensors"]) == {
+        "verdict",
+        "settings",
+        "steps_timer",
+        "layer_timer",
+        "energy",
+    }
     (steps,) = events.Tensors("steps_timer")
     lines = steps.tensor_proto.string_val[0].decode().splitlines()
     assert lines[0].startswith("| step | total | count |")
@@ -131,12 +147,24 @@ def test_tensorboard_reads_back_what_was_written(session):
 
 def test_report_logs_too_and_keeps_stdout_for_the_document(session, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    done = detect_video("report", session.folder, "--format", "json", "-o", "-", "--track", "tensorboard", cwd=tmp_path)
+    done = detect_video(
+        "report",
+        session.folder,
+        "--format",
+        "json",
+        "-o",
+        "-",
+        "--track",
+        "tensorboard",
+        cwd=tmp_path,
+    )
     assert json.loads(done.stdout)["fps"] == session.document["fps"]
     assert done.stderr.startswith("tensorboard: ")
 
 
 def test_every_tracker_has_its_module_and_its_extra():
-    modules = {path.stem for path in (CHECKOUT / "detector/report/trackers").glob("*.py")} - {"__init__"}
+    modules = {path.stem for path in (CHECKOUT / "detector/report/trackers").glob("*.py")} - {
+        "__init__"
+    }
     assert set(NAMES) == modules
     assert all(f'"{name}": ["{name}>=' in (CHECKOUT / "setup.py").read_text() for name in NAMES)

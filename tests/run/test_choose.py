@@ -22,14 +22,22 @@ def machine(monkeypatch):
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(ABLE))
     monkeypatch.setattr(engines, "ranked", lambda: list(ABLE))
     monkeypatch.setattr(choose, "_library", ABLE.get)
-    monkeypatch.setattr(choose, "_machine", lambda: {"cpu": "C", "flags": "f", "cores": 2, "gpu_driver": None})
+    monkeypatch.setattr(
+        choose, "_machine", lambda: {"cpu": "C", "flags": "f", "cores": 2, "gpu_driver": None}
+    )
 
 
 def row(engine, precision, low, median, high, agreement: float | None = 1.0, batch=1, error=None):
     fps = {"median": median, "low": low, "high": high}
-    return {"engine": engine, "precision": precision, "precision_text": "", "batch": batch, "error": error,
-            "fps": {"inference": fps, "end_to_end": fps},
-            "agreement": None if agreement is None else {"matched": agreement}}  # fmt: skip
+    return {
+        "engine": engine,
+        "precision": precision,
+        "precision_text": "",
+        "batch": batch,
+        "error": error,
+        "fps": {"inference": fps, "end_to_end": fps},
+        "agreement": None if agreement is None else {"matched": agreement},
+    }
 
 
 DEFAULT = row("ort", "fp32", 9, 10, 11)
@@ -40,8 +48,20 @@ def config(folder, **runtime) -> Config:
 
 
 def recorded(folder, *rows, rounds=5, comparable=True, sha=SHA, used=None, **about):
-    document = {"model": "m", "model_sha256": sha, "model_input": SIZE, "rounds": rounds, "frames": 60}
-    document |= {"source": "in.mp4", "comparable": comparable, "random_weights": None, "rows": list(rows), **about}
+    document = {
+        "model": "m",
+        "model_sha256": sha,
+        "model_input": SIZE,
+        "rounds": rounds,
+        "frames": 60,
+    }
+    document |= {
+        "source": "in.mp4",
+        "comparable": comparable,
+        "random_weights": None,
+        "rows": list(rows),
+        **about,
+    }
     return choose.record(document, used or config(folder))
 
 
@@ -57,10 +77,14 @@ def test_without_a_record_it_is_the_rank_and_fp32(tmp_path):
 
 
 def test_the_fastest_that_was_measured_and_agrees(tmp_path):
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 12, 13, 14), row("torch", "bf16", 28, 29, 30, 0.97))
+    recorded(
+        tmp_path, DEFAULT, row("torch", "fp32", 12, 13, 14), row("torch", "bf16", 28, 29, 30, 0.97)
+    )
     engine, precision, reason = chosen(tmp_path)
     assert (engine, precision) == ("torch", "bf16")
-    assert reason.startswith("engine torch, bf16: measured 2.9x of ort fp32 on this machine (compare, 20")
+    assert reason.startswith(
+        "engine torch, bf16: measured 2.9x of ort fp32 on this machine (compare, 20"
+    )
     assert reason.endswith("), agreement 0.97")
 
 
@@ -83,7 +107,9 @@ def test_what_is_never_picked(tmp_path, other):
 
 def test_that_nothing_was_better_is_said(tmp_path):
     recorded(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
-    assert chosen(tmp_path)[2].startswith("engine ort, fp32: nothing measured on this machine was faster within the")
+    assert chosen(tmp_path)[2].startswith(
+        "engine ort, fp32: nothing measured on this machine was faster within the"
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +137,12 @@ def test_another_machine_library_or_setting_is_another_measurement(tmp_path, mon
 
 
 def test_a_named_engine_or_precision_narrows_the_choice(tmp_path):
-    rows = [DEFAULT, row("ort", "int8", 20, 21, 22), row("torch", "fp32", 12, 13, 14), row("torch", "int8", 38, 39, 40)]
+    rows = [
+        DEFAULT,
+        row("ort", "int8", 20, 21, 22),
+        row("torch", "fp32", 12, 13, 14),
+        row("torch", "int8", 38, 39, 40),
+    ]
     recorded(tmp_path, *rows)
     assert chosen(tmp_path)[:2] == ("torch", "int8")
     assert chosen(tmp_path, engine="ort")[:2] == ("ort", "int8")
@@ -131,7 +162,9 @@ def test_the_newest_record_counts_and_a_budget_of_ones_own(tmp_path):
 def test_int8_comes_with_the_calibration_that_was_measured(tmp_path):
     source = tmp_path / "calibrate.mp4"
     source.write_text("")
-    used = replace(config(tmp_path), calibration=CalibrationConfig(calibrate=str(source), calibrate_frames=7))
+    used = replace(
+        config(tmp_path), calibration=CalibrationConfig(calibrate=str(source), calibrate_frames=7)
+    )
     recorded(tmp_path, DEFAULT, row("ort", "int8", 28, 29, 30), used=used)
     choice = choose.choose(config(tmp_path), SHA, SIZE).config
     assert (choice.calibration.calibrate, choice.calibration.calibrate_frames) == (str(source), 7)
@@ -144,7 +177,9 @@ def test_random_weights_are_not_kept(tmp_path):
     assert not (tmp_path / choose.FILE).exists()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": 9, "comparisons": []}', '{"schema": 1}', "null"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"schema": 9, "comparisons": []}', '{"schema": 1}', "null"]
+)
 def test_a_file_that_cannot_be_read_is_as_good_as_absent(tmp_path, content):
     (tmp_path / choose.FILE).write_text(content)
     assert chosen(tmp_path) == ("ort", "fp32", "engine ort: by rank")

@@ -27,11 +27,19 @@ def export(path, one, *, registered=True, mark=True, extras=True, domain="detect
         " textId int, domainId int, int64Value int)"
     )
     number = {
-        name: 20 + at for at, name in enumerate(("read", "preprocess", "infer", "head", "nms", "annotate", "write"))
+        name: 20 + at
+        for at, name in enumerate(
+            ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
+        )
     }
     texts |= {at: name for name, at in number.items()}
-    texts |= {40: "batch", 41: "loop " + " ".join(f"{n}={int(getattr(one.shape, n))}" for n in one.shape.__slots__)}
-    tids = {name: PROCESS + 1000 + at for at, name in enumerate(sorted({a.thread for a in activities}))}
+    texts |= {
+        40: "batch",
+        41: "loop " + " ".join(f"{n}={int(getattr(one.shape, n))}" for n in one.shape.__slots__),
+    }
+    tids = {
+        name: PROCESS + 1000 + at for at, name in enumerate(sorted({a.thread for a in activities}))
+    }
 
     def event(kind, text, tid=PROCESS + 1, start=0, end=None, category=None, value=None):
         database.execute(
@@ -72,14 +80,25 @@ def export(path, one, *, registered=True, mark=True, extras=True, domain="detect
         database.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int)")
         last = max(a.end_ns for a in activities)
         database.executemany(
-            "insert into CUPTI_ACTIVITY_KIND_KERNEL values (?,?)", [(0, last // 4), (last // 8, last // 2)]
+            "insert into CUPTI_ACTIVITY_KIND_KERNEL values (?,?)",
+            [(0, last // 4), (last // 8, last // 2)],
         )
     database.commit()
     database.close()
     return activities
 
 
-ONE = load(40, shape(), read=0.002, preprocess=0.001, infer=0.004, head=0.001, nms=0.001, annotate=0.001, write=0.002)
+ONE = load(
+    40,
+    shape(),
+    read=0.002,
+    preprocess=0.001,
+    infer=0.004,
+    head=0.001,
+    nms=0.001,
+    annotate=0.001,
+    write=0.002,
+)
 
 
 @pytest.mark.parametrize("registered", [True, False])
@@ -88,19 +107,28 @@ def test_the_recording_says_what_the_run_was(tmp_path, registered):
     facts = recorded_facts(read_nsys(tmp_path / "a.sqlite"))
     rows = {row["step"]: row for row in facts["stages"]}
     assert {name: row["count"] for name, row in rows.items()} == {
-        "read": 41, "preprocess": 40, "infer": 40, "head": 40, "nms": 40, "annotate": 40, "write": 40,
-    }  # fmt: skip
+        "read": 41,
+        "preprocess": 40,
+        "infer": 40,
+        "head": 40,
+        "nms": 40,
+        "annotate": 40,
+        "write": 40,
+    }
     assert rows["infer"]["avg"] == pytest.approx(4.0)
     assert facts["loop_is_known"]
     assert facts["loop"]["requests"] == ONE.shape.requests
     assert facts["waits"] == {"worker-0": {"batch": pytest.approx(activities[1].end_ns / 1e9)}}
     # Each stage has the part that lies in it; what ran on threads that are not ours has no place here.
     assert facts["blocked"] == {
-        "annotate": {"futex": pytest.approx(1e-6)}, "write": {"futex": pytest.approx(0.001)},
-    }  # fmt: skip
+        "annotate": {"futex": pytest.approx(1e-6)},
+        "write": {"futex": pytest.approx(0.001)},
+    }
     assert facts["gpu"]["busy_share"] == pytest.approx(0.5)  # overlapping kernels count once
     stages = {row["name"]: row["share"] for row in facts["critical_path"]["stages"]}
-    assert stages["write"] + stages["head"] + stages["nms"] + stages["annotate"] > 0.9  # 5 ms against 4 and 3
+    assert (
+        stages["write"] + stages["head"] + stages["nms"] + stages["annotate"] > 0.9
+    )  # 5 ms against 4 and 3
     json.dumps(facts)
 
 
@@ -113,7 +141,9 @@ def test_without_the_optional_tables(tmp_path):
     assert facts["critical_path"]["wall_s"] > 0
 
 
-@pytest.mark.parametrize(("loop", "batch", "threads"), [(shape(batch=4, images=16), 4, 3), (shape(sync=True), 1, 1)])
+@pytest.mark.parametrize(
+    ("loop", "batch", "threads"), [(shape(batch=4, images=16), 4, 3), (shape(sync=True), 1, 1)]
+)
 def test_batches_and_the_plain_loop_are_recognised(tmp_path, loop, batch, threads):
     one = load(40, loop, read=0.002, preprocess=0.001, infer=0.004, head=0.001, write=0.002)
     export(tmp_path / "a.sqlite", one, mark=False)
@@ -146,7 +176,10 @@ FOREIGN = [
     (no_nvtx, "no NVTX ranges"),
     (other_columns, "no such column"),
     (other_values, "damaged: a column of NVTX_EVENTS holds something else"),
-    (lambda path: export(path, ONE, domain="somebody-else"), "no ranges of the domain detect-video"),
+    (
+        lambda path: export(path, ONE, domain="somebody-else"),
+        "no ranges of the domain detect-video",
+    ),
 ]
 
 

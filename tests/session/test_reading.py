@@ -19,7 +19,9 @@ def saved(folder):
         pass
     session = Session.create(str(folder), "x")
     session.write_spans([timeline])
-    session.write_json("session.json", {"schema": SCHEMA} | {name: kind() for name, kind in FIELDS.items()})
+    session.write_json(
+        "session.json", {"schema": SCHEMA} | {name: kind() for name, kind in FIELDS.items()}
+    )
     session.write_pass("memory", {"available": False, "reason": "made by hand"})
     return folder
 
@@ -59,9 +61,17 @@ BROKEN = [
     ("session.json", lambda path: path.unlink(), "no session.json in it"),
     ("session.json", cut, "damaged, or no session of this program"),
     ("session.json", lambda path: path.write_text("[1]"), "lacks the stages"),
-    ("session.json", lambda path: path.write_text(json.dumps({"stages": {}, "schema": 99})), "schema 99"),
+    (
+        "session.json",
+        lambda path: path.write_text(json.dumps({"stages": {}, "schema": 99})),
+        "schema 99",
+    ),
     ("session.json", lambda path: path.write_bytes(b"\xff\xfe\x00"), "damaged, or no session"),
-    ("session.json", lambda path: path.write_text(json.dumps({"stages": {}, "schema": SCHEMA})), "'model' is missing"),
+    (
+        "session.json",
+        lambda path: path.write_text(json.dumps({"stages": {}, "schema": SCHEMA})),
+        "'model' is missing",
+    ),
     ("session.json", with_value("frames", "written", "80"), "its 'frames.written' is wrong"),
     ("session.json", with_value("stages", "read", 5), "its 'stages.read' is wrong"),
     ("session.json", with_value("fps", "inference", float("nan")), "NaN is no number"),
@@ -87,5 +97,8 @@ def test_a_broken_session_is_one_line(tmp_path, name, breaking, message):
 
 def test_a_figure_that_is_not_there_is_one_line(tmp_path):
     found = read_session(saved(tmp_path / "run"))
-    with pytest.raises(UsageError, match="it lacks 'rows'; read it with the version"), complete(found):
+    with (
+        pytest.raises(UsageError, match="it lacks 'rows'; read it with the version"),
+        complete(found),
+    ):
         found.passes["memory"]["rows"]

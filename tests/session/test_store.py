@@ -64,10 +64,16 @@ def test_spans_can_be_read_back(tmp_path):
         names = columns["stage_names"][columns["stage"][columns["kind"] != 3]].tolist()
         assert sorted(set(names)) == ["image", "read"]
         assert columns["thread_names"].tolist() == ["reader"]
-        covered = (columns["end_ns"] - columns["start_ns"])[names_are(columns, "read") | (columns["kind"] == 3)].sum()
-        assert covered == timeline.tracks["reader"].wall_ns, "top-level spans and the gaps between them are the wall"
+        covered = (columns["end_ns"] - columns["start_ns"])[
+            names_are(columns, "read") | (columns["kind"] == 3)
+        ].sum()
+        assert covered == timeline.tracks["reader"].wall_ns, (
+            "top-level spans and the gaps between them are the wall"
+        )
         assert (np.diff(columns["start_ns"]) >= 0).all()
 
 
 def names_are(columns, name):
-    return (columns["stage"] == columns["stage_names"].tolist().index(name)) & (columns["kind"] != 3)
+    return (columns["stage"] == columns["stage_names"].tolist().index(name)) & (
+        columns["kind"] != 3
+    )

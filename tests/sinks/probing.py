@@ -16,11 +16,16 @@ NAMES = ("person", 'a "quoted", name')
 
 
 def make_info(path: str = "in.mp4", **changes: Any) -> SourceInfo:
-    fields = dict(kind="video", width=64, height=48, fps=Fraction(25), time_base=Fraction(1, 12800)) | changes
+    fields = (
+        dict(kind="video", width=64, height=48, fps=Fraction(25), time_base=Fraction(1, 12800))
+        | changes
+    )
     return SourceInfo(path, **fields)
 
 
-def make_frame(index: int, pts: int | None = None, size: tuple[int, int] = (48, 64), **changes: Any) -> Frame:
+def make_frame(
+    index: int, pts: int | None = None, size: tuple[int, int] = (48, 64), **changes: Any
+) -> Frame:
     """A grey picture whose brightness says its index: 16 levels, far enough apart to survive the encoder."""
     pts = index * 512 if pts is None else pts
     image = np.full((*size, 3), brightness(index), np.uint8)
@@ -44,7 +49,18 @@ def probe(path: Path) -> dict[str, Any]:
 
 def probe_pts(path: Path) -> list[int]:
     """Stamps of the frames that ffprobe decodes, in ticks of the stream."""
-    command = ["ffprobe", "-v", "error", "-select_streams", "v", "-show_entries", "frame=pts", "-of", "csv=p=0", path]
+    command = [
+        "ffprobe",
+        "-v",
+        "error",
+        "-select_streams",
+        "v",
+        "-show_entries",
+        "frame=pts",
+        "-of",
+        "csv=p=0",
+        path,
+    ]
     return [int(line.strip(",")) for line in subprocess.check_output(command, text=True).split()]
 
 

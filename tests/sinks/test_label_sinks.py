@@ -22,7 +22,9 @@ def two() -> Detections:
 
 
 def opened(name: str, folder: Path, remark: str = "", **info: Any) -> sinks.Sink:
-    sink = sinks.open(name, folder / f"out{sinks.find(name).suffix}", **({"remark": remark} if remark else {}))
+    sink = sinks.open(
+        name, folder / f"out{sinks.find(name).suffix}", **({"remark": remark} if remark else {})
+    )
     sink.open(make_info(**info))
     return sink
 
@@ -44,11 +46,16 @@ def test_mot(tmp_path: Path) -> None:
 
 def test_yolo(tmp_path: Path) -> None:
     path = written(
-        "yolo", tmp_path, (make_frame(0), two()), (make_frame(3), Detections.empty(NAMES)),
+        "yolo",
+        tmp_path,
+        (make_frame(0), two()),
+        (make_frame(3), Detections.empty(NAMES)),
         (make_frame(4, path="x/cat.jpg"), one_person()),
-    )  # fmt: skip
+    )
     assert path == tmp_path / "out-labels"
-    files = {file.name: file.read_text() for file in path.iterdir() if not file.name.startswith(".")}
+    files = {
+        file.name: file.read_text() for file in path.iterdir() if not file.name.startswith(".")
+    }
     assert files == {
         "classes.txt": 'person\na "quoted", name\n',
         "frame_000000.txt": "0 0.247922 0.447906 0.457281 0.812479 0.910000\n"
@@ -65,31 +72,51 @@ def test_yolo_a_picture_called_classes(tmp_path: Path) -> None:
 
 
 def test_coco(tmp_path: Path) -> None:
-    path = written("coco", tmp_path, (make_frame(0), Detections.empty(NAMES)), (make_frame(7), two()))
+    path = written(
+        "coco", tmp_path, (make_frame(0), Detections.empty(NAMES)), (make_frame(7), two())
+    )
     assert json.loads(path.read_text()) == {
         "info": {"description": "detections of detect-video"},
         "annotations": [
-            {"id": 1, "image_id": 8, "category_id": 1, "bbox": [1.23, 2.0, 29.27, 39.0], "area": 1141.53, "iscrowd": 0,
-             "score": 0.91},
-            {"id": 2, "image_id": 8, "category_id": 2, "bbox": [0.0, 0.0, 64.0, 48.0], "area": 3072.0, "iscrowd": 0,
-             "score": 0.00125},
+            {
+                "id": 1,
+                "image_id": 8,
+                "category_id": 1,
+                "bbox": [1.23, 2.0, 29.27, 39.0],
+                "area": 1141.53,
+                "iscrowd": 0,
+                "score": 0.91,
+            },
+            {
+                "id": 2,
+                "image_id": 8,
+                "category_id": 2,
+                "bbox": [0.0, 0.0, 64.0, 48.0],
+                "area": 3072.0,
+                "iscrowd": 0,
+                "score": 0.00125,
+            },
         ],
         "images": [
             {"id": 1, "file_name": "in.mp4#0", "width": 64, "height": 48, "frame_index": 0},
             {"id": 8, "file_name": "in.mp4#7", "width": 64, "height": 48, "frame_index": 7},
         ],
         "categories": [{"id": 1, "name": "person"}, {"id": 2, "name": NAMES[1]}],
-    }  # fmt: skip
+    }
 
 
 def test_coco_of_pictures_without_any_detection(tmp_path: Path) -> None:
-    document = json.loads(written("coco", tmp_path, (make_frame(0, path="x/é.jpg"), Detections.empty())).read_text())
+    document = json.loads(
+        written("coco", tmp_path, (make_frame(0, path="x/é.jpg"), Detections.empty())).read_text()
+    )
     assert document["images"] == [{"id": 1, "file_name": "x/é.jpg", "width": 64, "height": 48}]
     assert document["annotations"] == []
 
 
 def test_coco_names_that_are_no_utf8_survive(tmp_path: Path) -> None:
-    path = written("coco", tmp_path, (make_frame(0, path=os.fsdecode(b"caf\xe9.jpg")), one_person()))
+    path = written(
+        "coco", tmp_path, (make_frame(0, path=os.fsdecode(b"caf\xe9.jpg")), one_person())
+    )
     assert os.fsencode(json.loads(path.read_text())["images"][0]["file_name"]) == b"caf\xe9.jpg"
 
 

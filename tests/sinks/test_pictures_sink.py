@@ -34,7 +34,9 @@ def listed(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != PicturesSink.manifest)
 
 
-@pytest.mark.parametrize("suffix", [".jpg", ".JPG", ".jpeg", ".png", ".webp", ".bmp", ".tiff", ".jp2", ".ppm"])
+@pytest.mark.parametrize(
+    "suffix", [".jpg", ".JPG", ".jpeg", ".png", ".webp", ".bmp", ".tiff", ".jp2", ".ppm"]
+)
 def test_name_and_format_of_the_source_are_kept(suffix: str, tmp_path: Path) -> None:
     save(tmp_path / "out", f"in/photo{suffix}", level=200)
     assert listed(tmp_path / "out") == [f"photo{suffix}"]
@@ -46,9 +48,15 @@ def test_name_and_format_of_the_source_are_kept(suffix: str, tmp_path: Path) -> 
 NAMES = [
     # source paths -> names in the folder
     (["a/x.jpg", "b/x.jpg", "c/x.jpg"], ["x-2.jpg", "x-3.jpg", "x.jpg"]),
-    (["a/x.jpg", "a/x-2.jpg", "b/x.jpg"], ["x-2.jpg", "x-3.jpg", "x.jpg"]),  # x-2 is taken by a real one
+    (
+        ["a/x.jpg", "a/x-2.jpg", "b/x.jpg"],
+        ["x-2.jpg", "x-3.jpg", "x.jpg"],
+    ),  # x-2 is taken by a real one
     (["x.jpg", "x.png"], ["x.jpg", "x.png"]),  # other format, other name
-    (["x.gif", "noname"], ["noname.png", "x.png"]),  # what OpenCV does not write faithfully becomes PNG
+    (
+        ["x.gif", "noname"],
+        ["noname.png", "x.png"],
+    ),  # what OpenCV does not write faithfully becomes PNG
     ([None, None], ["frame_000000.jpg", "frame_000001.jpg"]),  # frames of a video
     (["视频.jpg", os.fsdecode(b"caf\xe9.png")], sorted(["视频.jpg", os.fsdecode(b"caf\xe9.png")])),
 ]
@@ -99,13 +107,19 @@ def test_somebody_elses_files_are_never_deleted(ours_before: bool, tmp_path: Pat
     (folder / "sub" / "deep.txt").write_text("precious")
     sink = save(folder, "b.png", "c.png", level=90)
     assert listed(folder) == ["a.png"] * ours_before + ["b.png", "c.png", "sub", "thesis.txt"]
-    assert (folder / "thesis.txt").read_text() == (folder / "sub" / "deep.txt").read_text() == "precious"
+    assert (
+        (folder / "thesis.txt").read_text()
+        == (folder / "sub" / "deep.txt").read_text()
+        == "precious"
+    )
     assert cv2.imread(str(folder / "b.png")).max() == 90
     assert "one by one" in sink.notes[0]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_an_empty_folder_and_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_folder_and_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -138,7 +152,9 @@ def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
 def test_a_temporary_name_that_is_somebody_elses_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "thesis.txt").write_text("precious")
-    with pytest.raises(OutputError, match=r"out\.partial holds files that detect-video did not write"):
+    with pytest.raises(
+        OutputError, match=r"out\.partial holds files that detect-video did not write"
+    ):
         save(tmp_path / "out", "a.png")
     assert (tmp_path / "out.partial" / "thesis.txt").exists()
 

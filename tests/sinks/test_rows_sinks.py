@@ -40,8 +40,13 @@ def test_a_line_of_json(tmp_path: Path) -> None:
 def test_a_frame_without_detections_has_its_line(tmp_path: Path) -> None:
     text = rows("jsonl", tmp_path, (make_frame(7, 3584), Detections.empty()), time_base=Fraction(1))
     assert json.loads(text) == {
-        "source": "in.mp4", "frame": 7, "pts": 3584, "time_base": "1/1", "time_s": 0.28, "detections": [],
-    }  # fmt: skip
+        "source": "in.mp4",
+        "frame": 7,
+        "pts": 3584,
+        "time_base": "1/1",
+        "time_s": 0.28,
+        "detections": [],
+    }
 
 
 def test_numbers_are_short_and_never_minus_zero(tmp_path: Path) -> None:
@@ -69,7 +74,9 @@ def test_any_file_name(raw: bytes, tmp_path: Path) -> None:
     line = rows("jsonl", tmp_path, (make_frame(0, path=path), one_person()))
     assert os.fsencode(json.loads(line)["source"]) == raw
     assert line.count("\n") == 1
-    (_, row) = csv.reader(rows("csv", tmp_path, (make_frame(0, path=path), one_person())).splitlines(keepends=True))
+    (_, row) = csv.reader(
+        rows("csv", tmp_path, (make_frame(0, path=path), one_person())).splitlines(keepends=True)
+    )
     assert row[0] == path.encode("utf-8", "backslashreplace").decode()
 
 
@@ -81,7 +88,11 @@ def test_csv(tmp_path: Path) -> None:
         NAMES,
     )
     text = rows(
-        "csv", tmp_path, (make_frame(0), two), (make_frame(1), Detections.empty()), (make_frame(2), one_person())
+        "csv",
+        tmp_path,
+        (make_frame(0), two),
+        (make_frame(1), Detections.empty()),
+        (make_frame(2), one_person()),
     )
     assert text.splitlines(keepends=True) == [
         "source,frame,pts,time_s,class,class_id,score,x1,y1,x2,y2\r\n",
@@ -89,7 +100,11 @@ def test_csv(tmp_path: Path) -> None:
         "in.mp4,0,0,0.0,person,0,0.5,1.23,2.0,3.0,4.0\r\n",
         "in.mp4,2,1024,0.08,person,0,0.91,1.23,2.0,30.5,41.0\r\n",
     ]
-    assert [row["class"] for row in csv.DictReader(text.splitlines())] == [NAMES[1], "person", "person"]
+    assert [row["class"] for row in csv.DictReader(text.splitlines())] == [
+        NAMES[1],
+        "person",
+        "person",
+    ]
 
 
 def test_csv_without_any_detection_is_its_header(tmp_path: Path) -> None:

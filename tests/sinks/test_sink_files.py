@@ -23,7 +23,9 @@ def target(name: str, folder: Path) -> Path:
 
 def partial(name: str, folder: Path) -> Path:
     path = target(name, folder)
-    return path.with_name(f"{path.name}.partial" if name in FOLDERS else f"{path.stem}.partial{path.suffix}")
+    return path.with_name(
+        f"{path.name}.partial" if name in FOLDERS else f"{path.stem}.partial{path.suffix}"
+    )
 
 
 def opened(name: str, path: Path, **info: Any) -> sinks.Sink:
@@ -46,7 +48,9 @@ def test_the_folder_is_the_list() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'avi'; choose from coco, csv, jsonl, mot, pictures, video, yolo"):
+    with pytest.raises(
+        UsageError, match="'avi'; choose from coco, csv, jsonl, mot, pictures, video, yolo"
+    ):
         sinks.open("avi", tmp_path / "x.avi")
 
 
@@ -143,7 +147,9 @@ def test_the_source_is_never_written(name: str, which: Any, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", sinks.names())
 def test_a_missing_folder_is_named(name: str, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"folder \S*/nowhere does not exist; create it") as caught:
+    with pytest.raises(
+        OutputError, match=r"folder \S*/nowhere does not exist; create it"
+    ) as caught:
         opened(name, target(name, tmp_path / "nowhere"))
     assert "\n" not in str(caught.value)
 
@@ -179,7 +185,9 @@ def test_names_that_are_hard_to_write(name: str, tmp_path: Path) -> None:
 def test_a_full_disk(name: str, small_disk: Any) -> None:
     folder = small_disk(64)
     sink = opened(name, target(name, folder))
-    noise = np.random.default_rng(0).integers(0, 256, (4, 240, 320, 3), np.uint8)  # does not compress
+    noise = np.random.default_rng(0).integers(
+        0, 256, (4, 240, 320, 3), np.uint8
+    )  # does not compress
 
     def fill() -> None:
         for i in range(3000):

@@ -23,22 +23,43 @@ def make_clip(path: Path, *codec: str, fps: int = 25, seconds: int = 6) -> Path:
     """Black and silent but for a flash and a beep, from 3.0 s to 3.4 s."""
     flash = f"color=black:s=64x48:r={fps}:d={seconds},drawbox=c=white:t=fill:enable='between(t,2.999,3.4)'"
     beep = f"aevalsrc='if(between(t,3,3.4),0.8*sin(2*PI*1000*t),0)':s=44100:d={seconds}"
-    command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", flash, "-f", "lavfi", "-i", beep, "-c:v", "libx264"]
+    command = [
+        "ffmpeg",
+        "-v",
+        "error",
+        "-f",
+        "lavfi",
+        "-i",
+        flash,
+        "-f",
+        "lavfi",
+        "-i",
+        beep,
+        "-c:v",
+        "libx264",
+    ]
     subprocess.run([*command, "-preset", "ultrafast", *codec, "-y", path], check=True)
     return path
 
 
-def rewrite(source: Path, target: Path, first: int = 0, last: int = 10_000, stride: int = 1) -> sinks.Sink:
+def rewrite(
+    source: Path, target: Path, first: int = 0, last: int = 10_000, stride: int = 1
+) -> sinks.Sink:
     """Frames first..last of ``source`` through the sink, as the program would with --stride and --frames."""
     with av.open(str(source)) as container:
         video = container.streams.video[0]
-        info = SourceInfo(str(source), "video", 64, 48, video.average_rate, video.time_base, has_audio=True)
+        info = SourceInfo(
+            str(source), "video", 64, 48, video.average_rate, video.time_base, has_audio=True
+        )
         sink = sinks.open("video", target)
         sink.open(info)
         for i, picture in enumerate(container.decode(video)):
             if first <= i <= last and (i - first) % stride == 0:
                 image = picture.to_ndarray(format="bgr24")
-                sink.write(Frame(i, picture.pts, float(picture.pts * video.time_base), image), Detections.empty())
+                sink.write(
+                    Frame(i, picture.pts, float(picture.pts * video.time_base), image),
+                    Detections.empty(),
+                )
     sink.close()
     return sink
 
@@ -46,10 +67,14 @@ def rewrite(source: Path, target: Path, first: int = 0, last: int = 10_000, stri
 def flash_and_beep(path: Path) -> tuple[float, float]:
     """Seconds at which the picture turns white and the sound begins."""
     with av.open(str(path)) as container:
-        bright = [f.time for f in container.decode(video=0) if f.to_ndarray(format="gray").mean() > 128]
+        bright = [
+            f.time for f in container.decode(video=0) if f.to_ndarray(format="gray").mean() > 128
+        ]
     with av.open(str(path)) as container:
         for frame in container.decode(audio=0):
-            loud = np.flatnonzero(np.abs(frame.to_ndarray()[0]) > (0.1 if frame.format.name == "fltp" else 3000))
+            loud = np.flatnonzero(
+                np.abs(frame.to_ndarray()[0]) > (0.1 if frame.format.name == "fltp" else 3000)
+            )
             if len(loud):
                 return bright[0], frame.time + loud[0] / frame.sample_rate
     raise AssertionError(f"no beep in {path}")
@@ -62,7 +87,11 @@ def codecs(path: Path) -> dict[str, str]:
 SOURCES = [
     # file, encoder, what is in the output
     ("aac.mp4", ["-c:a", "aac"], "aac"),
-    ("aac.ts", ["-c:a", "aac"], "aac"),  # ADTS headers must become an MP4 description; the clock starts at 1.4 s
+    (
+        "aac.ts",
+        ["-c:a", "aac"],
+        "aac",
+    ),  # ADTS headers must become an MP4 description; the clock starts at 1.4 s
     ("mp3.mkv", ["-c:a", "libmp3lame"], "mp3"),
     ("ac3.mkv", ["-c:a", "ac3"], "ac3"),
     ("opus.mkv", ["-c:a", "libopus", "-ar", "48000"], "opus"),
@@ -85,7 +114,9 @@ def test_sound_and_picture_stay_together(
     assert codecs(tmp_path / "out.mp4") == {"video": "h264", "audio": wanted}
     flash, beep = flash_and_beep(tmp_path / "out.mp4")
     assert flash == pytest.approx(FLASH_S - first / 25, abs=0.001)
-    source_flash, source_beep = flash_and_beep(source)  # how far apart they are in the source: its encoder's delay
+    source_flash, source_beep = flash_and_beep(
+        source
+    )  # how far apart they are in the source: its encoder's delay
     assert beep - flash == pytest.approx(source_beep - source_flash, abs=0.025)
     video, audio = (float(stream["duration"]) for stream in probe(tmp_path / "out.mp4")["streams"])
     assert video == pytest.approx(6 - first / 25)
@@ -138,7 +169,9 @@ def test_sound_lies_beside_its_frames_in_the_file(tmp_path: Path) -> None:
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac", seconds=20)
     rewrite(source, tmp_path / "out.mp4")
     with av.open(str(tmp_path / "out.mp4")) as container:
-        packets = sorted((p.pos, p.stream.type, p.pts * p.time_base) for p in container.demux() if p.size)
+        packets = sorted(
+            (p.pos, p.stream.type, p.pts * p.time_base) for p in container.demux() if p.size
+        )
     newest = {"video": Fraction(0), "audio": Fraction(0)}
     for _, kind, time in packets:
         newest[kind] = max(newest[kind], time)
@@ -160,9 +193,15 @@ def test_a_damaged_packet_is_a_gap_in_the_sound(tmp_path: Path) -> None:
     """Packets of MPEG-TS are lost, as on a radio link: an ADTS frame then has no header, which MP4 cannot take."""
     source = make_clip(tmp_path / "in.ts", "-c:a", "aac", "-b:a", "192k")
     data = source.read_bytes()
-    audio = [at for at in range(0, len(data), 188) if int.from_bytes(data[at + 1 : at + 3]) & 0x1FFF == 0x101]
+    audio = [
+        at
+        for at in range(0, len(data), 188)
+        if int.from_bytes(data[at + 1 : at + 3]) & 0x1FFF == 0x101
+    ]
     lost = set(audio[len(audio) // 3 : len(audio) // 3 + 9])
-    source.write_bytes(b"".join(data[at : at + 188] for at in range(0, len(data), 188) if at not in lost))
+    source.write_bytes(
+        b"".join(data[at : at + 188] for at in range(0, len(data), 188) if at not in lost)
+    )
     sink = rewrite(source, tmp_path / "out.mp4")
     assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "150"
     assert int(probe(tmp_path / "out.mp4")["streams"][1]["nb_frames"]) > 200
@@ -170,10 +209,19 @@ def test_a_damaged_packet_is_a_gap_in_the_sound(tmp_path: Path) -> None:
     assert flash_and_beep(tmp_path / "out.mp4") == pytest.approx((FLASH_S, FLASH_S), abs=0.05)
 
 
-@pytest.mark.parametrize(("layout", "kept"), [("5.1", True), ("7.1", False), ("hexadecagonal", True)])
+@pytest.mark.parametrize(
+    ("layout", "kept"), [("5.1", True), ("7.1", False), ("hexadecagonal", True)]
+)
 def test_many_channels(layout: str, kept: bool, tmp_path: Path) -> None:
     """In a process of its own: 7.1 in QuickTime has an order of its own, of which PyAV 18.1 dies."""
-    make_clip(tmp_path / "in.mov", "-c:a", "pcm_s16le", "-af", f"aformat=channel_layouts={layout}", seconds=1)
+    make_clip(
+        tmp_path / "in.mov",
+        "-c:a",
+        "pcm_s16le",
+        "-af",
+        f"aformat=channel_layouts={layout}",
+        seconds=1,
+    )
     process = detect_video("in.mov", "--engine", "null", "--json", cwd=tmp_path)
     assert (process.returncode, process.stderr) == (0, "")
     streams = codecs(tmp_path / "in-null-detected.mp4")
@@ -186,7 +234,9 @@ def test_many_channels(layout: str, kept: bool, tmp_path: Path) -> None:
     [(b"no video at all" * 100, "could not be taken over"), (None, "could not be taken over")],
     ids=["garbage", "gone"],
 )
-def test_sound_that_cannot_be_opened_is_a_note(content: bytes | None, note: str, tmp_path: Path) -> None:
+def test_sound_that_cannot_be_opened_is_a_note(
+    content: bytes | None, note: str, tmp_path: Path
+) -> None:
     source = tmp_path / "in.mp4"
     if content is not None:
         source.write_bytes(content)
@@ -196,7 +246,9 @@ def test_sound_that_cannot_be_opened_is_a_note(content: bytes | None, note: str,
     assert note in sink.notes[0]
 
 
-def test_a_reader_that_fails_midway_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_fails_midway_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
 
     def break_after(track: Any) -> Any:
@@ -221,9 +273,14 @@ def test_no_audio_is_wanted(tmp_path: Path) -> None:
 def write_frames(source: Path, target: Path, *, has_audio: bool) -> sinks.Sink:
     """100 grey frames beside the sound of ``source``."""
     sink = sinks.open("video", target)
-    info = SourceInfo(str(source), "video", 64, 48, Fraction(25), Fraction(1, 90000), has_audio=has_audio)
+    info = SourceInfo(
+        str(source), "video", 64, 48, Fraction(25), Fraction(1, 90000), has_audio=has_audio
+    )
     sink.open(info)
     for i in range(100):
-        sink.write(Frame(i, i * 3600 + 126_000, 0.0, np.full((48, 64, 3), 99, np.uint8)), Detections.empty())
+        sink.write(
+            Frame(i, i * 3600 + 126_000, 0.0, np.full((48, 64, 3), 99, np.uint8)),
+            Detections.empty(),
+        )
     sink.close()
     return sink

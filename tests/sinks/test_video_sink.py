@@ -21,7 +21,9 @@ from tests.cli.command import detect_video
 NONE = Detections.empty()
 
 
-def write_video(path: Path, frames: list[Frame], *, options: dict[str, Any] | None = None, **info: Any) -> sinks.Sink:
+def write_video(
+    path: Path, frames: list[Frame], *, options: dict[str, Any] | None = None, **info: Any
+) -> sinks.Sink:
     sink = sinks.open("video", path, **(options or {}))
     sink.open(make_info(**info))
     for frame in frames:
@@ -41,7 +43,9 @@ def read_stamps(path: Path) -> list[Fraction]:
 
 
 def test_what_ffprobe_says(tmp_path: Path) -> None:
-    write_video(tmp_path / "x.mp4", [make_frame(i) for i in range(10)], sample_aspect_ratio=Fraction(16, 11))
+    write_video(
+        tmp_path / "x.mp4", [make_frame(i) for i in range(10)], sample_aspect_ratio=Fraction(16, 11)
+    )
     (stream,) = probe(tmp_path / "x.mp4")["streams"]
     wanted = {
         "codec_name": "h264",
@@ -70,8 +74,12 @@ def test_every_frame_arrives_in_order(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
     write_video(path, [make_frame(i) for i in range(40)])
     pictures = decode(path, 64, 48)
-    assert [round(float(p.mean())) for p in pictures] == pytest.approx([brightness(i) for i in range(40)], abs=3)
-    assert read_stamps(path) == [Fraction(i, 25) for i in range(40)]  # 40 ms: exact in Matroska's milliseconds too
+    assert [round(float(p.mean())) for p in pictures] == pytest.approx(
+        [brightness(i) for i in range(40)], abs=3
+    )
+    assert read_stamps(path) == [
+        Fraction(i, 25) for i in range(40)
+    ]  # 40 ms: exact in Matroska's milliseconds too
 
 
 def test_the_callers_buffer_is_used_again_at_once(tmp_path: Path) -> None:
@@ -107,10 +115,14 @@ TIME_BASES = [
 
 @pytest.mark.parametrize(("base", "ticks", "fps"), TIME_BASES, ids=lambda value: str(value))
 @pytest.mark.parametrize("start", [0, 133_500, -7])
-def test_stamps_survive_exactly(base: Fraction, ticks: int, fps: Fraction, start: int, tmp_path: Path) -> None:
+def test_stamps_survive_exactly(
+    base: Fraction, ticks: int, fps: Fraction, start: int, tmp_path: Path
+) -> None:
     """Uneven steps (1, 2, 1, 3 frames apart), moved to 0; the track's own tick may be finer than the source's."""
     steps = np.cumsum([0, *([1, 2, 1, 3] * 6)]).tolist()
-    sink = write_video(tmp_path / "x.mp4", at([start + ticks * s for s in steps]), time_base=base, fps=fps)
+    sink = write_video(
+        tmp_path / "x.mp4", at([start + ticks * s for s in steps]), time_base=base, fps=fps
+    )
     wanted = [s * ticks * base for s in steps]
     assert read_stamps(tmp_path / "x.mp4") == wanted
     stream_base = Fraction(probe(tmp_path / "x.mp4")["streams"][0]["time_base"])
@@ -123,7 +135,12 @@ STAMPS = [
     ("equal", [0, 512, 512, 1536], [0, 512, 1024, 1536], 1),
     ("a step back, then its own stamps again", [0, 512, 200, 1536], [0, 512, 1024, 1536], 1),
     ("9 s of pause are kept", [0, 512, 512 + 9 * 12800], [0, 512, 512 + 9 * 12800], 0),
-    ("a jump of 11 s, the clock goes on from there", [0, 512, 141_312, 142_000], [0, 512, 1024, 1712], 1),
+    (
+        "a jump of 11 s, the clock goes on from there",
+        [0, 512, 141_312, 142_000],
+        [0, 512, 1024, 1712],
+        1,
+    ),
     ("the clock is set back by an hour", [46_080_000, 46_080_512, 0, 512], [0, 512, 1024, 1536], 1),
     ("the clock is set back by 4 s", [51_200, 51_712, 0, 640, 1152], [0, 512, 1024, 1664, 2176], 1),
     ("there and back again", [0, 512, 1_280_000, 1536, 2048], [0, 512, 1024, 1536, 2048], 2),
@@ -131,7 +148,9 @@ STAMPS = [
 ]
 
 
-@pytest.mark.parametrize(("why", "source", "written", "replaced"), STAMPS, ids=[row[0] for row in STAMPS])
+@pytest.mark.parametrize(
+    ("why", "source", "written", "replaced"), STAMPS, ids=[row[0] for row in STAMPS]
+)
 def test_stamps_that_no_container_takes(
     why: str, source: list[int], written: list[int], replaced: int, tmp_path: Path
 ) -> None:
@@ -146,7 +165,16 @@ def test_a_pause_is_kept_where_the_format_is_no_stream(tmp_path: Path) -> None:
     pauses = {}
     for name in ("a.mp4", "a.ts"):
         source = tmp_path / name
-        select = ["-vf", "select='lt(t,2)+gt(t,32)'", "-fps_mode", "vfr", "-c:v", "libx264", "-c:a", "aac"]
+        select = [
+            "-vf",
+            "select='lt(t,2)+gt(t,32)'",
+            "-fps_mode",
+            "vfr",
+            "-c:v",
+            "libx264",
+            "-c:a",
+            "aac",
+        ]
         talk = ["-f", "lavfi", "-i", "testsrc=s=64x48:r=5:d=34", "-f", "lavfi", "-i", "sine=d=34"]
         subprocess.run(["ffmpeg", "-v", "error", *talk, *select, source], check=True)
         process = detect_video(name, "--engine", "null", "-o", f"out-{name[2:]}.mp4", cwd=tmp_path)
@@ -160,13 +188,19 @@ def test_a_pause_is_kept_where_the_format_is_no_stream(tmp_path: Path) -> None:
 
 
 def test_a_wide_stride_is_no_jump(tmp_path: Path) -> None:
-    sink = write_video(tmp_path / "x.mp4", at([i * 300 * 512 for i in range(4)], step=300))  # 12 s apart
+    sink = write_video(
+        tmp_path / "x.mp4", at([i * 300 * 512 for i in range(4)], step=300)
+    )  # 12 s apart
     assert probe_pts(tmp_path / "x.mp4") == [i * 300 * 512 for i in range(4)]
     assert sink.notes == []
-    assert probe(tmp_path / "x.mp4")["streams"][0]["duration"] == "48.000000"  # the last one lasts 12 s too
+    assert (
+        probe(tmp_path / "x.mp4")["streams"][0]["duration"] == "48.000000"
+    )  # the last one lasts 12 s too
 
 
-@pytest.mark.parametrize("size", [(241, 427), (48, 63), (47, 64), (16, 16), (1, 1), (2, 900)], ids=str)
+@pytest.mark.parametrize(
+    "size", [(241, 427), (48, 63), (47, 64), (16, 16), (1, 1), (2, 900)], ids=str
+)
 def test_odd_sizes_are_padded_by_their_edge(size: tuple[int, int], tmp_path: Path) -> None:
     height, width = size
     even = height + height % 2, width + width % 2
@@ -183,13 +217,25 @@ def test_colours_come_back(size: tuple[int, int], tmp_path: Path) -> None:
     """The matrix that converts must be the one that the tag names: with the wrong one, pure green is off by 30."""
     height, width = size
     colours = np.array(
-        [[0, 0, 255], [0, 255, 0], [255, 0, 0], [0, 255, 255], [255, 255, 0], [255, 0, 255], [0, 0, 0], [255] * 3],
+        [
+            [0, 0, 255],
+            [0, 255, 0],
+            [255, 0, 0],
+            [0, 255, 255],
+            [255, 255, 0],
+            [255, 0, 255],
+            [0, 0, 0],
+            [255] * 3,
+        ],
         np.uint8,
     )
     image = np.repeat(np.repeat(colours.reshape(2, 4, 3), height // 2, 0), width // 4, 1)
     frames = [Frame(i, i * 512, 0.0, image) for i in range(3)]
     write_video(tmp_path / "x.mp4", frames, options={"crf": 1})
-    for picture in (decode(tmp_path / "x.mp4", width, height)[1], decode_with_cv2(tmp_path / "x.mp4")):
+    for picture in (
+        decode(tmp_path / "x.mp4", width, height)[1],
+        decode_with_cv2(tmp_path / "x.mp4"),
+    ):
         for row in range(2):
             for column in range(4):  # the middle of each field: chroma is shared across its edges
                 y, x = height // 4 + row * height // 2, width // 8 + column * width // 4

@@ -19,7 +19,11 @@ def picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> np.ndarray
 
 
 def write_video(
-    path: Path, ticks: list[int] | int = 24, codec: str = "libx264", rotation: int = 0, **options: str
+    path: Path,
+    ticks: list[int] | int = 24,
+    codec: str = "libx264",
+    rotation: int = 0,
+    **options: str,
 ) -> Path:
     """One frame per entry of ``ticks`` (1/1000 s), or that many at 25/s. ``options`` go to the encoder.
 
@@ -55,7 +59,9 @@ def write_sound(path: Path) -> Path:
     with av.open(str(path), "w") as container:
         stream = container.add_stream("aac", rate=16000, layout="mono")
         for number in range(4):
-            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+            frame = av.AudioFrame.from_ndarray(
+                np.zeros((1, 1024), np.float32), format="fltp", layout="mono"
+            )
             frame.sample_rate, frame.pts = 16000, number * 1024
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))

@@ -26,7 +26,8 @@ def refused(spec, **options):
 
 
 @pytest.mark.parametrize(
-    "spec", ["0", "2", "/dev/video0", "rtsp://camera/stream", "http://host/a.mp4", "HTTPS://host/a.mp4"]
+    "spec",
+    ["0", "2", "/dev/video0", "rtsp://camera/stream", "http://host/a.mp4", "HTTPS://host/a.mp4"],
 )
 def test_live_sources_are_not_there_yet(spec):
     assert "not supported yet; save it to a file first" in refused(spec)
@@ -81,10 +82,15 @@ def test_sound_only(tmp_path):
 
 
 def test_a_cover_picture_is_no_video(tmp_path):
-    sound, cover = write_sound(tmp_path / "a.m4a"), write_video(tmp_path / "cover.avi", 1, "mjpeg", strict="unofficial")
+    sound, cover = (
+        write_sound(tmp_path / "a.m4a"),
+        write_video(tmp_path / "cover.avi", 1, "mjpeg", strict="unofficial"),
+    )
     covered = tmp_path / "song.mp4"
     attach = ["-map", "0", "-map", "1", "-c", "copy", "-disposition:v", "attached_pic"]
-    subprocess.run(["ffmpeg", "-v", "error", "-i", sound, "-i", cover, *attach, covered], check=True)
+    subprocess.run(
+        ["ffmpeg", "-v", "error", "-i", sound, "-i", cover, *attach, covered], check=True
+    )
     assert "no video stream in it (found: a cover picture, audio)" in refused(covered)
 
 
@@ -101,7 +107,9 @@ def test_no_frame_decodes(tmp_path):
 def test_folders_and_globs_without_pictures(tmp_path):
     assert "nothing at all" in refused(tmp_path)
     write_video(tmp_path / "a.mp4")
-    assert f"no picture but 1 videos; give them by name, unquoted: {tmp_path}/*.mp4" in refused(tmp_path)
+    assert f"no picture but 1 videos; give them by name, unquoted: {tmp_path}/*.mp4" in refused(
+        tmp_path
+    )
     assert f"unquoted: {tmp_path}/*.mp4" in refused(tmp_path / "a*")
     assert "nothing at all" in refused(tmp_path / "*.jpg")
     (tmp_path / "notes").mkdir()
@@ -133,7 +141,9 @@ def test_unreadable_and_irregular(tmp_path, monkeypatch):
     def denied(name, *_):
         raise PermissionError(13, "Permission denied", name)
 
-    monkeypatch.setattr(builtins, "open", denied)  # root may read everything, so chmod shows nothing
+    monkeypatch.setattr(
+        builtins, "open", denied
+    )  # root may read everything, so chmod shows nothing
     assert "Permission denied" in refused(path)
 
 
@@ -142,11 +152,16 @@ def test_nothing_reaches_the_terminal(tmp_path):
     path = cut(write_video(tmp_path / "a.mp4", 50), 0.6)
     code = "import sys; from detector import sources; s = sources.open(sys.argv[1]); print(len(list(s)), s.damaged)"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENCV")}
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, env=clean, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, env=clean, check=True
+    )
     assert done.stderr == ""
     assert done.stdout.endswith(" True\n")
 
 
 def test_import_is_light():
     code = "import sys, detector.sources; print({'cv2', 'av'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+        == "set()\n"
+    )

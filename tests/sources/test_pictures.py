@@ -34,7 +34,13 @@ def test_folder_in_natural_order(folder):
     assert names(frames) == ["bild ü 视频.jpg", "img1.PNG", "img2.png", "img10.png"]
     assert [(f.index, f.pts, f.time_s) for f in frames] == [(n, n, float(n)) for n in range(4)]
     info = source.info
-    assert (info.kind, info.width, info.height, info.fps, info.time_base) == ("pictures", 96, 64, 1, 1)
+    assert (info.kind, info.width, info.height, info.fps, info.time_base) == (
+        "pictures",
+        96,
+        64,
+        1,
+        1,
+    )
     assert (info.frames_declared, source.damaged) == (4, False)
 
 
@@ -118,7 +124,9 @@ def test_none_readable(tmp_path):
             sources.open(str(spec))
 
 
-@pytest.mark.skipif(not hasattr(cv2, "imwriteanimation"), reason="OpenCV before 4.11 writes no animation")
+@pytest.mark.skipif(
+    not hasattr(cv2, "imwriteanimation"), reason="OpenCV before 4.11 writes no animation"
+)
 @pytest.mark.parametrize("name", ["a.webp", "a.png"])
 def test_of_an_animation_the_first_picture_is_taken_and_that_is_said(tmp_path, name):
     moving = cv2.Animation()

@@ -26,9 +26,28 @@ DAMAGED = {  # by number: frames that FFmpeg decodes, frames of cv2 alone
     "06": (49, 27),
 }
 WHOLE = {
-    "07": 60, "08": 60, "09": 40, "10": 40, "11": 1, "13": 60, "14": 60, "15": 60, "16": 40, "17": 60, "18": 60,
-    "19": 30, "20": 60, "21": 60, "22": 60, "23": 60, "24": 48, "25": 30, "26": 60, "28": 3, "29": 15,
-}  # fmt: skip
+    "07": 60,
+    "08": 60,
+    "09": 40,
+    "10": 40,
+    "11": 1,
+    "13": 60,
+    "14": 60,
+    "15": 60,
+    "16": 40,
+    "17": 60,
+    "18": 60,
+    "19": 30,
+    "20": 60,
+    "21": 60,
+    "22": 60,
+    "23": 60,
+    "24": 48,
+    "25": 30,
+    "26": 60,
+    "28": 3,
+    "29": 15,
+}
 ORDINARY = {"bench_720p": 400, "people": 460, "person-bicycle-car-detection": 460, "traffic": 480}
 HUGE = "28"
 
@@ -43,7 +62,9 @@ def clip(shared):
 
 
 def test_every_clip_stands_in_a_table(shared):
-    numbers = {path.name[:2] for path in (shared / "data/videos/nasty").iterdir() if path.name[0].isdigit()}
+    numbers = {
+        path.name[:2] for path in (shared / "data/videos/nasty").iterdir() if path.name[0].isdigit()
+    }
     assert numbers == REFUSED.keys() | DAMAGED.keys() | WHOLE.keys()
 
 
@@ -109,7 +130,10 @@ def test_ordinary(shared, name):
 @pytest.mark.parametrize("number", [number for number in WHOLE if number not in (HUGE, "16")])
 def test_pixels_are_the_same_from_both(clip, number):
     """Rotation, odd sizes, 10 bit, grey, the change of size in 22: PyAV's pictures are cv2's, to the last bit."""
-    with sources.open(str(clip(number)), decoder="opencv") as one, sources.open(str(clip(number)), decoder="av") as two:
+    with (
+        sources.open(str(clip(number)), decoder="opencv") as one,
+        sources.open(str(clip(number)), decoder="av") as two,
+    ):
         for a, b in zip(one, two, strict=True):
             assert np.array_equal(a.image, b.image), a.index
     assert one.info == two.info
@@ -118,7 +142,9 @@ def test_pixels_are_the_same_from_both(clip, number):
 def test_rotation_is_applied(clip):
     with av.open(str(clip("08"))) as container:
         stored = next(container.decode(video=0))
-        expected = np.rot90(stored.to_ndarray(format="bgr24", interpolation="BICUBIC"), stored.rotation // 90)
+        expected = np.rot90(
+            stored.to_ndarray(format="bgr24", interpolation="BICUBIC"), stored.rotation // 90
+        )
     into = np.empty((320, 180, 3), np.uint8)
     for decoder in ("opencv", "av"):
         with sources.open(str(clip("08")), decoder=decoder) as source:

@@ -41,8 +41,12 @@ def test_plain_video(plain, decoder):
     frames, source = read_all(plain, decoder=decoder)
     assert [frame.index for frame in frames] == list(range(24))
     assert [frame.pts for frame in frames] == pts_of(plain)
-    assert [frame.time_s for frame in frames] == [frame.pts * float(source.info.time_base) for frame in frames]
-    assert {(frame.image.shape, frame.image.dtype) for frame in frames} == {((HEIGHT, WIDTH, 3), np.dtype(np.uint8))}
+    assert [frame.time_s for frame in frames] == [
+        frame.pts * float(source.info.time_base) for frame in frames
+    ]
+    assert {(frame.image.shape, frame.image.dtype) for frame in frames} == {
+        ((HEIGHT, WIDTH, 3), np.dtype(np.uint8))
+    }
     assert (source.damaged, source.notes, source.counts.bad) == (False, [], 0)
     assert source.decoder == ("opencv" if decoder == "auto" else decoder)
     assert source.read() is None
@@ -59,7 +63,12 @@ def test_info(plain):
     _, source = read_all(plain)
     info = source.info
     assert (info.kind, info.width, info.height, info.codec) == ("video", WIDTH, HEIGHT, "h264")
-    assert (info.fps, info.frames_declared, info.rotation, info.has_audio) == (Fraction(25), 24, 0, False)
+    assert (info.fps, info.frames_declared, info.rotation, info.has_audio) == (
+        Fraction(25),
+        24,
+        0,
+        False,
+    )
     assert info.duration_s == pytest.approx(0.96, abs=0.05)
 
 
@@ -70,7 +79,9 @@ def test_variable_frame_rate(folder, decoder, suffix):
     path = write_video(folder / f"vfr{suffix}", times)
     frames, source = read_all(path, decoder=decoder)
     assert [frame.pts for frame in frames] == pts_of(path)
-    assert [round(1000 * frame.time_s) - round(1000 * frames[0].time_s) for frame in frames] == times
+    assert [
+        round(1000 * frame.time_s) - round(1000 * frames[0].time_s) for frame in frames
+    ] == times
     assert not source.damaged
 
 
@@ -81,9 +92,21 @@ def test_variable_frame_rate(folder, decoder, suffix):
         ("b.ts", "libx264", {"bf": "2"}),
         ("raw.h264", "libx264", {"bf": "2"}),  # no timestamp at all
         ("m.avi", "mjpeg", {"strict": "unofficial"}),
-        ("pq.mp4", "libx264", {"x264-params": "colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"}),
-        ("hlg.mp4", "libx264", {"x264-params": "colorprim=bt2020:transfer=arib-std-b67:colormatrix=bt2020nc"}),
-        ("p3.mp4", "libx264", {"x264-params": "colorprim=smpte432:transfer=iec61966-2-1:colormatrix=bt709"}),
+        (
+            "pq.mp4",
+            "libx264",
+            {"x264-params": "colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"},
+        ),
+        (
+            "hlg.mp4",
+            "libx264",
+            {"x264-params": "colorprim=bt2020:transfer=arib-std-b67:colormatrix=bt2020nc"},
+        ),
+        (
+            "p3.mp4",
+            "libx264",
+            {"x264-params": "colorprim=smpte432:transfer=iec61966-2-1:colormatrix=bt709"},
+        ),
     ],
 )
 def test_decoders_agree(folder, name, codec, options):
@@ -161,7 +184,9 @@ def test_skipped_frames_are_not_converted(plain, monkeypatch):
     with sources.open(str(plain), decoder="opencv", stride=6) as source:
         converted = []
         retrieve = source.retrieve
-        monkeypatch.setattr(source, "retrieve", lambda index, into: converted.append(index) or retrieve(index, into))
+        monkeypatch.setattr(
+            source, "retrieve", lambda index, into: converted.append(index) or retrieve(index, into)
+        )
         assert len(list(source)) == 4
     assert converted == [0, 6, 12, 18]
 
@@ -254,7 +279,10 @@ def test_rotation_over_the_take_over(folder, rotation):
     with av.open(str(path)) as container:
         frames = list(container.decode(video=0))
     turn = frames[0].rotation
-    expected = [np.rot90(frame.to_ndarray(format="bgr24", interpolation="BICUBIC"), turn // 90) for frame in frames]
+    expected = [
+        np.rot90(frame.to_ndarray(format="bgr24", interpolation="BICUBIC"), turn // 90)
+        for frame in frames
+    ]
     into = np.empty_like(expected[0], order="C")
     with sources.open(str(path)) as source:
         for image in expected:

@@ -28,9 +28,20 @@ def plain_rows(output: np.ndarray, one: AnchoredLayer) -> list[list[float]]:
     for a, (anchor_width, anchor_height) in enumerate(one.anchors):
         for y in range(output.shape[2]):
             for x in range(output.shape[3]):
-                s = [1 / (1 + math.exp(-t)) for t in output[0, a * step : (a + 1) * step, y, x].astype(float)]
+                s = [
+                    1 / (1 + math.exp(-t))
+                    for t in output[0, a * step : (a + 1) * step, y, x].astype(float)
+                ]
                 cx, cy = (2 * s[0] - 0.5 + x) * one.stride, (2 * s[1] - 0.5 + y) * one.stride
-                rows.append([cx, cy, (2 * s[2]) ** 2 * anchor_width, (2 * s[3]) ** 2 * anchor_height, *s[4:]])
+                rows.append(
+                    [
+                        cx,
+                        cy,
+                        (2 * s[2]) ** 2 * anchor_width,
+                        (2 * s[3]) ** 2 * anchor_height,
+                        *s[4:],
+                    ]
+                )
     return rows
 
 
@@ -77,7 +88,9 @@ def test_a_box_at_a_known_place():
     output[0, 7:14, 1, 2] = 0
     output[0, 13, 1, 2] = -1  # class 0 is better
     boxes, scores, class_ids = anchored([output], 0.25, [layer()])
-    np.testing.assert_allclose(boxes, [[20 - 11.5, 12 - 13.5, 20 + 11.5, 12 + 13.5]])  # reaches out: not clipped
+    np.testing.assert_allclose(
+        boxes, [[20 - 11.5, 12 - 13.5, 20 + 11.5, 12 + 13.5]]
+    )  # reaches out: not clipped
     assert scores.tolist() == [0.25]  # at the threshold is kept
     assert class_ids.tolist() == [0]
 

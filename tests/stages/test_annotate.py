@@ -16,7 +16,9 @@ NAMES = ("person", "bicycle", "车 Mädchen")
 def found(*boxes: tuple[float, float, float, float], class_id: int = 0) -> Detections:
     n = len(boxes)
     scores = np.linspace(0.91, 0.5, n).astype(np.float32)
-    return Detections(np.array(boxes, np.float32).reshape(n, 4), scores, np.full(n, class_id), NAMES)
+    return Detections(
+        np.array(boxes, np.float32).reshape(n, 4), scores, np.full(n, class_id), NAMES
+    )
 
 
 def touched(image: np.ndarray) -> tuple[int, int, int, int]:
@@ -93,7 +95,10 @@ def test_text_and_lines_grow_with_the_picture() -> None:
 def test_the_best_score_lies_on_top() -> None:
     image = grey()
     best = Detections(
-        np.array([[100, 100, 300, 300]] * 2, np.float32), np.array([0.9, 0.3], np.float32), np.array([0, 1]), NAMES
+        np.array([[100, 100, 300, 300]] * 2, np.float32),
+        np.array([0.9, 0.3], np.float32),
+        np.array([0, 1]),
+        NAMES,
     )
     annotate(image, best)
     assert (image[200, 100] == PALETTE[0]).all()
@@ -102,7 +107,9 @@ def test_the_best_score_lies_on_top() -> None:
 def test_eighty_classes_have_eighty_colours() -> None:
     assert len(set(PALETTE)) == 80
     image = grey()
-    annotate(image, found((100, 100, 200, 200), class_id=1234))  # more classes than colours, and no name
+    annotate(
+        image, found((100, 100, 200, 200), class_id=1234)
+    )  # more classes than colours, and no name
     assert (image[150, 100] == PALETTE[1234 % 80]).all()
 
 
@@ -111,7 +118,9 @@ def test_every_label_can_be_read(class_id: int) -> None:
     """Contrast of text and background, as WCAG counts it, at least 3 : 1 (large text)."""
     image, background = grey(400, 400), PALETTE[class_id]
     annotate(image, found((50, 200, 350, 390), class_id=class_id))
-    text = image[(image != 128).any(axis=2) & (image != background).any(axis=2)]  # some of it a blend of both
+    text = image[
+        (image != 128).any(axis=2) & (image != background).any(axis=2)
+    ]  # some of it a blend of both
     assert len(text) > 20
     ink = 1.0 if text.mean() > np.mean(background) else 0.0
     light, dark = sorted((ink, luminance(np.array(background))), reverse=True)
@@ -124,7 +133,10 @@ def luminance(bgr: np.ndarray) -> float:
 
 
 def test_no_large_buffer_per_frame() -> None:
-    image, many = grey(720, 1280), found(*[(i * 4, i * 2, i * 4 + 80, i * 2 + 90) for i in range(300)])
+    image, many = (
+        grey(720, 1280),
+        found(*[(i * 4, i * 2, i * 4 + 80, i * 2 + 90) for i in range(300)]),
+    )
     annotate(image, many)
     tracemalloc.start()
     annotate(image, many)

@@ -42,11 +42,17 @@ def corners(cx: float, cy: float, w: float, h: float) -> list[float]:
 
 def best_of(box, objectness: float, scores, conf: float):
     best = max(range(len(scores)), key=lambda at: scores[at])
-    return [(corners(*box), objectness * scores[best], best)] if objectness * scores[best] >= conf else []
+    return (
+        [(corners(*box), objectness * scores[best], best)]
+        if objectness * scores[best] >= conf
+        else []
+    )
 
 
 def plain_decoded(output: np.ndarray, conf: float):
-    return [found for row in output[0].tolist() for found in best_of(row[:4], row[4], row[5:], conf)]
+    return [
+        found for row in output[0].tolist() for found in best_of(row[:4], row[4], row[5:], conf)
+    ]
 
 
 def plain_anchor_free(output: np.ndarray, conf: float):
@@ -76,7 +82,9 @@ def plain_queries(output: np.ndarray, conf: float):
     return [
         found
         for row in output[0].tolist()
-        for found in best_of([v * s for v, s in zip(row[:4], scale, strict=True)], 1.0, row[4:], conf)
+        for found in best_of(
+            [v * s for v, s in zip(row[:4], scale, strict=True)], 1.0, row[4:], conf
+        )
     ]
 
 
@@ -101,7 +109,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("conf", [0.0, 0.001, 0.25, 0.6])
-@pytest.mark.parametrize(("make", "head", "plain"), CASES, ids=["decoded", "anchor_free", "yolox", "queries"])
+@pytest.mark.parametrize(
+    ("make", "head", "plain"), CASES, ids=["decoded", "anchor_free", "yolox", "queries"]
+)
 def test_head_equals_the_plain_loop_in_its_order_too(make, head, plain, conf):
     output = make()
     wanted = plain(output, conf)
@@ -115,7 +125,9 @@ def test_head_equals_the_plain_loop_in_its_order_too(make, head, plain, conf):
     assert not np.shares_memory(scores, output)
 
 
-@pytest.mark.parametrize(("make", "head", "plain"), CASES, ids=["decoded", "anchor_free", "yolox", "queries"])
+@pytest.mark.parametrize(
+    ("make", "head", "plain"), CASES, ids=["decoded", "anchor_free", "yolox", "queries"]
+)
 def test_nothing_above_the_threshold(make, head, plain):
     boxes, scores, class_ids = head([make()], 1.5)
     assert boxes.shape == (0, 4)
@@ -135,14 +147,20 @@ def test_dense_forms_agree_with_the_heads():
         every = dense([output], **options)
         found = head([output], 0.0, **options)
         assert every.shape[:1] == (1,)
-        np.testing.assert_allclose(found.scores, every[0, :, 4] * every[0, :, 5:].max(axis=1), rtol=1e-5)
+        np.testing.assert_allclose(
+            found.scores, every[0, :, 4] * every[0, :, 5:].max(axis=1), rtol=1e-5
+        )
         centres = (found.boxes[:, :2] + found.boxes[:, 2:]) / 2
         np.testing.assert_allclose(centres, every[0, :, :2], rtol=1e-4, atol=1e-4)
 
 
 FORMS = {
-    "rows": lambda boxes, scores, ids: [np.concatenate([boxes, scores[:, None], ids[:, None]], 1)[None]],
-    "batch-rows": lambda b, s, i: [np.concatenate([np.zeros((len(b), 1)), b, i[:, None], s[:, None]], 1)[None]],
+    "rows": lambda boxes, scores, ids: [
+        np.concatenate([boxes, scores[:, None], ids[:, None]], 1)[None]
+    ],
+    "batch-rows": lambda b, s, i: [
+        np.concatenate([np.zeros((len(b), 1)), b, i[:, None], s[:, None]], 1)[None]
+    ],
     "parts": lambda boxes, scores, ids: [boxes[None], scores[None], ids[None]],
     "boxes-with-scores": lambda b, s, i: [np.concatenate([b, s[:, None]], 1)[None], i[None]],
 }
@@ -156,7 +174,9 @@ def test_finished_detections_come_through_as_they_are(form):
     found = end_to_end(outputs, 0.25, form=form)
     np.testing.assert_array_equal(found.boxes, boxes[:2])
     assert found.class_ids.tolist() == [1, 1]
-    assert len(end_to_end(outputs, 0.0, form=form).scores) == 3, "what fills the list up is no detection"
+    assert len(end_to_end(outputs, 0.0, form=form).scores) == 3, (
+        "what fills the list up is no detection"
+    )
     kept = nms(found, iou=None, max_det=300, names=("a", "b"))
     assert len(kept) == 2, "twins stay: the network has chosen"
     dense = end_to_end_dense(outputs, form=form, classes=2)
@@ -165,7 +185,10 @@ def test_finished_detections_come_through_as_they_are(form):
 
 
 def test_without_suppression_order_limit_and_classes_still_hold():
-    found = end_to_end([np.array([[[0, 0, 9, 9, s, c] for s, c in ((0.3, 0), (0.9, 1), (0.5, 0))]], np.float32)], 0.25)
+    found = end_to_end(
+        [np.array([[[0, 0, 9, 9, s, c] for s, c in ((0.3, 0), (0.9, 1), (0.5, 0))]], np.float32)],
+        0.25,
+    )
     kept = nms(found, iou=None, max_det=2)
     np.testing.assert_allclose(kept.scores, [0.9, 0.5])
     assert kept.cut == 1
@@ -185,7 +208,9 @@ def test_logits_of_queries_end_in_a_logistic():
 
 def broken(shape) -> np.ndarray:
     """Every kind of number that a broken network gives, in every place."""
-    kinds = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e30, 88.8, 1e-45, 0.9, 0.5], np.float32)
+    kinds = np.array(
+        [np.nan, np.inf, -np.inf, 3e38, -3e38, 1e30, 88.8, 1e-45, 0.9, 0.5], np.float32
+    )
     return RNG.choice(kinds, shape).astype(np.float32)
 
 
@@ -196,7 +221,11 @@ HEADS = [
     (lambda: [broken((1, 400, 7))], queries, SIZE),
     (lambda: [broken((1, 400, 3)), broken((1, 400, 4))], queries, {**SIZE, "logits": True}),
     (lambda: [broken((1, 400, 6))], end_to_end, {}),
-    (lambda: [broken((1, 400, 4)), broken((1, 400)), broken((1, 400))], end_to_end, {"form": "parts"}),
+    (
+        lambda: [broken((1, 400, 4)), broken((1, 400)), broken((1, 400))],
+        end_to_end,
+        {"form": "parts"},
+    ),
 ]
 
 

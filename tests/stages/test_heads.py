@@ -14,7 +14,9 @@ ANCHORS = ((10.0, 14.0), (23.0, 27.0), (37.0, 58.0))
 
 
 def layer(**more) -> YoloLayer:
-    return YoloLayer(**{"anchors": ANCHORS, "classes": 2, "cell_width": 16.0, "cell_height": 8.0, **more})
+    return YoloLayer(
+        **{"anchors": ANCHORS, "classes": 2, "cell_width": 16.0, "cell_height": 8.0, **more}
+    )
 
 
 def raw(height: int = 4, width: int = 5, classes: int = 2, seed: int = 0) -> np.ndarray:
@@ -43,16 +45,26 @@ def plain_rows(output: np.ndarray, one: YoloLayer) -> list[list[float]]:
     return rows
 
 
-def plain_head(output: np.ndarray, conf: float, one: YoloLayer) -> list[tuple[list[float], float, int]]:
+def plain_head(
+    output: np.ndarray, conf: float, one: YoloLayer
+) -> list[tuple[list[float], float, int]]:
     found = []
     for cx, cy, w, h, objectness, *classes in plain_rows(output, one):
         best = max(range(len(classes)), key=lambda i: classes[i])
         if objectness * classes[best] >= conf:
-            found.append(([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2], objectness * classes[best], best))
+            found.append(
+                ([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2], objectness * classes[best], best)
+            )
     return found
 
 
-KINDS = [{}, {"scale_x_y": 1.05}, {"scale_x_y": 2.0, "new_coords": True}, {"classes": 1}, {"classes": 80}]
+KINDS = [
+    {},
+    {"scale_x_y": 1.05},
+    {"scale_x_y": 2.0, "new_coords": True},
+    {"classes": 1},
+    {"classes": 80},
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,14 +113,18 @@ def test_a_box_at_a_known_place():
     output[0, 7:14, 1, 2] = 0
     output[0, 13, 1, 2] = -1  # class 0 is better
     boxes, scores, class_ids = darknet_yolo([output], 0.25, [layer()])
-    np.testing.assert_allclose(boxes, [[40 - 11.5, 12 - 13.5, 40 + 11.5, 12 + 13.5]])  # reaches out: not clipped
+    np.testing.assert_allclose(
+        boxes, [[40 - 11.5, 12 - 13.5, 40 + 11.5, 12 + 13.5]]
+    )  # reaches out: not clipped
     assert scores.tolist() == [0.25]  # at the threshold is kept
     assert class_ids.tolist() == [0]
 
 
 @pytest.mark.parametrize("conf", [0.2, 0.5, 1.0])
 def test_nothing_found_has_the_right_shapes(conf):
-    boxes, scores, class_ids = darknet_yolo([np.full((1, 21, 4, 5), -3, np.float32)], conf, [layer()])
+    boxes, scores, class_ids = darknet_yolo(
+        [np.full((1, 21, 4, 5), -3, np.float32)], conf, [layer()]
+    )
     assert (boxes.shape, scores.shape, class_ids.shape) == ((0, 4), (0,), (0,))
     assert (boxes.dtype, scores.dtype, class_ids.dtype) == (np.float32, np.float32, np.int64)
 
@@ -129,7 +145,9 @@ def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(valu
             boxes, scores, _ = darknet_yolo([output], 0.25, [one])
         assert np.isfinite(boxes).all()
         assert np.isfinite(scores).all()
-        assert np.isfinite((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).all()  # NMS needs areas
+        assert np.isfinite(
+            (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+        ).all()  # NMS needs areas
         if np.isnan(value):
             assert len(scores) == 2 * 4 * 5  # the other two anchors stand
 

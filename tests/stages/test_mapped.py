@@ -36,7 +36,9 @@ def test_a_lorry_found_as_car_and_as_truck_is_one_vehicle():
 
 def test_numbers_that_are_none_are_nothing():
     rows = dense(
-        [10, 10, 4, 4, np.nan, 1, 1, 1, 1], [np.inf, 10, 4, 4, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, np.nan, 0, 0, 0]
+        [10, 10, 4, 4, np.nan, 1, 1, 1, 1],
+        [np.inf, 10, 4, 4, 1, 1, 1, 1, 1],
+        [1, 1, 1, 1, 1, np.nan, 0, 0, 0],
     )
     assert len(mapped(rows, 0.001, GROUPS).scores) == 0
 

@@ -52,12 +52,27 @@ TABLE = [
     ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 10, 0.9, 0)], {}, [0], "a tie goes to the lower index"),
     ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 10, 0.8, 1)], {}, [0, 1], "other classes do not suppress"),
     ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 10, 0.8, 1)], {"agnostic": True}, [0], "unless agnostic"),
-    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 5, 0.8, 0)], {"iou": 0.5}, [0, 1], "IoU equal to the threshold stays"),
+    (
+        [(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 5, 0.8, 0)],
+        {"iou": 0.5},
+        [0, 1],
+        "IoU equal to the threshold stays",
+    ),
     ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 5, 0.8, 0)], {"iou": 0.49}, [0], "above it goes"),
     # B is suppressed by A, so it cannot suppress C
-    ([(0, 0, 10, 10, 0.9, 0), (4, 0, 14, 10, 0.8, 0), (8, 0, 18, 10, 0.7, 0)], {"iou": 0.3}, [0, 2], "a chain"),
+    (
+        [(0, 0, 10, 10, 0.9, 0), (4, 0, 14, 10, 0.8, 0), (8, 0, 18, 10, 0.7, 0)],
+        {"iou": 0.3},
+        [0, 2],
+        "a chain",
+    ),
     ([(5, 5, 5, 5, 0.9, 0), (5, 5, 5, 5, 0.8, 0)], {}, [0, 1], "empty boxes overlap nothing"),
-    ([(0, 0, 10, 10, 0.9, 0), (20, 0, 30, 10, 0.8, 1)], {"classes": [1]}, [1], "classes keep what was asked for"),
+    (
+        [(0, 0, 10, 10, 0.9, 0), (20, 0, 30, 10, 0.8, 1)],
+        {"classes": [1]},
+        [1],
+        "classes keep what was asked for",
+    ),
     # dropped before NMS: the better box of an unwanted class suppresses nobody
     (
         [(0, 0, 9, 9, 0.9, 0), (0, 0, 9, 9, 0.8, 1)],
@@ -68,7 +83,9 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "options", "kept", "reason"), TABLE, ids=[row[3] for row in TABLE])
+@pytest.mark.parametrize(
+    ("rows", "options", "kept", "reason"), TABLE, ids=[row[3] for row in TABLE]
+)
 def test_known_cases(rows, options, kept, reason):
     found = candidates(*rows)
     detections = nms(found, **{"iou": 0.45, "max_det": 300, **options}, names=NAMES)
@@ -85,15 +102,25 @@ def test_max_det_cuts_the_worst_and_counts_them():
 
 boxes = st.lists(
     st.tuples(
-        st.integers(0, 40), st.integers(0, 40), st.integers(0, 25), st.integers(0, 25),
-        st.integers(1, 8), st.integers(0, 2),
+        st.integers(0, 40),
+        st.integers(0, 40),
+        st.integers(0, 25),
+        st.integers(0, 25),
+        st.integers(1, 8),
+        st.integers(0, 2),
     ),
     max_size=60,
-)  # fmt: skip
+)
 
 
 @settings(deadline=None)
-@given(boxes, st.sampled_from([0.0, 0.3, 0.45, 0.5, 1.0]), st.integers(1, 20), st.booleans(), st.sampled_from([4, 256]))
+@given(
+    boxes,
+    st.sampled_from([0.0, 0.3, 0.45, 0.5, 1.0]),
+    st.integers(1, 20),
+    st.booleans(),
+    st.sampled_from([4, 256]),
+)
 def test_equals_plain_greedy(rows, iou, max_det, agnostic, block):
     """Blocks of 4 put several block borders into a few boxes."""
     found = candidates(*[(x, y, x + w, y + h, score / 8, c) for x, y, w, h, score, c in rows])
@@ -120,7 +147,9 @@ def test_many_candidates_need_no_square_array(monkeypatch):
     rng = np.random.default_rng(0)
     corner = rng.uniform(0, 600, (20_000, 2)).astype(np.float32)
     found = Candidates(
-        np.concatenate([corner, corner + 40], axis=1), rng.random(20_000).astype(np.float32), np.zeros(20_000, np.int64)
+        np.concatenate([corner, corner + 40], axis=1),
+        rng.random(20_000).astype(np.float32),
+        np.zeros(20_000, np.int64),
     )
     detections = nms(found, iou=0.45, max_det=300)
     assert len(detections) == 300

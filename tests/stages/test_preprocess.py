@@ -57,8 +57,12 @@ def test_boxes_come_back(geometry):
 
 
 def test_boxes_are_clipped_to_the_picture():
-    fit = letterbox(np.zeros((100, 200, 3), np.uint8), np.zeros((64, 64, 3), np.uint8), geometry="stretch")
-    found = Detections(np.array([[-5, -5, 99, 99]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))
+    fit = letterbox(
+        np.zeros((100, 200, 3), np.uint8), np.zeros((64, 64, 3), np.uint8), geometry="stretch"
+    )
+    found = Detections(
+        np.array([[-5, -5, 99, 99]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64)
+    )
     assert fit.to_source(found).boxes.tolist() == [[0, 0, 200, 100]]
 
 

@@ -23,7 +23,11 @@ class System:
         self.threads: dict[int, Times] = {number or 0: Times(0, 0) for number in OURS}
 
     def natives(self) -> Natives:
-        return Natives(lambda: set(self.threads), lambda task: self.threads.get(task), lambda task: f"name {task}")
+        return Natives(
+            lambda: set(self.threads),
+            lambda task: self.threads.get(task),
+            lambda task: f"name {task}",
+        )
 
 
 def mark(system: System, calls: dict[str, int], process: int, machine: int | None = None) -> Mark:
@@ -45,7 +49,9 @@ def test_a_thread_belongs_to_the_stage_that_was_being_opened_or_called_when_it_c
     burnt = natives.between(first, last)
     read = burnt.stages[READ]
     assert (read.calls, read.threads, read.cpu_ns, read.busiest_ns) == (10, 2, 40 * MS, 30 * MS)
-    assert read.ready_ns == 7 * MS  # of the busiest: the other one may only be waiting for something to do
+    assert (
+        read.ready_ns == 7 * MS
+    )  # of the busiest: the other one may only be waiting for something to do
     assert burnt.stages[WRITE].cpu_ns == 8 * MS
     assert burnt.unknown_ns == 52 * MS - 48 * MS
     assert burnt.others_ns == 8 * MS
@@ -71,7 +77,9 @@ def test_where_two_stages_were_at_it_at_once_the_name_of_the_maker_decides():
     """A second worker's first infer lasts while the writer's first write starts the encoder."""
     system = System()
     names = {None: "worker-1", 10**9 + 1: "python", 10**9 + 2: "av:h264:df0"}
-    natives = Natives(lambda: set(system.threads), lambda task: system.threads.get(task), lambda task: names[task])
+    natives = Natives(
+        lambda: set(system.threads), lambda task: system.threads.get(task), lambda task: names[task]
+    )
     with natives.born(INFER):
         inner = natives.born(WRITE)
         inner.__enter__()

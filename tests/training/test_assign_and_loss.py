@@ -78,13 +78,19 @@ def test_boxes_of_other_pictures_do_not_compete():
     middle, strides = places()
     box = [8.0, 8.0, 56.0, 56.0]
     predicted = exact(box).repeat(2, 1, 1)
-    one = assign(f(box), torch.tensor([0]), middle, strides, predicted[:1], torch.full((1, CELLS), 0.5))
-    two = assign(f(box, box), torch.tensor([0, 1]), middle, strides, predicted, torch.full((2, CELLS), 0.5))
+    one = assign(
+        f(box), torch.tensor([0]), middle, strides, predicted[:1], torch.full((1, CELLS), 0.5)
+    )
+    two = assign(
+        f(box, box), torch.tensor([0, 1]), middle, strides, predicted, torch.full((2, CELLS), 0.5)
+    )
     assert len(two[0]) == 2 * len(one[0])
 
 
 def test_no_box_at_all():
-    scores, counts, _, weights = targets(batch([], []), torch.zeros(1, CELLS, 4), torch.zeros(1, CELLS, 2))
+    scores, counts, _, weights = targets(
+        batch([], []), torch.zeros(1, CELLS, 4), torch.zeros(1, CELLS, 2)
+    )
     assert scores.sum() == 0
     assert weights.sum() == 0
     assert counts.min() == 1
@@ -104,7 +110,9 @@ def test_unlabelled_classes_fall_to_the_teacher_and_true_labels_win():
     scores, _, _, weights = targets(given, exact(box), torch.zeros(1, CELLS, 2))
     assert bool((scores[..., 0] == 0.4).all())
     assert scores[..., 1].max() > 0.9
-    assert bool((weights[scores[..., 1] == 0.4] == 0.2).all())  # the teacher's own boxes, at half weight
+    assert bool(
+        (weights[scores[..., 1] == 0.4] == 0.2).all()
+    )  # the teacher's own boxes, at half weight
 
 
 def test_a_region_to_ignore_costs_nothing():

@@ -36,7 +36,9 @@ def rows_of_package(weights, picture):
     import onnxruntime
 
     package = open_network(str(CFG), weights=str(weights), size=SIZE)
-    session = onnxruntime.InferenceSession(package.graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        package.graph.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     return package.dense(session.run(None, {session.get_inputs()[0].name: picture[None]}))[0]
 
 
@@ -45,7 +47,11 @@ def rows_of_training(network, picture):
     with torch.no_grad():
         boxes, logits = decoded(network(x), SIZE)
     boxes = boxes[0].numpy()
-    return (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2], logits[0].sigmoid().numpy()
+    return (
+        (boxes[:, :2] + boxes[:, 2:]) / 2,
+        boxes[:, 2:] - boxes[:, :2],
+        logits[0].sigmoid().numpy(),
+    )
 
 
 @pytest.mark.parametrize(("suffix", "tolerance"), [("weights", 1e-3), ("f16", 0.05)])
@@ -75,7 +81,10 @@ def test_shifted_scores(network, tmp_path):
     export.shift_scores(filters, CFG, (-1.0, 0.5))
     export.write_filters(filters, tmp_path / "b.weights", "<f4")
     picture = np.random.default_rng(0).integers(0, 255, (*SIZE, 3), dtype=np.uint8)
-    a, b = (np.log(p / (1 - p)) for p in (rows_of_package(tmp_path / f"{n}.weights", picture)[:, 5:] for n in "ab"))
+    a, b = (
+        np.log(p / (1 - p))
+        for p in (rows_of_package(tmp_path / f"{n}.weights", picture)[:, 5:] for n in "ab")
+    )
     np.testing.assert_allclose(b - a, np.broadcast_to([-1.0, 0.5], a.shape), atol=2e-3)
 
 
@@ -95,12 +104,19 @@ def test_objectness_is_pinned(network, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "filters", "kernel", "stride"), [(3, 16, 3, 2), (16, 32, 3, 2), (16, 8, 1, 1), (16, 16, 3, 1)]
+    ("inputs", "filters", "kernel", "stride"),
+    [(3, 16, 3, 2), (16, 32, 3, 2), (16, 8, 1, 1), (16, 16, 3, 1)],
 )
 def test_half_convolution_has_torchs_gradients(inputs, filters, kernel, stride):
     torch.manual_seed(0)
-    conv = torch.nn.Conv2d(inputs, filters, kernel, stride, kernel // 2).to(memory_format=torch.channels_last)
-    x = torch.randn(2, inputs, 12, 20).contiguous(memory_format=torch.channels_last).requires_grad_()
+    conv = torch.nn.Conv2d(inputs, filters, kernel, stride, kernel // 2).to(
+        memory_format=torch.channels_last
+    )
+    x = (
+        torch.randn(2, inputs, 12, 20)
+        .contiguous(memory_format=torch.channels_last)
+        .requires_grad_()
+    )
     out, half = conv(x), convolve(conv, x)
     direction = torch.randn_like(out)
     parts = [x, conv.weight, conv.bias]

@@ -16,7 +16,9 @@ def test_both_ways_agree(shared, size):
     images = np.random.default_rng(0).integers(0, 255, (2, *size, 3), dtype=np.uint8)
     boxes, scores = Teacher(model)(images)
     assert scores.shape == (2, sum(size[0] // s * (size[1] // s) for s in (8, 16, 32)), 2)
-    bgr = torch.from_numpy(np.ascontiguousarray(images[..., ::-1].transpose(0, 3, 1, 2), np.float32))
+    bgr = torch.from_numpy(
+        np.ascontiguousarray(images[..., ::-1].transpose(0, 3, 1, 2), np.float32)
+    )
     with torch.no_grad():
         maps = torch_module(any_size(model))(focus(bgr))
     rows = torch.cat([m.flatten(2) for m in maps], 2).transpose(1, 2).numpy()

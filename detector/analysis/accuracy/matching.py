@@ -121,7 +121,9 @@ def precision(pictures: Sequence[Judged], score: float = 0.0) -> float:
     return right / judged if judged else float("nan")
 
 
-def interval(pictures: Sequence[Judged], figure: Callable[[Sequence[Judged]], float]) -> tuple[float, float]:
+def interval(
+    pictures: Sequence[Judged], figure: Callable[[Sequence[Judged]], float]
+) -> tuple[float, float]:
     """95 % percentile bootstrap of a figure over pictures. Pictures of one camera are alike: the true one is wider."""
     rng = np.random.default_rng(SEED)
     n = len(pictures)
@@ -164,7 +166,10 @@ class Pool:
 def samples(pictures: int) -> list[NDArray[np.int64]]:
     """How often each picture stands in each of the bootstrap's samples: the draws that ``interval`` makes."""
     rng = np.random.default_rng(SEED)
-    return [np.bincount(rng.integers(0, pictures, pictures), minlength=pictures) for _ in range(RESAMPLES)]
+    return [
+        np.bincount(rng.integers(0, pictures, pictures), minlength=pictures)
+        for _ in range(RESAMPLES)
+    ]
 
 
 def percentiles(drawn: Sequence[float]) -> tuple[float, float]:
@@ -196,10 +201,14 @@ class Agreement:
     mean_score_diff: float
 
 
-def agreement(reference: Sequence[Detections], other: Sequence[Detections], iou: float = 0.5) -> Agreement:
+def agreement(
+    reference: Sequence[Detections], other: Sequence[Detections], iou: float = 0.5
+) -> Agreement:
     """Of the same frames in the same order. Raises ValueError where their numbers differ."""
     if len(reference) != len(other):
-        raise ValueError(f"agreement needs the same frames on both sides; got {len(reference)} and {len(other)}")
+        raise ValueError(
+            f"agreement needs the same frames on both sides; got {len(reference)} and {len(other)}"
+        )
     ious: list[float] = []
     differences: list[float] = []
     for a, b in zip(reference, other, strict=True):

@@ -34,7 +34,9 @@ def check_installed() -> None:
     try:
         import faster_coco_eval  # noqa: F401
     except ImportError as error:
-        raise UsageError(f"eval needs faster-coco-eval, which is not installed: {INSTALL}") from error
+        raise UsageError(
+            f"eval needs faster-coco-eval, which is not installed: {INSTALL}"
+        ) from error
 
 
 def precision_table(
@@ -50,7 +52,9 @@ def precision_table(
             for truth in self.cocoGt.anns.values():  # the same dicts that the evaluation reads
                 truth["ignore"] = int(truth["iscrowd"] or truth["neither"])
 
-    evaluator = Evaluator(COCO(_labels(pictures, classes)), COCO(_results(pictures, found, classes)), "bbox")
+    evaluator = Evaluator(
+        COCO(_labels(pictures, classes)), COCO(_results(pictures, found, classes)), "bbox"
+    )
     evaluator.evaluate()
     evaluator.accumulate()
     table = np.array(evaluator.eval["precision"], np.float64)[..., -1]
@@ -58,8 +62,12 @@ def precision_table(
     return table
 
 
-def _document(pictures: Sequence[LabelledPicture], classes: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    images = [{"id": at, "width": one.width, "height": one.height} for at, one in enumerate(pictures, 1)]
+def _document(
+    pictures: Sequence[LabelledPicture], classes: int, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    images = [
+        {"id": at, "width": one.width, "height": one.height} for at, one in enumerate(pictures, 1)
+    ]
     categories = [{"id": class_id + 1, "name": str(class_id)} for class_id in range(classes)]
     return {"images": images, "categories": categories, "annotations": rows}
 
@@ -68,29 +76,49 @@ def _labels(pictures: Sequence[LabelledPicture], classes: int) -> dict[str, Any]
     rows: list[dict[str, Any]] = []
     for at, one in enumerate(pictures, 1):
         flags = zip(one.ignored.tolist(), one.crowd.tolist(), one.areas.tolist(), strict=True)
-        for box, class_id, (ignored, crowd, area) in zip(_xywh(one.boxes), one.class_ids.tolist(), flags, strict=True):
+        for box, class_id, (ignored, crowd, area) in zip(
+            _xywh(one.boxes), one.class_ids.tolist(), flags, strict=True
+        ):
             rows.append(
-                {"id": len(rows) + 1, "image_id": at, "category_id": class_id + 1, "bbox": box, "area": area,
-                 "iscrowd": int(crowd), "neither": int(ignored)}
-            )  # fmt: skip
+                {
+                    "id": len(rows) + 1,
+                    "image_id": at,
+                    "category_id": class_id + 1,
+                    "bbox": box,
+                    "area": area,
+                    "iscrowd": int(crowd),
+                    "neither": int(ignored),
+                }
+            )
     return _document(pictures, classes, rows)
 
 
-def _results(pictures: Sequence[LabelledPicture], found: Sequence[Detections], classes: int) -> dict[str, Any]:
+def _results(
+    pictures: Sequence[LabelledPicture], found: Sequence[Detections], classes: int
+) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for at, one in enumerate(found, 1):
         parts = zip(_xywh(one.boxes), one.class_ids.tolist(), one.scores.tolist(), strict=True)
         for box, class_id, score in parts:
             rows.append(
-                {"id": len(rows) + 1, "image_id": at, "category_id": class_id + 1, "bbox": box, "score": score,
-                 "area": box[2] * box[3], "iscrowd": 0}
-            )  # fmt: skip
+                {
+                    "id": len(rows) + 1,
+                    "image_id": at,
+                    "category_id": class_id + 1,
+                    "bbox": box,
+                    "score": score,
+                    "area": box[2] * box[3],
+                    "iscrowd": 0,
+                }
+            )
     return _document(pictures, classes, rows)
 
 
 def _xywh(boxes: NDArray[Any]) -> list[list[float]]:
     wide = boxes.astype(np.float64)
-    result: list[list[float]] = np.concatenate([wide[:, :2], wide[:, 2:] - wide[:, :2]], axis=1).tolist()
+    result: list[list[float]] = np.concatenate(
+        [wide[:, :2], wide[:, 2:] - wide[:, :2]], axis=1
+    ).tolist()
     return result
 
 
@@ -99,7 +127,11 @@ def _xywh(boxes: NDArray[Any]) -> list[list[float]]:
 
 
 def confusion(
-    pictures: Sequence[LabelledPicture], found: Sequence[Detections], classes: int, conf: float, iou: float = 0.5
+    pictures: Sequence[LabelledPicture],
+    found: Sequence[Detections],
+    classes: int,
+    conf: float,
+    iou: float = 0.5,
 ) -> NDArray[np.int64]:
     """[classes + 1, classes + 1]: row = labelled class, column = found class; the last row is what was found where
     nothing is labelled, the last column what was labelled and not found.
@@ -151,7 +183,9 @@ ASKED = 0.25  # the score at which recall and precision are reported: what detec
 FIGURES = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
 
 
-def accuracy(pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]) -> dict[str, Any]:
+def accuracy(
+    pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]
+) -> dict[str, Any]:
     """``ap``, ``ap50`` and so on are means over the classes that have boxes. ``curves``: precision at IoU 0.5 and at
     recalls 0, 0.01 .. 1."""
     found = [only_judged(one, picture) for one, picture in zip(found, pictures, strict=True)]
@@ -186,17 +220,26 @@ def only_judged(one: Detections, picture: LabelledPicture) -> Detections:
 
 def difference(figures: dict[str, Any], first: dict[str, Any]) -> dict[str, float | None]:
     """What the means are more (or less) than those of the first."""
-    return {key: None if figures[key] is None or first[key] is None else figures[key] - first[key] for key in FIGURES}
+    return {
+        key: None if figures[key] is None or first[key] is None else figures[key] - first[key]
+        for key in FIGURES
+    }
 
 
-Judged = tuple[NDArray[np.int64], list[matching.Judged]]  # places of the pictures that count for a class, and they
+Judged = tuple[
+    NDArray[np.int64], list[matching.Judged]
+]  # places of the pictures that count for a class, and they
 
 
 NOTHING = matching.Judged(np.zeros(0), np.zeros(0, np.int8), 0)
 
 
-def _judged(pictures: Sequence[LabelledPicture], found: Sequence[Detections], class_id: int) -> Judged:
-    places = [at for at, one in enumerate(pictures) if one.labelled is None or class_id in one.labelled]
+def _judged(
+    pictures: Sequence[LabelledPicture], found: Sequence[Detections], class_id: int
+) -> Judged:
+    places = [
+        at for at, one in enumerate(pictures) if one.labelled is None or class_id in one.labelled
+    ]
     rows = [_judge(pictures[at], found[at], class_id) for at in places]
     return np.array(places, np.int64), rows
 
@@ -240,7 +283,11 @@ def _interval(rows: list[matching.Judged]) -> list[float | None]:
 
 def _interval_of_mean(judged: list[Judged], pictures: int) -> list[float | None]:
     """The classes of one sample are of the same pictures."""
-    pools = [(places, matching.Pool.of(rows)) for places, rows in judged if sum(row.wanted for row in rows)]
+    pools = [
+        (places, matching.Pool.of(rows))
+        for places, rows in judged
+        if sum(row.wanted for row in rows)
+    ]
     if not pools:
         return [None, None]
     drawn = []

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 
 from detector.session.read import SavedSession
 from detector.timeline import KINDS, STAGES, WORK
-from detector.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, SAMPLE_FLOORS, WRITE
+from detector.timeline.spans import (
+    ANNOTATE,
+    HEAD,
+    INFER,
+    NMS,
+    PREPROCESS,
+    READ,
+    SAMPLE_FLOORS,
+    WRITE,
+)
 
 PROGRAM = "program order"
 DATA = "data"
@@ -107,10 +116,18 @@ def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Act
     picked = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
     threads, stages = columns["thread_names"].tolist(), columns["stage_names"].tolist()
     rows = zip(
-        columns["thread"][picked].tolist(), columns["stage"][picked].tolist(), columns["index"][picked].tolist(),
-        columns["start_ns"][picked].tolist(), columns["end_ns"][picked].tolist(), strict=True,
-    )  # fmt: skip
-    found = [Activity(stages[s], i, threads[t], start, end) for t, s, i, start, end in rows if stages[s] in STAGES]
+        columns["thread"][picked].tolist(),
+        columns["stage"][picked].tolist(),
+        columns["index"][picked].tolist(),
+        columns["start_ns"][picked].tolist(),
+        columns["end_ns"][picked].tolist(),
+        strict=True,
+    )
+    found = [
+        Activity(stages[s], i, threads[t], start, end)
+        for t, s, i, start, end in rows
+        if stages[s] in STAGES
+    ]
     found.sort(key=lambda one: (one.start_ns, one.end_ns))
     return _outermost(found)
 
@@ -138,7 +155,8 @@ class _Rules:
         self._frames = 1 + max((one.number for one in activities if one.stage == READ), default=-1)
         # The last read call finds the end of the source: there is no preprocess for it.
         self._frames = min(
-            self._frames, 1 + max((one.number for one in activities if one.stage == PREPROCESS), default=-1)
+            self._frames,
+            1 + max((one.number for one in activities if one.stage == PREPROCESS), default=-1),
         )
         self._before: dict[int, int] = {}
         last: dict[str, int] = {}
@@ -172,7 +190,9 @@ class _Rules:
 
     def _inferring(self, at: int, batch: int) -> Iterator[Edge]:
         yield from self._edge(PREPROCESS, self._last_row(batch), DATA)
-        if at in self._before:  # this worker's last result was let in when the writer took one before it
+        if (
+            at in self._before
+        ):  # this worker's last result was let in when the writer took one before it
             last = self._activities[self._before[at]].number
             first_row = (last - self._shape.results) * self._shape.batch
             yield from self._edge(HEAD, first_row, RESULT_ROOM, at_start=True)
@@ -240,7 +260,9 @@ def depths(activities: Sequence[Activity], shape: LoopShape) -> dict[str, Steps]
 
 
 def _steps(changes: list[tuple[int, int]]) -> Steps:
-    ordered = np.array(sorted(changes, key=lambda change: (change[0], -change[1])), np.int64).reshape(-1, 2)
+    ordered = np.array(
+        sorted(changes, key=lambda change: (change[0], -change[1])), np.int64
+    ).reshape(-1, 2)
     return ordered[:, 0], np.cumsum(ordered[:, 1])
 
 
@@ -296,7 +318,9 @@ def _row(stage: str, values: NDArray[np.float64], whole: float) -> dict[str, Any
 def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
     """p50, p90, p99 by nearest rank, as the ledger's histograms take theirs; None of too few values."""
     return {
-        f"p{percent}": float(np.percentile(values, percent, method="inverted_cdf")) if len(values) >= least else None
+        f"p{percent}": float(np.percentile(values, percent, method="inverted_cdf"))
+        if len(values) >= least
+        else None
         for percent, least in SAMPLE_FLOORS.items()
     }
 
@@ -308,10 +332,20 @@ def frame_times_ms(columns: dict[str, NDArray[Any]], source: int = 0) -> NDArray
     if READ not in stages:
         return np.zeros(0)
     read = work & (columns["stage"] == stages.index(READ))
-    starts = dict(zip(columns["index"][read].tolist(), columns["start_ns"][read].tolist(), strict=True))
+    starts = dict(
+        zip(columns["index"][read].tolist(), columns["start_ns"][read].tolist(), strict=True)
+    )
     ends: dict[int, int] = {}
     for name in LAST:
         if name in stages:
             picked = work & (columns["stage"] == stages.index(name))
-            ends |= dict(zip(columns["index"][picked].tolist(), columns["end_ns"][picked].tolist(), strict=True))
-    return np.array([(ends[frame] - starts[frame]) / 1e6 for frame in sorted(ends) if frame in starts])
+            ends |= dict(
+                zip(
+                    columns["index"][picked].tolist(),
+                    columns["end_ns"][picked].tolist(),
+                    strict=True,
+                )
+            )
+    return np.array(
+        [(ends[frame] - starts[frame]) / 1e6 for frame in sorted(ends) if frame in starts]
+    )

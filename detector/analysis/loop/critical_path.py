@@ -48,7 +48,9 @@ class CriticalPath:
     def self_check(self) -> None:
         total = sum(stage.self_ns + stage.wait_ns for stage in self.stages.values())
         if total != self.wall_ns:
-            raise AssertionError(f"the critical path does not add up: {total} ns of {self.wall_ns} ns")
+            raise AssertionError(
+                f"the critical path does not add up: {total} ns of {self.wall_ns} ns"
+            )
 
     def as_json(self) -> dict[str, Any]:
         """``share`` of the wall time is self and wait together: the shares add up to 1."""
@@ -87,9 +89,13 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
     )
     steps = _walk(graph, last, start, end)
     path = CriticalPath(
-        steps, _by_stage(graph, steps), end - start, start - began, ended - end,
+        steps,
+        _by_stage(graph, steps),
+        end - start,
+        start - began,
+        ended - end,
         sum(start < when <= end for when in written.tolist()),
-    )  # fmt: skip
+    )
     path.self_check()
     return path
 
@@ -101,7 +107,9 @@ def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
     until = max(reads, default=written[-1])
     inside = [when for when in written if when <= until]
     if len(inside) < 2:
-        return min(one.start_ns for one in graph.activities), max(one.end_ns for one in graph.activities)
+        return min(one.start_ns for one in graph.activities), max(
+            one.end_ns for one in graph.activities
+        )
     return inside[0], inside[-1]
 
 
@@ -113,7 +121,9 @@ def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[Step]:
         begins = max(start, min(one.start_ns, until))
         edge = graph.binding(at)
         ready = start if edge is None else max(start, min(graph.when(edge), begins))
-        steps.append(Step(at, until - begins, begins - ready, PROGRAM if edge is None else edge.cause))
+        steps.append(
+            Step(at, until - begins, begins - ready, PROGRAM if edge is None else edge.cause)
+        )
         if edge is None:
             break
         at, until = edge.before, ready
@@ -151,6 +161,8 @@ def _earliest(graph: ActivityGraph, order: Sequence[int]) -> tuple[list[int], li
     starts, ends = [0] * len(graph.activities), [0] * len(graph.activities)
     for at in order:
         one = graph.activities[at]
-        starts[at] = max((starts[e.before] if e.at_start else ends[e.before] for e in graph.edges[at]), default=0)
+        starts[at] = max(
+            (starts[e.before] if e.at_start else ends[e.before] for e in graph.edges[at]), default=0
+        )
         ends[at] = starts[at] + one.end_ns - one.start_ns
     return starts, ends

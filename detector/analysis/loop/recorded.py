@@ -6,7 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from detector.analysis.loop.activities import Activity, LoopShape, activities_of, activity_graph, step_rows_of
+from detector.analysis.loop.activities import (
+    Activity,
+    LoopShape,
+    activities_of,
+    activity_graph,
+    step_rows_of,
+)
 from detector.analysis.loop.critical_path import critical_path
 from detector.session.nsys import Recorded
 from detector.timeline import KINDS, WORK
@@ -16,7 +22,11 @@ def recorded_facts(recorded: Recorded) -> dict[str, Any]:
     """``stages``, ``waits`` (thread -> what -> seconds), ``blocked`` (stage -> system call -> seconds inside it),
     ``critical_path``, ``gpu``."""
     activities = activities_of(recorded.columns)
-    path = critical_path(activity_graph(activities, LoopShape.of(recorded.loop))) if activities else None
+    path = (
+        critical_path(activity_graph(activities, LoopShape.of(recorded.loop)))
+        if activities
+        else None
+    )
     return {
         "schema": 1,
         "stages": step_rows_of(recorded.columns),
@@ -33,7 +43,10 @@ def waits(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     threads, stages = columns["thread_names"].tolist(), columns["stage_names"].tolist()
     picked = columns["kind"] != KINDS.index(WORK)
-    rows = zip(*(columns[name][picked].tolist() for name in ("thread", "stage", "start_ns", "end_ns")), strict=True)
+    rows = zip(
+        *(columns[name][picked].tolist() for name in ("thread", "stage", "start_ns", "end_ns")),
+        strict=True,
+    )
     for thread, stage, start, end in rows:
         found[threads[thread]][stages[stage]] += (end - start) / 1e9
     return {thread: dict(each) for thread, each in found.items()}
@@ -52,7 +65,10 @@ def blocked_inside(
             inside = min(end, one.end_ns) - max(start, one.start_ns)
             if inside > 0:
                 found[one.stage][name] += inside / 1e9
-    return {stage: dict(sorted(each.items(), key=lambda item: -item[1])) for stage, each in found.items()}
+    return {
+        stage: dict(sorted(each.items(), key=lambda item: -item[1]))
+        for stage, each in found.items()
+    }
 
 
 def gpu_busy(kernels: Sequence[tuple[int, int]], activities: Sequence[Activity]) -> dict[str, Any]:
@@ -64,4 +80,9 @@ def gpu_busy(kernels: Sequence[tuple[int, int]], activities: Sequence[Activity])
         busy += max(0, end - max(start, until))
         until = max(until, end)
     wall = max(one.end_ns for one in activities) - min(one.start_ns for one in activities)
-    return {"available": True, "kernels": len(kernels), "busy_s": busy / 1e9, "busy_share": busy / wall}
+    return {
+        "available": True,
+        "kernels": len(kernels),
+        "busy_s": busy / 1e9,
+        "busy_share": busy / wall,
+    }

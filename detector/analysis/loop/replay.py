@@ -62,7 +62,8 @@ class Load:
     def scaled(self, factors: Mapping[str, float]) -> Load:
         """With the calls of some stages longer or shorter; what they burn changes alike."""
         seconds = {
-            stage: [value * factors.get(stage, 1.0) for value in values] for stage, values in self.seconds.items()
+            stage: [value * factors.get(stage, 1.0) for value in values]
+            for stage, values in self.seconds.items()
         }
         beside = {
             stage: replace(one, seconds=[value * factors.get(stage, 1.0) for value in one.seconds])
@@ -126,7 +127,9 @@ class Kernel:
                 self._finish(name)
             self._wake()
         if self._waiting:
-            raise AssertionError(f"the replay stands still: {', '.join(sorted(self._waiting))} wait for ever")
+            raise AssertionError(
+                f"the replay stands still: {', '.join(sorted(self._waiting))} wait for ever"
+            )
         self._calls.sort(key=lambda call: (call.start, call.end))
         return self._calls
 
@@ -143,7 +146,9 @@ class Kernel:
         work = self._running.pop(name)
         del self._left[name]
         if work.stage:
-            self._calls.append(Call(work.stage, work.number, name, self._started[name], self._now, work.beside))
+            self._calls.append(
+                Call(work.stage, work.number, name, self._started[name], self._now, work.beside)
+            )
             rest = 0.0 if work.beside else self._load.between.get(work.stage, 0.0)
             if rest:
                 self._begin(name, Work("", 0), rest)
@@ -269,7 +274,11 @@ def _batches(load: Load) -> int:
 def _overlapped(load: Load, libraries: _Libraries) -> dict[str, Thread]:
     state = _State(_Room(load.shape.requests), _Room(load.shape.images))
     workers = {f"worker-{number}": _worker(load, state) for number in range(load.shape.concurrency)}
-    return {"reader": _reader(load, state, libraries), **workers, "writer": _writer(load, state, libraries)}
+    return {
+        "reader": _reader(load, state, libraries),
+        **workers,
+        "writer": _writer(load, state, libraries),
+    }
 
 
 def _reader(load: Load, state: _State, libraries: _Libraries) -> Thread:

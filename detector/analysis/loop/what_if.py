@@ -21,7 +21,10 @@ from detector.session.read import SavedSession
 from detector.timeline import KINDS, OTHER
 from detector.timeline.spans import INFER, PREPROCESS, READ, STAGES, WRITE
 
-HAND_OVER = (READ, WRITE)  # their libraries may work on after a call, or ahead of it; infer waits, by its contract
+HAND_OVER = (
+    READ,
+    WRITE,
+)  # their libraries may work on after a call, or ahead of it; infer waits, by its contract
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +77,31 @@ def costs(document: dict[str, Any], alone: Alone | None = None) -> dict[str, Cos
     """Of each stage of a session. ``alone``: of a plain loop over the same clip with the same threads a request; by
     default as good as this session itself can tell."""
     seconds = (alone or alone_in(document)).seconds
-    if document["cpu"]["stages_include_libraries"]:  # a plain loop: every stage's CPU is the process's meanwhile
-        return {s: Cost(seconds[s], stage["cpu_s"] / stage["calls"]) for s, stage in _called(document).items()}
+    if document["cpu"][
+        "stages_include_libraries"
+    ]:  # a plain loop: every stage's CPU is the process's meanwhile
+        return {
+            s: Cost(seconds[s], stage["cpu_s"] / stage["calls"])
+            for s, stage in _called(document).items()
+        }
     burnt = _burnt(document)
     if burnt is None:
         return _guessed(document, seconds)
     found = {}
     for name, stage in _called(document).items():
-        own, threads, took = stage["cpu_s"] / stage["calls"], burnt.get(name), seconds.get(name, 0.0)
+        own, threads, took = (
+            stage["cpu_s"] / stage["calls"],
+            burnt.get(name),
+            seconds.get(name, 0.0),
+        )
         if threads is None:
             found[name] = Cost(max(own, took), own)
-        elif name in HAND_OVER and _beside(name, threads, None if alone is None else alone.cpu.get(name, own) - own):
-            found[name] = Cost(own, own, Aside(threads.busiest, threads.cpu, round(threads.cpu / threads.busiest)))
+        elif name in HAND_OVER and _beside(
+            name, threads, None if alone is None else alone.cpu.get(name, own) - own
+        ):
+            found[name] = Cost(
+                own, own, Aside(threads.busiest, threads.cpu, round(threads.cpu / threads.busiest))
+            )
         else:
             # An engine's threads work beside the caller's or instead of it; the encoder's while the caller sleeps.
             least = max(own, threads.busiest) if name == INFER else own + threads.busiest
@@ -100,11 +116,15 @@ def doubts(document: dict[str, Any], replay_error: float) -> list[str]:
     if abs(replay_error) > ERROR:
         found.append(f"the replay of the run as it was is off by {replay_error:+.0%}")
     if libraries is None:
-        found.append("this system does not tell what libraries' threads burn: their CPU seconds are booked by a guess")
+        found.append(
+            "this system does not tell what libraries' threads burn: their CPU seconds are booked by a guess"
+        )
     elif libraries["process_s"]:
         unknown = libraries["unknown_s"] / libraries["process_s"]
         if unknown > UNKNOWN:
-            found.append(f"{unknown:.0%} of the CPU seconds were burnt by threads of which no stage is known")
+            found.append(
+                f"{unknown:.0%} of the CPU seconds were burnt by threads of which no stage is known"
+            )
         others = (libraries["others_s"] or 0.0) / (libraries["wall_s"] * document["cpu"]["cores"])
         if others > OTHERS and libraries["wall_s"] > TOLD:
             found.append(
@@ -117,7 +137,9 @@ def doubts(document: dict[str, Any], replay_error: float) -> list[str]:
 
 
 ERROR = 0.1  # what a prediction may be off by; a replay that misses its own run by more promises nothing
-UNKNOWN = 0.05  # of the CPU seconds: what half of the error above is made of where the cores are full
+UNKNOWN = (
+    0.05  # of the CPU seconds: what half of the error above is made of where the cores are full
+)
 OTHERS = 0.05  # of the cores
 TOLD = 0.5  # seconds of a run below which the kernel's ticks of 10 ms say little about others
 INSIDE = 0.8  # of threads' CPU time: threads that only ever work for a call that waits for them are near 1
@@ -144,7 +166,9 @@ def _burnt(document: dict[str, Any]) -> dict[str, _Threads] | None:
     if libraries is None:
         return None
     return {
-        name: _Threads(one["threads"], *(one[key] / one["calls"] for key in ("cpu_s", "busiest_s", "ready_s")))
+        name: _Threads(
+            one["threads"], *(one[key] / one["calls"] for key in ("cpu_s", "busiest_s", "ready_s"))
+        )
         for name, one in libraries["stages"].items()
         if one["calls"] > 0
     }
@@ -161,7 +185,11 @@ def _foreign_share(document: dict[str, Any]) -> float:
     """Of the time that threads of this run waited for a core: what others made them wait, by the CPU time that each
     burnt. Where nothing of ours ran beside a stage but its own libraries, they belong to what the stage takes."""
     libraries = document["cpu"].get("libraries")
-    if not document["cpu"]["stages_include_libraries"] or libraries is None or libraries["others_s"] is None:
+    if (
+        not document["cpu"]["stages_include_libraries"]
+        or libraries is None
+        or libraries["others_s"] is None
+    ):
         return 1.0
     return float(libraries["others_s"] / ((libraries["others_s"] + libraries["process_s"]) or 1.0))
 
@@ -169,7 +197,11 @@ def _foreign_share(document: dict[str, Any]) -> float:
 def _hindered_s(document: dict[str, Any], name: str) -> float:
     """Seconds in which the stage's thread, or the busiest of its libraries', was ready but not scheduled."""
     stage = document["stages"][name]
-    own = [document["threads"][thread] for thread in stage["thread"].split(",") if thread in document["threads"]]
+    own = [
+        document["threads"][thread]
+        for thread in stage["thread"].split(",")
+        if thread in document["threads"]
+    ]
     ready, cpu = (sum(thread[key] or 0.0 for thread in own) for key in ("ready_s", "cpu_s"))
     mine = float(stage["cpu_s"] * ready / cpu if cpu else 0.0)
     threads = (_burnt(document) or {}).get(name)
@@ -183,12 +215,19 @@ def _guessed(document: dict[str, Any], alone: Mapping[str, float]) -> dict[str, 
     stages = _called(document)
     cpu = {name: float(stage["cpu_s"]) for name, stage in stages.items()}
     libraries = float(document["cpu"]["library_threads_s"])
-    room = max(0.0, stages[INFER]["busy_s"] * document["engine_threads"] - cpu[INFER]) if INFER in stages else 0.0
+    room = (
+        max(0.0, stages[INFER]["busy_s"] * document["engine_threads"] - cpu[INFER])
+        if INFER in stages
+        else 0.0
+    )
     for name, part in ((INFER, min(libraries, room)), (WRITE, libraries - min(libraries, room))):
         if name in cpu:
             cpu[name] += part
-    return {s: Cost(max(alone[s], stages[s]["cpu_s"] / stages[s]["calls"]), cpu[s] / stages[s]["calls"])
-            for s in STAGES if s in stages}  # fmt: skip
+    return {
+        s: Cost(max(alone[s], stages[s]["cpu_s"] / stages[s]["calls"]), cpu[s] / stages[s]["calls"])
+        for s in STAGES
+        if s in stages
+    }
 
 
 # ----------------------------------------------------------------------
@@ -237,11 +276,15 @@ def load_of(
     demand = {stage: _ratio(cost.cpu, cost.seconds, otherwise=0.0) for stage, cost in costs.items()}
     frames = len(recorded[PREPROCESS])
     beside = {
-        stage: Beside([cost.aside.seconds] * frames, cost.aside.cpu / cost.aside.seconds, cost.aside.room)
+        stage: Beside(
+            [cost.aside.seconds] * frames, cost.aside.cpu / cost.aside.seconds, cost.aside.room
+        )
         for stage, cost in costs.items()
         if cost.aside is not None and cost.aside.seconds
     }
-    load = Load(frames, shape, recorded, demand, _between(activities, between_s), cores).scaled(scale)
+    load = Load(frames, shape, recorded, demand, _between(activities, between_s), cores).scaled(
+        scale
+    )
     return replace(load, beside=beside)
 
 
@@ -250,12 +293,18 @@ def rebatched(load: Load, batch: int, ratio: float, images: int) -> Load:
     ``images``: in the pool then. An infer call takes what its frames took, times what the ratio leaves of each."""
     old, each = load.shape.batch, ratio * load.shape.batch / batch
     calls = load.seconds[INFER]
-    by_frame = [calls[frame // old] / old for frame in range(load.frames) if frame // old < len(calls)]
+    by_frame = [
+        calls[frame // old] / old for frame in range(load.frames) if frame // old < len(calls)
+    ]
     infer = [each * sum(by_frame[start : start + batch]) for start in range(0, load.frames, batch)]
     # A ragged last batch runs full.
     if infer and load.frames % batch:
         infer[-1] *= batch / (load.frames % batch)
-    return replace(load, shape=replace(load.shape, batch=batch, images=images), seconds={**load.seconds, INFER: infer})
+    return replace(
+        load,
+        shape=replace(load.shape, batch=batch, images=images),
+        seconds={**load.seconds, INFER: infer},
+    )
 
 
 def replayed(load: Load, measured_s: float) -> Replayed:
@@ -271,7 +320,9 @@ def _ratio(above: float | None, below: float | None, otherwise: float = 1.0) -> 
 
 
 def _durations(activities: Sequence[Activity], stage: str) -> list[float]:
-    found = {one.number: (one.end_ns - one.start_ns) / 1e9 for one in activities if one.stage == stage}
+    found = {
+        one.number: (one.end_ns - one.start_ns) / 1e9 for one in activities if one.stage == stage
+    }
     return [found.get(index, 0.0) for index in range(max(found, default=-1) + 1)]
 
 
@@ -281,14 +332,20 @@ def _between(activities: Sequence[Activity], between_s: Mapping[str, float]) -> 
     for one in activities:
         calls[one.thread] = calls.get(one.thread, 0) + 1
     thread_of = {one.stage: one.thread for one in activities}
-    return {stage: between_s.get(thread, 0.0) / calls[thread] for stage, thread in thread_of.items()}
+    return {
+        stage: between_s.get(thread, 0.0) / calls[thread] for stage, thread in thread_of.items()
+    }
 
 
 def predictions(base: Replayed, larger: Load | None = None) -> list[Prediction]:
     """The usual questions, best answer first. The replay says by how much a change helps; from the measured rate on.
     ``larger``: the load in larger batches, where somebody measured what they cost."""
     load = base.load
-    changes = {f"{stage} free": load.scaled({stage: 0.0}) for stage in FREED if sum(load.seconds.get(stage, ()))}
+    changes = {
+        f"{stage} free": load.scaled({stage: 0.0})
+        for stage in FREED
+        if sum(load.seconds.get(stage, ()))
+    }
     changes["infer twice as fast"] = load.scaled({INFER: 0.5})
     if load.shape.sync:
         changes["overlap on"] = replace(load, shape=replace(load.shape, sync=False))
@@ -317,14 +374,18 @@ def _prediction(name: str, changed: Load, base: Replayed) -> Prediction:
 def path_of(session: SavedSession, source: int = 0) -> CriticalPath | None:
     """The critical path of one source's run; None where nothing was recorded."""
     activities = activities_of(session.spans, source)
-    return critical_path(activity_graph(activities, shape_of(session, source))) if activities else None
+    return (
+        critical_path(activity_graph(activities, shape_of(session, source))) if activities else None
+    )
 
 
 def shape_of(session: SavedSession, source: int = 0) -> LoopShape:
     return LoopShape.of(session.document["loop"][source])
 
 
-def replay_of(session: SavedSession, source: int = 0, alone: Alone | None = None) -> Replayed | None:
+def replay_of(
+    session: SavedSession, source: int = 0, alone: Alone | None = None
+) -> Replayed | None:
     """``alone``: of a plain loop over the same clip, with the same threads a request; by default as good as this
     session itself can tell. None where nothing was recorded."""
     activities = activities_of(session.spans, source)
@@ -332,10 +393,15 @@ def replay_of(session: SavedSession, source: int = 0, alone: Alone | None = None
         return None
     document = session.document
     load = load_of(
-        activities, shape_of(session, source), costs(document, alone), _between_s(session, source),
+        activities,
+        shape_of(session, source),
+        costs(document, alone),
+        _between_s(session, source),
         int(document["cpu"]["cores"]),
-    )  # fmt: skip
-    measured = (max(one.end_ns for one in activities) - min(one.start_ns for one in activities)) / 1e9
+    )
+    measured = (
+        max(one.end_ns for one in activities) - min(one.start_ns for one in activities)
+    ) / 1e9
     return replayed(load, measured) if load.frames else None
 
 
@@ -366,5 +432,7 @@ def _other_of(columns: dict[str, NDArray[Any]], source: int) -> dict[str, float]
             inside = (columns["start_ns"] >= columns["start_ns"][work].min()) & (
                 columns["end_ns"] <= columns["end_ns"][work].max()
             )
-            found[name] = float(np.sum((columns["end_ns"] - columns["start_ns"])[gaps & inside])) / 1e9
+            found[name] = (
+                float(np.sum((columns["end_ns"] - columns["start_ns"])[gaps & inside])) / 1e9
+            )
     return found

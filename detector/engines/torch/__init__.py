@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from detector.engines.base import (  # fmt: skip
+from detector.engines.base import (
     BF16_OPTION,
     Engine,
     EngineOptions,
@@ -41,7 +41,16 @@ OPTIONS = {
     "compile": "1: torch.compile; on a CPU that takes a C++ compiler, and some 20 s to load",
     "graphs": "1: each request's kernels as one CUDA graph; GPUs only",
 } | BF16_OPTION
-SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+SWITCH = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 
 
 def refusal(precision: str, device: str) -> str | None:
@@ -80,11 +89,15 @@ class TorchEngine(Engine):
         with translated("torch", "load the graph"):
             self._device = self._place(options, wanted)
             self.device = str(self._device)
-            self.module: Any = self._built(network, options, wanted["channels_last"])  # None after close
+            self.module: Any = self._built(
+                network, options, wanted["channels_last"]
+            )  # None after close
             self._check_contract(network)
         self._input_shape = network.input_shape
         self._multiplied = self._arithmetic(options.precision)
-        self.requests: list[TorchRequest] | list[CudaRequest] = self._requests(network, options, wanted)
+        self.requests: list[TorchRequest] | list[CudaRequest] = self._requests(
+            network, options, wanted
+        )
 
     def _place(self, options: EngineOptions, wanted: Mapping[str, bool]) -> Any:
         """The torch.device; raises for what it cannot do."""
@@ -115,7 +128,9 @@ class TorchEngine(Engine):
 
         halves = self.precision in ("bf16", "fp16")
         if halves and is_quantised(network.graph):
-            raise EngineError(f"engine torch: {network.name} cannot become {self.precision}: {QUANTISED}")
+            raise EngineError(
+                f"engine torch: {network.name} cannot become {self.precision}: {QUANTISED}"
+            )
         module = lay_out(graph_module(network.graph), channels_last)
         if halves:
             from detector.engines.torch.halves import halved
@@ -153,11 +168,18 @@ class TorchEngine(Engine):
         from detector.engines.torch.graph import signature
 
         found = signature(network.graph)
-        wanted = ([("uint8", network.input_shape)], [("float32", tuple(shape)) for shape in network.output_shapes])
+        wanted = (
+            [("uint8", network.input_shape)],
+            [("float32", tuple(shape)) for shape in network.output_shapes],
+        )
         if found != wanted:
-            raise EngineError(f"engine torch: the graph of {network.name} takes and gives {found}; wanted {wanted}")
+            raise EngineError(
+                f"engine torch: the graph of {network.name} takes and gives {found}; wanted {wanted}"
+            )
 
-    def _requests(self, network: Network, options: EngineOptions, wanted: Mapping[str, bool]) -> Any:
+    def _requests(
+        self, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
+    ) -> Any:
         from detector.engines.torch.requests import CallingThreads, TorchRequest
 
         threads, run = CallingThreads(self.threads), self.module
@@ -178,7 +200,9 @@ class TorchEngine(Engine):
             run(torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device))
         return run
 
-    def _cuda_requests(self, run: Run, network: Network, count: int, graphs: bool) -> list[CudaRequest]:
+    def _cuda_requests(
+        self, run: Run, network: Network, count: int, graphs: bool
+    ) -> list[CudaRequest]:
         import torch
 
         from detector.engines.torch.requests import CudaRequest, allow_tf32, check_memory
@@ -188,7 +212,9 @@ class TorchEngine(Engine):
         with translated("torch", "try the network on the GPU"):
             torch.cuda.current_stream(self._device).synchronize()  # the weights have arrived
             check_memory(run, network, self._device, self.concurrency)
-            requests = [CudaRequest(run, network, self._device, tf32, self._finished) for _ in range(count)]
+            requests = [
+                CudaRequest(run, network, self._device, tf32, self._finished) for _ in range(count)
+            ]
             for request in requests if graphs else ():
                 request.capture()
         return requests
@@ -238,7 +264,9 @@ def create(network: Network, options: EngineOptions) -> Engine:
 def layer_profiler(network: Network, options: EngineOptions) -> TorchLayerProfiler:
     for name in ("compile", "graphs"):
         if switches(options.own)[name]:
-            raise EngineError(f"engine torch: no layer times: --engine-options {name} runs no layer by itself")
+            raise EngineError(
+                f"engine torch: no layer times: --engine-options {name} runs no layer by itself"
+            )
 
     return TorchLayerProfiler(TorchEngine(network, options))
 
@@ -266,7 +294,9 @@ class TorchLayerProfiler:
         np.copyto(request.slot, slot)
         request.infer(len(slot))
         took = np.diff(self._stamps) / 1e6
-        self._told.append([(name, kind, ms) for (name, kind), ms in zip(self._timed, took.tolist(), strict=True)])
+        self._told.append(
+            [(name, kind, ms) for (name, kind), ms in zip(self._timed, took.tolist(), strict=True)]
+        )
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:
         return in_order(self._layers, self._told)

@@ -9,7 +9,9 @@ from typing import Any
 
 from detector.errors import EngineError
 
-CUDA_TORCH = "or install one with CUDA: pip install torch --index-url https://download.pytorch.org/whl/cu130"
+CUDA_TORCH = (
+    "or install one with CUDA: pip install torch --index-url https://download.pytorch.org/whl/cu130"
+)
 
 
 def device_of(asked: str) -> tuple[Any, str]:
@@ -25,7 +27,9 @@ def device_of(asked: str) -> tuple[Any, str]:
     if asked == "auto":
         if reason:
             return torch.device("cpu"), f"engine torch runs on the CPU: {reason}"
-        return torch.device("cuda:0"), f"engine torch runs on cuda:0, {torch.cuda.get_device_name(0)}"
+        return torch.device(
+            "cuda:0"
+        ), f"engine torch runs on cuda:0, {torch.cuda.get_device_name(0)}"
     if reason:
         cure = "" if torch.version.cuda else f", {CUDA_TORCH}"
         raise EngineError(f"engine torch: --device {asked}: {reason}; use --device cpu{cure}")
@@ -42,12 +46,18 @@ def without_cuda() -> str:
 
     if torch.version.cuda is None and torch.version.hip is None:
         return f"this torch ({torch.__version__}) is built without CUDA"
-    return "" if torch.cuda.is_available() else "torch finds no GPU, or no driver for it (nvidia-smi shows both)"
+    return (
+        ""
+        if torch.cuda.is_available()
+        else "torch finds no GPU, or no driver for it (nvidia-smi shows both)"
+    )
 
 
 def refusal(precision: str, device: Any) -> str | None:
     """Why a precision cannot run on a torch.device; None where it can."""
-    return _refused_by_gpu(precision, device) if device.type == "cuda" else _refused_by_cpu(precision)
+    return (
+        _refused_by_gpu(precision, device) if device.type == "cuda" else _refused_by_cpu(precision)
+    )
 
 
 def _refused_by_cpu(precision: str) -> str | None:
@@ -93,19 +103,30 @@ def cpu_facts() -> set[str]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return {name for name, there in torch.cpu.get_capabilities().items() if there is True}
-    return {flag for line in lines if line.startswith(("flags", "Features")) for flag in line.partition(":")[2].split()}
+    return {
+        flag
+        for line in lines
+        if line.startswith(("flags", "Features"))
+        for flag in line.partition(":")[2].split()
+    }
 
 
 def has_int8_kernels() -> bool:
     import torch
 
-    return hasattr(torch.ops.onednn, "qconv2d_pointwise") and torch.backends.mkldnn.is_available() and has_vnni()
+    return (
+        hasattr(torch.ops.onednn, "qconv2d_pointwise")
+        and torch.backends.mkldnn.is_available()
+        and has_vnni()
+    )
 
 
 def check_compiler(device: Any) -> None:
     """torch.compile writes C++ for a CPU. Raises EngineError where nothing can compile it."""
     asked = os.environ.get("CXX")
-    if device.type == "cpu" and not any(shutil.which(name) for name in ([asked] if asked else ["g++", "clang++"])):
+    if device.type == "cpu" and not any(
+        shutil.which(name) for name in ([asked] if asked else ["g++", "clang++"])
+    ):
         what = f"CXX={asked} is not there" if asked else "there is no g++ or clang++"
         raise EngineError(
             f"engine torch: compile needs a C++ compiler, and {what}; install one (apt install g++), or leave it out"

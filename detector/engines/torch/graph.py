@@ -63,7 +63,9 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
         info.name: graph.placeholder(f"input{at}") for at, info in enumerate(model.graph.input)
     }
     operators = {}
-    read = {name for proto in model.graph.node for name in proto.input} | {info.name for info in model.graph.output}
+    read = {name for proto in model.graph.node for name in proto.input} | {
+        info.name for info in model.graph.output
+    }
     for proto in model.graph.node:
         if proto.output[0] in weights:
             continue
@@ -72,16 +74,22 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
         module, inputs = OPERATORS[proto.op_type](node)
         for name in inputs:
             if name not in values and name not in constants:
-                raise EngineError(f"engine torch: node {proto.name} reads the tensor {name}, which nothing makes")
+                raise EngineError(
+                    f"engine torch: node {proto.name} reads the tensor {name}, which nothing makes"
+                )
             if name not in values:  # a constant that is an operand, not a parameter of the module
                 place = f"constants.{name}.value"
                 attach(root, place, torch.tensor(constants[name]))
                 values[name] = graph.get_attr(place)
-        place = proto.name  # of the first output that is read; the others as naming.py calls the tensors
+        place = (
+            proto.name
+        )  # of the first output that is read; the others as naming.py calls the tensors
         for at, part in enumerate(module if isinstance(module, list) else [module]):
             if proto.output[at] in read:
                 attach(root, place, part)
-                values[proto.output[at]] = graph.call_module(place, tuple(values[name] for name in inputs))
+                values[proto.output[at]] = graph.call_module(
+                    place, tuple(values[name] for name in inputs)
+                )
                 place = f"{proto.name}.{at + 1}"
     graph.output(tuple(values[info.name] for info in model.graph.output))
     whole = fx.GraphModule(root, graph)
@@ -95,28 +103,40 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
     return whole.eval()
 
 
-def dequantized_constants(model: onnx.ModelProto, constants: dict[str, NDArray[Any]]) -> dict[str, QuantizedConstant]:
+def dequantized_constants(
+    model: onnx.ModelProto, constants: dict[str, NDArray[Any]]
+) -> dict[str, QuantizedConstant]:
     """Puts the floats of every constant that a DequantizeLinear reads into ``constants``; returns the steps."""
     from onnx import helper
 
     found = {}
     for proto in model.graph.node:
-        if proto.op_type != "DequantizeLinear" or not all(name in constants for name in proto.input if name):
+        if proto.op_type != "DequantizeLinear" or not all(
+            name in constants for name in proto.input if name
+        ):
             continue
-        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute}
+        attributes = {
+            attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute
+        }
         values, scale = (constants[name] for name in proto.input[:2])
         zero = (
-            constants[proto.input[2]] if len(proto.input) > 2 and proto.input[2] else np.zeros_like(scale, values.dtype)
+            constants[proto.input[2]]
+            if len(proto.input) > 2 and proto.input[2]
+            else np.zeros_like(scale, values.dtype)
         )
         if attributes.get("block_size"):
-            raise EngineError(f"engine torch: node {proto.name}: scales by blocks are not supported; use --engine ort")
+            raise EngineError(
+                f"engine torch: node {proto.name}: scales by blocks are not supported; use --engine ort"
+            )
         axis = int(attributes.get("axis", 1))
         sides = [1] * values.ndim
         if scale.size > 1:
             sides[axis] = -1
         shifted = values.astype(np.float64) - zero.astype(np.float64).reshape(sides)
         constants[proto.output[0]] = (shifted * scale.reshape(sides)).astype(np.float32)
-        found[proto.output[0]] = QuantizedConstant(values, scale.reshape(-1), zero.reshape(-1), axis)
+        found[proto.output[0]] = QuantizedConstant(
+            values, scale.reshape(-1), zero.reshape(-1), axis
+        )
     return found
 
 
@@ -143,7 +163,9 @@ def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
 
 def signature(model: onnx.ModelProto) -> Signature:
     """(type, shape) of the inputs and of the outputs; -1 for a dimension that is not fixed."""
-    return [_described(info) for info in model.graph.input], [_described(info) for info in model.graph.output]
+    return [_described(info) for info in model.graph.input], [
+        _described(info) for info in model.graph.output
+    ]
 
 
 def _described(info: Any) -> tuple[str, tuple[int, ...]]:

@@ -18,7 +18,9 @@ from detector.engines.torch.modules import ToType
 from detector.models.graph.build import MULTIPLYING
 
 
-def halved(module: fx.GraphModule, dtype: torch.dtype, kept: Set[str] = frozenset()) -> fx.GraphModule:
+def halved(
+    module: fx.GraphModule, dtype: torch.dtype, kept: Set[str] = frozenset()
+) -> fx.GraphModule:
     """Changes the module in place. ``dtype``: bfloat16 or float16. ``kept``: names of layers that stay float32."""
     body = _body(module, kept)
     for node in body:
@@ -27,7 +29,9 @@ def halved(module: fx.GraphModule, dtype: torch.dtype, kept: Set[str] = frozense
         if node.op == "get_attr":
             _constant_for(module, node, body, dtype)
         elif node in body:
-            _cast_for(module.graph, node, [user for user in node.users if user not in body], torch.float32)
+            _cast_for(
+                module.graph, node, [user for user in node.users if user not in body], torch.float32
+            )
         elif node.op == "call_module":
             _cast_for(module.graph, node, [user for user in node.users if user in body], dtype)
     module.recompile()
@@ -52,7 +56,9 @@ def _cast(part: nn.Module, dtype: torch.dtype) -> None:
         part.dtype = dtype
 
 
-def _cast_for(graph: fx.Graph, node: fx.Node, readers: Collection[fx.Node], dtype: torch.dtype) -> None:
+def _cast_for(
+    graph: fx.Graph, node: fx.Node, readers: Collection[fx.Node], dtype: torch.dtype
+) -> None:
     if not readers:
         return
     with graph.inserting_after(node):
@@ -65,7 +71,9 @@ def _floats_to(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if x.is_floating_point() else x
 
 
-def _constant_for(module: fx.GraphModule, node: fx.Node, body: Set[fx.Node], dtype: torch.dtype) -> None:
+def _constant_for(
+    module: fx.GraphModule, node: fx.Node, body: Set[fx.Node], dtype: torch.dtype
+) -> None:
     """A constant that the body reads gets a second form; what else reads it keeps the first."""
     inside = [user for user in node.users if user in body]
     value = module.get_buffer(str(node.target))

@@ -19,7 +19,14 @@ from torch import Tensor, fx, nn
 
 from detector.engines.base import LayerExecution
 from detector.engines.torch.graph import QuantizedConstant
-from detector.engines.torch.modules import Clamp, Dequantize, PaddedMaxPool, Quantize, ToType, narrowed
+from detector.engines.torch.modules import (
+    Clamp,
+    Dequantize,
+    PaddedMaxPool,
+    Quantize,
+    ToType,
+    narrowed,
+)
 from detector.models.graph.build import MOVING
 
 # mypy: allow-subclassing-any
@@ -40,13 +47,21 @@ class QuantizedConv(nn.Module):
         super().__init__()
         self.given, self.result = given, result
         self.stride, self.padding, self.dilation, self.groups = (
-            list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups,
-        )  # fmt: skip
+            list(conv.stride),
+            list(conv.padding),
+            list(conv.dilation),
+            conv.groups,
+        )
         self.pointwise = (
-            self.stride == [1, 1] and self.padding == [0, 0] and self.groups == 1 and tuple(conv.kernel_size) == (1, 1)
+            self.stride == [1, 1]
+            and self.padding == [0, 0]
+            and self.groups == 1
+            and tuple(conv.kernel_size) == (1, 1)
         )
         self.fused, self.arguments, self.slope = _post_op(activation)
-        if self.slope is not None and self.pointwise:  # the kernel for matrices has a leaky slope, the other has not
+        if (
+            self.slope is not None and self.pointwise
+        ):  # the kernel for matrices has a leaky slope, the other has not
             self.fused, self.arguments, self.slope = "leaky_relu", [self.slope], None
         self.pointwise = self.fused == "leaky_relu"
         # A leaky slope and a scale commute: the kernel hands on float32 in steps of the result, and what is left is
@@ -62,12 +77,20 @@ class QuantizedConv(nn.Module):
     def _pack(self, x: Tensor) -> Tensor:
         """The weights as the kernel wants them: made once, for the shape that comes."""
         if self.pointwise:
-            packed = torch.ops.onednn.qlinear_prepack(self.weight.flatten(1), [x.numel() // x.shape[1], x.shape[1]])
+            packed = torch.ops.onednn.qlinear_prepack(
+                self.weight.flatten(1), [x.numel() // x.shape[1], x.shape[1]]
+            )
         else:
             packed = torch.ops.onednn.qconv_prepack(
-                self.weight, self.scales, *self.given, self.stride, self.padding, self.dilation, self.groups,
+                self.weight,
+                self.scales,
+                *self.given,
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.groups,
                 list(x.shape),
-            )  # fmt: skip
+            )
         self._packed = packed
         return packed
 
@@ -81,18 +104,44 @@ class QuantizedConv(nn.Module):
         return narrowed(y.round_().add_(self.result[1]).clamp_(0, 255), torch.uint8)
 
     def _kernel(self, x: Tensor, packed: Tensor, result: tuple[float, int] | None) -> Tensor:
-        (scale, zero), dtype = (result, torch.uint8) if result is not None else ((1.0, 0), torch.float32)
+        (scale, zero), dtype = (
+            (result, torch.uint8) if result is not None else ((1.0, 0), torch.float32)
+        )
         if not self.pointwise:
             y: Tensor = torch.ops.onednn.qconv2d_pointwise(
-                x, *self.given, packed, self.scales, self.zeros, self.bias, self.stride, self.padding, self.dilation,
-                self.groups, scale, zero, dtype, self.fused, self.arguments, "",
-            )  # fmt: skip
+                x,
+                *self.given,
+                packed,
+                self.scales,
+                self.zeros,
+                self.bias,
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.groups,
+                scale,
+                zero,
+                dtype,
+                self.fused,
+                self.arguments,
+                "",
+            )
             return y
         batch, channels, height, width = x.shape
         rows: Tensor = torch.ops.onednn.qlinear_pointwise(
-            x.permute(0, 2, 3, 1).reshape(-1, channels), *self.given, packed, self.scales, self.zeros, self.bias,
-            scale, zero, dtype, self.fused, self.arguments, "",
-        )  # fmt: skip
+            x.permute(0, 2, 3, 1).reshape(-1, channels),
+            *self.given,
+            packed,
+            self.scales,
+            self.zeros,
+            self.bias,
+            scale,
+            zero,
+            dtype,
+            self.fused,
+            self.arguments,
+            "",
+        )
         return rows.view(batch, height, width, -1).permute(0, 3, 1, 2)
 
 
@@ -142,13 +191,20 @@ class _Rewriting:
     def picture_is_quantised(self) -> None:
         for node in self.graph.nodes:
             part = self.part(node)
-            if isinstance(part, ToType) and part.dtype == torch.float32 and node.args[0].op == "placeholder":
+            if (
+                isinstance(part, ToType)
+                and part.dtype == torch.float32
+                and node.args[0].op == "placeholder"
+            ):
                 self.put(node, Dequantize(1.0, 0, torch.uint8))
 
     def move_up(self) -> None:
         """From the back, so that a Q that has moved is met again further up."""
         for node in reversed(list(self.graph.nodes)):
-            if node.op == "call_module" and self.operators.get(str(node.target)) in (*MOVING, "Concat"):
+            if node.op == "call_module" and self.operators.get(str(node.target)) in (
+                *MOVING,
+                "Concat",
+            ):
                 self._move_above(node)
 
     def _move_above(self, node: fx.Node) -> None:
@@ -192,11 +248,15 @@ class _Rewriting:
             if given.dtype == torch.uint8 and _is_symmetric(weights, conv):
                 self._fuse(node, conv, weights, given)
 
-    def _fuse(self, node: fx.Node, conv: nn.Conv2d, weights: QuantizedConstant, given: Dequantize) -> None:
+    def _fuse(
+        self, node: fx.Node, conv: nn.Conv2d, weights: QuantizedConstant, given: Dequantize
+    ) -> None:
         chain, activation, last = self._chain(node)
         result = None if last is None else (last.scale, last.zero)
         self.put(node, QuantizedConv(conv, weights, (given.scale, given.zero), result, activation))
-        self.fused[str(node.target)] = tuple(str(one.target) for one in (node.args[0], node, *chain))
+        self.fused[str(node.target)] = tuple(
+            str(one.target) for one in (node.args[0], node, *chain)
+        )
         node.update_arg(0, node.args[0].args[0])
         if chain:
             chain[-1].replace_all_uses_with(node)
@@ -213,13 +273,21 @@ class _Rewriting:
         if not _goes_inside(self.part(first)):
             return [], None, None
         second = self._only_reader(first)
-        if second is None or not isinstance(self.part(second), Quantize) or self.part(second).dtype != torch.uint8:
+        if (
+            second is None
+            or not isinstance(self.part(second), Quantize)
+            or self.part(second).dtype != torch.uint8
+        ):
             return [], None, None
         return [first, second], self.part(first), self.part(second)
 
     def _behind_a_pair(self, quantize: fx.Node) -> tuple[list[fx.Node], nn.Module, Quantize] | None:
         back = self._only_reader(quantize)
-        act = self._only_reader(back) if back is not None and isinstance(self.part(back), Dequantize) else None
+        act = (
+            self._only_reader(back)
+            if back is not None and isinstance(self.part(back), Dequantize)
+            else None
+        )
         last = self._only_reader(act) if act is not None and _goes_inside(self.part(act)) else None
         if back is None or act is None or last is None or not isinstance(self.part(last), Quantize):
             return None
@@ -234,7 +302,9 @@ class _Rewriting:
 
 def _is_symmetric(weights: QuantizedConstant, conv: nn.Conv2d) -> bool:
     """s8, no zero point, one scale for all or one for each output channel."""
-    per_channel = weights.scale.size == 1 or (weights.axis == 0 and weights.scale.size == conv.out_channels)
+    per_channel = weights.scale.size == 1 or (
+        weights.axis == 0 and weights.scale.size == conv.out_channels
+    )
     return weights.values.dtype.name == "int8" and not weights.zero.any() and per_channel
 
 
@@ -273,7 +343,9 @@ NAMES = {
 CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 
 
-def executed(module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]) -> list[LayerExecution]:
+def executed(
+    module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]
+) -> list[LayerExecution]:
     """The layers in order, by the types of the tensors that went in and came out. ``example``: u8 [B, H, W, 3] on the
     module's device. ``multiplied``: precision of the tensors -> of the arithmetic of convolutions, where that differs
     (TF32 on a GPU; bf16 on a CPU that multiplies it as float32)."""
@@ -282,7 +354,9 @@ def executed(module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, s
 
     def note(name: str, part: nn.Module, result: Any) -> None:
         layers.append(
-            LayerExecution(name, _type(part), _precision(part, result, multiplied), nodes=fused.get(name, ()))
+            LayerExecution(
+                name, _type(part), _precision(part, result, multiplied), nodes=fused.get(name, ())
+            )
         )
 
     with torch.inference_mode():

@@ -79,7 +79,9 @@ class Clamp(nn.Module):
 class PaddedMaxPool(nn.MaxPool2d):
     """Max pooling whose sides are padded unequally, which nn.MaxPool2d cannot. ``pads``: left, right, top, bottom."""
 
-    def __init__(self, kernel: tuple[int, ...], stride: tuple[int, ...], pads: tuple[int, int, int, int]) -> None:
+    def __init__(
+        self, kernel: tuple[int, ...], stride: tuple[int, ...], pads: tuple[int, int, int, int]
+    ) -> None:
         super().__init__(kernel, stride)
         self.pads = pads
 
@@ -101,7 +103,10 @@ class Quantize(nn.Module):
         return self.scale, self.zero, self.dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        return narrowed(torch.div(x, self.scale).round_().add_(self.zero).clamp_(self.low, self.high), self.dtype)
+        return narrowed(
+            torch.div(x, self.scale).round_().add_(self.zero).clamp_(self.low, self.high),
+            self.dtype,
+        )
 
 
 class Dequantize(nn.Module):

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     import onnx
 
 
-Made = tuple[nn.Module | list[nn.Module], list[str]]  # a list: of a node with several outputs, one module an output
+Made = tuple[
+    nn.Module | list[nn.Module], list[str]
+]  # a list: of a node with several outputs, one module an output
 
 
 class Node:
@@ -30,7 +32,9 @@ class Node:
 
         self.name, self.operator = proto.name, proto.op_type
         self.inputs, self.outputs = list(proto.input), list(proto.output)
-        self.attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute}
+        self.attributes = {
+            attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute
+        }
         self._constants = constants
 
     def constant(self, at: int) -> NDArray[Any] | None:
@@ -38,7 +42,9 @@ class Node:
         if at >= len(self.inputs) or not self.inputs[at]:
             return None
         if self.inputs[at] not in self._constants:
-            raise self.error(f"input {self.inputs[at]} is computed, only constants are supported there")
+            raise self.error(
+                f"input {self.inputs[at]} is computed, only constants are supported there"
+            )
         return self._constants[self.inputs[at]]
 
     def is_constant(self, at: int) -> bool:
@@ -56,7 +62,9 @@ class Node:
         return None if value is None else float(value.item())
 
     def error(self, text: str) -> EngineError:
-        return EngineError(f"engine torch: node {self.name} ({self.operator}): {text}; use --engine ort")
+        return EngineError(
+            f"engine torch: node {self.name} ({self.operator}): {text}; use --engine ort"
+        )
 
     def refuse(self, **allowed: tuple[Any, ...]) -> None:
         """Attributes with values that are not written here; an absent one is allowed."""
@@ -110,13 +118,19 @@ def _maxpool(node: Node) -> Made:
 
 
 def _resize(node: Node) -> Made:
-    node.refuse(mode=(b"nearest",), coordinate_transformation_mode=(b"asymmetric",), nearest_mode=(b"floor",))
+    node.refuse(
+        mode=(b"nearest",),
+        coordinate_transformation_mode=(b"asymmetric",),
+        nearest_mode=(b"floor",),
+    )
     scales = node.constant(2)
     if scales is None or scales.shape != (4,) or scales[0] != 1 or scales[1] != 1:
         raise node.error("only enlarging height and width by given scales is supported")
     if node.attributes.get("mode") != b"nearest" or (scales % 1).any():
         raise node.error("only the nearest pixel at whole scales is supported")
-    return nn.Upsample(scale_factor=(float(scales[2]), float(scales[3])), mode="nearest"), node.inputs[:1]
+    return nn.Upsample(
+        scale_factor=(float(scales[2]), float(scales[3])), mode="nearest"
+    ), node.inputs[:1]
 
 
 def _slice(node: Node) -> Made:
@@ -131,13 +145,21 @@ def _slice(node: Node) -> Made:
         raise node.error("bounds that count from the end are not supported")
     dims = range(len(starts)) if axes is None else [int(axis) for axis in axes]
     ranges = [
-        (dim, int(start), int(end), int(step)) for dim, start, end, step in zip(dims, starts, ends, steps, strict=True)
+        (dim, int(start), int(end), int(step))
+        for dim, start, end, step in zip(dims, starts, ends, steps, strict=True)
     ]
     return modules.Narrow(ranges), node.inputs[:1]
 
 
 def _cast(node: Node) -> Made:
-    types = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 10: torch.float16, 11: torch.float64}
+    types = {
+        1: torch.float32,
+        6: torch.int32,
+        7: torch.int64,
+        9: torch.bool,
+        10: torch.float16,
+        11: torch.float64,
+    }
     node.refuse(to=tuple(types))  # numbers of TensorProto
     return modules.ToType(types[node.attributes["to"]]), node.inputs
 
@@ -165,7 +187,11 @@ def _clip(node: Node) -> Made:
 # Operators that choose among what is computed: the best cells of YOLOv10 and YOLO26, the places that RT-DETR looks at.
 # As in operators.py, one function an ONNX operator; of one with several outputs a list of modules, one an output.
 
-SAMPLING = {b"bilinear": "bilinear", b"linear": "bilinear", b"nearest": "nearest"}  # opset 16, 20, both
+SAMPLING = {
+    b"bilinear": "bilinear",
+    b"linear": "bilinear",
+    b"nearest": "nearest",
+}  # opset 16, 20, both
 
 
 def _split(node: Node) -> Made:
@@ -176,7 +202,11 @@ def _split(node: Node) -> Made:
     def part(at: int) -> Callable[[Tensor], Tensor]:
         def cut(x: Tensor) -> Tensor:
             side = -(-x.shape[axis] // count)
-            start, end = (at * side, min((at + 1) * side, x.shape[axis])) if not ends else ([0, *ends][at], ends[at])
+            start, end = (
+                (at * side, min((at + 1) * side, x.shape[axis]))
+                if not ends
+                else ([0, *ends][at], ends[at])
+            )
             return x.narrow(axis, start, end - start)
 
         return cut
@@ -187,13 +217,19 @@ def _split(node: Node) -> Made:
 def _top(node: Node) -> Made:
     """Values, and their places; of equal ones the first come first, which torch.topk does not promise. Both modules
     sort: a call of a module gives one tensor here."""
-    count, axis, largest = node.constant(1), node.attributes.get("axis", -1), bool(node.attributes.get("largest", 1))
+    count, axis, largest = (
+        node.constant(1),
+        node.attributes.get("axis", -1),
+        bool(node.attributes.get("largest", 1)),
+    )
     if count is None:
         raise node.error("how many are wanted must be given")
     wanted = int(count.item())
 
     def part(at: int) -> Callable[[Tensor], Tensor]:
-        return lambda x: torch.sort(x, dim=axis, descending=largest, stable=True)[at].narrow(axis, 0, wanted)
+        return lambda x: torch.sort(x, dim=axis, descending=largest, stable=True)[at].narrow(
+            axis, 0, wanted
+        )
 
     return [modules.Called(part(at)) for at in range(len(node.outputs))], node.inputs[:1]
 
@@ -228,7 +264,9 @@ def _tile(node: Node) -> Made:
 def _expand(node: Node) -> Made:
     """Either side may be the one that is repeated."""
     sides = node.numbers(1)
-    return modules.Called(lambda x: x.expand(torch.broadcast_shapes(x.shape, sides))), node.inputs[:1]
+    return modules.Called(lambda x: x.expand(torch.broadcast_shapes(x.shape, sides))), node.inputs[
+        :1
+    ]
 
 
 def _mod(node: Node) -> Made:
@@ -324,7 +362,9 @@ def _softmax(node: Node) -> Made:
 
 def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[Node], Made]:
     def make(node: Node) -> Made:
-        given = node.attributes.get("axes") or (node.numbers(1) if len(node.inputs) > 1 and node.inputs[1] else None)
+        given = node.attributes.get("axes") or (
+            node.numbers(1) if len(node.inputs) > 1 and node.inputs[1] else None
+        )
         if given is None:
             raise node.error("a reduction must name its axes")
         axes, keep = [int(axis) for axis in given], bool(node.attributes.get("keepdims", 1))
@@ -378,7 +418,9 @@ def _batch_norm(node: Node) -> Made:
     )
     with torch.no_grad():
         for target, part in zip(
-            (module.weight, module.bias, module.running_mean, module.running_var), parts, strict=True
+            (module.weight, module.bias, module.running_mean, module.running_var),
+            parts,
+            strict=True,
         ):
             target.copy_(torch.tensor(part))
     return module, node.inputs[:1]

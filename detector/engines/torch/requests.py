@@ -78,7 +78,9 @@ class CudaRequest(Request):
     of this process may have asked for the other.
     """
 
-    def __init__(self, run: Run, network: Network, device: Any, tf32: bool, finished: Callable[[float], None]) -> None:
+    def __init__(
+        self, run: Run, network: Network, device: Any, tf32: bool, finished: Callable[[float], None]
+    ) -> None:
         """``finished``: told the milliseconds on the device after each run."""
         self._stream = torch.cuda.Stream(device)
         self._pinned = pinned(network.input_shape, torch.uint8)  # [B, H, W, 3] RGB
@@ -87,7 +89,9 @@ class CudaRequest(Request):
         self._results = [pinned(shape, torch.float32) for shape in network.output_shapes]
         self._outputs = [result.numpy() for result in self._results]
         self._begun = torch.cuda.Event(enable_timing=True)
-        self._ended = torch.cuda.Event(enable_timing=True, blocking=True)  # the waiting thread sleeps
+        self._ended = torch.cuda.Event(
+            enable_timing=True, blocking=True
+        )  # the waiting thread sleeps
         self._tf32, self._finished = tf32, finished
         self._run: Any = run  # None after close
         self._graph: Any = None
@@ -95,7 +99,11 @@ class CudaRequest(Request):
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         if self._run is None:
             raise EngineError("engine torch: infer after close")
-        with translated("torch", "run the network"), torch.inference_mode(), torch.cuda.stream(self._stream):
+        with (
+            translated("torch", "run the network"),
+            torch.inference_mode(),
+            torch.cuda.stream(self._stream),
+        ):
             allow_tf32(self._tf32)
             self._begun.record()
             self._given.copy_(self._pinned, non_blocking=True)
@@ -118,7 +126,10 @@ class CudaRequest(Request):
             self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         # Only this thread's unsafe calls end a capture: another request may be running.
-        with torch.inference_mode(), torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+        with (
+            torch.inference_mode(),
+            torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
+        ):
             results = run(self._given)
 
         def replay(given: Tensor) -> Any:
@@ -148,7 +159,9 @@ def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> N
     if fits(run, network, device, concurrency, network.batch):
         return
     # Not inside an except clause: the exception would hold the frames, and these the memory.
-    raise EngineError(out_of_memory(network.batch, lambda batch: fits(run, network, device, concurrency, batch)))
+    raise EngineError(
+        out_of_memory(network.batch, lambda batch: fits(run, network, device, concurrency, batch))
+    )
 
 
 def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) -> bool:
@@ -157,7 +170,11 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
         with torch.inference_mode():
             for stream in streams:  # one after the other; what each allocated stays with its stream
                 with torch.cuda.stream(stream):
-                    run(torch.zeros((batch, *network.input_shape[1:]), dtype=torch.uint8, device=device))
+                    run(
+                        torch.zeros(
+                            (batch, *network.input_shape[1:]), dtype=torch.uint8, device=device
+                        )
+                    )
                     stream.synchronize()
     except torch.OutOfMemoryError:
         return False
@@ -173,5 +190,8 @@ def out_of_memory(batch: int, fits: Callable[[int], bool]) -> str:
         smaller //= 2
     said = f"engine torch: out of GPU memory at batch {batch}; "
     if not smaller:
-        return said + "not even batch 1 fits: free the GPU of other programs, or use a smaller --size or --device cpu"
+        return (
+            said
+            + "not even batch 1 fits: free the GPU of other programs, or use a smaller --size or --device cpu"
+        )
     return said + f"batch {smaller} fits: use --batch {smaller}"

@@ -74,7 +74,9 @@ def build_key(network: Network, options: EngineOptions) -> dict[str, Any]:
 covers = key.covers
 
 
-def build(network: Network, options: EngineOptions, target: Path, progress: BuildProgress) -> Mapping[str, Any]:
+def build(
+    network: Network, options: EngineOptions, target: Path, progress: BuildProgress
+) -> Mapping[str, Any]:
     """The plan of the network's graph at ``target``; facts about it. Raises EngineError."""
     import tensorrt as trt
 
@@ -90,7 +92,9 @@ def create(network: Network, options: EngineOptions) -> TrtEngine:
     file = network.plan or options.artefact
     if file is not None:
         return TrtEngine(network, options, Path(file).read_bytes(), file)
-    with tempfile.TemporaryDirectory(prefix="detect-video-") as place:  # nobody keeps plans for this caller
+    with tempfile.TemporaryDirectory(
+        prefix="detect-video-"
+    ) as place:  # nobody keeps plans for this caller
         target = Path(place) / f"network{SUFFIX}"
         build(network, options, target, lambda *_: True)
         return TrtEngine(network, options, target.read_bytes(), network.name)
@@ -137,7 +141,9 @@ class TrtEngine(Engine):
                 self.close()
                 if not OUT_OF_MEMORY.search(str(exc)):
                     raise
-                raise EngineError(too_big(network, options, needed, driver.free_bytes(gpu.index))) from exc
+                raise EngineError(
+                    too_big(network, options, needed, driver.free_bytes(gpu.index))
+                ) from exc
         self.notes = (
             f"TensorRT {trt.__version__} on {gpu.name}, device memory by {self._memory.name}",
             *self._lacking(file),
@@ -148,7 +154,10 @@ class TrtEngine(Engine):
         try:
             _, body = plan.split(data)
             self._runtime, self._engine = plan.deserialize(
-                self._trt, body, self._log, host_code=own.host_code or (own.version_compatible and not self._foreign)
+                self._trt,
+                body,
+                self._log,
+                host_code=own.host_code or (own.version_compatible and not self._foreign),
             )
         except plan.PlanError as exc:
             raise EngineError(f"engine trt: {file}: {exc}") from exc
@@ -174,12 +183,18 @@ class TrtEngine(Engine):
         unknown = "the precision executed is not known"
         if built == verbosity.NONE:
             unknown = f"its layers have numbers for names, and {unknown}"
-        cure = "build it with ProfilingVerbosity DETAILED" if self._foreign else "leave detailed=0 out"
+        cure = (
+            "build it with ProfilingVerbosity DETAILED" if self._foreign else "leave detailed=0 out"
+        )
         return [f"{file} was built without its layers' details: {unknown}; to see it, {cure}"]
 
     def _bytes_needed(self, options: EngineOptions) -> int:
         """Of all contexts, roughly: what a context needs to work, times the requests."""
-        return int(self._engine.device_memory_size_v2) * options.requests if self._engine is not None else 0
+        return (
+            int(self._engine.device_memory_size_v2) * options.requests
+            if self._engine is not None
+            else 0
+        )
 
     def execution(self) -> list[LayerExecution]:
         if self._engine is None:
@@ -223,10 +238,18 @@ def _checked(network: Network, tensors: list[Tensor]) -> list[str]:
     batch = network.batch
     given = [tensor for tensor in tensors if tensor.is_input]
     results = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
-    names = network.details["plan_outputs"] if network.plan else [info.name for info in network.graph.graph.output]
+    names = (
+        network.details["plan_outputs"]
+        if network.plan
+        else [info.name for info in network.graph.graph.output]
+    )
     found = (
         [(tensor.dtype, at_batch(tensor, batch)) for tensor in given],
-        [(results[name].dtype, at_batch(results[name], batch)) for name in names if name in results],
+        [
+            (results[name].dtype, at_batch(results[name], batch))
+            for name in names
+            if name in results
+        ],
     )
     if network.plan is not None:  # its tensors were read when the network was made of them
         kinds = [kind for kind, _ in found[1]]
@@ -235,7 +258,9 @@ def _checked(network: Network, tensors: list[Tensor]) -> list[str]:
         shapes = [("float32", tuple(shape)) for shape in network.output_shapes]
         wanted = ([("uint8", network.input_shape)], shapes)
     if found != wanted:
-        raise EngineError(f"engine trt: the graph of {network.name} takes and gives {found}; wanted {wanted}")
+        raise EngineError(
+            f"engine trt: the graph of {network.name} takes and gives {found}; wanted {wanted}"
+        )
     return list(names)
 
 

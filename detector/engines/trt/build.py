@@ -57,12 +57,17 @@ class Settings:
 def read(options: EngineOptions) -> Settings:
     """Raises UsageError."""
     own = options.own
-    low, high = _number(own, "min_batch", options.batch, 1), _number(own, "max_batch", options.batch, 1)
+    low, high = (
+        _number(own, "min_batch", options.batch, 1),
+        _number(own, "max_batch", options.batch, 1),
+    )
     best = _number(own, "opt_batch", high, 1)
     if not low <= options.batch <= high:
         raise UsageError(f"--batch {options.batch} is outside of the plan's batches {low}..{high}")
     if not low <= best <= high:
-        raise UsageError(f"--engine-options opt_batch={best}: outside of the plan's batches {low}..{high}")
+        raise UsageError(
+            f"--engine-options opt_batch={best}: outside of the plan's batches {low}..{high}"
+        )
     hardware = own.get("hardware_compatible", "")
     if hardware not in HARDWARE:
         raise UsageError(f"--engine-options hardware_compatible={hardware}: it is same or ampere")
@@ -85,7 +90,9 @@ def _number(own: Mapping[str, str], name: str, default: int, at_least: int) -> i
     if text is None:
         return default
     if not text.isdecimal() or int(text) < at_least:
-        raise UsageError(f"--engine-options {name}={text}: a whole number from {at_least} on is wanted")
+        raise UsageError(
+            f"--engine-options {name}={text}: a whole number from {at_least} on is wanted"
+        )
     return int(text)
 
 
@@ -123,13 +130,23 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     _free_reshapes(graph, batch)
     wanted = [info.name for info in graph.output]
     try:
-        shaped = shape_inference.infer_shapes(_without_claims(whole), strict_mode=True, data_prop=True).graph
+        shaped = shape_inference.infer_shapes(
+            _without_claims(whole), strict_mode=True, data_prop=True
+        ).graph
     except shape_inference.InferenceError as exc:
-        raise EngineError(f"engine trt: no range of batches for this graph: {' '.join(str(exc).split())}") from exc
-    open_ended = {info.name for info in (*shaped.input, *shaped.value_info, *shaped.output) if _begins_open(info)}
+        raise EngineError(
+            f"engine trt: no range of batches for this graph: {' '.join(str(exc).split())}"
+        ) from exc
+    open_ended = {
+        info.name
+        for info in (*shaped.input, *shaped.value_info, *shaped.output)
+        if _begins_open(info)
+    }
     for name in wanted:
         if name not in open_ended:
-            raise EngineError(f"engine trt: {_culprit(shaped, open_ended)}; build it for one batch: --batch {batch}")
+            raise EngineError(
+                f"engine trt: {_culprit(shaped, open_ended)}; build it for one batch: --batch {batch}"
+            )
     return whole
 
 
@@ -183,7 +200,9 @@ def plan_key(trt: Any, network: Network, options: EngineOptions, gpu: Gpu) -> di
     return {
         "graph": _digest(network),
         "batches": list(settings.batches),
-        "tensorrt": trt.__version__.split(".")[0] if settings.version_compatible else trt.__version__,
+        "tensorrt": trt.__version__.split(".")[0]
+        if settings.version_compatible
+        else trt.__version__,
         **_gpu(gpu, settings),
         "cuda": driver.cuda_version()[0],
         "workspace_mb": settings.workspace_mb,
@@ -197,7 +216,9 @@ def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     and those within its range."""
     low, _, high = found.get("batches") or (0, 0, 0)
     first, _, last = wanted["batches"]
-    return low <= first and last <= high and {**found, "batches": None} == {**wanted, "batches": None}
+    return (
+        low <= first and last <= high and {**found, "batches": None} == {**wanted, "batches": None}
+    )
 
 
 def _gpu(gpu: Gpu, settings: Settings) -> dict[str, str]:
@@ -246,7 +267,9 @@ def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
                 return
             try:
                 go_on = progress(phase_name, done, self._steps.get(phase_name, done))
-            except BaseException as exc:  # Ctrl-C too: TensorRT's C++ is no place for an exception to pass through
+            except (
+                BaseException
+            ) as exc:  # Ctrl-C too: TensorRT's C++ is no place for an exception to pass through
                 self.raised, go_on = exc, False
             self.cancelled = not go_on
 
@@ -254,7 +277,9 @@ def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
 
 
 MB = 1 << 20
-OUT_OF_MEMORY = re.compile(r"out of memory|outofmemory|cudaErrorMemoryAllocation|insufficient (workspace|memory)", re.I)
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|outofmemory|cudaErrorMemoryAllocation|insufficient (workspace|memory)", re.I
+)
 
 
 def graph_bytes(network: Network, settings: Settings) -> bytes:
@@ -265,7 +290,12 @@ def graph_bytes(network: Network, settings: Settings) -> bytes:
 
 
 def build_plan(
-    trt: Any, network: Network, options: EngineOptions, gpu: Gpu, target: Path, progress: BuildProgress
+    trt: Any,
+    network: Network,
+    options: EngineOptions,
+    gpu: Gpu,
+    target: Path,
+    progress: BuildProgress,
 ) -> dict[str, Any]:
     """Writes the plan to ``target``; facts for its manifest. The GPU must be current. Raises EngineError."""
     settings, log = read(options), kept_log(trt)
@@ -290,17 +320,27 @@ def build_plan(
         raise EngineError(_why_no_plan(monitor.cancelled, log.reason(), network, options))
     target.write_bytes(plan)
     _save_timings(config, cache)
-    return {"tensorrt": trt.__version__, "gpu": gpu.name, "batches": list(settings.batches), "timings": cache.name}
+    return {
+        "tensorrt": trt.__version__,
+        "gpu": gpu.name,
+        "batches": list(settings.batches),
+        "timings": cache.name,
+    }
 
 
 def _parse(trt: Any, parser: Any, graph: bytes, name: str, log: Any) -> None:
     if parser.parse(graph):
         return
     errors = [parser.get_error(at) for at in range(parser.num_errors)]
-    said = [f"{error.node_operator()} at {error.node_name() or error.node()}: {error.desc()}" for error in errors]
+    said = [
+        f"{error.node_operator()} at {error.node_name() or error.node()}: {error.desc()}"
+        for error in errors
+    ]
     reason = "; ".join(dict.fromkeys(" ".join(text.split()) for text in said)) or log.reason()
     cure = "; use --engine ort or openvino" if any(_unsupported(error) for error in errors) else ""
-    raise EngineError(f"engine trt: the graph of {name} cannot be read by TensorRT {trt.__version__}: {reason}{cure}")
+    raise EngineError(
+        f"engine trt: the graph of {name} cannot be read by TensorRT {trt.__version__}: {reason}{cure}"
+    )
 
 
 def _unsupported(error: Any) -> bool:
@@ -323,7 +363,9 @@ def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> Non
     )
     # Names of layers for NVTX and the inspector are kept by either; their types by DETAILED alone.
     verbosity = trt.ProfilingVerbosity
-    config.profiling_verbosity = verbosity.DETAILED if settings.detailed else verbosity.LAYER_NAMES_ONLY
+    config.profiling_verbosity = (
+        verbosity.DETAILED if settings.detailed else verbosity.LAYER_NAMES_ONLY
+    )
 
 
 def _profiles(trt: Any, builder: Any, definition: Any, settings: Settings) -> list[Any]:
@@ -356,9 +398,13 @@ def _why_no_plan(cancelled: bool, reason: str, network: Network, options: Engine
 
 def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
     """Measured times of layers, kept beside the plans: another build on the same GPU need not measure them again."""
-    folder = target.parent.parent if target.parent.name.startswith(".") else target.parent  # past the store's own
+    folder = (
+        target.parent.parent if target.parent.name.startswith(".") else target.parent
+    )  # past the store's own
     name = re.sub(r"[^A-Za-z0-9]+", "-", gpu.name).strip("-") or "gpu"
-    digest = hashlib.sha256(f"{trt.__version__} {gpu.name} {gpu.capability}".encode()).hexdigest()[:8]
+    digest = hashlib.sha256(f"{trt.__version__} {gpu.name} {gpu.capability}".encode()).hexdigest()[
+        :8
+    ]
     return folder / f"trt-{name}-{digest}.timings"
 
 
@@ -378,6 +424,8 @@ def _save_timings(config: Any, cache: Path) -> None:
     if timings is None:
         return
     temporary = cache.with_name(f".{cache.name}.tmp")
-    with suppress(OSError):  # the plan is there; a cache that cannot be kept is no reason to lose it
+    with suppress(
+        OSError
+    ):  # the plan is there; a cache that cannot be kept is no reason to lose it
         temporary.write_bytes(timings.serialize())
         temporary.replace(cache)

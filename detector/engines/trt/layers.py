@@ -33,27 +33,47 @@ TYPES = (
     (r"bool", "bool"),
     (r"fp32|float", "fp32"),
 )
-MOVES = ("Reformat", "Cast", "NoOp", "Quantize", "Dequantize")  # their result's type is what they are for
+MOVES = (
+    "Reformat",
+    "Cast",
+    "NoOp",
+    "Quantize",
+    "Dequantize",
+)  # their result's type is what they are for
 COPY = "Reformatting CopyNode"  # what TensorRT puts in itself is named by the layer that it is put in front of
 ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)", re.DOTALL)
 UNKNOWN = "unknown"
 
 
-def executed(trt: Any, engine: Any, context: Any, graph: onnx.ModelProto | None) -> list[LayerExecution]:
+def executed(
+    trt: Any, engine: Any, context: Any, graph: onnx.ModelProto | None
+) -> list[LayerExecution]:
     """Layers in the engine's order; none where the plan was built without their names. ``graph``: what it was built
     of; None where that is not known, and the names of nodes are those that the plan kept."""
     inspector = engine.create_engine_inspector()
-    inspector.execution_context = context  # fixes the shapes: without it types are "N/A due to dynamic shapes"
+    inspector.execution_context = (
+        context  # fixes the shapes: without it types are "N/A due to dynamic shapes"
+    )
     text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
     return layers_of(json.loads(text), None if graph is None else _known(graph))
 
 
-def layers_of(information: Mapping[str, Any], known: Mapping[str, str] | None) -> list[LayerExecution]:
+def layers_of(
+    information: Mapping[str, Any], known: Mapping[str, str] | None
+) -> list[LayerExecution]:
     """``known``: node of the graph -> its name before the graph was converted; None: take every node that is told."""
-    told = [{"Name": layer} if isinstance(layer, str) else layer for layer in information.get("Layers") or []]
+    told = [
+        {"Name": layer} if isinstance(layer, str) else layer
+        for layer in information.get("Layers") or []
+    ]
     nodes = _shared_out([(layer.get("LayerType") in MOVES, _nodes(layer, known)) for layer in told])
     return [
-        LayerExecution(str(layer.get("Name", "")), str(layer.get("LayerType", UNKNOWN)), _precision(layer), nodes=own)
+        LayerExecution(
+            str(layer.get("Name", "")),
+            str(layer.get("LayerType", UNKNOWN)),
+            _precision(layer),
+            nodes=own,
+        )
         for layer, own in zip(told, nodes, strict=True)
     ]
 
@@ -105,7 +125,10 @@ def _shared_out(told: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, .
             if moves is wanted:
                 for node in nodes:
                     owners.setdefault(node, at)
-    return [tuple(dict.fromkeys(node for node in nodes if owners[node] == at)) for at, (_, nodes) in enumerate(told)]
+    return [
+        tuple(dict.fromkeys(node for node in nodes if owners[node] == at))
+        for at, (_, nodes) in enumerate(told)
+    ]
 
 
 # ----------------------------------------------------------------------
@@ -147,7 +170,9 @@ class TrtLayerProfiler:
         self._request.report()
         run = [(str(name), UNKNOWN, float(ms)) for name, ms in self._kept.taken()]
         if not run:
-            raise EngineError("engine trt: no layer times: TensorRT's profiler was told of no layer")
+            raise EngineError(
+                "engine trt: no layer times: TensorRT's profiler was told of no layer"
+            )
         self._told.append(run)
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:

@@ -46,7 +46,9 @@ def read(
     import onnx
 
     if weights is not None or random_seed is not None:
-        raise UsageError(f"{path} is a TensorRT plan and holds its weights: leave --weights and --random-weights out")
+        raise UsageError(
+            f"{path} is a TensorRT plan and holds its weights: leave --weights and --random-weights out"
+        )
     data = _bytes(path)
     try:
         header, plan = split(data)
@@ -60,7 +62,9 @@ def read(
     _check_batch(path, found, batch)
     outputs = [tensor for tensor in found if not tensor.is_input]
     finished = told.nms or told.end2end
-    head = head_of(outputs, Description(path, height, width, batch, cfg, known, finished, told.description))
+    head = head_of(
+        outputs, Description(path, height, width, batch, cfg, known, finished, told.description)
+    )
     class_names, warnings = _class_names(path, head, known)
     shapes = {tensor.name: (batch, *tensor.shape[1:]) for tensor in outputs}
     others = [name for name in shapes if name not in head.outputs]
@@ -77,7 +81,10 @@ def read(
         sha256=hashlib.sha256(data).hexdigest(),
         needs_nms=head.needs_nms,
         plan=str(path),
-        warnings=[*warnings, *([f"outputs that nobody reads: {', '.join(others)}"] if others else [])],
+        warnings=[
+            *warnings,
+            *([f"outputs that nobody reads: {', '.join(others)}"] if others else []),
+        ],
         details={"plan_outputs": list(head.outputs)},
     )
 
@@ -100,11 +107,15 @@ def _metadata(path: Path, header: dict[str, Any]) -> Metadata:
     from detector.models.formats.onnx.recognise import read_metadata
 
     told = {key: value for key, value in header.items() if value is not None}
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in told.items()}
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value) for key, value in told.items()
+    }
     return read_metadata(str(path), texts)
 
 
-def _names(path: Path, file: Path | None, class_names: Sequence[str], told: Metadata) -> tuple[str, ...]:
+def _names(
+    path: Path, file: Path | None, class_names: Sequence[str], told: Metadata
+) -> tuple[str, ...]:
     """Given one by one, by a file, by one beside the plan, or by the header; () where nobody told them."""
     if class_names:
         return tuple(class_names)
@@ -117,7 +128,9 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor
     """Read by TensorRT on the GPU that it was built for, which needs a driver. Raises ModelError that says what is
     missing, EngineError where ``device`` is no GPU of this machine."""
     if reason := driver.absent():
-        raise ModelError(f"{path}: a TensorRT plan can be read on a machine with an NVIDIA GPU alone: {reason}")
+        raise ModelError(
+            f"{path}: a TensorRT plan can be read on a machine with an NVIDIA GPU alone: {reason}"
+        )
     try:
         gpu = driver.gpu_of(device)
     except driver.DriverError as exc:
@@ -140,43 +153,67 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor
     return found
 
 
-def _input_size(path: Path, found: Sequence[Tensor], size: tuple[int, int] | None, told: Metadata) -> tuple[int, int]:
+def _input_size(
+    path: Path, found: Sequence[Tensor], size: tuple[int, int] | None, told: Metadata
+) -> tuple[int, int]:
     """(height, width). Raises ModelError for anything but one picture input, of the size that the header tells."""
     given = [tensor for tensor in found if tensor.is_input]
     seen = ", ".join(map(str, found))
     shape = given[0].shape if len(given) == 1 else ()
-    if len(shape) != 4 or 3 not in (shape[1], shape[3]) or given[0].dtype not in ("uint8", "float32", "float16"):
-        raise ModelError(f"{path}: wanted one input of RGB pictures, [B, 3, H, W] or [B, H, W, 3]; the plan has {seen}")
+    if (
+        len(shape) != 4
+        or 3 not in (shape[1], shape[3])
+        or given[0].dtype not in ("uint8", "float32", "float16")
+    ):
+        raise ModelError(
+            f"{path}: wanted one input of RGB pictures, [B, 3, H, W] or [B, H, W, 3]; the plan has {seen}"
+        )
     own = (shape[2], shape[3]) if shape[1] == 3 else (shape[1], shape[2])
     if -1 in own:
-        raise ModelError(f"{path}: the size of its pictures is open ({given[0]}); build it for one size")
+        raise ModelError(
+            f"{path}: the size of its pictures is open ({given[0]}); build it for one size"
+        )
     if told.imgsz is not None and told.imgsz != own:
         height, width = told.imgsz
         raise ModelError(
             f"{path}: its header says {width}x{height}, its input is {own[1]}x{own[0]}: the header is another plan's"
         )
     if size is not None and size != own:
-        raise ModelError(f"{path}: built for {own[1]}x{own[0]}, not for --size {size[1]}x{size[0]}; leave --size out")
+        raise ModelError(
+            f"{path}: built for {own[1]}x{own[0]}, not for --size {size[1]}x{size[0]}; leave --size out"
+        )
     return own
 
 
 def _check_batch(path: Path, found: Sequence[Tensor], batch: int) -> None:
     given = next(tensor for tensor in found if tensor.is_input)
     fixed = given.shape[0]
-    ranges = [(smallest[0], largest[0]) for smallest, _, largest in given.profiles] or [(fixed, fixed)]
+    ranges = [(smallest[0], largest[0]) for smallest, _, largest in given.profiles] or [
+        (fixed, fixed)
+    ]
     if not any(low <= batch <= high for low, high in ranges):
-        wanted = " or ".join(f"{low} to {high}" if low != high else str(low) for low, high in ranges)
-        raise ModelError(f"{path}: built for batch {wanted}, not for {batch}: give --batch {ranges[0][1]}")
+        wanted = " or ".join(
+            f"{low} to {high}" if low != high else str(low) for low, high in ranges
+        )
+        raise ModelError(
+            f"{path}: built for batch {wanted}, not for {batch}: give --batch {ranges[0][1]}"
+        )
 
 
-def _class_names(path: Path, head: PlanHead, known: Sequence[str]) -> tuple[Sequence[str], list[str]]:
+def _class_names(
+    path: Path, head: PlanHead, known: Sequence[str]
+) -> tuple[Sequence[str], list[str]]:
     if known:
         if head.classes not in (None, len(known)):
-            raise ModelError(f"{path}: {len(known)} class names are given, its head has {head.classes} classes")
+            raise ModelError(
+                f"{path}: {len(known)} class names are given, its head has {head.classes} classes"
+            )
         return known, []
     from detector.models.names import find_names
 
     found, warnings = find_names(path, head.classes or COCO)
     if head.classes is None:
-        warnings = [f"{path.name} names no classes: COCO's {COCO} are assumed; --names FILE gives others"]
+        warnings = [
+            f"{path.name} names no classes: COCO's {COCO} are assumed; --names FILE gives others"
+        ]
     return found, warnings

@@ -45,13 +45,22 @@ MAGIC = b"ftrt"
 
 # What TensorRT's log says -> what it means for somebody who has only the file. In the order in which they are tried.
 MEANINGS = (
-    (("version tag", "serialization version", "current version"), "it was built by another version of TensorRT"),
-    (("compute capability", "incompatible device", "current device is not compatible"), "it was built for another GPU"),
+    (
+        ("version tag", "serialization version", "current version"),
+        "it was built by another version of TensorRT",
+    ),
+    (
+        ("compute capability", "incompatible device", "current device is not compatible"),
+        "it was built for another GPU",
+    ),
     (
         ("host code", "host_code", "enginehostcodeallowed"),
         "it carries a runtime of its own; --engine-options host_code=1 lets that run, for a file that you trust",
     ),
-    (("magic", "crc", "checksum", "truncated", "serialization assertion"), "it is damaged, or no plan at all"),
+    (
+        ("magic", "crc", "checksum", "truncated", "serialization assertion"),
+        "it is damaged, or no plan at all",
+    ),
 )
 
 
@@ -114,7 +123,10 @@ def _tensor(trt: Any, engine: Any, name: str) -> Tensor:
     dtype = engine.get_tensor_dtype(name).name
     shape = tuple(int(side) for side in engine.get_tensor_shape(name))
     profiles = tuple(
-        tuple(tuple(int(side) for side in shape) for shape in engine.get_tensor_profile_shape(name, at))
+        tuple(
+            tuple(int(side) for side in shape)
+            for shape in engine.get_tensor_profile_shape(name, at)
+        )
         for at in range(engine.num_optimization_profiles if is_input and -1 in shape else 0)
     )
     return Tensor(name, is_input, DTYPES.get(dtype, dtype), shape, profiles)

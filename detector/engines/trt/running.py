@@ -27,7 +27,12 @@ class TrtRequest(Request):
         self._stream, self._begin, self._end = memory.stream(), memory.event(), memory.event()
 
     def prepare(
-        self, engine: Any, tensors: Sequence[Tensor], outputs: Sequence[str], batch: int, foreign: bool
+        self,
+        engine: Any,
+        tensors: Sequence[Tensor],
+        outputs: Sequence[str],
+        batch: int,
+        foreign: bool,
     ) -> None:
         """Takes what it needs of the device; ``release`` gives back also what half a preparation took. ``foreign``: the
         input may be anything that takes pictures, not only u8 NHWC as in our graphs."""
@@ -54,7 +59,9 @@ class TrtRequest(Request):
         ]
         _, at = min(fitting)
         if not self._context.set_optimization_profile_async(at, self._stream.handle):
-            raise EngineError(f"engine trt: optimisation profile {at} is refused: {self._log.reason()}")
+            raise EngineError(
+                f"engine trt: optimisation profile {at} is refused: {self._log.reason()}"
+            )
         if not self._context.set_input_shape(given.name, (batch, *given.shape[1:])):
             raise EngineError(f"engine trt: batch {batch} is refused: {self._log.reason()}")
         if missing := self._context.infer_shapes():
@@ -64,10 +71,14 @@ class TrtRequest(Request):
         for tensor in tensors:
             shape = tuple(int(side) for side in self._context.get_tensor_shape(tensor.name))
             if -1 in shape:
-                raise EngineError(f"engine trt: {tensor}: its size depends on the picture, which is not supported")
+                raise EngineError(
+                    f"engine trt: {tensor}: its size depends on the picture, which is not supported"
+                )
             buffer = self._buffers[tensor.name] = self._memory.buffer(shape, np.dtype(tensor.dtype))
             if not self._context.set_tensor_address(tensor.name, buffer.address):
-                raise EngineError(f"engine trt: {tensor}: its address is refused: {self._log.reason()}")
+                raise EngineError(
+                    f"engine trt: {tensor}: its address is refused: {self._log.reason()}"
+                )
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         if self._context is None:
@@ -78,7 +89,9 @@ class TrtRequest(Request):
             self._begin.record(self._stream)
             self._given.upload(self._stream)
             if not self._context.execute_async_v3(self._stream.handle):
-                raise EngineError(f"engine trt: TensorRT does not run the network: {self._log.reason()}")
+                raise EngineError(
+                    f"engine trt: TensorRT does not run the network: {self._log.reason()}"
+                )
             for output in self._outputs:
                 output.download(self._stream)
             self._end.record(self._stream)
@@ -92,7 +105,9 @@ class TrtRequest(Request):
     def attach(self, profiler: Any) -> None:
         """From now on each run is timed layer by layer, and ``report`` tells an ``IProfiler`` of it."""
         with translated("trt", "attach a profiler"), self._memory.active():
-            self._context.enqueue_emits_profile = False  # else TensorRT itself waits, inside the call that starts a run
+            self._context.enqueue_emits_profile = (
+                False  # else TensorRT itself waits, inside the call that starts a run
+            )
             self._context.profiler = profiler
 
     def report(self) -> None:

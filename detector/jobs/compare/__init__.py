@@ -37,7 +37,9 @@ def compare_command(
         raise UsageError(
             f"--mapping {mapping}: says which classes of model and labels mean the same; add --labels FILE"
         )
-    plan = Plan(source, config, _engines(engines), _precisions(precisions), _batches(batches), rounds)
+    plan = Plan(
+        source, config, _engines(engines), _precisions(precisions), _batches(batches), rounds
+    )
     video, opened = _looked_at(plan, labels, mapping)
     plan = replace(plan, labels=opened)
     document, variants = compare(plan, watch)
@@ -62,7 +64,9 @@ def _exit_code(variants: list[Variant]) -> int:
     return failed[0] if len(failed) == len(variants) else EXIT_DONE
 
 
-def _looked_at(plan: Plan, labels: str | None, mapping: str | None) -> tuple[dict[str, Any], Labels | None]:
+def _looked_at(
+    plan: Plan, labels: str | None, mapping: str | None
+) -> tuple[dict[str, Any], Labels | None]:
     """Source and labels, opened once before anything is loaded: a file that is none must not cost a minute of loading
     first."""
     from detector import sources
@@ -71,7 +75,12 @@ def _looked_at(plan: Plan, labels: str | None, mapping: str | None) -> tuple[dic
         info = opened.info
         if opened.read() is None:
             raise SourceError(f"{plan.source}: no frame could be read")
-        video = {"path": plan.source, "width": info.width, "height": info.height, "fps": float(info.fps)}
+        video = {
+            "path": plan.source,
+            "width": info.width,
+            "height": info.height,
+            "fps": float(info.fps),
+        }
         if labels is None:
             return video, None
         return video, open_beside(labels, mapping, plan.source, opened, with_frames(plan.config))
@@ -93,7 +102,9 @@ def _engines(text: str | None) -> list[str]:
     found = []
     for name in _words(text, "--engine"):
         if name != "auto" and name not in engines.names():
-            raise UsageError(f"unknown engine {name!r}; engines are {', '.join(engines.names())}, or auto")
+            raise UsageError(
+                f"unknown engine {name!r}; engines are {', '.join(engines.names())}, or auto"
+            )
         found.append(engines.choose()[0] if name == "auto" else name)
     return found
 

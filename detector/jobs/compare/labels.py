@@ -22,7 +22,10 @@ from detector.types import Detections
 if TYPE_CHECKING:
     from detector.sources.base import Source
 
-WITHOUT = ("curves", "confusion")  # of eval's figures: long, and the same command says them for one row
+WITHOUT = (
+    "curves",
+    "confusion",
+)  # of eval's figures: long, and the same command says them for one row
 
 
 class Seen(NamedTuple):
@@ -53,7 +56,9 @@ class Labels:
             self.notes = [*self.dataset.notes, *self.bound.notes]
         return self.bound
 
-    def score(self, seen: Sequence[Seen], found: Sequence[Detections], whole: bool) -> dict[str, Any]:
+    def score(
+        self, seen: Sequence[Seen], found: Sequence[Detections], whole: bool
+    ) -> dict[str, Any]:
         """``eval``'s figures of the labelled ones among these frames. ``whole``: everything could be read.
 
         Raises SourceError where none of them is labelled, or labelled frames are not in a video that was read whole.
@@ -65,14 +70,21 @@ class Labels:
         if not place_of or (missing and whole and dataset.video is not None):
             raise _strangers(dataset, missing)
         at = sorted(place_of)
-        sizes = [another_size(dataset.pictures[i], place_of[i].width, place_of[i].height) for i in at]
+        sizes = [
+            another_size(dataset.pictures[i], place_of[i].width, place_of[i].height) for i in at
+        ]
         by_frame = {one.frame: detections for one, detections in zip(seen, found, strict=True)}
         row = figures(dataset, self.bound, at, [by_frame[place_of[i].frame] for i in at])
         if not self.pictures:  # the same for every row: they are given the same frames
-            self.pictures, self.boxes = len(at), sum(one["boxes"] for one in row["per_class"].values())
+            self.pictures, self.boxes = (
+                len(at),
+                sum(one["boxes"] for one in row["per_class"].values()),
+            )
             self.notes += other_sizes([said for said in sizes if said is not None])
             if missing and dataset.video is not None:
-                self.notes.append(f"{len(missing)} labelled frames could not be read and are not scored")
+                self.notes.append(
+                    f"{len(missing)} labelled frames could not be read and are not scored"
+                )
         return {key: value for key, value in row.items() if key not in WITHOUT}
 
     def _places(self, seen: Sequence[Seen]) -> dict[int, Seen]:
@@ -98,7 +110,9 @@ class Labels:
         }
 
 
-def open_beside(labels: str, mapping: str | None, source: str, opened: Source, config: Config) -> Labels:
+def open_beside(
+    labels: str, mapping: str | None, source: str, opened: Source, config: Config
+) -> Labels:
     """Labels of the frames of ``source``, of which ``opened`` has handed out the first.
 
     Raises SourceError where they cannot be read or are of other pictures, UsageError for a mapping that is none and
@@ -109,13 +123,19 @@ def open_beside(labels: str, mapping: str | None, source: str, opened: Source, c
 
     check_installed()
     paths = sources.pictures_of(source)
-    images = source if paths is None else os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
+    images = (
+        source
+        if paths is None
+        else os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
+    )
     dataset, found = open_labels(Asked(labels, images=images, mapping=mapping))
     if paths is None:
         _refuse_beyond_the_end(dataset, opened)
         keep_reached(dataset, config.input.stride, config.input.frames)
     else:
-        _refuse_other_pictures(dataset, source, paths[:: config.input.stride][: config.input.frames])
+        _refuse_other_pictures(
+            dataset, source, paths[:: config.input.stride][: config.input.frames]
+        )
     return Labels(dataset, found)
 
 
@@ -129,7 +149,9 @@ def _refuse_beyond_the_end(dataset: Dataset, opened: Source) -> None:
     while end < last and (frame := opened.read()) is not None:
         end = frame.index
     if end < last and not opened.damaged:
-        raise _strangers(dataset, [one for one in dataset.pictures if (one.frame or 0) > end], end + 1)
+        raise _strangers(
+            dataset, [one for one in dataset.pictures if (one.frame or 0) > end], end + 1
+        )
 
 
 def _refuse_other_pictures(dataset: Dataset, source: str, paths: Sequence[str]) -> None:

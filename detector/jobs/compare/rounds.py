@@ -28,8 +28,13 @@ from detector.types import Detections
 
 ROOT = Path(__file__).parents[3]
 # -P: a folder called detector in the current directory must not be taken for this package.
-COMMAND = [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-           "from detector.jobs.compare.worker import main; main()"]  # fmt: skip
+COMMAND = [
+    sys.executable,
+    "-P",
+    "-c",
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+    "from detector.jobs.compare.worker import main; main()",
+]
 GRACE_S = 3.0  # to leave in order before it is killed
 LAST_WORDS = 300  # characters of stderr in a message
 
@@ -66,9 +71,13 @@ class Child:
     def _epitaph(self, doing: str) -> dict[str, Any]:
         code = self._process.wait()
         how = f"by signal {-code} ({_signal_name(-code)})" if code < 0 else f"with status {code}"
-        words = " ".join(self._stderr.read_text(encoding="utf-8", errors="replace").split())[-LAST_WORDS:]
+        words = " ".join(self._stderr.read_text(encoding="utf-8", errors="replace").split())[
+            -LAST_WORDS:
+        ]
         hint = "; killed for want of memory?" if code == -signal.SIGKILL else ""
-        text = f"its process ended {how} during {doing}{hint}" + (f"; its last words: {words}" if words else "")
+        text = f"its process ended {how} during {doing}{hint}" + (
+            f"; its last words: {words}" if words else ""
+        )
         return {"error": text, "exit_code": EXIT_ENGINE}
 
     def close(self) -> None:
@@ -134,7 +143,9 @@ class Plan:
         for engine, precision, batch in product(self.engines, self.precisions, self.batches):
             name = label(engine, precision, batch)
             twins = sum(label(one.engine, one.precision, one.batch) == name for one in found)
-            found.append(Variant(engine, precision, batch, f"{name} #{twins + 1}" if twins else name))
+            found.append(
+                Variant(engine, precision, batch, f"{name} #{twins + 1}" if twins else name)
+            )
         return found
 
 
@@ -187,7 +198,9 @@ class _Crew:
         self._children[at] = Child(place)
         config = _config_of(plan, variant)
         answer = self.ask(
-            at, variant, {"do": "open", "config": config.as_dict(), "source": plan.source, "folder": str(place)}
+            at,
+            variant,
+            {"do": "open", "config": config.as_dict(), "source": plan.source, "folder": str(place)},
         )
         variant.facts = answer or {}
 
@@ -215,7 +228,9 @@ class _Crew:
 
 @contextmanager
 def _crew() -> Iterator[_Crew]:
-    with tempfile.TemporaryDirectory(prefix="detect-video-compare-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="detect-video-compare-", ignore_cleanup_errors=True
+    ) as folder:
         crew = _Crew(Path(folder))
         try:
             yield crew
@@ -232,11 +247,15 @@ def with_frames(config: Config) -> Config:
 
 def _config_of(plan: Plan, variant: Variant) -> Config:
     config = with_frames(plan.config)
-    runtime = replace(config.runtime, engine=variant.engine, precision=variant.precision, batch=variant.batch)
+    runtime = replace(
+        config.runtime, engine=variant.engine, precision=variant.precision, batch=variant.batch
+    )
     return replace(config, runtime=runtime)
 
 
-def _check_all(crew: _Crew, variants: list[Variant], plan: Plan, step: Callable[[str], None]) -> str | None:
+def _check_all(
+    crew: _Crew, variants: list[Variant], plan: Plan, step: Callable[[str], None]
+) -> str | None:
     """What each finds in the same pictures, held against fp32. Returns the reference's name."""
     found = {}
     for at, variant in enumerate(variants):
@@ -260,7 +279,9 @@ def _check_all(crew: _Crew, variants: list[Variant], plan: Plan, step: Callable[
     return name
 
 
-def _reference(crew: _Crew, plan: Plan, engines: Sequence[str]) -> tuple[str, list[Detections]] | None:
+def _reference(
+    crew: _Crew, plan: Plan, engines: Sequence[str]
+) -> tuple[str, list[Detections]] | None:
     """fp32 on the first engine that can, the default one last: only for what it finds, never timed."""
     from detector.engines import choose
 
@@ -280,22 +301,31 @@ def _judge(crew: _Crew, at: int, variant: Variant, labels: Labels) -> None:
     """Average precision of what it finds. After all rounds, so that neither times nor the peak of memory have any part
     in it; and whatever goes wrong here leaves what was measured as it is."""
     bound, memory_mb = labels.bind(variant.facts["class_names"]), variant.memory_mb
-    answer = crew.ask(at, variant, {"do": "judge", "targets": bound.targets, "groups": bound.groups})
+    answer = crew.ask(
+        at, variant, {"do": "judge", "targets": bound.targets, "groups": bound.groups}
+    )
     variant.memory_mb = memory_mb
     reason, variant.error, variant.exit_code = variant.error, None, 0
     if answer is not None:
         found = load_detections(Path(answer["detections"]))
         try:
-            variant.ap = labels.score([Seen(*row) for row in answer["seen"]], found, not answer["damaged"])
+            variant.ap = labels.score(
+                [Seen(*row) for row in answer["seen"]], found, not answer["damaged"]
+            )
         except SourceError as error:
             reason = str(error)
     if reason is not None:
-        variant.facts = {**variant.facts, "notes": [*variant.facts["notes"], f"no average precision: {reason}"]}
+        variant.facts = {
+            **variant.facts,
+            "notes": [*variant.facts["notes"], f"no average precision: {reason}"],
+        }
 
 
 def _round(crew: _Crew, at: int, variant: Variant) -> None:
     if answer := crew.ask(at, variant, {"do": "round"}):
-        variant.rounds.append(Round(answer["fps"], answer["cpu_ms"], answer["frames"], answer["idle_cpu"]))
+        variant.rounds.append(
+            Round(answer["fps"], answer["cpu_ms"], answer["frames"], answer["idle_cpu"])
+        )
 
 
 def _about(plan: Plan, variants: Sequence[Variant], reference: str | None) -> dict[str, Any]:

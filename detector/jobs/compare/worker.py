@@ -118,13 +118,18 @@ def serve(next_line: Callable[[], str], answers: TextIO) -> None:
                 answer = variant.facts()
             else:
                 assert variant is not None, "open comes first"
-                work = {"check": variant.check, "judge": variant.judge, "round": variant.round}[command["do"]]
+                work = {"check": variant.check, "judge": variant.judge, "round": variant.round}[
+                    command["do"]
+                ]
                 answer = work(command)
             answer["memory_mb"] = peak_memory_mb()
         except DetectVideoError as error:
             answer = {"error": " ".join(str(error).split()), "exit_code": error.exit_code}
         except MemoryError:
-            answer = {"error": "out of memory; try a smaller --batch or --size", "exit_code": EXIT_INTERNAL}
+            answer = {
+                "error": "out of memory; try a smaller --batch or --size",
+                "exit_code": EXIT_INTERNAL,
+            }
         except Exception as error:
             text = " ".join(f"{type(error).__name__}: {error}".split())
             answer = {"error": f"internal error: {text}", "exit_code": EXIT_INTERNAL}
@@ -173,7 +178,9 @@ class _Opened:
         digest = hashlib.sha256()
         found: list[Detections] = []
         with self._opened() as opened:
-            for _, detections in self._found(self.config, self.machine, HashingSource(opened, digest)):
+            for _, detections in self._found(
+                self.config, self.machine, HashingSource(opened, digest)
+            ):
                 found.append(detections)
         path = self.folder / "detections.npz"
         save_detections(path, found)
@@ -190,7 +197,9 @@ class _Opened:
         bound = Bound(tuple(command["targets"]), tuple(map(tuple, command["groups"])), {}, {})
         options: Answer = {"classes": None, **EVAL_DEFAULTS}
         config = replace(self.config, selection=replace(self.config.selection, **options))
-        machine = replace(self.machine, network=with_mapped_head(self.machine.network, bound), classes=None)
+        machine = replace(
+            self.machine, network=with_mapped_head(self.machine.network, bound), classes=None
+        )
         seen: list[tuple[int, str | None, int, int]] = []
         found: list[Detections] = []
         with self._opened() as opened:
@@ -208,15 +217,21 @@ class _Opened:
         from detector import sources
 
         options = self.config.input
-        return sources.open(self.source, decoder=options.decoder, stride=options.stride, frames=options.frames)
+        return sources.open(
+            self.source, decoder=options.decoder, stride=options.stride, frames=options.frames
+        )
 
-    def _found(self, config: Config, machine: Machine, source: Any) -> Iterator[tuple[Frame, Detections]]:
+    def _found(
+        self, config: Config, machine: Machine, source: Any
+    ) -> Iterator[tuple[Frame, Detections]]:
         """Every frame of the source with what is found in it; nothing is drawn or written."""
         from detector.loop.parts import Progress
         from detector.run.wire import frames_of, make_parts
         from detector.timeline import OffTimeline
 
-        yield from frames_of(make_parts(config, machine, source, []), config, OffTimeline(), Progress())
+        yield from frames_of(
+            make_parts(config, machine, source, []), config, OffTimeline(), Progress()
+        )
 
     def round(self, _command: Answer) -> Answer:
         """Timed, all of it: read, infer, annotate, write and close the files. These are deleted afterwards."""

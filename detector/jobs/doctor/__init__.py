@@ -30,8 +30,11 @@ from detector.run.environment import environment
 ENCODERS = {"libx264": "the annotated video", "aac": "its sound, where it cannot be copied"}
 DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mjpeg")
 CV2_PACKAGES = (
-    "opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless",
-)  # fmt: skip
+    "opencv-python",
+    "opencv-python-headless",
+    "opencv-contrib-python",
+    "opencv-contrib-python-headless",
+)
 
 
 def codecs() -> dict[str, Any]:
@@ -47,7 +50,9 @@ def codecs() -> dict[str, Any]:
             found["warnings"].append(found[library]["error"])
     missing = [name for name, there in found["av"]["encoders"].items() if not there]
     if missing:
-        found["warnings"].append(f"PyAV has no encoder {' and '.join(missing)}: pip install --force-reinstall av")
+        found["warnings"].append(
+            f"PyAV has no encoder {' and '.join(missing)}: pip install --force-reinstall av"
+        )
     return found
 
 
@@ -55,12 +60,23 @@ def _cv2() -> dict[str, Any]:
     try:
         import cv2
 
-        backends = [cv2.videoio_registry.getBackendName(one) for one in cv2.videoio_registry.getStreamBackends()]
-        return {"version": cv2.__version__, "backends": backends, "threads": cv2.getNumThreads(), "error": None}
+        backends = [
+            cv2.videoio_registry.getBackendName(one)
+            for one in cv2.videoio_registry.getStreamBackends()
+        ]
+        return {
+            "version": cv2.__version__,
+            "backends": backends,
+            "threads": cv2.getNumThreads(),
+            "error": None,
+        }
     except Exception as error:  # a missing libGL is an ImportError, a broken wheel may be anything
         text = " ".join(str(error).split())
-        return {"version": None, "backends": [], "error": f"cv2 cannot be imported: {text}; "
-                "pip install opencv-python-headless"}  # fmt: skip
+        return {
+            "version": None,
+            "backends": [],
+            "error": f"cv2 cannot be imported: {text}; pip install opencv-python-headless",
+        }
 
 
 def _av() -> dict[str, Any]:
@@ -68,11 +84,17 @@ def _av() -> dict[str, Any]:
         import av
     except Exception as error:
         text = " ".join(str(error).split())
-        return {"version": None, "encoders": {}, "decoders": {}, "error": f"PyAV cannot be imported: {text}; "
-                "pip install av"}  # fmt: skip
+        return {
+            "version": None,
+            "encoders": {},
+            "decoders": {},
+            "error": f"PyAV cannot be imported: {text}; pip install av",
+        }
     return {
         "version": av.__version__,
-        "ffmpeg": {name: ".".join(map(str, number)) for name, number in av.library_versions.items()},
+        "ffmpeg": {
+            name: ".".join(map(str, number)) for name, number in av.library_versions.items()
+        },
         "encoders": {name: _there(name, "w") for name in ENCODERS},
         "decoders": {name: _there(name, "r") for name in DECODERS},
         "error": None,
@@ -126,16 +148,30 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
 
 def _engine(name: str, quick: bool) -> dict[str, Any]:
     """``reason``: why it is not usable, with the command that helps; ``precisions``: each with None or why not."""
-    facts = {"name": name, "usable": False, "install": engines.install_command(name), "precisions": {}, "tried": False}
+    facts = {
+        "name": name,
+        "usable": False,
+        "install": engines.install_command(name),
+        "precisions": {},
+        "tried": False,
+    }
     reason = engines.usable()[name]
     if reason is not None or quick:
         return {**facts, "usable": reason is None, "reason": reason}
     told = tried(name)
-    return {**facts, "usable": told["error"] is None, "reason": told["error"], "tried": True,
-            "precisions": told.get("precisions", {}), "seconds": told.get("seconds")}  # fmt: skip
+    return {
+        **facts,
+        "usable": told["error"] is None,
+        "reason": told["error"],
+        "tried": True,
+        "precisions": told.get("precisions", {}),
+        "seconds": told.get("seconds"),
+    }
 
 
-def _default_job(found: list[dict[str, Any]], folders: dict[str, Any], quick: bool) -> dict[str, Any]:
+def _default_job(
+    found: list[dict[str, Any]], folders: dict[str, Any], quick: bool
+) -> dict[str, Any]:
     """Whether ``detect-video in.mp4`` would run: really done on a clip made for it, or judged by what is there."""
     try:
         engine, why = engines.choose()
@@ -146,18 +182,26 @@ def _default_job(found: list[dict[str, Any]], folders: dict[str, Any], quick: bo
         told = default_job()
         said = told["error"] or "the default job ran, from a clip to an annotated video"
         return {**facts, "exit_code": told.get("exit_code", EXIT_DONE), "reason": said}
-    broken = next((one["reason"] for one in found if one["name"] == engine and not one["usable"]), None)
+    broken = next(
+        (one["reason"] for one in found if one["name"] == engine and not one["usable"]), None
+    )
     if broken is not None:
         return {**facts, "exit_code": EXIT_ENGINE, "reason": broken}
     for name, folder in folders.items():
         if not folder["writable"]:
             reason = f"the {name} folder {folder['path']} cannot be written"
             return {**facts, "exit_code": EXIT_OUTPUT, "reason": reason}
-    return {**facts, "exit_code": EXIT_DONE, "reason": "nothing stands against the default job (not tried)"}
+    return {
+        **facts,
+        "exit_code": EXIT_DONE,
+        "reason": "nothing stands against the default job (not tried)",
+    }
 
 
 def _engines_folder(config: Config) -> Path:
-    return Path(config.runtime.engines_dir) if config.runtime.engines_dir else store.default_folder()
+    return (
+        Path(config.runtime.engines_dir) if config.runtime.engines_dir else store.default_folder()
+    )
 
 
 def _folder(path: Path) -> dict[str, Any]:
@@ -183,14 +227,24 @@ def _can_be_written(place: Path) -> bool:
 
 def _warnings(document: dict[str, Any]) -> list[str]:
     """What runs, but not well, or not as it seems."""
-    found = [*document["media"]["warnings"], *document["threads"]["warnings"], *document["cpu"]["warnings"]]
+    found = [
+        *document["media"]["warnings"],
+        *document["threads"]["warnings"],
+        *document["cpu"]["warnings"],
+    ]
     for name, folder in document["folders"].items():
         if not folder["writable"]:
             cure = "--engines-dir DIR" if name == "engines" else "-o DIR/ and --run-dir DIR"
-            found.append(f"the {name} folder {folder['path']} cannot be written: {cure} names another")
+            found.append(
+                f"the {name} folder {folder['path']} cannot be written: {cure} names another"
+            )
         elif folder["free_bytes"] < LITTLE_SPACE_BYTES:
-            found.append(f"the {name} folder {folder['path']} has {folder['free_bytes'] / 1e6:.0f} MB left")
+            found.append(
+                f"the {name} folder {folder['path']} has {folder['free_bytes'] / 1e6:.0f} MB left"
+            )
     nvtx = document["nvtx"]
     if nvtx["tool"] and not nvtx["attached"]:
-        found.append(f"NVTX_INJECTION64_PATH={nvtx['tool']}: {nvtx['reason']}; no range reaches a tool")
+        found.append(
+            f"NVTX_INJECTION64_PATH={nvtx['tool']}: {nvtx['reason']}; no range reaches a tool"
+        )
     return found

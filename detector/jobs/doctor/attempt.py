@@ -43,8 +43,12 @@ def _asked(word: str) -> dict[str, Any]:
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", code, word],
-            capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=PATIENCE_S,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=PATIENCE_S,
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"{word}: gave no answer in {PATIENCE_S:.0f} s", "exit_code": EXIT_ENGINE}
     lines = done.stdout.strip().splitlines()
@@ -52,7 +56,9 @@ def _asked(word: str) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
         return {"error": _epitaph(word, done), "exit_code": EXIT_ENGINE}
-    if done.returncode < 0 and told["error"] is None:  # it answered, and died while it was taken down
+    if (
+        done.returncode < 0 and told["error"] is None
+    ):  # it answered, and died while it was taken down
         return {**told, "error": _epitaph(word, done), "exit_code": EXIT_ENGINE}
     return told
 
@@ -67,7 +73,9 @@ def _epitaph(word: str, done: subprocess.CompletedProcess[str]) -> str:
 def main(word: str) -> None:
     start = time.perf_counter()
     try:
-        told = _run_default_job() if word == DEFAULT_JOB else {"error": None, "precisions": _try(word)}
+        told = (
+            _run_default_job() if word == DEFAULT_JOB else {"error": None, "precisions": _try(word)}
+        )
     except DetectVideoError as error:
         told = {"error": " ".join(str(error).split()), "exit_code": error.exit_code}
     except Exception as error:
@@ -115,7 +123,9 @@ def _plus_one() -> Network:
     weight = builder.constant("weight", np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1))
     bias = builder.constant("bias", np.ones(3, np.float32))
     output = builder.add("Conv", "0.conv", [nchw, weight, bias])
-    nothing = Candidates(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))
+    nothing = Candidates(
+        np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
+    )
     return Network(
         name="plus_one",
         family="doctor",
@@ -138,7 +148,11 @@ def _run_default_job() -> dict[str, Any]:
         clip = Path(folder) / "in.mp4"
         _write_clip(clip)
         output = f"{folder}{os.sep}out{os.sep}"
-        options = {"output": output, "run_dir": str(Path(folder) / "run"), "engines_dir": str(Path(folder) / "engines")}
+        options = {
+            "output": output,
+            "run_dir": str(Path(folder) / "run"),
+            "engines_dir": str(Path(folder) / "engines"),
+        }
         result = detect([str(clip)], resolved(None, options))
     code, reason = result.summary["exit"]["code"], result.summary["exit"]["reason"]
     return {"error": None if code == 0 else reason, "exit_code": code}

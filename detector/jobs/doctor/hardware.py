@@ -22,7 +22,9 @@ def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
     """``rapl``: zones of the CPU's energy counter, each with whether it can be read; ``schedstat``: time ready without
     a core; ``perf_event_paranoid``: above 2, perf counts nothing for ordinary users."""
     return {
-        "rapl": {zone.name: _readable(zone / "energy_uj") for zone in sorted(rapl.glob("*rapl*:*"))},
+        "rapl": {
+            zone.name: _readable(zone / "energy_uj") for zone in sorted(rapl.glob("*rapl*:*"))
+        },
         "schedstat": _readable(Path("/proc/self/schedstat")),
         "perf_event_paranoid": _number(Path("/proc/sys/kernel/perf_event_paranoid")),
     }
@@ -34,7 +36,11 @@ def nvtx_tool() -> dict[str, Any]:
     try:
         import nvtx  # noqa: F401
     except ImportError as error:
-        return {"tool": tool, "attached": False, "reason": f"nvtx cannot be imported ({error}): pip install nvtx"}
+        return {
+            "tool": tool,
+            "attached": False,
+            "reason": f"nvtx cannot be imported ({error}): pip install nvtx",
+        }
     from detector.timeline.spans import ThreadRange, open_domain
 
     domain = open_domain()
@@ -42,9 +48,17 @@ def nvtx_tool() -> dict[str, Any]:
         probe = ThreadRange(domain, "doctor", "work")
         probe.push(0)
         probe.pop()
-        return {"tool": tool, "attached": True, "reason": "a tool is attached, and was sent a range called doctor"}
+        return {
+            "tool": tool,
+            "attached": True,
+            "reason": "a tool is attached, and was sent a range called doctor",
+        }
     if tool is None:
-        return {"tool": None, "attached": False, "reason": "no tool is attached; nsys profile -t nvtx attaches one"}
+        return {
+            "tool": None,
+            "attached": False,
+            "reason": "no tool is attached; nsys profile -t nvtx attaches one",
+        }
     there = "the tool did not take them" if Path(tool).is_file() else "there is no such file"
     return {"tool": tool, "attached": False, "reason": there}
 
@@ -76,7 +90,12 @@ def nvidia() -> dict[str, Any]:
     """``reason``: why there is no GPU to be used."""
     module = _first_line(Path("/proc/driver/nvidia/version"))
     found, reason = _listed()
-    return {"kernel_module": module, "gpus": found, "reason": reason, "energy_readable": energy_readable()}
+    return {
+        "kernel_module": module,
+        "gpus": found,
+        "reason": reason,
+        "energy_readable": energy_readable(),
+    }
 
 
 def _listed() -> tuple[list[dict[str, str]], str | None]:
@@ -85,13 +104,19 @@ def _listed() -> tuple[list[dict[str, str]], str | None]:
         return [], "nvidia-smi is not there: no NVIDIA driver is installed (engines run on the CPU)"
     command = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, errors="replace")
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, errors="replace"
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], f"nvidia-smi gives no answer: {' '.join(str(error).split())}"
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split())
         return [], f"nvidia-smi ended with status {done.returncode}: {said[:200]}"
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    rows = [
+        [cell.strip() for cell in line.split(",")]
+        for line in done.stdout.splitlines()
+        if line.strip()
+    ]
     found = [dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)]
     return found, None if found else "nvidia-smi lists no GPU"
 
@@ -125,7 +150,10 @@ def _first_line(path: Path) -> str | None:
 FEATURES = {
     "AVX2": (("avx2",), "fp32 eight at a time"),
     "AVX-512": (("avx512f",), "fp32 sixteen at a time"),
-    "VNNI": (("avx512_vnni", "avx_vnni", "asimddp"), "int8: four products and their sum in one instruction"),
+    "VNNI": (
+        ("avx512_vnni", "avx_vnni", "asimddp"),
+        "int8: four products and their sum in one instruction",
+    ),
     "BF16": (("avx512_bf16", "bf16"), "bf16: twice the products of fp32"),
     "FP16": (("avx512_fp16", "asimdhp"), "fp16 arithmetic"),
     "AMX-BF16": (("amx_bf16",), "bf16 in tiles: several times the vector units"),
@@ -133,10 +161,22 @@ FEATURES = {
     "AMX-FP16": (("amx_fp16",), "fp16 in tiles"),
 }
 THREAD_SETTINGS = (
-    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "OMP_DYNAMIC", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY",
-    "KMP_AFFINITY", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TBB_NUM_THREADS", "ORT_NUM_THREADS",
-    "OPENCV_FFMPEG_THREADS", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD",
-)  # fmt: skip
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "OMP_PROC_BIND",
+    "OMP_DYNAMIC",
+    "GOMP_SPINCOUNT",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TBB_NUM_THREADS",
+    "ORT_NUM_THREADS",
+    "OPENCV_FFMPEG_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "LD_PRELOAD",
+)
 
 
 def cpu() -> dict[str, Any]:
@@ -171,7 +211,11 @@ def precision_advice(features: dict[str, bool]) -> dict[str, str]:
         bf16 = "fast: bf16 instructions"
     else:
         bf16 = "no bf16 instructions: a request for it changes nothing, or is slower"
-    fp16 = "has fp16 instructions" if features["FP16"] or features["AMX-FP16"] else "no fp16 instructions: use a GPU"
+    fp16 = (
+        "has fp16 instructions"
+        if features["FP16"] or features["AMX-FP16"]
+        else "no fp16 instructions: use a GPU"
+    )
     return {"fp32": "always", "tf32": "GPU only", "bf16": bf16, "fp16": fp16, "int8": int8}
 
 
@@ -180,10 +224,14 @@ def threads() -> dict[str, Any]:
     given = {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ}
     found = []
     if given.get("OMP_WAIT_POLICY", "").lower() == "active":
-        found.append("OMP_WAIT_POLICY=active: idle threads of torch keep cores busy; unset it, or say passive")
+        found.append(
+            "OMP_WAIT_POLICY=active: idle threads of torch keep cores busy; unset it, or say passive"
+        )
     number = given.get("OMP_NUM_THREADS", "").split(",")[0]
     if number.isdecimal() and int(number) > cores():
-        found.append(f"OMP_NUM_THREADS={number}: more than the {cores()} cores that may be used; threads will wait")
+        found.append(
+            f"OMP_NUM_THREADS={number}: more than the {cores()} cores that may be used; threads will wait"
+        )
     return {"settings": given, "warnings": found}
 
 
@@ -219,4 +267,6 @@ def _quota_warning(usable: int, quota: float | None) -> list[str]:
     if quota is None or quota >= usable:
         return []
     enough = max(1, int(quota))
-    return [f"the container may use {quota:g} of its {usable} cores' time: give --threads {enough}, or it is throttled"]
+    return [
+        f"the container may use {quota:g} of its {usable} cores' time: give --threads {enough}, or it is throttled"
+    ]

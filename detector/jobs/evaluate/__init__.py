@@ -74,7 +74,9 @@ def evaluate(
         _check_engines(configs)
         results = []
         for config in configs:
-            run, figures = run_study(Study(dataset, mapping), config, command, live and live(), plots)
+            run, figures = run_study(
+                Study(dataset, mapping), config, command, live and live(), plots
+            )
             runs.append(run)
             results.append(figures)
             if "exit" in figures:  # interrupted: no next one
@@ -83,7 +85,9 @@ def evaluate(
     document = {
         "schema": SCHEMA,
         "dataset": _described(asked, dataset),
-        "settings": _settings(configs[0]) if asked.detections is None else {"detections": asked.detections},
+        "settings": _settings(configs[0])
+        if asked.detections is None
+        else {"detections": asked.detections},
         "mapping": mapping and mapping.path,
         "results": results,
         "notes": dataset.notes,
@@ -108,13 +112,19 @@ def for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
     if not engines:
         return [config]
     if len(set(engines)) != len(engines):
-        raise UsageError(f"--engine {','.join(engines)}: an engine stands there twice; name each once")
+        raise UsageError(
+            f"--engine {','.join(engines)}: an engine stands there twice; name each once"
+        )
     folder = config.output.run_dir
     made = []
     for name in engines:
         below = str(Path(folder) / name) if folder and len(engines) > 1 else folder
         made.append(
-            replace(config, runtime=replace(config.runtime, engine=name), output=replace(config.output, run_dir=below))
+            replace(
+                config,
+                runtime=replace(config.runtime, engine=name),
+                output=replace(config.output, run_dir=below),
+            )
         )
     return made
 
@@ -136,12 +146,16 @@ def open_labels(asked: Asked) -> tuple[Dataset, ClassMap | None]:
     from detector.models.catalogue import folder
 
     mapping = None if asked.mapping is None else read_mapping(asked.mapping, folder() / "mappings")
-    dataset = datasets.open(asked.dataset, format=asked.format, images=asked.images, split=asked.split)
+    dataset = datasets.open(
+        asked.dataset, format=asked.format, images=asked.images, split=asked.split
+    )
     if asked.subset is not None:
         known = sorted({one.subset for one in dataset.pictures if one.subset})
         dataset.pictures = [one for one in dataset.pictures if one.subset == asked.subset]
         if not dataset.pictures:
-            raise UsageError(f"--subset {asked.subset}: no picture is of it; {asked.dataset} has {known or 'no parts'}")
+            raise UsageError(
+                f"--subset {asked.subset}: no picture is of it; {asked.dataset} has {known or 'no parts'}"
+            )
     return dataset, mapping
 
 

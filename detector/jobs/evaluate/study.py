@@ -89,7 +89,9 @@ def _translated(one: Detections, target_of: dict[int, int], names: tuple[str, ..
     return Detections(one.boxes[keep], one.scores[keep], ids, names)
 
 
-def figures(dataset: Dataset, bound: Bound, seen: Sequence[int], found: Sequence[Detections]) -> dict[str, Any]:
+def figures(
+    dataset: Dataset, bound: Bound, seen: Sequence[int], found: Sequence[Detections]
+) -> dict[str, Any]:
     from detector.analysis.accuracy.precision import accuracy
 
     pictures = [mapped_picture(dataset.pictures[at], bound) for at in seen]
@@ -101,7 +103,9 @@ def mapped_picture(one: LabelledPicture, bound: Bound) -> LabelledPicture:
     of_target = {**bound.label_ids, **bound.ignored_ids}
     looked_for = None
     if one.labelled is not None:
-        looked_for = frozenset(bound.label_ids[class_id] for class_id in one.labelled if class_id in bound.label_ids)
+        looked_for = frozenset(
+            bound.label_ids[class_id] for class_id in one.labelled if class_id in bound.label_ids
+        )
         of_target = {label: target for label, target in of_target.items() if target in looked_for}
     keep = np.array([class_id in of_target for class_id in one.class_ids.tolist()], bool)
     ids = one.class_ids[keep].tolist()
@@ -161,7 +165,9 @@ class Study:
             return PictureSource(spec, [str(one.path) for one in self.dataset.pictures])
         options = config.input
         last = max(one.frame or 0 for one in self.dataset.pictures) // options.stride + 1
-        return sources.open(self.dataset.video, decoder=options.decoder, stride=options.stride, frames=last)
+        return sources.open(
+            self.dataset.video, decoder=options.decoder, stride=options.stride, frames=last
+        )
 
     def detected(self, frame: Frame, detections: Detections) -> None:
         at = frame.index if self.dataset.video is None else self._places.get(frame.index)
@@ -218,9 +224,17 @@ def run_study(
     assert study.bound is not None
     seen = sorted(study.found)
     scored = figures(dataset, study.bound, seen, [study.found[at] for at in seen])
-    notes = [*study.bound.notes, *run.summary["notes"], *other_sizes(study.resized), *_unread(study)]
+    notes = [
+        *study.bound.notes,
+        *run.summary["notes"],
+        *other_sizes(study.resized),
+        *_unread(study),
+    ]
     row = {
-        **{key: run.summary[key] for key in ("engine", "model", "precision", "batch", "model_input", "fps", "frames")},
+        **{
+            key: run.summary[key]
+            for key in ("engine", "model", "precision", "batch", "model_input", "fps", "frames")
+        },
         **scored,
         "notes": notes,
         "session": run.summary.get("session"),
@@ -242,7 +256,11 @@ def _check_seen(study: Study, run: Result) -> None:
 
 def other_sizes(said: Sequence[str]) -> list[str]:
     """One note of what ``another_size`` found; none where it found nothing."""
-    return [f"{len(said)} pictures have another size than the labels say, first: {said[0]}"] if said else []
+    return (
+        [f"{len(said)} pictures have another size than the labels say, first: {said[0]}"]
+        if said
+        else []
+    )
 
 
 def _unread(study: Study) -> list[str]:

@@ -34,7 +34,11 @@ __all__ = ["chosen", "names", "profile", "run_passes"]
 
 def names() -> list[str]:
     """All passes, in the order in which they run."""
-    found = [info.name for info in pkgutil.iter_modules(__path__) if info.name != "base" and not info.ispkg]
+    found = [
+        info.name
+        for info in pkgutil.iter_modules(__path__)
+        if info.name != "base" and not info.ispkg
+    ]
     return sorted(found, key=lambda name: (_module(name).ORDER, name))
 
 
@@ -96,7 +100,12 @@ def run_passes(occasion: Occasion, wanted: Sequence[str], say: Say) -> None:
         facts["seconds"] = round(time.perf_counter() - start, 3)
         occasion.found[name] = facts
         occasion.session.write_pass(name, facts)
-        say(f"{facts['seconds']:.1f} s" if facts["available"] else f"not available: {facts['reason']}", True)
+        say(
+            f"{facts['seconds']:.1f} s"
+            if facts["available"]
+            else f"not available: {facts['reason']}",
+            True,
+        )
 
 
 def _facts(name: str, occasion: Occasion) -> dict[str, Any]:
@@ -106,10 +115,15 @@ def _facts(name: str, occasion: Occasion) -> dict[str, Any]:
         return {"available": False, "reason": str(reason)}
     except DetectVideoError as error:
         return {"available": False, "reason": f"failed: {' '.join(str(error).split())}"}
-    except Exception as error:  # a bug of ours must not cost the other passes; its traceback stays in the session
+    except (
+        Exception
+    ) as error:  # a bug of ours must not cost the other passes; its traceback stays in the session
         with occasion.session.path("error.log").open("a", encoding="utf-8") as log:
             log.write(f"pass {name}\n{traceback.format_exc()}\n")
-        return {"available": False, "reason": f"internal error, see error.log: {type(error).__name__}: {error}"}
+        return {
+            "available": False,
+            "reason": f"internal error, see error.log: {type(error).__name__}: {error}",
+        }
 
 
 def _module(name: str) -> Any:

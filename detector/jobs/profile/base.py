@@ -58,7 +58,11 @@ def as_it_ran(config: Config, document: dict[str, Any]) -> Config:
     """With the engine, threads and requests that the run had, where it chose them itself: another loop, or a request
     alone, must not choose others, or two things would change at once."""
     runtime = config.runtime
-    chosen = {"engine": document["engine"], "precision": document["precision"]} if runtime.engine == "auto" else {}
+    chosen = (
+        {"engine": document["engine"], "precision": document["precision"]}
+        if runtime.engine == "auto"
+        else {}
+    )
     # A request alone gets all cores; here each keeps the threads that it had.
     shape = {"threads": document["engine_threads"], "concurrency": document["concurrency"]}
     return replace(config, runtime=replace(runtime, **chosen, **shape))
@@ -78,6 +82,8 @@ def written_ns(spans: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
     """[F] when each frame was done, in order: written, or where nothing is written, after NMS."""
     names = spans["stage_names"].tolist()
     last = "write" if "write" in names else "nms"
-    picked = (spans["kind"] == KINDS.index(WORK)) & (spans["stage"] == (names.index(last) if last in names else -2))
+    picked = (spans["kind"] == KINDS.index(WORK)) & (
+        spans["stage"] == (names.index(last) if last in names else -2)
+    )
     ends: NDArray[np.int64] = np.sort(spans["end_ns"][picked])
     return ends

@@ -15,7 +15,14 @@ from detector.session.read import read_session
 
 ORDER = 110
 WHAT = "one more run under perf stat"
-EVENTS = ("task-clock", "cycles", "instructions", "cache-references", "cache-misses", "branch-misses")
+EVENTS = (
+    "task-clock",
+    "cycles",
+    "instructions",
+    "cache-references",
+    "cache-misses",
+    "branch-misses",
+)
 TIMEOUT_S = 600
 
 
@@ -38,9 +45,13 @@ def run(occasion: Occasion) -> dict[str, Any]:
             *_command(occasion, folder),
         ]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+            )
         except subprocess.TimeoutExpired:
-            raise NotHereError(f"the run under perf stat took more than {TIMEOUT_S} s; take fewer --frames") from None
+            raise NotHereError(
+                f"the run under perf stat took more than {TIMEOUT_S} s; take fewer --frames"
+            ) from None
         if done.returncode not in (EXIT_DONE, EXIT_DAMAGED) or not report.is_file():
             said = (
                 " ".join((done.stderr or done.stdout).split())[:200]
@@ -49,7 +60,9 @@ def run(occasion: Occasion) -> dict[str, Any]:
             cure = "; as root: sysctl kernel.perf_event_paranoid=1" if "ermission" in said else ""
             raise NotHereError(f"perf stat failed: {said}{cure}")
         slowdown = occasion.slowdown(read_session(Path(folder, "run")))
-        return judged(read_perf(report.read_text(encoding="utf-8")), occasion) | {"slowdown": slowdown}
+        return judged(read_perf(report.read_text(encoding="utf-8")), occasion) | {
+            "slowdown": slowdown
+        }
 
 
 def _command(occasion: Occasion, folder: str) -> list[str]:
@@ -60,7 +73,16 @@ def _command(occasion: Occasion, folder: str) -> list[str]:
     options["output"] |= {"output": f"{folder}/outputs/", "run_dir": f"{folder}/run"}
     file = Path(folder, "options.yaml")
     file.write_text(yaml.safe_dump(_plain(options)), encoding="utf-8")
-    return [sys.executable, "-m", "detector", "detect", occasion.source, "--config", str(file), "--quiet"]
+    return [
+        sys.executable,
+        "-m",
+        "detector",
+        "detect",
+        occasion.source,
+        "--config",
+        str(file),
+        "--quiet",
+    ]
 
 
 def _plain(value: Any) -> Any:
@@ -92,6 +114,8 @@ def judged(counts: dict[str, float], occasion: Occasion) -> dict[str, Any]:
         "counts": counts,
         "ipc": instructions / counts["cycles"] if instructions else None,
         "cache_miss_rate": misses / references if misses is not None and references else None,
-        "instructions_per_frame": instructions / occasion.frames if instructions and occasion.frames else None,
+        "instructions_per_frame": instructions / occasion.frames
+        if instructions and occasion.frames
+        else None,
         "includes": "start-up and loading too",
     }

@@ -24,9 +24,13 @@ def run(occasion: Occasion) -> dict[str, Any]:
     try:
         import torch
     except ImportError:
-        raise NotHereError("kernels are recorded by torch.profiler, and torch is not installed") from None
+        raise NotHereError(
+            "kernels are recorded by torch.profiler, and torch is not installed"
+        ) from None
     if not torch.cuda.is_available():
-        raise NotHereError(f"kernels are recorded by torch.profiler, and torch {torch.__version__} has no CUDA here")
+        raise NotHereError(
+            f"kernels are recorded by torch.profiler, and torch {torch.__version__} has no CUDA here"
+        )
     assert machine.options is not None
     alone = replace(machine.options, requests=1, concurrency=1)
     with engines.open(machine.engine.name, machine.network, alone) as engine:
@@ -36,13 +40,17 @@ def run(occasion: Occasion) -> dict[str, Any]:
         quieten()
         with torch.profiler.profile(acc_events=True) as profiler:
             profiled = list(timed_batches(request, slots, BATCHES))
-        plain += timed_batches(request, slots, BATCHES)  # before and after: a slow second falls on one of them
+        plain += timed_batches(
+            request, slots, BATCHES
+        )  # before and after: a slow second falls on one of them
     times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     for event in profiler.events():
         on_gpu = event.device_type != torch.autograd.DeviceType.CPU
         times[on_gpu].append((event.time_range.start / 1e3, event.time_range.end / 1e3))
     if not times[True]:
-        raise NotHereError("torch.profiler saw no kernel (CUPTI may need the right to read counters)")
+        raise NotHereError(
+            "torch.profiler saw no kernel (CUPTI may need the right to read counters)"
+        )
     return {
         "device": machine.engine.device,
         "batches": BATCHES,

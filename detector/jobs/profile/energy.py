@@ -64,7 +64,10 @@ def facts_of(idle: Metered, busy: Metered, session: SavedSession) -> dict[str, A
             row(idle, "idle", int(idle.times_ns[0]), idle_end, idle.whole(), None),
             row(busy, "run", start, end, used, frames),
         ],
-        "samples": [*samples(idle, "idle sample"), *samples(busy, "run sample", written_ns(session.spans))],
+        "samples": [
+            *samples(idle, "idle sample"),
+            *samples(busy, "run sample", written_ns(session.spans)),
+        ],
         "joules_per_frame": total / frames if frames else None,
         "frames_per_joule": frames / total if total > 0 else None,
         "idle_watts": {tag: joules / idle.seconds for tag, joules in idle.whole().items()},
@@ -89,7 +92,9 @@ def rapl_counters(root: Path) -> list[Counter]:
             tag = next((tag for start, tag in TAGS.items() if name.startswith(start)), None)
             if tag is None:
                 continue
-            counter = Counter(tag, folder / "energy_uj", int((folder / "max_energy_range_uj").read_text()))
+            counter = Counter(
+                tag, folder / "energy_uj", int((folder / "max_energy_range_uj").read_text())
+            )
             counter.read()
         except (OSError, ValueError):
             continue
@@ -152,7 +157,9 @@ class Meter:
     def _read(self) -> None:
         try:
             counts = [counter.read() for counter in self._counters]
-            self._rows.append((time.perf_counter_ns(), counts, self._gpu.read() if self._gpu else 0.0))
+            self._rows.append(
+                (time.perf_counter_ns(), counts, self._gpu.read() if self._gpu else 0.0)
+            )
         except Exception as error:  # the right to read was taken back, the driver has gone
             self._failure = error
 

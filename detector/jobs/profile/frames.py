@@ -31,7 +31,13 @@ def run(occasion: Occasion) -> dict[str, Any]:
         _write(occasion.session.path(name), picture)
         stage = max(stages[frame], key=lambda one: stages[frame][one])
         rows.append(
-            {"frame": frame, "ms": float(times[frame]), "stage": stage, "stage_ms": stages[frame][stage], "file": name}
+            {
+                "frame": frame,
+                "ms": float(times[frame]),
+                "stage": stage,
+                "stage_ms": stages[frame][stage],
+                "file": name,
+            }
         )
     return {"rows": sorted(rows, key=lambda row: -row["ms"])}
 
@@ -42,7 +48,11 @@ def _stage_times(occasion: Occasion) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
     for one in activities_of(occasion.plain.spans):
         ms = (one.end_ns - one.start_ns) / 1e6
-        frames = range(one.number * batch, (one.number + 1) * batch) if one.stage == "infer" else [one.number]
+        frames = (
+            range(one.number * batch, (one.number + 1) * batch)
+            if one.stage == "infer"
+            else [one.number]
+        )
         for frame in frames:
             found.setdefault(frame, {})[one.stage] = ms
     return found
@@ -58,7 +68,9 @@ def _pictures(video: str, wanted: list[int]) -> dict[int, Any]:
         for number, frame in enumerate(source):
             if number in wanted:
                 height = round(frame.image.shape[0] * WIDTH / frame.image.shape[1])
-                found[number] = cv2.resize(frame.image, (WIDTH, height), interpolation=cv2.INTER_AREA)
+                found[number] = cv2.resize(
+                    frame.image, (WIDTH, height), interpolation=cv2.INTER_AREA
+                )
             if number >= max(wanted):
                 break
     return found

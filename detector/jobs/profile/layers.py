@@ -28,15 +28,21 @@ def run(occasion: Occasion) -> dict[str, Any]:
     engine = machine.engine
     assert machine.options is not None
     try:
-        told = engines.layer_times(engine.name, machine.network, machine.options, slots, RUNS, BUDGET_S)
+        told = engines.layer_times(
+            engine.name, machine.network, machine.options, slots, RUNS, BUDGET_S
+        )
     except EngineError as error:
         raise NotHereError(str(error)) from None
     peaks = measured_peaks(engine.threads) if engine.device == "cpu" else None
     layers, macs = _costed(occasion, machine, told)
-    rows = layer_rows(layers, Peaks(peaks["gflops_s"], peaks["bandwidth_gbytes_s"]) if peaks else None)
+    rows = layer_rows(
+        layers, Peaks(peaks["gflops_s"], peaks["bandwidth_gbytes_s"]) if peaks else None
+    )
     sum_ms = sum(row["ms"] for row in rows)
     gpu = engine.device != "cpu"
-    off, flag = agreement(sum_ms, told.run_sum_ms, told.forward_ms, told.profiled_ms, told.outside_ms, on_gpu=gpu)
+    off, flag = agreement(
+        sum_ms, told.run_sum_ms, told.forward_ms, told.profiled_ms, told.outside_ms, on_gpu=gpu
+    )
     return {
         "engine": engine.name,
         "precision": engine.precision,
@@ -75,10 +81,14 @@ def opened(occasion: Occasion) -> tuple[Machine, list[NDArray[np.uint8]]]:
                 pictures.append(np.zeros(shape[1:], np.uint8))
                 preprocess(frame.image, pictures[-1])
     pictures += [pictures[at % len(pictures)] for at in range(-len(pictures) % shape[0])]
-    return machine, [np.stack(pictures[at : at + shape[0]]) for at in range(0, len(pictures), shape[0])]
+    return machine, [
+        np.stack(pictures[at : at + shape[0]]) for at in range(0, len(pictures), shape[0])
+    ]
 
 
-def _costed(occasion: Occasion, machine: Machine, told: LayerTimes) -> tuple[list[TimedLayer], int | None]:
+def _costed(
+    occasion: Occasion, machine: Machine, told: LayerTimes
+) -> tuple[list[TimedLayer], int | None]:
     """The layers with their costs on the graph as the front end made it, whose nodes keep their names through every
     conversion; and the graph's MACs a picture. A plan has no graph: its layers have times only."""
     groups = [layer.nodes or (layer.name,) for layer in told.layers]
@@ -89,7 +99,13 @@ def _costed(occasion: Occasion, machine: Machine, told: LayerTimes) -> tuple[lis
         costs, macs = joint_cost(graph, groups), count_macs(graph)
     layers = [
         TimedLayer(
-            layer.name, layer.type, layer.precision, layer.median_ms or 0.0, cost.macs, cost.elements, layer.nodes
+            layer.name,
+            layer.type,
+            layer.precision,
+            layer.median_ms or 0.0,
+            cost.macs,
+            cost.elements,
+            layer.nodes,
         )
         for layer, cost in zip(told.layers, costs, strict=True)
     ]

@@ -32,11 +32,12 @@ def run(occasion: Occasion) -> dict[str, Any]:
         "peak_mb": float(rss.max()) / MB,
         "peak_by_stage_mb": peak_by_stage(times, rss, spans),
         "samples": [
-            {"t_s": (t - int(times[0])) / 1e9, "rss_mb": value / MB} for t, value in thinned(times, rss)
+            {"t_s": (t - int(times[0])) / 1e9, "rss_mb": value / MB}
+            for t, value in thinned(times, rss)
         ],
         "gpu": gpu_memory(),
         "slowdown": occasion.slowdown(session),
-    }  # fmt: skip
+    }
 
 
 class Sampler:
@@ -77,14 +78,22 @@ class Sampler:
         return rows[:, 0], rows[:, 1]
 
 
-def growth(times: NDArray[np.int64], rss: NDArray[np.int64], written: NDArray[np.int64]) -> dict[str, Any]:
+def growth(
+    times: NDArray[np.int64], rss: NDArray[np.int64], written: NDArray[np.int64]
+) -> dict[str, Any]:
     """``slope_mb_per_1000_frames``: least squares over the second half of the frames; null below 100 of them."""
     if len(written) < 100:
-        return {"slope_mb_per_1000_frames": None, "slope_reason": f"{len(written)} frames are too few: 100 are needed"}
+        return {
+            "slope_mb_per_1000_frames": None,
+            "slope_reason": f"{len(written)} frames are too few: 100 are needed",
+        }
     settled = written[int(len(written) * SETTLED)]
     inside = (times >= settled) & (times <= written[-1])
     if inside.sum() < 5:
-        return {"slope_mb_per_1000_frames": None, "slope_reason": "the run was too short for five samples"}
+        return {
+            "slope_mb_per_1000_frames": None,
+            "slope_reason": "the run was too short for five samples",
+        }
     frames = np.searchsorted(written, times[inside])
     slope = float(np.polyfit(frames, rss[inside] / MB, 1)[0]) if np.ptp(frames) else 0.0
     return {"slope_mb_per_1000_frames": slope * 1000, "slope_reason": None}
@@ -101,7 +110,10 @@ def peak_by_stage(
         if not picked.any():
             continue
         order = np.argsort(spans["start_ns"][picked])
-        starts, ends = spans["start_ns"][picked][order], np.maximum.accumulate(spans["end_ns"][picked][order])
+        starts, ends = (
+            spans["start_ns"][picked][order],
+            np.maximum.accumulate(spans["end_ns"][picked][order]),
+        )
         at = np.searchsorted(starts, times, side="right") - 1
         inside = (at >= 0) & (times <= ends[np.maximum(at, 0)])
         found[name] = float(rss[inside].max()) / MB if inside.any() else None
@@ -120,7 +132,10 @@ def gpu_memory() -> dict[str, Any]:
 
         pynvml.nvmlInit()
     except Exception as error:  # no library, no driver: both are ordinary here
-        return {"available": False, "reason": f"NVML: {' '.join(str(error).split()) or type(error).__name__}"}
+        return {
+            "available": False,
+            "reason": f"NVML: {' '.join(str(error).split()) or type(error).__name__}",
+        }
     used = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
     return {"available": True, "used_mb": used / MB, **_torch_memory()}
 

@@ -60,7 +60,13 @@ def owner(file: str, name: str) -> str:
     """``detector.stages``, ``numpy``, ``built-in``, ... of a function's file."""
     path = Path(file)
     if file == "~":  # written in C: pstats knows the name only
-        return "built-in: " + name.strip("<>").removeprefix("built-in method ").removeprefix("method ").split(" of ")[0]
+        return (
+            "built-in: "
+            + name.strip("<>")
+            .removeprefix("built-in method ")
+            .removeprefix("method ")
+            .split(" of ")[0]
+        )
     if path.is_relative_to(PACKAGE):
         return ".".join(("detector", *path.relative_to(PACKAGE).with_suffix("").parts[:1]))
     parts = path.parts
@@ -81,7 +87,11 @@ def place(file: str) -> str:
     if path.is_relative_to(PACKAGE):
         return str(Path("detector") / path.relative_to(PACKAGE))
     parts = path.parts
-    return "/".join(parts[parts.index("site-packages") + 1 :]) if "site-packages" in parts else path.name
+    return (
+        "/".join(parts[parts.index("site-packages") + 1 :])
+        if "site-packages" in parts
+        else path.name
+    )
 
 
 def _tree(occasion: Occasion) -> str | None:

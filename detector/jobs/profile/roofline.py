@@ -18,10 +18,20 @@ def run(occasion: Occasion) -> dict[str, Any]:
     if not found.get("available", True):
         raise NotHereError(f"it is made of the layers: {found['reason']}")
     if found["peaks"] is None:
-        raise NotHereError(f"peaks are measured on the CPU, and the network ran on {found['device']}")
+        raise NotHereError(
+            f"peaks are measured on the CPU, and the network ran on {found['device']}"
+        )
     peaks = found["peaks"]
-    facts = whole(found["rows"], Peaks(peaks["gflops_s"], peaks["bandwidth_gbytes_s"]), found["forward_ms"])
+    facts = whole(
+        found["rows"], Peaks(peaks["gflops_s"], peaks["bandwidth_gbytes_s"]), found["forward_ms"]
+    )
     batch = found["batch"]
     per_picture = {key: facts[key] // batch for key in ("macs", "flops", "bytes")}
     under = [row["name"] for row in found["rows"] if (row["utilisation"] or 0) > 1]
-    return {**facts, **per_picture, "peaks": peaks, "forward_ms": found["forward_ms"], "peak_under_measured": under}
+    return {
+        **facts,
+        **per_picture,
+        "peaks": peaks,
+        "forward_ms": found["forward_ms"],
+        "peak_under_measured": under,
+    }

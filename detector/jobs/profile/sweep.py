@@ -45,7 +45,10 @@ def _precisions(engine: str, occasion: Occasion) -> list[str]:
     own, device = str(occasion.plain.document["precision"]), occasion.config.runtime.device
     able = engines.precisions(engine)
     own = own if own in able else "fp32"  # the null engine's is none
-    return [own, *(name for name in able if name not in (own, "int8") and _can(engine, name, device))]
+    return [
+        own,
+        *(name for name in able if name not in (own, "int8") and _can(engine, name, device)),
+    ]
 
 
 def _can(engine: str, precision: str, device: str) -> bool:

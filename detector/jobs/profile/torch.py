@@ -19,7 +19,10 @@ from detector.jobs.profile.layers import opened
 
 ORDER = 45
 WHAT = "torch.profiler's operators and a trace"
-WARMUP, FRAMES = 3, 5  # batches before, and under the profiler: a trace has hundreds of events for each
+WARMUP, FRAMES = (
+    3,
+    5,
+)  # batches before, and under the profiler: a trace has hundreds of events for each
 TOP = 40
 TRACE = "passes/torch_trace.json.gz"
 
@@ -30,12 +33,16 @@ def run(occasion: Occasion) -> dict[str, Any]:
         raise NotHereError(f"the network ran on {used}; torch's profiler sees --engine torch")
     machine, slots = opened(occasion)
     assert machine.options is not None
-    with engines.open("torch", machine.network, replace(machine.options, requests=1, concurrency=1)) as engine:
+    with engines.open(
+        "torch", machine.network, replace(machine.options, requests=1, concurrency=1)
+    ) as engine:
         request = engine.requests[0]
         list(timed_batches(request, slots, WARMUP))
         plain = list(timed_batches(request, slots, FRAMES))
         found, profiled = _profiled(occasion, request, slots, engine.device)
-        plain += timed_batches(request, slots, FRAMES)  # before and after: a slow second falls on one of them
+        plain += timed_batches(
+            request, slots, FRAMES
+        )  # before and after: a slow second falls on one of them
     return found | {
         "frames": FRAMES,
         "device": engine.device,
@@ -45,7 +52,9 @@ def run(occasion: Occasion) -> dict[str, Any]:
     }
 
 
-def timed_batches(request: Request, slots: Sequence[NDArray[np.uint8]], count: int) -> Iterator[float]:
+def timed_batches(
+    request: Request, slots: Sequence[NDArray[np.uint8]], count: int
+) -> Iterator[float]:
     """Milliseconds of each of ``count`` forward passes."""
     for slot in islice(cycle(slots), count):
         np.copyto(request.slot, slot)
@@ -69,7 +78,12 @@ def _profiled(
     by_operator = operator_rows(profiler.key_averages(), FRAMES)
     by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), FRAMES)
     self_ms = sum(row["self_ms"] + row["device_ms"] for row in by_operator)
-    return {"rows": by_operator[:TOP], "by_shape": by_shape[:TOP], "self_ms": self_ms, "trace": TRACE}, times
+    return {
+        "rows": by_operator[:TOP],
+        "by_shape": by_shape[:TOP],
+        "self_ms": self_ms,
+        "trace": TRACE,
+    }, times
 
 
 def quieten() -> None:

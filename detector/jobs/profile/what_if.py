@@ -9,7 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 from detector.analysis.loop.replay import Load
-from detector.analysis.loop.what_if import Alone, Cost, alone_in, costs, doubts, predictions, rebatched, replay_of
+from detector.analysis.loop.what_if import (
+    Alone,
+    Cost,
+    alone_in,
+    costs,
+    doubts,
+    predictions,
+    rebatched,
+    replay_of,
+)
 from detector.config.schema import Config
 from detector.errors import DetectVideoError
 from detector.jobs.profile.base import NotHereError, Occasion, as_it_ran, run_again
@@ -52,15 +61,23 @@ def run(occasion: Occasion) -> dict[str, Any]:
 
 def _alone(source: str, config: Config) -> Alone:
     """What the stages take in one plain loop."""
-    return alone_in(run_again(source, replace(config, loop=replace(config.loop, sync=True))).document)
+    return alone_in(
+        run_again(source, replace(config, loop=replace(config.loop, sync=True))).document
+    )
 
 
 def _as_json(cost: Cost) -> dict[str, Any]:
-    beside = cost.aside and {"ms": cost.aside.seconds * 1e3, "cpu_ms": cost.aside.cpu * 1e3, "room": cost.aside.room}
+    beside = cost.aside and {
+        "ms": cost.aside.seconds * 1e3,
+        "cpu_ms": cost.aside.cpu * 1e3,
+        "room": cost.aside.room,
+    }
     return {"ms": cost.seconds * 1e3, "cpu_ms": cost.cpu * 1e3, "beside": beside}
 
 
-def _in_larger_batches(occasion: Occasion, config: Config, load: Load) -> tuple[Load | None, str | None]:
+def _in_larger_batches(
+    occasion: Occasion, config: Config, load: Load
+) -> tuple[Load | None, str | None]:
     """The load in batches ``LARGER`` times as large; None and the reason where that cannot be told."""
     batch, video = LARGER * load.shape.batch, occasion.plain.document.get("video")
     if load.frames < LARGER * batch or video is None or video["width"] is None:

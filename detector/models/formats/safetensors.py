@@ -34,7 +34,9 @@ def read(
     from detector.models.formats.yolo.network import Ask, network_of
 
     if weights is not None:
-        raise UsageError(f"--weights {weights}: {path} holds its own weights; give only one of the two")
+        raise UsageError(
+            f"--weights {weights}: {path} holds its own weights; give only one of the two"
+        )
     contents, digest = read_safetensors(path)
     return network_of(contents, digest, Ask(path, names, random_seed, size, batch))
 
@@ -54,14 +56,18 @@ def read_safetensors(path: Path) -> tuple[Contents, bytes]:
                 raise _damaged(path, "its header does not lie in the file")
             header = json.loads(file.read(header_bytes))
     except OSError as exc:
-        raise ModelError(f"{path}: cannot be read: {exc.strerror}; give the path of a .safetensors file") from exc
+        raise ModelError(
+            f"{path}: cannot be read: {exc.strerror}; give the path of a .safetensors file"
+        ) from exc
     except (ValueError, RecursionError) as exc:
         raise _damaged(path, "its header is no JSON") from exc
     if not isinstance(header, dict):
         raise _damaged(path, "its header names no tensors")
     start = 8 + header_bytes
     tensors = {
-        name: _tensor(path, name, entry, start, length) for name, entry in header.items() if name != "__metadata__"
+        name: _tensor(path, name, entry, start, length)
+        for name, entry in header.items()
+        if name != "__metadata__"
     }
     return of_state_dict(tensors, str(path)), digest
 
@@ -82,7 +88,14 @@ def _tensor(path: Path, name: str, entry: Any, start: int, length: int) -> Tenso
     if start + last > length:
         raise _damaged(path, f"{ascii(name)[:80]} reaches beyond its end")
     strides = tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
-    return Tensor(kind, shape, strides, 0, math.prod(shape), partial(_bytes, path, start + first, last - first))
+    return Tensor(
+        kind,
+        shape,
+        strides,
+        0,
+        math.prod(shape),
+        partial(_bytes, path, start + first, last - first),
+    )
 
 
 def _bytes(path: Path, at: int, count: int) -> bytes:

@@ -24,18 +24,34 @@ if TYPE_CHECKING:
 OPSET = 17
 IR_VERSION = 8  # the one of opset 17; newer ones lock out older runtimes
 INPUT = "images"
-MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # the operators whose multiply-accumulates are counted
+MULTIPLYING = (
+    "Conv",
+    "ConvTranspose",
+    "Gemm",
+    "MatMul",
+)  # the operators whose multiply-accumulates are counted
 # The operators that move values about or choose among them, and compute none; Resize where it takes the nearest.
 MOVING = (
-    "MaxPool", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Resize", "Identity",
-    "DepthToSpace", "SpaceToDepth",
-)  # fmt: skip
+    "MaxPool",
+    "Transpose",
+    "Reshape",
+    "Flatten",
+    "Squeeze",
+    "Unsqueeze",
+    "Slice",
+    "Resize",
+    "Identity",
+    "DepthToSpace",
+    "SpaceToDepth",
+)
 # In a graph of fp32 these come from a file that was quantised before it came here.
 INTEGER = frozenset(
     "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv QLinearMatMul".split()
 )
 QUANTISED = "its file is quantised already; --precision fp32 runs it as it is, integers and all"
-LIGHT_FLOATS = 4096  # an initializer above this is not handed to shape inference: only its shape matters there
+LIGHT_FLOATS = (
+    4096  # an initializer above this is not handed to shape inference: only its shape matters there
+)
 
 Shape = tuple[int, ...]
 
@@ -54,7 +70,9 @@ class GraphBuilder:
         """The one input: u8 RGB [batch, height, width, 3]; returns its float32 form [batch, 3, height, width]."""
         from onnx import TensorProto, helper
 
-        self._input = helper.make_tensor_value_info(INPUT, TensorProto.UINT8, [batch, height, width, 3])
+        self._input = helper.make_tensor_value_info(
+            INPUT, TensorProto.UINT8, [batch, height, width, 3]
+        )
         # TensorRT accepts nothing but a conversion as the first reader of u8.
         cast = self.add("Cast", "input.cast", [INPUT], to=TensorProto.FLOAT)
         return self.add("Transpose", "input.transpose", [cast], perm=[0, 3, 1, 2])
@@ -71,7 +89,9 @@ class GraphBuilder:
         from onnx import helper
 
         self._take(name)
-        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        self._nodes.append(
+            helper.make_node(operator, list(inputs), [name], name=name, **attributes)
+        )
         return name
 
     def _take(self, name: str) -> None:
@@ -97,7 +117,9 @@ class GraphBuilder:
         infer_shapes(model)
         return model
 
-    def _needed(self, outputs: Sequence[str]) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    def _needed(
+        self, outputs: Sequence[str]
+    ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
         wanted = set(outputs)
         nodes = []
         for node in reversed(self._nodes):
@@ -110,7 +132,10 @@ class GraphBuilder:
 def good_name(name: str) -> bool:
     """Names of the house are module paths in torch and file-safe words in every table."""
     parts = name.split(".")
-    return all(re.fullmatch(r"[0-9]+|[A-Za-z_]\w*", part, re.ASCII) and not keyword.iskeyword(part) for part in parts)
+    return all(
+        re.fullmatch(r"[0-9]+|[A-Za-z_]\w*", part, re.ASCII) and not keyword.iskeyword(part)
+        for part in parts
+    )
 
 
 def infer_shapes(model: onnx.ModelProto) -> None:
@@ -123,7 +148,10 @@ def infer_shapes(model: onnx.ModelProto) -> None:
     graph = model.graph
     heavy = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > LIGHT_FLOATS]
     heavy_names = {tensor.name for tensor in heavy}
-    standins = [helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in heavy]
+    standins = [
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in heavy
+    ]
     light = helper.make_model(
         helper.make_graph(
             graph.node,
@@ -136,10 +164,19 @@ def infer_shapes(model: onnx.ModelProto) -> None:
         ir_version=model.ir_version,
     )
     try:
-        whole = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=True)
+        whole = shape_inference.infer_shapes(
+            light, check_type=True, strict_mode=True, data_prop=True
+        )
         checker.check_model(whole)
-    except (checker.ValidationError, shape_inference.InferenceError, ValueError, RuntimeError) as exc:
-        raise ModelError(f"graph {graph.name}: ONNX refuses it: {' '.join(str(exc).split())}") from exc
+    except (
+        checker.ValidationError,
+        shape_inference.InferenceError,
+        ValueError,
+        RuntimeError,
+    ) as exc:
+        raise ModelError(
+            f"graph {graph.name}: ONNX refuses it: {' '.join(str(exc).split())}"
+        ) from exc
     del graph.value_info[:]
     graph.value_info.extend(whole.graph.value_info)
     del graph.output[:]
@@ -255,7 +292,9 @@ def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
     try:
         left, right, out = shapes[node.input[0]], shapes[node.input[1]], shapes[node.output[0]]
     except KeyError as exc:
-        raise ModelError(f"node {node.name}: tensor {exc} has no fixed shape, so its MACs cannot be counted") from exc
+        raise ModelError(
+            f"node {node.name}: tensor {exc} has no fixed shape, so its MACs cannot be counted"
+        ) from exc
     if node.op_type == "Conv":
         return math.prod(out) * math.prod(right[1:])
     if node.op_type == "ConvTranspose":

@@ -43,7 +43,9 @@ def dynamic(model: onnx.ModelProto) -> Dynamic:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "fp32.onnx"), Path(folder, "dynamic.onnx")
         source.write_bytes(model.SerializeToString())
-        logging.disable(logging.WARNING)  # advice to run its preprocessing, which folds what is folded here already
+        logging.disable(
+            logging.WARNING
+        )  # advice to run its preprocessing, which folds what is folded here already
         try:
             quantize_dynamic(source, target, weight_type=QuantType.QUInt8)
         finally:
@@ -73,4 +75,8 @@ def changed_by_torch(module: nn.Module) -> int:
         result = quantize_dynamic(module)
     before = dict(module.named_modules())
     # The whole is left out, since every copy of a GraphModule has a class of its own; so are parts of new modules.
-    return sum(type(part) is not type(before[name]) for name, part in result.named_modules() if name and name in before)
+    return sum(
+        type(part) is not type(before[name])
+        for name, part in result.named_modules()
+        if name and name in before
+    )

@@ -46,7 +46,15 @@ if TYPE_CHECKING:
 
 THIN = 8  # input channels a group, below which a convolution is thin
 STEM = 0.2  # of the MACs, which the first layers that stay float32 make at most
-ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu", "Mul")  # SiLU is Sigmoid and Mul
+ACTIVATIONS = (
+    "Relu",
+    "LeakyRelu",
+    "Clip",
+    "HardSwish",
+    "Sigmoid",
+    "Elu",
+    "Mul",
+)  # SiLU is Sigmoid and Mul
 
 
 def sensitive(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
@@ -65,7 +73,11 @@ def _thin(graph: onnx.GraphProto) -> set[str]:
             follows = constants[node.input[1]][1] < THIN
         else:
             dynamic = [makers.get(name) for name in node.input if name and name not in constants]
-            follows = node.op_type in ACTIVATIONS and bool(dynamic) and all(maker in found for maker in dynamic)
+            follows = (
+                node.op_type in ACTIVATIONS
+                and bool(dynamic)
+                and all(maker in found for maker in dynamic)
+            )
         if follows:
             found.add(node.name)
     return found
@@ -119,8 +131,14 @@ def _before_any_product(graph: onnx.GraphProto) -> set[str]:
 
 
 HALVES = ("fp16", "bf16")
-BF16_OPSET, BF16_IR = 22, 10  # the first opset in which Conv and its kind may be bfloat16, and the IR that goes with it
-CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # what they make has the type of their attribute ``value``
+BF16_OPSET, BF16_IR = (
+    22,
+    10,
+)  # the first opset in which Conv and its kind may be bfloat16, and the IR that goes with it
+CONSTANT_MAKERS = (
+    "Constant",
+    "ConstantOfShape",
+)  # what they make has the type of their attribute ``value``
 
 
 def converted(network: Network, precision: str) -> Network:
@@ -128,7 +146,9 @@ def converted(network: Network, precision: str) -> Network:
     if precision not in HALVES:
         raise ValueError(f"half precision is one of {', '.join(HALVES)}; got {precision!r}")
     if network.precision != "fp32":
-        raise ModelError(f"{network.name}: the graph is {network.precision}; only fp32 can become {precision}")
+        raise ModelError(
+            f"{network.name}: the graph is {network.precision}; only fp32 can become {precision}"
+        )
     if is_quantised(network.graph):
         raise ModelError(f"{network.name} cannot become {precision}: {QUANTISED}")
     graph = _Halved(network.graph, precision).model()
@@ -173,11 +193,17 @@ class _Halved:
         self.source = model if precision == "fp16" else _raised(model)
         graph = self.source.graph
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.values = {name: numpy_helper.to_array(tensor) for name, tensor in self.constants.items()}
-        self.elements = {info.name: info.type.tensor_type.elem_type for info in (*graph.input, *graph.value_info)}
+        self.values = {
+            name: numpy_helper.to_array(tensor) for name, tensor in self.constants.items()
+        }
+        self.elements = {
+            info.name: info.type.tensor_type.elem_type for info in (*graph.input, *graph.value_info)
+        }
         self.elements |= {info.name: info.type.tensor_type.elem_type for info in graph.output}
         self.elements |= {name: tensor.data_type for name, tensor in self.constants.items()}
-        self.opset = max(entry.version for entry in self.source.opset_import if entry.domain in ("", "ai.onnx"))
+        self.opset = max(
+            entry.version for entry in self.source.opset_import if entry.domain in ("", "ai.onnx")
+        )
         self.kept = {node.name for node in graph.node if self._stays(node)} | tail(self.source)
         if precision == "bf16":
             self.kept = sensitive(self.source, self.kept)
@@ -243,7 +269,9 @@ class _Halved:
         cast = operand_name(name, wanted)
         if cast not in self.casts:
             self.casts.add(cast)
-            self.nodes.append(_cast(current, cast, TensorProto.FLOAT if wanted == "fp32" else self.half))
+            self.nodes.append(
+                _cast(current, cast, TensorProto.FLOAT if wanted == "fp32" else self.half)
+            )
         return cast
 
     def _constant(self, name: str, wanted: str) -> str:
@@ -268,10 +296,16 @@ class _Halved:
         from onnx import TensorProto, numpy_helper
 
         for attribute in node.attribute:
-            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+            if (
+                node.op_type == "Cast"
+                and attribute.name == "to"
+                and attribute.i == TensorProto.FLOAT
+            ):
                 attribute.i = self.half
             elif attribute.name == "value" and attribute.t.data_type == TensorProto.FLOAT:
-                attribute.t.CopyFrom(self._half_tensor(numpy_helper.to_array(attribute.t), attribute.t.name))
+                attribute.t.CopyFrom(
+                    self._half_tensor(numpy_helper.to_array(attribute.t), attribute.t.name)
+                )
 
     def _stays(self, node: onnx.NodeProto) -> bool:
         """Whether a node must stay float32."""
@@ -283,7 +317,9 @@ class _Halved:
         if not reads:
             makes_float = any(self._is_float(name) for name in node.output)
             return makes_float and node.op_type not in CONSTANT_MAKERS and self.precision == "bf16"
-        if not any(self._may_be_half(node, at) for at, name in enumerate(node.input) if name in reads):
+        if not any(
+            self._may_be_half(node, at) for at, name in enumerate(node.input) if name in reads
+        ):
             return True
         return any(name in self.constants and not self._fits(name) for name in reads)
 
@@ -303,7 +339,9 @@ class _Halved:
         schema = defs.get_schema(node.op_type, self.opset)
         described = schema.inputs[min(at, len(schema.inputs) - 1)].type_str
         allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-        return f"tensor({'float16' if self.precision == 'fp16' else 'bfloat16'})" in allowed.get(described, [described])
+        return f"tensor({'float16' if self.precision == 'fp16' else 'bfloat16'})" in allowed.get(
+            described, [described]
+        )
 
     def _is_float(self, name: str) -> bool:
         from onnx import TensorProto
@@ -315,7 +353,10 @@ def _raised(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model in an opset that knows bfloat16 convolutions."""
     from onnx import version_converter
 
-    if max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")) >= BF16_OPSET:
+    if (
+        max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+        >= BF16_OPSET
+    ):
         return model
     try:
         raised = version_converter.convert_version(model, BF16_OPSET)

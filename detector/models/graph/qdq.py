@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 # Which nodes of a graph can be int8, and which of them belong together.
 
 # Operators for which onnxruntime has an integer kernel, or drops Q and DQ around them.
-FUSED = ("Relu", "Clip")  # swallowed by the QuantizeLinear behind them, where it cuts at the same place
+FUSED = (
+    "Relu",
+    "Clip",
+)  # swallowed by the QuantizeLinear behind them, where it cuts at the same place
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 
 
@@ -68,15 +71,23 @@ class Wiring:
             for name in node.input:
                 self.readers.setdefault(name, []).append(node.name)
         infos = (*self.graph.input, *self.graph.value_info, *self.graph.output)
-        self.floats = {info.name for info in infos if info.type.tensor_type.elem_type == TensorProto.FLOAT}
+        self.floats = {
+            info.name for info in infos if info.type.tensor_type.elem_type == TensorProto.FLOAT
+        }
         last = tail(model)
-        self.able = [node.name for node in self.graph.node if node.name not in last and self._can(node)]
+        self.able = [
+            node.name for node in self.graph.node if node.name not in last and self._can(node)
+        ]
         self.shapes = tensor_shapes(model)
         self.batch = self.shapes[self.graph.input[0].name][0]
 
     def tensors_in(self, name: str) -> list[str]:
         """Float tensors that a node reads and that are no constants."""
-        return [tensor for tensor in self.nodes[name].input if tensor in self.floats and tensor not in self.constants]
+        return [
+            tensor
+            for tensor in self.nodes[name].input
+            if tensor in self.floats and tensor not in self.constants
+        ]
 
     def multiplies(self, name: str) -> bool:
         return self.nodes[name].op_type in MULTIPLYING
@@ -88,13 +99,21 @@ class Wiring:
     def _can(self, node: onnx.NodeProto) -> bool:
         if len(node.output) != 1 or node.output[0] not in self.floats:
             return False
-        dynamic = [name for name in node.input if name in self.floats and name not in self.constants]
+        dynamic = [
+            name for name in node.input if name in self.floats and name not in self.constants
+        ]
         if node.op_type in MULTIPLYING:
-            return len(dynamic) == 1 and dynamic[0] == node.input[0] and node.input[1] in self.constants
+            return (
+                len(dynamic) == 1
+                and dynamic[0] == node.input[0]
+                and node.input[1] in self.constants
+            )
         if node.op_type == "Resize":
             return _attribute(node, "mode") == b"nearest"
         if node.op_type in COMPUTING:
-            return len(dynamic) == len(node.input)  # with a constant among them it is a scale, and cheap
+            return len(dynamic) == len(
+                node.input
+            )  # with a constant among them it is a scale, and cheap
         return node.op_type in MOVING or node.op_type in FUSED
 
 
@@ -144,7 +163,11 @@ def settled(wiring: Wiring, kept: Collection[str]) -> set[str]:
     for name in reversed(chosen):
         out = wiring.nodes[name].output
         readers = [reader for tensor in out for reader in wiring.readers.get(tensor, ())]
-        if readers and all(reader in drained for reader in readers) and not set(out) & set(wiring.outputs):
+        if (
+            readers
+            and all(reader in drained for reader in readers)
+            and not set(out) & set(wiring.outputs)
+        ):
             drained.add(name)
     return fed | drained
 
@@ -165,13 +188,17 @@ def float_share(model: onnx.ModelProto, kept: Iterable[str]) -> Share:
     whole = settled(wiring, set(kept))
     stays = [name for name in everything if name not in whole]
     total = sum(map(wiring.macs, everything))
-    return Share(len(stays), len(everything), sum(map(wiring.macs, stays)) / total if total else 0.0)
+    return Share(
+        len(stays), len(everything), sum(map(wiring.macs, stays)) / total if total else 0.0
+    )
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> object:
     from onnx import helper
 
-    return next((helper.get_attribute_value(entry) for entry in node.attribute if entry.name == name), None)
+    return next(
+        (helper.get_attribute_value(entry) for entry in node.attribute if entry.name == name), None
+    )
 
 
 Range = tuple[float, float]
@@ -184,7 +211,11 @@ BIAS_TOP = 2**31 - 2**24  # of the int32 that a bias becomes, with room for what
 def watched(model: onnx.ModelProto) -> list[str]:
     """The tensors whose ranges ``quantised_graph`` may ask for, in the graph's order."""
     wiring = Wiring(model)
-    asked = [name for node in wiring.able for name in (*wiring.tensors_in(node), *wiring.nodes[node].output)]
+    asked = [
+        name
+        for node in wiring.able
+        for name in (*wiring.tensors_in(node), *wiring.nodes[node].output)
+    ]
     sources = _sources(wiring)
     return list(dict.fromkeys(sources.get(name, name) for name in asked))
 
@@ -218,7 +249,9 @@ def weight_scales(weights: NDArray[np.float32], axis: int) -> NDArray[np.float32
 
 
 class _Writer:
-    def __init__(self, model: onnx.ModelProto, ranges: Mapping[str, Range], kept: Collection[str], kind: str) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, ranges: Mapping[str, Range], kept: Collection[str], kind: str
+    ) -> None:
         from onnx import numpy_helper
 
         if kind not in KINDS:
@@ -227,9 +260,13 @@ class _Writer:
         self.wiring = Wiring(model)
         self.sources = _sources(self.wiring)
         chosen = settled(self.wiring, kept)
-        self.chosen = chosen if self.unsigned else {name for name in chosen if self.wiring.multiplies(name)}
+        self.chosen = (
+            chosen if self.unsigned else {name for name in chosen if self.wiring.multiplies(name)}
+        )
         self.quantised = self._tensors()
-        self.values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+        self.values = {
+            tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
+        }
         self.nodes: list[onnx.NodeProto] = []
         self.made: dict[str, onnx.TensorProto] = {}
 
@@ -244,7 +281,9 @@ class _Writer:
         result.graph.node.extend(self.nodes)
         wanted = {name for node in self.nodes for name in node.input}
         result.graph.initializer.extend(
-            tensor for tensor in self.source.graph.initializer if tensor.name in wanted and tensor.name not in self.made
+            tensor
+            for tensor in self.source.graph.initializer
+            if tensor.name in wanted and tensor.name not in self.made
         )
         result.graph.initializer.extend(self.made.values())
         infer_shapes(result)
@@ -284,7 +323,12 @@ class _Writer:
         if node.name in self.chosen and self.wiring.multiplies(node.name):
             self._multiplying(made, node)
         for at, name in enumerate(node.output):
-            if self.unsigned and name in self.quantised and name in self.wiring.outputs and node.name in self.chosen:
+            if (
+                self.unsigned
+                and name in self.quantised
+                and name in self.wiring.outputs
+                and node.name in self.chosen
+            ):
                 made.output[at] = operand_name(name, "raw")
                 made.name = made.output[at] if made.name == name else made.name
         self.nodes.append(made)
@@ -294,10 +338,16 @@ class _Writer:
 
     def _reads_quantised(self, reader: str, tensor: str) -> bool:
         """All readers of what an int8 node made; of what a float node made, only those that are int8."""
-        return reader in self.chosen or (self.unsigned and self.wiring.maker.get(tensor) in self.chosen)
+        return reader in self.chosen or (
+            self.unsigned and self.wiring.maker.get(tensor) in self.chosen
+        )
 
     def _dequantised(self, tensor: str) -> str:
-        if tensor in self.wiring.outputs and self.unsigned and self.wiring.maker.get(tensor) in self.chosen:
+        if (
+            tensor in self.wiring.outputs
+            and self.unsigned
+            and self.wiring.maker.get(tensor) in self.chosen
+        ):
             return tensor
         return operand_name(tensor, "dq")
 
@@ -305,7 +355,9 @@ class _Writer:
         from onnx import helper
 
         scale, zero = self._scale(tensor)
-        scale_name = self._constant(f"{operand_name(tensor, 'q')}.scale", np.array(scale, np.float32))
+        scale_name = self._constant(
+            f"{operand_name(tensor, 'q')}.scale", np.array(scale, np.float32)
+        )
         zero_name = self._constant(f"{operand_name(tensor, 'q')}.zero", zero)
         is_output = tensor in self.wiring.outputs and by_chosen and self.unsigned
         taken = operand_name(tensor, "raw") if is_output else tensor
@@ -333,7 +385,11 @@ class _Writer:
         axis = _output_axis(node)
         weights = self.values[node.input[1]].astype(np.float32)
         scales = weight_scales(weights, axis)
-        bias = self.values[node.input[2]] if len(node.input) > 2 and node.input[2] in self.values else None
+        bias = (
+            self.values[node.input[2]]
+            if len(node.input) > 2 and node.input[2] in self.values
+            else None
+        )
         if bias is not None and self.unsigned and node.op_type == "Conv":
             given = float(self._scale(node.input[0])[0])
             # A channel with tiny weights and a large bias: coarser weights, so that the bias fits into its int32.
@@ -343,17 +399,23 @@ class _Writer:
             made.input[2] = self._dequantised_constant(f"{node.name}_bias", steps, both, 0)
         shape = [1] * weights.ndim
         shape[axis] = -1
-        steps = np.clip(np.round(weights / scales.reshape(shape)), -WEIGHT_TOP, WEIGHT_TOP).astype(np.int8)
+        steps = np.clip(np.round(weights / scales.reshape(shape)), -WEIGHT_TOP, WEIGHT_TOP).astype(
+            np.int8
+        )
         made.input[1] = self._dequantised_constant(f"{node.name}_weight", steps, scales, axis)
 
-    def _dequantised_constant(self, name: str, steps: NDArray[Any], scales: NDArray[np.float32], axis: int) -> str:
+    def _dequantised_constant(
+        self, name: str, steps: NDArray[Any], scales: NDArray[np.float32], axis: int
+    ) -> str:
         from onnx import helper
 
         dq = operand_name(name, "dq")
         values = self._constant(operand_name(name, "q"), steps)
         scale = self._constant(f"{dq}.scale", scales)
         zero = self._constant(f"{dq}.zero", np.zeros(scales.shape, steps.dtype))
-        self.nodes.append(helper.make_node("DequantizeLinear", [values, scale, zero], [dq], name=dq, axis=axis))
+        self.nodes.append(
+            helper.make_node("DequantizeLinear", [values, scale, zero], [dq], name=dq, axis=axis)
+        )
         return dq
 
     def _constant(self, name: str, values: NDArray[Any]) -> str:
@@ -385,4 +447,8 @@ def _sources(wiring: Wiring) -> dict[str, str]:
 def _pictures(wiring: Wiring) -> set[str]:
     """Tensors that hold the picture's own u8 values, as float."""
     given = {info.name for info in wiring.graph.input}
-    return {node.output[0] for node in wiring.graph.node if node.op_type == "Cast" and node.input[0] in given}
+    return {
+        node.output[0]
+        for node in wiring.graph.node
+        if node.op_type == "Cast" and node.input[0] in given
+    }

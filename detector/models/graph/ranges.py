@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 Range = tuple[float, float]
 
-PERCENT = 99.99  # of the values that "percentile" keeps; the rest is cut off, half of it at either end
+PERCENT = (
+    99.99  # of the values that "percentile" keeps; the rest is cut off, half of it at either end
+)
 PERCENTILE_BINS = 4096
 ENTROPY_BINS = 512  # a search in plain Python over all of them, a tensor
 QUANTISED_BINS = 128
@@ -21,9 +23,12 @@ SILENT = 4
 
 
 def measured(
-    model: onnx.ModelProto, tensors: Iterable[str], slots: NDArray[np.uint8], method: str,
+    model: onnx.ModelProto,
+    tensors: Iterable[str],
+    slots: NDArray[np.uint8],
+    method: str,
     step: Callable[[int, int], None] = lambda done, of: None,
-) -> dict[str, Range]:  # fmt: skip
+) -> dict[str, Range]:
     """Tensor -> (lowest, highest) that int8 must be able to say. ``slots``: u8 RGB [N, H, W, 3], any N >= 1."""
     names = list(tensors)
     collectors = {name: _COLLECTORS[method]() for name in names}
@@ -34,7 +39,9 @@ def measured(
     return {name: collector.result() for name, collector in collectors.items()}
 
 
-def _values(model: onnx.ModelProto, names: list[str], slots: NDArray[np.uint8]) -> Iterator[list[NDArray[np.float32]]]:
+def _values(
+    model: onnx.ModelProto, names: list[str], slots: NDArray[np.uint8]
+) -> Iterator[list[NDArray[np.float32]]]:
     """The tensors' values, frame by frame, whatever the batch of the graph. A ragged last batch is filled up with
     copies, whose results are left out; what has no batch dimension is handed out once a frame."""
     session, given, batch = _session(model, names)
@@ -43,7 +50,9 @@ def _values(model: onnx.ModelProto, names: list[str], slots: NDArray[np.uint8]) 
         filled = np.concatenate([part, np.repeat(part[-1:], batch - len(part), axis=0)])
         found = session.run(names, {given: filled})
         for at in range(len(part)):
-            yield [array[at] if array.ndim and array.shape[0] == batch else array for array in found]
+            yield [
+                array[at] if array.ndim and array.shape[0] == batch else array for array in found
+            ]
 
 
 def _session(model: onnx.ModelProto, names: list[str]) -> tuple[Any, str, int]:
@@ -58,7 +67,9 @@ def _session(model: onnx.ModelProto, names: list[str]) -> tuple[Any, str, int]:
     settings = ort.SessionOptions()
     settings.log_severity_level = SILENT
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = ort.InferenceSession(watched.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        watched.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
     described = session.get_inputs()[0]
     return session, described.name, int(described.shape[0])
 
@@ -68,7 +79,10 @@ class _MinMax:
         self.low, self.high = np.inf, -np.inf
 
     def add(self, values: NDArray[np.float32]) -> None:
-        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        self.low, self.high = (
+            min(self.low, float(values.min())),
+            max(self.high, float(values.max())),
+        )
 
     def result(self) -> Range:
         return self.low, self.high
@@ -82,7 +96,9 @@ class _Histogram:
     def __init__(self) -> None:
         from onnxruntime.quantization.calibrate import HistogramCollector
 
-        self.collector = HistogramCollector("entropy", False, self.bins, QUANTISED_BINS, PERCENT, "same")
+        self.collector = HistogramCollector(
+            "entropy", False, self.bins, QUANTISED_BINS, PERCENT, "same"
+        )
 
     def add(self, values: NDArray[np.float32]) -> None:
         self.collector.collect_value({"": values})
@@ -101,7 +117,9 @@ class _Entropy(_Histogram):
         return max(float(low), float(histogram[2])), min(float(high), float(histogram[3]))
 
 
-def cut(counts: NDArray[Any], edges: NDArray[Any], low: float, high: float, percent: float) -> Range:
+def cut(
+    counts: NDArray[Any], edges: NDArray[Any], low: float, high: float, percent: float
+) -> Range:
     """The range that holds ``percent`` of the values, as many left out above as below; within what was seen."""
     share = np.cumsum(counts) / max(1, counts.sum())
     outside = (1 - percent / 100) / 2

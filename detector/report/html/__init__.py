@@ -20,9 +20,27 @@ from detector.analysis.loop.activities import (
 )
 from detector.analysis.summary import seconds_text, stage_rows, thread_rows
 from detector.report.html import drawings
-from detector.report.html.drawings import MOST_POINTS, Share, figure, key, section, table, zoom_buttons
+from detector.report.html.drawings import (
+    MOST_POINTS,
+    Share,
+    figure,
+    key,
+    section,
+    table,
+    zoom_buttons,
+)
 from detector.report.html.drawings import STAGES as STAGE_NAMES
-from detector.report.html.parts import counters, device, energy, layers, memory, python, roofline, sweep, torch
+from detector.report.html.parts import (
+    counters,
+    device,
+    energy,
+    layers,
+    memory,
+    python,
+    roofline,
+    sweep,
+    torch,
+)
 from detector.report.terminal.run import counted
 from detector.session.read import SavedSession
 
@@ -55,8 +73,9 @@ def verdict(session: SavedSession) -> str:
     base = f" instead of {facts['measured_fps']:.1f}" if "measured_fps" in facts else ""
     levers = "".join(
         f'<li>{escape(row["change"])}<b data-value="{row["gain"]!r}">{row["gain"]:+.0%}</b>'
-        f"{row['predicted_fps']:.1f} FPS{base} in the loop</li>" for row in rows
-    )  # fmt: skip
+        f"{row['predicted_fps']:.1f} FPS{base} in the loop</li>"
+        for row in rows
+    )
     doubt = ""
     if reasons := _doubts(facts):
         more = f" (and {len(reasons) - 1} more, with the table)" if len(reasons) > 1 else ""
@@ -70,16 +89,36 @@ def _doubts(facts: dict[str, Any]) -> list[str]:
     if not facts.get("predictions"):
         return []
     missed = abs(facts["replay_error"]) > DOUBTFUL
-    return list(facts.get("doubts", [REPLAY_MISSES.format(facts["replay_error"])] if missed else []))
+    return list(
+        facts.get("doubts", [REPLAY_MISSES.format(facts["replay_error"])] if missed else [])
+    )
 
 
 def lab(session: SavedSession) -> str:
     document, fps = session.document, session.document["fps"]
     height, width = document["model_input"]
-    row = [document["model"], document["engine"], document["precision"], f"{width}x{height}", document["batch"],
-           _video_size(document), fps["inference"], fps["end_to_end"], document["frames"]["written"]]  # fmt: skip
-    columns = ["model", "engine", "precision", "model input", "batch", "video size", "inference FPS", "end-to-end FPS",
-               "frames"]  # fmt: skip
+    row = [
+        document["model"],
+        document["engine"],
+        document["precision"],
+        f"{width}x{height}",
+        document["batch"],
+        _video_size(document),
+        fps["inference"],
+        fps["end_to_end"],
+        document["frames"]["written"],
+    ]
+    columns = [
+        "model",
+        "engine",
+        "precision",
+        "model input",
+        "batch",
+        "video size",
+        "inference FPS",
+        "end-to-end FPS",
+        "frames",
+    ]
     if fps.get("device") is not None:
         row.insert(-3, fps["device"])
         columns.insert(-3, "device FPS")
@@ -93,19 +132,49 @@ def ledger(session: SavedSession) -> str:
     stages = stage_rows(session.document, frames)
     threads = thread_rows(session.document, frames)
     shapes = "".join(
-        figure(drawings.bar(_thread_parts(thread, stages), "ms a frame"),
-               f"{thread.thread}: {thread.wall_ms:.2f} ms of wall time a frame") for thread in threads
-    )  # fmt: skip
+        figure(
+            drawings.bar(_thread_parts(thread, stages), "ms a frame"),
+            f"{thread.thread}: {thread.wall_ms:.2f} ms of wall time a frame",
+        )
+        for thread in threads
+    )
     columns = ("stage", "busy ms", "share", "p50 ms", "p90 ms", "p99 ms", "CPU ms", "thread")
-    rows = [[s.stage, s.busy_ms, Share(s.share), s.p50_ms, s.p90_ms, s.p99_ms, s.cpu_ms, s.thread] for s in stages]
-    sides = ("thread", "busy ms", "waits for input", "waits for output", "other", "= wall ms", "waited for")
-    adding = [[t.thread, t.busy_ms, t.wait_input_ms, t.wait_output_ms, t.other_ms, t.wall_ms, ", ".join(t.waits)]
-              for t in threads]  # fmt: skip
+    rows = [
+        [s.stage, s.busy_ms, Share(s.share), s.p50_ms, s.p90_ms, s.p99_ms, s.cpu_ms, s.thread]
+        for s in stages
+    ]
+    sides = (
+        "thread",
+        "busy ms",
+        "waits for input",
+        "waits for output",
+        "other",
+        "= wall ms",
+        "waited for",
+    )
+    adding = [
+        [
+            t.thread,
+            t.busy_ms,
+            t.wait_input_ms,
+            t.wait_output_ms,
+            t.other_ms,
+            t.wall_ms,
+            ", ".join(t.waits),
+        ]
+        for t in threads
+    ]
     note = f"<p>Milliseconds a frame; a thread's parts add up to its wall time. {_beside(session.document, frames)}</p>"
     return section(
-        "ledger", "Ledger", key(), shapes, note, table("ledger", columns, rows), table("threads", sides, adding),
+        "ledger",
+        "Ledger",
+        key(),
+        shapes,
+        note,
+        table("ledger", columns, rows),
+        table("threads", sides, adding),
         how="ledger",
-    )  # fmt: skip
+    )
 
 
 def _beside(document: dict[str, Any], frames: int) -> str:
@@ -126,9 +195,13 @@ def _thread_parts(thread: Any, stages: Sequence[Any]) -> list[tuple[str, str, fl
     own = [stage for stage in stages if thread.thread in stage.thread.split(",")]
     shared = {stage.stage: len(stage.thread.split(",")) for stage in own}
     parts = [(stage.stage, stage.stage, stage.busy_ms / shared[stage.stage]) for stage in own]
-    if workers and any(count > 1 for count in shared.values()):  # several workers: each has its own part of infer
-        parts = [(name, name, thread.busy_ms if count > 1 else ms)
-                 for (name, _, ms), count in zip(parts, shared.values(), strict=True)]  # fmt: skip
+    if workers and any(
+        count > 1 for count in shared.values()
+    ):  # several workers: each has its own part of infer
+        parts = [
+            (name, name, thread.busy_ms if count > 1 else ms)
+            for (name, _, ms), count in zip(parts, shared.values(), strict=True)
+        ]
     return [
         *parts,
         ("wait", "waits for input", thread.wait_input_ms),
@@ -145,29 +218,48 @@ def timeline(session: SavedSession) -> str:
     start, end = min(one.start_ns for one in shown), max(one.end_ns for one in shown)
     threads = list(dict.fromkeys(one.thread for one in sorted(activities, key=_reader_first)))
     slices = [
-        (threads.index(one.thread), one.stage, f"{one.stage} {one.number}", (one.start_ns - start) / 1e6,
-         (one.end_ns - start) / 1e6)
+        (
+            threads.index(one.thread),
+            one.stage,
+            f"{one.stage} {one.number}",
+            (one.start_ns - start) / 1e6,
+            (one.end_ns - start) / 1e6,
+        )
         for one in shown
-    ]  # fmt: skip
+    ]
     drawn = drawings.lanes(threads, slices, (end - start) / 1e6)
     note = "Gaps are waits. Ctrl or Shift and the wheel zoom too, dragging moves."
     return section(
-        "timeline", f"Timeline of {_numbers(shown)}", key(STAGE_NAMES), figure(drawn),
-        zoom_buttons(note), how="spans",
-    )  # fmt: skip
+        "timeline",
+        f"Timeline of {_numbers(shown)}",
+        key(STAGE_NAMES),
+        figure(drawn),
+        zoom_buttons(note),
+        how="spans",
+    )
 
 
 def _numbers(shown: Sequence[Activity]) -> str:
     frames = len({one.number for one in shown if one.stage == "nms"})
-    return f"{SHOWN_FRAMES} steady frames" if frames >= SHOWN_FRAMES else f"the whole run: {counted(frames, 'frame')}"
+    return (
+        f"{SHOWN_FRAMES} steady frames"
+        if frames >= SHOWN_FRAMES
+        else f"the whole run: {counted(frames, 'frame')}"
+    )
 
 
 def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
     frames = [one.number for one in activities if one.stage == "nms"]
-    if len(frames) < SHOWN_FRAMES:  # no steady part: all that there is, and nothing where there is no frame
+    if (
+        len(frames) < SHOWN_FRAMES
+    ):  # no steady part: all that there is, and nothing where there is no frame
         return list(activities) if frames else []
     first = max(0, min(max(frames) // 2, max(frames) - SHOWN_FRAMES))
-    middle = [one for one in activities if one.stage == "nms" and first <= one.number < first + SHOWN_FRAMES]
+    middle = [
+        one
+        for one in activities
+        if one.stage == "nms" and first <= one.number < first + SHOWN_FRAMES
+    ]
     start, end = middle[0].start_ns, middle[-1].end_ns
     return [one for one in activities if one.end_ns > start and one.start_ns < end]
 
@@ -187,7 +279,11 @@ def queues(session: SavedSession) -> str:
         step = -(-len(times) // MOST_POINTS)
         pairs = zip(times.tolist()[::step], levels.tolist()[::step], strict=True)
         series[name] = [((when - start) / 1e9, float(level)) for when, level in pairs]
-    drawn = [figure(drawings.steps(points, "s", "how many"), name) for name, points in series.items() if points]
+    drawn = [
+        figure(drawings.steps(points, "s", "how many"), name)
+        for name, points in series.items()
+        if points
+    ]
     return section("queues", "Queues", *drawn, how="spans")
 
 
@@ -195,13 +291,26 @@ def latency(session: SavedSession) -> str:
     times = frame_times_ms(session.spans)
     infer = durations_ms(session.spans, "infer")
     parts = []
-    for name, values in (("from reading a frame to having written it", times), ("one inference", infer)):
+    for name, values in (
+        ("from reading a frame to having written it", times),
+        ("one inference", infer),
+    ):
         if len(values) >= 5:
             ordered = sorted(values.tolist())
-            marks = {name: value for name, value in percentiles(values).items() if value is not None}
+            marks = {
+                name: value for name, value in percentiles(values).items() if value is not None
+            }
             drawn = drawings.histogram(ordered, marks, "ms")
-            beyond = sum(1 for value in ordered if value > ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))])
-            note = f"; the last bin holds {beyond} that took longer, up to {ordered[-1]:.1f} ms" if beyond else ""
+            beyond = sum(
+                1
+                for value in ordered
+                if value > ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))]
+            )
+            note = (
+                f"; the last bin holds {beyond} that took longer, up to {ordered[-1]:.1f} ms"
+                if beyond
+                else ""
+            )
             parts.append(figure(drawn, f"{name}, {len(ordered)} samples{note}"))
     return section("latency", "Latency", *parts, how="percentiles") if parts else ""
 
@@ -213,7 +322,14 @@ def path(session: SavedSession) -> str:
     parts = [(row["name"], row["name"], row["self_s"]) for row in facts["stages"]]
     parts.append(("wait", "hand-overs", sum(row["wait_s"] for row in facts["stages"])))
     rows = [
-        [row["name"], Share(row["share"]), row["self_s"], row["wait_s"], row["calls"], ", ".join(row["wait_causes"])]
+        [
+            row["name"],
+            Share(row["share"]),
+            row["self_s"],
+            row["wait_s"],
+            row["calls"],
+            ", ".join(row["wait_causes"]),
+        ]
         for row in facts["stages"]
     ]
     columns = ("stage", "share", "self s", "wait s", "calls", "waits because of")
@@ -224,7 +340,12 @@ def path(session: SavedSession) -> str:
     names = (*(kind for kind, *_ in parts),)
     shown = key([name for name in (*STAGE_NAMES, "wait") if name in names])
     return section(
-        "path", "Critical path", shown, figure(drawings.bar(parts, "s"), note), table("path", columns, rows), how="path"
+        "path",
+        "Critical path",
+        shown,
+        figure(drawings.bar(parts, "s"), note),
+        table("path", columns, rows),
+        how="path",
     )
 
 
@@ -238,9 +359,18 @@ def what_if(session: SavedSession) -> str:
     rows = []
     for row in facts["predictions"]:
         proof = proofs.get(row["change"], {})
-        gains = (Share(proof.get(key)) for key in ("measured_gain", "measured_low", "measured_high", "off_by"))
-        rows.append([row["change"], row["predicted_fps"], Share(row["gain"]),
-                     *([proof.get("measured_fps"), *gains] if proofs else [])])  # fmt: skip
+        gains = (
+            Share(proof.get(key))
+            for key in ("measured_gain", "measured_low", "measured_high", "off_by")
+        )
+        rows.append(
+            [
+                row["change"],
+                row["predicted_fps"],
+                Share(row["gain"]),
+                *([proof.get("measured_fps"), *gains] if proofs else []),
+            ]
+        )
     note = f"<p>The replay of the run as it was is off by {facts['replay_error']:+.1%}. {_loops_fps(facts)}</p>"
     if reasons := _doubts(facts):
         note += f'<p class="warning">Unreliable: {escape("; ".join(reasons))}.</p>'
@@ -269,8 +399,10 @@ def slowest(session: SavedSession) -> str:
             continue
         text = f"frame {row['frame']}: {row['ms']:.1f} ms, {row['stage']} the longest part ({row['stage_ms']:.1f} ms)"
         source = base64.b64encode(data).decode()
-        shown.append(f'<figure><img alt="{escape(text)}" src="data:image/jpeg;base64,{source}">'
-                     f"<figcaption>{escape(text)}</figcaption></figure>")  # fmt: skip
+        shown.append(
+            f'<figure><img alt="{escape(text)}" src="data:image/jpeg;base64,{source}">'
+            f"<figcaption>{escape(text)}</figcaption></figure>"
+        )
     frames = f'<div class="frames">{"".join(shown)}</div>'
     return section("slowest", "The slowest moments", frames, how="percentiles") if shown else ""
 
@@ -278,48 +410,67 @@ def slowest(session: SavedSession) -> str:
 def others(session: SavedSession) -> str:
     """Passes that could not run say why; those that could, by how much they slowed the run down."""
     rows = [
-        [name, Share(facts["slowdown"] - 1) if "slowdown" in facts else None, facts.get("seconds"),
-         _went(facts)]
+        [
+            name,
+            Share(facts["slowdown"] - 1) if "slowdown" in facts else None,
+            facts.get("seconds"),
+            _went(facts),
+        ]
         for name, facts in session.passes.items()
-    ]  # fmt: skip
+    ]
     columns = ("pass", "slower under it", "seconds", "how it went")
     cost = session.passes.get("loop", {}).get("instruments")
     note = ""
     if cost:
-        note = (f"<p>The instruments of the plain run cost {cost['median']:+.1%} of a frame's time "
-                f"({cost['low']:+.1%} to {cost['high']:+.1%}).</p>")  # fmt: skip
-    return section("passes", "Passes", note, table("others", columns, rows), how="passes") if rows else ""
+        note = (
+            f"<p>The instruments of the plain run cost {cost['median']:+.1%} of a frame's time "
+            f"({cost['low']:+.1%} to {cost['high']:+.1%}).</p>"
+        )
+    return (
+        section("passes", "Passes", note, table("others", columns, rows), how="passes")
+        if rows
+        else ""
+    )
 
 
 def _went(facts: dict[str, Any]) -> str:
     if facts.get("reason"):
         return f"not available: {facts['reason']}"
-    return str(facts.get("warning") or ", ".join(["ran", *filter(None, [facts.get("undisturbed")])]))
+    return str(
+        facts.get("warning") or ", ".join(["ran", *filter(None, [facts.get("undisturbed")])])
+    )
 
 
 def machine(session: SavedSession) -> str:
     document = session.document
     environment = document.get("environment", {})
     cpu = environment.get("cpu", {})
-    libraries = ", ".join(f"{name} {version}" for name, version in environment.get("libraries", {}).items())
+    libraries = ", ".join(
+        f"{name} {version}" for name, version in environment.get("libraries", {}).items()
+    )
     command = " ".join(shlex.quote(str(word)) for word in document.get("command", []))
     lines = [
         f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('cores', '?')} cores",
         f"GPU driver {environment['gpu_driver']}" if environment.get("gpu_driver") else "",
         environment.get("platform", ""),
         f"detect-video {environment['detect_video']}, Python {environment.get('python', '?')}"
-        if "detect_video" in environment else "",
+        if "detect_video" in environment
+        else "",
         libraries,
         document.get("engine_reason", ""),
         *document.get("notes", []),
-    ]  # fmt: skip
+    ]
     shown = "".join(f"<p>{escape(line)}</p>" for line in lines if line)
     ran = f"<p>The exact command:</p><pre>{escape(command)}</pre>" if command else ""
     return section("machine", "The machine and the command", shown, ran)
 
 
 def _video(document: dict[str, Any]) -> str:
-    return Path(document["video"]["path"]).name if "video" in document else f"{len(document['sources'])} sources"
+    return (
+        Path(document["video"]["path"]).name
+        if "video" in document
+        else f"{len(document['sources'])} sources"
+    )
 
 
 def _video_size(document: dict[str, Any]) -> str:
@@ -332,38 +483,101 @@ def _video_size(document: dict[str, Any]) -> str:
 
 # id, what, how it is taken, (file, heading) of the documentation
 LINES = (
-    ("fps", "FPS", "End to end: frames written over the seconds of the loop, all in. Inference: frames over the busy "
-     "seconds of the stage infer, requests at once counted as such.", ("docs/measurement.md", "FPS")),
-    ("ledger", "ledger", "Each thread reads the clock around every stage call and every wait; what is left of its wall "
-     "time is other. CPU is the thread's own CPU clock.", ("docs/reading.md", "Ledger and threads")),
-    ("spans", "timeline, queues", "From the recorded start and end of each call; nothing is sampled. A queue's depth "
-     "follows from the calls before and after it.", ("docs/measurement.md", "Spans, waits, other")),
-    ("percentiles", "latency, slowest moments", "Of single calls. A percentile without enough samples is left out.",
-     ("docs/measurement.md", "Percentiles")),
-    ("path", "critical path", "The chain of calls and hand-overs that the wall time of the steady state consists of: "
-     "program order, data, bounded queues, buffers given back.", ("docs/reading.md", "Critical path")),
-    ("whatif", "what if", "The recorded run played again with one thing changed, cores shared, with the CPU seconds of "
-     "every thread of the process. Its own error is printed with it, and what speaks against it.",
-     ("docs/reading.md", "What if")),
-    ("layers", "layers", "A run of its own under the engine's own profiler; medians. Shares may be read off it, rates "
-     "of the whole run may not. FLOPs are 2 x MACs, counted on the graph.",
-     ("docs/reading.md", "Instruments and passes")),
-    ("roofline", "roofline", "Peaks measured on this machine with the engine's number of threads. Above 100% means "
-     "that the peak was measured too low, and is not clamped.", ("docs/reading.md", "Instruments and passes")),
-    ("torch", "torch's operators", "Under torch.profiler, five steady frames after three to warm up.",
-     ("docs/reading.md", "torch and device")),
-    ("device", "host and device", "Kernels and operators of ten batches as torch.profiler (CUPTI) saw them; busy is "
-     "the union of all kernels and copies, idle the rest of the window.", ("docs/reading.md", "torch and device")),
-    ("sweep", "batches and precisions", "Runs without a profiler, in turn; medians over three rounds.",
-     ("docs/reading.md", "Sweep")),
-    ("memory", "memory", "Resident set of the process, sampled in a run of its own.", ("docs/reading.md", "Memory")),
-    ("energy", "energy", "The processor's and the GPU's own counters, read every 100 ms; idle power taken off; "
-     "never estimated.",
-     ("docs/reading.md", "Energy")),
+    (
+        "fps",
+        "FPS",
+        "End to end: frames written over the seconds of the loop, all in. Inference: frames over the busy "
+        "seconds of the stage infer, requests at once counted as such.",
+        ("docs/measurement.md", "FPS"),
+    ),
+    (
+        "ledger",
+        "ledger",
+        "Each thread reads the clock around every stage call and every wait; what is left of its wall "
+        "time is other. CPU is the thread's own CPU clock.",
+        ("docs/reading.md", "Ledger and threads"),
+    ),
+    (
+        "spans",
+        "timeline, queues",
+        "From the recorded start and end of each call; nothing is sampled. A queue's depth "
+        "follows from the calls before and after it.",
+        ("docs/measurement.md", "Spans, waits, other"),
+    ),
+    (
+        "percentiles",
+        "latency, slowest moments",
+        "Of single calls. A percentile without enough samples is left out.",
+        ("docs/measurement.md", "Percentiles"),
+    ),
+    (
+        "path",
+        "critical path",
+        "The chain of calls and hand-overs that the wall time of the steady state consists of: "
+        "program order, data, bounded queues, buffers given back.",
+        ("docs/reading.md", "Critical path"),
+    ),
+    (
+        "whatif",
+        "what if",
+        "The recorded run played again with one thing changed, cores shared, with the CPU seconds of "
+        "every thread of the process. Its own error is printed with it, and what speaks against it.",
+        ("docs/reading.md", "What if"),
+    ),
+    (
+        "layers",
+        "layers",
+        "A run of its own under the engine's own profiler; medians. Shares may be read off it, rates "
+        "of the whole run may not. FLOPs are 2 x MACs, counted on the graph.",
+        ("docs/reading.md", "Instruments and passes"),
+    ),
+    (
+        "roofline",
+        "roofline",
+        "Peaks measured on this machine with the engine's number of threads. Above 100% means "
+        "that the peak was measured too low, and is not clamped.",
+        ("docs/reading.md", "Instruments and passes"),
+    ),
+    (
+        "torch",
+        "torch's operators",
+        "Under torch.profiler, five steady frames after three to warm up.",
+        ("docs/reading.md", "torch and device"),
+    ),
+    (
+        "device",
+        "host and device",
+        "Kernels and operators of ten batches as torch.profiler (CUPTI) saw them; busy is "
+        "the union of all kernels and copies, idle the rest of the window.",
+        ("docs/reading.md", "torch and device"),
+    ),
+    (
+        "sweep",
+        "batches and precisions",
+        "Runs without a profiler, in turn; medians over three rounds.",
+        ("docs/reading.md", "Sweep"),
+    ),
+    (
+        "memory",
+        "memory",
+        "Resident set of the process, sampled in a run of its own.",
+        ("docs/reading.md", "Memory"),
+    ),
+    (
+        "energy",
+        "energy",
+        "The processor's and the GPU's own counters, read every 100 ms; idle power taken off; "
+        "never estimated.",
+        ("docs/reading.md", "Energy"),
+    ),
     ("python", "Python", "One plain loop under cProfile.", ("docs/reading.md", "Python")),
-    ("passes", "passes", "Each pass that disturbs the run is a run of its own, and compared with the plain one.",
-     ("docs/reading.md", "Instruments and passes")),
-)  # fmt: skip
+    (
+        "passes",
+        "passes",
+        "Each pass that disturbs the run is a run of its own, and compared with the plain one.",
+        ("docs/reading.md", "Instruments and passes"),
+    ),
+)
 
 
 def how(session: SavedSession) -> str:
@@ -376,6 +590,25 @@ def how(session: SavedSession) -> str:
 
 
 PARTS: tuple[Part, ...] = (
-    verdict, lab, ledger, timeline, queues, latency, path, what_if, layers, roofline, torch, device, sweep, memory,
-    energy, counters, python, slowest, others, machine, how,
-)  # fmt: skip
+    verdict,
+    lab,
+    ledger,
+    timeline,
+    queues,
+    latency,
+    path,
+    what_if,
+    layers,
+    roofline,
+    torch,
+    device,
+    sweep,
+    memory,
+    energy,
+    counters,
+    python,
+    slowest,
+    others,
+    machine,
+    how,
+)

@@ -46,8 +46,10 @@ def legend(names: Sequence[str]) -> str:
 
 
 def zoom_buttons(note: str) -> str:
-    buttons = "".join(f'<button type="button" data-zoom="{factor}">{name}</button>'
-                      for name, factor in (("zoom in", 0.5), ("zoom out", 2), ("all", 0)))  # fmt: skip
+    buttons = "".join(
+        f'<button type="button" data-zoom="{factor}">{name}</button>'
+        for name, factor in (("zoom in", 0.5), ("zoom out", 2), ("all", 0))
+    )
     return f'<p class="screen zooming">{buttons} {note}</p>'
 
 
@@ -61,7 +63,9 @@ def figure(drawn: str, caption: str = "") -> str:
     return f'<figure><div class="scroll">{drawn}</div>{below}</figure>'
 
 
-def table(name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], sortable: bool = True) -> str:
+def table(
+    name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], sortable: bool = True
+) -> str:
     """``name`` is its id. A column whose first value is text stands at the left."""
     heads = []
     for at, column in enumerate(columns):
@@ -86,7 +90,9 @@ def cell(value: Any) -> str:
     if isinstance(value, Share):
         return f'<td data-value="{float(value)!r}">{value:.1%}</td>'
     if isinstance(value, (int, float)):
-        shown = str(value) if isinstance(value, int) else f"{value:.{3 if abs(value) < 100 else 1}f}"
+        shown = (
+            str(value) if isinstance(value, int) else f"{value:.{3 if abs(value) < 100 else 1}f}"
+        )
         return f'<td data-value="{value!r}">{shown}</td>'
     text = str(value)
     return f'<td class="text{" long" if len(text) > LONG else ""}">{escape(text)}</td>'
@@ -107,23 +113,38 @@ def bar(parts: Sequence[tuple[str, str, float]], unit: str) -> str:
         if value <= 0:
             continue
         label = escape(f"{name} {value:.2f} {unit} ({value / total:.1%})")
-        shapes.append(f'<span class="{kind}" style="flex-grow:{value / total:.6f}" title="{label}" '
-                      f'data-value="{value!r}"><b>{escape(name)} {_short(value)}</b></span>')  # fmt: skip
-    return f'<div class="bar" role="img" aria-label="{escape(unit)} by part">{"".join(shapes)}</div>'
+        shapes.append(
+            f'<span class="{kind}" style="flex-grow:{value / total:.6f}" title="{label}" '
+            f'data-value="{value!r}"><b>{escape(name)} {_short(value)}</b></span>'
+        )
+    return (
+        f'<div class="bar" role="img" aria-label="{escape(unit)} by part">{"".join(shapes)}</div>'
+    )
 
 
-def lanes(threads: Sequence[str], slices: Iterable[tuple[int, str, str, float, float]], span_ms: float) -> str:
+def lanes(
+    threads: Sequence[str], slices: Iterable[tuple[int, str, str, float, float]], span_ms: float
+) -> str:
     """Slices of threads over time. Each: (lane, class, text, start ms, end ms)."""
     height, scale = 26 * len(threads) + 22, (WIDTH - LEFT) / span_ms if span_ms else 0.0
-    names = [f'<text x="4" y="{26 * at + 17}">{escape(name)}</text>' for at, name in enumerate(threads)]
+    names = [
+        f'<text x="4" y="{26 * at + 17}">{escape(name)}</text>' for at, name in enumerate(threads)
+    ]
     shapes = []
     for lane, kind, text, start, end in slices:
         place = f'x="{start * scale:.2f}" y="{26 * lane + 3}" width="{max(0.3, (end - start) * scale):.2f}" height="20"'
-        shapes.append(f'<rect class="{kind}" {place}>{_title(f"{text}, {end - start:.3f} ms")}</rect>')
-    marks = "".join(_tick(LEFT + tick * scale, height - 6, f"{_short(tick)} ms") for tick in ticks(0, span_ms, 8))
+        shapes.append(
+            f'<rect class="{kind}" {place}>{_title(f"{text}, {end - start:.3f} ms")}</rect>'
+        )
+    marks = "".join(
+        _tick(LEFT + tick * scale, height - 6, f"{_short(tick)} ms")
+        for tick in ticks(0, span_ms, 8)
+    )
     # What moves lies in a picture of its own: zooming stretches its slices, never a letter.
-    inner = f'<svg x="{LEFT}" y="0" width="{WIDTH - LEFT}" height="{height - 20}" preserveAspectRatio="none" ' \
-            f'viewBox="0 0 {WIDTH - LEFT} {height - 20}">{"".join(shapes)}</svg>'  # fmt: skip
+    inner = (
+        f'<svg x="{LEFT}" y="0" width="{WIDTH - LEFT}" height="{height - 20}" preserveAspectRatio="none" '
+        f'viewBox="0 0 {WIDTH - LEFT} {height - 20}">{"".join(shapes)}</svg>'
+    )
     return (
         f'<svg class="zoom" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="timeline" data-span="{span_ms!r}" '
         f'data-left="{LEFT}">{"".join(names)}{inner}<g class="ticks">{marks}</g></svg>'
@@ -144,9 +165,13 @@ def curve(points: Series, x_unit: str, y_unit: str, height: int = 180, whole: bo
 
 
 def lines(
-    series: Mapping[str, Series], x_unit: str, y_unit: str, dots: Mapping[str, tuple[float, float, str]] | None = None,
-    at: Mapping[str, float] | None = None, height: int = 200,
-) -> str:  # fmt: skip
+    series: Mapping[str, Series],
+    x_unit: str,
+    y_unit: str,
+    dots: Mapping[str, tuple[float, float, str]] | None = None,
+    at: Mapping[str, float] | None = None,
+    height: int = 200,
+) -> str:
     """Several curves on one pair of axes from 0, of the classes ``series-0``, ``series-1``, ... in their order.
 
     ``dots``: a ring on a curve with a word beside it; ``at``: a word -> x of an upright line. Few points have a mark
@@ -161,22 +186,38 @@ def lines(
         kind = f"series-{number % SERIES}"
         shapes.append(f'<polyline class="curve {kind}" points="{line}">{_title(name)}</polyline>')
         if len(points) <= FEW:
-            shapes += [f'<circle class="{kind}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="3.5">'
-                       f"{_title(f'{name}: {_short(y)} {y_unit} at {_short(x)} {x_unit}')}</circle>"
-                       for x, y in points]  # fmt: skip
+            shapes += [
+                f'<circle class="{kind}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="3.5">'
+                f"{_title(f'{name}: {_short(y)} {y_unit} at {_short(x)} {x_unit}')}</circle>"
+                for x, y in points
+            ]
     highest = max((y for _, y, _ in (dots or {}).values()), default=0.0)
-    for x, y, word in (dots or {}).values():  # two at one place: the words stand above the one and below the other
+    for x, y, word in (
+        dots or {}
+    ).values():  # two at one place: the words stand above the one and below the other
         below = -13 if y == highest else 18
-        side = f'x="{axes.x(x) - 9:.1f}" text-anchor="end"' if axes.x(x) > WIDTH / 2 else f'x="{axes.x(x) + 9:.1f}"'
+        side = (
+            f'x="{axes.x(x) - 9:.1f}" text-anchor="end"'
+            if axes.x(x) > WIDTH / 2
+            else f'x="{axes.x(x) + 9:.1f}"'
+        )
         shapes.append(f'<circle class="ring" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="7"/>')
-        shapes.append(f'<text class="halo" {side} y="{axes.y(y) + below:.1f}">{escape(word)}</text>')
+        shapes.append(
+            f'<text class="halo" {side} y="{axes.y(y) + below:.1f}">{escape(word)}</text>'
+        )
     for word, x in (at or {}).items():
-        shapes.append(f'<line class="mark" x1="{axes.x(x):.1f}" x2="{axes.x(x):.1f}" y1="16" y2="{height - 24}"/>')
-        shapes.append(f'<text class="halo" x="{axes.x(x) + 4:.1f}" y="{height - 32}">{escape(word)}</text>')
+        shapes.append(
+            f'<line class="mark" x1="{axes.x(x):.1f}" x2="{axes.x(x):.1f}" y1="16" y2="{height - 24}"/>'
+        )
+        shapes.append(
+            f'<text class="halo" x="{axes.x(x) + 4:.1f}" y="{height - 32}">{escape(word)}</text>'
+        )
     return _svg(height, "".join(shapes))
 
 
-def histogram(values: Sequence[float], marks: Mapping[str, float], unit: str, height: int = 180) -> str:
+def histogram(
+    values: Sequence[float], marks: Mapping[str, float], unit: str, height: int = 180
+) -> str:
     """Counts of values in 60 equal bins up to the 99.5th percentile, with marks."""
     ordered = sorted(values)
     top = ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))] or 1e-9
@@ -187,18 +228,24 @@ def histogram(values: Sequence[float], marks: Mapping[str, float], unit: str, he
     shapes = [
         f'<rect class="dot" x="{axes.x(at * top / 60):.1f}" y="{axes.y(count):.1f}" '
         f'width="{(WIDTH - LEFT - RIGHT) / 60 - 1:.1f}" height="{height - 24 - axes.y(count):.1f}"/>'
-        for at, count in enumerate(counts) if count
-    ]  # fmt: skip
+        for at, count in enumerate(counts)
+        if count
+    ]
     for number, (name, value) in enumerate(marks.items()):
         x = axes.x(min(value, top))
         place = f'x="{x - 4:.1f}" text-anchor="end"' if x > WIDTH - 160 else f'x="{x + 4:.1f}"'
         shapes.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="22" y2="{height - 24}"/>')
-        shapes.append(f'<text class="halo" {place} y="{34 + 18 * number}">{escape(name)} {value:.2f} {unit}</text>')
+        shapes.append(
+            f'<text class="halo" {place} y="{34 + 18 * number}">{escape(name)} {value:.2f} {unit}</text>'
+        )
     return _svg(height, axes.drawn(unit, "calls") + "".join(shapes))
 
 
 def roofline(
-    dots: Sequence[tuple[str, float, float]], roofs: Mapping[str, float], bandwidth: float, height: int = 300
+    dots: Sequence[tuple[str, float, float]],
+    roofs: Mapping[str, float],
+    bandwidth: float,
+    height: int = 300,
 ) -> str:
     """``dots``: (name, FLOPs a byte, GFLOP/s); ``roofs``: GFLOP/s by type; ``bandwidth``: GB/s. Axes are
     logarithmic."""
@@ -207,7 +254,9 @@ def roofline(
     axes = Axes(*_decades(xs), *_decades(ys), height, log=True)
     shapes = []
     left = max(axes.x0, axes.y0 / bandwidth)
-    below = f'<text class="halo" x="{axes.x(left) + 8:.1f}" y="{axes.y(left * bandwidth) - 10:.1f}">'
+    below = (
+        f'<text class="halo" x="{axes.x(left) + 8:.1f}" y="{axes.y(left * bandwidth) - 10:.1f}">'
+    )
     shapes.append(f"{below}{bandwidth:.1f} GB/s</text>")
     for name, peak in roofs.items():
         x, y = axes.x(axes.x1), axes.y(peak)
@@ -216,11 +265,15 @@ def roofline(
             f'<polyline class="curve" points="{rise} {axes.x(peak / bandwidth):.1f},{y:.1f} {x:.1f},{y:.1f}"/>'
         )
         label = f"{escape(name)} {peak:.0f} GFLOP/s"
-        shapes.append(f'<text class="halo" x="{x - 4:.1f}" y="{y - 5:.1f}" text-anchor="end">{label}</text>')
+        shapes.append(
+            f'<text class="halo" x="{x - 4:.1f}" y="{y - 5:.1f}" text-anchor="end">{label}</text>'
+        )
     for name, x, y in dots:
         if x > 0 and y > 0:
-            shapes.append(f'<circle class="dot" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
-                          f"{_title(f'{name}: {x:.2f} FLOP/byte, {y:.1f} GFLOP/s')}</circle>")  # fmt: skip
+            shapes.append(
+                f'<circle class="dot" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
+                f"{_title(f'{name}: {x:.2f} FLOP/byte, {y:.1f} GFLOP/s')}</circle>"
+            )
     return _svg(height, axes.drawn("FLOP/byte", "GFLOP/s") + "".join(shapes))
 
 
@@ -228,22 +281,40 @@ class Axes:
     """Data -> pixels, for a plot with room for labels at the left and below."""
 
     def __init__(
-        self, x0: float, x1: float, y0: float, y1: float, height: int, log: bool = False, whole: bool = False
+        self,
+        x0: float,
+        x1: float,
+        y0: float,
+        y1: float,
+        height: int,
+        log: bool = False,
+        whole: bool = False,
     ) -> None:
-        self.x0, self.x1, self.y0, self.y1, self.height, self.log = x0, x1 or 1.0, y0, y1 or 1.0, height, log
+        self.x0, self.x1, self.y0, self.y1, self.height, self.log = (
+            x0,
+            x1 or 1.0,
+            y0,
+            y1 or 1.0,
+            height,
+            log,
+        )
         self.whole = whole
 
     @classmethod
     def around(cls, points: Series, height: int, whole: bool = False) -> Axes:
         xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
         low = min(ys) if min(ys) > 0.5 * max(ys) else 0.0  # a curve far from zero is not squashed
-        return cls(0.0 if min(xs) < 0.1 * max(xs) else min(xs), max(xs), low, max(ys), height, whole=whole)
+        return cls(
+            0.0 if min(xs) < 0.1 * max(xs) else min(xs), max(xs), low, max(ys), height, whole=whole
+        )
 
     def x(self, value: float) -> float:
         return LEFT + self._share(value, self.x0, self.x1) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        return self.height - 24 - self._share(value, self.y0, self.y1) * (self.height - 48)  # above: the unit
+        return (
+            self.height - 24 - self._share(value, self.y0, self.y1) * (self.height - 48)
+        )  # above: the unit
 
     def _share(self, value: float, low: float, high: float) -> float:
         if self.log:
@@ -263,7 +334,9 @@ class Axes:
                 continue
             y = self.y(value)
             shapes.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            shapes.append(f'<text class="dim" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>')
+            shapes.append(
+                f'<text class="dim" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>'
+            )
         unit = f'<text class="dim" x="{WIDTH - RIGHT}" y="{low}" text-anchor="end">{escape(x_unit)}</text>'
         return "".join([*shapes, unit, f'<text class="dim" x="4" y="14">{escape(y_unit)}</text>'])
 
@@ -280,7 +353,9 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def powers(low: float, high: float, count: int) -> list[float]:
-    return [10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
+    return [
+        10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    ]
 
 
 def _decades(values: Sequence[float]) -> tuple[float, float]:

@@ -26,20 +26,34 @@ def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, 
     if not shown:
         yield lambda doing, done, of: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+    )
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task("starting", total=None)
-        yield lambda doing, done, of: progress.update(task, description=doing, completed=done, total=of)
+        yield lambda doing, done, of: progress.update(
+            task, description=doing, completed=done, total=of
+        )
 
 
 def print_comparison(console: Console, document: dict[str, Any]) -> None:
-    parts: list[RenderableType] = [Text(_title(document), style="bold"), _lab_table(document), _costs(document)]
+    parts: list[RenderableType] = [
+        Text(_title(document), style="bold"),
+        _lab_table(document),
+        _costs(document),
+    ]
     if document.get("labels") and any(row["ap"] for row in document["rows"]):
         parts.append(_precision_table(document))
     parts += [Text(line) for line in _failures(document)]
     parts += [Text(line) for line in _notes(document)]
     parts += [Text(f"warning: {warning}", style="bold") for warning in document["warnings"]]
-    parts += [Text(_sentence(document, metric), style="bold") for metric in METRICS if document["baseline"]]
+    parts += [
+        Text(_sentence(document, metric), style="bold")
+        for metric in METRICS
+        if document["baseline"]
+    ]
     console.print(Group(*parts))
 
 
@@ -52,26 +66,47 @@ def _title(document: dict[str, Any]) -> str:
     if video:
         parts.append(f"{video['path']} ({video['width']}x{video['height']})")
     if document["frames"]:
-        parts.append(f"{counted(document['rounds'], 'round')} of {counted(document['frames'], 'frame')}, in turn")
+        parts.append(
+            f"{counted(document['rounds'], 'round')} of {counted(document['frames'], 'frame')}, in turn"
+        )
     return ", ".join(parts)
 
 
 def _table(*columns: str, left: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number < left else "right", overflow="fold", no_wrap="FPS" in name)
+        table.add_column(
+            name,
+            justify="left" if number < left else "right",
+            overflow="fold",
+            no_wrap="FPS" in name,
+        )
     return table
 
 
 def _lab_table(document: dict[str, Any]) -> Table:
     table = _table(
-        "engine", "precision", "batch", "inference FPS", "ratio", "end-to-end FPS", "ratio", "agreement", left=2
+        "engine",
+        "precision",
+        "batch",
+        "inference FPS",
+        "ratio",
+        "end-to-end FPS",
+        "ratio",
+        "agreement",
+        left=2,
     )
     for row in document["rows"]:
         cells = []
         for metric in METRICS:
             cells += [_interval(row["fps"][metric]), _ratio(row["ratio"][metric])]
-        texts = (row["engine"], row["precision"], str(row["batch"]), *cells, _agreement(document, row))
+        texts = (
+            row["engine"],
+            row["precision"],
+            str(row["batch"]),
+            *cells,
+            _agreement(document, row),
+        )
         table.add_row(*map(Text, texts))  # Text: brackets are no markup
     if document["baseline"]:
         caption = f"median [{document['interval']}]; ratio: median of the rounds' own ratios to {document['baseline']}"
@@ -80,8 +115,18 @@ def _lab_table(document: dict[str, Any]) -> Table:
 
 
 def _costs(document: dict[str, Any]) -> Table:
-    table = _table("engine", "precision", "batch", "executed", "mean IoU", "score diff", "peak MB", "load s", "build s",
-                   left=2)  # fmt: skip
+    table = _table(
+        "engine",
+        "precision",
+        "batch",
+        "executed",
+        "mean IoU",
+        "score diff",
+        "peak MB",
+        "load s",
+        "build s",
+        left=2,
+    )
     table.columns[3].justify = "left"
     for row in document["rows"]:
         agreement = row["agreement"] or {}
@@ -103,11 +148,24 @@ def _precision_table(document: dict[str, Any]) -> Table:
     """Average precision; of each class too, where they are few."""
     labels = document["labels"]
     shown = labels["classes"] if len(labels["classes"]) <= FEW_CLASSES else []
-    table = _table("engine", "precision", "batch", "AP50", "95 %", "AP", *(f"AP50 {name}" for name in shown), left=2)
+    table = _table(
+        "engine",
+        "precision",
+        "batch",
+        "AP50",
+        "95 %",
+        "AP",
+        *(f"AP50 {name}" for name in shown),
+        left=2,
+    )
     for row in document["rows"]:
         found = row["ap"] or {}
         by_class = found.get("per_class", {})
-        cells = [_number(found.get("ap50"), 3), _bounds(found.get("ap50_interval")), _number(found.get("ap"), 3)]
+        cells = [
+            _number(found.get("ap50"), 3),
+            _bounds(found.get("ap50_interval")),
+            _number(found.get("ap"), 3),
+        ]
         cells += [_number(by_class.get(name, {}).get("ap50"), 3) for name in shown]
         table.add_row(*map(Text, (row["engine"], row["precision"], str(row["batch"]), *cells)))
     caption = (
@@ -131,11 +189,15 @@ def _executed(row: dict[str, Any]) -> str:
 
 
 def _failures(document: dict[str, Any]) -> list[str]:
-    return [f"{row['name']}: {row['error']}" for row in document["rows"] if row["error"] is not None]
+    return [
+        f"{row['name']}: {row['error']}" for row in document["rows"] if row["error"] is not None
+    ]
 
 
 def _notes(document: dict[str, Any]) -> list[str]:
-    lines = [f"agreement: 2 x matched / (A + B) at IoU 0.5 with {document['reference']}, on the same pictures"]
+    lines = [
+        f"agreement: 2 x matched / (A + B) at IoU 0.5 with {document['reference']}, on the same pictures"
+    ]
     if document["random_weights"] is not None:
         lines.append(f"note: {MEANINGLESS}")
     seen: dict[str, list[str]] = {}
@@ -145,7 +207,9 @@ def _notes(document: dict[str, Any]) -> list[str]:
     lines += [f"note: {note}" for note in (document.get("labels") or {}).get("notes", ())]
     several = len(document["rows"])
     for note, names in seen.items():
-        lines.append(f"note: {note}" if len(names) == several else f"note, {', '.join(names)}: {note}")
+        lines.append(
+            f"note: {note}" if len(names) == several else f"note, {', '.join(names)}: {note}"
+        )
     if document.get("recorded"):
         lines.append(f"recorded: {document['recorded']}")
     return lines if document["baseline"] else lines[1:]
@@ -180,7 +244,11 @@ def _agreement(document: dict[str, Any], row: dict[str, Any]) -> str:
 
 
 def _interval(found: dict[str, float] | None) -> str:
-    return "-" if found is None else f"{_fps(found['median'])} [{_fps(found['low'])}..{_fps(found['high'])}]"
+    return (
+        "-"
+        if found is None
+        else f"{_fps(found['median'])} [{_fps(found['low'])}..{_fps(found['high'])}]"
+    )
 
 
 def _fps(value: float) -> str:

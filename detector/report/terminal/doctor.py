@@ -15,7 +15,9 @@ def print_findings(console: Console, findings: dict[str, Any]) -> None:
     parts += [Text(f"warning: {warning}", style="bold") for warning in findings["warnings"]]
     default, code = findings["default"], findings["exit"]["code"]
     parts.append(Text(default["why"] or "no engine"))
-    verdict = "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
+    verdict = (
+        "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
+    )
     parts.append(Text(f"{verdict}: {findings['exit']['reason']}", style="bold"))
     console.print(Group(*parts))
 
@@ -47,21 +49,37 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
     quota = f", quota {cpu['quota_cores']:g}" if cpu["quota_cores"] else ""
     memory = cpu["memory_bytes"]
     lines = [
-        ("CPU", f"{cpu['model']}, {cpu['usable_cores']} of {cpu['cores']} cores may be used{quota}"),
+        (
+            "CPU",
+            f"{cpu['model']}, {cpu['usable_cores']} of {cpu['cores']} cores may be used{quota}",
+        ),
         ("memory", " of ".join(_size(memory[name]) for name in ("available", "total")) + " free"),
-        ("features", "; ".join(f"{name} ({what})" for name, what in cpu["meaning"].items()) or "none that we know"),
-        *((f"--precision {name}", text) for name, text in cpu["precision"].items() if name != "fp32"),
-        ("threads", " ".join(f"{name}={value}" for name, value in findings["threads"]["settings"].items())
-                    or "no variable steers them"),
+        (
+            "features",
+            "; ".join(f"{name} ({what})" for name, what in cpu["meaning"].items())
+            or "none that we know",
+        ),
+        *(
+            (f"--precision {name}", text)
+            for name, text in cpu["precision"].items()
+            if name != "fp32"
+        ),
+        (
+            "threads",
+            " ".join(f"{name}={value}" for name, value in findings["threads"]["settings"].items())
+            or "no variable steers them",
+        ),
         ("GPU", _gpu(findings["gpu"])),
         ("decoders", _decoders(media)),
         ("encoders", ", ".join(_there(media["av"]["encoders"])) or "none"),
         ("NVTX", nvtx["reason"] + (f" ({nvtx['tool']})" if nvtx["tool"] else "")),
         ("counters", _counters(findings)),
-    ]  # fmt: skip
+    ]
     for name, folder in findings["folders"].items():
         state = "writable" if folder["writable"] else "NOT writable"
-        lines.append((f"{name} folder", f"{folder['path']}: {state}, {_size(folder['free_bytes'])} free"))
+        lines.append(
+            (f"{name} folder", f"{folder['path']}: {state}, {_size(folder['free_bytes'])} free")
+        )
     return lines
 
 
@@ -78,7 +96,9 @@ def _gpu(found: dict[str, Any]) -> str:
 def _decoders(media: dict[str, Any]) -> str:
     cv2, av = media["cv2"], media["av"]
     first = f"cv2 {cv2['version']} ({', '.join(cv2['backends'])})" if cv2["version"] else "no cv2"
-    return f"{first}; " + (f"PyAV {av['version']}: {', '.join(_there(av['decoders']))}" if av["version"] else "no PyAV")
+    return f"{first}; " + (
+        f"PyAV {av['version']}: {', '.join(_there(av['decoders']))}" if av["version"] else "no PyAV"
+    )
 
 
 def _counters(findings: dict[str, Any]) -> str:
@@ -87,9 +107,15 @@ def _counters(findings: dict[str, Any]) -> str:
     if not rapl:
         cpu = "RAPL: not on this machine"
     else:
-        cpu = f"RAPL: {', '.join(readable)}" if readable else "RAPL: there, but not readable for this user"
+        cpu = (
+            f"RAPL: {', '.join(readable)}"
+            if readable
+            else "RAPL: there, but not readable for this user"
+        )
     energy = findings["gpu"]["energy_readable"]
-    nvml = "no NVML" if energy is None else f"NVML energy {'readable' if energy else 'not readable'}"
+    nvml = (
+        "no NVML" if energy is None else f"NVML energy {'readable' if energy else 'not readable'}"
+    )
     return f"{cpu}; {nvml}; schedstat {'readable' if schedstat else 'not readable'}"
 
 

@@ -10,8 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 MANY = 20  # classes: beyond these the worst and the best are printed, the rest is in the session
-COLUMNS = (("AP", "ap"), ("AP50", "ap50"), ("AP75", "ap75"), ("small", "ap_small"), ("medium", "ap_medium"),
-           ("large", "ap_large"))  # fmt: skip
+COLUMNS = (
+    ("AP", "ap"),
+    ("AP50", "ap50"),
+    ("AP75", "ap75"),
+    ("small", "ap_small"),
+    ("medium", "ap_medium"),
+    ("large", "ap_large"),
+)
 
 
 def print_evaluation(console: Console, document: dict[str, Any]) -> None:
@@ -36,11 +42,19 @@ def _dataset(document: dict[str, Any]) -> str:
 
 def _model(row: dict[str, Any]) -> str:
     height, width = row["model_input"]
-    return f"{row['model']}, input {width}x{height}" + (f", batch {row['batch']}" if row["batch"] > 1 else "")
+    return f"{row['model']}, input {width}x{height}" + (
+        f", batch {row['batch']}" if row["batch"] > 1 else ""
+    )
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(
+        title=title or None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+    )
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
     return table
@@ -54,12 +68,18 @@ def _means(results: list[dict[str, Any]]) -> Table:
         fps = row.get("fps", {})
         figures = [_figure(row, key) for _, key in COLUMNS]
         table.add_row(
-            row.get("engine", "(a file)"), row.get("precision", "-"), *figures,
-            _rate(fps.get("inference")), _rate(fps.get("end_to_end")),
-        )  # fmt: skip
+            row.get("engine", "(a file)"),
+            row.get("precision", "-"),
+            *figures,
+            _rate(fps.get("inference")),
+            _rate(fps.get("end_to_end")),
+        )
         if "difference" in row:
             changes = [_signed(row["difference"][key]) for _, key in COLUMNS]
-            ratios = [_ratio(fps.get(key), results[0].get("fps", {}).get(key)) for key in ("inference", "end_to_end")]
+            ratios = [
+                _ratio(fps.get(key), results[0].get("fps", {}).get(key))
+                for key in ("inference", "end_to_end")
+            ]
             table.add_row("  to the first", "", *changes, *ratios, style="dim")
     return table
 
@@ -67,9 +87,15 @@ def _means(results: list[dict[str, Any]]) -> Table:
 def _classes(row: dict[str, Any], several: bool) -> Table:
     title = f"by class, {row['engine']}" if several else "by class"
     names = [name if name != "AP50" else "AP50 [95 %]" for name, _ in COLUMNS]
-    table = _table(title, "class", "pictures", "boxes", *names, "recall", "at .25: recall", "precision")
+    table = _table(
+        title, "class", "pictures", "boxes", *names, "recall", "at .25: recall", "precision"
+    )
     per_class = row["per_class"]
-    shown = sorted(per_class, key=lambda name: -(per_class[name]["ap"] or 0)) if len(per_class) > MANY else per_class
+    shown = (
+        sorted(per_class, key=lambda name: -(per_class[name]["ap"] or 0))
+        if len(per_class) > MANY
+        else per_class
+    )
     if len(per_class) > MANY:
         shown = [*list(shown)[: MANY // 2], *list(shown)[-MANY // 2 :]]
         table.title = f"{title}: best and worst of {len(per_class)}"
@@ -91,7 +117,10 @@ def _lines(document: dict[str, Any]) -> list[str]:
             f"{settings['max_det']} a frame, best {settings['max_det_class']} a class; every class of a box counts by "
             "itself; classes are mapped before NMS"
         )
-    notes = [*document["notes"], *(note for row in document["results"] for note in row.get("notes", []))]
+    notes = [
+        *document["notes"],
+        *(note for row in document["results"] for note in row.get("notes", [])),
+    ]
     lines += [f"note: {note}" for note in dict.fromkeys(notes)]
     for row in document["results"]:
         lines += [f"{name}: {path}" for name, path in row.get("plots", {}).items()]

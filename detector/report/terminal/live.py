@@ -26,7 +26,10 @@ class LiveLine:
         declared = info.frames_declared
         total = min(frames, declared) if frames and declared else frames or declared
         self._thread = threading.Thread(
-            target=self._watch, args=(info.path, progress, timeline, total), name="detect-video live", daemon=True
+            target=self._watch,
+            args=(info.path, progress, timeline, total),
+            name="detect-video live",
+            daemon=True,
         )
         self._thread.start()
 
@@ -41,7 +44,10 @@ class LiveLine:
         with RichLive(console=self._console, auto_refresh=False, transient=True) as live:
             while not self._over.wait(INTERVAL_S):
                 elapsed = time.perf_counter() - started
-                live.update(Text(line(path, progress.written, total, elapsed, timeline), no_wrap=True), refresh=True)
+                live.update(
+                    Text(line(path, progress.written, total, elapsed, timeline), no_wrap=True),
+                    refresh=True,
+                )
 
 
 def line(path: str, written: int, total: int | None, elapsed_s: float, timeline: Any) -> str:
@@ -62,5 +68,7 @@ def _busiest(timeline: Any) -> str | None:
     if not tracks:
         return None
     track = max(tracks, key=lambda track: track.busy_ns())
-    stages = {stage: span.self_ns for (stage, kind), span in list(track.spans.items()) if kind == "work"}
+    stages = {
+        stage: span.self_ns for (stage, kind), span in list(track.spans.items()) if kind == "work"
+    }
     return max(stages, key=lambda stage: stages[stage]) if stages else None

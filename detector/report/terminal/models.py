@@ -18,7 +18,17 @@ from detector.analysis.diff import Change
 def print_models(console: Console, models: Sequence[dict[str, Any]]) -> None:
     """One line a model. Figures in brackets are the makers' own."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("model", "family", "input", "parameters", "GMACs", "GFLOPs", "published", "licence", "needs"):
+    for name in (
+        "model",
+        "family",
+        "input",
+        "parameters",
+        "GMACs",
+        "GFLOPs",
+        "published",
+        "licence",
+        "needs",
+    ):
         right = name in ("parameters", "GMACs", "GFLOPs", "published")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for model in models:
@@ -35,7 +45,8 @@ def print_models(console: Console, models: Sequence[dict[str, Any]]) -> None:
         )
     console.print(table)
     console.print(
-        "GFLOPs = 2 x GMACs of convolutions and products of matrices; published: its makers' GFLOPs", style="dim"
+        "GFLOPs = 2 x GMACs of convolutions and products of matrices; published: its makers' GFLOPs",
+        style="dim",
     )
 
 
@@ -61,7 +72,10 @@ def print_model(console: Console, model: dict[str, Any]) -> None:
         if value not in (None, ""):
             console.print(f"{name:<18}{value}", highlight=False, markup=False, soft_wrap=True)
     if not model["counted"]:
-        console.print("figures as its makers state them: the model file is not here to be counted", style="dim")
+        console.print(
+            "figures as its makers state them: the model file is not here to be counted",
+            style="dim",
+        )
     for note in model.get("notes", []):
         console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
 
@@ -92,7 +106,11 @@ def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, 
     if not shown:
         yield lambda doing, done, of: True
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+    )
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         tasks: dict[str, Any] = {}
 
@@ -125,7 +143,12 @@ def build_line(console: Console) -> Callable[[str, int, int], bool]:
 
     def step(doing: str, done: int, of: int) -> bool:
         text = "" if done >= of else f"building: {doing} {done}/{of}"
-        console.print(text[: console.width - 1].ljust(console.width - 1), end="\r", markup=False, highlight=False)
+        console.print(
+            text[: console.width - 1].ljust(console.width - 1),
+            end="\r",
+            markup=False,
+            highlight=False,
+        )
         return True
 
     return step
@@ -136,14 +159,23 @@ def build_line(console: Console) -> Callable[[str, int, int], bool]:
 
 ANSWERS = (
     ("nvprof ./app (time of kernels and calls)", "nsys profile --stats=true; detect-video profile"),
-    ("nvprof --print-gpu-trace", "nsys profile -t cuda,nvtx; detect-video report RUN --format trace"),
+    (
+        "nvprof --print-gpu-trace",
+        "nsys profile -t cuda,nvtx; detect-video report RUN --format trace",
+    ),
     ("nvprof --metrics a,b", "ncu --metrics (the table above)"),
-    ("nvprof --dependency-analysis (critical path)", "nothing of NVIDIA's; detect-video profile --only critical_path, "
-     "or profile --nsys FILE.sqlite from a recording"),
+    (
+        "nvprof --dependency-analysis (critical path)",
+        "nothing of NVIDIA's; detect-video profile --only critical_path, "
+        "or profile --nsys FILE.sqlite from a recording",
+    ),
     ("nvprof --cpu-profiling on", "nsys profile --sample=cpu; detect-video profile --only python"),
     ("nvprof --unified-memory-profiling", "nsys profile --cuda-um-gpu-page-faults=true"),
-    ("nvprof -o run.nvvp and the Visual Profiler", "nsys-ui, or report --format trace in ui.perfetto.dev"),
-)  # fmt: skip
+    (
+        "nvprof -o run.nvvp and the Visual Profiler",
+        "nsys-ui, or report --format trace in ui.perfetto.dev",
+    ),
+)
 
 
 def print_metrics(console: Console, metrics: Mapping[str, Mapping[str, str]]) -> None:
@@ -171,9 +203,13 @@ def print_diff(console: Console, changes: Sequence[Change], differing: Sequence[
         table.add_column(name, justify="right" if 0 < number < 5 else "left")
     for one in changes:
         table.add_row(
-            one.what, f"{one.before:.3f}", f"{one.after:.3f}", f"{one.ratio:.3f}", f"{one.low:.3f} .. {one.high:.3f}",
+            one.what,
+            f"{one.before:.3f}",
+            f"{one.after:.3f}",
+            f"{one.ratio:.3f}",
+            f"{one.low:.3f} .. {one.high:.3f}",
             one.verdict,
-        )  # fmt: skip
+        )
     console.print(table)
     for line in differing:
         console.print(f"not the same: {line}", highlight=False, markup=False)

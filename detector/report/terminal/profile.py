@@ -21,25 +21,46 @@ LONGEST_FUNCTIONS, LARGEST_OWNERS = 10, 8
 
 def memory_text(facts: dict[str, Any]) -> Text:
     slope = facts["slope_mb_per_1000_frames"]
-    growth = facts["slope_reason"] if slope is None else f"{slope:+.2f} MB per 1000 frames in the second half"
+    growth = (
+        facts["slope_reason"]
+        if slope is None
+        else f"{slope:+.2f} MB per 1000 frames in the second half"
+    )
     peaks = {name: mb for name, mb in facts.get("peak_by_stage_mb", {}).items() if mb is not None}
     said = f"memory: {facts['start_mb']:.0f} MB at the start, {facts['peak_mb']:.0f} MB at the peak; growth: {growth}"
     if peaks:
-        said += "; highest while " + ", ".join(f"{name} {mb:.0f}" for name, mb in peaks.items()) + " ran"
+        said += (
+            "; highest while "
+            + ", ".join(f"{name} {mb:.0f}" for name, mb in peaks.items())
+            + " ran"
+        )
     gpu = facts.get("gpu", {})
     if gpu.get("available"):
         torch = gpu.get("torch_peak_allocated_mb")
-        said += f"; GPU {gpu['used_mb']:.0f} MB used" + (f", torch at most {torch:.0f}" if torch is not None else "")
+        said += f"; GPU {gpu['used_mb']:.0f} MB used" + (
+            f", torch at most {torch:.0f}" if torch is not None else ""
+        )
     return Text(said)
 
 
 def energy_table(facts: dict[str, Any]) -> Group:
-    tags = [tag for tag in ("package", "core", "dram", "gpu") if any(tag in row for row in facts["rows"])]
-    table = new_table("energy (idle power taken off the run)", "of", "seconds", *(f"{tag} J" for tag in tags),
-                      "J a frame")  # fmt: skip
+    tags = [
+        tag
+        for tag in ("package", "core", "dram", "gpu")
+        if any(tag in row for row in facts["rows"])
+    ]
+    table = new_table(
+        "energy (idle power taken off the run)",
+        "of",
+        "seconds",
+        *(f"{tag} J" for tag in tags),
+        "J a frame",
+    )
     for row in facts["rows"]:
         joules = (number(row.get(tag), ".2f") for tag in tags)
-        table.add_row(row["tag"], f"{row['duration']:.2f}", *joules, number(row["joules_per_frame"], ".4f"))
+        table.add_row(
+            row["tag"], f"{row['duration']:.2f}", *joules, number(row["joules_per_frame"], ".4f")
+        )
     each = facts["frames_per_joule"]
     return Group(table, *([Text(f"{each:.3g} frames a joule")] if each else []))
 
@@ -47,12 +68,16 @@ def energy_table(facts: dict[str, Any]) -> Group:
 def python_table(facts: dict[str, Any]) -> Group:
     """Self times of rooms and libraries, and of single functions."""
     whole = sum(facts["folded"].values()) or 1.0
-    owners = new_table("Python: self time under cProfile, one plain loop", "room or library", "self s", "share")
+    owners = new_table(
+        "Python: self time under cProfile, one plain loop", "room or library", "self s", "share"
+    )
     for name, seconds in list(facts["folded"].items())[:LARGEST_OWNERS]:
         owners.add_row(name, f"{seconds:.3f}", f"{seconds / whole:.1%}")
     functions: Table = new_table("functions", "function", "calls", "self s", "with its callees s")
     for row in facts["functions"][:LONGEST_FUNCTIONS]:
-        functions.add_row(row["function"], str(row["calls"]), f"{row['self_s']:.3f}", f"{row['total_s']:.3f}")
+        functions.add_row(
+            row["function"], str(row["calls"]), f"{row['self_s']:.3f}", f"{row['total_s']:.3f}"
+        )
     return Group(owners, functions)
 
 
@@ -77,7 +102,9 @@ def critical_path_table(facts: dict[str, Any]) -> Table:
     title = f"critical path of {counted(facts['frames'], 'frame')}, {facts['wall_s']:.3f} s of steady state = 100%"
     table = new_table(title, "stage", "share", "self s", "wait s", "calls", "waits because of")
     for row in facts["stages"]:
-        causes = ", ".join(f"{cause} {seconds:.3f}" for cause, seconds in row["wait_causes"].items())
+        causes = ", ".join(
+            f"{cause} {seconds:.3f}" for cause, seconds in row["wait_causes"].items()
+        )
         table.add_row(
             row["name"],
             f"{row['share']:.1%}",
@@ -93,7 +120,9 @@ def what_if_table(facts: dict[str, Any]) -> Group:
     """Predicted, and where it was put to the test measured, beside each other; below it why not to believe it."""
     title = f"what if (replay off by {facts['replay_error']:+.1%} at 1x, {facts['measured_fps']:.2f} FPS in the loop)"
     proofs = {row["change"]: row for row in facts.get("proofs", [])}
-    measured = ("measured FPS", "gain", "lowest .. highest", "predicted is off by") if proofs else ()
+    measured = (
+        ("measured FPS", "gain", "lowest .. highest", "predicted is off by") if proofs else ()
+    )
     table = new_table(title, "change", "predicted FPS", "gain", *measured)
     for row in facts["predictions"]:
         shown = _measured(proofs.get(row["change"])) if proofs else []
@@ -108,7 +137,11 @@ def _measured(proof: dict[str, Any] | None) -> list[str]:
     if proof is None:
         return ["", "", "", ""]
     fps = proof.get("measured_fps")  # sessions of the first version have the gains alone
-    ends = f"{proof['measured_low']:+.0%} .. {proof['measured_high']:+.0%}" if "measured_low" in proof else ""
+    ends = (
+        f"{proof['measured_low']:+.0%} .. {proof['measured_high']:+.0%}"
+        if "measured_low" in proof
+        else ""
+    )
     return [number(fps, ".2f"), f"{proof['measured_gain']:+.1%}", ends, f"{proof['off_by']:+.1%}"]
 
 
@@ -123,18 +156,42 @@ def layers_table(facts: dict[str, Any]) -> Group:
         f"({facts['off_by']:+.1%})"
     )
     rows = sorted(facts["rows"], key=lambda row: -row["ms"])[:LONGEST_LAYERS]
-    columns = ("type", "ms", "share", "MFLOPs", "KB", "GFLOP/s", "GB/s", "FLOP/B", "runs in", "of its roof", "bound")
+    columns = (
+        "type",
+        "ms",
+        "share",
+        "MFLOPs",
+        "KB",
+        "GFLOP/s",
+        "GB/s",
+        "FLOP/B",
+        "runs in",
+        "of its roof",
+        "bound",
+    )
     longest = new_table(title, f"the {len(rows)} longest", *columns)
     for row in rows:
         cells = (number(row[key], ".1f") for key in ("gflops_s", "gbytes_s", "intensity"))
         longest.add_row(
-            row["name"], row["type"], f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['flops'] / 1e6:.1f}",
-            number(row["bytes"] / 1e3 or None, ".0f"), *cells, row["precision"], number(row["utilisation"], ".0%"),
+            row["name"],
+            row["type"],
+            f"{row['ms']:.3f}",
+            f"{row['share']:.1%}",
+            f"{row['flops'] / 1e6:.1f}",
+            number(row["bytes"] / 1e3 or None, ".0f"),
+            *cells,
+            row["precision"],
+            number(row["utilisation"], ".0%"),
             row["bound"] or "-",
-        )  # fmt: skip
+        )
     types = new_table("layers by type", "type", "layers", "ms", "share", "MMACs")
     for row in facts["by_type"]:
-        sums = (str(row["layers"]), f"{row['ms']:.3f}", f"{row['share']:.1%}", f"{row['macs'] / 1e6:.1f}")
+        sums = (
+            str(row["layers"]),
+            f"{row['ms']:.3f}",
+            f"{row['share']:.1%}",
+            f"{row['macs'] / 1e6:.1f}",
+        )
         types.add_row(row["type"], *sums)
     notes = [*([facts["flag"]] if facts["flag"] else []), *facts.get("notes", [])]
     lines = [in_no_layer(facts), *(f"note: {note}" for note in notes)]
@@ -143,7 +200,10 @@ def layers_table(facts: dict[str, Any]) -> Group:
 
 def roofline_text(facts: dict[str, Any]) -> Text:
     peaks, under = facts["peaks"], facts["peak_under_measured"]
-    reached = ", ".join(f"{name} {peak:.1f} GFLOP/s ({peaks['by'][name]})" for name, peak in peaks["gflops_s"].items())
+    reached = ", ".join(
+        f"{name} {peak:.1f} GFLOP/s ({peaks['by'][name]})"
+        for name, peak in peaks["gflops_s"].items()
+    )
     lines = [
         f"roofline: {facts['macs'] / 1e9:.3f} GMACs = {facts['flops'] / 1e9:.3f} GFLOPs a picture, "
         f"{number(facts['gflops_s'], '.1f')} GFLOP/s, {number(facts['utilisation'], '.1%')} of the roof, bound by "
@@ -160,41 +220,77 @@ def torch_table(facts: dict[str, Any]) -> Group:
     slow = f"{facts['slowdown']:.2f} times a pass without the profiler"
     title = f"torch's operators over {facts['frames']} steady frames ({slow}), ms a frame"
     tables = []
-    for heading, rows in ((title, facts["rows"]), ("the same by shapes of their inputs", facts["by_shape"])):
-        table = new_table(heading, "operator", "calls", "self ms", "share", "total ms", "on the GPU", "shapes")
+    for heading, rows in (
+        (title, facts["rows"]),
+        ("the same by shapes of their inputs", facts["by_shape"]),
+    ):
+        table = new_table(
+            heading, "operator", "calls", "self ms", "share", "total ms", "on the GPU", "shapes"
+        )
         for row in rows[:LONGEST_LAYERS]:
             times = (f"{row['self_ms']:.3f}", f"{row['share']:.1%}", f"{row['total_ms']:.3f}")
             shapes = row["shapes"] if len(row["shapes"]) < 60 else row["shapes"][:57] + "..."
-            table.add_row(row["name"], f"{row['calls']:.1f}", *times, number(row["device_ms"] or None, ".3f"), shapes)
+            table.add_row(
+                row["name"],
+                f"{row['calls']:.1f}",
+                *times,
+                number(row["device_ms"] or None, ".3f"),
+                shapes,
+            )
         tables.append(table)
     return Group(*tables, Text(f"trace: {facts['trace']} in the session"))
 
 
 def device_text(facts: dict[str, Any]) -> Text:
     causes = ", ".join(f"{cause} {ms:.2f} ms" for cause, ms in facts["idle_ms"].items())
-    bound = "; launch-bound: the GPU waits for the host to start its kernels" if facts["launch_bound"] else ""
-    busy = f"busy {facts['busy_share']:.1%} of {facts['window_ms']:.2f} ms, {facts['kernels']} kernels"
+    bound = (
+        "; launch-bound: the GPU waits for the host to start its kernels"
+        if facts["launch_bound"]
+        else ""
+    )
+    busy = (
+        f"busy {facts['busy_share']:.1%} of {facts['window_ms']:.2f} ms, {facts['kernels']} kernels"
+    )
     return Text(f"{facts['device']}: {busy}; idle: {causes or 'never'}{bound}")
 
 
 def sweep_table(facts: dict[str, Any]) -> Group:
     rounds = f"{facts['rounds']} rounds of {facts['frames']} frames, median, lowest .. highest"
-    table = new_table(f"batches and precisions ({rounds})", "variant", "inference FPS", "ms a batch", "end to end FPS",
-                   "memory MB", "agrees with fp32")  # fmt: skip
+    table = new_table(
+        f"batches and precisions ({rounds})",
+        "variant",
+        "inference FPS",
+        "ms a batch",
+        "end to end FPS",
+        "memory MB",
+        "agrees with fp32",
+    )
     for row in facts["rows"]:
         if row["error"] is not None:
             table.add_row(row["name"], row["error"])
             continue
         rates = [_rate(row["fps"][metric]) for metric in ("inference", "end_to_end")]
         agreed = (row["agreement"] or {}).get("matched")
-        table.add_row(row["name"], rates[0], number(row["batch_ms"], ".2f"), rates[1],
-                      number(row["memory_mb"], ".0f"), number(agreed, ".1%"))  # fmt: skip
+        table.add_row(
+            row["name"],
+            rates[0],
+            number(row["batch_ms"], ".2f"),
+            rates[1],
+            number(row["memory_mb"], ".0f"),
+            number(agreed, ".1%"),
+        )
     knees = "; ".join(f"{precision}: batch {batch}" for precision, batch in facts["knees"].items())
-    return Group(table, Text(f"knee (least batch within 5% of the best inference FPS): {knees or '-'}"))
+    return Group(
+        table, Text(f"knee (least batch within 5% of the best inference FPS): {knees or '-'}")
+    )
 
 
 def _rate(found: dict[str, float] | None) -> str:
-    return "-" if found is None else f"{found['median']:.1f} [{found['low']:.1f} .. {found['high']:.1f}]"
+    return (
+        "-"
+        if found is None
+        else f"{found['median']:.1f} [{found['low']:.1f} .. {found['high']:.1f}]"
+    )
 
 
 def loop_text(facts: dict[str, Any]) -> Text:
@@ -225,7 +321,9 @@ def _lines(session: SavedSession) -> list[str]:
         if not facts.get("available", True):
             lines.append(f"{name}: not available: {facts['reason']}")
         elif "slowdown" in facts and name != "loop":
-            lines.append(f"{name}: the same work took {facts['slowdown']:.2f} times as long under it")
+            lines.append(
+                f"{name}: the same work took {facts['slowdown']:.2f} times as long under it"
+            )
         elif "undisturbed" in facts:
             lines.append(f"{name}: disturbs nothing: {facts['undisturbed']}")
     return [*lines, f"session: {session.folder}"]
@@ -233,9 +331,13 @@ def _lines(session: SavedSession) -> list[str]:
 
 def print_recorded(console: Console, facts: dict[str, Any]) -> None:
     """An nsys recording: stages, waits, what blocked inside the stages, the critical path."""
-    stages = new_table("stages of the recording, ms", "stage", "calls", "avg", "p50", "p90", "max", "share")
+    stages = new_table(
+        "stages of the recording, ms", "stage", "calls", "avg", "p50", "p90", "max", "share"
+    )
     for row in facts["stages"]:
-        times = ("-" if row[key] is None else f"{row[key]:.2f}" for key in ("avg", "p50", "p90", "max"))
+        times = (
+            "-" if row[key] is None else f"{row[key]:.2f}" for key in ("avg", "p50", "p90", "max")
+        )
         stages.add_row(row["step"], str(row["count"]), *times, f"{row['share']:.1%}")
     waits = new_table("waits, s", "thread", "waited for", "s")
     for thread, each in facts["waits"].items():
@@ -251,7 +353,17 @@ def print_recorded(console: Console, facts: dict[str, Any]) -> None:
     if facts["critical_path"]:
         parts.append(critical_path_table(facts["critical_path"]))
     gpu = facts["gpu"]
-    parts.append(Text(f"GPU busy {gpu['busy_share']:.1%} of the run" if gpu["available"] else f"GPU: {gpu['reason']}"))
+    parts.append(
+        Text(
+            f"GPU busy {gpu['busy_share']:.1%} of the run"
+            if gpu["available"]
+            else f"GPU: {gpu['reason']}"
+        )
+    )
     if not facts["loop_is_known"]:
-        parts.append(Text("note: the recording does not say how long the queues were; the defaults are taken"))
+        parts.append(
+            Text(
+                "note: the recording does not say how long the queues were; the defaults are taken"
+            )
+        )
     console.print(Group(*parts))

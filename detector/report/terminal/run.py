@@ -18,7 +18,9 @@ from detector.errors import EXIT_DAMAGED, EXIT_INTERRUPTED, EXIT_TERMINATED
 
 def new_table(title: str, *columns: str) -> Table:
     """The first column stands at the left, the others, which are numbers mostly, at the right."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(
+        title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
+    )
     for at, name in enumerate(columns):
         table.add_column(name, justify="left" if at == 0 else "right", overflow="fold")
     return table
@@ -44,7 +46,12 @@ def print_run(console: Console, summary: dict[str, Any], verbose: bool = False) 
     written = summary["frames"]["written"]
     parts: list[RenderableType] = []
     if written:
-        parts += [_lab_table(summary), _ledger(summary, written), _threads(summary, written), _seconds(summary)]
+        parts += [
+            _lab_table(summary),
+            _ledger(summary, written),
+            _threads(summary, written),
+            _seconds(summary),
+        ]
     parts += [Text(line) for line in _lines(summary, verbose)]
     if written:
         parts.append(Text(summary["verdict"]["sentence"], style="bold"))
@@ -52,7 +59,9 @@ def print_run(console: Console, summary: dict[str, Any], verbose: bool = False) 
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(
+        title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
+    )
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
     return table
@@ -78,7 +87,11 @@ def _lab_table(summary: dict[str, Any]) -> Table:
 
 
 def _video_size(summary: dict[str, Any]) -> str:
-    videos = [summary["video"]] if "video" in summary else [source["video"] for source in summary["sources"]]
+    videos = (
+        [summary["video"]]
+        if "video" in summary
+        else [source["video"] for source in summary["sources"]]
+    )
     sizes = {f"{video['width']}x{video['height']}" for video in videos if video["width"]}
     return sizes.pop() if len(sizes) == 1 else "several"
 
@@ -90,9 +103,15 @@ def _ledger(summary: dict[str, Any], frames: int) -> Table:
     )
     for row in stage_rows(summary, frames):
         table.add_row(
-            row.stage, f"{row.busy_ms:.2f}", f"{row.share:.1%}", _ms(row.p50_ms), _ms(row.p90_ms), _ms(row.p99_ms),
-            f"{row.cpu_ms:.2f}", row.thread,
-        )  # fmt: skip
+            row.stage,
+            f"{row.busy_ms:.2f}",
+            f"{row.share:.1%}",
+            _ms(row.p50_ms),
+            _ms(row.p90_ms),
+            _ms(row.p99_ms),
+            f"{row.cpu_ms:.2f}",
+            row.thread,
+        )
     cpu = summary["cpu"]
     note = "in the stages" if cpu["stages_include_libraries"] else ""
     library = f"{cpu['library_threads_s'] * 1e3 / frames:.2f}"
@@ -102,7 +121,14 @@ def _ledger(summary: dict[str, Any], frames: int) -> Table:
 
 def _threads(summary: dict[str, Any], frames: int) -> Table:
     table = _table(
-        "threads, ms a frame", "thread", "busy", "wait for input", "wait for output", "other", "= wall", "waited for"
+        "threads, ms a frame",
+        "thread",
+        "busy",
+        "wait for input",
+        "wait for output",
+        "other",
+        "= wall",
+        "waited for",
     )
     for row in thread_rows(summary, frames):
         times = (row.busy_ms, row.wait_input_ms, row.wait_output_ms, row.other_ms, row.wall_ms)
@@ -116,13 +142,24 @@ def _seconds(summary: dict[str, Any]) -> Text:
 
 def _lines(summary: dict[str, Any], verbose: bool) -> list[str]:
     frames, detections = summary["frames"], summary["detections"]
-    by_class = ", ".join(f"{count} {name}" for name, count in list(detections["by_class"].items())[:8])
+    by_class = ", ".join(
+        f"{count} {name}" for name, count in list(detections["by_class"].items())[:8]
+    )
     lines = [
         f"frames: {frames['read']} read, {frames['written']} written"
-        + "".join(f", {frames[key]} {key}" for key in ("dropped", "bad", "corrupt", "skipped") if frames[key]),
-        f"detections: {detections['total']}" + (f" ({by_class})" if by_class else "")
-        + (f"; {detections['cut_by_max_det']} more were cut by --max-det" if detections["cut_by_max_det"] else ""),
-    ]  # fmt: skip
+        + "".join(
+            f", {frames[key]} {key}"
+            for key in ("dropped", "bad", "corrupt", "skipped")
+            if frames[key]
+        ),
+        f"detections: {detections['total']}"
+        + (f" ({by_class})" if by_class else "")
+        + (
+            f"; {detections['cut_by_max_det']} more were cut by --max-det"
+            if detections["cut_by_max_det"]
+            else ""
+        ),
+    ]
     if verbose or summary["engine_reason"]:
         reason = summary["engine_reason"] or f"engine {summary['engine']}: as asked for"
         lines.append(f"{reason}; {counted(summary['engine_threads'], 'thread')} a request")
@@ -131,7 +168,9 @@ def _lines(summary: dict[str, Any], verbose: bool) -> list[str]:
     for source in summary.get("sources", [summary]):
         code, reason = source["exit"]["code"], source["exit"]["reason"]
         if "sources" in summary:
-            lines.append(f"{source['video']['path']}: {counted(source['frames']['written'], 'frame')}, {reason}")
+            lines.append(
+                f"{source['video']['path']}: {counted(source['frames']['written'], 'frame')}, {reason}"
+            )
         elif code in SAID_HERE:
             lines.append(f"exit {code}: {reason}")
         lines += [f"{name}: {path}" for name, path in source["outputs"].items()]

@@ -41,7 +41,9 @@ def ready(name: str) -> None:
         importlib.import_module(package)
     except ImportError as error:
         cure = f"pip install 'detect-video[{package}]'"
-        raise UsageError(f"--track {name}: {package} cannot be imported ({error}); {cure}") from error
+        raise UsageError(
+            f"--track {name}: {package} cannot be imported ({error}); {cure}"
+        ) from error
 
 
 def track(name: str, session: SavedSession) -> str:
@@ -52,7 +54,9 @@ def track(name: str, session: SavedSession) -> str:
         return str(_module(name).log(session, entries))
     except DetectVideoError:
         raise
-    except Exception as error:  # servers, permissions, databases: each tracker has exceptions of its own
+    except (
+        Exception
+    ) as error:  # servers, permissions, databases: each tracker has exceptions of its own
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise OutputError(f"--track {name}: the session could not be logged: {reason}") from error
 
@@ -64,7 +68,9 @@ def entries_of(session: SavedSession) -> Entries:
     cpu = document.get("environment", {}).get("cpu", {}).get("model")
     settings |= {"model_input": f"{width}x{height}", "cpu": str(cpu)}
     figures = {name: float(value) for name, value in _figures(session) if _is_number(value)}
-    return Entries(settings, figures, csv_files(session), page(session), document["verdict"]["sentence"])
+    return Entries(
+        settings, figures, csv_files(session), page(session), document["verdict"]["sentence"]
+    )
 
 
 def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
@@ -75,17 +81,25 @@ def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
     yield from ((f"frames/{name}", value) for name, value in document["frames"].items())
     yield from ((f"seconds/{name}", value) for name, value in document["seconds"].items())
     for stage in stage_rows(document, frames) if frames else ():
-        yield from ((f"stage_{key}/{stage.stage}", getattr(stage, key))
-                    for key in ("busy_ms", "share", "p50_ms", "p90_ms", "p99_ms", "cpu_ms"))  # fmt: skip
+        yield from (
+            (f"stage_{key}/{stage.stage}", getattr(stage, key))
+            for key in ("busy_ms", "share", "p50_ms", "p90_ms", "p99_ms", "cpu_ms")
+        )
     for thread in thread_rows(document, frames) if frames else ():
-        yield from ((f"thread_{key}/{thread.thread}", getattr(thread, key))
-                    for key in ("busy_ms", "wait_input_ms", "wait_output_ms", "other_ms", "wall_ms"))  # fmt: skip
+        yield from (
+            (f"thread_{key}/{thread.thread}", getattr(thread, key))
+            for key in ("busy_ms", "wait_input_ms", "wait_output_ms", "other_ms", "wall_ms")
+        )
     for row in passes.get("critical_path", {}).get("stages", []):
         yield f"critical_path_share/{row['name']}", row["share"]
     for row in passes.get("what_if", {}).get("predictions", []):
         yield f"what_if_fps/{row['change']}", row["predicted_fps"]
     for name, facts in passes.items():
-        yield from ((f"{name}/{key}", value) for key, value in facts.items() if key not in ("available", "seconds"))
+        yield from (
+            (f"{name}/{key}", value)
+            for key, value in facts.items()
+            if key not in ("available", "seconds")
+        )
 
 
 def _is_number(value: Any) -> bool:

@@ -20,7 +20,9 @@ def log(session: SavedSession, entries: Entries) -> str:
     with mlflow.start_run(run_name=session.folder.resolve().name) as run:
         mlflow.log_params(entries.settings)
         mlflow.set_tag("verdict", entries.verdict)
-        mlflow.log_metrics({REFUSED.sub("_", name): value for name, value in entries.figures.items()})
+        mlflow.log_metrics(
+            {REFUSED.sub("_", name): value for name, value in entries.figures.items()}
+        )
         for name, text in entries.tables.items():
             mlflow.log_text(text, name)
         mlflow.log_text(entries.report.decode(), "report.html")

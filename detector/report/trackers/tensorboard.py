@@ -26,8 +26,12 @@ def log(session: SavedSession, entries: Entries) -> str:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     folder = session.folder / "tensorboard"
-    shutil.rmtree(folder, ignore_errors=True)  # logged again: one event file, not two that are mixed
-    values = [Summary.Value(tag=name, simple_value=value) for name, value in entries.figures.items()]
+    shutil.rmtree(
+        folder, ignore_errors=True
+    )  # logged again: one event file, not two that are mixed
+    values = [
+        Summary.Value(tag=name, simple_value=value) for name, value in entries.figures.items()
+    ]
     values += [_text(name, text) for name, text in texts(entries)]
     when = session.document.get("clocks", {}).get("unix_ns", 0) / 1e9
     writer = EventFileWriter(str(folder))

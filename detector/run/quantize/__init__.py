@@ -26,7 +26,11 @@ __all__ = ["KINDS", "quantized"]
 
 
 def quantized(
-    network: Network, kind: str, config: Config, folder: Path, progress: BuildProgress = lambda *_: True
+    network: Network,
+    kind: str,
+    config: Config,
+    folder: Path,
+    progress: BuildProgress = lambda *_: True,
 ) -> tuple[Network, list[str]]:
     """The network in int8, and lines for the user. ``kind``: "int8-u8" or "int8-s8"; one calibration serves both, and
     every batch. It is made where ``--calibrate`` names a source, else one that is kept in ``folder`` is used.
@@ -35,11 +39,16 @@ def quantized(
     ModelError, OutputError.
     """
     if network.precision != "fp32":
-        raise ModelError(f"{network.name}: the graph is {network.precision}; only fp32 can become int8")
+        raise ModelError(
+            f"{network.name}: the graph is {network.precision}; only fp32 can become int8"
+        )
     if why := refusal(network.graph):
         raise UsageError(f"--precision int8: {network.name}: {why}")
     found, notes = calibrate.made_or_kept(network, config, folder, progress)
     result = found.result[kind]
     graph = quantised_graph(network.graph, found.ranges, set(result.kept), kind)
     details = {**network.details, "int8": result.as_dict()}
-    return replace(network, graph=graph, precision=kind, path=None, details=details), [*notes, *found.sentences(kind)]
+    return replace(network, graph=graph, precision=kind, path=None, details=details), [
+        *notes,
+        *found.sentences(kind),
+    ]

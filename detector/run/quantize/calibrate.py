@@ -22,7 +22,16 @@ from detector.engines import store
 from detector.engines.base import BuildProgress
 from detector.errors import EngineError, SourceError, UsageError
 from detector.models.base import InputRules, Network
-from detector.models.graph.qdq import KINDS, Range, Unit, Wiring, float_share, quantised_graph, units, watched
+from detector.models.graph.qdq import (
+    KINDS,
+    Range,
+    Unit,
+    Wiring,
+    float_share,
+    quantised_graph,
+    units,
+    watched,
+)
 from detector.models.graph.ranges import measured
 from detector.run.quantize.search import RANKING_FRAMES, Reference, Step, ranked, search
 from detector.stages.preprocess import letterbox
@@ -65,15 +74,21 @@ class Calibration:
     def sentences(self, kind: str) -> list[str]:
         """For the user."""
         result = self.result[kind]
-        apart = f"{self.held_out} frames held out" if self.apart else "the same frames: too few to hold any out"
+        apart = (
+            f"{self.held_out} frames held out"
+            if self.apart
+            else "the same frames: too few to hold any out"
+        )
         said = [
             f"int8: calibrated on {self.seen} frames of {self.source} ({self.method}); "
             f"{result.float_layers} of {result.layers} layers ({result.float_macs:.0%} of the MACs) stay float; "
             f"agreement with fp32 {result.agreement:.3f} on {apart} ({result.plain:.3f} with every layer int8)"
         ]
         if self.searched and not self.detections:
-            said.append("int8: fp32 detects nothing on these frames, so nobody knows what int8 loses; "
-                        "calibrate on a video that shows what you look for")  # fmt: skip
+            said.append(
+                "int8: fp32 detects nothing on these frames, so nobody knows what int8 loses; "
+                "calibrate on a video that shows what you look for"
+            )
         if not self.searched:
             said.append("int8: random weights, so no search: good for speed only")
         return said
@@ -89,9 +104,12 @@ class Calibration:
         document = json.loads(text)
         if document.pop("schema") != SCHEMA:
             raise ValueError("another schema")
-        ranges = {name: (float(low), float(high)) for name, (low, high) in document.pop("ranges").items()}
+        ranges = {
+            name: (float(low), float(high)) for name, (low, high) in document.pop("ranges").items()
+        }
         result = {
-            kind: Result(**{**entry, "kept": tuple(entry["kept"])}) for kind, entry in document.pop("result").items()
+            kind: Result(**{**entry, "kept": tuple(entry["kept"])})
+            for kind, entry in document.pop("result").items()
         }
         return Calibration(**document, ranges=ranges, result=result)
 
@@ -107,16 +125,25 @@ def made_or_kept(
         pass  # what cannot be opened is said before anything is made
     key = _key(network, asked)
     made = store.built(
-        folder, _stem(network), SUFFIX, key, lambda target: _build(network, asked, target, _steps(progress))
+        folder,
+        _stem(network),
+        SUFFIX,
+        key,
+        lambda target: _build(network, asked, target, _steps(progress)),
     )
     found = Calibration.from_json(Path(made.path).read_text(encoding="utf-8"))
     return found, list(made.notes)
 
 
 def _build(network: Network, asked: CalibrationConfig, target: Path, step: Step) -> dict[str, Any]:
-    found = calibrated(network, read(str(asked.calibrate), network.input, asked.calibrate_frames), asked, step)
+    found = calibrated(
+        network, read(str(asked.calibrate), network.input, asked.calibrate_frames), asked, step
+    )
     target.write_text(found.to_json(), encoding="utf-8")
-    return {kind: {"agreement": result.agreement, "plain": result.plain} for kind, result in found.result.items()}
+    return {
+        kind: {"agreement": result.agreement, "plain": result.plain}
+        for kind, result in found.result.items()
+    }
 
 
 def calibrated(
@@ -125,11 +152,17 @@ def calibrated(
     """Ranges and, unless the weights are random, the search."""
     model = network.graph
     ranges = measured(
-        model, watched(model), pictures.seen, asked.calibrate_method, lambda done, of: step("int8: ranges", done, of)
+        model,
+        watched(model),
+        pictures.seen,
+        asked.calibrate_method,
+        lambda done, of: step("int8: ranges", done, of),
     )
     reference = Reference.of(network, pictures.held_out)
     searched = network.random_seed is None
-    result = _searched(network, pictures, ranges, reference, asked.budget if searched else 0.0, step)
+    result = _searched(
+        network, pictures, ranges, reference, asked.budget if searched else 0.0, step
+    )
     return Calibration(
         source=str(asked.calibrate),
         method=asked.calibrate_method,
@@ -146,7 +179,12 @@ def calibrated(
 
 
 def _searched(
-    network: Network, pictures: Frames, ranges: Mapping[str, Range], reference: Reference, budget: float, step: Step
+    network: Network,
+    pictures: Frames,
+    ranges: Mapping[str, Range],
+    reference: Reference,
+    budget: float,
+    step: Step,
 ) -> dict[str, Result]:
     """u8 first; s8 keeps the same nodes float, and more where its coarser steps need it."""
     every = units(Wiring(network.graph))
@@ -156,7 +194,9 @@ def _searched(
     for kind in KINDS:
         graph = _graph(network, ranges, kind, kept)
         found = search([], graph, reference.agreement, 0.0, step)
-        plain = found.plain if not kept else reference.agreement(_graph(network, ranges, kind, [])([]))
+        plain = (
+            found.plain if not kept else reference.agreement(_graph(network, ranges, kind, [])([]))
+        )
         runs = len(found.agreements)
         if found.plain < budget:
             if order is None:
@@ -181,7 +221,9 @@ def _graph(
     )
 
 
-def _result(network: Network, kept: Sequence[Unit], plain: float, reached: float, runs: int) -> Result:
+def _result(
+    network: Network, kept: Sequence[Unit], plain: float, reached: float, runs: int
+) -> Result:
     nodes = tuple(name for unit in kept for name in unit.nodes)
     share = float_share(network.graph, nodes)
     return Result(nodes, plain, reached, share.layers, share.all_layers, share.macs, runs)
@@ -287,7 +329,9 @@ def read(spec: str, rules: InputRules, wanted: int) -> Frames:
     with sources.open(spec) as source:
         pictures = spread((frame.image for frame in source), wanted, rules)
     if not pictures:
-        raise SourceError(f"{spec}: no frame to calibrate on; give --calibrate a video or pictures that can be read")
+        raise SourceError(
+            f"{spec}: no frame to calibrate on; give --calibrate a video or pictures that can be read"
+        )
     return divided(np.stack(pictures))
 
 
@@ -325,11 +369,17 @@ def identity(spec: str) -> str:
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as exc:
-            raise SourceError(f"{path}: cannot be read ({exc.strerror}); check its permissions: ls -l") from exc
+            raise SourceError(
+                f"{path}: cannot be read ({exc.strerror}); check its permissions: ls -l"
+            ) from exc
     return digest.hexdigest()
 
 
 def _files(spec: str) -> list[str]:
     if os.path.isdir(spec):
         return sorted(entry.path for entry in os.scandir(spec) if entry.is_file())
-    return [spec] if os.path.exists(spec) else sorted(filter(os.path.isfile, glob.glob(spec, recursive=True)))
+    return (
+        [spec]
+        if os.path.exists(spec)
+        else sorted(filter(os.path.isfile, glob.glob(spec, recursive=True)))
+    )

@@ -51,7 +51,9 @@ class Found:
     agreements: list[tuple[int, float]] = field(default_factory=list)
 
 
-def ranked(units: Sequence[Unit], graph: Graph, error: Score, step: Step = lambda *_: None) -> list[Unit]:
+def ranked(
+    units: Sequence[Unit], graph: Graph, error: Score, step: Step = lambda *_: None
+) -> list[Unit]:
     """Worst first."""
     whole = sum(unit.macs for unit in units) or 1
     worth = {}
@@ -63,7 +65,13 @@ def ranked(units: Sequence[Unit], graph: Graph, error: Score, step: Step = lambd
     return sorted(units, key=lambda unit: (-worth[unit.name], order[unit.name]))
 
 
-def search(order: Sequence[Unit], graph: Graph, agreement: Score, budget: float, step: Step = lambda *_: None) -> Found:
+def search(
+    order: Sequence[Unit],
+    graph: Graph,
+    agreement: Score,
+    budget: float,
+    step: Step = lambda *_: None,
+) -> Found:
     """The units to keep float, so that ``agreement`` is at least ``budget``. ``order``: worst first."""
     found = Found([], 0.0, 0.0)
     runs = 1 + len(order).bit_length() + TRIALS
@@ -110,19 +118,27 @@ def _returned(found: Found, reached: Callable[[Sequence[Unit]], float], budget: 
 # What a graph detects on a few frames, and how far that is from another graph's: through the engine ort.
 
 ENGINE = "ort"
-SELECTION = SelectionConfig()  # thresholds by default, whatever a run asks for: a calibration serves many runs
+SELECTION = (
+    SelectionConfig()
+)  # thresholds by default, whatever a run asks for: a calibration serves many runs
 
 Outputs = list[NDArray[np.float32]]  # of one picture, each with a leading axis of 1
 
 
 def outputs(
-    network: Network, graph: onnx.ModelProto, slots: NDArray[np.uint8], engine: str = ENGINE, **options: Any
+    network: Network,
+    graph: onnx.ModelProto,
+    slots: NDArray[np.uint8],
+    engine: str = ENGINE,
+    **options: Any,
 ) -> list[Outputs]:
     """Raw outputs of each frame. ``slots``: u8 RGB [N, H, W, 3]; a ragged last batch is filled up by the engine.
     ``options``: more of ``EngineOptions``."""
     asked = replace(network, graph=graph, path=None)
     found = []
-    with engines.open(engine, asked, EngineOptions(batch=network.batch, requests=1, **options)) as opened:
+    with engines.open(
+        engine, asked, EngineOptions(batch=network.batch, requests=1, **options)
+    ) as opened:
         request = opened.requests[0]
         for start in range(0, len(slots), network.batch):
             part = slots[start : start + network.batch]
@@ -132,9 +148,15 @@ def outputs(
     return found
 
 
-def detections(network: Network, raw: Sequence[Outputs], conf: float = SELECTION.conf) -> list[Detections]:
+def detections(
+    network: Network, raw: Sequence[Outputs], conf: float = SELECTION.conf
+) -> list[Detections]:
     """Of each frame, in network pixels."""
-    limits = {"iou": SELECTION.iou if network.needs_nms else None, "max_det": SELECTION.max_det, "names": network.names}
+    limits = {
+        "iou": SELECTION.iou if network.needs_nms else None,
+        "max_det": SELECTION.max_det,
+        "names": network.names,
+    }
     return [nms(network.head(one, conf), **limits) for one in raw]  # type: ignore[arg-type]
 
 

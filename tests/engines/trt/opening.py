@@ -24,10 +24,17 @@ def built(machine, tmp_path, network=None, progress=None, **options):
     from detector.run.prepare import prepared
 
     own = options.pop("own", {})
-    config = resolve(("test", {"engines_dir": str(tmp_path), "engine_options": [f"{k}={v}" for k, v in own.items()]}),
-                     ("test", options))  # fmt: skip
+    config = resolve(
+        (
+            "test",
+            {"engines_dir": str(tmp_path), "engine_options": [f"{k}={v}" for k, v in own.items()]},
+        ),
+        ("test", options),
+    )
     network = network or plus_one(config.runtime.batch)
-    return prepared(network, "trt", config, lambda concurrency: concurrency, progress or (lambda *_: True))
+    return prepared(
+        network, "trt", config, lambda concurrency: concurrency, progress or (lambda *_: True)
+    )
 
 
 def plans(folder: Path) -> list[str]:

@@ -49,18 +49,24 @@ def no_download(machine, monkeypatch):
 
 def default_stream(machine, monkeypatch):
     run = machine.trt.IExecutionContext.execute_async_v3
-    monkeypatch.setattr(machine.trt.IExecutionContext, "execute_async_v3", lambda self, stream_handle: run(self, 0))
+    monkeypatch.setattr(
+        machine.trt.IExecutionContext, "execute_async_v3", lambda self, stream_handle: run(self, 0)
+    )
 
 
 def another_stream(machine, monkeypatch):
     """The run is put on a stream that nobody waits for."""
     run = machine.trt.IExecutionContext.execute_async_v3
     other = machine.device.stream().handle
-    monkeypatch.setattr(machine.trt.IExecutionContext, "execute_async_v3", lambda self, handle: run(self, other))
+    monkeypatch.setattr(
+        machine.trt.IExecutionContext, "execute_async_v3", lambda self, handle: run(self, other)
+    )
 
 
 def no_run(machine, monkeypatch):
-    monkeypatch.setattr(machine.trt.IExecutionContext, "execute_async_v3", lambda self, handle: True)
+    monkeypatch.setattr(
+        machine.trt.IExecutionContext, "execute_async_v3", lambda self, handle: True
+    )
 
 
 def too_small(machine, monkeypatch):
@@ -84,9 +90,17 @@ def tf32_left_on(machine, monkeypatch):
 
 
 BREAKAGES = [
-    no_address, no_wait, no_upload, no_download, default_stream, another_stream, no_run, too_small, outputs_swapped,
+    no_address,
+    no_wait,
+    no_upload,
+    no_download,
+    default_stream,
+    another_stream,
+    no_run,
+    too_small,
+    outputs_swapped,
     tf32_left_on,
-]  # fmt: skip
+]
 
 
 def right(machine) -> bool:
@@ -133,7 +147,9 @@ def test_u8_into_anything_but_a_cast_is_refused_by_name(machine):
     del nodes[1].attribute[:]
     nodes[1].attribute.add(name="to", i=1, type=2)
     del network.graph.graph.value_info[:]
-    with pytest.raises(EngineError, match=r"Transpose at input\.cast: UINT8 can only be converted by a Cast"):
+    with pytest.raises(
+        EngineError, match=r"Transpose at input\.cast: UINT8 can only be converted by a Cast"
+    ):
         opened(network)
 
 

@@ -26,7 +26,9 @@ def test_a_plan_is_built_once_and_runs(eleven, tmp_path):
         given = conformance.pictures(1)
         engine.requests[0].slot[:] = given
         conformance.assert_answers(engine.requests[0].infer(1), given)
-        assert engine.notes == (f"TensorRT {eleven.trt.__version__} on Fake L4, device memory by cuda-python",)
+        assert engine.notes == (
+            f"TensorRT {eleven.trt.__version__} on Fake L4, device memory by cuda-python",
+        )
 
 
 def test_the_manifest_holds_the_key_and_the_facts(eleven, tmp_path):
@@ -35,7 +37,12 @@ def test_the_manifest_holds_the_key_and_the_facts(eleven, tmp_path):
     manifest = manifest_of(built(eleven, tmp_path, precision="tf32").options.artefact)
     key = manifest["key"]
     assert key["tensorrt"] == eleven.trt.__version__
-    assert (key["gpu"], key["capability"], key["cuda"], key["batches"]) == ("Fake L4", "8.9", 13, [1, 1, 1])
+    assert (key["gpu"], key["capability"], key["cuda"], key["batches"]) == (
+        "Fake L4",
+        "8.9",
+        13,
+        [1, 1, 1],
+    )
     assert key["precision"] == "tf32"
     assert manifest["facts"]["gpu"] == "Fake L4"
 
@@ -45,7 +52,9 @@ def test_another_gpu_means_another_plan_and_is_said(monkeypatch, tmp_path):
     other = install(monkeypatch, 11, gpus=(("Fake H100", (9, 0)),))
     ready = built(other, tmp_path)
     assert len(plans(tmp_path)) == 2
-    assert "capability 8.9 is now 9.0; gpu Fake L4 is now Fake H100; built again" in " ".join(ready.notes)
+    assert "capability 8.9 is now 9.0; gpu Fake L4 is now Fake H100; built again" in " ".join(
+        ready.notes
+    )
 
 
 def test_precision_is_the_graphs_and_tf32_a_flag(eleven, tmp_path):
@@ -54,7 +63,9 @@ def test_precision_is_the_graphs_and_tf32_a_flag(eleven, tmp_path):
     assert [made["tf32"] for made in eleven.fake.builds] == [False, True]
 
 
-def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_them(eleven, tmp_path):
+def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_them(
+    eleven, tmp_path
+):
     built(eleven, tmp_path, own={"max_batch": 8})
     assert [profile["images"] for profile in eleven.fake.builds[0]["profiles"]] == [
         [[1, 2, 3, 3]] * 3,
@@ -73,7 +84,13 @@ def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_th
 
 
 def test_own_options_reach_the_builder(eleven, tmp_path):
-    own = {"workspace_mb": 64, "level": 1, "version_compatible": 1, "hardware_compatible": "ampere", "detailed": 0}
+    own = {
+        "workspace_mb": 64,
+        "level": 1,
+        "version_compatible": 1,
+        "hardware_compatible": "ampere",
+        "detailed": 0,
+    }
     ready = built(eleven, tmp_path, own=own)
     made = eleven.fake.builds[0]
     assert made["limits"] == {"WORKSPACE": 64 << 20}
@@ -81,7 +98,9 @@ def test_own_options_reach_the_builder(eleven, tmp_path):
     assert made["flags"] == ["VERSION_COMPATIBLE"]
     assert made["hardware"] == "AMPERE_PLUS"
     assert made["verbosity"] == "LAYER_NAMES_ONLY"
-    with engines.open("trt", ready.network, ready.options) as engine:  # its own runtime may start: we built it
+    with engines.open(
+        "trt", ready.network, ready.options
+    ) as engine:  # its own runtime may start: we built it
         assert {layer.precision for layer in engine.execution()} == {"unknown"}
 
 
@@ -139,7 +158,9 @@ def test_a_batch_that_is_held_in_constants_names_the_node(eleven, tmp_path):
     graph.initializer.add(name="pads", data_type=1, dims=[2, 3, 2, 3], float_data=[0.0] * 36)
     graph.node[2].output[0] = "shifted"
     graph.node.add(op_type="Add", name="2.add", input=["shifted", "pads"], output=["0.conv"])
-    with pytest.raises(EngineError, match=r"node 2\.add \(Add\) holds the batch in its constants.*: --batch 2"):
+    with pytest.raises(
+        EngineError, match=r"node 2\.add \(Add\) holds the batch in its constants.*: --batch 2"
+    ):
         built(eleven, tmp_path, network, batch=2, own={"max_batch": 8})
     built(eleven, tmp_path, network, batch=2)  # for one batch it is as good as any
 
@@ -147,7 +168,9 @@ def test_a_batch_that_is_held_in_constants_names_the_node(eleven, tmp_path):
 def test_out_of_memory_while_building_names_the_cure(eleven, tmp_path):
     limit = eleven.trt.IBuilderConfig.set_memory_pool_limit
     eleven.trt.IBuilderConfig.set_memory_pool_limit = lambda self, pool, size: limit(self, pool, 1)
-    with pytest.raises(EngineError, match=r"out of memory; try --batch 2, or --engine-options workspace_mb=256"):
+    with pytest.raises(
+        EngineError, match=r"out of memory; try --batch 2, or --engine-options workspace_mb=256"
+    ):
         built(eleven, tmp_path, batch=4, own={"workspace_mb": 1})
 
 

@@ -67,7 +67,9 @@ def outputs_of(engine, pictures) -> Iterator[list[np.ndarray]]:
 
 
 def found_in(network, outputs) -> list[Detections]:
-    return [nms(network.head(one, 0.25), iou=0.45, max_det=300, names=network.names) for one in outputs]
+    return [
+        nms(network.head(one, 0.25), iou=0.45, max_det=300, names=network.names) for one in outputs
+    ]
 
 
 def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
@@ -77,13 +79,17 @@ def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
     """
     if network.precision == "bf16":
         network = replace(network, graph=rounded(network.graph), path=None)
-    with engines.open("ort", network, EngineOptions(threads=1, requests=1, concurrency=1)) as engine:
+    with engines.open(
+        "ort", network, EngineOptions(threads=1, requests=1, concurrency=1)
+    ) as engine:
         return list(outputs_of(engine, pictures))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("major", "memory"), EVERY)
-def test_detections_are_onnx_runtimes_of_the_same_graph(monkeypatch, network, given, place, major, memory, precision):
+def test_detections_are_onnx_runtimes_of_the_same_graph(
+    monkeypatch, network, given, place, major, memory, precision
+):
     machine = install(monkeypatch, major, memory)
     ready = ready_for(network, precision, place, memory)
     assert ready.network.precision == {"int8": "int8-s8"}.get(precision, precision)
@@ -106,7 +112,9 @@ def test_detections_are_onnx_runtimes_of_the_same_graph(monkeypatch, network, gi
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("major", MAJORS)
-def test_every_multiplication_is_told_once_in_the_type_that_it_ran_in(monkeypatch, network, place, major, precision):
+def test_every_multiplication_is_told_once_in_the_type_that_it_ran_in(
+    monkeypatch, network, place, major, precision
+):
     """The graph's MACs, all of them: those of the outputs' convolutions, whose names their Casts took, too."""
     install(monkeypatch, major)
     ready = ready_for(network, precision, place)
@@ -114,7 +122,9 @@ def test_every_multiplication_is_told_once_in_the_type_that_it_ran_in(monkeypatc
         layers = executed_layers(network, engine)
     assert sum(layer.macs for layer in layers) == count_macs(network.graph)
     types = {layer.precision for layer in layers if layer.macs}
-    assert types == {"fp16": {"fp16"}, "bf16": {"bf16", "fp32"}, "int8": {"int8"}}[precision]  # bf16: thin ones stay
+    assert (
+        types == {"fp16": {"fp16"}, "bf16": {"bf16", "fp32"}, "int8": {"int8"}}[precision]
+    )  # bf16: thin ones stay
 
 
 def half_of(network) -> list[str]:
@@ -129,7 +139,9 @@ def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
     from detector.run.quantize import calibrate
 
     install(monkeypatch, major)
-    config = resolve(("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)}))
+    config = resolve(
+        ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
+    )
     ranges = calibrate.made_or_kept(network, config, place, lambda *_: True)[0].ranges
     kept = half_of(network)
     graph = quantised_graph(network.graph, ranges, set(kept), "int8-s8")
@@ -142,22 +154,35 @@ def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
 
 
 @pytest.mark.parametrize(
-    ("precision", "lacking"), [("int8", "int8_kernels"), ("tf32", "tf32_kernels")], ids=["int8", "tf32"]
+    ("precision", "lacking"),
+    [("int8", "int8_kernels"), ("tf32", "tf32_kernels")],
+    ids=["int8", "tf32"],
 )
 @pytest.mark.parametrize("major", MAJORS)
-def test_a_request_that_changed_nothing_says_so(monkeypatch, network, tmp_path, place, major, precision, lacking):
+def test_a_request_that_changed_nothing_says_so(
+    monkeypatch, network, tmp_path, place, major, precision, lacking
+):
     """TensorRT is free to find no kernel of a kind, or none that is faster."""
     machine = install(monkeypatch, major)
-    ready = ready_for(network, precision, place)  # the calibration is there; the plan must be another one
+    ready = ready_for(
+        network, precision, place
+    )  # the calibration is there; the plan must be another one
     setattr(machine.fake, lacking, False)
-    with engines.open("trt", ready.network, EngineOptions(precision=precision, requests=1)) as engine:
+    with engines.open(
+        "trt", ready.network, EngineOptions(precision=precision, requests=1)
+    ) as engine:
         shares = executed(executed_layers(network, engine))
-    assert effect(precision, shares) == f"{precision} was asked for and changed nothing: executed fp32 100% of MACs"
+    assert (
+        effect(precision, shares)
+        == f"{precision} was asked for and changed nothing: executed fp32 100% of MACs"
+    )
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("major", MAJORS)
-def test_a_range_of_batches_of_a_converted_graph(monkeypatch, network, given, place, major, precision):
+def test_a_range_of_batches_of_a_converted_graph(
+    monkeypatch, network, given, place, major, precision
+):
     """One plan for 1 to 4; a batch of 4 gives what each picture gives alone."""
     install(monkeypatch, major)
     four = open_network("street", batch=4)
@@ -181,7 +206,9 @@ def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network,
     from detector.run.prepare import variant_of
 
     install(monkeypatch, 11)
-    config = resolve(("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)}))
+    config = resolve(
+        ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
+    )
     unsigned, _ = variant_of(network, "int8-u8", config)
     with pytest.raises(EngineError, match=r"QuantizeLinear at .*: TensorRT only quantises to INT8"):
         engines.open("trt", unsigned, EngineOptions(precision="int8"))
@@ -194,12 +221,16 @@ def test_bytes_straight_to_bfloat16_are_refused_by_name(monkeypatch, network):
 
     install(monkeypatch, 11)
     wrong = converted(network, "bf16")
-    for node in wrong.graph.graph.node:  # the picture's Cast, which the conversion sends through float32
+    for (
+        node
+    ) in wrong.graph.graph.node:  # the picture's Cast, which the conversion sends through float32
         if node.input[0] == wrong.graph.graph.input[0].name:
             node.attribute[0].i = TensorProto.BFLOAT16
     for node in wrong.graph.graph.node:
         if node.op_type == "Transpose":
-            wrong.graph.graph.node.insert(1, helper.make_node("Cast", [node.input[0]], ["wide"], name="wide", to=1))
+            wrong.graph.graph.node.insert(
+                1, helper.make_node("Cast", [node.input[0]], ["wide"], name="wide", to=1)
+            )
             node.input[0] = "wide"
             break
     with pytest.raises(EngineError, match="UINT8 can only be converted to FLOAT or HALF"):

@@ -37,7 +37,11 @@ def test_nothing_of_tensorrt_is_started_before_the_driver_answers(monkeypatch, d
             driver.get("error", 0),
         )
     assert engines.usable()["trt"] is not None
-    for call in (lambda: engines.load("trt"), lambda: opened(), lambda: trt.build_key(plus_one(), EngineOptions())):
+    for call in (
+        lambda: engines.load("trt"),
+        lambda: opened(),
+        lambda: trt.build_key(plus_one(), EngineOptions()),
+    ):
         with pytest.raises(EngineError, match=f"engine trt: {reason}"):
             call()
     name, _ = engines.choose()
@@ -64,7 +68,9 @@ def test_a_driver_that_is_too_old_for_the_package_is_said(monkeypatch):
         ((("T4", (7, 5)), ("L4", (8, 9))), "bf16", "cuda:1", None),
     ],
 )
-def test_what_the_gpu_cannot_do_is_refused_with_the_reason(monkeypatch, gpus, precision, device, reason):
+def test_what_the_gpu_cannot_do_is_refused_with_the_reason(
+    monkeypatch, gpus, precision, device, reason
+):
     install(monkeypatch, 11, gpus=gpus)
     if reason is None:
         assert engines.graph_wanted("trt", precision, device) == trt.PRECISIONS[precision]

@@ -26,7 +26,9 @@ STREET = CHECKOUT / "videos/street.mp4"
 
 def times_of(network, runs=3, **options):
     slots = [pictures(network, seed) for seed in range(2)]
-    return engines.layer_times("trt", network, EngineOptions(batch=network.batch, **options), slots, runs)
+    return engines.layer_times(
+        "trt", network, EngineOptions(batch=network.batch, **options), slots, runs
+    )
 
 
 def test_layers_are_the_graphs_own_each_once(machine):
@@ -43,18 +45,24 @@ def test_layers_are_the_graphs_own_each_once(machine):
     assert fused["0.conv + 0.act"] == ("0.conv", "0.act")
     copy = next(layer for layer in told.layers if layer.name.startswith("Reformatting CopyNode"))
     assert (copy.type, copy.nodes) == ("Reformat", ())
-    assert {layer.precision for layer, cost in zip(told.layers, costs, strict=True) if cost.macs} == {"fp32"}
+    assert {
+        layer.precision for layer, cost in zip(told.layers, costs, strict=True) if cost.macs
+    } == {"fp32"}
 
 
 def test_medians_over_the_runs_and_their_sum(eleven):
     """Of five runs that count, known times; the first ones, which warm up, take far longer."""
-    eleven.fake.layer_ms = lambda layer, run: 1000.0 if run < 2 * WARMUP else (layer + 1) * (1 + run % 7)
+    eleven.fake.layer_ms = lambda layer, run: (
+        1000.0 if run < 2 * WARMUP else (layer + 1) * (1 + run % 7)
+    )
     told = times_of(plus_one(), runs=5)
     runs = eleven.fake.runs
     assert len(runs) == 2 * (WARMUP + 5)  # with and without the profiler, in turn
     assert len(set(runs)) == 2  # streams of two engines
     factors = sorted(1 + run % 7 for run in range(len(runs)) if run >= 2 * WARMUP and run % 2)
-    assert [layer.median_ms for layer in told.layers] == [(at + 1) * factors[2] for at in range(len(told.layers))]
+    assert [layer.median_ms for layer in told.layers] == [
+        (at + 1) * factors[2] for at in range(len(told.layers))
+    ]
     assert told.run_sum_ms == pytest.approx(sum(layer.median_ms for layer in told.layers))
     assert (told.counted, told.forward_ms > 0, told.profiled_ms > 0) == (5, True, True)
 
@@ -97,11 +105,20 @@ def test_batches(eleven):
     assert {"0.conv", "1.conv"} <= {node for layer in told.layers for node in layer.nodes}
 
 
-@pytest.mark.parametrize(("verbosity", "said"), [
-    ("DETAILED", None),
-    (None, "was built without its layers' details: the precision executed is not known; to see it, build it with"),
-    ("NONE", "its layers have numbers for names, and the precision executed is not known; to see it, build it with"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verbosity", "said"),
+    [
+        ("DETAILED", None),
+        (
+            None,
+            "was built without its layers' details: the precision executed is not known; to see it, build it with",
+        ),
+        (
+            "NONE",
+            "its layers have numbers for names, and the precision executed is not known; to see it, build it with",
+        ),
+    ],
+)
 def test_a_plan_from_elsewhere(eleven, tmp_path, verbosity, said):
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     network = open_network("street", size=(64, 96))
@@ -128,7 +145,9 @@ def test_a_plan_from_elsewhere(eleven, tmp_path, verbosity, said):
 
 def test_own_plans_without_details_name_the_option(eleven):
     told = times_of(plus_one(), own={"detailed": "0"})
-    assert told.notes[1].endswith("the precision executed is not known; to see it, leave detailed=0 out")
+    assert told.notes[1].endswith(
+        "the precision executed is not known; to see it, leave detailed=0 out"
+    )
     assert told.layers[-1].nodes == ("1.conv",)
 
 
@@ -159,7 +178,18 @@ def test_what_fails_while_attaching_leaves_nothing_on_the_device(eleven, monkeyp
 
 
 def profiled(*arguments) -> dict:
-    asked = ["profile", STREET, "--engine", "trt", "--frames", 4, "--only", "layers,roofline", "--json", *arguments]
+    asked = [
+        "profile",
+        STREET,
+        "--engine",
+        "trt",
+        "--frames",
+        4,
+        "--only",
+        "layers,roofline",
+        "--json",
+        *arguments,
+    ]
     result = CliRunner().invoke(cli, [str(argument) for argument in asked])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -173,8 +203,13 @@ def test_the_pass_from_outside(eleven, tmp_path, monkeypatch):
     assert sum(row["macs"] for row in layers["rows"]) == layers["macs"]
     assert sum(row["ms"] for row in layers["rows"]) == pytest.approx(layers["sum_ms"])
     assert {row["precision"] for row in layers["rows"] if row["macs"]} == {"fp16"}
-    assert len(eleven.fake.builds) == 1  # the run, the plain engine and the profiled one share a plan
-    assert "peaks are measured on the CPU, and the network ran on cuda:0" in document["not_available"]["roofline"]
+    assert (
+        len(eleven.fake.builds) == 1
+    )  # the run, the plain engine and the profiled one share a plan
+    assert (
+        "peaks are measured on the CPU, and the network ran on cuda:0"
+        in document["not_available"]["roofline"]
+    )
     table = CliRunner().invoke(cli, ["report", "run", "--format", "table"]).stdout
     assert "layers of trt fp16" in table
     assert "note: TensorRT " in table

@@ -18,9 +18,13 @@ def test_auto_memory_takes_torch_when_it_is_loaded_then_pycuda_then_cuda_python(
     for wanted in ("pycuda", "cuda-python", "torch"):
         assert trt.memory.chosen("auto") == wanted
         there.discard(wanted)
-    with pytest.raises(EngineError, match=r"nothing to allocate GPU memory with; install one: pip install"):
+    with pytest.raises(
+        EngineError, match=r"nothing to allocate GPU memory with; install one: pip install"
+    ):
         trt.memory.chosen("auto")
-    with pytest.raises(EngineError, match=r"--device-memory pycuda: not installed; install it with: pip install"):
+    with pytest.raises(
+        EngineError, match=r"--device-memory pycuda: not installed; install it with: pip install"
+    ):
         trt.memory.chosen("pycuda")
     with pytest.raises(UsageError, match="there are auto, pycuda, torch, cuda-python"):
         trt.memory.chosen("opencl")

@@ -56,7 +56,9 @@ def plan_file(machine, place: Path, name: str = "x.trt", half: bool = False) -> 
 @pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-4), (True, 2e-2)])
 def test_a_float_plan_with_its_cfg_gives_what_the_graph_gives(machine, place, half, tolerance):
     """Layout and scale happen on the way in."""
-    network = open_network(plan_file(machine, place, half=half), cfg=str(place / "t.cfg"), class_names=["a", "b"])
+    network = open_network(
+        plan_file(machine, place, half=half), cfg=str(place / "t.cfg"), class_names=["a", "b"]
+    )
     assert (network.names, network.input_shape) == (("a", "b"), (1, 32, 32, 3))
     assert network.input.geometry == "stretch"
     original = open_network(str(place / "t.cfg"), random_seed=1)
@@ -94,8 +96,12 @@ def test_a_bare_plan_names_its_tensors(machine, place):
 
 def test_a_cfg_that_is_not_the_plans_is_refused_with_the_tensors(machine, place):
     file = plan_file(machine, place)
-    (place / "other.cfg").write_text(CFG.replace("classes=2", "classes=3").replace("filters=14", "filters=16"))
-    with pytest.raises(ModelError, match=r"other\.cfg says that one output is 16x4x4 .* 1x14x4x4; is it the cfg"):
+    (place / "other.cfg").write_text(
+        CFG.replace("classes=2", "classes=3").replace("filters=14", "filters=16")
+    )
+    with pytest.raises(
+        ModelError, match=r"other\.cfg says that one output is 16x4x4 .* 1x14x4x4; is it the cfg"
+    ):
         open_network(file, cfg=str(place / "other.cfg"))
 
 
@@ -107,14 +113,18 @@ def rows_model(classes: int, batch: int | str = 1, half: bool = False):
     rows[0, 0, :6] = [16, 16, 8, 8, 0.9, 0.8]
     rows[0, 1, :5] = [8, 8, 4, 4, 0.1]
     nodes = [
-        helper.make_node("ReduceMean", ["images"], ["mean"], name="mean", axes=[1, 2, 3], keepdims=1),
+        helper.make_node(
+            "ReduceMean", ["images"], ["mean"], name="mean", axes=[1, 2, 3], keepdims=1
+        ),
         helper.make_node("Mul", ["mean", "nothing"], ["zero"], name="zero"),
         helper.make_node("Squeeze", ["zero", "last"], ["flat"], name="flat"),
         helper.make_node("Add", ["flat", "rows"], ["output0"], name="rows_of"),
     ]
     if half:
         nodes[-1].output[0] = "wide"
-        nodes.append(helper.make_node("Cast", ["wide"], ["output0"], name="half", to=TensorProto.FLOAT16))
+        nodes.append(
+            helper.make_node("Cast", ["wide"], ["output0"], name="half", to=TensorProto.FLOAT16)
+        )
     kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
     constants = {"nothing": np.zeros(1, np.float32), "last": np.array([3]), "rows": rows}
     graph = helper.make_graph(
@@ -145,7 +155,12 @@ def test_rows_that_the_plan_decodes_need_names_only(machine, place, half, tolera
 
 
 def test_ultralytics_header_brings_names_and_stride(machine, place):
-    header = {"names": {"0": "ant", "1": "bee", "2": "cat"}, "stride": 16, "imgsz": [32, 32], "task": "detect"}
+    header = {
+        "names": {"0": "ant", "1": "bee", "2": "cat"},
+        "stride": 16,
+        "imgsz": [32, 32],
+        "task": "detect",
+    }
     file = place / "u.engine"
     file.write_bytes(with_header(plan_of(machine, rows_model(3)), header))
     network = open_network(str(file))
@@ -158,11 +173,16 @@ def test_a_runtime_inside_runs_only_where_the_user_trusts_the_file(machine, plac
     file = place / "portable.plan"
     file.write_bytes(plan_of(machine, rows_model(3), portable=True))
     names = {"class_names": ["a", "b", "c"]}
-    with pytest.raises(ModelError, match=r"carries a runtime of its own; --engine-options host_code=1 lets that run"):
+    with pytest.raises(
+        ModelError,
+        match=r"carries a runtime of its own; --engine-options host_code=1 lets that run",
+    ):
         open_network(str(file), **names)
     network = open_network(str(file), **names, trusted=True)
     with pytest.raises(EngineError, match="carries a runtime of its own"):
-        engines.open("trt", network, EngineOptions(own={"version_compatible": "1"}))  # that is for plans of ours
+        engines.open(
+            "trt", network, EngineOptions(own={"version_compatible": "1"})
+        )  # that is for plans of ours
     with engines.open("trt", network, EngineOptions(own={"host_code": "1"})) as engine:
         assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
 
@@ -176,7 +196,9 @@ def test_it_is_read_by_the_gpu_that_runs_it(monkeypatch, place, memory):
         file.write_bytes(plan_of(machine, rows_model(3)))
     names = {"class_names": ["a", "b", "c"]}
     network = open_network(str(file), **names, device="cuda:1")
-    with engines.open("trt", network, EngineOptions(device="cuda:1", device_memory=memory)) as engine:
+    with engines.open(
+        "trt", network, EngineOptions(device="cuda:1", device_memory=memory)
+    ) as engine:
         assert engine.device == "cuda:1"
         assert {machine.device.owners[address] for address in machine.device.allocations} == {1}
         assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
@@ -191,7 +213,10 @@ def test_it_is_read_by_the_gpu_that_runs_it(monkeypatch, place, memory):
     ("device", "message"),
     [
         ("cuda:1", r"x\.trt: .* there is no cuda:1: GPUs are cuda:0 Fake L4"),
-        ("cpu", r"x\.trt: a TensorRT plan runs on a GPU: --device cpu is no GPU: give cuda, or cuda:N"),
+        (
+            "cpu",
+            r"x\.trt: a TensorRT plan runs on a GPU: --device cpu is no GPU: give cuda, or cuda:N",
+        ),
         ("cuda:", "--device cuda: is no GPU"),
         ("tpu", "--device tpu is no GPU"),
     ],
@@ -217,7 +242,11 @@ def test_a_range_of_batches_and_what_lies_outside(machine, place):
     [
         ({"size": (64, 64)}, ModelError, "built for 32x32, not for --size 64x64; leave --size out"),
         ({"batch": 2}, ModelError, "built for batch 1, not for 2: give --batch 1"),
-        ({"random_seed": 1}, UsageError, "holds its weights: leave --weights and --random-weights out"),
+        (
+            {"random_seed": 1},
+            UsageError,
+            "holds its weights: leave --weights and --random-weights out",
+        ),
         ({"class_names": ["a"]}, ModelError, "1 class names are given, its head has 2 classes"),
         ({"cfg": "absent.cfg"}, ModelError, "absent.cfg"),
     ],
@@ -229,13 +258,17 @@ def test_what_does_not_go_with_a_plan_is_refused(machine, place, options, error,
 
 
 def test_a_cfg_for_a_model_that_needs_none_is_refused(place):
-    with pytest.raises(UsageError, match=r"for TensorRT plans, which do not describe themselves; t\.cfg does"):
+    with pytest.raises(
+        UsageError, match=r"for TensorRT plans, which do not describe themselves; t\.cfg does"
+    ):
         open_network(str(place / "t.cfg"), random_seed=1, cfg="x.cfg")
 
 
 def test_other_engines_refuse_a_plan_by_name_with_the_cure(machine, place):
     network = open_network(plan_file(machine, place), cfg=str(place / "t.cfg"))
-    with pytest.raises(EngineError, match=r"engine ort: .*x\.trt is a TensorRT plan.*; use --engine trt, or give"):
+    with pytest.raises(
+        EngineError, match=r"engine ort: .*x\.trt is a TensorRT plan.*; use --engine trt, or give"
+    ):
         engines.open("ort", network)
 
 
@@ -250,7 +283,9 @@ def test_an_input_that_is_no_picture_is_refused_with_the_tensors(machine, place,
     changed.graph.input.append(helper.make_tensor_value_info("extra", 1, [1]))
     file = place / "two.trt"
     file.write_bytes(plan_of(machine, changed))
-    with pytest.raises(ModelError, match=r"wanted one input of RGB pictures.*input extra float32 1"):
+    with pytest.raises(
+        ModelError, match=r"wanted one input of RGB pictures.*input extra float32 1"
+    ):
         open_network(str(file))
 
 
@@ -273,7 +308,11 @@ def test_what_is_no_plan_is_refused_by_name(machine, place, data, message):
 
 @pytest.mark.parametrize(
     ("data", "header"),
-    [(MAGIC + b"rest", None), (b"\x02\0\0\0{}" + MAGIC, {}), (b'\x08\0\0\0{"a": 1}' + MAGIC + b"rest", {"a": 1})],
+    [
+        (MAGIC + b"rest", None),
+        (b"\x02\0\0\0{}" + MAGIC, {}),
+        (b'\x08\0\0\0{"a": 1}' + MAGIC + b"rest", {"a": 1}),
+    ],
 )
 def test_headers(data, header):
     found, plan = split(data)
@@ -291,7 +330,11 @@ def test_without_a_driver_it_is_said_what_is_missing_and_nothing_is_started(monk
     machine = install(monkeypatch, 11)
     file = plan_file(machine, place)
     machine.fake.alive = False
-    monkeypatch.setattr(driver, "absent", lambda: "no NVIDIA driver (libcuda.so.1 cannot be opened)")
-    with pytest.raises(ModelError, match=r"x\.trt: .* a machine with an NVIDIA GPU alone: no NVIDIA driver") as caught:
+    monkeypatch.setattr(
+        driver, "absent", lambda: "no NVIDIA driver (libcuda.so.1 cannot be opened)"
+    )
+    with pytest.raises(
+        ModelError, match=r"x\.trt: .* a machine with an NVIDIA GPU alone: no NVIDIA driver"
+    ) as caught:
         open_network(file, cfg=str(place / "t.cfg"))
     assert caught.value.exit_code == 4

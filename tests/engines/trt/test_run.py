@@ -48,13 +48,18 @@ def test_a_request_waits_for_its_own_stream_only(machine):
 
 def test_nvtx_ranges_hold_names_only(machine):
     with opened() as engine:
-        assert engine.requests[0].context.nvtx_verbosity is machine.trt.ProfilingVerbosity.LAYER_NAMES_ONLY
+        assert (
+            engine.requests[0].context.nvtx_verbosity
+            is machine.trt.ProfilingVerbosity.LAYER_NAMES_ONLY
+        )
 
 
 def test_the_device_is_the_one_asked_for(monkeypatch):
     machine = install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
     opened_on, open_it = [], trt.memory.opened
-    monkeypatch.setattr(trt.memory, "opened", lambda name, device: opened_on.append(device) or open_it(name, device))
+    monkeypatch.setattr(
+        trt.memory, "opened", lambda name, device: opened_on.append(device) or open_it(name, device)
+    )
     with opened(device="cuda:1") as engine:
         assert engine.device == "cuda:1"
     assert opened_on == [1]

@@ -69,7 +69,10 @@ def test_two_packages_of_cv2_are_a_warning(monkeypatch):
     monkeypatch.setattr(media, "_version", there.get)
     [warning] = media.codecs()["warnings"]
     assert "overwrite each other" in warning
-    assert "pip uninstall -y opencv-python opencv-python-headless && pip install opencv-python-headless" in warning
+    assert (
+        "pip uninstall -y opencv-python opencv-python-headless && pip install opencv-python-headless"
+        in warning
+    )
 
 
 def test_a_cv2_that_cannot_be_imported_is_said_with_the_cure(monkeypatch):
@@ -83,7 +86,10 @@ def test_rapl_zones_and_whether_they_can_be_read(tmp_path):
     for zone in ("intel-rapl:0", "intel-rapl:0:0"):
         (tmp_path / zone).mkdir()
     (tmp_path / "intel-rapl:0/energy_uj").write_text("1")
-    assert counters.readable_counters(tmp_path)["rapl"] == {"intel-rapl:0": True, "intel-rapl:0:0": False}
+    assert counters.readable_counters(tmp_path)["rapl"] == {
+        "intel-rapl:0": True,
+        "intel-rapl:0:0": False,
+    }
     assert counters.readable_counters(tmp_path / "absent")["rapl"] == {}
 
 
@@ -100,7 +106,14 @@ def test_a_gpu_is_listed_as_nvidia_smi_tells_it(tmp_path, monkeypatch):
 
 
 def engine(name="ort", usable=True, reason=None):
-    return {"name": name, "usable": usable, "reason": reason, "tried": True, "install": "", "precisions": {}}
+    return {
+        "name": name,
+        "usable": usable,
+        "reason": reason,
+        "tried": True,
+        "install": "",
+        "precisions": {},
+    }
 
 
 @pytest.mark.parametrize(
@@ -108,13 +121,17 @@ def engine(name="ort", usable=True, reason=None):
     [({"error": None, "exit_code": 0}, 0), ({"error": "the disk is full", "exit_code": 6}, 6)],
 )
 def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
-    monkeypatch.setattr(doctor, "tried", lambda name: {"error": None, "precisions": {"fp32": None}, "seconds": 0.1})
+    monkeypatch.setattr(
+        doctor, "tried", lambda name: {"error": None, "precisions": {"fp32": None}, "seconds": 0.1}
+    )
     monkeypatch.setattr(doctor, "default_job", lambda: job)
     findings = doctor.examine(Config())
     assert findings["exit"]["code"] == code
     out = io.StringIO()
     print_findings(Console(file=out, width=100), findings)
-    assert ("the default job can run" if code == 0 else "cannot run (exit 6): the disk is full") in out.getvalue()
+    assert (
+        "the default job can run" if code == 0 else "cannot run (exit 6): the disk is full"
+    ) in out.getvalue()
     assert max(map(len, out.getvalue().splitlines())) <= 100
 
 
@@ -124,7 +141,10 @@ def test_without_any_engine_it_is_5(monkeypatch):
     assert findings["exit"]["code"] == 5
     assert "pip install onnxruntime" in findings["exit"]["reason"]
     reasons = {one["name"]: one["reason"] for one in findings["engines"]}
-    assert reasons["torch"] == "torch is not installed; install it with: pip install 'detect-video[torch]'"
+    assert (
+        reasons["torch"]
+        == "torch is not installed; install it with: pip install 'detect-video[torch]'"
+    )
 
 
 def test_an_engines_folder_that_cannot_be_written(tmp_path, monkeypatch):
@@ -135,7 +155,9 @@ def test_an_engines_folder_that_cannot_be_written(tmp_path, monkeypatch):
 
 
 def test_a_library_that_dies_is_a_reason_and_takes_nobody_with_it(monkeypatch):
-    monkeypatch.setattr(attempt.sys, "executable", "/bin/sh")  # sh -P -c ...: ends with an error, and says nothing
+    monkeypatch.setattr(
+        attempt.sys, "executable", "/bin/sh"
+    )  # sh -P -c ...: ends with an error, and says nothing
     told = attempt.tried("ort")
     assert told["exit_code"] == 5
     assert told["error"].startswith("ort: its process ended with status ")

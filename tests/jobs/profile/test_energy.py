@@ -47,8 +47,10 @@ def test_domains_are_found_by_name(tmp_path):
     domain(tmp_path, "intel-rapl:0:1", "uncore", 7)  # not asked for
     domain(tmp_path, "intel-rapl:0:2", "dram", 8)
     assert {(counter.tag, counter.read()) for counter in rapl_counters(tmp_path)} == {
-        ("package", 5), ("core", 6), ("dram", 8),
-    }  # fmt: skip
+        ("package", 5),
+        ("core", 6),
+        ("dram", 8),
+    }
 
 
 def test_a_package_that_is_there_twice_counts_once(tmp_path):
@@ -70,7 +72,9 @@ def test_sockets_add_up_and_a_counter_may_wrap(tmp_path):
     assert meter.metered().whole() == {"package": pytest.approx(0.7)}
 
 
-@pytest.mark.parametrize(("before", "after", "joules"), [(0, 5_000_000, 5.0), (9_000_000, 1_000_000, 2.0), (4, 4, 0.0)])
+@pytest.mark.parametrize(
+    ("before", "after", "joules"), [(0, 5_000_000, 5.0), (9_000_000, 1_000_000, 2.0), (4, 4, 0.0)]
+)
 def test_joules_between(before, after, joules):
     assert joules_between(before, after, 10_000_000) == pytest.approx(joules)
 
@@ -83,7 +87,9 @@ def metered(seconds, **watts):
 def test_idle_power_is_taken_off():
     used = {"package": 50.0, "gpu": 8.0}
     assert net(used, 4.0, metered(2, package=5.0)) == pytest.approx({"package": 30.0, "gpu": 8.0})
-    assert net(used, 4.0, metered(2, package=50.0))["package"] == 0  # less than idle: nothing, not less
+    assert (
+        net(used, 4.0, metered(2, package=50.0))["package"] == 0
+    )  # less than idle: nothing, not less
 
 
 def test_samples_add_up_to_the_whole():
@@ -91,7 +97,9 @@ def test_samples_add_up_to_the_whole():
     told = metered(10, package=7.0, dram=1.0, core=2.0)
     rows = samples(told, "run sample", written)
     assert len(rows) == 100
-    assert {tag: sum(row[tag] for row in rows) for tag in told.joules} == pytest.approx(told.whole())
+    assert {tag: sum(row[tag] for row in rows) for tag in told.joules} == pytest.approx(
+        told.whole()
+    )
     assert sum(row["duration"] for row in rows) == pytest.approx(10)
     assert [row["timestamp"] for row in rows[:2]] == pytest.approx([1000.0, 1000.1])
     assert rows[5]["joules_per_frame"] == pytest.approx(0.8)  # a core is part of its package
@@ -105,7 +113,11 @@ def test_a_long_series_is_put_together():
     assert sum(row["package"] for row in rows) == pytest.approx(told.whole()["package"])
 
 
-STEPS = {"package": 2.0, "core": 1.5, "dram": 0.2}  # joules between two readings, whatever the clock says
+STEPS = {
+    "package": 2.0,
+    "core": 1.5,
+    "dram": 0.2,
+}  # joules between two readings, whatever the clock says
 GPU_STEP = 3.0
 
 
@@ -115,11 +127,16 @@ def powered(tmp_path, monkeypatch):
     root = tmp_path / "powercap"
     wraps = {"package": 5_000_000, "core": 10**12, "dram": 10**12}
     places = {"package": "intel-rapl:0", "core": "intel-rapl:0:0", "dram": "intel-rapl:0:1"}
-    files = {tag: domain(root, place, tag + "-0" * (tag == "package"), 0, wraps[tag]) for tag, place in places.items()}
+    files = {
+        tag: domain(root, place, tag + "-0" * (tag == "package"), 0, wraps[tag])
+        for tag, place in places.items()
+    }
     read = energy.Counter.read
 
     def step(counter):
-        write(files[counter.tag], int(read(counter) + STEPS[counter.tag] * 1e6) % wraps[counter.tag])
+        write(
+            files[counter.tag], int(read(counter) + STEPS[counter.tag] * 1e6) % wraps[counter.tag]
+        )
         return read(counter)
 
     monkeypatch.setattr(energy.Counter, "read", step)
@@ -129,8 +146,11 @@ def powered(tmp_path, monkeypatch):
         assert handle == "GPU 0"
         return next(gpu) * GPU_STEP * 1e3
 
-    nvml = SimpleNamespace(nvmlInit=lambda: None, nvmlDeviceGetHandleByIndex=lambda at: f"GPU {at}",
-                           nvmlDeviceGetTotalEnergyConsumption=total)  # fmt: skip
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda at: f"GPU {at}",
+        nvmlDeviceGetTotalEnergyConsumption=total,
+    )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(energy, "POWERCAP", root)
     monkeypatch.setattr(energy, "IDLE_S", 0.4)
@@ -154,11 +174,15 @@ def test_a_run_on_a_machine_with_counters(tmp_path, powered):
     rows = facts["samples"]
     busy = [row for row in rows if row["tag"] == "run sample"]
     assert [row["timestamp"] for row in rows] == sorted(row["timestamp"] for row in rows)
-    assert all(row["package"] >= 0 and row["duration"] > 0 for row in rows)  # also where the counter wrapped
+    assert all(
+        row["package"] >= 0 and row["duration"] > 0 for row in rows
+    )  # also where the counter wrapped
     steps = {**STEPS, "gpu": GPU_STEP}
     for told in (idle, {tag: sum(row[tag] for row in busy) for tag in steps}):  # wraps and all
         assert told["gpu"] >= GPU_STEP
-        assert {tag: told[tag] / steps[tag] for tag in steps} == pytest.approx(dict.fromkeys(steps, told["gpu"] / 3))
+        assert {tag: told[tag] / steps[tag] for tag in steps} == pytest.approx(
+            dict.fromkeys(steps, told["gpu"] / 3)
+        )
     assert facts["idle_watts"]["core"] == pytest.approx(idle["core"] / idle["duration"])
     seconds = run["duration"]
     assert all(run[tag] >= 0 for tag in steps)
@@ -166,7 +190,10 @@ def test_a_run_on_a_machine_with_counters(tmp_path, powered):
     assert 0 < seconds <= sum(row["duration"] for row in busy)
     per_frame = [row for row in busy if row["joules_per_frame"]]
     assert per_frame
-    assert sum(round(sum(row[t] for t in IN_ALL) / row["joules_per_frame"]) for row in per_frame) == FRAMES
+    assert (
+        sum(round(sum(row[t] for t in IN_ALL) / row["joules_per_frame"]) for row in per_frame)
+        == FRAMES
+    )
     one.session.write_pass("energy", {"available": True, "reason": None, **facts})
     table = csv_files(read_session(one.session.folder))["energy.csv"]
     assert table.splitlines()[0] == ",".join(ENERGY)

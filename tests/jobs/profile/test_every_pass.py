@@ -25,8 +25,24 @@ def profiled(place, engine, frames, *more):
     """On one thread: two that wait for each other take many times longer where others are at work too."""
     if reason := engines.usable()[engine]:
         pytest.skip(f"machine: engine {engine}: {reason}")
-    done = detect_video("profile", STREET, "--frames", frames, "--engine", engine, "--device", "cpu", "--threads", 1,
-                        "--run-dir", "run", "--json", *more, cwd=place, timeout=PATIENCE_S)  # fmt: skip
+    done = detect_video(
+        "profile",
+        STREET,
+        "--frames",
+        frames,
+        "--engine",
+        engine,
+        "--device",
+        "cpu",
+        "--threads",
+        1,
+        "--run-dir",
+        "run",
+        "--json",
+        *more,
+        cwd=place,
+        timeout=PATIENCE_S,
+    )
     assert done.returncode == 0, done.stderr
     return summary_of(done)
 
@@ -41,7 +57,9 @@ def check_run(session):
 def check_passes(document, engine):
     """Every pass ran, or says what this machine or this engine lacks."""
     lacking = set(document["not_available"])
-    assert lacking <= MACHINES | ({"torch"} if engine != "torch" else set()), document["not_available"]
+    assert lacking <= MACHINES | ({"torch"} if engine != "torch" else set()), document[
+        "not_available"
+    ]
     assert all(document["not_available"].values())
     ran = set(chosen(None)) - lacking
     told = {name: document["overhead"].get(name, document["undisturbed"].get(name)) for name in ran}
@@ -54,14 +72,21 @@ def check_passes(document, engine):
 def check_facts(document, ran, place):
     path = document["critical_path"]
     assert sum(stage["share"] for stage in path["stages"]) == pytest.approx(1)
-    assert sum(stage["self_s"] + stage["wait_s"] for stage in path["stages"]) == pytest.approx(path["wall_s"])
+    assert sum(stage["self_s"] + stage["wait_s"] for stage in path["stages"]) == pytest.approx(
+        path["wall_s"]
+    )
     free = {row["change"]: row["gain"] for row in document["what_if"]}
     assert all(free[f"{stage} free"] > -0.01 for stage in ("read", "infer", "write"))
     for row in document["slowest_frames"]["rows"]:
         assert 0 < row["stage_ms"] <= row["ms"] * (1 + 1e-9)
         assert (place / "run" / row["file"]).is_file()
     memory = document["memory"]
-    assert memory["peak_mb"] >= max(sample["rss_mb"] for sample in memory["samples"]) >= memory["start_mb"] > 0
+    assert (
+        memory["peak_mb"]
+        >= max(sample["rss_mb"] for sample in memory["samples"])
+        >= memory["start_mb"]
+        > 0
+    )
     python = document["python"]
     assert sum(python["folded"].values()) >= sum(row["self_s"] for row in python["functions"]) > 0
     if "torch" in ran:
@@ -84,19 +109,26 @@ def test_the_default_model(tmp_path, engine):
     assert document["layers"]["engine"] == engine
     assert document["frames"]["written"] == 12
     table = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
-    assert all(word in table for word in (f"layers of {engine}", "GFLOPs a picture", "Python: self time", "memory: "))
+    assert all(
+        word in table
+        for word in (f"layers of {engine}", "GFLOPs a picture", "Python: self time", "memory: ")
+    )
     detect_video("report", "run", "--format", "csv", "-o", "tables", cwd=tmp_path)
     with open(tmp_path / "tables/layer_timer.csv", encoding="utf-8") as file:
         sums = sum(float(row["ms"]) for row in csv.DictReader(file))
     assert sums == pytest.approx(document["layers"]["sum_ms"], rel=1e-3)
     if engine == "torch":
         calls = {row["name"]: row["calls"] for row in document["torch"]["rows"]}
-        assert calls["aten::conv2d"] == sum(n.op_type == "Conv" for n in open_network("street").graph.graph.node)
+        assert calls["aten::conv2d"] == sum(
+            n.op_type == "Conv" for n in open_network("street").graph.graph.node
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.parametrize("engine", ["torch", "ort"])  # openvino: below; both on all three take a minute more
+@pytest.mark.parametrize(
+    "engine", ["torch", "ort"]
+)  # openvino: below; both on all three take a minute more
 def test_published_figures(shared, tmp_path, engine):
     document = profiled(tmp_path, engine, 5, "--model", shared / "data/weights/yolov5n.pt")
     check_everything(tmp_path, document, engine)
@@ -107,6 +139,7 @@ def test_published_figures(shared, tmp_path, engine):
 @pytest.mark.timeout(PATIENCE_S + 40)
 @pytest.mark.parametrize("engine", ["openvino", "ort"])
 def test_darknet(shared, tmp_path, engine):
-    document = profiled(tmp_path, engine, 8, "--model",
-                        shared / "data/weights/yolo-fastest-1.1-xl.cfg")  # fmt: skip
+    document = profiled(
+        tmp_path, engine, 8, "--model", shared / "data/weights/yolo-fastest-1.1-xl.cfg"
+    )
     check_everything(tmp_path, document, engine)

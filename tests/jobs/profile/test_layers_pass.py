@@ -35,9 +35,19 @@ def check(document):
 
 def test_an_engine_without_layers_says_so(tmp_path):
     done = detect_video(
-        "profile", STREET, "--frames", 4, "--engine", "null", "--run-dir", "run", "--only", "layers,roofline", "--json",
+        "profile",
+        STREET,
+        "--frames",
+        4,
+        "--engine",
+        "null",
+        "--run-dir",
+        "run",
+        "--only",
+        "layers,roofline",
+        "--json",
         cwd=tmp_path,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     reasons = summary_of(done)["not_available"]
     assert reasons["layers"] == "engine null: no layer times: it computes nothing"

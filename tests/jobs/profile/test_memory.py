@@ -26,7 +26,9 @@ def test_what_fills_up_at_first_is_no_leak():
     assert growth(times, rss, written)["slope_mb_per_1000_frames"] == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize(("frames", "samples", "word"), [(99, 100, "too few"), (200, 3, "too short")])
+@pytest.mark.parametrize(
+    ("frames", "samples", "word"), [(99, 100, "too few"), (200, 3, "too short")]
+)
 def test_too_little_to_tell_says_so(frames, samples, word):
     written = np.arange(1, frames + 1) * 10 * MS
     times = np.linspace(0, written[-1], samples).astype(np.int64)

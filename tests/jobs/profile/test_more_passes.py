@@ -16,8 +16,22 @@ STREET = CHECKOUT / "videos/street.mp4"
 
 
 def profiled(place, engine, passes):
-    done = detect_video("profile", STREET, "--frames", 4, "--engine", engine, "--device", "cpu", "--run-dir", "run",
-                        "--only", passes, "--json", cwd=place)  # fmt: skip
+    done = detect_video(
+        "profile",
+        STREET,
+        "--frames",
+        4,
+        "--engine",
+        engine,
+        "--device",
+        "cpu",
+        "--run-dir",
+        "run",
+        "--only",
+        passes,
+        "--json",
+        cwd=place,
+    )
     assert done.returncode == 0, done.stderr
     return summary_of(done)
 
@@ -44,9 +58,18 @@ def test_torch_and_device(tmp_path):
 
 def test_sweep_and_passes_of_other_engines(tmp_path):
     document = profiled(tmp_path, "ort", "torch,sweep")
-    assert document["not_available"] == {"torch": "the network ran on ort; torch's profiler sees --engine torch"}
+    assert document["not_available"] == {
+        "torch": "the network ran on ort; torch's profiler sees --engine torch"
+    }
     rows = document["sweep"]["rows"]
-    assert [(row["precision"], row["batch"]) for row in rows] == [("fp32", 1), ("fp32", 2), ("fp32", 4)]
+    assert [(row["precision"], row["batch"]) for row in rows] == [
+        ("fp32", 1),
+        ("fp32", 2),
+        ("fp32", 4),
+    ]
     assert all(row["error"] is None and row["agreement"]["matched"] == 1 for row in rows)
     assert document["sweep"]["knees"]["fp32"] in (1, 2, 4)
-    assert "knee (least batch" in detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
+    assert (
+        "knee (least batch"
+        in detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
+    )

@@ -30,7 +30,7 @@ ROOM = Path(detector.__file__).parent
     ("file", "name", "expected"),
     [
         (str(ROOM / "stages/nms.py"), "nms", "detector.stages"),
-        (str(ROOM / "run.py"), "detect", "detector.run.detect"),
+        (str(ROOM / "run/detect.py"), "detect", "detector.run.detect"),
         ("/x/lib/python3.11/site-packages/numpy/core/a.py", "f", "numpy"),
         ("/x/lib/python3.11/site-packages/click.py", "f", "click"),
         ("/usr/lib/python3.11/json/encoder.py", "f", "python"),
@@ -52,8 +52,8 @@ def test_self_times_fold_without_loss():
 
 
 def test_places_are_short():
-    assert place(str(ROOM / "run.py")) == "detector/run/detect.py"
+    assert place(str(ROOM / "run/detect.py")) == "detector/run/detect.py"
     assert place("/x/site-packages/av/video.py") == "av/video.py"
     assert place("/usr/lib/python3.11/json/encoder.py") == "encoder.py"
-    assert label(str(ROOM / "run.py"), 12, "detect") == "detector/run/detect.py:12(detect)"
+    assert label(str(ROOM / "run/detect.py"), 12, "detect") == "detector/run/detect.py:12(detect)"
     assert label("~", 0, "<built-in method time.sleep>") == "built-in method time.sleep"

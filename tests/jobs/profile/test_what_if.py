@@ -27,18 +27,36 @@ def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
     """A plain loop on its own would give one request all threads, and two things would have changed."""
     document = {"engine": "ort", "precision": "fp32", "engine_threads": 1, "concurrency": 2}
     pinned = as_it_ran(Config(), document).runtime
-    assert (pinned.engine, pinned.precision, pinned.threads, pinned.concurrency) == ("ort", "fp32", 1, 2)
-    asked = replace(Config(), runtime=replace(Config().runtime, engine="openvino", precision="bf16"))
+    assert (pinned.engine, pinned.precision, pinned.threads, pinned.concurrency) == (
+        "ort",
+        "fp32",
+        1,
+        2,
+    )
+    asked = replace(
+        Config(), runtime=replace(Config().runtime, engine="openvino", precision="bf16")
+    )
     pinned = as_it_ran(asked, {**document, "engine": "openvino"}).runtime
     assert (pinned.engine, pinned.precision) == ("openvino", "bf16")
 
 
-CHANGES = ["infer free", "read free", "write free", "overlap off", "batch 4", "one more core", "preprocess free"]
+CHANGES = [
+    "infer free",
+    "read free",
+    "write free",
+    "overlap off",
+    "batch 4",
+    "one more core",
+    "preprocess free",
+]
 
 
 def test_what_cannot_be_tried_is_not_and_the_rounds_are_interleaved(monkeypatch):
     """Rates that fall by the same factor in every round: the gains within a round do not."""
-    tried, speed = [], {"": 50.0, "infer": 100.0, "read": 55.0, "write": 75.0, "sync": 25.0, "batch": 60.0}
+    tried, speed = (
+        [],
+        {"": 50.0, "infer": 100.0, "read": 55.0, "write": 75.0, "sync": 25.0, "batch": 60.0},
+    )
 
     def rate(source, config, stage):
         name = "sync" if config.loop.sync else "batch" if config.runtime.batch == 4 else stage
@@ -52,17 +70,23 @@ def test_what_cannot_be_tried_is_not_and_the_rounds_are_interleaved(monkeypatch)
     assert tried == ["", "infer", "read", "write", "sync", "batch"] * 3
     assert [row["change"] for row in rows] == CHANGES[:5]
     infer = rows[0]
-    assert (infer["measured_low"], infer["measured_gain"], infer["measured_high"]) == pytest.approx((1.0, 1.0, 1.0))
+    assert (infer["measured_low"], infer["measured_gain"], infer["measured_high"]) == pytest.approx(
+        (1.0, 1.0, 1.0)
+    )
     assert (infer["measured_fps"], infer["predicted_fps"]) == (50.0, 110.0)  # the middle round's
     for row in rows:
-        assert row["off_by"] == pytest.approx((1 + row["predicted_gain"]) / (1 + row["measured_gain"]) - 1)
+        assert row["off_by"] == pytest.approx(
+            (1 + row["predicted_gain"]) / (1 + row["measured_gain"]) - 1
+        )
     assert stand_ins.unsteady(rows) == []
 
 
 def test_a_measurement_that_contradicts_itself_is_said(monkeypatch):
     rates = iter([50.0, 100.0, 50.0, 60.0, 50.0, 90.0])
     monkeypatch.setattr(stand_ins, "_rate", lambda *_: next(rates))
-    rows = stand_ins.prove("clip.mp4", Config(), [{"change": "infer free", "gain": 0.8, "predicted_fps": 90.0}])
+    rows = stand_ins.prove(
+        "clip.mp4", Config(), [{"change": "infer free", "gain": 0.8, "predicted_fps": 90.0}]
+    )
     assert rows[0]["off_by"] == pytest.approx(0.0)
     assert stand_ins.unsteady(rows) == ["infer free: the measured gain went from +20% to +100%"]
 
@@ -110,7 +134,14 @@ def test_the_threads_of_a_real_run_are_known(tmp_path):
     """ONNX Runtime's second thread, FFmpeg's decoders, x264's slices."""
     if cores() < 2:
         pytest.skip("machine: one core; libraries start no threads of their own")
-    flags = {"engine": "ort", "device": "cpu", "threads": 2, "concurrency": 1, "save": "video", "no_video": False}
+    flags = {
+        "engine": "ort",
+        "device": "cpu",
+        "threads": 2,
+        "concurrency": 1,
+        "save": "video",
+        "no_video": False,
+    }
     libraries = read_session(ran(tmp_path, **flags)).document["cpu"]["libraries"]
     assert {"infer", "read", "write"} <= libraries["stages"].keys()
     for stage in libraries["stages"].values():
@@ -121,14 +152,29 @@ def test_the_threads_of_a_real_run_are_known(tmp_path):
 
 def test_a_run_too_short_for_batches_says_so(tmp_path):
     done = detect_video(
-        "profile", STREET, "--engine", "null", "--frames", 12, "--no-video", "--run-dir", "run", "--only", "what_if",
-        "--prove", "--json", cwd=tmp_path,
-    )  # fmt: skip
+        "profile",
+        STREET,
+        "--engine",
+        "null",
+        "--frames",
+        12,
+        "--no-video",
+        "--run-dir",
+        "run",
+        "--only",
+        "what_if",
+        "--prove",
+        "--json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     document = summary_of(done)
     assert {row["change"] for row in document["what_if_proofs"]} == {
-        "infer free", "read free", "write free", "overlap off"
-    }  # fmt: skip
+        "infer free",
+        "read free",
+        "write free",
+        "overlap off",
+    }
     assert all(row["measured_fps"] > 0 for row in document["what_if_proofs"])
     assert any("12 frames are few" in doubt for doubt in document["what_if_doubts"])
     shown = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
@@ -148,14 +194,20 @@ def test_the_record_counts_predictions_by_their_median():
     record = measuring()
     documents = [
         {
-            "fps": {"end_to_end": 100.0}, "what_if_replay_error": error,
+            "fps": {"end_to_end": 100.0},
+            "what_if_replay_error": error,
             "what_if_proofs": [
-                {"change": "infer free", "predicted_gain": 0.6, "measured_gain": 0.5, "off_by": off},
+                {
+                    "change": "infer free",
+                    "predicted_gain": 0.6,
+                    "measured_gain": 0.5,
+                    "off_by": off,
+                },
                 {"change": "batch 4", "predicted_gain": 0.0, "measured_gain": 0.3, "off_by": -0.23},
             ],
         }
         for error, off in ((0.01, 0.07), (-0.06, 0.5), (0.02, -0.01))
-    ]  # fmt: skip
+    ]
     rows = [record.row_of(document) for document in documents]
     assert record.changes_of(rows) == ["infer free", "batch 4"]
     text = record.table("street ort", rows)

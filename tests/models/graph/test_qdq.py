@@ -12,7 +12,14 @@ from onnx import numpy_helper
 
 from detector.models import open_network
 from detector.models.graph.build import GraphBuilder, good_name
-from detector.models.graph.qdq import KINDS, affine, quantised_graph, symmetric, watched, weight_scales
+from detector.models.graph.qdq import (
+    KINDS,
+    affine,
+    quantised_graph,
+    symmetric,
+    watched,
+    weight_scales,
+)
 from detector.models.graph.ranges import measured
 from tests.known_answers import run_once
 from tests.run.quantize.graphs import SIDE, branched, chain, conv, network_of
@@ -64,7 +71,11 @@ def test_scales_of_a_tiny_graph_by_hand() -> None:
     # What a pooling hands on has the scale of what it got, or moving would round.
     assert found["1.maxpool_q.scale"] == found["0.act_q.scale"]
     assert found["2.conv_q.scale"] == pytest.approx(102 / 255)
-    assert found["0.conv_weight_q"].reshape(3, 3).tolist() == [[127, 0, 0], [0, 127, 0], [0, 0, 127]]
+    assert found["0.conv_weight_q"].reshape(3, 3).tolist() == [
+        [127, 0, 0],
+        [0, 127, 0],
+        [0, 0, 127],
+    ]
     assert found["0.conv_weight_dq.scale"].tolist() == pytest.approx([1 / 127] * 3)
     assert found["2.conv_weight_q"].reshape(2, 3).tolist() == [[127, 0, 0], [0, 127, 0]]
     assert found["2.conv_weight_dq.scale"].tolist() == pytest.approx([0.5 / 127, 0.25 / 127])
@@ -91,7 +102,9 @@ def test_known_answers(kind: str) -> None:
     """relu(x - 55) / 2 and / 4 within a step of what was rounded on the way."""
     network = chain()
     pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
-    quantised = replace(network, graph=quantised_graph(network.graph, RANGES, (), kind), precision=kind)
+    quantised = replace(
+        network, graph=quantised_graph(network.graph, RANGES, (), kind), precision=kind
+    )
     exact, found = run_once(network, pictures)[0], run_once(quantised, pictures)[0]
     planes = np.maximum(pictures.astype(np.float32) - 55, 0).transpose(0, 3, 1, 2)[:, :2]
     assert np.allclose(exact, planes * np.array([0.5, 0.25], np.float32).reshape(1, 2, 1, 1))
@@ -105,7 +118,9 @@ def test_both_kinds_give_the_same_within_a_step() -> None:
     pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
     ranges = measured(network.graph, watched(network.graph), pictures, "minmax")
     u8, s8 = (
-        run_once(replace(network, graph=quantised_graph(network.graph, ranges, (), kind)), pictures)[0]
+        run_once(
+            replace(network, graph=quantised_graph(network.graph, ranges, (), kind)), pictures
+        )[0]
         for kind in KINDS
     )
     step = (255 + 255) / 127 * 3 / 700  # of the sum's largest value, through the last convolution
@@ -144,7 +159,9 @@ def test_names_outputs_and_determinism(kind: str) -> None:
     assert all([node.name] == list(node.output) for node in graph.graph.node)
     assert list(graph.graph.output) == list(network.graph.graph.output)
     again = quantised_graph(network.graph, ranges, (), kind)
-    assert again.SerializeToString(deterministic=True) == graph.SerializeToString(deterministic=True)
+    assert again.SerializeToString(deterministic=True) == graph.SerializeToString(
+        deterministic=True
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,7 +172,9 @@ def test_an_output_that_a_convolution_reads_further(kind: str) -> None:
     network = network_of(builder, [first, conv(builder, "1.conv", first, np.eye(3), [0, 0, 0])])
     ranges = dict.fromkeys(watched(network.graph), (0.0, 256.0))
     graph = quantised_graph(network.graph, ranges, set(), kind)
-    found = run_once(replace(network, graph=graph, path=None), np.full((1, SIDE, SIDE, 3), 100, np.uint8))
+    found = run_once(
+        replace(network, graph=graph, path=None), np.full((1, SIDE, SIDE, 3), 100, np.uint8)
+    )
     for output in found:
         np.testing.assert_allclose(output, 101, atol=2.1)  # a step of s8 is 2
 

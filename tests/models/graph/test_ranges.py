@@ -74,5 +74,7 @@ def test_cut(counts: list[int], percent: float, expected: tuple[float, float]) -
 
 def test_progress_counts_frames() -> None:
     steps: list[tuple[int, int]] = []
-    measured(chain(2).graph, ["0.conv"], slots(3), "minmax", lambda done, of: steps.append((done, of)))
+    measured(
+        chain(2).graph, ["0.conv"], slots(3), "minmax", lambda done, of: steps.append((done, of))
+    )
     assert steps == [(1, 3), (2, 3), (3, 3)]

@@ -12,14 +12,24 @@ from tests.run.quantize.graphs import SIDE, branched, chain, conv, network_of
 
 def test_a_convolution_takes_what_follows_it_alone() -> None:
     found = units(Wiring(chain().graph))
-    assert [unit.nodes for unit in found] == [("input.transpose",), ("0.conv", "0.act", "1.maxpool"), ("2.conv",)]
+    assert [unit.nodes for unit in found] == [
+        ("input.transpose",),
+        ("0.conv", "0.act", "1.maxpool"),
+        ("2.conv",),
+    ]
     assert [unit.layers for unit in found] == [0, 1, 1]
     assert [unit.macs for unit in found] == [0, 9 * SIDE**2, 6 * SIDE**2]
 
 
 def test_where_two_meet_a_unit_begins() -> None:
     names = [unit.nodes for unit in units(Wiring(branched(2).graph))]
-    assert names == [("input.transpose",), ("0.conv", "0.act"), ("1.conv", "1.act"), ("2.shortcut",), ("3.conv",)]
+    assert names == [
+        ("input.transpose",),
+        ("0.conv", "0.act"),
+        ("1.conv", "1.act"),
+        ("2.shortcut",),
+        ("3.conv",),
+    ]
 
 
 def test_macs_are_for_one_picture() -> None:
@@ -34,7 +44,10 @@ def test_macs_are_for_one_picture() -> None:
         ({"0.conv", "0.act", "1.conv", "1.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
         ({"3.conv"}, set()),  # the sum is fed by int8
         ({"0.conv", "0.act", "1.conv", "1.act"}, {"input.transpose"}),  # and here it feeds int8
-        ({"0.conv", "0.act"}, {"input.transpose"}),  # an int8 reader alone is fed through its own Q and DQ
+        (
+            {"0.conv", "0.act"},
+            {"input.transpose"},
+        ),  # an int8 reader alone is fed through its own Q and DQ
         ({"0.conv", "0.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
     ],
 )

@@ -64,7 +64,9 @@ def test_what_is_kept_float_says_itself_and_shows(video: Path, tmp_path: Path) -
 
 def test_the_budget_is_kept(tmp_path: Path) -> None:
     """Agreement by hand: the quantised graph's detections against fp32's, on the held-out frames."""
-    pictures = divided(np.random.default_rng(0).integers(0, 256, (24, SIDE, SIDE, 3)).astype(np.uint8))
+    pictures = divided(
+        np.random.default_rng(0).integers(0, 256, (24, SIDE, SIDE, 3)).astype(np.uint8)
+    )
     network = branched()
     found = calibrated(network, pictures, CalibrationConfig("in.mp4", budget=0.99))
     for kind, result in found.result.items():
@@ -73,7 +75,10 @@ def test_the_budget_is_kept(tmp_path: Path) -> None:
         graph = quantize.quantised_graph(network.graph, found.ranges, set(result.kept), kind)
         both = matched = 0
         for slot in pictures.held_out:
-            rows = (run_once(each, slot[None])[-1][0, 0] >= 0.25 for each in (network, replace(network, graph=graph)))
+            rows = (
+                run_once(each, slot[None])[-1][0, 0] >= 0.25
+                for each in (network, replace(network, graph=graph))
+            )
             exact, rough = rows
             both += exact.sum() + rough.sum()
             matched += (exact & rough).sum()
@@ -81,7 +86,9 @@ def test_the_budget_is_kept(tmp_path: Path) -> None:
 
 
 def test_it_is_deterministic_and_survives_its_file() -> None:
-    pictures = divided(np.random.default_rng(0).integers(0, 256, (7, SIDE, SIDE, 3)).astype(np.uint8))
+    pictures = divided(
+        np.random.default_rng(0).integers(0, 256, (7, SIDE, SIDE, 3)).astype(np.uint8)
+    )
     asked = CalibrationConfig("in.mp4", budget=0.99)
     first, second = (calibrated(branched(), pictures, asked) for _ in range(2))
     assert first == second
@@ -89,12 +96,17 @@ def test_it_is_deterministic_and_survives_its_file() -> None:
 
 
 def test_without_a_calibration_the_command_is_given(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"detect-video IN\.mp4 --model street --precision int8 --calibrate IN\.mp4"):
+    with pytest.raises(
+        UsageError,
+        match=r"detect-video IN\.mp4 --model street --precision int8 --calibrate IN\.mp4",
+    ):
         quantize.quantized(branched(), "int8-u8", config(None), tmp_path)
 
 
 @pytest.mark.parametrize("other", ["weights", "size"])
-def test_a_calibration_of_another_network_is_not_used(other: str, video: Path, tmp_path: Path) -> None:
+def test_a_calibration_of_another_network_is_not_used(
+    other: str, video: Path, tmp_path: Path
+) -> None:
     network = branched()
     quantize.quantized(network, "int8-u8", config(video), tmp_path)
     if other == "weights":
@@ -121,7 +133,9 @@ def test_of_several_the_one_that_was_asked_for_is_used(video: Path, tmp_path: Pa
         quantize.quantized(branched(), "int8-u8", config(video, calibrate_method=method), tmp_path)
     assert len(kept(tmp_path)) == 2
     for method in ("percentile", "minmax"):
-        _, notes = quantize.quantized(branched(), "int8-u8", config(None, calibrate_method=method), tmp_path)
+        _, notes = quantize.quantized(
+            branched(), "int8-u8", config(None, calibrate_method=method), tmp_path
+        )
         assert method in notes[1]
 
 
@@ -151,13 +165,17 @@ def test_frames_that_show_nothing_say_so(tmp_path: Path) -> None:
 
 def test_who_stops_it_keeps_nothing(video: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="stopped"):
-        quantize.quantized(branched(), "int8-u8", config(video), tmp_path, lambda doing, done, of: done < 3)
+        quantize.quantized(
+            branched(), "int8-u8", config(video), tmp_path, lambda doing, done, of: done < 3
+        )
     assert kept(tmp_path) == []
 
 
 def test_only_fp32_becomes_int8(video: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="fp16"):
-        quantize.quantized(replace(branched(), precision="fp16"), "int8-u8", config(video), tmp_path)
+        quantize.quantized(
+            replace(branched(), precision="fp16"), "int8-u8", config(video), tmp_path
+        )
 
 
 def test_the_file_and_its_manifest(video: Path, tmp_path: Path) -> None:
@@ -181,8 +199,12 @@ def static(model: onnx.ModelProto) -> onnx.ModelProto:
     [initializer] = [tensor for tensor in model.graph.initializer if tensor.name == "3.conv.weight"]
     stored = onnx.numpy_helper.from_array(np.ones(initializer.dims, np.int8), "3.q")
     model.graph.initializer.remove(initializer)
-    model.graph.initializer.extend([stored, onnx.numpy_helper.from_array(np.float32(0.1), "3.scale")])
-    model.graph.node.insert(0, onnx.helper.make_node("DequantizeLinear", ["3.q", "3.scale"], ["3.conv.weight"]))
+    model.graph.initializer.extend(
+        [stored, onnx.numpy_helper.from_array(np.float32(0.1), "3.scale")]
+    )
+    model.graph.node.insert(
+        0, onnx.helper.make_node("DequantizeLinear", ["3.q", "3.scale"], ["3.conv.weight"])
+    )
     return model
 
 
@@ -204,9 +226,15 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [(static, "is quantised already"), (dynamic, "is quantised already"), (half, "none of its layers can be int8")],
+    [
+        (static, "is quantised already"),
+        (dynamic, "is quantised already"),
+        (half, "none of its layers can be int8"),
+    ],
 )
-def test_a_graph_without_a_layer_that_can_be_int8(video, tmp_path, monkeypatch, change, why) -> None:
+def test_a_graph_without_a_layer_that_can_be_int8(
+    video, tmp_path, monkeypatch, change, why
+) -> None:
     monkeypatch.chdir(tmp_path)
     network = branched()
     changed = replace(network, graph=change(copy.deepcopy(network.graph)))

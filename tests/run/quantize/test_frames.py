@@ -34,7 +34,9 @@ def taken(total: int, wanted: int) -> list[int]:
         (100, 2, [0, 64]),  # every 64th: 0 and 64
     ],
 )
-def test_spread_over_a_source_of_unknown_length(total: int, wanted: int, expected: list[int]) -> None:
+def test_spread_over_a_source_of_unknown_length(
+    total: int, wanted: int, expected: list[int]
+) -> None:
     assert taken(total, wanted) == expected
 
 

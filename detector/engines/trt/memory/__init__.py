@@ -85,7 +85,9 @@ def chosen(asked: str) -> str:
         if asked not in PROVIDERS:
             raise UsageError(f"--device-memory {asked}: there are auto, {', '.join(PROVIDERS)}")
         if reason := lacking(asked):
-            raise EngineError(f"--device-memory {asked}: {reason}; install it with: {INSTALL[asked]}")
+            raise EngineError(
+                f"--device-memory {asked}: {reason}; install it with: {INSTALL[asked]}"
+            )
         return asked
     if "torch" in sys.modules and lacking("torch") is None:
         return "torch"
@@ -98,7 +100,9 @@ def chosen(asked: str) -> str:
 
 def opened(name: str, device: int) -> DeviceMemory:
     """The provider, on a GPU. It has been chosen, so it is installed; whatever it raises is its own."""
-    make: Callable[[int], DeviceMemory] = importlib.import_module(f"{__package__}.{PROVIDERS[name]}").Memory
+    make: Callable[[int], DeviceMemory] = importlib.import_module(
+        f"{__package__}.{PROVIDERS[name]}"
+    ).Memory
     return make(device)
 
 

@@ -29,7 +29,9 @@ class Runtime:
         error, *results = getattr(self.names, name)(*arguments)
         if int(error) != 0:
             _, text = self.names.cudaGetErrorString(error)
-            raise CudaError(f"{name}: {text.decode() if isinstance(text, bytes) else text} (error {int(error)})")
+            raise CudaError(
+                f"{name}: {text.decode() if isinstance(text, bytes) else text} (error {int(error)})"
+            )
         return results[0] if results else None
 
 
@@ -40,7 +42,12 @@ class Pinned:
         self._runtime = runtime
         self.address = int(runtime("cudaHostAlloc", size, runtime.names.cudaHostAllocDefault))
         ctypes.memset(self.address, 0, size)
-        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (self.address, False)}
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (self.address, False),
+        }
 
     def __del__(self) -> None:
         if hasattr(self, "address"):

@@ -61,7 +61,13 @@ def _ort_fp32(threads: int, size: int) -> Made:
     from onnx import TensorProto
 
     values = np.random.default_rng(0).random((size, size), np.float32)
-    run = _ort("MatMul", threads, (TensorProto.FLOAT, values), (TensorProto.FLOAT, values), TensorProto.FLOAT)
+    run = _ort(
+        "MatMul",
+        threads,
+        (TensorProto.FLOAT, values),
+        (TensorProto.FLOAT, values),
+        TensorProto.FLOAT,
+    )
     return run and ("onnxruntime", run)
 
 
@@ -69,12 +75,19 @@ def _ort_int8(threads: int, size: int) -> Made:
     from onnx import TensorProto
 
     dice = np.random.default_rng(0)
-    a, b = dice.integers(0, 255, (size, size), np.uint8), dice.integers(-127, 127, (size, size), np.int8)
-    run = _ort("MatMulInteger", threads, (TensorProto.UINT8, a), (TensorProto.INT8, b), TensorProto.INT32)
+    a, b = (
+        dice.integers(0, 255, (size, size), np.uint8),
+        dice.integers(-127, 127, (size, size), np.int8),
+    )
+    run = _ort(
+        "MatMulInteger", threads, (TensorProto.UINT8, a), (TensorProto.INT8, b), TensorProto.INT32
+    )
     return run and ("onnxruntime", run)
 
 
-def _ort(operator: str, threads: int, a: tuple[int, Any], b: tuple[int, Any], out: int) -> Callable[[], Any] | None:
+def _ort(
+    operator: str, threads: int, a: tuple[int, Any], b: tuple[int, Any], out: int
+) -> Callable[[], Any] | None:
     """One product in a session of its own; the right matrix is a constant, so that it may be packed, as weights are."""
     try:
         import onnxruntime as ort
@@ -92,7 +105,9 @@ def _ort(operator: str, threads: int, a: tuple[int, Any], b: tuple[int, Any], ou
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return lambda: session.run(None, {"a": a[1]})
 
 

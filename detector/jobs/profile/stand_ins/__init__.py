@@ -15,7 +15,15 @@ from detector import sources
 from detector.config.schema import Config
 from detector.loop.parts import BatchRequest, FrameSource, Outputs, Parts, Progress
 from detector.run.outputs import OutputPlan
-from detector.run.wire import Phases, frames_of, make_parts, open_machine, open_sinks, picture_of, sink_options
+from detector.run.wire import (
+    Phases,
+    frames_of,
+    make_parts,
+    open_machine,
+    open_sinks,
+    picture_of,
+    sink_options,
+)
 from detector.timeline import OffTimeline
 from detector.types import Frame, Image
 
@@ -33,7 +41,11 @@ def prove(source: str, config: Config, predicted: Sequence[dict[str, Any]]) -> l
     ``measured_gain``: median over the rounds of FPS with the change / FPS without - 1; ``off_by``: predicted FPS /
     measured FPS - 1. FPS: first read to last frame written, as in the replay.
     """
-    changed = {row["change"]: how for row in predicted if (how := _changed(row["change"], config)) is not None}
+    changed = {
+        row["change"]: how
+        for row in predicted
+        if (how := _changed(row["change"], config)) is not None
+    }
     plain: list[float] = []
     rates: dict[str, list[float]] = {change: [] for change in changed}
     for _ in range(ROUNDS):
@@ -85,7 +97,9 @@ def _rate(source: str, config: Config, stage: str) -> float:
     machine = open_machine(config, Phases(), picture=picture_of([source], config))
     with machine.engine, tempfile.TemporaryDirectory(prefix="detect-video-proof-") as folder:
         options = config.input
-        with sources.open(source, decoder=options.decoder, stride=options.stride, frames=options.frames) as opened:
+        with sources.open(
+            source, decoder=options.decoder, stride=options.stride, frames=options.frames
+        ) as opened:
             output = replace(config.output, output=f"{folder}/", run_dir=None)
             paths = OutputPlan(output, machine.engine.name, [source]).paths(source, opened.info)
             sinks = open_sinks(paths, opened.info, sink_options(config, machine))
@@ -129,9 +143,15 @@ class CachedSource:
         if self._given == self._count:
             return None
         kept = self._kept[self._given % len(self._kept)]
-        image = into if into is not None and into.shape == kept.image.shape else np.empty_like(kept.image)
+        image = (
+            into
+            if into is not None and into.shape == kept.image.shape
+            else np.empty_like(kept.image)
+        )
         np.copyto(image, kept.image)
-        frame = Frame(self._given, self._given, self._given / float(self.info.fps or 25), image, kept.path)
+        frame = Frame(
+            self._given, self._given, self._given / float(self.info.fps or 25), image, kept.path
+        )
         self._given += 1
         return frame
 

@@ -33,7 +33,9 @@ def read(
     from detector.models.formats.yolo.network import Ask, network_of
 
     if weights is not None:
-        raise UsageError(f"--weights {weights}: {path} holds its own weights; give only one of the two")
+        raise UsageError(
+            f"--weights {weights}: {path} holds its own weights; give only one of the two"
+        )
     with open_checkpoint(path) as (contents, digest):
         return network_of(contents, digest, Ask(path, names, random_seed, size, batch))
 

@@ -28,9 +28,17 @@ from detector.models.base import START_BYTES, mistaken
 
 ByteOrder = Literal["<", ">"]
 DTYPES = {
-    "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
-    "U8": "u1", "BOOL": "?",
-}  # fmt: skip
+    "F64": "f8",
+    "F32": "f4",
+    "F16": "f2",
+    "BF16": "u2",
+    "I64": "i8",
+    "I32": "i4",
+    "I16": "i2",
+    "I8": "i1",
+    "U8": "u1",
+    "BOOL": "?",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +61,17 @@ class Tensor:
 
     def _check(self) -> None:
         numbers = (self.offset, *self.shape, *self.strides)
-        if len(self.shape) != len(self.strides) or not all(type(n) is int and 0 <= n < 2**48 for n in numbers):
+        if len(self.shape) != len(self.strides) or not all(
+            type(n) is int and 0 <= n < 2**48 for n in numbers
+        ):
             raise ValueError("a tensor whose shape is none")
-        reach = self.offset + sum((side - 1) * step for side, step in zip(self.shape, self.strides, strict=True))
+        reach = self.offset + sum(
+            (side - 1) * step for side, step in zip(self.shape, self.strides, strict=True)
+        )
         if self.size and reach >= self.stored:
-            raise ValueError(f"a tensor that reaches {reach + 1} numbers into a storage of {self.stored}")
+            raise ValueError(
+                f"a tensor that reaches {reach + 1} numbers into a storage of {self.stored}"
+            )
 
     @property
     def size(self) -> int:
@@ -66,11 +80,17 @@ class Tensor:
     def array(self) -> NDArray[Any]:
         """A contiguous copy in this machine's byte order; bfloat16 becomes float32."""
         self._check()
-        if self.size > self.stored:  # one number stretched over many: weights are never stored like that
+        if (
+            self.size > self.stored
+        ):  # one number stretched over many: weights are never stored like that
             raise ValueError(f"a tensor of {self.size} numbers in a storage of {self.stored}")
-        numbers = np.frombuffer(self.load(), np.dtype(DTYPES[self.kind]).newbyteorder(self.byte_order), self.stored)
+        numbers = np.frombuffer(
+            self.load(), np.dtype(DTYPES[self.kind]).newbyteorder(self.byte_order), self.stored
+        )
         steps = [step * numbers.itemsize for step in self.strides]
-        view = np.lib.stride_tricks.as_strided(numbers[self.offset :], self.shape, steps, writeable=False)
+        view = np.lib.stride_tricks.as_strided(
+            numbers[self.offset :], self.shape, steps, writeable=False
+        )
         if self.kind == "BF16":  # the upper half of a float32
             return (view.astype(np.uint32) << 16).view(np.float32)
         return view.astype(view.dtype.newbyteorder("="), order="C")
@@ -84,7 +104,15 @@ PICKLE = "data.pkl"
 CONSTANTS = "constants.pkl"  # of TorchScript alone
 MAX_PICKLE = 16 << 20  # bytes; yolov7-e6e, the largest published one, has 2 MB
 MAX_ENTRIES = 100_000
-BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)
+BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
+)
 
 
 class Archive:
@@ -96,7 +124,9 @@ class Archive:
         try:
             self._zip = zipfile.ZipFile(path)
         except OSError as exc:
-            raise ModelError(f"{path}: cannot be read: {exc.strerror}; give the path of a checkpoint") from exc
+            raise ModelError(
+                f"{path}: cannot be read: {exc.strerror}; give the path of a checkpoint"
+            ) from exc
         except BROKEN as exc:
             raise self.damaged() from exc
         try:
@@ -112,7 +142,10 @@ class Archive:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._zip.close()
 
@@ -138,7 +171,9 @@ class Archive:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def damaged(self) -> ModelError:
-        return ModelError(f"{self.path}: truncated or damaged: not a whole zip file; copy or download it again")
+        return ModelError(
+            f"{self.path}: truncated or damaged: not a whole zip file; copy or download it again"
+        )
 
     def _read(self, name: str) -> bytes:
         try:
@@ -173,7 +208,9 @@ class Archive:
 
     def _found_prefix(self) -> str:
         """torch puts everything into one folder, named like the file was when it was saved."""
-        found = [name.removesuffix(PICKLE) for name in self._entries if name.rsplit("/", 1)[-1] == PICKLE]
+        found = [
+            name.removesuffix(PICKLE) for name in self._entries if name.rsplit("/", 1)[-1] == PICKLE
+        ]
         if len(found) != 1:
             raise ModelError(
                 f"{self.path}: a zip file, but no checkpoint: it holds {len(found)} entries {PICKLE}, wanted 1"
@@ -190,7 +227,9 @@ class Archive:
 def _refuse_torchscript(path: Path, names: list[str]) -> None:
     """Before the entries are looked at: of a script's code, torch compresses the text."""
     if any(name.rsplit("/", 1)[-1] == CONSTANTS for name in names):
-        raise ModelError(f"{path}: TorchScript, no checkpoint; give the .pt that training saved, or an ONNX export")
+        raise ModelError(
+            f"{path}: TorchScript, no checkpoint; give the .pt that training saved, or an ONNX export"
+        )
 
 
 def _refuse_what_is_no_zip(path: Path) -> None:
@@ -199,7 +238,9 @@ def _refuse_what_is_no_zip(path: Path) -> None:
         with path.open("rb") as file:
             start = file.read(START_BYTES)
     except OSError as exc:
-        raise ModelError(f"{path}: cannot be read: {exc.strerror}; give the path of a checkpoint") from exc
+        raise ModelError(
+            f"{path}: cannot be read: {exc.strerror}; give the path of a checkpoint"
+        ) from exc
     if start.startswith(b"PK\x03\x04"):
         return
     if start.startswith(b"\x80") or start[257:262] == b"ustar":

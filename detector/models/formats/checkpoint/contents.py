@@ -14,7 +14,9 @@ from detector.models.formats.checkpoint.unpickle import Instance
 MAX_MODULES = 20_000  # yolov7-e6e has 1,300
 A_LAYER = re.compile(r"(.*?)model\.[0-9]+\..*", re.DOTALL)
 # Running statistics, anchors and grids are stored beside the parameters, and are none.
-BUFFERS = re.compile(r"(.*\.)?(running_mean|running_var|num_batches_tracked|anchors|anchor_grid|stride|grid(\.\d+)?)")
+BUFFERS = re.compile(
+    r"(.*\.)?(running_mean|running_var|num_batches_tracked|anchors|anchor_grid|stride|grid(\.\d+)?)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,11 @@ def of_state_dict(tensors: Mapping[str, Tensor], origin: str) -> Contents:
             f"{origin}: its tensors are not those of YOLOv5 or YOLOv7, called model.0... and so on; the first is "
             f"{ascii(next(iter(tensors), ''))[:80]}; export the model to ONNX instead"
         )
-    named = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    named = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
     parameters = sum(tensor.size for name, tensor in named.items() if not BUFFERS.fullmatch(name))
     return Contents(origin, named, parameters=parameters)
 
@@ -97,7 +103,9 @@ def _prefix(names: Mapping[str, Any]) -> str | None:
 
 def _of_model(model: Instance, loaded: Any, origin: str) -> Contents:
     top = model
-    for _ in range(4):  # AutoShape and DataParallel keep the network as their only module, "model" or "module"
+    for _ in range(
+        4
+    ):  # AutoShape and DataParallel keep the network as their only module, "model" or "module"
         inner = top.values.get("_modules")
         inside = inner.get("model", inner.get("module")) if isinstance(inner, dict) else None
         if "yaml" in top.values or not isinstance(inside, Instance):
@@ -133,9 +141,15 @@ def _walk(top: Instance, origin: str) -> Iterator[tuple[str, Instance]]:
             return
         path, instance = waiting.pop()
         yield path, instance
-        inner = [(name, part) for name, part in _items(instance, "_modules") if isinstance(part, Instance)]
+        inner = [
+            (name, part)
+            for name, part in _items(instance, "_modules")
+            if isinstance(part, Instance)
+        ]
         waiting += [(f"{path}.{name}" if path else name, part) for name, part in reversed(inner)]
-    raise ModelError(f"{origin}: more than {MAX_MODULES} modules, or one inside itself: damaged or forged, refused")
+    raise ModelError(
+        f"{origin}: more than {MAX_MODULES} modules, or one inside itself: damaged or forged, refused"
+    )
 
 
 def _items(instance: Instance, key: str) -> list[tuple[str, Any]]:
@@ -143,7 +157,9 @@ def _items(instance: Instance, key: str) -> list[tuple[str, Any]]:
     if not isinstance(found, dict):
         return []
     return [
-        (name, value) for name, value in found.items() if isinstance(name, str) and name.isascii() and len(name) < 200
+        (name, value)
+        for name, value in found.items()
+        if isinstance(name, str) and name.isascii() and len(name) < 200
     ]
 
 

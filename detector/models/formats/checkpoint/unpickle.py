@@ -23,9 +23,19 @@ from detector.models.formats.checkpoint.archive import Archive, Tensor, item_byt
 #
 # The lists are what YOLOv5, YOLOv7 and torch write. A name that is missing is refused, even where it would be harmless.
 
-INERT: dict[str, frozenset[str]] = {  # module -> classes whose instances become records of what was stored
+INERT: dict[
+    str, frozenset[str]
+] = {  # module -> classes whose instances become records of what was stored
     "models.yolo": frozenset(
-        {"Model", "DetectionModel", "BaseModel", "SegmentationModel", "ClassificationModel", "Detect", "Segment"}
+        {
+            "Model",
+            "DetectionModel",
+            "BaseModel",
+            "SegmentationModel",
+            "ClassificationModel",
+            "Detect",
+            "Segment",
+        }
         | {"IDetect", "IAuxDetect", "IKeypoint", "IBin"}
     ),
     "models.common": frozenset(
@@ -53,11 +63,57 @@ INERT: dict[str, frozenset[str]] = {  # module -> classes whose instances become
             "Concat",
             "AutoShape",
         }
-        | {"TransformerLayer", "TransformerBlock", "Proto", "Classify", "MP", "SP", "ReOrg", "Shortcut", "Chuncat"}
-        | {"Foldcut", "Stem", "DownC", "SPPCSPC", "GhostSPPCSPC", "GhostStem", "RepConv", "RepConv_OREPA", "ImplicitA"}
-        | {"ImplicitM", "BottleneckCSPA", "BottleneckCSPB", "BottleneckCSPC", "RepBottleneck", "Res", "ResX", "Ghost"}
-        | {"RepBottleneckCSPA", "RepBottleneckCSPB", "RepBottleneckCSPC", "ResCSPA", "ResCSPB", "ResCSPC", "ResXCSPA"}
-        | {"ResXCSPB", "ResXCSPC", "GhostCSPA", "GhostCSPB", "GhostCSPC", "SwinTransformerBlock", "STCSPA", "STCSPB"}
+        | {
+            "TransformerLayer",
+            "TransformerBlock",
+            "Proto",
+            "Classify",
+            "MP",
+            "SP",
+            "ReOrg",
+            "Shortcut",
+            "Chuncat",
+        }
+        | {
+            "Foldcut",
+            "Stem",
+            "DownC",
+            "SPPCSPC",
+            "GhostSPPCSPC",
+            "GhostStem",
+            "RepConv",
+            "RepConv_OREPA",
+            "ImplicitA",
+        }
+        | {
+            "ImplicitM",
+            "BottleneckCSPA",
+            "BottleneckCSPB",
+            "BottleneckCSPC",
+            "RepBottleneck",
+            "Res",
+            "ResX",
+            "Ghost",
+        }
+        | {
+            "RepBottleneckCSPA",
+            "RepBottleneckCSPB",
+            "RepBottleneckCSPC",
+            "ResCSPA",
+            "ResCSPB",
+            "ResCSPC",
+            "ResXCSPA",
+        }
+        | {
+            "ResXCSPB",
+            "ResXCSPC",
+            "GhostCSPA",
+            "GhostCSPB",
+            "GhostCSPC",
+            "SwinTransformerBlock",
+            "STCSPA",
+            "STCSPB",
+        }
         | {"STCSPC", "Hardswish"}
     ),
     "models.experimental": frozenset(
@@ -65,7 +121,19 @@ INERT: dict[str, frozenset[str]] = {  # module -> classes whose instances become
     ),
     "utils.activations": frozenset({"SiLU", "Hardswish", "Mish", "MemoryEfficientMish", "FReLU"}),
     "torch.nn.modules.activation": frozenset(
-        {"SiLU", "LeakyReLU", "ReLU", "ReLU6", "Hardswish", "Hardsigmoid", "Mish", "Sigmoid", "Tanh", "ELU", "GELU"}
+        {
+            "SiLU",
+            "LeakyReLU",
+            "ReLU",
+            "ReLU6",
+            "Hardswish",
+            "Hardsigmoid",
+            "Mish",
+            "Sigmoid",
+            "Tanh",
+            "ELU",
+            "GELU",
+        }
         | {"PReLU", "Softplus", "Softmax", "MultiheadAttention"}
     ),
     "torch.nn.modules.batchnorm": frozenset({"BatchNorm2d", "BatchNorm1d", "SyncBatchNorm"}),
@@ -79,7 +147,9 @@ INERT: dict[str, frozenset[str]] = {  # module -> classes whose instances become
     "torch.nn.modules.pooling": frozenset({"MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d"}),
     "torch.nn.modules.upsampling": frozenset({"Upsample", "UpsamplingNearest2d"}),
     # Around the network: the options of the training, figures of numpy, paths.
-    "torch": frozenset({"Size", "device", "float16", "bfloat16", "float32", "float64", "int64", "strided"}),
+    "torch": frozenset(
+        {"Size", "device", "float16", "bfloat16", "float32", "float64", "int64", "strided"}
+    ),
     "torch.serialization": frozenset({"_get_layout"}),
     "argparse": frozenset({"Namespace"}),
     "pathlib": frozenset({"Path", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"}),
@@ -133,7 +203,15 @@ def of_a_newer_family(module: str) -> bool:
 
 # Never written by torch.save: names by number, instances of old classes, bytes from outside.
 REFUSED = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
-TEXTS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING"}
+TEXTS = {
+    "UNICODE",
+    "BINUNICODE",
+    "SHORT_BINUNICODE",
+    "BINUNICODE8",
+    "STRING",
+    "BINSTRING",
+    "SHORT_BINSTRING",
+}
 KEY = re.compile(r"[A-Za-z0-9_]{1,64}")
 SHOWN_NAMES = 3
 
@@ -233,22 +311,39 @@ class Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Storage:
         """("storage", class, key, device, number of elements), as torch.save writes it."""
-        if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], StorageKind)):
+        if not (
+            isinstance(pid, tuple)
+            and len(pid) == 5
+            and pid[0] == "storage"
+            and isinstance(pid[1], StorageKind)
+        ):
             raise pickle.UnpicklingError("a persistent id that is no storage")
         _, kind, key, _, stored = pid
-        if not (isinstance(key, str) and KEY.fullmatch(key) and type(stored) is int and stored >= 0):
+        if not (
+            isinstance(key, str) and KEY.fullmatch(key) and type(stored) is int and stored >= 0
+        ):
             raise pickle.UnpicklingError("a storage without key or size")
         found, wanted = self._archive.storage_bytes(key), stored * item_bytes(kind.kind)
         if found < wanted:
-            raise pickle.UnpicklingError(f"storage {key} holds {max(found, 0)} bytes, {wanted} were promised")
+            raise pickle.UnpicklingError(
+                f"storage {key} holds {max(found, 0)} bytes, {wanted} were promised"
+            )
         return Storage(kind.kind, key, stored)
 
     def _tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
-        if not (isinstance(storage, Storage) and isinstance(shape, tuple) and isinstance(strides, tuple)):
+        if not (
+            isinstance(storage, Storage) and isinstance(shape, tuple) and isinstance(strides, tuple)
+        ):
             raise pickle.UnpicklingError("a tensor without storage or shape")
         key, archive = storage.key, self._archive
         return Tensor(
-            storage.kind, shape, strides, offset, storage.stored, lambda: archive.storage(key), archive.byte_order
+            storage.kind,
+            shape,
+            strides,
+            offset,
+            storage.stored,
+            lambda: archive.storage(key),
+            archive.byte_order,
         )
 
 
@@ -266,13 +361,17 @@ def load(archive: Archive) -> Any:
         raise
     except Exception as exc:  # of a forged file any: stand-ins are called with whatever it says
         reason = " ".join(str(exc).split())[:200]
-        raise ModelError(f"{archive.path}: damaged or forged, refused: {reason}; download it again") from exc
+        raise ModelError(
+            f"{archive.path}: damaged or forged, refused: {reason}; download it again"
+        ) from exc
 
 
 def judge(archive: Archive, names: set[tuple[str, str]]) -> None:
     """Raises ModelError unless every name is allowed."""
     strangers = sorted(
-        f"{module}.{name}" for module, name in names if not allowed(module, name) and not of_a_newer_family(module)
+        f"{module}.{name}"
+        for module, name in names
+        if not allowed(module, name) and not of_a_newer_family(module)
     )
     if strangers:
         more = f" and {len(strangers) - SHOWN_NAMES} more" if len(strangers) > SHOWN_NAMES else ""
@@ -300,9 +399,16 @@ def names_in(archive: Archive, data: bytes) -> set[tuple[str, str]]:
     try:
         with warnings.catch_warnings(action="error"):  # an escape in a name: torch writes none
             return set(_names(data))
-    except (ValueError, IndexError, UnicodeError, Warning) as exc:  # pickletools, of what is no pickle
+    except (
+        ValueError,
+        IndexError,
+        UnicodeError,
+        Warning,
+    ) as exc:  # pickletools, of what is no pickle
         reason = " ".join(str(exc).split())[:200]
-        raise ModelError(f"{archive.path}: damaged or forged, refused: {reason}; download it again") from exc
+        raise ModelError(
+            f"{archive.path}: damaged or forged, refused: {reason}; download it again"
+        ) from exc
 
 
 def _names(data: bytes) -> Iterator[tuple[str, str]]:

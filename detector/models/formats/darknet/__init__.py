@@ -73,21 +73,31 @@ def head_layers(plan: Plan) -> list[YoloLayer]:
     return [_head_layer(plan, index) for index in range(len(plan.yolos))]
 
 
-def _numbers(path: Path, plan: Plan, weights: Path | None, random_seed: int | None) -> tuple[list[Filter], bytes]:
+def _numbers(
+    path: Path, plan: Plan, weights: Path | None, random_seed: int | None
+) -> tuple[list[Filter], bytes]:
     """The filters, and a digest of where they come from."""
     if random_seed is not None:
         if weights is not None:
-            raise UsageError(f"--weights {weights} and --random-weights {random_seed} exclude each other; give one")
+            raise UsageError(
+                f"--weights {weights} and --random-weights {random_seed} exclude each other; give one"
+            )
         return random_weights(plan, random_seed), f"random {random_seed}".encode()
     found = weights or path.with_suffix(".weights")
     if weights is None and not found.is_file():
-        raise ModelError(f"{path}: no {found.name} beside it; give --weights FILE or --random-weights SEED")
+        raise ModelError(
+            f"{path}: no {found.name} beside it; give --weights FILE or --random-weights SEED"
+        )
     filters, data = read_weights(found, plan)
     return filters, hashlib.sha256(data).digest()
 
 
 def _meaningless(random_seed: int | None) -> list[str]:
-    return [] if random_seed is None else [f"random weights (seed {random_seed}): boxes are meaningless"]
+    return (
+        []
+        if random_seed is None
+        else [f"random weights (seed {random_seed}): boxes are meaningless"]
+    )
 
 
 def _head_layer(plan: Plan, index: int) -> YoloLayer:

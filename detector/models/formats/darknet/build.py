@@ -40,7 +40,9 @@ class DarknetGraph:
         # zero, the bias is added after); before anything else it stays a node.
         self._folds_scale = bool(plan.layers) and isinstance(plan.layers[0], Convolution)
         if not self._folds_scale:
-            scale = self.builder.constant("input.scale.factor", np.array([PICTURE_SCALE], np.float32))
+            scale = self.builder.constant(
+                "input.scale.factor", np.array([PICTURE_SCALE], np.float32)
+            )
             self.tensors[-1] = self.builder.add("Mul", "input.scale", [self.tensors[-1], scale])
 
     def model(self) -> onnx.ModelProto:
@@ -54,9 +56,13 @@ class DarknetGraph:
                 return self._convolution(layer)
             case MaxPool():
                 return self._node(
-                    "MaxPool", layer, "maxpool",
-                    kernel_shape=[layer.kernel] * 2, strides=list(layer.stride), pads=list(layer.pads),
-                )  # fmt: skip
+                    "MaxPool",
+                    layer,
+                    "maxpool",
+                    kernel_shape=[layer.kernel] * 2,
+                    strides=list(layer.stride),
+                    pads=list(layer.pads),
+                )
             case AveragePool():
                 return self._node("GlobalAveragePool", layer, "avgpool")
             case Route():
@@ -78,7 +84,9 @@ class DarknetGraph:
 
     def _convolution(self, layer: Convolution) -> str:
         first = layer.index == 0 and self._folds_scale
-        weights, biases = fold(self.plan, layer, next(self._filters), PICTURE_SCALE if first else 1.0)
+        weights, biases = fold(
+            self.plan, layer, next(self._filters), PICTURE_SCALE if first else 1.0
+        )
         name = f"{layer.index}.conv"
         inputs = [
             self.tensors[layer.inputs[0]],
@@ -102,7 +110,8 @@ class DarknetGraph:
         for part, operator, inputs, attributes in ACTIVATIONS[activation]:
             name = f"{layer.index}.{part}"
             tensors = [
-                made[i] if isinstance(i, str) else self._number(f"{name}.n{at}", i) for at, i in enumerate(inputs)
+                made[i] if isinstance(i, str) else self._number(f"{name}.n{at}", i)
+                for at, i in enumerate(inputs)
             ]
             made[part] = self.builder.add(operator, name, tensors, **attributes)
         return made.get("act", x)
@@ -118,7 +127,10 @@ class DarknetGraph:
             alone = len(parts) == 1
             parts = [
                 self._slice(
-                    layer, part, name if alone else f"{layer.index}.slice{at}", self.plan.layers[index].channels
+                    layer,
+                    part,
+                    name if alone else f"{layer.index}.slice{at}",
+                    self.plan.layers[index].channels,
                 )
                 for at, (part, index) in enumerate(zip(parts, layer.inputs, strict=True))
             ]
@@ -129,13 +141,16 @@ class DarknetGraph:
         part = channels // layer.groups
         bounds = {"starts": part * layer.group_id, "ends": part * (layer.group_id + 1), "axes": 1}
         constants = [
-            self.builder.constant(f"{name}.{key}", np.array([value], np.int64)) for key, value in bounds.items()
+            self.builder.constant(f"{name}.{key}", np.array([value], np.int64))
+            for key, value in bounds.items()
         ]
         return self.builder.add("Slice", name, [x, *constants])
 
     def _upsample(self, layer: Upsample) -> str:
         name = f"{layer.index}.upsample"
-        scales = self.builder.constant(f"{name}.scales", np.array([1, 1, layer.stride, layer.stride], np.float32))
+        scales = self.builder.constant(
+            f"{name}.scales", np.array([1, 1, layer.stride, layer.stride], np.float32)
+        )
         out = self.builder.add(
             "Resize",
             name,
@@ -147,7 +162,9 @@ class DarknetGraph:
         if layer.scale == 1:
             return out
         return self.builder.add(
-            "Mul", f"{layer.index}.scale", [out, self._number(f"{layer.index}.scale.n", layer.scale)]
+            "Mul",
+            f"{layer.index}.scale",
+            [out, self._number(f"{layer.index}.scale.n", layer.scale)],
         )
 
     def _yolo(self, layer: Yolo) -> str:

@@ -36,7 +36,9 @@ class Section:
         """The value without white space; the default where the key is absent or empty."""
         return self.values.get(key, ("", 0))[0] or default
 
-    def integer(self, key: str, default: int | None = None, *, low: int = -(2**31), high: int = 2**31 - 1) -> int:
+    def integer(
+        self, key: str, default: int | None = None, *, low: int = -(2**31), high: int = 2**31 - 1
+    ) -> int:
         """A whole number within low..high; ``default`` None makes the key required."""
         text = self.text(key)
         if not text:
@@ -67,7 +69,9 @@ class Section:
             raise self.error(f"{key}={shown(text)} is not a whole number", key)
         value = int(text)
         if not low <= value <= high:
-            raise self.error(f"{key}={value} is out of range: [{self.name}] takes {low} to {high}", key)
+            raise self.error(
+                f"{key}={value} is out of range: [{self.name}] takes {low} to {high}", key
+            )
         return value
 
     def _real(self, key: str, text: str) -> float:
@@ -118,7 +122,9 @@ def parse_cfg(text: str, path: str) -> tuple[list[Section], list[str]]:
 def _section(path: str, number: int, line: str) -> Section:
     match = re.fullmatch(r"\[(\w+)\]", line, re.ASCII)
     if not match:
-        raise ModelError(f"{path}:{number}: {shown(line)} is not a section; write [name] on a line of its own")
+        raise ModelError(
+            f"{path}:{number}: {shown(line)} is not a section; write [name] on a line of its own"
+        )
     return Section(path, match[1], number)
 
 
@@ -126,9 +132,13 @@ def _key(path: str, number: int, line: str, sections: list[Section]) -> list[str
     """Stores ``key=value`` in the last section; returns warnings."""
     key, equals, value = line.partition("=")
     if not equals or not re.fullmatch(r"\w+", key, re.ASCII):
-        raise ModelError(f"{path}:{number}: {shown(line)} is neither [section] nor key=value nor a # comment")
+        raise ModelError(
+            f"{path}:{number}: {shown(line)} is neither [section] nor key=value nor a # comment"
+        )
     if not sections:
-        raise ModelError(f"{path}:{number}: {shown(key)}= stands before the first [section]; begin with [net]")
+        raise ModelError(
+            f"{path}:{number}: {shown(key)}= stands before the first [section]; begin with [net]"
+        )
     values = sections[-1].values
     if key not in values:
         values[key] = (value, number)
@@ -136,4 +146,6 @@ def _key(path: str, number: int, line: str, sections: list[Section]) -> list[str
     first, where = values[key]
     if first == value:
         return []
-    return [f"{path}:{number}: {key}={shown(value)} ignored, {key}={shown(first)} of line {where} counts"]
+    return [
+        f"{path}:{number}: {key}={shown(value)} ignored, {key}={shown(first)} of line {where} counts"
+    ]

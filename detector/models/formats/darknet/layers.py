@@ -99,7 +99,9 @@ class Dropout(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yolo(Layer):
-    anchors: tuple[tuple[float, float], ...]  # width, height in network pixels; of this layer's masks only
+    anchors: tuple[
+        tuple[float, float], ...
+    ]  # width, height in network pixels; of this layer's masks only
     classes: int
     scale_x_y: float
     new_coords: bool
@@ -137,7 +139,9 @@ class Plan:
     @property
     def floats_fused(self) -> int:
         """Numbers of the graph: batch normalisation is folded into weights and a bias."""
-        return sum(layer.floats - 3 * layer.channels * layer.batch_normalize for layer in self.convolutions)
+        return sum(
+            layer.floats - 3 * layer.channels * layer.batch_normalize for layer in self.convolutions
+        )
 
 
 MAX_SIDE = 16384  # pixels, of the input and of an anchor
@@ -161,13 +165,17 @@ def _before(plan: Plan) -> Layer:
     if plan.layers:
         return plan.layers[-1]
     one = Fraction(1)
-    return Layer(index=-1, line=0, inputs=(), channels=3, height=plan.height, width=plan.width, reduction=one)
+    return Layer(
+        index=-1, line=0, inputs=(), channels=3, height=plan.height, width=plan.width, reduction=one
+    )
 
 
 def _input(section: Section, plan: Plan) -> Layer:
     source = _before(plan)
     if isinstance(source, Yolo):
-        raise section.error(f"[{section.name}] reads the output of the [yolo] before it; a [route] must stand between")
+        raise section.error(
+            f"[{section.name}] reads the output of the [yolo] before it; a [route] must stand between"
+        )
     return source
 
 
@@ -182,10 +190,13 @@ def _referred(section: Section, plan: Plan, key: str) -> list[Layer]:
         index = number + here if number < 0 else number
         if not 0 <= index < here:
             raise section.error(
-                f"{key}={number} means layer {index}; this is layer {here}, it can read 0..{here - 1}", key
+                f"{key}={number} means layer {index}; this is layer {here}, it can read 0..{here - 1}",
+                key,
             )
         if isinstance(plan.layers[index], Yolo):
-            raise section.error(f"{key}={number} means layer {index}, a [yolo]: its output cannot be read", key)
+            raise section.error(
+                f"{key}={number} means layer {index}, a [yolo]: its output cannot be read", key
+            )
         found.append(plan.layers[index])
     return found
 
@@ -194,7 +205,8 @@ def _activation(section: Section, default: str) -> str:
     name = section.text("activation", default).lower()
     if name not in ACTIVATIONS:
         raise section.error(
-            f"activation {shown(name)} is not supported; supported: {', '.join(ACTIVATIONS)}", "activation"
+            f"activation {shown(name)} is not supported; supported: {', '.join(ACTIVATIONS)}",
+            "activation",
         )
     return name
 
@@ -203,7 +215,9 @@ def _refuse(section: Section, *keys: str) -> None:
     """Keys that change what the network computes, in ways that are not written here."""
     for key in keys:
         if section.text(key, "0") not in ("0", "none"):
-            raise section.error(f"{key}={shown(section.text(key))} in [{section.name}] is not supported", key)
+            raise section.error(
+                f"{key}={shown(section.text(key))} in [{section.name}] is not supported", key
+            )
 
 
 def _strides(section: Section) -> tuple[int, int]:
@@ -223,14 +237,17 @@ def _check_fits(section: Section, source: Layer, height: int, width: int) -> Non
 
 def _convolution(section: Section, plan: Plan) -> Convolution:
     source = _input(section, plan)
-    _refuse(section, "antialiasing", "xnor", "binary", "share_index", "flipped", "coordconv", "deform")
+    _refuse(
+        section, "antialiasing", "xnor", "binary", "share_index", "flipped", "coordconv", "deform"
+    )
     kernel = section.integer("size", 1, low=1, high=64)
     groups = section.integer("groups", 1, low=1, high=MAX_CHANNELS)
     filters = section.integer("filters", low=1)
     dilation = section.integer("dilation", 1, low=1, high=64)
     if source.channels % groups or filters % groups:
         raise section.error(
-            f"groups={groups} divides not both {source.channels} input channels and {filters} filters", "groups"
+            f"groups={groups} divides not both {source.channels} input channels and {filters} filters",
+            "groups",
         )
     padding = kernel // 2 if section.flag("pad") else section.integer("padding", 0, low=0, high=256)
     padding *= dilation  # darknet multiplies at run time
@@ -266,12 +283,16 @@ def _maxpool(section: Section, plan: Plan) -> MaxPool:
     padding = section.integer("padding", kernel - 1, low=0, high=512)
     begin = padding // 2
     if begin >= kernel:
-        raise section.error(f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding")
+        raise section.error(
+            f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding"
+        )
     height, bottom = _pooled(source.height, kernel, stride[0], padding)
     width, right = _pooled(source.width, kernel, stride[1], padding)
     _check_fits(section, source, height, width)
     if bottom >= kernel or right >= kernel:
-        raise section.error(f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding")
+        raise section.error(
+            f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding"
+        )
     return MaxPool(
         **_seat(section, plan),
         inputs=(source.index,),
@@ -309,7 +330,9 @@ def _route(section: Section, plan: Plan) -> Route:
     groups = section.integer("groups", 1, low=1, high=MAX_CHANNELS)
     group_id = section.integer("group_id", 0)
     if not 0 <= group_id < groups:
-        raise section.error(f"group_id={group_id} is out of range: groups={groups} has 0..{groups - 1}", "group_id")
+        raise section.error(
+            f"group_id={group_id} is out of range: groups={groups} has 0..{groups - 1}", "group_id"
+        )
     first = sources[0]
     for source in sources:
         if (source.height, source.width) != (first.height, first.width):
@@ -320,7 +343,8 @@ def _route(section: Section, plan: Plan) -> Route:
             )
         if source.channels % groups:
             raise section.error(
-                f"groups={groups} does not divide the {source.channels} channels of layer {source.index}", "groups"
+                f"groups={groups} does not divide the {source.channels} channels of layer {source.index}",
+                "groups",
             )
     return Route(
         **_seat(section, plan),
@@ -339,7 +363,11 @@ def _shortcut(section: Section, plan: Plan) -> Shortcut:
     here = _input(section, plan)
     sources = [here, *_referred(section, plan, "from")]
     for source in sources:
-        if (source.channels, source.height, source.width) != (here.channels, here.height, here.width):
+        if (source.channels, source.height, source.width) != (
+            here.channels,
+            here.height,
+            here.width,
+        ):
             raise section.error(
                 f"[shortcut] adds different shapes: layer {here.index} is {here.size}x{here.channels}, "
                 f"layer {source.index} is {source.size}x{source.channels}",
@@ -394,7 +422,9 @@ def _yolo(section: Section, plan: Plan) -> Yolo:
             f"filters={wanted} = {len(anchors)} x (5 + {classes}); it has {source.channels}"
         )
     if plan.yolos and plan.yolos[0].classes != classes:
-        raise section.error(f"classes={classes} here, {plan.yolos[0].classes} in the first [yolo]", "classes")
+        raise section.error(
+            f"classes={classes} here, {plan.yolos[0].classes} in the first [yolo]", "classes"
+        )
     return Yolo(
         **_seat(section, plan),
         inputs=(source.index,),
@@ -413,7 +443,9 @@ def _anchors(section: Section) -> tuple[tuple[float, float], ...]:
     """Width and height of the anchors that ``mask`` selects; all of them without a mask."""
     values = section.reals("anchors")
     if not values or len(values) % 2:
-        raise section.error(f"[yolo] needs anchors=W,H, W,H, ...; found {len(values)} numbers", "anchors")
+        raise section.error(
+            f"[yolo] needs anchors=W,H, W,H, ...; found {len(values)} numbers", "anchors"
+        )
     if not all(0 < value <= MAX_SIDE for value in values):
         raise section.error(f"anchors must lie between 0 and {MAX_SIDE} pixels", "anchors")
     pairs = list(zip(values[::2], values[1::2], strict=True))
@@ -424,7 +456,8 @@ def _anchors(section: Section) -> tuple[tuple[float, float], ...]:
     for number in mask:
         if not 0 <= number < len(pairs):
             raise section.error(
-                f"mask={number} is out of range: there are {len(pairs)} anchors, 0..{len(pairs) - 1}", "mask"
+                f"mask={number} is out of range: there are {len(pairs)} anchors, 0..{len(pairs) - 1}",
+                "mask",
             )
     return tuple(pairs[number] for number in mask)
 
@@ -452,10 +485,38 @@ ALIASES = {"network": "net", "conv": "convolutional", "max": "maxpool", "avg": "
 
 KEYS: dict[str, set[str]] = {
     "convolutional": {
-        *("batch_normalize", "filters", "size", "stride", "stride_x", "stride_y", "pad", "padding", "dilation"),
-        *("groups", "activation", "antialiasing", "xnor", "binary", "share_index", "flipped", "coordconv", "deform"),
+        *(
+            "batch_normalize",
+            "filters",
+            "size",
+            "stride",
+            "stride_x",
+            "stride_y",
+            "pad",
+            "padding",
+            "dilation",
+        ),
+        *(
+            "groups",
+            "activation",
+            "antialiasing",
+            "xnor",
+            "binary",
+            "share_index",
+            "flipped",
+            "coordconv",
+            "deform",
+        ),
     },
-    "maxpool": {"size", "stride", "stride_x", "stride_y", "padding", "maxpool_depth", "antialiasing"},
+    "maxpool": {
+        "size",
+        "stride",
+        "stride_x",
+        "stride_y",
+        "padding",
+        "maxpool_depth",
+        "antialiasing",
+    },
     "avgpool": set(),
     "route": {"layers", "groups", "group_id", "stream"},
     "shortcut": {"from", "activation", "weights_type", "weights_normalization"},
@@ -467,23 +528,76 @@ KEYS: dict[str, set[str]] = {
 # Keys of AlexeyAB's darknet that matter in training, or for its own printing, only.
 TRAINING_KEYS = frozenset(
     {
-        *("assisted_excitation", "badlabels_rejection_percentage", "beta_nms", "cbn", "cls_normalizer"),
-        *("counters_per_class", "delta_normalizer", "dets_for_show", "dets_for_track", "dontload", "dontloadscales"),
-        *("dropblock", "dropblock_size_abs", "dropblock_size_rel", "embedding_layer", "equidistant_point"),
-        *("focal_loss", "grad_centr", "ignore_thresh", "iou_loss", "iou_normalizer", "iou_thresh", "iou_thresh_kind"),
-        *("jitter", "label_smooth_eps", "learning_rate_scale", "map", "max", "max_delta", "nms_kind"),
-        *("num_sigmas_reject_badlabels", "obj_normalizer", "objectness_smooth", "onlyforward", "probability"),
-        *("random", "resize", "sim_thresh", "stopbackward", "thresh", "track_ciou_norm", "train_only_bn"),
+        *(
+            "assisted_excitation",
+            "badlabels_rejection_percentage",
+            "beta_nms",
+            "cbn",
+            "cls_normalizer",
+        ),
+        *(
+            "counters_per_class",
+            "delta_normalizer",
+            "dets_for_show",
+            "dets_for_track",
+            "dontload",
+            "dontloadscales",
+        ),
+        *(
+            "dropblock",
+            "dropblock_size_abs",
+            "dropblock_size_rel",
+            "embedding_layer",
+            "equidistant_point",
+        ),
+        *(
+            "focal_loss",
+            "grad_centr",
+            "ignore_thresh",
+            "iou_loss",
+            "iou_normalizer",
+            "iou_thresh",
+            "iou_thresh_kind",
+        ),
+        *(
+            "jitter",
+            "label_smooth_eps",
+            "learning_rate_scale",
+            "map",
+            "max",
+            "max_delta",
+            "nms_kind",
+        ),
+        *(
+            "num_sigmas_reject_badlabels",
+            "obj_normalizer",
+            "objectness_smooth",
+            "onlyforward",
+            "probability",
+        ),
+        *(
+            "random",
+            "resize",
+            "sim_thresh",
+            "stopbackward",
+            "thresh",
+            "track_ciou_norm",
+            "train_only_bn",
+        ),
         *("truth_thresh", "wait_stream"),
     }
 )
 
 
-def make_plan(sections: list[Section], *, size: tuple[int, int] | None = None, batch: int = 1) -> Plan:
+def make_plan(
+    sections: list[Section], *, size: tuple[int, int] | None = None, batch: int = 1
+) -> Plan:
     """The layers at the cfg's own input size, or at ``size`` (height, width)."""
     net = sections[0]
     if ALIASES.get(net.name, net.name) != "net":
-        raise net.error(f"the first section is [{shown(net.name)}]; a darknet cfg begins with [net]")
+        raise net.error(
+            f"the first section is [{shown(net.name)}]; a darknet cfg begins with [net]"
+        )
     if size is not None:
         _check_size(sections, size)
     plan = _read_net(net, size)
@@ -513,31 +627,42 @@ def _check_size(sections: list[Section], size: tuple[int, int]) -> None:
 def _read_net(net: Section, size: tuple[int, int] | None) -> Plan:
     channels = net.integer("channels", 3)
     if channels != 3:
-        raise net.error(f"channels={channels}: only pictures of 3 channels (RGB) are supported", "channels")
+        raise net.error(
+            f"channels={channels}: only pictures of 3 channels (RGB) are supported", "channels"
+        )
     height = net.integer("height", None if size is None else size[0], low=1, high=MAX_SIDE)
     width = net.integer("width", None if size is None else size[1], low=1, high=MAX_SIDE)
     if size is not None:
         height, width = size
         if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
-            raise ModelError(f"{net.path}: input size {width}x{height} is out of range; --size takes 1 to {MAX_SIDE}")
+            raise ModelError(
+                f"{net.path}: input size {width}x{height} is out of range; --size takes 1 to {MAX_SIDE}"
+            )
     return Plan(net.path, height, width, letter_box=net.flag("letter_box"))
 
 
 def _reader(section: Section) -> Callable[[Section, Plan], Layer]:
     name = ALIASES.get(section.name, section.name)
     if name not in READERS:
-        raise section.error(f"section [{shown(section.name)}] is not supported; supported: {', '.join(READERS)}")
+        raise section.error(
+            f"section [{shown(section.name)}] is not supported; supported: {', '.join(READERS)}"
+        )
     return READERS[name]
 
 
 def _check_limits(section: Section, layer: Layer, floats: int, batch: int) -> None:
-    if layer.channels > MAX_CHANNELS or layer.channels * layer.height * layer.width * batch > MAX_TENSOR:
+    if (
+        layer.channels > MAX_CHANNELS
+        or layer.channels * layer.height * layer.width * batch > MAX_TENSOR
+    ):
         raise section.error(
             f"[{section.name}] gives {layer.channels} channels of {layer.size} at batch {batch}: more than "
             f"{MAX_CHANNELS} channels or {MAX_TENSOR} numbers; check filters, or use a smaller --size or --batch"
         )
     if floats > MAX_FLOATS:
-        raise section.error(f"up to here the network needs more than {MAX_FLOATS} weights; check filters and size")
+        raise section.error(
+            f"up to here the network needs more than {MAX_FLOATS} weights; check filters and size"
+        )
 
 
 def _note_unknown_keys(section: Section, plan: Plan) -> None:
@@ -546,7 +671,9 @@ def _note_unknown_keys(section: Section, plan: Plan) -> None:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
             hint = f" (did you mean {near[0]}?)" if near else ""
-            plan.warnings.append(f"{section.path}:{line}: key {shown(key)} of [{section.name}] unknown, ignored{hint}")
+            plan.warnings.append(
+                f"{section.path}:{line}: key {shown(key)} of [{section.name}] unknown, ignored{hint}"
+            )
 
 
 def _check_stride(net: Section, stride: int, size: tuple[int, int], flag: str | None) -> None:

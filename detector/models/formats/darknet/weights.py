@@ -52,7 +52,9 @@ def read_weights(path: Path, plan: Plan) -> tuple[list[Filter], bytes]:
             f"{path}: {plan.path} wants {plan.floats} floats, found {found}{stray}: "
             f"{'truncated, or ' if size - start < wanted else ''}weights of another cfg?"
         )
-    with np.errstate(invalid="ignore"):  # a signalling NaN; what is no number is found when it is folded
+    with np.errstate(
+        invalid="ignore"
+    ):  # a signalling NaN; what is no number is found when it is folded
         floats = np.frombuffer(data, number, offset=start).astype(np.float32, copy=False)
     return list(_cut(floats, plan)), data
 
@@ -60,7 +62,9 @@ def read_weights(path: Path, plan: Plan) -> tuple[list[Filter], bytes]:
 def _header_bytes(path: Path, data: bytes) -> int:
     """int32 major, minor, revision; then the pictures seen in training: int64 since version 0.2, int32 before."""
     if len(data) < 16:
-        raise ModelError(f"{path}: {len(data)} bytes are no .weights file: its header alone has 16 or 20")
+        raise ModelError(
+            f"{path}: {len(data)} bytes are no .weights file: its header alone has 16 or 20"
+        )
     major, minor, _ = struct.unpack_from("<3i", data)
     return 20 if major * 10 + minor >= 2 else 16
 
@@ -84,7 +88,9 @@ def _cut(floats: NDArray[np.float32], plan: Plan) -> Iterator[Filter]:
 def random_weights(plan: Plan, seed: int) -> list[Filter]:
     """Numbers that keep activations of order 1, the same on every machine: numpy's legacy stream is frozen."""
     if not 0 <= seed < 2**32:
-        raise ModelError(f"--random-weights {seed} is out of range: a seed is a whole number from 0 to {2**32 - 1}")
+        raise ModelError(
+            f"--random-weights {seed} is out of range: a seed is a whole number from 0 to {2**32 - 1}"
+        )
     stream = np.random.RandomState(seed)
     return [_random_filter(stream, layer) for layer in plan.convolutions]
 
@@ -119,7 +125,9 @@ def fold(
         weights = stored.weights.astype(np.float64)  # a signalling NaN warns here already
         biases = stored.biases.astype(np.float64)
         if stored.scales is not None and stored.means is not None and stored.variances is not None:
-            factor = stored.scales / np.sqrt(stored.variances.astype(np.float64) + BATCH_NORM_EPSILON)
+            factor = stored.scales / np.sqrt(
+                stored.variances.astype(np.float64) + BATCH_NORM_EPSILON
+            )
             biases = biases - stored.means * factor
             weights = weights * factor[:, None, None, None]
         folded = (weights * input_scale).astype(np.float32), biases.astype(np.float32)

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from detector.errors import ModelError, UsageError
 from detector.models.base import InputRules, Network
-from detector.models.formats.onnx.recognise import ALIASES, DECODED, END_TO_END, FAMILIES, GRID, QUERIES
+from detector.models.formats.onnx.recognise import (
+    ALIASES,
+    DECODED,
+    END_TO_END,
+    FAMILIES,
+    GRID,
+    QUERIES,
+)
 from detector.models.names import find_names
 from detector.stages.heads import (
     Grid,
@@ -62,7 +69,12 @@ def read(
     """The network of an exported file. ``family``: what the user says it is. Raises ModelError and UsageError."""
     from detector.models.formats.onnx.load import load
     from detector.models.formats.onnx.recognise import read_metadata, recognise
-    from detector.models.formats.onnx.rewrite import make_plain, put_prefix, rename_all, settle_outputs
+    from detector.models.formats.onnx.rewrite import (
+        make_plain,
+        put_prefix,
+        rename_all,
+        settle_outputs,
+    )
     from detector.models.formats.onnx.shapes import settle_shapes
     from detector.models.graph.build import count_macs, infer_shapes, output_shapes
 
@@ -82,9 +94,12 @@ def read(
     graph = foreign.model()
     infer_shapes(graph)
     rules = InputRules(
-        height, width, found.family.geometry, metadata.stride or max(found.layout.strides, default=STRIDE),
+        height,
+        width,
+        found.family.geometry,
+        metadata.stride or max(found.layout.strides, default=STRIDE),
         found.family.pad_value,
-    )  # fmt: skip
+    )
     head, dense = _head(found.layout, rules, len(class_names))
     return Network(
         name=path.stem,
@@ -107,9 +122,13 @@ def read(
 
 def _refuse_weights(path: Path, weights: Path | None, random_seed: int | None) -> None:
     if weights is not None:
-        raise UsageError(f"--weights {weights}: {path.name} holds its own weights; leave the option out")
+        raise UsageError(
+            f"--weights {weights}: {path.name} holds its own weights; leave the option out"
+        )
     if random_seed is not None:
-        raise UsageError(f"--random-weights {random_seed}: {path.name} holds its own weights; leave the option out")
+        raise UsageError(
+            f"--random-weights {random_seed}: {path.name} holds its own weights; leave the option out"
+        )
 
 
 def _parameters(graph: ForeignGraph) -> int:
@@ -124,7 +143,9 @@ def _parameters(graph: ForeignGraph) -> int:
         for name in node.input[0 if node.op_type in SMALL_OPERANDS else 1 :]:
             sides = graph.dims.get(name, ())
             large = len(sides) == 1 and sides[0] != 1
-            if name in graph.constants and (node.op_type in WEIGHTED or (node.op_type in SMALL_OPERANDS and large)):
+            if name in graph.constants and (
+                node.op_type in WEIGHTED or (node.op_type in SMALL_OPERANDS and large)
+            ):
                 learned.add(name)
     return sum(prod(graph.constants[name].dims) for name in learned)
 
@@ -161,7 +182,10 @@ def _class_names(
 
         return read_names(given), []
     found, warnings = find_names(path, COCO, None)
-    return found, [*warnings, f"{path.name} names no classes: COCO's {COCO} are assumed; --names FILE gives others"]
+    return found, [
+        *warnings,
+        f"{path.name} names no classes: COCO's {COCO} are assumed; --names FILE gives others",
+    ]
 
 
 def _head(layout: Layout, rules: InputRules, classes: int) -> tuple[Any, Any]:
@@ -172,9 +196,15 @@ def _head(layout: Layout, rules: InputRules, classes: int) -> tuple[Any, Any]:
         grid = Grid(rules.height, rules.width, layout.strides)
         return partial(yolox, grid=grid), partial(yolox_dense, grid=grid)
     if layout.kind == END_TO_END:
-        return partial(end_to_end, form=layout.form), partial(end_to_end_dense, form=layout.form, classes=classes)
+        return partial(end_to_end, form=layout.form), partial(
+            end_to_end_dense, form=layout.form, classes=classes
+        )
     if layout.kind == QUERIES:
-        more: dict[str, Any] = {"width": rules.width, "height": rules.height, "logits": layout.form == "logits"}
+        more: dict[str, Any] = {
+            "width": rules.width,
+            "height": rules.height,
+            "logits": layout.form == "logits",
+        }
         return partial(queries, **more), partial(queries_dense, **more)
     rows = layout.form == "rows"
     return partial(anchor_free, rows=rows), partial(anchor_free_dense, rows=rows)

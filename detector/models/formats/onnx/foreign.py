@@ -60,7 +60,9 @@ class ForeignGraph:
         exporters state how long it was on the picture that they traced. False where nothing came of that."""
         stated = self.declared[name]
         found = self.dims.get(name, (None,) * len(stated))
-        fits = len(found) == len(stated) and all(side in (None, said) for side, said in zip(found, stated, strict=True))
+        fits = len(found) == len(stated) and all(
+            side in (None, said) for side, said in zip(found, stated, strict=True)
+        )
         if not fits or found.count(None) < 2:
             return False
         self.dims[name] = stated
@@ -113,7 +115,9 @@ class ForeignGraph:
         self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
         return name
 
-    def node(self, operator: str, stem: str, inputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
+    def node(
+        self, operator: str, stem: str, inputs: Sequence[str], **attributes: Any
+    ) -> onnx.NodeProto:
         """A new node with one output of its own name; the caller puts it where it belongs."""
         from onnx import helper
 
@@ -145,7 +149,10 @@ class ForeignGraph:
 
 
 def dims_of(info: onnx.ValueInfoProto) -> Dims:
-    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in info.type.tensor_type.shape.dim)
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") else None
+        for dim in info.type.tensor_type.shape.dim
+    )
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:

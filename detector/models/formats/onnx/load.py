@@ -55,7 +55,9 @@ def _parsed(path: Path) -> onnx.ModelProto:
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
-            raise ModelError(f"{path}: is larger than 2 GiB, so it is no ONNX file; export with external data")
+            raise ModelError(
+                f"{path}: is larger than 2 GiB, so it is no ONNX file; export with external data"
+            )
         data = path.read_bytes()
         if what := mistaken(data[:START_BYTES]):
             raise ModelError(f"{path}: {what}; download it again")
@@ -63,11 +65,17 @@ def _parsed(path: Path) -> onnx.ModelProto:
     except OSError as exc:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
     except (DecodeError, ValueError) as exc:
-        raise ModelError(f"{path}: is no ONNX file, or is damaged; download or export it again") from exc
+        raise ModelError(
+            f"{path}: is no ONNX file, or is damaged; download or export it again"
+        ) from exc
     if not model.graph.node or not model.graph.output:
-        raise ModelError(f"{path}: holds no network; it is no ONNX file, or a damaged one: export it again")
+        raise ModelError(
+            f"{path}: holds no network; it is no ONNX file, or a damaged one: export it again"
+        )
     if not _all_text(model):
-        raise ModelError(f"{path}: has names that are no text, so it is damaged; download or export it again")
+        raise ModelError(
+            f"{path}: has names that are no text, so it is damaged; download or export it again"
+        )
     return model
 
 
@@ -100,19 +108,27 @@ def _external(path: Path, model: onnx.ModelProto) -> list[Path]:
     for tensor in model.graph.initializer:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
-        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        location = next(
+            (entry.value for entry in tensor.external_data if entry.key == "location"), ""
+        )
         pure = PurePosixPath(location)
         if not location or pure.is_absolute() or ".." in pure.parts:
-            raise ModelError(f"{path}: tensor {tensor.name} claims to lie in {location!r}, outside its folder; refused")
+            raise ModelError(
+                f"{path}: tensor {tensor.name} claims to lie in {location!r}, outside its folder; refused"
+            )
         file = path.parent / location
         if not file.is_file():
-            raise ModelError(f"{path}: its numbers lie in {location}, which is not beside it; put that file there too")
+            raise ModelError(
+                f"{path}: its numbers lie in {location}, which is not beside it; put that file there too"
+            )
         if file not in found:
             found.append(file)
     if found:
         try:
             external_data_helper.load_external_data_for_model(model, str(path.parent))
-        except Exception as exc:  # onnx raises many kinds here, checker errors and plain OSError among them
+        except (
+            Exception
+        ) as exc:  # onnx raises many kinds here, checker errors and plain OSError among them
             raise ModelError(f"{path}: its external data cannot be read: {_one_line(exc)}") from exc
     return found
 
@@ -213,7 +229,9 @@ def _opset(path: Path, model: onnx.ModelProto) -> int:
     for entry in model.opset_import:
         if entry.domain in STANDARD:
             return int(entry.version)
-    raise ModelError(f"{path}: does not say which version of ONNX's operators it uses; export it again")
+    raise ModelError(
+        f"{path}: does not say which version of ONNX's operators it uses; export it again"
+    )
 
 
 def _ir_version(model: onnx.ModelProto) -> int:
@@ -234,20 +252,27 @@ def _outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
 
 def _declared(graph: onnx.GraphProto) -> dict[str, Dims]:
     """Shapes of outputs that are stated to the last side."""
-    found = {info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")}
+    found = {
+        info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")
+    }
     return {name: dims for name, dims in found.items() if all(dims)}
 
 
 def _constants(path: Path, graph: onnx.GraphProto) -> dict[str, Any]:
     if graph.sparse_initializer:
-        raise ModelError(f"{path}: holds sparse constants, which are not supported; export it with dense ones")
+        raise ModelError(
+            f"{path}: holds sparse constants, which are not supported; export it with dense ones"
+        )
     return {tensor.name: tensor for tensor in graph.initializer}
 
 
 def described(info: onnx.ValueInfoProto) -> str:
     """``float32 [1, 3, height, width]``."""
     tensor = info.type.tensor_type
-    dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]
+    dims = [
+        str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+        for dim in tensor.shape.dim
+    ]
     return f"{type_name(tensor.elem_type)} [{', '.join(dims)}]"
 
 

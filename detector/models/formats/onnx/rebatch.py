@@ -36,7 +36,13 @@ SPATIAL = frozenset(
 REDUCTIONS = frozenset(
     "ReduceMax ReduceMean ReduceMin ReduceSum ReduceL1 ReduceL2 ReduceProd ReduceSumSquare ReduceLogSumExp".split()
 )
-ALONG = {"Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "TopK": -1, "LpNormalization": -1}  # operator -> default axis
+ALONG = {
+    "Softmax": -1,
+    "LogSoftmax": -1,
+    "Hardmax": -1,
+    "TopK": -1,
+    "LpNormalization": -1,
+}  # operator -> default axis
 
 
 class _UnprovenError(Exception):
@@ -48,7 +54,9 @@ class _Walk:
     graph: ForeignGraph
     old: int
     new: int
-    axes: dict[str, int]  # tensor -> where its batch axis lies; tensors that carry no pictures are absent
+    axes: dict[
+        str, int
+    ]  # tensor -> where its batch axis lies; tensors that carry no pictures are absent
 
     def shape(self, name: str) -> tuple[int, ...]:
         shape = self.graph.shape(name)
@@ -122,12 +130,16 @@ def _check(walk: _Walk, before: dict[str, tuple[int | None, ...]]) -> None:
         if old is None or new is None:
             continue
         if new != (*old[:axis], walk.new, *old[axis + 1 :]):
-            raise ModelError(f"{graph.name}: tensor {name} {list(old)} would be {list(new)} at batch {walk.new}; "
-                             f"use --batch {walk.old}")  # fmt: skip
+            raise ModelError(
+                f"{graph.name}: tensor {name} {list(old)} would be {list(new)} at batch {walk.new}; "
+                f"use --batch {walk.old}"
+            )
     for name in graph.outputs:
         if walk.axes.get(name) != 0:
-            raise ModelError(f"{graph.name}: output {name} does not have the batch as its first axis; use "
-                             f"--batch {walk.old}")  # fmt: skip
+            raise ModelError(
+                f"{graph.name}: output {name} does not have the batch as its first axis; use "
+                f"--batch {walk.old}"
+            )
 
 
 def _broadcast(walk: _Walk, node: onnx.NodeProto) -> int:
@@ -141,7 +153,9 @@ def _broadcast(walk: _Walk, node: onnx.NodeProto) -> int:
         if name and name not in walk.axes:
             shape = walk.shape(name)
             if len(shape) >= back and shape[-back] != 1:
-                raise _UnprovenError(f"constant {name} {list(shape)} differs from picture to picture")
+                raise _UnprovenError(
+                    f"constant {name} {list(shape)} differs from picture to picture"
+                )
     return rank - back
 
 
@@ -171,7 +185,9 @@ def _removed(axis: int, gone: Sequence[int], rank: int) -> int:
 def _reduced(walk: _Walk, node: onnx.NodeProto) -> int:
     axis, attributes = walk.alone(node), attributes_of(node)
     rank = len(walk.shape(node.input[0]))
-    gone = attributes.get("axes") or (walk.numbers(node.input[1]) if len(node.input) > 1 and node.input[1] else None)
+    gone = attributes.get("axes") or (
+        walk.numbers(node.input[1]) if len(node.input) > 1 and node.input[1] else None
+    )
     after = _removed(axis, gone or range(rank), rank)
     return axis if attributes.get("keepdims", 1) else after
 
@@ -207,14 +223,20 @@ def _transpose(walk: _Walk, node: onnx.NodeProto) -> int:
 def _slice(walk: _Walk, node: onnx.NodeProto) -> int:
     axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
     starts = walk.numbers(node.input[1])
-    used = walk.numbers(node.input[3]) if len(node.input) > 3 and node.input[3] else list(range(len(starts)))
+    used = (
+        walk.numbers(node.input[3])
+        if len(node.input) > 3 and node.input[3]
+        else list(range(len(starts)))
+    )
     for other in used:
         _apart(axis, other, rank)
     return axis
 
 
 def _split(walk: _Walk, node: onnx.NodeProto) -> int:
-    return _apart(walk.alone(node), attributes_of(node).get("axis", 0), len(walk.shape(node.input[0])))
+    return _apart(
+        walk.alone(node), attributes_of(node).get("axis", 0), len(walk.shape(node.input[0]))
+    )
 
 
 def _gather(walk: _Walk, node: onnx.NodeProto) -> int:
@@ -241,7 +263,9 @@ def _matmul(walk: _Walk, node: onnx.NodeProto) -> int:
     ranks = [len(walk.shape(name)) for name in node.input]
     if node.input[0] in walk.axes and node.input[1] not in walk.axes and ranks[1] == 2:
         axis = walk.axes[node.input[0]]
-        return _apart(axis, -1, ranks[0])  # rows are independent, also where the batch is their axis
+        return _apart(
+            axis, -1, ranks[0]
+        )  # rows are independent, also where the batch is their axis
     for name, rank in zip(node.input, ranks, strict=True):
         if name in walk.axes and walk.axes[name] >= rank - 2:
             raise _UnprovenError("it multiplies along the batch axis")
@@ -255,7 +279,9 @@ def _gemm(walk: _Walk, node: onnx.NodeProto) -> int:
     if len(node.input) > 2 and node.input[2]:
         shape = walk.shape(node.input[2])
         if len(shape) == 2 and shape[0] != 1:
-            raise _UnprovenError(f"constant {node.input[2]} {list(shape)} differs from picture to picture")
+            raise _UnprovenError(
+                f"constant {node.input[2]} {list(shape)} differs from picture to picture"
+            )
     return 0
 
 
@@ -289,7 +315,9 @@ def _reshape(walk: _Walk, node: onnx.NodeProto) -> int:
     places = [
         at
         for at, side in enumerate(target)
-        if side == walk.old and math.prod(target[:at]) == before and math.prod(target[at + 1 :]) == after
+        if side == walk.old
+        and math.prod(target[:at]) == before
+        and math.prod(target[at + 1 :]) == after
     ]
     if not places:
         raise _UnprovenError(f"{list(source)} -> {list(target)} mixes the batch axis with others")
@@ -335,8 +363,14 @@ def _resize(walk: _Walk, node: onnx.NodeProto) -> int:
         sizes = walk.numbers(node.input[3])
         if sizes[0] != walk.old or attributes_of(node).get("axes"):
             raise _UnprovenError("it resizes the batch axis")
-        node.input[3] = walk.graph.constant(node.input[3], np.array([walk.new, *sizes[1:]], np.int64))
-    elif (scales := walk.graph.value(node.input[2])) is None or scales[0] != 1 or attributes_of(node).get("axes"):
+        node.input[3] = walk.graph.constant(
+            node.input[3], np.array([walk.new, *sizes[1:]], np.int64)
+        )
+    elif (
+        (scales := walk.graph.value(node.input[2])) is None
+        or scales[0] != 1
+        or attributes_of(node).get("axes")
+    ):
         raise _UnprovenError("it resizes the batch axis")
     return 0
 

@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 # What each family of models wants at its input, and how its outputs may be laid out. One line a family.
 
 DECODED = "decoded"  # [B, N, 5 + classes]: cx, cy, w, h in network pixels, objectness, class probabilities
-ANCHOR_FREE = "anchor-free"  # [B, 4 + classes, N]: cx, cy, w, h in network pixels, class probabilities
+ANCHOR_FREE = (
+    "anchor-free"  # [B, 4 + classes, N]: cx, cy, w, h in network pixels, class probabilities
+)
 GRID = "grid"  # [B, N, 5 + classes] of YOLOX: offsets from cells, logarithms of sizes
-END_TO_END = "end-to-end"  # [B, K, 6] or [K, 7] or boxes, scores and classes apart: finished detections
+END_TO_END = (
+    "end-to-end"  # [B, K, 6] or [K, 7] or boxes, scores and classes apart: finished detections
+)
 QUERIES = "queries"  # [B, Q, 4 + classes] or logits and boxes apart; boxes cx, cy, w, h in 0..1
 
 SHAPES = {  # for messages
@@ -69,7 +73,13 @@ FAMILIES = {
 ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-detr": "rtdetr"}
 
 # Where nothing tells the family, the oldest one of that layout, which wants the same input.
-USUAL = {DECODED: "yolov5", ANCHOR_FREE: "yolov8", GRID: "yolox", END_TO_END: "yolov10", QUERIES: "rtdetr"}
+USUAL = {
+    DECODED: "yolov5",
+    ANCHOR_FREE: "yolov8",
+    GRID: "yolox",
+    END_TO_END: "yolov10",
+    QUERIES: "rtdetr",
+}
 
 
 def cells(height: int, width: int, strides: tuple[int, ...]) -> int:
@@ -152,7 +162,11 @@ def _names(value: Any) -> tuple[str, ...] | None:
 
 
 def _stride(value: Any) -> int | None:
-    if isinstance(value, list | tuple) and value and all(isinstance(item, int | float) for item in value):
+    if (
+        isinstance(value, list | tuple)
+        and value
+        and all(isinstance(item, int | float) for item in value)
+    ):
         value = max(value)
     return int(value) if isinstance(value, int | float) and 1 <= value <= 1024 else None
 
@@ -160,13 +174,19 @@ def _stride(value: Any) -> int | None:
 def _size(value: Any) -> tuple[int, int] | None:
     if isinstance(value, int):
         value = [value, value]
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(isinstance(side, int) for side in value):
+    if (
+        not isinstance(value, list | tuple)
+        or len(value) != 2
+        or not all(isinstance(side, int) for side in value)
+    ):
         return None
     height, width = value
     return (height, width) if 0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE else None
 
 
-MAX_DETECTIONS = 3000  # rows of a finished list; the smallest pyramids have fewer cells, but other counts
+MAX_DETECTIONS = (
+    3000  # rows of a finished list; the smallest pyramids have fewer cells, but other counts
+)
 PROTOTYPES = 4  # pixels of the input for one of a mask's prototypes
 TRANSPARENT = frozenset(
     "Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten QuantizeLinear "
@@ -220,7 +240,12 @@ class _Seen:
 
     def finished(self, rows: int, columns: int) -> bool:
         """Whether it has the shape of a list of finished detections, and no other."""
-        return columns == 6 and rows <= MAX_DETECTIONS and not self.pyramid(rows, 1) and not self.pyramid(rows, 3)
+        return (
+            columns == 6
+            and rows <= MAX_DETECTIONS
+            and not self.pyramid(rows, 1)
+            and not self.pyramid(rows, 3)
+        )
 
     def maker(self, name: str) -> onnx.NodeProto | None:
         """The node that computes a tensor; what only hands it on is passed over."""
@@ -233,7 +258,9 @@ class _Seen:
         return {node.op_type for node in self.graph.nodes}
 
 
-def recognise(graph: ForeignGraph, metadata: Metadata, size: tuple[int, int], asked: str | None = None) -> Recognised:
+def recognise(
+    graph: ForeignGraph, metadata: Metadata, size: tuple[int, int], asked: str | None = None
+) -> Recognised:
     """``asked``: the family that the user named. Raises ModelError with the shapes seen and what would be needed."""
     seen = _Seen(graph, metadata, *size, graph.makers(), asked is not None)
     _refuse_masks(seen)
@@ -268,7 +295,10 @@ def _refuse_masks(seen: _Seen) -> None:
 
 def _named(graph: ForeignGraph, metadata: Metadata) -> tuple[str | None, str]:
     """A family's name in the description, else in the file's."""
-    for text, where in ((metadata.description, "from the metadata"), (graph.name, "from the file's name")):
+    for text, where in (
+        (metadata.description, "from the metadata"),
+        (graph.name, "from the file's name"),
+    ):
         found = re.search(r"yolox|yolov?(5|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr", text.lower())
         if found is None:
             continue
@@ -303,7 +333,12 @@ def _decoded(seen: _Seen) -> Layout | None:
     for name, rows, columns in seen.rank3():
         if columns < 6:
             continue
-        asked = seen.forced and rows > columns and not _is_raw(seen, name) and not seen.finished(rows, columns)
+        asked = (
+            seen.forced
+            and rows > columns
+            and not _is_raw(seen, name)
+            and not seen.finished(rows, columns)
+        )
         if seen.pyramid(rows, 3) or asked:
             return Layout(DECODED, (name,), columns - 5)
         # YOLOX exported with its decoding inside: the only one-box-a-cell family with e^size in the graph.
@@ -320,7 +355,9 @@ def _decoded(seen: _Seen) -> Layout | None:
 def _grid(seen: _Seen) -> Layout | None:
     """Raw rows of one box a cell. In a network that was quantised dynamically arithmetic stands behind every
     convolution; of one that calls itself YOLOX the missing e^size tells then."""
-    undecoded = "Exp" not in seen.operators() and (seen.forced or _named(seen.graph, seen.metadata)[0] == "yolox")
+    undecoded = "Exp" not in seen.operators() and (
+        seen.forced or _named(seen.graph, seen.metadata)[0] == "yolox"
+    )
     for name, rows, columns in seen.rank3():
         strides = seen.pyramid(rows, 1)
         if strides is None or columns < 6 or not _fits_names(seen, columns - 5):
@@ -393,7 +430,9 @@ def _finished_parts(seen: _Seen, names: list[str]) -> Layout | None:
     wide = [name for name in names if len(seen.dims(name)) == 3 and seen.dims(name)[2] in (4, 5)]
     flat = [name for name in names if len(seen.dims(name)) == 2 and seen.dims(name)[1] != 1]
     counts = [name for name in names if name not in wide and name not in flat]
-    if len(wide) != 1 or any(seen.dims(flat_name)[1] != seen.dims(wide[0])[1] for flat_name in flat):
+    if len(wide) != 1 or any(
+        seen.dims(flat_name)[1] != seen.dims(wide[0])[1] for flat_name in flat
+    ):
         return None
     if len(counts) > 1 or any(seen.dims(name)[-1:] not in ((1,), ()) for name in counts):
         return None
@@ -407,7 +446,11 @@ def _finished_parts(seen: _Seen, names: list[str]) -> Layout | None:
 
 
 def _queries(seen: _Seen) -> Layout | None:
-    if "GridSample" not in seen.operators() and not seen.forced and _named(seen.graph, seen.metadata)[0] != "rtdetr":
+    if (
+        "GridSample" not in seen.operators()
+        and not seen.forced
+        and _named(seen.graph, seen.metadata)[0] != "rtdetr"
+    ):
         return None
     found = list(seen.rank3())
     boxes = [(name, rows) for name, rows, columns in found if columns == 4]
@@ -415,10 +458,17 @@ def _queries(seen: _Seen) -> Layout | None:
         for name, rows, columns in found:
             if name != boxes[0][0] and rows == boxes[0][1]:
                 made = seen.maker(name)
-                form = "probabilities" if made is not None and made.op_type == "Sigmoid" else "logits"
+                form = (
+                    "probabilities" if made is not None and made.op_type == "Sigmoid" else "logits"
+                )
                 return Layout(QUERIES, (name, boxes[0][0]), columns, form=form)
     for name, rows, columns in found:
-        if len(found) == 1 and columns >= 5 and rows <= MAX_DETECTIONS and not seen.pyramid(columns, 1):
+        if (
+            len(found) == 1
+            and columns >= 5
+            and rows <= MAX_DETECTIONS
+            and not seen.pyramid(columns, 1)
+        ):
             return Layout(QUERIES, (name,), columns - 4, form="joined")
     return None
 

@@ -59,8 +59,11 @@ def rename_all(graph: ForeignGraph) -> None:
             if given and given not in tensors:
                 operand = OPERANDS.get(node.op_type, {}).get(at, f"in{at}")
                 tensors[given] = f"{name}.{operand}"
-    graph.constants = {tensors[old]: _called(tensor, tensors[old]) for old, tensor in graph.constants.items()
-                       if old in tensors}  # fmt: skip
+    graph.constants = {
+        tensors[old]: _called(tensor, tensors[old])
+        for old, tensor in graph.constants.items()
+        if old in tensors
+    }
     for node, name in zip(graph.nodes, names, strict=True):
         node.name = name
         node.input[:] = [tensors[old] if old else "" for old in node.input]
@@ -109,11 +112,17 @@ def _identifier(text: str) -> str:
     return f"{text}_" if keyword.iskeyword(text) or text in TAKEN else text
 
 
-def _free(path: tuple[str, ...], taken: set[tuple[str, ...]], beginnings: set[tuple[str, ...]]) -> tuple[str, ...]:
+def _free(
+    path: tuple[str, ...], taken: set[tuple[str, ...]], beginnings: set[tuple[str, ...]]
+) -> tuple[str, ...]:
     """The path, or one with a number at its end, that is no other's beginning, nor has another for its own."""
     number = 0
     tried = path
-    while tried in taken or tried in beginnings or any(tried[:end] in taken for end in range(1, len(tried))):
+    while (
+        tried in taken
+        or tried in beginnings
+        or any(tried[:end] in taken for end in range(1, len(tried)))
+    ):
         number += 1
         # Where a beginning is a node itself, the number must go there, not to the end.
         at = next((end for end in range(1, len(path)) if path[:end] in taken), len(path))
@@ -134,7 +143,11 @@ def make_plain(graph: ForeignGraph) -> None:
     gathered = {node.input[0] for node in graph.nodes if node.op_type == "GatherElements"}
     nodes: list[onnx.NodeProto] = []
     for node in graph.nodes:
-        if node.op_type == "Split" and not gathered & set(node.output) and (parts := _slices(graph, node)):
+        if (
+            node.op_type == "Split"
+            and not gathered & set(node.output)
+            and (parts := _slices(graph, node))
+        ):
             nodes += parts
         else:
             if node.op_type == "Slice":
@@ -149,12 +162,19 @@ def _split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
 
     shape = graph.shape(node.input[0])
     bounds = [graph.value(name) for name in node.input[1:]]
-    if node.op_type != "Slice" or shape is None or len(bounds) != 3 or any(b is None or b.size != 1 for b in bounds):
+    if (
+        node.op_type != "Slice"
+        or shape is None
+        or len(bounds) != 3
+        or any(b is None or b.size != 1 for b in bounds)
+    ):
         return node
     start, end, axis = (int(bound.item()) for bound in bounds if bound is not None)
     sides = {"before": start, "": end - start, "after": shape[axis] - end}
     kept = {place: side for place, side in sides.items() if side > 0}
-    outputs = [graph.fresh(f"{node.output[0]}.{place}") if place else node.output[0] for place in kept]
+    outputs = [
+        graph.fresh(f"{node.output[0]}.{place}") if place else node.output[0] for place in kept
+    ]
     sizes = graph.constant(f"{node.output[0]}.sizes", np.array(list(kept.values()), np.int64))
     return helper.make_node("Split", [node.input[0], sizes], outputs, name=node.name, axis=axis)
 
@@ -183,7 +203,11 @@ def _slices(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
 def _resolve(graph: ForeignGraph, node: onnx.NodeProto) -> None:
     shape = graph.shape(node.input[0])
     parts = [graph.value(name) if name else None for name in node.input[1:]]
-    if shape is None or len(parts) < 2 or any(graph.value(name) is None for name in node.input[1:] if name):
+    if (
+        shape is None
+        or len(parts) < 2
+        or any(graph.value(name) is None for name in node.input[1:] if name)
+    ):
         return
     starts, ends = parts[:2]
     assert starts is not None
@@ -194,11 +218,16 @@ def _resolve(graph: ForeignGraph, node: onnx.NodeProto) -> None:
         return  # backwards: left as it is
     axes = axes % len(shape)
     limits = np.array(shape, np.int64)[axes]
-    starts, ends = (np.clip(np.where(b < 0, b + limits, b), 0, limits) for b in (starts.astype(int), ends.astype(int)))
+    starts, ends = (
+        np.clip(np.where(b < 0, b + limits, b), 0, limits)
+        for b in (starts.astype(int), ends.astype(int))
+    )
     values = [starts, ends, axes] if (steps == 1).all() else [starts, ends, axes, steps]
     stem = node.name or node.output[0]
     del node.input[1:]
-    node.input.extend(graph.constant(f"{stem}.bounds", np.asarray(value, np.int64)) for value in values)
+    node.input.extend(
+        graph.constant(f"{stem}.bounds", np.asarray(value, np.int64)) for value in values
+    )
 
 
 BGR = [2, 1, 0]
@@ -214,10 +243,16 @@ def put_prefix(graph: ForeignGraph, *, planar: bool, bgr: bool, scale: float) ->
     sides = [dim.dim_value for dim in old.type.tensor_type.shape.dim]
     batch, height, width = (sides[0], sides[2], sides[3]) if planar else sides[:3]
     graph.input = helper.make_tensor_value_info(INPUT, TensorProto.UINT8, [batch, height, width, 3])
-    nodes = [helper.make_node("Cast", [INPUT], ["input.cast"], name="input.cast", to=TensorProto.FLOAT)]
+    nodes = [
+        helper.make_node("Cast", [INPUT], ["input.cast"], name="input.cast", to=TensorProto.FLOAT)
+    ]
     if planar:
         nodes.append(_after(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
-    if planar and kind == TensorProto.FLOAT and _absorb(graph, old.name, BGR if bgr else [0, 1, 2], scale):
+    if (
+        planar
+        and kind == TensorProto.FLOAT
+        and _absorb(graph, old.name, BGR if bgr else [0, 1, 2], scale)
+    ):
         bgr, scale = False, 1.0
     if bgr:
         nodes += _swapped(graph, nodes[-1].output[0], axis=1 if planar else 3)
@@ -232,8 +267,14 @@ def put_prefix(graph: ForeignGraph, *, planar: bool, bgr: bool, scale: float) ->
 
 def _make_way(graph: ForeignGraph) -> None:
     """Tensors of the graph's own that are called as those of the prefix get other names."""
-    tensors = {name for node in graph.nodes for name in (*node.input, *node.output)} - {graph.input.name}
-    others = {name: graph.fresh(name) for name in tensors if name == INPUT or name.startswith(f"{PREFIX}.")}
+    tensors = {name for node in graph.nodes for name in (*node.input, *node.output)} - {
+        graph.input.name
+    }
+    others = {
+        name: graph.fresh(name)
+        for name in tensors
+        if name == INPUT or name.startswith(f"{PREFIX}.")
+    }
     for node in graph.nodes:
         node.input[:] = [others.get(name, name) for name in node.input]
         node.output[:] = [others.get(name, name) for name in node.output]
@@ -244,7 +285,9 @@ def _make_way(graph: ForeignGraph) -> None:
     graph.outputs = {others.get(name, name): kind for name, kind in graph.outputs.items()}
 
 
-def _after(nodes: list[onnx.NodeProto], operator: str, name: str, *more: str, **attributes: object) -> onnx.NodeProto:
+def _after(
+    nodes: list[onnx.NodeProto], operator: str, name: str, *more: str, **attributes: object
+) -> onnx.NodeProto:
     from onnx import helper
 
     return helper.make_node(operator, [nodes[-1].output[0], *more], [name], name=name, **attributes)
@@ -277,7 +320,11 @@ def _absorb(graph: ForeignGraph, start: str, order: list[int], scale: float) -> 
             found.append((node, orders[read[0]]))
         elif node.op_type == "Slice" and _leaves_channels(graph, node):
             orders[node.output[0]] = orders[read[0]]
-        elif node.op_type == "Concat" and len(read) == len(node.input) and attributes_of(node)["axis"] == 1:
+        elif (
+            node.op_type == "Concat"
+            and len(read) == len(node.input)
+            and attributes_of(node)["axis"] == 1
+        ):
             orders[node.output[0]] = _joined([orders[name] for name in node.input])
         else:
             return False
@@ -344,8 +391,16 @@ def _refuse_type(graph: ForeignGraph, name: str) -> None:
     from onnx import TensorProto
 
     kind = graph.types[name]
-    if kind not in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64):
-        raise ModelError(f"{graph.name}: output {name} is {type_name(kind)}; wanted are float32, float16 or integers")
+    if kind not in (
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+        TensorProto.DOUBLE,
+        TensorProto.INT32,
+        TensorProto.INT64,
+    ):
+        raise ModelError(
+            f"{graph.name}: output {name} is {type_name(kind)}; wanted are float32, float16 or integers"
+        )
 
 
 def _settled(graph: ForeignGraph, name: str) -> str:
@@ -363,7 +418,11 @@ def _settled(graph: ForeignGraph, name: str) -> str:
     elif None in dims:
         nodes += _filled(graph, name, x)
     elif len(dims) == 2 and dims[1] == 7:  # [K, 7]: the batch is missing
-        nodes.append(graph.node("Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]))
+        nodes.append(
+            graph.node(
+                "Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]
+            )
+        )
     elif not nodes and _second(graph, name):
         nodes.append(graph.node("Identity", "output", [x]))
     graph.nodes += nodes
@@ -398,5 +457,7 @@ def _filled(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
     }
     given = {key: graph.constant(f"output.{key}", value) for key, value in numbers.items()}
     padded = graph.node("Pad", "output.padded", [x, given["pads"]], mode="constant")
-    cut = graph.node("Slice", "output.cut", [padded.output[0], given["starts"], given["ends"], given["axes"]])
+    cut = graph.node(
+        "Slice", "output.cut", [padded.output[0], given["starts"], given["ends"], given["axes"]]
+    )
     return [padded, cut, graph.node("Reshape", "output.rows", [cut.output[0], given["shape"]])]

@@ -29,8 +29,19 @@ if TYPE_CHECKING:
 MAX_ROUNDS = 50
 LARGEST = 1 << 24  # elements of a folded constant: the grids of an 8192x8192 input are below it
 # Quantised weights stay quantised; random numbers are no constants.
-KEPT = {"DequantizeLinear", "QuantizeLinear", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike",
-        "Bernoulli", "Multinomial", "If", "Loop", "Scan"}  # fmt: skip
+KEPT = {
+    "DequantizeLinear",
+    "QuantizeLinear",
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+    "If",
+    "Loop",
+    "Scan",
+}
 # Their outputs' sizes cannot be known before, but are no larger than their inputs'.
 SHRINKING = {"NonZero", "Compress", "Unique", "NonMaxSuppression", "Shape", "Size"}
 CONTROL_FLOW = ("If", "Loop", "Scan")
@@ -66,7 +77,11 @@ def _round(graph: ForeignGraph) -> bool:
     alias: dict[str, str] = {}
     changed = False
     # A branch may read a tensor by its name from inside, where it would not be found.
-    passes = set() if any(node.op_type in CONTROL_FLOW for node in graph.nodes) else {"Identity", "Dropout"}
+    passes = (
+        set()
+        if any(node.op_type in CONTROL_FLOW for node in graph.nodes)
+        else {"Identity", "Dropout"}
+    )
     for node in graph.nodes:
         for at, name in enumerate(node.input):
             if name in alias:
@@ -146,7 +161,16 @@ def _small(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
         if shape is None or math.prod(shape) > LARGEST:
             # Inference runs once a round: inside a chain nothing is known yet, and element-wise results are no
             # larger than their inputs together.
-            grows = node.op_type in ("Expand", "Tile", "Range", "Resize", "Pad", "OneHot", "Upsample", "MatMul")
+            grows = node.op_type in (
+                "Expand",
+                "Tile",
+                "Range",
+                "Resize",
+                "Pad",
+                "OneHot",
+                "Upsample",
+                "MatMul",
+            )
             if shape is not None or grows:
                 return False
     return True
@@ -160,10 +184,14 @@ def _evaluated(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] 
     single = helper.make_graph(
         [node],
         "one",
-        [helper.make_value_info(name, helper.make_tensor_type_proto(graph.constants[name].data_type, None))
-         for name in given],
+        [
+            helper.make_value_info(
+                name, helper.make_tensor_type_proto(graph.constants[name].data_type, None)
+            )
+            for name in given
+        ],
         [helper.make_empty_tensor_value_info(name) for name in node.output if name],
-    )  # fmt: skip
+    )
     model = helper.make_model(single, opset_imports=[helper.make_opsetid("", graph.opset)])
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -193,11 +221,17 @@ def drop_unused(graph: ForeignGraph) -> None:
 # A grid of anchors that was computed at export would be silently wrong at another size of as many cells; so a list of
 # operators that hold no sizes is what counts, not whether the shapes happen to fit.
 
-OPEN_END = np.iinfo(np.int32).max  # exporters write "to the end" as the largest number of 32 or 64 bits
-POOLS = frozenset("AveragePool BatchNormalization Conv GlobalAveragePool MaxPool Concat Transpose".split())
+OPEN_END = np.iinfo(
+    np.int32
+).max  # exporters write "to the end" as the largest number of 32 or 64 bits
+POOLS = frozenset(
+    "AveragePool BatchNormalization Conv GlobalAveragePool MaxPool Concat Transpose".split()
+)
 
 
-def refuse_fixed_sizes(graph: ForeignGraph, size: tuple[int, int], exported: tuple[int, int]) -> None:
+def refuse_fixed_sizes(
+    graph: ForeignGraph, size: tuple[int, int], exported: tuple[int, int]
+) -> None:
     """Raises ModelError with the first node that may hold the exported size; ``size`` and ``exported``: (h, w)."""
     for node in graph.nodes:
         if not _free(graph, node):
@@ -248,7 +282,13 @@ def _split(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
 def _reshape(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
     """A map [b, C, h, w] to [b, C, -1]."""
     target, dims = graph.value(node.input[1]), graph.dims.get(node.input[0], ())
-    return target is not None and len(dims) == 4 and len(target) == 3 and target[1] in (0, dims[1]) and target[2] == -1
+    return (
+        target is not None
+        and len(dims) == 4
+        and len(target) == 3
+        and target[1] in (0, dims[1])
+        and target[2] == -1
+    )
 
 
 def _upsample(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
@@ -270,7 +310,9 @@ MAX_SIDE = 8192
 Size = tuple[int, int]  # height, width
 
 
-def settle_shapes(graph: ForeignGraph, metadata: Metadata, size: Size | None, batch: int) -> tuple[bool, Size]:
+def settle_shapes(
+    graph: ForeignGraph, metadata: Metadata, size: Size | None, batch: int
+) -> tuple[bool, Size]:
     """Folds the graph at (height, width) and batch; returns whether it reads NCHW, and its size.
 
     A free dimension takes what was asked for; a fixed one is changed only where that is proven right. Raises
@@ -337,8 +379,12 @@ def _wanted(graph: ForeignGraph, metadata: Metadata, size: Size | None, own: Siz
     stride = metadata.stride or STRIDE
     if size != own and any(side % stride for side in size):
         fitting = "x".join(str(-(-side // stride) * stride) for side in reversed(size))
-        raise ModelError(f"{graph.name}: --size {size[1]}x{size[0]}: both sides must be multiples of {stride}; "
-                         f"the next is --size {fitting}")  # fmt: skip
+        raise ModelError(
+            f"{graph.name}: --size {size[1]}x{size[0]}: both sides must be multiples of {stride}; "
+            f"the next is --size {fitting}"
+        )
     if any(side > MAX_SIDE for side in size):
-        raise ModelError(f"{graph.name}: its input {size[1]}x{size[0]} is larger than {MAX_SIDE}x{MAX_SIDE}")
+        raise ModelError(
+            f"{graph.name}: its input {size[1]}x{size[0]} is larger than {MAX_SIDE}x{MAX_SIDE}"
+        )
     return size

@@ -40,7 +40,9 @@ def read(
     ask = Ask(path, names, random_seed, size, batch)
     if random_seed is not None:
         if weights is not None:
-            raise UsageError(f"--weights {weights} and --random-weights {random_seed} exclude each other; give one")
+            raise UsageError(
+                f"--weights {weights} and --random-weights {random_seed} exclude each other; give one"
+            )
         return described_network(description, None, digest, ask)
     found = weights or _beside(path)
     if found.suffix.lower() == ".safetensors":
@@ -54,4 +56,6 @@ def _beside(path: Path) -> Path:
     for suffix in (".pt", ".safetensors"):
         if (found := path.with_suffix(suffix)).is_file():
             return found
-    raise ModelError(f"{path}: no {path.stem}.pt beside it; give --weights FILE or --random-weights SEED")
+    raise ModelError(
+        f"{path}: no {path.stem}.pt beside it; give --weights FILE or --random-weights SEED"
+    )

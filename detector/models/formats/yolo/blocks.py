@@ -73,13 +73,17 @@ class Planner:
         assert self.row is not None
         padding = kernel // 2 if padding is None else padding
         if x.channels % groups or channels % groups:
-            raise self.row.error(f"{groups} groups do not divide {x.channels} or {channels} channels")
+            raise self.row.error(
+                f"{groups} groups do not divide {x.channels} or {channels} channels"
+            )
         node = {"normed": f"{path}.conv", "rep": f"{path}.rbr_reparam"}.get(form, path)
         height, width = (_side(side, kernel, stride, padding) for side in (x.height, x.width))
         step = Convolution(
             path=path,
             inputs=(x,),
-            out=self._value(node if activation == LINEAR else f"{path}.act", channels, height, width),
+            out=self._value(
+                node if activation == LINEAR else f"{path}.act", channels, height, width
+            ),
             form=form,
             kernel=kernel,
             stride=stride,
@@ -92,29 +96,43 @@ class Planner:
         )
         self.parameters += step.parameters
         if self.parameters > MAX_PARAMETERS:
-            raise self.row.error(f"up to here the network needs more than {MAX_PARAMETERS} parameters; check channels")
+            raise self.row.error(
+                f"up to here the network needs more than {MAX_PARAMETERS} parameters; check channels"
+            )
         return self._add(step)
 
-    def max_pool(self, path: str, x: Value, kernel: int, stride: int = 1, padding: int | None = None) -> Value:
+    def max_pool(
+        self, path: str, x: Value, kernel: int, stride: int = 1, padding: int | None = None
+    ) -> Value:
         padding = kernel // 2 if padding is None else padding
         height, width = (_side(side, kernel, stride, padding) for side in (x.height, x.width))
         out = self._value(path, x.channels, height, width)
-        return self._add(MaxPool(path=path, inputs=(x,), out=out, kernel=kernel, stride=stride, padding=padding))
+        return self._add(
+            MaxPool(path=path, inputs=(x,), out=out, kernel=kernel, stride=stride, padding=padding)
+        )
 
     def concat(self, path: str, parts: Sequence[Value]) -> Value:
         assert self.row is not None
         if len({(part.height, part.width) for part in parts}) > 1:
-            raise self.row.error(f"joins maps of different sizes: {', '.join(part.size for part in parts)}")
+            raise self.row.error(
+                f"joins maps of different sizes: {', '.join(part.size for part in parts)}"
+            )
         if len(parts) == 1:
             return parts[0]
-        out = self._value(path, sum(part.channels for part in parts), parts[0].height, parts[0].width)
+        out = self._value(
+            path, sum(part.channels for part in parts), parts[0].height, parts[0].width
+        )
         return self._add(Concat(path=path, inputs=tuple(parts), out=out))
 
     def add(self, path: str, a: Value, b: Value) -> Value:
         assert self.row is not None
         if (a.channels, a.height, a.width) != (b.channels, b.height, b.width):
-            raise self.row.error(f"adds {a.channels} channels of {a.size} to {b.channels} of {b.size}")
-        return self._add(Add(path=path, inputs=(a, b), out=self._value(path, a.channels, a.height, a.width)))
+            raise self.row.error(
+                f"adds {a.channels} channels of {a.size} to {b.channels} of {b.size}"
+            )
+        return self._add(
+            Add(path=path, inputs=(a, b), out=self._value(path, a.channels, a.height, a.width))
+        )
 
     def upsample(self, path: str, x: Value, scale: int) -> Value:
         out = self._value(path, x.channels, x.height * scale, x.width * scale)
@@ -138,7 +156,9 @@ class Planner:
         name, slope = module.path.rpartition(".")[2], module.settings.get("negative_slope", 0.01)
         found = activation_of(name, slope if isinstance(slope, float) else -1.0)
         if found is None:
-            raise self.row.error(f"its activation {module.path} is not supported; export the model to ONNX instead")
+            raise self.row.error(
+                f"its activation {module.path} is not supported; export the model to ONNX instead"
+            )
         return found
 
     def _value(self, name: str, channels: int, height: int, width: int) -> Value:
@@ -156,7 +176,9 @@ class Planner:
     def _add(self, step: Step) -> Value:
         assert self.row is not None
         for value in step.inputs:
-            first = value.name == "images" or (value.folded is not None and value.folded.name == "images")
+            first = value.name == "images" or (
+                value.folded is not None and value.folded.name == "images"
+            )
             if (value.folded or first) and not isinstance(step, Convolution):
                 what = "the picture" if first else f"the output of {value.name}"
                 raise self.row.error(f"reads {what}; only a convolution can")
@@ -192,7 +214,9 @@ class Entry(NamedTuple):
 def conv(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
     """Arguments: channels, kernel, stride, padding, groups, activation."""
     row = wanted.row
-    return planner.conv(path, inputs[0], *_conv_arguments(wanted), activation=row.activation(5, planner.activation))
+    return planner.conv(
+        path, inputs[0], *_conv_arguments(wanted), activation=row.activation(5, planner.activation)
+    )
 
 
 def _conv_arguments(wanted: Wanted) -> tuple[int, int, int, int, int]:
@@ -212,7 +236,9 @@ def depthwise_conv(planner: Planner, path: str, inputs: list[Value], wanted: Wan
 def focus(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
     """YOLOv5's first stem: 2x2 pixels to channels, then a convolution, one deeper: path.conv.conv."""
     x = planner.every_second_pixel(path, inputs[0])
-    return planner.conv(f"{path}.conv", x, *_conv_arguments(wanted), wanted.row.activation(5, planner.activation))
+    return planner.conv(
+        f"{path}.conv", x, *_conv_arguments(wanted), wanted.row.activation(5, planner.activation)
+    )
 
 
 def reorg(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
@@ -238,14 +264,19 @@ def max_pool(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -
     """Arguments as torch's nn.MaxPool2d: kernel, stride, padding."""
     row = wanted.row
     kernel = row.integer(0, high=31)
-    return planner.max_pool(path, inputs[0], kernel, row.integer(1, kernel, high=31), row.integer(2, 0, low=0, high=15))
+    return planner.max_pool(
+        path, inputs[0], kernel, row.integer(1, kernel, high=31), row.integer(2, 0, low=0, high=15)
+    )
 
 
 def detect(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
     """One 1x1 convolution an input: [1, A*(5+C), h, w], raw."""
     anchors = anchors_a_layer(planner, inputs, wanted.row)
     channels = anchors * (5 + planner.plan.classes)
-    outputs = [planner.convolution(f"{path}.m.{at}", x, channels, form="plain") for at, x in enumerate(inputs)]
+    outputs = [
+        planner.convolution(f"{path}.m.{at}", x, channels, form="plain")
+        for at, x in enumerate(inputs)
+    ]
     planner.plan.head = DetectionLayers(path, tuple(outputs), anchors)
     return outputs[0]
 

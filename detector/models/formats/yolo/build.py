@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from detector.models.formats.yolo.steps import Add, Concat, Convolution, MaxPool, Plan, Step, Upsample, Value
+from detector.models.formats.yolo.steps import (
+    Add,
+    Concat,
+    Convolution,
+    MaxPool,
+    Plan,
+    Step,
+    Upsample,
+    Value,
+)
 from detector.models.formats.yolo.weights import Floats, Numbers
 from detector.models.graph.build import ACTIVATIONS, INPUT, GraphBuilder
 
@@ -38,15 +47,25 @@ class YoloGraph:
                 self._convolution(step)
             case MaxPool():
                 self.builder.add(
-                    "MaxPool", name, inputs,
-                    kernel_shape=[step.kernel] * 2, strides=[step.stride] * 2, pads=[step.padding] * 4,
-                )  # fmt: skip
+                    "MaxPool",
+                    name,
+                    inputs,
+                    kernel_shape=[step.kernel] * 2,
+                    strides=[step.stride] * 2,
+                    pads=[step.padding] * 4,
+                )
             case Upsample():
-                scales = self.builder.constant(f"{name}.scales", np.array([1, 1, step.scale, step.scale], np.float32))
+                scales = self.builder.constant(
+                    f"{name}.scales", np.array([1, 1, step.scale, step.scale], np.float32)
+                )
                 self.builder.add(
-                    "Resize", name, [inputs[0], "", scales],
-                    mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor",
-                )  # fmt: skip
+                    "Resize",
+                    name,
+                    [inputs[0], "", scales],
+                    mode="nearest",
+                    coordinate_transformation_mode="asymmetric",
+                    nearest_mode="floor",
+                )
             case Concat():
                 self.builder.add("Concat", name, inputs, axis=1)
             case Add():
@@ -63,8 +82,8 @@ class YoloGraph:
         if x.folded is not None:
             weight, times = spread(weight, step.groups), 2
         if (
-            x.folded or x
-        ).name == INPUT:  # 1/255 goes into the weights: zero padding stays zero, the bias is added after
+            (x.folded or x).name == INPUT
+        ):  # 1/255 goes into the weights: zero padding stays zero, the bias is added after
             weight = weight * PICTURE_SCALE
         inputs = [
             self._tensor(x),
@@ -90,7 +109,9 @@ class YoloGraph:
                 attributes = {"alpha": step.activation.slope}
             name = f"{step.path}.{part}"
             tensors = [
-                made[i] if isinstance(i, str) else self.builder.constant(f"{name}.n{at}", np.array(i, np.float32))
+                made[i]
+                if isinstance(i, str)
+                else self.builder.constant(f"{name}.n{at}", np.array(i, np.float32))
                 for at, i in enumerate(inputs)
             ]
             made[part] = self.builder.add(operator, name, tensors, **attributes)
@@ -107,5 +128,7 @@ def spread(weight: Floats, groups: int) -> Floats:
     outs, channels, kernel, _ = weight.shape
     wide = np.zeros((outs, channels // 4, 2 * kernel, 2 * kernel), weight.dtype)
     for part, (row, column) in enumerate(((0, 0), (1, 0), (0, 1), (1, 1))):
-        wide[:, :, row::2, column::2] = weight[:, part * (channels // 4) : (part + 1) * (channels // 4)]
+        wide[:, :, row::2, column::2] = weight[
+            :, part * (channels // 4) : (part + 1) * (channels // 4)
+        ]
     return wide

@@ -28,9 +28,16 @@ KNOWN = {*KEYS, "ch", "activation", "yaml_file", "inplace"}
 WORDS = {"None": None, "True": True, "False": False}
 ACTIVATION = re.compile(r"(?:torch\.)?nn\.(\w+)\(([^()]*)\)")
 KINDS = {  # class of torch.nn -> row of activations.py
-    "SiLU": "silu", "LeakyReLU": "leaky", "ReLU": "relu", "ReLU6": "relu6", "Hardswish": "hardswish", "Mish": "mish",
-    "Sigmoid": "logistic", "Tanh": "tanh", "Identity": "linear",
-}  # fmt: skip
+    "SiLU": "silu",
+    "LeakyReLU": "leaky",
+    "ReLU": "relu",
+    "ReLU6": "relu6",
+    "Hardswish": "hardswish",
+    "Mish": "mish",
+    "Sigmoid": "logistic",
+    "Tanh": "tanh",
+    "Identity": "linear",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +63,15 @@ class Row:
     def error(self, text: str) -> ModelError:
         return ModelError(f"{self.origin}: layer {self.index} ({self.block}): {text}")
 
-    def integer(self, at: int, default: int | None = None, *, low: int = 1, high: int = 65_536) -> int:
+    def integer(
+        self, at: int, default: int | None = None, *, low: int = 1, high: int = 65_536
+    ) -> int:
         value = self._value(at)
         value = default if value is None else value
         if type(value) is not int or not low <= value <= high:
-            raise self.error(f"argument {at + 1} must be a whole number from {low} to {high}, not {shown(value)}")
+            raise self.error(
+                f"argument {at + 1} must be a whole number from {low} to {high}, not {shown(value)}"
+            )
         return value
 
     def flag(self, at: int, default: bool) -> bool:
@@ -81,7 +92,9 @@ class Row:
     def _named_activation(self, value: Any) -> Activation:
         found = parse_activation(value)
         if found is None:
-            raise self.error(f"activation {shown(value)} is not supported; supported: nn.{', nn.'.join(KINDS)}")
+            raise self.error(
+                f"activation {shown(value)} is not supported; supported: nn.{', nn.'.join(KINDS)}"
+            )
         return found
 
     def _value(self, at: int) -> Any:
@@ -119,7 +132,9 @@ def read_description(path: Path) -> tuple[Description, bytes]:
     try:
         data = path.read_bytes()
     except OSError as exc:
-        raise ModelError(f"{path}: cannot be read: {exc.strerror}; give the path of a description") from exc
+        raise ModelError(
+            f"{path}: cannot be read: {exc.strerror}; give the path of a description"
+        ) from exc
     if len(data) > MAX_BYTES:
         raise ModelError(f"{path}: is larger than {MAX_BYTES >> 20} MB, so it describes no network")
     try:
@@ -136,10 +151,14 @@ def parse_description(values: Any, origin: str) -> Description:
             f"{origin}: describes no network: wanted the keys {', '.join(KEYS)}; see cfg/yolo/yolov5n.yaml"
         )
     if values.get("ch", 3) != 3:
-        raise ModelError(f"{origin}: ch: {shown(values['ch'])}: only pictures of 3 channels (RGB) are supported")
+        raise ModelError(
+            f"{origin}: ch: {shown(values['ch'])}: only pictures of 3 channels (RGB) are supported"
+        )
     classes = values["nc"]
     if type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
-        raise ModelError(f"{origin}: nc must be a whole number from 1 to {MAX_CLASSES}, not {shown(classes)}")
+        raise ModelError(
+            f"{origin}: nc must be a whole number from 1 to {MAX_CLASSES}, not {shown(classes)}"
+        )
     unknown = [str(key) for key in values if key not in KNOWN]
     return Description(
         origin,
@@ -165,7 +184,9 @@ def _default_activation(text: Any, origin: str) -> Activation:
         return SILU
     found = parse_activation(text)
     if found is None:
-        raise ModelError(f"{origin}: activation {shown(text)} is not supported; supported: nn.{', nn.'.join(KINDS)}")
+        raise ModelError(
+            f"{origin}: activation {shown(text)} is not supported; supported: nn.{', nn.'.join(KINDS)}"
+        )
     return found
 
 
@@ -174,8 +195,14 @@ def parse_activation(text: Any) -> Activation | None:
     found = ACTIVATION.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
         return None
-    settings = [part.strip() for part in found[2].split(",") if part.strip() and not part.strip().startswith("inplace")]
-    slope = settings[0].removeprefix("negative_slope=") if settings else "0.01"  # torch's own default
+    settings = [
+        part.strip()
+        for part in found[2].split(",")
+        if part.strip() and not part.strip().startswith("inplace")
+    ]
+    slope = (
+        settings[0].removeprefix("negative_slope=") if settings else "0.01"
+    )  # torch's own default
     if not re.fullmatch(r"[0-9.]{1,12}", slope) or slope.count(".") > 1:
         return None
     return activation_of(found[1], float(slope), bool(settings))
@@ -189,7 +216,9 @@ def activation_of(name: str, slope: float = 0.01, settings: bool = False) -> Act
 
 
 def _anchors(stored: Any, origin: str) -> list[tuple[tuple[float, float], ...]] | None:
-    if stored is None or isinstance(stored, int):  # a number: the training found them, the weights hold them
+    if stored is None or isinstance(
+        stored, int
+    ):  # a number: the training found them, the weights hold them
         return None
     if not isinstance(stored, (list, tuple)) or not 1 <= len(stored) <= 10:
         raise ModelError(
@@ -205,14 +234,21 @@ def _anchor_pairs(numbers: Any, origin: str) -> tuple[tuple[float, float], ...]:
         or len(numbers) % 2
         or not all(type(number) in (int, float) and 0 < number < MAX_ANCHOR for number in numbers)
     ):
-        raise ModelError(f"{origin}: anchors of a detection layer must be pixels W,H, W,H, ..., not {shown(numbers)}")
-    return tuple((float(width), float(height)) for width, height in zip(numbers[::2], numbers[1::2], strict=True))
+        raise ModelError(
+            f"{origin}: anchors of a detection layer must be pixels W,H, W,H, ..., not {shown(numbers)}"
+        )
+    return tuple(
+        (float(width), float(height))
+        for width, height in zip(numbers[::2], numbers[1::2], strict=True)
+    )
 
 
 def _rows(values: Mapping[str, Any], origin: str) -> list[Row]:
     parts = [values["backbone"], values["head"]]
     if not all(isinstance(part, (list, tuple)) for part in parts):
-        raise ModelError(f"{origin}: backbone and head must be lists of [from, repeats, block, [arguments]]")
+        raise ModelError(
+            f"{origin}: backbone and head must be lists of [from, repeats, block, [arguments]]"
+        )
     stored = [row for part in parts for row in part]
     if not 1 <= len(stored) <= MAX_ROWS:
         raise ModelError(f"{origin}: {len(stored)} layers; a network has 1 to {MAX_ROWS}")
@@ -222,15 +258,21 @@ def _rows(values: Mapping[str, Any], origin: str) -> list[Row]:
 def _row(stored: Any, index: int, origin: str) -> Row:
     where = f"{origin}: layer {index}"
     if not isinstance(stored, (list, tuple)) or len(stored) != 4:
-        raise ModelError(f"{where}: a layer is [from, repeats, block, [arguments]], not {shown(stored)}")
+        raise ModelError(
+            f"{where}: a layer is [from, repeats, block, [arguments]], not {shown(stored)}"
+        )
     sources, repeats, block, arguments = stored
     if not isinstance(block, str) or not re.fullmatch(r"[\w.]{1,60}", block, re.ASCII):
         raise ModelError(f"{where}: {shown(block)} is no name of a block")
     if type(repeats) is not int or not 1 <= repeats <= 100:
-        raise ModelError(f"{where} ({block}): repeats must be a whole number from 1 to 100, not {shown(repeats)}")
+        raise ModelError(
+            f"{where} ({block}): repeats must be a whole number from 1 to 100, not {shown(repeats)}"
+        )
     if not isinstance(arguments, (list, tuple)) or len(arguments) > 20:
         raise ModelError(f"{where} ({block}): arguments must be a list, not {shown(arguments)}")
-    plain = tuple(WORDS.get(value, value) if isinstance(value, str) else value for value in arguments)
+    plain = tuple(
+        WORDS.get(value, value) if isinstance(value, str) else value for value in arguments
+    )
     return Row(origin, index, _sources(sources, index, f"{where} ({block})"), repeats, block, plain)
 
 
@@ -238,7 +280,10 @@ def _sources(stored: Any, index: int, where: str) -> tuple[int, ...]:
     numbers = list(stored) if isinstance(stored, (list, tuple)) else [stored]
     found = []
     for number in numbers[:100]:
-        if type(number) is not int or not -1 <= (absolute := number + index if number < 0 else number) < index:
+        if (
+            type(number) is not int
+            or not -1 <= (absolute := number + index if number < 0 else number) < index
+        ):
             raise ModelError(f"{where}: from {shown(number)} means no layer before it")
         found.append(absolute)
     if not found:

@@ -11,11 +11,20 @@ from detector.errors import ModelError
 from detector.models import catalogue
 from detector.models.base import InputRules, Network
 from detector.models.formats.checkpoint.contents import Contents
-from detector.models.formats.yolo.description import Description, parse_description, read_description
+from detector.models.formats.yolo.description import (
+    Description,
+    parse_description,
+    read_description,
+)
 from detector.models.formats.yolo.plan import PROBE, Build, family_of
 from detector.models.formats.yolo.random_numbers import PROBE_CELLS, RandomNumbers
 from detector.models.formats.yolo.steps import Plan
-from detector.models.formats.yolo.weights import Numbers, StoredAnchors, StoredNumbers, stored_anchors
+from detector.models.formats.yolo.weights import (
+    Numbers,
+    StoredAnchors,
+    StoredNumbers,
+    stored_anchors,
+)
 from detector.models.names import find_names
 from detector.stages.heads import AnchoredLayer, anchored, anchored_dense
 
@@ -42,13 +51,17 @@ def network_of(contents: Contents, digest: bytes, ask: Ask) -> Network:
     return described_network(description, contents, digest, ask)
 
 
-def described_network(description: Description, contents: Contents | None, digest: bytes, ask: Ask) -> Network:
+def described_network(
+    description: Description, contents: Contents | None, digest: bytes, ask: Ask
+) -> Network:
     """``contents`` None: random numbers."""
     from detector.models.formats.yolo.build import YoloGraph
     from detector.models.graph.build import count_macs, output_shapes
 
     stored = stored_anchors(contents, description.head_path) if contents else None
-    build = Build(description, contents.modules if contents else {}, stored.layers if stored else None)
+    build = Build(
+        description, contents.modules if contents else {}, stored.layers if stored else None
+    )
     plan = build.sized(ask.size or _trained_size(build, contents))
     numbers = _numbers(build, contents, ask)
     graph = YoloGraph(plan, numbers, ask.path.stem, ask.batch).model()
@@ -82,7 +95,10 @@ def recognised(contents: Contents) -> Description:
         description, _ = read_description(path)
         description.classes = _classes(contents, description) or description.classes
         convolutions = Build(description).plan(PROBE, PROBE).convolutions
-        if all(step.stored_shape in (shapes.get(name) for name in step.weight_names) for step in convolutions):
+        if all(
+            step.stored_shape in (shapes.get(name) for name in step.weight_names)
+            for step in convolutions
+        ):
             return description
     raise ModelError(
         f"{contents.origin}: holds tensors alone, and none of the packaged descriptions fits them; give the network's "
@@ -107,7 +123,9 @@ def head_layers(plan: Plan, stored: StoredAnchors | None) -> list[AnchoredLayer]
     for value, pairs in zip(plan.head.outputs, plan.anchors, strict=True):
         stride = plan.height // value.height
         factor = stride if stored is not None and stored.in_cells else 1
-        layers.append(AnchoredLayer(tuple((w * factor, h * factor) for w, h in pairs), plan.classes, stride))
+        layers.append(
+            AnchoredLayer(tuple((w * factor, h * factor) for w, h in pairs), plan.classes, stride)
+        )
     return layers
 
 
@@ -121,7 +139,9 @@ def _trained_size(build: Build, contents: Contents | None) -> tuple[int, int] | 
 def _numbers(build: Build, contents: Contents | None, ask: Ask) -> Numbers:
     if ask.random_seed is not None:
         if not 0 <= ask.random_seed <= MAX_SEED:
-            raise ModelError(f"--random-weights {ask.random_seed} is out of range: a seed is from 0 to {MAX_SEED}")
+            raise ModelError(
+                f"--random-weights {ask.random_seed} is out of range: a seed is from 0 to {MAX_SEED}"
+            )
         side = PROBE_CELLS * build.stride
         return RandomNumbers(build.plan(side, side), ask.random_seed)
     assert contents is not None, "numbers are stored, or random"
@@ -136,7 +156,10 @@ def _names(contents: Contents | None, classes: int, ask: Ask) -> tuple[tuple[str
     if len(stored) == classes:
         return stored, []
     names, warnings = find_names(ask.path, classes)
-    return names, [f"{ask.path}: holds {len(stored)} names for {classes} classes, they are not used", *warnings]
+    return names, [
+        f"{ask.path}: holds {len(stored)} names for {classes} classes, they are not used",
+        *warnings,
+    ]
 
 
 def _digest(digest: bytes, random_seed: int | None) -> str:
@@ -145,4 +168,8 @@ def _digest(digest: bytes, random_seed: int | None) -> str:
 
 
 def _meaningless(random_seed: int | None) -> list[str]:
-    return [] if random_seed is None else [f"random weights (seed {random_seed}): boxes are meaningless"]
+    return (
+        []
+        if random_seed is None
+        else [f"random weights (seed {random_seed}): boxes are meaningless"]
+    )

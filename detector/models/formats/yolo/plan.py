@@ -42,7 +42,9 @@ class Build:
             inputs = [picture if source == -1 else values[source] for source in row.sources]
             values.append(_row(planner, row, inputs, one))
         if plan.head is None:
-            raise one.error("has no detection layer: its last layer must be Detect, IDetect or IAuxDetect")
+            raise one.error(
+                "has no detection layer: its last layer must be Detect, IDetect or IAuxDetect"
+            )
         _check_last(one)
         return plan
 

@@ -13,7 +13,16 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.models.formats.yolo.steps import Add, Concat, Convolution, MaxPool, Plan, Step, Upsample, Value
+from detector.models.formats.yolo.steps import (
+    Add,
+    Concat,
+    Convolution,
+    MaxPool,
+    Plan,
+    Step,
+    Upsample,
+    Value,
+)
 from detector.models.formats.yolo.weights import Filter
 from detector.models.graph.build import INPUT
 
@@ -60,7 +69,9 @@ class RandomNumbers:
             if isinstance(step, Convolution):
                 made, raw = self._drawn(step, inputs[0])
                 kind = step.activation.kind
-                self._values[step.out.name] = KINDS[kind](raw, step.activation.slope) if kind in KINDS else raw
+                self._values[step.out.name] = (
+                    KINDS[kind](raw, step.activation.slope) if kind in KINDS else raw
+                )
                 yield step.node, made
             else:
                 self._values[step.out.name] = _run(step, inputs)
@@ -69,7 +80,9 @@ class RandomNumbers:
         if value.folded is None:
             return self._values[value.name]
         x = self._values[value.folded.name]
-        return np.concatenate([x[:, row::2, column::2] for row, column in ((0, 0), (1, 0), (0, 1), (1, 1))])
+        return np.concatenate(
+            [x[:, row::2, column::2] for row, column in ((0, 0), (1, 0), (0, 1), (1, 1))]
+        )
 
     def _drawn(self, step: Convolution, x: Floats) -> tuple[Filter, Floats]:
         """The filter, and its output on the picture."""
@@ -111,7 +124,9 @@ def _run(step: Step, inputs: list[Floats]) -> Floats:
             padding = step.padding
             around = ((0, 0), (padding, padding), (padding, padding))
             x = np.pad(inputs[0], around, constant_values=-np.inf)
-            windows = np.lib.stride_tricks.sliding_window_view(x, (step.kernel, step.kernel), axis=(1, 2))
+            windows = np.lib.stride_tricks.sliding_window_view(
+                x, (step.kernel, step.kernel), axis=(1, 2)
+            )
             pooled: Floats = windows[:, :: step.stride, :: step.stride].max(axis=(3, 4))
             return pooled
         case Upsample():

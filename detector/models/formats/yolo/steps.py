@@ -67,7 +67,9 @@ class Convolution(Step):
     @property
     def identity(self) -> bool:
         """Of a rep: whether a third branch is the input itself."""
-        return self.form == "rep" and self.stride == 1 and self.inputs[0].channels == self.out.channels
+        return (
+            self.form == "rep" and self.stride == 1 and self.inputs[0].channels == self.out.channels
+        )
 
     @property
     def parameters(self) -> int:

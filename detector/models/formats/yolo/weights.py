@@ -61,7 +61,10 @@ class StoredNumbers:
 
     def _normed(self, conv: str, norm: str, shape: tuple[int, ...]) -> Filter:
         """Convolution with its batch normalisation; one that was folded before has a bias instead."""
-        if f"{norm}.weight" not in self.contents.tensors and f"{conv}.bias" in self.contents.tensors:
+        if (
+            f"{norm}.weight" not in self.contents.tensors
+            and f"{conv}.bias" in self.contents.tensors
+        ):
             return self._plain(conv, shape)
         weight = self._numbers(f"{conv}.weight", shape)
         factor, bias = self._scale_and_shift(norm, shape[0])
@@ -72,7 +75,9 @@ class StoredNumbers:
     def _scale_and_shift(self, norm: str, channels: int) -> tuple[Floats, Floats]:
         """bn(x) = factor * x + shift."""
         parts = ("weight", "bias", "running_mean", "running_var")
-        weight, bias, mean, variance = (self._numbers(f"{norm}.{part}", (channels,)) for part in parts)
+        weight, bias, mean, variance = (
+            self._numbers(f"{norm}.{part}", (channels,)) for part in parts
+        )
         factor = weight / np.sqrt(variance + self._epsilon(norm))
         return factor, bias - mean * factor
 
@@ -80,11 +85,15 @@ class StoredNumbers:
         module = self.contents.modules.get(norm)
         epsilon = module.settings.get("eps", EPSILON) if module else EPSILON
         if not isinstance(epsilon, float) or not 0 < epsilon < 1:
-            raise ModelError(f"{self.contents.origin}: eps of {norm} is no number between 0 and 1: damaged")
+            raise ModelError(
+                f"{self.contents.origin}: eps of {norm} is no number between 0 and 1: damaged"
+            )
         return epsilon
 
     def _plain(self, path: str, shape: tuple[int, ...]) -> Filter:
-        return Filter(self._numbers(f"{path}.weight", shape), self._numbers(f"{path}.bias", shape[:1]))
+        return Filter(
+            self._numbers(f"{path}.weight", shape), self._numbers(f"{path}.bias", shape[:1])
+        )
 
     def _rep(self, step: Convolution) -> Filter:
         """The 3x3 branch, the 1x1 branch in its middle, and the input itself as a 1x1 of ones."""
@@ -101,7 +110,9 @@ class StoredNumbers:
         if step.identity:
             factor, shift = self._scale_and_shift(f"{step.path}.rbr_identity", shape[0])
             outs = np.arange(shape[0])
-            weight[outs, outs % shape[1], 1, 1] += factor  # within its group, output i reads input i
+            weight[outs, outs % shape[1], 1, 1] += (
+                factor  # within its group, output i reads input i
+            )
             bias = bias + shift
         return Filter(weight, bias)
 
@@ -120,7 +131,9 @@ class StoredNumbers:
         origin = self.contents.origin
         tensor = self.contents.tensors.get(name)
         if tensor is None:
-            raise ModelError(f"{origin}: lacks the tensor {name}: weights of another network than the description's?")
+            raise ModelError(
+                f"{origin}: lacks the tensor {name}: weights of another network than the description's?"
+            )
         if tensor.shape != shape:
             raise ModelError(
                 f"{origin}: tensor {name} is {_by(tensor.shape)}, the description wants {_by(shape)}: weights of "
@@ -130,7 +143,9 @@ class StoredNumbers:
         try:
             return tensor.array().astype(np.float64)
         except ValueError as exc:
-            raise ModelError(f"{origin}: tensor {name} is damaged: {exc}; download the file again") from exc
+            raise ModelError(
+                f"{origin}: tensor {name} is damaged: {exc}; download the file again"
+            ) from exc
 
     def _check_settings(self, path: str, step: Convolution, kernel: int, padding: int) -> None:
         """The checkpoint's own module against what the block here takes it for."""
@@ -153,9 +168,15 @@ class StoredNumbers:
 
     def check_all_read(self, plan: Plan) -> None:
         """No tensor may be left over, but what trains only: else it is another network than the description's."""
-        trains_only = tuple(f"{step.path}." for step in plan.convolutions if step not in plan.needed)
+        trains_only = tuple(
+            f"{step.path}." for step in plan.convolutions if step not in plan.needed
+        )
         for name in self.contents.tensors:
-            if name not in self.read and not BUFFERS.fullmatch(name) and not name.startswith(trains_only):
+            if (
+                name not in self.read
+                and not BUFFERS.fullmatch(name)
+                and not name.startswith(trains_only)
+            ):
                 raise ModelError(
                     f"{self.contents.origin}: tensor {ascii(name)[:80]} belongs to no layer of the description: "
                     "weights of another network?"
@@ -182,6 +203,10 @@ def stored_anchors(contents: Contents, head: str) -> StoredAnchors | None:
             continue
         pairs = tensor.array().astype(np.float64).reshape(layers, count, 2)
         if not (np.isfinite(pairs).all() and (pairs > 0).all()):
-            raise ModelError(f"{contents.origin}: its anchors are no sizes: damaged; download it again")
-        return StoredAnchors([tuple((float(w), float(h)) for w, h in layer) for layer in pairs], name == "anchors")
+            raise ModelError(
+                f"{contents.origin}: its anchors are no sizes: damaged; download it again"
+            )
+        return StoredAnchors(
+            [tuple((float(w), float(h)) for w, h in layer) for layer in pairs], name == "anchors"
+        )
     return None

@@ -11,7 +11,14 @@ from detector.models.formats.yolo.steps import Value
 
 
 def residual(
-    planner: Planner, path: str, x: Value, channels: int, *, shortcut: bool, groups: int = 1, hidden: int
+    planner: Planner,
+    path: str,
+    x: Value,
+    channels: int,
+    *,
+    shortcut: bool,
+    groups: int = 1,
+    hidden: int,
 ) -> Value:
     """1x1, then 3x3; the input is added where the shapes allow."""
     inner = planner.conv(f"{path}.cv1", x, hidden)
@@ -24,7 +31,13 @@ def bottleneck(planner: Planner, path: str, inputs: list[Value], wanted: Wanted)
     row = wanted.row
     shortcut, groups = row.flag(1, True), row.integer(2, 1)
     return residual(
-        planner, path, inputs[0], wanted.channels, shortcut=shortcut, groups=groups, hidden=wanted.channels // 2
+        planner,
+        path,
+        inputs[0],
+        wanted.channels,
+        shortcut=shortcut,
+        groups=groups,
+        hidden=wanted.channels // 2,
     )
 
 
@@ -35,8 +48,18 @@ def c3(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Valu
     through = planner.conv(f"{path}.cv1", x, hidden)
     past = planner.conv(f"{path}.cv2", x, hidden)
     for at in range(wanted.repeats):
-        through = residual(planner, f"{path}.m.{at}", through, hidden, shortcut=shortcut, groups=groups, hidden=hidden)
-    return planner.conv(f"{path}.cv3", planner.concat(f"{path}.cat", [through, past]), wanted.channels)
+        through = residual(
+            planner,
+            f"{path}.m.{at}",
+            through,
+            hidden,
+            shortcut=shortcut,
+            groups=groups,
+            hidden=hidden,
+        )
+    return planner.conv(
+        f"{path}.cv3", planner.concat(f"{path}.cat", [through, past]), wanted.channels
+    )
 
 
 def spp(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:

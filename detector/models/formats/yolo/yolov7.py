@@ -29,11 +29,15 @@ def sppcspc(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) ->
     before = planner.conv(f"{path}.cv1", x, hidden)
     before = planner.conv(f"{path}.cv3", before, hidden, 3)
     before = planner.conv(f"{path}.cv4", before, hidden)
-    pools = [planner.max_pool(f"{path}.m.{at}", before, kernel) for at, kernel in enumerate((5, 9, 13))]
+    pools = [
+        planner.max_pool(f"{path}.m.{at}", before, kernel) for at, kernel in enumerate((5, 9, 13))
+    ]
     after = planner.conv(f"{path}.cv5", planner.concat(f"{path}.pyramid", [before, *pools]), hidden)
     after = planner.conv(f"{path}.cv6", after, hidden, 3)
     past = planner.conv(f"{path}.cv2", x, hidden)
-    return planner.conv(f"{path}.cv7", planner.concat(f"{path}.cat", [after, past]), wanted.channels)
+    return planner.conv(
+        f"{path}.cv7", planner.concat(f"{path}.cat", [after, past]), wanted.channels
+    )
 
 
 def rep_conv(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
@@ -43,7 +47,9 @@ def rep_conv(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -
         raise row.error("only kernel 3 with padding 1 is supported")
     activation = row.activation(5, planner.activation)
     stride, groups = row.integer(2, 1, high=8), row.integer(4, 1)
-    return planner.convolution(path, inputs[0], wanted.channels, 3, stride, 1, groups, activation, form="rep")
+    return planner.convolution(
+        path, inputs[0], wanted.channels, 3, stride, 1, groups, activation, form="rep"
+    )
 
 
 def down_c(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
@@ -73,10 +79,14 @@ def auxiliary_detect(planner: Planner, path: str, inputs: list[Value], wanted: W
     """The first half of the inputs is the lead head; the second, m2, only trains."""
     layers = len(inputs) // 2
     if len(inputs) != 2 * layers:
-        raise wanted.row.error(f"needs as many auxiliary layers as detection layers, {len(inputs)} are given in all")
+        raise wanted.row.error(
+            f"needs as many auxiliary layers as detection layers, {len(inputs)} are given in all"
+        )
     anchors = _lead_head(planner, path, inputs[:layers], wanted)
     for at, x in enumerate(inputs[layers:]):
-        planner.convolution(f"{path}.m2.{at}", x, anchors * (5 + planner.plan.classes), form="plain")
+        planner.convolution(
+            f"{path}.m2.{at}", x, anchors * (5 + planner.plan.classes), form="plain"
+        )
     assert planner.plan.head is not None
     return planner.plan.head.outputs[0]
 
