@@ -1,0 +1,63 @@
+"""The one reader and the one writer of every JSON document that this program leaves.
+
+A document is a tree of frozen dataclasses (or ``msgspec.Struct(frozen=True)`` where a JSON key is
+no Python name). Its type is its schema: reading checks it, and docs/schema holds it as JSON Schema.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from detector.errors import UsageError
+
+SCHEMA = 1  # raised when a key is removed or retyped, never when one is added
+Document = TypeVar("Document")
+
+
+def to_builtins(document: Any) -> Any:
+    """The document as dicts, lists, text and numbers: what JSON can hold. UNSET fields are left out."""
+    import msgspec
+
+    return msgspec.to_builtins(document)
+
+
+def to_json(document: Any) -> str:
+    """The document as text, indented by one, ASCII only, with a line end."""
+    return json.dumps(to_builtins(document), indent=1, ensure_ascii=True) + "\n"
+
+
+def from_builtins(content: Any, kind: type[Document], origin: str | Path) -> Document:
+    """``content`` as a document of ``kind``. Unknown keys are ignored.
+
+    Raises UsageError that names ``origin`` (the file) and the key that is missing or wrong.
+    """
+    import msgspec
+
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{origin}: damaged, or written by another version: {error}") from error
+
+
+def from_json(text: str | bytes, kind: type[Document], origin: str | Path) -> Document:
+    """``text`` as a document of ``kind``. Raises UsageError as ``from_builtins`` does."""
+    try:
+        content = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        line = " ".join(str(error).split())[:120]
+        raise UsageError(f"{origin}: damaged: it is not JSON ({line})") from error
+    return from_builtins(content, kind, origin)
+
+
+def json_schema(kind: type[Any]) -> dict[str, Any]:
+    """The JSON Schema of a document type."""
+    import msgspec
+
+    return msgspec.json.schema(kind)
+
+
+def _refuse_constant(text: str) -> float:
+    """NaN and Infinity are not JSON, and this program never writes them."""
+    raise ValueError(f"{text} is not a JSON number")
