@@ -17,6 +17,7 @@ from detector.engines import store
 from detector.engines.base import BuildProgress
 from detector.errors import ModelError, OutputError, UsageError
 from detector.models.base import Network
+from detector.run.choose import choose_by_rank
 from detector.run.prepare import Prepared, prepared, variant_of
 from detector.run.wire import open_model
 
@@ -41,7 +42,7 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
     """
     config = _with_engine(config, batches)
     engine = config.runtime.engine
-    engines.load(engine)
+    engines.load_library(engine)
     start = time.perf_counter()
     network = open_model(config)
     ready = prepared(network, engine, config, lambda concurrency: concurrency + 1, progress)
@@ -84,11 +85,13 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     engine = (
-        engines.choose(precision, runtime.device)[0] if runtime.engine == "auto" else runtime.engine
+        choose_by_rank(precision, runtime.device)[0] if runtime.engine == "auto" else runtime.engine
     )
     own = runtime.engine_options
     if batches[0] != batches[1]:
-        able = [name for name in engines.names() if set(RANGE) <= set(engines.own_options(name))]
+        able = [
+            name for name in engines.names() if set(RANGE) <= engines.find(name).own_options.keys()
+        ]
         if engine not in able:
             there = " and ".join(able) or "no engine here"
             raise UsageError(

@@ -232,9 +232,8 @@ def test_auto_takes_the_gpu_and_says_so(gpu):
     device, note = abilities.device_of("auto")
     assert str(device) == "cuda:0"
     assert note == "engine torch runs on cuda:0, Tesla T4"
-    assert engines.concurrency("torch", EngineOptions()) == 2
-    assert engines.concurrency("torch", EngineOptions(concurrency=5)) == 5
-    assert engines.concurrency("torch", EngineOptions(device="cpu")) == 1
+    assert engines.find("torch").best_concurrency(EngineOptions()) == 2
+    assert engines.find("torch").best_concurrency(EngineOptions(device="cpu")) == 1
     assert str(abilities.device_of("cuda")[0]) == "cuda:0"
 
 
