@@ -29,7 +29,7 @@ if reason := engines.usable()["openvino"]:
 
 @pytest.fixture(scope="module")
 def openvino():
-    engines.load("openvino")
+    engines.load_library("openvino")
     import openvino
 
     return openvino
