@@ -284,7 +284,7 @@ def test_a_gpu_that_is_not_there_is_a_clear_error(monkeypatch, built, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(EngineError, match=message):
         engines.open("torch", plus_one(), EngineOptions(device="cuda"))
-    assert torch_.refusal("fp32", "cuda").startswith("--device cuda: t")
+    assert torch_.TorchEngine.refusal("fp32", "cuda").startswith("--device cuda: t")
     with engines.open("torch", plus_one()) as engine:
         assert engine.device == "cpu"
         assert engine.notes[0].startswith("engine torch runs on the CPU: t")
