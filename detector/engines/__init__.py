@@ -247,10 +247,10 @@ def only_engine(model: str) -> str | None:
     return next((name for name in names() if suffix in _own_suffixes(name)), None)
 
 
-def front_ends() -> dict[str, ModuleType]:
-    """Suffix -> front end of the files that only one engine reads and runs."""
+def front_ends() -> dict[str, str]:
+    """Suffix -> module whose FRONT_END (models.base) reads the files that only one engine runs."""
     return {
-        suffix: importlib.import_module(f"{_module(name).__name__}.model")
+        suffix: f"{_module(name).__name__}.model"
         for name in names()
         for suffix in _own_suffixes(name)
     }

@@ -221,7 +221,7 @@ def test_a_graph_for_other_tools(tmp_path, model):
     import onnx
     import onnxruntime
 
-    from detector.models import open_network
+    from tests.networks import open_network
 
     network = open_network(model, random_seed=1, size=(64, 96))
     path = store.write_onnx(network, tmp_path / "new/m.onnx")

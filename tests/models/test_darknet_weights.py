@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from detector.errors import DetectVideoError, ModelError, UsageError
-from detector.models import open_network
 from detector.models.formats.darknet.cfg import parse_cfg
 from detector.models.formats.darknet.layers import make_plan
 from detector.models.formats.darknet.weights import random_weights, read_weights
+from tests.networks import open_network
 
 CFG = (
     "[net]\nwidth=8\nheight=8\n"

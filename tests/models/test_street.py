@@ -14,10 +14,11 @@ from detector import Detector
 from detector.analysis.accuracy import matching
 from detector.config.schema import Config
 from detector.errors import ModelError
-from detector.models import catalogue, open_network
+from detector.models import catalogue
 from detector.models.formats.darknet.cfg import parse_cfg
 from detector.models.formats.darknet.layers import make_plan
 from detector.models.formats.darknet.weights import read_weights
+from tests.networks import open_network
 
 ROOT = Path(__file__).parents[2]
 TINY = "[net]\nwidth=8\nheight=8\n{}[convolutional]\nfilters=7\nactivation=linear\n[yolo]\nanchors=4,4\nclasses=2\n"

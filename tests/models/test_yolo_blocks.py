@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from detector.errors import ModelError
-from detector.models import open_network
 from detector.models.formats.yolo.description import parse_description
 from detector.models.formats.yolo.plan import BLOCKS, Build
 from detector.models.graph.build import count_macs, good_name
@@ -23,6 +22,7 @@ from tests.models.plain_yolo import (
     silu,
     upsample,
 )
+from tests.networks import open_network
 
 ENGINES = ("ort", "torch")
 ANCHORS = [[4, 4, 6, 5]]  # two anchors; with one class a head has 12 channels

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from detector.errors import ModelError, UsageError
-from detector.models import open_network
 from detector.models.formats.checkpoint import open_checkpoint
 from detector.models.formats.yolo.description import parse_description
 from detector.models.formats.yolo.plan import Build
 from tests.checkpoints import Reduced, Stored, foreign, module, pickled, saved, zipped
 from tests.models.plain_yolo import random_tensors
+from tests.networks import open_network
 
 SMALL = {
     "nc": 2,

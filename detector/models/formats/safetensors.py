@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from detector.errors import ModelError, UsageError
-from detector.models.base import START_BYTES, Network, mistaken
+from detector.errors import ModelError
+from detector.models.base import START_BYTES, FrontEnd, ModelRequest, Network, mistaken_for
 from detector.models.formats.checkpoint.archive import DTYPES, Tensor, item_bytes
 from detector.models.formats.checkpoint.contents import Contents, of_state_dict
 
@@ -22,23 +22,14 @@ SUFFIXES = (".safetensors",)
 MAX_HEADER = 16 << 20
 
 
-def read(
-    path: Path,
-    *,
-    weights: Path | None = None,
-    names: Path | None = None,
-    random_seed: int | None = None,
-    size: tuple[int, int] | None = None,
-    batch: int = 1,
-) -> Network:
-    from detector.models.formats.yolo.network import Ask, network_of
+def read(request: ModelRequest) -> Network:
+    from detector.models.formats.yolo.network import network_of
 
-    if weights is not None:
-        raise UsageError(
-            f"--weights {weights}: {path} holds its own weights; give only one of the two"
-        )
-    contents, digest = read_safetensors(path)
-    return network_of(contents, digest, Ask(path, names, random_seed, size, batch))
+    contents, digest = read_safetensors(request.path)
+    return network_of(contents, digest, request)
+
+
+FRONT_END = FrontEnd(read, takes_random_weights=True)
 
 
 def read_safetensors(path: Path) -> tuple[Contents, bytes]:
@@ -48,7 +39,7 @@ def read_safetensors(path: Path) -> tuple[Contents, bytes]:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").digest()
             file.seek(0)
-            if what := mistaken(file.read(START_BYTES)):
+            if what := mistaken_for(file.read(START_BYTES)):
                 raise ModelError(f"{path}: {what}; download it again")
             file.seek(0)
             header_bytes = int.from_bytes(file.read(8), "little")

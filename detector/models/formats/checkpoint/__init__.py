@@ -13,31 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from detector.errors import UsageError
-from detector.models.base import Network
+from detector.models.base import FrontEnd, ModelRequest, Network
 from detector.models.formats.checkpoint.contents import Contents
 
 SUFFIXES = (".pt", ".pth")
 
 
-def read(
-    path: Path,
-    *,
-    weights: Path | None = None,
-    names: Path | None = None,
-    random_seed: int | None = None,
-    size: tuple[int, int] | None = None,
-    batch: int = 1,
-) -> Network:
+def read(request: ModelRequest) -> Network:
     """The network of a checkpoint. ``random_seed``: the same network with random numbers."""
-    from detector.models.formats.yolo.network import Ask, network_of
+    from detector.models.formats.yolo.network import network_of
 
-    if weights is not None:
-        raise UsageError(
-            f"--weights {weights}: {path} holds its own weights; give only one of the two"
-        )
-    with open_checkpoint(path) as (contents, digest):
-        return network_of(contents, digest, Ask(path, names, random_seed, size, batch))
+    with open_checkpoint(request.path) as (contents, digest):
+        return network_of(contents, digest, request)
+
+
+FRONT_END = FrontEnd(read, takes_random_weights=True)
 
 
 @contextmanager

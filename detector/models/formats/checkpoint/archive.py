@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import ModelError
-from detector.models.base import START_BYTES, mistaken
+from detector.models.base import START_BYTES, mistaken_for
 
 # ----------------------------------------------------------------------
 # Tensors of a file as numpy arrays, made when they are asked for. Number types are called as in safetensors.
@@ -248,5 +248,5 @@ def _refuse_what_is_no_zip(path: Path) -> None:
             f"{path}: saved in torch's old format (before 1.6), which is not read; where the file is trusted, convert "
             f"it with torch: torch.save(torch.load('{path.name}', weights_only=False), 'new.pt')"
         )
-    what = mistaken(start) or "is no checkpoint: not a zip file as torch.save writes it"
+    what = mistaken_for(start) or "is no checkpoint: not a zip file as torch.save writes it"
     raise ModelError(f"{path}: {what}; download it again")

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from functools import partial
-from pathlib import Path
 
-from detector.errors import ModelError, UsageError
-from detector.models.base import InputRules, Network
+from detector.errors import ModelError
+from detector.models.base import FrontEnd, InputRules, ModelRequest, Network, random_weights_warning
 from detector.models.formats.darknet.cfg import read_cfg
 from detector.models.formats.darknet.layers import Plan, make_plan
 from detector.models.formats.darknet.weights import Filter, random_weights, read_weights
@@ -24,23 +23,16 @@ SUFFIXES = (".cfg",)
 FAMILY = "darknet"
 
 
-def read(
-    path: Path,
-    *,
-    weights: Path | None = None,
-    names: Path | None = None,
-    random_seed: int | None = None,
-    size: tuple[int, int] | None = None,
-    batch: int = 1,
-) -> Network:
-    """The network of a cfg. ``size``: (height, width) in place of the cfg's own."""
+def read(request: ModelRequest) -> Network:
+    """The network of a cfg and its weights."""
     from detector.models.formats.darknet.build import DarknetGraph
     from detector.models.graph.build import count_macs, output_shapes
 
+    path, batch = request.path, request.batch
     sections, warnings, cfg_bytes = read_cfg(path)
-    plan = make_plan(sections, size=size, batch=batch)
-    class_names, names_warnings = find_names(path, plan.yolos[0].classes, names)
-    filters, weights_digest = _numbers(path, plan, weights, random_seed)
+    plan = make_plan(sections, size=request.size, batch=batch)
+    class_names, names_warnings = find_names(path, plan.yolos[0].classes, request.names)
+    filters, weights_digest = _numbers(request, plan)
     graph = DarknetGraph(plan, filters, path.stem, batch).model()
     layers = head_layers(plan)
     geometry, pad_value = letter_boxed(plan)
@@ -58,9 +50,17 @@ def read(
         parameters_fused=plan.floats_fused,
         macs=count_macs(graph),
         sha256=hashlib.sha256(hashlib.sha256(cfg_bytes).digest() + weights_digest).hexdigest(),
-        random_seed=random_seed,
-        warnings=[*warnings, *plan.warnings, *names_warnings, *_meaningless(random_seed)],
+        random_seed=request.random_seed,
+        warnings=[
+            *warnings,
+            *plan.warnings,
+            *names_warnings,
+            *random_weights_warning(request.random_seed),
+        ],
     )
+
+
+FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)
 
 
 def letter_boxed(plan: Plan) -> tuple[str, int]:
@@ -73,31 +73,19 @@ def head_layers(plan: Plan) -> list[YoloLayer]:
     return [_head_layer(plan, index) for index in range(len(plan.yolos))]
 
 
-def _numbers(
-    path: Path, plan: Plan, weights: Path | None, random_seed: int | None
-) -> tuple[list[Filter], bytes]:
+def _numbers(request: ModelRequest, plan: Plan) -> tuple[list[Filter], bytes]:
     """The filters, and a digest of where they come from."""
-    if random_seed is not None:
-        if weights is not None:
-            raise UsageError(
-                f"--weights {weights} and --random-weights {random_seed} exclude each other; give one"
-            )
-        return random_weights(plan, random_seed), f"random {random_seed}".encode()
-    found = weights or path.with_suffix(".weights")
-    if weights is None and not found.is_file():
+    if request.random_seed is not None:
+        filters = random_weights(plan, request.random_seed)
+        return filters, f"random {request.random_seed}".encode()
+    weights = request.weights or request.path.with_suffix(".weights")
+    if request.weights is None and not weights.is_file():
         raise ModelError(
-            f"{path}: no {found.name} beside it; give --weights FILE or --random-weights SEED"
+            f"{request.path}: no {weights.name} beside it; "
+            "give --weights FILE or --random-weights SEED"
         )
-    filters, data = read_weights(found, plan)
+    filters, data = read_weights(weights, plan)
     return filters, hashlib.sha256(data).digest()
-
-
-def _meaningless(random_seed: int | None) -> list[str]:
-    return (
-        []
-        if random_seed is None
-        else [f"random weights (seed {random_seed}): boxes are meaningless"]
-    )
 
 
 def _head_layer(plan: Plan, index: int) -> YoloLayer:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import ModelError
-from detector.models.base import START_BYTES, mistaken
+from detector.models.base import START_BYTES, mistaken_for
 from detector.models.formats.darknet.layers import Convolution, Plan
 
 HALF_SUFFIX = ".f16"
@@ -42,7 +42,7 @@ def read_weights(path: Path, plan: Plan) -> tuple[list[Filter], bytes]:
             size = max(len(data), path.stat().st_size)
     except OSError as exc:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --weights FILE") from exc
-    if what := mistaken(data[:START_BYTES]):
+    if what := mistaken_for(data[:START_BYTES]):
         raise ModelError(f"{path}: {what}; download it again")
     start = _header_bytes(path, data)
     if size - start != wanted:

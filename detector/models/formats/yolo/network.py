@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from detector.errors import ModelError
 from detector.models import catalogue
-from detector.models.base import InputRules, Network
+from detector.models.base import InputRules, ModelRequest, Network, random_weights_warning
 from detector.models.formats.checkpoint.contents import Contents
 from detector.models.formats.yolo.description import (
     Description,
@@ -31,28 +30,17 @@ from detector.stages.heads import AnchoredLayer, anchored, anchored_dense
 MAX_SEED = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What the user asked for."""
-
-    path: Path
-    names: Path | None
-    random_seed: int | None
-    size: tuple[int, int] | None  # height, width
-    batch: int
-
-
-def network_of(contents: Contents, digest: bytes, ask: Ask) -> Network:
+def network_of(contents: Contents, digest: bytes, request: ModelRequest) -> Network:
     """Of a file that holds numbers: with the description that it carries, or else the packaged one that fits."""
     if contents.description is not None:
-        description = parse_description(contents.description, str(ask.path))
+        description = parse_description(contents.description, str(request.path))
     else:
         description = recognised(contents)
-    return described_network(description, contents, digest, ask)
+    return described_network(description, contents, digest, request)
 
 
 def described_network(
-    description: Description, contents: Contents | None, digest: bytes, ask: Ask
+    description: Description, contents: Contents | None, digest: bytes, request: ModelRequest
 ) -> Network:
     """``contents`` None: random numbers."""
     from detector.models.formats.yolo.build import YoloGraph
@@ -62,19 +50,19 @@ def described_network(
     build = Build(
         description, contents.modules if contents else {}, stored.layers if stored else None
     )
-    plan = build.sized(ask.size or _trained_size(build, contents))
-    numbers = _numbers(build, contents, ask)
-    graph = YoloGraph(plan, numbers, ask.path.stem, ask.batch).model()
+    plan = build.sized(request.size or _trained_size(build, contents))
+    numbers = _numbers(build, contents, request)
+    graph = YoloGraph(plan, numbers, request.path.stem, request.batch).model()
     if isinstance(numbers, StoredNumbers):
         numbers.check_all_read(plan)
-    names, name_warnings = _names(contents, plan.classes, ask)
+    names, name_warnings = _names(contents, plan.classes, request)
     layers = head_layers(plan, stored)
     return Network(
-        name=ask.path.stem,
+        name=request.path.stem,
         family=family_of(plan),
         graph=graph,
         input=InputRules(plan.height, plan.width, "centre", plan.stride),
-        batch=ask.batch,
+        batch=request.batch,
         output_shapes=output_shapes(graph),
         head=partial(anchored, layers=layers),
         dense=partial(anchored_dense, layers=layers),
@@ -82,9 +70,13 @@ def described_network(
         parameters=contents.parameters if contents else plan.parameters,
         parameters_fused=plan.parameters_fused,
         macs=count_macs(graph),
-        sha256=_digest(digest, ask.random_seed),
-        random_seed=ask.random_seed,
-        warnings=[*description.warnings, *name_warnings, *_meaningless(ask.random_seed)],
+        sha256=_digest(digest, request.random_seed),
+        random_seed=request.random_seed,
+        warnings=[
+            *description.warnings,
+            *name_warnings,
+            *random_weights_warning(request.random_seed),
+        ],
     )
 
 
@@ -136,28 +128,30 @@ def _trained_size(build: Build, contents: Contents | None) -> tuple[int, int] | 
     return contents.size if all(side % build.stride == 0 for side in contents.size) else None
 
 
-def _numbers(build: Build, contents: Contents | None, ask: Ask) -> Numbers:
-    if ask.random_seed is not None:
-        if not 0 <= ask.random_seed <= MAX_SEED:
+def _numbers(build: Build, contents: Contents | None, request: ModelRequest) -> Numbers:
+    if request.random_seed is not None:
+        if not 0 <= request.random_seed <= MAX_SEED:
             raise ModelError(
-                f"--random-weights {ask.random_seed} is out of range: a seed is from 0 to {MAX_SEED}"
+                f"--random-weights {request.random_seed} is out of range: a seed is from 0 to {MAX_SEED}"
             )
         side = PROBE_CELLS * build.stride
-        return RandomNumbers(build.plan(side, side), ask.random_seed)
+        return RandomNumbers(build.plan(side, side), request.random_seed)
     assert contents is not None, "numbers are stored, or random"
     return StoredNumbers(contents)
 
 
-def _names(contents: Contents | None, classes: int, ask: Ask) -> tuple[tuple[str, ...], list[str]]:
+def _names(
+    contents: Contents | None, classes: int, request: ModelRequest
+) -> tuple[tuple[str, ...], list[str]]:
     """Given ones, else those of the checkpoint, else what is found beside the file."""
     stored = contents.names if contents else None
-    if ask.names is not None or stored is None:
-        return find_names(ask.path, classes, ask.names)
+    if request.names is not None or stored is None:
+        return find_names(request.path, classes, request.names)
     if len(stored) == classes:
         return stored, []
-    names, warnings = find_names(ask.path, classes)
+    names, warnings = find_names(request.path, classes)
     return names, [
-        f"{ask.path}: holds {len(stored)} names for {classes} classes, they are not used",
+        f"{request.path}: holds {len(stored)} names for {classes} classes, they are not used",
         *warnings,
     ]
 
@@ -165,11 +159,3 @@ def _names(contents: Contents | None, classes: int, ask: Ask) -> tuple[tuple[str
 def _digest(digest: bytes, random_seed: int | None) -> str:
     numbers = b"stored" if random_seed is None else f"random {random_seed}".encode()
     return hashlib.sha256(digest + numbers).hexdigest()
-
-
-def _meaningless(random_seed: int | None) -> list[str]:
-    return (
-        []
-        if random_seed is None
-        else [f"random weights (seed {random_seed}): boxes are meaningless"]
-    )
