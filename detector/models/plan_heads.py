@@ -102,16 +102,16 @@ def _darknet(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
     """Raw maps of a cfg's [yolo] layers, found by their shape, since a plan keeps no order."""
     if description.cfg is None:
         return None
-    from detector.models.formats.darknet import head_layers, letter_boxed
+    from detector.models.formats.darknet import head_layers, input_geometry
     from detector.models.formats.darknet.cfg import read_cfg
-    from detector.models.formats.darknet.layers import make_plan
+    from detector.models.formats.darknet.layers import read_architecture
 
     sections, _, _ = read_cfg(description.cfg)
-    plan = make_plan(
+    architecture = read_architecture(
         sections, size=(description.height, description.width), batch=description.batch
     )
     found = []
-    for yolo in plan.yolos:
+    for yolo in architecture.yolos:
         shape = (len(yolo.anchors) * (5 + yolo.classes), yolo.height, yolo.width)
         fitting = [tensor.name for tensor in outputs if tensor.shape[1:] == shape]
         if len(fitting) != 1:
@@ -121,14 +121,14 @@ def _darknet(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
                 f"picture, the plan has {seen}; is it the cfg that the plan was made of?"
             )
         found += fitting
-    layers = head_layers(plan)
-    geometry, pad = letter_boxed(plan)
+    layers = head_layers(architecture)
+    geometry, pad = input_geometry(architecture)
     return PlanHead(
         "darknet",
         tuple(found),
         partial(darknet_yolo, layers=layers),
         partial(darknet_yolo_dense, layers=layers),
-        plan.yolos[0].classes,
+        architecture.yolos[0].classes,
         geometry,
         pad,
     )

@@ -62,12 +62,12 @@ def test_the_founding_documents_models_are_known():
 def test_the_packaged_yolov4_tiny_is_the_official_one(shared):
     """Layer for layer: the plan of our description and that of the official cfg."""
     from detector.models.formats.darknet.cfg import read_cfg
-    from detector.models.formats.darknet.layers import make_plan
+    from detector.models.formats.darknet.layers import read_architecture
 
     plans = []
     for path in (known_model("yolov4-tiny").path, shared / "data/weights/yolov4-tiny.cfg"):
         sections, _, _ = read_cfg(path)
-        plan = make_plan(sections, size=None, batch=1)
+        plan = read_architecture(sections, size=None, batch=1)
         plans.append([str(layer).replace(f"line={layer.line},", "") for layer in plan.layers])
     assert plans[0] == plans[1]
 

@@ -11,7 +11,7 @@ import pytest
 
 from detector.errors import DetectVideoError, ModelError, UsageError
 from detector.models.formats.darknet.cfg import parse_cfg
-from detector.models.formats.darknet.layers import make_plan
+from detector.models.formats.darknet.layers import read_architecture
 from detector.models.formats.darknet.weights import random_weights, read_weights
 from tests.networks import open_network
 
@@ -32,7 +32,7 @@ def cfg(tmp_path: Path) -> Path:
 
 
 def plan(text: str = CFG):
-    return make_plan(parse_cfg(text, "t.cfg")[0])
+    return read_architecture(parse_cfg(text, "t.cfg")[0])
 
 
 def stored(filters) -> bytes:
@@ -99,8 +99,8 @@ def test_too_few_and_too_many_floats_are_counted(cfg, cut, message):
     ("data", "message"),
     [
         (b"", "is empty; download it again"),
-        (b"\0" * 15, "15 bytes are no .weights file"),
-        (b"not weights", "11 bytes are no .weights file"),
+        (b"\0" * 15, "15 bytes"),
+        (b"not weights", "11 bytes"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid",
             "is a pointer of git LFS, not the file itself; download",
