@@ -198,7 +198,7 @@ def test_one_number_stretched_over_many_is_never_made(tmp_path):
     )
     path = zipped(tmp_path / "x.pt", pickled({"model.0.conv.weight": tensor})[0], {"0": bytes(2)})
     with Archive(path) as archive:
-        stretched = contents_of(unpickle.load(archive), "x").tensors["model.0.conv.weight"]
+        stretched = contents_of(unpickle.unpickle(archive), "x").tensors["model.0.conv.weight"]
         with pytest.raises(ValueError, match="in a storage of 1"):
             stretched.array()
 
@@ -351,7 +351,7 @@ def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
         zipped(path, bytes(broken), storages)
         try:
             with Archive(path) as archive:
-                contents_of(unpickle.load(archive), str(path))
+                contents_of(unpickle.unpickle(archive), str(path))
         except ModelError as error:
             refused.append(str(error))
     assert len(refused) > 500

