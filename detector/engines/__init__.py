@@ -21,8 +21,6 @@ from detector.engines.layer_times import LayerTimes, measure_layers
 from detector.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -30,10 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "find",
+    "front_ends",
     "graph_wanted",
     "is_installed",
     "load_library",
-    "model_readers",
     "names",
     "only_engine",
     "open",
@@ -183,10 +181,10 @@ def time_layers(
 # ---- model files that only one engine reads
 
 
-def model_readers() -> dict[str, ModuleType]:
-    """Suffix -> front end of the model files that only one engine reads and runs."""
+def front_ends() -> dict[str, str]:
+    """Suffix -> module whose FRONT_END (``models.base``) reads the model files that only one engine runs."""
     return {
-        suffix: engine.model_reader()
+        suffix: engine.model_front_end
         for engine in _all().values()
         for suffix in engine.model_suffixes
     }

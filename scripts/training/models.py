@@ -23,9 +23,9 @@ def ours(
 ) -> validation.Model:
     """A model of the package with the classes person and vehicle, through ONNX Runtime. ``int8``: the model is
     in int8, as ``--precision int8 --calibrate ...`` makes it."""
-    from detector.models import open_network
+    from detector.models import ModelRequest, open_network
 
-    network = open_network(model, weights=weights, size=size)
+    network = open_network(ModelRequest(model, weights=weights and Path(weights), size=size))
     rules, proto = network.input, network.graph.SerializeToString()
 
     def fitted(image):

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from detector.models.formats.darknet.cfg import read_cfg
 from detector.models.formats.darknet.layers import (
+    Architecture,
     Convolution,
     MaxPool,
-    Plan,
     Route,
     Upsample,
     Yolo,
-    make_plan,
+    read_architecture,
 )
 from training.cells import grid
 from training.half_convolution import convolve
@@ -51,7 +51,7 @@ class Block(nn.Module):
 class Street(nn.Module):
     """The network of a cfg. Called with RGB [B, 3, H, W] in 0..1; returns the maps in front of every [yolo]."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Architecture) -> None:
         super().__init__()
         self.plan = plan
         self.blocks = nn.ModuleDict({str(layer.index): Block(layer) for layer in plan.convolutions})
@@ -100,8 +100,8 @@ class Street(nn.Module):
         raise AssertionError(f"street.cfg has no {type(layer).__name__}")
 
 
-def plan_of(cfg: Path) -> Plan:
-    return make_plan(read_cfg(cfg)[0])
+def plan_of(cfg: Path) -> Architecture:
+    return read_architecture(read_cfg(cfg)[0])
 
 
 def decoded(maps: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,8 @@ from training import export, optimise  # noqa: E402
 from training.half_convolution import convolve  # noqa: E402
 from training.network import CERTAIN, Street, decoded, plan_of, write_weights  # noqa: E402
 
-from detector.models import open_network  # noqa: E402
 from detector.models.formats.darknet.weights import read_weights  # noqa: E402
+from tests.networks import open_network  # noqa: E402
 from tests.training.conftest import ROOT  # noqa: E402
 
 CFG = ROOT / "cfg/darknet/street.cfg"

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from detector.engines.base import (
@@ -70,6 +69,7 @@ class TrtEngine(Engine):
     own_options = plans.OPTIONS
     artefact = PlanBuilder()
     model_suffixes = (".trt", ".engine", ".plan")
+    model_front_end = "detector.engines.trt.model"
     runs_plans = True
 
     @classmethod
@@ -95,12 +95,6 @@ class TrtEngine(Engine):
     @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:
         return IN_FLIGHT
-
-    @classmethod
-    def model_reader(cls) -> ModuleType:
-        from detector.engines.trt import model
-
-        return model
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> TrtLayerProfiler:
