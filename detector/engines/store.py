@@ -1,8 +1,10 @@
-"""Built files of the engines, with manifests and one lock: made once, used again, rebuilt when damaged.
+"""Files that were built for the engines: made once, used again, and rebuilt when they are damaged.
+
+Every file has a manifest beside it, and one lock guards the folder.
 
 engines/yolov4-tiny-416x416-b1-0123456789ab.onnx    a graph; 12 digits of its own sha256
 engines/yolov4-tiny-416x416-b1-0123456789ab.json    the manifest: from what it was made
-engines/yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.plan   a file that an engine built; 12 digits of its key's sha256
+engines/yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.plan   an engine's own file; 12 digits of the sha256 of its key
 engines/yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.json   the manifest with the whole key
 """
 
@@ -32,7 +34,7 @@ READ_BYTES = 1 << 20
 
 class Artefact(NamedTuple):
     path: str
-    built: bool  # False: it was there already, whole
+    built: bool  # False: it was there already, and is whole
     notes: tuple[str, ...]  # lines for the user
 
 
@@ -51,7 +53,7 @@ def default_folder() -> Path:
 
 
 def export(network: Network, folder: str | Path | None = None) -> Artefact:
-    """The network's graph as a file in ``folder``, where it was not yet; sets ``network.path``.
+    """Writes the network's graph to a file in ``folder``, unless it is there; sets ``network.path``.
 
     The name holds the graph's own digest, so another model, size, batch or version of this program never gets a
     stale file. Two runs that start together build it once. Raises OutputError.
@@ -67,17 +69,17 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
     return artefact
 
 
-def built(
+def build_once(
     folder: Path,
     stem: str,
     suffix: str,
     key: Mapping[str, Any],
     build: Callable[[Path], Mapping[str, Any] | None],
 ) -> Artefact:
-    """The file that ``build(path)`` makes, built once for a key. ``build`` returns facts for the manifest.
+    """The file that ``build(path)`` makes, built once per key. ``build`` returns facts for the manifest.
 
-    ``key``: JSON values that say all that the file depends on. Where a file of this stem was built for another key,
-    or is damaged, a note says what differs. Two runs that start together build once: the second waits for the first.
+    ``key``: JSON values of everything that the file depends on. If a file of this stem is damaged or was built for
+    another key, a note says what differs. Two runs that start together build once: the second waits for the first.
     Raises OutputError, and whatever ``build`` raises, with nothing left behind.
     """
     key = json.loads(json.dumps(key, sort_keys=True))
@@ -95,9 +97,9 @@ def built(
     return Artefact(str(target), True, notes)
 
 
-def change(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
-    """Rewrites a small file from its content (None: it is not there), whole or not at all. Two that come together
-    both count: the second sees what the first wrote. Raises OutputError."""
+def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
+    """Rewrites a small file from its content (None: there is no file), whole or not at all. Two processes that come
+    together both count: the second one sees what the first one wrote. Raises OutputError."""
     target = folder / name
     with _written(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,20 +109,20 @@ def change(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Pa
     return target
 
 
-def standing(
+def find_built(
     folder: Path, suffix: str, fits: Callable[[Mapping[str, Any]], bool]
 ) -> Artefact | None:
-    """A whole file that was built before for a key that ``fits``; the newest of several, None where there is none."""
+    """The newest whole file whose key ``fits``; None where there is none."""
     files = sorted(folder.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in files:
-        key = manifest_of(path).get("key")
+        key = read_manifest(path).get("key")
         if isinstance(key, dict) and fits(key) and _is_built(path, key):
             return Artefact(str(path), False, ())
     return None
 
 
-def manifest_of(path: str | Path) -> dict[str, Any]:
-    """The manifest beside a built file; empty where there is none that can be read."""
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """The manifest beside a built file; empty if there is none, or none that can be read."""
     try:
         found = json.loads(Path(path).with_suffix(".json").read_bytes())
     except (OSError, ValueError):
@@ -156,7 +158,7 @@ def _write_manifest(target: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _is_built(target: Path, key: Mapping[str, Any]) -> bool:
-    manifest = manifest_of(target)
+    manifest = read_manifest(target)
     try:
         return bool(manifest.get("key") == key) and _digest(target) == manifest.get("file_sha256")
     except OSError:
@@ -164,7 +166,7 @@ def _is_built(target: Path, key: Mapping[str, Any]) -> bool:
 
 
 def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the user should know before a build that seemed to have been done: damage, or what changed since."""
+    """Why a file that was built before is built again: it is damaged, or the key has changed."""
     if target.exists():
         return (f"{target}: damaged or without its manifest, not used; built again",)
     known = re.compile(re.escape(stem) + "-[0-9a-f]{12}" + re.escape(target.suffix))
@@ -172,7 +174,7 @@ def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> 
     if not others:
         return ()
     last = max(others, key=lambda path: path.stat().st_mtime)
-    before = manifest_of(last).get("key", {})
+    before = read_manifest(last).get("key", {})
     changed = [
         f"{name} {before.get(name)} is now {key.get(name)}"
         for name in sorted({*before, *key})
@@ -199,7 +201,7 @@ def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
 
 
 def stem(network: Network) -> str:
-    """How the files of a network's graph begin: name, size, batch and precision."""
+    """How the names of a network's files begin: name, size, batch and precision."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", network.name).strip("._-")[:80] or "model"
     precision = "" if network.precision == "fp32" else f"-{network.precision}"
     return f"{name}-{network.input.width}x{network.input.height}-b{network.batch}{precision}"
@@ -229,7 +231,7 @@ def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
 
 
 def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
-    """The manifest is the one that would be written, and the file is what it says."""
+    """Whether the manifest is the one that would be written, and the file is the one in the manifest."""
     try:
         found = json.loads(target.with_suffix(".json").read_bytes())
         return bool(found == manifest) and _digest(target) == manifest["file_sha256"]
@@ -238,7 +240,7 @@ def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
 
 
 def _is_broken(target: Path, manifest: dict[str, Any]) -> bool:
-    """Whether a file is there that is not what its name says. One whose manifest tells of the same graph under another
+    """Whether the file is not what its name says. A file whose manifest names the same graph under another
     ``--family``, or from another file of the same network, is whole."""
     try:
         known = json.loads(target.with_suffix(".json").read_bytes()).get("file_sha256")

@@ -1,4 +1,4 @@
-"""Files that a run would make by itself, made beforehand; and the graph that we run, as a file of the user's."""
+"""Builds what a run would build by itself, before the run; or writes the graph that would run to an ONNX file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detector.errors import ModelError, UsageError
 from detector.errors.writing import whole_file
 from detector.models.base import Network
 from detector.run.choose import choose_by_rank
-from detector.run.prepare import Prepared, prepared, variant_of
+from detector.run.prepare import PreparedNetwork, convert_network, prepare_network
 from detector.run.wire import open_model
 
 RANGE = ("min_batch", "max_batch")  # options of an engine whose files take a range of batches
@@ -30,12 +30,12 @@ def parse_batches(text: str) -> tuple[int, int]:
     if not all(part.isdecimal() and int(part) > 0 for part in parts) or int(parts[0]) > int(
         parts[1]
     ):
-        raise UsageError(f"--batch {text}: write 8, or 1..8 for a range")
+        raise UsageError(f"--batch {text}: write 8, or 1..8 for a range of batches")
     return int(parts[0]), int(parts[1])
 
 
 def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> dict[str, Any]:
-    """What an engine needs of a model, where it is not there yet. Facts for the user, as JSON values.
+    """Builds what an engine needs to run a model, unless it is there. Returns facts for the user, as JSON values.
 
     Raises UsageError for a range that the engine cannot have, and whatever preparing raises.
     """
@@ -44,7 +44,7 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
     engines.load_library(engine)
     start = time.perf_counter()
     network = open_model(config)
-    ready = prepared(network, engine, config, lambda concurrency: concurrency + 1, progress)
+    ready = prepare_network(network, engine, config, lambda concurrency: concurrency + 1, progress)
     seconds = time.perf_counter() - start
     return {
         "schema": 1,
@@ -56,13 +56,13 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
 
 
 def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
-    """Writes the ONNX graph that an engine would be given. Raises ModelError where ONNX itself refuses it."""
+    """Writes the ONNX graph that the engine would get. Raises ModelError if ONNX itself refuses it."""
     config = _with_engine(config, (config.runtime.batch, config.runtime.batch))
     runtime = config.runtime
     start = time.perf_counter()
     wanted = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
     network = open_model(config)
-    graph, notes = variant_of(network, wanted, config)
+    graph, notes = convert_network(network, wanted, config)
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
     _refuse_the_model(target, config)
     _check(graph)
@@ -81,7 +81,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
 
 
 def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
-    """The configuration with everything named: engine, precision, and a range as the engine's own options."""
+    """The configuration without any ``auto``; a range of batches becomes options of the engine."""
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     engine = (
@@ -109,9 +109,9 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
     )
 
 
-def _facts(network: Network, ready: Prepared) -> dict[str, Any]:
+def _facts(network: Network, ready: PreparedNetwork) -> dict[str, Any]:
     made = ready.built or ready.exported
-    facts: Mapping[str, Any] = store.manifest_of(made.path)
+    facts: Mapping[str, Any] = store.read_manifest(made.path)
     return {
         "path": made.path,
         "built": made.built,
@@ -124,7 +124,7 @@ def _facts(network: Network, ready: Prepared) -> dict[str, Any]:
 
 
 def _about(network: Network, variant: Network) -> dict[str, Any]:
-    """From what it was made."""
+    """What the file was made from."""
     return {
         "model": network.name,
         "model_sha256": network.sha256,
@@ -147,7 +147,7 @@ def _refuse_the_model(target: Path, config: Config) -> None:
             and os.path.samefile(source, target)
         ):
             raise UsageError(
-                f"{target}: is the model itself and would be lost; choose another with -o"
+                f"{target} is the model itself, and would be overwritten; choose another file with -o"
             )
 
 

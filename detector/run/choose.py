@@ -35,16 +35,16 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``config`` has engine and precision (and the calibration of a measured int8) filled in. ``reason``: a sentence
-    for the user, None where both were named."""
+    """``config``: with engine and precision filled in, and with the calibration that was measured if that is int8.
+    ``reason``: a sentence for the user, None if the user named both."""
 
     config: Config
     reason: str | None
 
 
 def choose(config: Config, model_sha256: str, model_input: Sequence[int]) -> Choice:
-    """Engine and precision for ``auto``: as measured, else the engine by rank, and fp32. Raises EngineError where no
-    engine is installed at all."""
+    """Engine and precision for ``auto``: as measured, else the engine by rank and fp32. Raises EngineError if no
+    engine is installed."""
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     engine, why = (
@@ -110,7 +110,7 @@ def _is_missing(name: str) -> bool:
 
 
 def record(document: Mapping[str, Any], config: Config) -> str:
-    """Adds a comparison. Returns the file, or why nothing was kept. Raises OutputError."""
+    """Adds a comparison to the file. Returns the file's path, or why nothing was kept. Raises OutputError."""
     if document["random_weights"] is not None:
         return "not kept: with random weights there is no agreement to judge by"
     rows = [
@@ -137,11 +137,11 @@ def record(document: Mapping[str, Any], config: Config) -> str:
         entries = [*_entries(before), entry][-KEPT:]
         return (json.dumps({"schema": SCHEMA, "comparisons": entries}, indent=1) + "\n").encode()
 
-    return str(store.change(_folder(config), FILE, add))
+    return str(store.rewrite(_folder(config), FILE, add))
 
 
 def _judge(entry: Entry, config: Config, engine: str, precision: str) -> Choice | None:
-    """What one comparison says; None where it does not hold the default, or no other row to hold against it."""
+    """What one comparison says; None if it lacks the default choice, or has no other row that is allowed."""
     runtime = config.runtime
     rows = [row for row in entry["rows"] if row["batch"] == runtime.batch and _as_now(row)]
     default = next(
@@ -180,7 +180,7 @@ def _judge(entry: Entry, config: Config, engine: str, precision: str) -> Choice 
 
 
 def _rounded(share: float) -> str:
-    """``0.97``, ``0.995``: never 1.00 of what is not all."""
+    """``0.97``, ``0.995``. Rounds down, so that only full agreement is shown as 1."""
     return f"{int(share * 1000) / 1000:g}"
 
 
@@ -191,13 +191,13 @@ def _is_better(row: Entry, default: Entry, config: Config) -> bool:
 
 
 def _can_be_had(row: Entry, entry: Entry) -> bool:
-    """int8 is calibrated on a file that must still be there."""
+    """int8 was calibrated on a file. Whether that file is still there."""
     calibrate = entry["calibration"]["calibrate"]
     return bool(row["precision"] != "int8" or calibrate is None or Path(calibrate).exists())
 
 
 def _unless_given(config: Config, entry: Entry) -> dict[str, Any]:
-    """The calibration that was measured, where the user names none."""
+    """The calibration that was measured, unless the user names one."""
     return {} if config.calibration.calibrate is not None else dict(entry["calibration"])
 
 
@@ -229,7 +229,7 @@ def _read_fitting(config: Config, model_sha256: str, model_input: Sequence[int])
 
 
 def _entries(content: bytes | None) -> list[Entry]:
-    """Of a file of ours; what cannot be read is as good as absent: it is measured again, not mended."""
+    """The entries of measured.json. An unreadable file counts as empty: measuring again replaces it."""
     try:
         document = json.loads(content or b"{}")
         entries = document["comparisons"] if document["schema"] == SCHEMA else []
@@ -266,7 +266,7 @@ def _kept(row: Entry) -> dict[str, Any]:
 
 
 def _as_now(row: Entry) -> bool:
-    """The engine is still there, in the version that was measured."""
+    """Whether the engine can still be used, in the version that was measured."""
     name = row["engine"]
     return (
         name in engines.names()
@@ -299,7 +299,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """Of the runtime, what changes the speed of all rows alike."""
+    """The settings that change the speed of all rows alike."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
     return {name: getattr(runtime, name) for name in names} | {

@@ -1,4 +1,4 @@
-"""A network in the form in which an engine wants it: converted or quantised, exported, and built where it must be."""
+"""A network in the form that an engine wants: converted or quantised, exported, and built into the engine's own file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from detector.models.base import Network
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """``network``: of the precision that the engine asked for, exported. ``options``: all that ``engines.open`` takes.
-    ``build_s``: seconds that went into another precision's graph and into files that were not there yet.
-    ``artefact_s``: what building took, whenever it was done. ``exported``: the graph's file; ``built``: the engine's
-    own, where it runs one."""
+class PreparedNetwork:
+    """A network ready for ``engines.open``.
+
+    ``network``: in the precision that the engine asked for, exported. ``options``: for ``engines.open``. ``build_s``:
+    seconds that this run spent on converting the graph and on building files that were not there. ``artefact_s``: the
+    same with the build time of files that an earlier run built. ``exported``: the graph's file. ``built``: the
+    engine's own file, where it runs one.
+    """
 
     network: Network
     options: EngineOptions
@@ -34,25 +37,27 @@ def silent(doing: str, done: int, of: int) -> bool:
     return True
 
 
-def prepared(
+def prepare_network(
     network: Network,
     engine: str,
     config: Config,
     requests: Callable[[int], int],
     progress: BuildProgress = silent,
     one_at_a_time: bool = False,
-) -> Prepared:
-    """Everything before ``engines.open``. ``requests``: how many are wanted at a concurrency. ``one_at_a_time``: the
-    caller runs one request after the other, so that one should have all threads, where the user does not say.
+) -> PreparedNetwork:
+    """Does everything that comes before ``engines.open``.
 
-    Raises UsageError and EngineError for a precision or device that cannot be, OutputError for the artefacts' folder.
+    ``requests``: concurrency -> how many requests the caller wants. ``one_at_a_time``: the caller runs one request
+    after the other, so that a request gets all threads unless the user says otherwise. Raises UsageError and
+    EngineError for a precision or device that this engine or machine does not have, and OutputError where the folder
+    of built files cannot be written.
     """
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
-    if network.plan is not None:  # built elsewhere, and run as it is
+    if network.plan is not None:  # it was built elsewhere and runs as it is
         alone = one_at_a_time or config.loop.sync
         plan = store.Artefact(str(network.plan), False, ())
-        return Prepared(network, _options(engine, config, precision, requests, alone), (), plan)
+        return PreparedNetwork(network, _options(engine, config, precision, requests, alone), (), plan)
     wanted = engines.graph_wanted(engine, precision, runtime.device)
     folder = _folder(config)
     start = time.perf_counter()
@@ -62,11 +67,11 @@ def prepared(
     options = _options(engine, config, precision, requests, one_at_a_time or config.loop.sync)
     built = _built(variant, engine, options, folder, progress)
     if built is None:
-        return Prepared(variant, options, (*notes, *exported.notes), exported, made_s, made_s)
-    took_s = float(store.manifest_of(built.path).get("build_s", 0.0))
+        return PreparedNetwork(variant, options, (*notes, *exported.notes), exported, made_s, made_s)
+    took_s = float(store.read_manifest(built.path).get("build_s", 0.0))
     said = (*notes, *exported.notes, *built.notes)
     options = replace(options, artefact=built.path)
-    return Prepared(
+    return PreparedNetwork(
         variant,
         options,
         said,
@@ -77,8 +82,9 @@ def prepared(
     )
 
 
-def variant_of(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
-    """The network converted or quantised as an engine wants it (``engines.graph_wanted``), and lines for the user."""
+def convert_network(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
+    """Converts or quantises the network to the graph that an engine wants (``engines.graph_wanted``). Returns it with
+    lines for the user."""
     return _variant(network, wanted, config, _folder(config), silent)
 
 
@@ -122,7 +128,7 @@ def _options(
 
 
 def _pair(text: str) -> tuple[str, str]:
-    """NAME=VALUE; a NAME alone is switched on."""
+    """NAME=VALUE; a NAME alone means NAME=1."""
     name, _, value = text.partition("=")
     return name.strip(), value.strip() or "1"
 
@@ -134,8 +140,8 @@ def _built(
     if builder is None:
         return None
     key = {"engine": engine, "precision": options.precision, **builder.key(network, options)}
-    standing = store.standing(folder, builder.suffix, lambda made: builder.covers(made, key))
-    return standing or store.built(
+    standing = store.find_built(folder, builder.suffix, lambda made: builder.covers(made, key))
+    return standing or store.build_once(
         folder,
         f"{store.stem(network)}-{engine}-{options.precision}",
         builder.suffix,

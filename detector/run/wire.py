@@ -89,7 +89,7 @@ def open_machine(
     with phases("import"):
         from detector import engines
         from detector.run import choose
-        from detector.run.prepare import prepared, silent
+        from detector.run.prepare import prepare_network, silent
         from detector.timeline import INFER, Natives
 
         config, reason = _bound(config)
@@ -106,7 +106,7 @@ def open_machine(
     with phases("load"):
         # The same spare ones for both loops; --sync has one request at a time by its nature, and gives it all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
-        ready = prepared(
+        ready = prepare_network(
             network,
             name,
             config,

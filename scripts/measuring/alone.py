@@ -41,7 +41,7 @@ def opened(network: Network, variant: Variant, calibrate: str | None) -> Engine:
         concurrency=variant.requests, threads=variant.threads, precision=variant.precision
     )
     config = Config(runtime=runtime, calibration=CalibrationConfig(calibrate=calibrate))
-    ready = variants.prepared(network, variant.engine, config, lambda at_once: at_once)
+    ready = variants.prepare_network(network, variant.engine, config, lambda at_once: at_once)
     return engines.open(variant.engine, ready.network, ready.options)
 
 

@@ -84,7 +84,7 @@ def test_the_same_graph_of_another_family_is_not_called_damaged(tmp_path):
     first = export(plus_one(), tmp_path)
     other = export(replace(plus_one(), family="another"), tmp_path)
     assert (other.path, other.notes) == (first.path, ())
-    assert store.manifest_of(other.path)["family"] == "another"
+    assert store.read_manifest(other.path)["family"] == "another"
 
 
 @pytest.mark.parametrize(

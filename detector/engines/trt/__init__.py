@@ -127,7 +127,7 @@ class TrtEngine(Engine):
         self._engine: Any = None
         self._runtime: Any = None
         with translated("trt", f"load {file}"):
-            self._memory = memory.opened(memory.chosen(options.device_memory), gpu.index)
+            self._memory = memory.open_memory(memory.choose_provider(options.device_memory), gpu.index)
             try:
                 with self._memory.active():
                     self._open(data, file, options)

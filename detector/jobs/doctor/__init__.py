@@ -1,10 +1,9 @@
-"""What can run here, and why not: facts of engines, machine, codecs and counters. Nothing here may crash the process.
+"""What can run on this machine, and why something cannot: engines, hardware, codecs and counters.
 
-attempt.py   an engine, or the whole default job, really run, in a process of its own
-host.py      cores, features of the CPU and what they mean for --precision, thread settings
-gpu.py       driver and GPUs, asked through nvidia-smi and NVML
-media.py     codecs, decoders, packages of cv2 that overwrite each other
-counters.py  what may be read: energy, scheduling, an NVTX tool
+attempt.py    runs an engine, or the whole default job, in a process of its own
+hardware.py   the CPU, the GPUs, thread settings, and which counters can be read
+
+Nothing here may crash the process.
 """
 
 from __future__ import annotations
@@ -19,15 +18,12 @@ from detector import engines
 from detector.config.schema import Config
 from detector.engines import store
 from detector.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
-from detector.jobs.doctor.attempt import default_job, tried
+from detector.jobs.doctor.attempt import try_default_job, try_engine
 from detector.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
 from detector.run.choose import choose_by_rank
 from detector.run.environment import environment
 
-# ----------------------------------------------------------------------
-# Decoders and encoders: what cv2 and PyAV bring, and packages of cv2 that overwrite each other.
-
-# What each is for; the job of every day needs the first two.
+# What each is for. The default job needs both.
 ENCODERS = {"libx264": "the annotated video", "aac": "its sound, where it cannot be copied"}
 DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mjpeg")
 CV2_PACKAGES = (
@@ -39,6 +35,7 @@ CV2_PACKAGES = (
 
 
 def codecs() -> dict[str, Any]:
+    """What cv2 and PyAV can decode and encode, and which packages of cv2 overwrite each other."""
     installed = [name for name in CV2_PACKAGES if _version(name)]
     found: dict[str, Any] = {"cv2": _cv2(), "av": _av(), "cv2_packages": installed, "warnings": []}
     if len(installed) > 1:
@@ -124,7 +121,7 @@ LITTLE_SPACE_BYTES = 500 << 20  # a plan of TensorRT and the timing cache beside
 
 
 def examine(config: Config, quick: bool = False) -> dict[str, Any]:
-    """Everything, as JSON values. ``quick``: nothing is tried, engines are judged by what is installed."""
+    """All findings, as JSON values. ``quick``: nothing is run; an engine is usable if its library is installed."""
     found = [_engine(name, quick) for name in engines.names()]
     folders = {"engines": _folder(_engines_folder(config)), "current": _folder(Path())}
     seen = codecs()
@@ -148,7 +145,8 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
 
 
 def _engine(name: str, quick: bool) -> dict[str, Any]:
-    """``reason``: why it is not usable, with the command that helps; ``precisions``: each with None or why not."""
+    """``reason``: why the engine is not usable, with the command that helps. ``precisions``: each with None, or with the
+    reason why it cannot run."""
     facts = {
         "name": name,
         "usable": False,
@@ -159,7 +157,7 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
     reason = engines.usable()[name]
     if reason is not None or quick:
         return {**facts, "usable": reason is None, "reason": reason}
-    told = tried(name)
+    told = try_engine(name)
     return {
         **facts,
         "usable": told["error"] is None,
@@ -173,14 +171,14 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
 def _default_job(
     found: list[dict[str, Any]], folders: dict[str, Any], quick: bool
 ) -> dict[str, Any]:
-    """Whether ``detect-video in.mp4`` would run: really done on a clip made for it, or judged by what is there."""
+    """Whether ``detect-video in.mp4`` would run: tried on a clip, or judged by what is installed (``quick``)."""
     try:
         engine, why = choose_by_rank()
     except EngineError as error:
         return {"engine": None, "why": None, "exit_code": error.exit_code, "reason": str(error)}
     facts: dict[str, Any] = {"engine": engine, "why": why}
     if not quick:
-        told = default_job()
+        told = try_default_job()
         said = told["error"] or "the default job ran, from a clip to an annotated video"
         return {**facts, "exit_code": told.get("exit_code", EXIT_DONE), "reason": said}
     broken = next(
@@ -195,7 +193,7 @@ def _default_job(
     return {
         **facts,
         "exit_code": EXIT_DONE,
-        "reason": "nothing stands against the default job (not tried)",
+        "reason": "nothing speaks against the default job (it was not tried)",
     }
 
 
@@ -206,7 +204,7 @@ def _engines_folder(config: Config) -> Path:
 
 
 def _folder(path: Path) -> dict[str, Any]:
-    """Of a folder that may not be there yet: it is made on demand in the nearest one above it that is."""
+    """Facts of a folder. If it is not there yet, those of the nearest folder above it, in which it would be made."""
     place = path.resolve()
     while not place.exists():
         place = place.parent
@@ -218,7 +216,7 @@ def _folder(path: Path) -> dict[str, Any]:
 
 
 def _can_be_written(place: Path) -> bool:
-    """By writing: permissions alone say nothing of read-only mounts, and nothing to root."""
+    """Tries it: permissions say nothing about read-only mounts, and nothing at all to root."""
     try:
         with tempfile.TemporaryFile(dir=place):
             return True
@@ -227,7 +225,7 @@ def _can_be_written(place: Path) -> bool:
 
 
 def _warnings(document: dict[str, Any]) -> list[str]:
-    """What runs, but not well, or not as it seems."""
+    """What runs, but slowly or not as it seems."""
     found = [
         *document["media"]["warnings"],
         *document["threads"]["warnings"],

@@ -1,6 +1,6 @@
-"""An engine really tried, in a process of its own: a library that dies takes nobody with it.
+"""Runs an engine in a process of its own, so that a library that crashes takes nothing with it.
 
-The child runs ``python -c ... main()`` with one word: an engine's name, or ``DEFAULT_JOB``; its last line is JSON.
+The child runs ``python -c ... main()`` with one word, an engine's name or ``DEFAULT_JOB``. Its last line is JSON.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FRAMES = 3
 SIDE = 64  # pixels of the clip's frames
 
 
-def tried(engine: str) -> dict[str, Any]:
-    """``error``: None, or why it cannot run; ``precisions``: each of its own with None or the reason."""
+def try_engine(engine: str) -> dict[str, Any]:
+    """``error``: None, or why the engine cannot run. ``precisions``: each with None, or with the reason why it cannot."""
     return _asked(engine)
 
 
-def default_job() -> dict[str, Any]:
+def try_default_job() -> dict[str, Any]:
     """``error`` and ``exit_code`` of ``detect-video CLIP`` with nothing but defaults."""
     return _asked(DEFAULT_JOB)
 
@@ -58,7 +58,7 @@ def _asked(word: str) -> dict[str, Any]:
         return {"error": _epitaph(word, done), "exit_code": EXIT_ENGINE}
     if (
         done.returncode < 0 and told["error"] is None
-    ):  # it answered, and died while it was taken down
+    ):  # it answered, and crashed while it was closed
         return {**told, "error": _epitaph(word, done), "exit_code": EXIT_ENGINE}
     return told
 
@@ -86,7 +86,7 @@ def main(word: str) -> None:
 
 
 def _try(name: str) -> dict[str, str | None]:
-    """Runs x + 1 on the engine and looks at the answer. Raises EngineError for a wrong one."""
+    """Runs x + 1 on the engine and checks the answer. Raises EngineError for a wrong one."""
     from detector import engines
     from detector.engines.base import EngineOptions
     from detector.errors import EngineError
@@ -140,7 +140,7 @@ def _plus_one() -> Network:
 
 
 def _run_default_job() -> dict[str, Any]:
-    """Writes a clip, and treats it as a user would treat theirs; everything in a folder that is removed afterwards."""
+    """Writes a clip and runs the default job on it, in a folder that is removed afterwards."""
     from detector.config.levels import resolved
     from detector.run.detect import detect
 
@@ -159,7 +159,7 @@ def _run_default_job() -> dict[str, Any]:
 
 
 def _write_clip(path: Path) -> None:
-    """Some frames of H.264, through the sink that every run uses."""
+    """Writes some frames of H.264 with the sink that every run uses."""
     from fractions import Fraction
 
     import numpy as np

@@ -1,26 +1,27 @@
-"""The CPU: cores that we may use, features and what they mean for ``--precision``, settings of thread pools."""
+"""The CPU, the GPUs and the counters of this machine, and what they mean for a run.
+
+Counters and the NVTX tool come first, then NVIDIA's driver and GPUs, then the CPU and the settings of thread pools.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from detector.run.environment import cores, environment
 
-# ----------------------------------------------------------------------
-# What this user may read of the machine's counters, and whether our NVTX ranges reach a tool.
-
 RAPL = Path("/sys/class/powercap")
 
 
 def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
-    """``rapl``: zones of the CPU's energy counter, each with whether it can be read; ``schedstat``: time ready without
-    a core; ``perf_event_paranoid``: above 2, perf counts nothing for ordinary users."""
+    """Which counters this user can read.
+
+    ``rapl``: zones of the CPU's energy counter -> whether each can be read. ``schedstat``: the time that a thread was
+    ready to run and had no core. ``perf_event_paranoid``: above 2, perf counts nothing for ordinary users.
+    """
     return {
         "rapl": {
             zone.name: _readable(zone / "energy_uj") for zone in sorted(rapl.glob("*rapl*:*"))
@@ -31,7 +32,7 @@ def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
 
 
 def nvtx_tool() -> dict[str, Any]:
-    """``tool``: what NVTX_INJECTION64_PATH names; ``attached``: ranges of this process really reach it."""
+    """``tool``: what NVTX_INJECTION64_PATH names. ``attached``: whether ranges of this process reach it."""
     tool = os.environ.get("NVTX_INJECTION64_PATH")
     try:
         import nvtx  # noqa: F401
@@ -78,16 +79,12 @@ def _number(path: Path) -> int | None:
         return None
 
 
-# ----------------------------------------------------------------------
-# NVIDIA's driver and GPUs, as nvidia-smi tells them; energy by NVML. Where there is none, all of it is null.
-
 FIELDS = ("index", "name", "driver_version", "compute_cap", "memory.total", "memory.free")
 PATIENCE_S = 20.0
-OK = 0
 
 
 def nvidia() -> dict[str, Any]:
-    """``reason``: why there is no GPU to be used."""
+    """What nvidia-smi says about driver and GPUs. ``reason``: why there is no GPU to use, None where there is one."""
     module = _first_line(Path("/proc/driver/nvidia/version"))
     found, reason = _listed()
     return {
@@ -101,7 +98,7 @@ def nvidia() -> dict[str, Any]:
 def _listed() -> tuple[list[dict[str, str]], str | None]:
     program = shutil.which("nvidia-smi")
     if program is None:
-        return [], "nvidia-smi is not there: no NVIDIA driver is installed (engines run on the CPU)"
+        return [], "there is no nvidia-smi: no NVIDIA driver is installed, so engines run on the CPU"
     command = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(
@@ -122,21 +119,16 @@ def _listed() -> tuple[list[dict[str, str]], str | None]:
 
 
 def energy_readable() -> bool | None:
-    """Whether NVML tells the energy that the first GPU has used; None without NVML."""
+    """Whether NVML reports the energy that the first GPU has used; None without NVML (or nvidia-ml-py)."""
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no library or no driver
         return None
-    if nvml.nvmlInit_v2() != OK:
-        return None
-    try:
-        device, energy = ctypes.c_void_p(), ctypes.c_ulonglong()
-        if nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) != OK:
-            return None
-        return bool(nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(energy)) == OK)
-    finally:
-        with suppress(AttributeError):
-            nvml.nvmlShutdown()
+    from detector.jobs.profile.energy import Gpu
+
+    return Gpu.open() is not None
 
 
 def _first_line(path: Path) -> str | None:
@@ -146,7 +138,7 @@ def _first_line(path: Path) -> str | None:
         return None
 
 
-# Feature -> (flags of x86 and of ARM that mean it, what it does for a network)
+# Feature -> (the flags of x86 and of ARM that stand for it, what it does for a network)
 FEATURES = {
     "AVX2": (("avx2",), "fp32 eight at a time"),
     "AVX-512": (("avx512f",), "fp32 sixteen at a time"),
@@ -220,23 +212,24 @@ def precision_advice(features: dict[str, bool]) -> dict[str, str]:
 
 
 def threads() -> dict[str, Any]:
-    """Variables that steer thread pools, and what is wrong with them."""
+    """Environment variables that steer thread pools, and what is wrong with their values."""
     given = {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ}
     found = []
     if given.get("OMP_WAIT_POLICY", "").lower() == "active":
         found.append(
-            "OMP_WAIT_POLICY=active: idle threads of torch keep cores busy; unset it, or say passive"
+            "OMP_WAIT_POLICY=active: idle threads of torch keep cores busy; unset it, or set it to passive"
         )
     number = given.get("OMP_NUM_THREADS", "").split(",")[0]
     if number.isdecimal() and int(number) > cores():
         found.append(
-            f"OMP_NUM_THREADS={number}: more than the {cores()} cores that may be used; threads will wait"
+            f"OMP_NUM_THREADS={number} is more than the {cores()} cores that this process may use: "
+            "threads will wait for each other"
         )
     return {"settings": given, "warnings": found}
 
 
 def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Cores' worth of time that the container may use; None without a limit. Of cgroup v2, else v1."""
+    """How many cores' time the container may use, by cgroup v2 or else v1; None without a limit."""
     try:
         quota, period = (root / "cpu.max").read_text().split()[:2]
     except (OSError, ValueError):
@@ -268,5 +261,6 @@ def _quota_warning(usable: int, quota: float | None) -> list[str]:
         return []
     enough = max(1, int(quota))
     return [
-        f"the container may use {quota:g} of its {usable} cores' time: give --threads {enough}, or it is throttled"
+        f"the container may use the time of {quota:g} of its {usable} cores, and is throttled beyond "
+        f"that: give --threads {enough}"
     ]

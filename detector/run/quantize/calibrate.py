@@ -124,7 +124,7 @@ def made_or_kept(
     with sources.open(asked.calibrate, frames=1):
         pass  # what cannot be opened is said before anything is made
     key = _key(network, asked)
-    made = store.built(
+    made = store.build_once(
         folder,
         _stem(network),
         SUFFIX,
@@ -237,11 +237,11 @@ def _kept(network: Network, config: Config, folder: Path) -> tuple[Calibration, 
     asked = (config.calibration.calibrate_method, config.calibration.budget)
 
     def rank(path: Path) -> tuple[bool, float, str]:
-        key = store.manifest_of(path).get("key", {})
+        key = store.read_manifest(path).get("key", {})
         return (key.get("method"), key.get("budget")) == asked, path.stat().st_mtime, path.name
 
     for path in sorted(there, key=rank, reverse=True):
-        manifest = store.manifest_of(path)
+        manifest = store.read_manifest(path)
         if any(manifest.get("key", {}).get(name) != value for name, value in wanted.items()):
             continue
         data = path.read_bytes()

@@ -21,7 +21,7 @@ def opened(network=None, **options):
 
 def built(machine, tmp_path, network=None, progress=None, **options):
     """What ``detect-video build`` does: one plan in a folder, with its facts."""
-    from detector.run.prepare import prepared
+    from detector.run.prepare import prepare_network
 
     own = options.pop("own", {})
     config = resolve(
@@ -32,7 +32,7 @@ def built(machine, tmp_path, network=None, progress=None, **options):
         ("test", options),
     )
     network = network or plus_one(config.runtime.batch)
-    return prepared(
+    return prepare_network(
         network, "trt", config, lambda concurrency: concurrency, progress or (lambda *_: True)
     )
 

@@ -16,7 +16,7 @@ from detector.engines.base import EngineOptions
 from detector.errors import EngineError
 from detector.models.base import Network
 from detector.models.graph.build import count_macs
-from detector.run.prepare import prepared
+from detector.run.prepare import prepare_network
 from detector.run.wire import executed_layers
 from detector.stages.nms import nms
 from detector.stages.preprocess import letterbox
@@ -57,7 +57,7 @@ def place(tmp_path_factory):
 def ready_for(network, precision, place, memory="cuda-python", **more):
     asked = {"precision": precision, "device_memory": memory, "engines_dir": str(place), **more}
     config = resolve(("test", {"calibrate": str(STREET), "calibrate_frames": 8}), ("test", asked))
-    return prepared(network, "trt", config, lambda concurrency: 1)
+    return prepare_network(network, "trt", config, lambda concurrency: 1)
 
 
 def outputs_of(engine, pictures) -> Iterator[list[np.ndarray]]:
@@ -203,13 +203,13 @@ def test_a_range_of_batches_of_a_converted_graph(
 
 
 def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network, place):
-    from detector.run.prepare import variant_of
+    from detector.run.prepare import convert_network
 
     install(monkeypatch, 11)
     config = resolve(
         ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
     )
-    unsigned, _ = variant_of(network, "int8-u8", config)
+    unsigned, _ = convert_network(network, "int8-u8", config)
     with pytest.raises(EngineError, match=r"QuantizeLinear at .*: TensorRT only quantises to INT8"):
         engines.open("trt", unsigned, EngineOptions(precision="int8"))
 

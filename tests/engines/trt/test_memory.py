@@ -16,20 +16,20 @@ def test_auto_memory_takes_torch_when_it_is_loaded_then_pycuda_then_cuda_python(
     monkeypatch.setattr(trt.memory, "_torch_has_cuda", lambda: True)
     there = {"pycuda", "cuda-python", "torch"}
     for wanted in ("pycuda", "cuda-python", "torch"):
-        assert trt.memory.chosen("auto") == wanted
+        assert trt.memory.choose_provider("auto") == wanted
         there.discard(wanted)
     with pytest.raises(
         EngineError, match=r"nothing to allocate GPU memory with; install one: pip install"
     ):
-        trt.memory.chosen("auto")
+        trt.memory.choose_provider("auto")
     with pytest.raises(
         EngineError, match=r"--device-memory pycuda: not installed; install it with: pip install"
     ):
-        trt.memory.chosen("pycuda")
+        trt.memory.choose_provider("pycuda")
     with pytest.raises(UsageError, match="there are auto, pycuda, torch, cuda-python"):
-        trt.memory.chosen("opencl")
+        trt.memory.choose_provider("opencl")
     monkeypatch.setitem(sys.modules, "torch", object())
     there = {"pycuda", "torch"}
-    assert trt.memory.chosen("auto") == "torch"
+    assert trt.memory.choose_provider("auto") == "torch"
     monkeypatch.setattr(trt.memory, "_torch_has_cuda", lambda: False)  # the CPU build
-    assert trt.memory.chosen("auto") == "pycuda"
+    assert trt.memory.choose_provider("auto") == "pycuda"

@@ -122,9 +122,9 @@ def engine(name="ort", usable=True, reason=None):
 )
 def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
     monkeypatch.setattr(
-        doctor, "tried", lambda name: {"error": None, "precisions": {"fp32": None}, "seconds": 0.1}
+        doctor, "try_engine", lambda name: {"error": None, "precisions": {"fp32": None}, "seconds": 0.1}
     )
-    monkeypatch.setattr(doctor, "default_job", lambda: job)
+    monkeypatch.setattr(doctor, "try_default_job", lambda: job)
     findings = doctor.examine(Config())
     assert findings["exit"]["code"] == code
     out = io.StringIO()
@@ -158,6 +158,6 @@ def test_a_library_that_dies_is_a_reason_and_takes_nobody_with_it(monkeypatch):
     monkeypatch.setattr(
         attempt.sys, "executable", "/bin/sh"
     )  # sh -P -c ...: ends with an error, and says nothing
-    told = attempt.tried("ort")
+    told = attempt.try_engine("ort")
     assert told["exit_code"] == 5
     assert told["error"].startswith("ort: its process ended with status ")

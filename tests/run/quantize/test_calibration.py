@@ -182,7 +182,7 @@ def test_the_file_and_its_manifest(video: Path, tmp_path: Path) -> None:
     quantize.quantized(branched(), "int8-u8", config(video), tmp_path)
     (name,) = kept(tmp_path)
     assert name.startswith(f"tiny-{SIDE}x{SIDE}-int8-")
-    manifest = store.manifest_of(tmp_path / name)
+    manifest = store.read_manifest(tmp_path / name)
     assert manifest["key"]["method"] == "minmax"
     assert set(manifest["facts"]) == {"int8-u8", "int8-s8"}
 

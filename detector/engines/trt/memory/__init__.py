@@ -78,27 +78,27 @@ INSTALL = {
 }
 
 
-def chosen(asked: str) -> str:
+def choose_provider(asked: str) -> str:
     """The provider that ``--device-memory`` means. ``auto``: torch where this process has loaded it with CUDA, else
     pycuda where it is installed, else cuda-python, else torch. Raises UsageError and EngineError."""
     if asked != "auto":
         if asked not in PROVIDERS:
             raise UsageError(f"--device-memory {asked}: there are auto, {', '.join(PROVIDERS)}")
-        if reason := lacking(asked):
+        if reason := why_unusable(asked):
             raise EngineError(
                 f"--device-memory {asked}: {reason}; install it with: {INSTALL[asked]}"
             )
         return asked
-    if "torch" in sys.modules and lacking("torch") is None:
+    if "torch" in sys.modules and why_unusable("torch") is None:
         return "torch"
     for name in ("pycuda", "cuda-python", "torch"):
-        if lacking(name) is None:
+        if why_unusable(name) is None:
             return name
     cures = " or ".join(INSTALL[name] for name in ("cuda-python", "pycuda", "torch"))
     raise EngineError(f"engine trt: nothing to allocate GPU memory with; install one: {cures}")
 
 
-def opened(name: str, device: int) -> DeviceMemory:
+def open_memory(name: str, device: int) -> DeviceMemory:
     """The provider, on a GPU. It has been chosen, so it is installed; whatever it raises is its own."""
     make: Callable[[int], DeviceMemory] = importlib.import_module(
         f"{__package__}.{PROVIDERS[name]}"
@@ -106,7 +106,7 @@ def opened(name: str, device: int) -> DeviceMemory:
     return make(device)
 
 
-def lacking(name: str) -> str | None:
+def why_unusable(name: str) -> str | None:
     """Why a provider cannot be used, or None."""
     if not _installed(name):
         return "not installed"
