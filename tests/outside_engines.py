@@ -1,4 +1,4 @@
-"""Engines that only tests have: put on the path of a command's processes, its children's too, by sitecustomize."""
+"""Engines that only tests have; sitecustomize puts them on the path of a command's processes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ ENGINES = {"crashing": CRASHING, "forging": FORGING, "forgetful": FORGETFUL, "ne
 
 
 def with_engines(folder: Path, *names: str) -> dict[str, str]:
-    """What to add to a command's environment so that it, and its children, have these engines too."""
+    """What to add to a command's environment, so that it and its children have these engines."""
     place = folder / "outside"
     (place / "engines").mkdir(parents=True)
     for name in names:

@@ -1,8 +1,8 @@
 """Interchangeable engines: each is a subclass of ``base.Engine`` in a module of this folder.
 
-Adding an engine is one file, ``NAME.py`` or a folder ``NAME/``, with one such class, and its test. The file must
-import its library late, so that the engines can be listed where the library is missing. Modules without such a class
-(base, store, layer_times) are what the engines share.
+Adding an engine is one file, ``NAME.py`` or a folder ``NAME/``, with one such class, and its test.
+The file must import its library late, so that the engines can be listed where the library is
+missing. Modules without such a class (base, store, layer_times) are what the engines share.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ ENGINE_CLASS = re.compile(r"^class (\w+)\(\w*Engine\):", re.MULTILINE)
 
 
 def names() -> list[str]:
-    """All engines of this folder, whether they can be used here or not. Read from the files: nothing is imported."""
+    """All engines of this folder, whether they can be used here or not. Read from the files:
+    nothing is imported.
+    """
     return sorted(_class_names())
 
 
@@ -92,7 +94,9 @@ def _absence(engine: type[Engine]) -> str | None:
 
 
 def load_library(name: str) -> None:
-    """Imports the engine's library, so that a run can time that apart. Raises UsageError and EngineError."""
+    """Imports the engine's library, so that a run can time that apart. Raises UsageError and
+    EngineError.
+    """
     engine = find(name)
     if reason := _absence(engine):
         raise EngineError(f"engine {name}: {reason}")
@@ -103,8 +107,8 @@ def load_library(name: str) -> None:
 def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
     """The graph that an engine wants for a precision (``Engine.precisions``).
 
-    Raises UsageError for a word that is no precision, device or engine, and EngineError for what this engine, or this
-    machine, cannot do.
+    Raises UsageError for a word that is no precision, device or engine, and EngineError for what
+    this engine, or this machine, cannot do.
     """
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}; precisions are {', '.join(PRECISIONS)}")
@@ -130,7 +134,9 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
 
 
 def open(name: str, network: Network, options: EngineOptions | None = None) -> Engine:
-    """The engine of that name, running the network. Raises UsageError for an unknown name, else EngineError."""
+    """The engine of that name, running the network. Raises UsageError for an unknown name, else
+    EngineError.
+    """
     load_library(name)
     engine = find(name)
     options = options or EngineOptions(batch=network.batch)
@@ -162,10 +168,11 @@ def time_layers(
     runs: int,
     budget_s: float = math.inf,
 ) -> LayerTimes:
-    """Median ms of every layer, beside the forward pass without a profiler: both with the same threads and one
-    request, ``runs`` of each in turn, fewer once ``budget_s`` has passed.
+    """Median ms of every layer, beside the forward pass without a profiler: both with the same
+    threads and one request, ``runs`` of each in turn, fewer once ``budget_s`` has passed.
 
-    ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where the engine has no profiler of its layers.
+    ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where the engine has no profiler of
+    its layers.
     """
     load_library(name)
     alone = replace(options, requests=1, concurrency=1)
@@ -182,7 +189,9 @@ def time_layers(
 
 
 def front_ends() -> dict[str, str]:
-    """Suffix -> module whose FRONT_END (``models.base``) reads the model files that only one engine runs."""
+    """Suffix -> module whose FRONT_END (``models.base``) reads the model files that only one engine
+    runs.
+    """
     return {
         suffix: engine.model_front_end
         for engine in _all().values()
@@ -191,7 +200,9 @@ def front_ends() -> dict[str, str]:
 
 
 def only_engine(model: str) -> str | None:
-    """The one engine that runs this model file; None for a file that becomes a graph, which every engine runs."""
+    """The one engine that runs this model file; None for a file that becomes a graph, which every
+    engine runs.
+    """
     suffix = Path(model).suffix.lower()
     return next((name for name, each in _all().items() if suffix in each.model_suffixes), None)
 

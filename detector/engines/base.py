@@ -1,7 +1,8 @@
 """The contract of an engine: a graph goes in, float32 arrays come out.
 
-One class is one engine. What the class says about itself (precisions, devices, options, the library that it needs)
-can be read without importing that library; opening it, ``Engine(network, options)``, imports it and compiles the graph.
+One class is one engine. What the class says about itself (precisions, devices, options, the library
+that it needs) can be read without importing that library; opening it, ``Engine(network, options)``,
+imports it and compiles the graph.
 
 An engine never resizes, decodes, draws, prints or reads a clock. The loop measures it from outside.
 """
@@ -33,31 +34,37 @@ BuildProgress = Callable[[str, int, int], bool]
 
 
 class Request:
-    """A place for one batch, and the call that runs it. Many may be filled while others are inside ``infer``.
+    """A place for one batch, and the call that runs it. Many may be filled while others are inside
+    ``infer``.
 
-    ``slot``: writable u8 RGB [B, H, W, 3]. The caller fills rows 0..n-1. ``device_ms``: how long the last ``infer``
-    took on the device, as the device reports it, with upload and read-back; None where it reports no time.
+    ``slot``: writable u8 RGB [B, H, W, 3]. The caller fills rows 0..n-1. ``device_ms``: how long
+    the last ``infer`` took on the device, as the device reports it, with upload and read-back; None
+    where it reports no time.
     """
 
     slot: NDArray[np.uint8]
     device_ms: float | None = None
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """Runs the batch and returns one array per output. Blocks until the results are there, with the GIL released.
+        """Runs the batch and returns one array per output. Blocks until the results are there, with
+        the GIL released.
 
-        Each array is float32 with n rows, valid until this request's next ``infer``. A ragged last batch (n < B)
-        runs in full and is cut. Waits for this request's own work only, never for the whole device.
+        Each array is float32 with n rows, valid until this request's next ``infer``. A ragged last
+        batch (n < B) runs in full and is cut. Waits for this request's own work only, never for the
+        whole device.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What the user may ask of any engine. 0 threads and 0 concurrency leave the choice to the engine.
+    """What the user may ask of any engine. 0 threads and 0 concurrency leave the choice to the
+    engine.
 
-    ``precision``: what the user asked for. The network that comes with it is already the graph that the engine wants
-    for that precision (``Engine.precisions``). ``device``: "auto", "cpu", "cuda" or "cuda:N". ``artefact``: the file
-    that ``Engine.artefact`` built from this network. ``own``: options of this engine alone (``Engine.own_options``).
+    ``precision``: what the user asked for. The network that comes with it is already the graph that
+    the engine wants for that precision (``Engine.precisions``). ``device``: "auto", "cpu", "cuda"
+    or "cuda:N". ``artefact``: the file that ``Engine.artefact`` built from this network. ``own``:
+    options of this engine alone (``Engine.own_options``).
     """
 
     batch: int = 1
@@ -75,8 +82,9 @@ class EngineOptions:
 class LayerExecution:
     """One layer as the engine really ran it; ``median_ms`` only where it was profiled.
 
-    ``precision``: of ``PRECISIONS``, or another type by its own name (u8, int32). ``nodes``: the graph's nodes that
-    the layer stands for, where the engine fused or renamed them; empty where it is the one node of that name.
+    ``precision``: of ``PRECISIONS``, or another type by its own name (u8, int32). ``nodes``: the
+    graph's nodes that the layer stands for, where the engine fused or renamed them; empty where it
+    is the one node of that name.
     """
 
     name: str
@@ -93,7 +101,9 @@ class LayerProfiler(Protocol):
         """One forward pass of pictures u8 RGB [B, H, W, 3]."""
 
     def times(self) -> Sequence[tuple[LayerExecution, Sequence[float]]]:
-        """Every layer with the milliseconds of each run so far. No layer contains another one. Called once."""
+        """Every layer with the milliseconds of each run so far. No layer contains another one.
+        Called once.
+        """
 
     def close(self) -> None: ...
 
@@ -107,7 +117,9 @@ class ArtefactBuilder:
     suffix: ClassVar[str]
 
     def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
-        """JSON values: all that would make another file necessary, the library's version among them."""
+        """JSON values: all that would make another file necessary, the library's version among
+        them.
+        """
         raise NotImplementedError
 
     def build(
@@ -117,13 +129,16 @@ class ArtefactBuilder:
         raise NotImplementedError
 
     def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-        """Whether a file built for one key also runs what another key asks for (a range of batches, for example)."""
+        """Whether a file built for one key also runs what another key asks for (a range of batches,
+        for example).
+        """
         return built == wanted
 
 
 class AutoChoice(NamedTuple):
-    """How ``--engine auto`` sees an engine: the highest rank is tried first, 0 is never taken. ``reason``: a phrase
-    for the user."""
+    """How ``--engine auto`` sees an engine: the highest rank is tried first, 0 is never taken.
+    ``reason``: a phrase for the user.
+    """
 
     rank: int
     reason: str
@@ -132,8 +147,9 @@ class AutoChoice(NamedTuple):
 class Engine:
     """An engine. A new one is one file in this folder with a subclass of this class, and its test.
 
-    The class attributes and class methods describe the engine; none of them may import its library, except
-    ``refusal``, ``best_concurrency`` and ``layer_profiler``, which are called only where the library is installed.
+    The class attributes and class methods describe the engine; none of them may import its library,
+    except ``refusal``, ``best_concurrency`` and ``layer_profiler``, which are called only where the
+    library is installed.
     """
 
     # ---- what the engine is
@@ -147,8 +163,10 @@ class Engine:
     auto_in: ClassVar[Mapping[str, AutoChoice]] = NONE
     """Precision -> what stands in place of ``auto`` there."""
     precisions: ClassVar[Mapping[str, str]]
-    """Precision -> the graph that the engine wants for it: fp32 (as the front end made it), fp16 or bf16 (converted),
-    int8-u8 or int8-s8 (with Q/DQ nodes, activations asymmetric u8 or symmetric s8)."""
+    """Precision -> the graph that the engine wants for it: fp32 (as the front end made it), fp16 or
+    bf16 (converted), int8-u8 or int8-s8 (with Q/DQ nodes, activations asymmetric u8 or symmetric
+    s8).
+    """
     devices: ClassVar[Sequence[str]] = ("cpu",)
     """Of "cpu" and "cuda"."""
     own_options: ClassVar[Mapping[str, str]] = NONE
@@ -179,13 +197,16 @@ class Engine:
     """Lines for the user."""
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
-        """Compiles the network's graph and makes ``options.requests`` requests. Raises EngineError and UsageError."""
+        """Compiles the network's graph and makes ``options.requests`` requests. Raises EngineError
+        and UsageError.
+        """
         raise NotImplementedError
 
     @classmethod
     def absent(cls) -> str | None:
-        """Why the engine cannot be used here though its library is installed, or None. Starts nothing that may
-        crash."""
+        """Why the engine cannot be used here though its library is installed, or None. Starts
+        nothing that may crash.
+        """
         return None
 
     @classmethod
@@ -205,8 +226,9 @@ class Engine:
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> LayerProfiler:
-        """One request under the engine's own profiler, with the threads of ``options``. Raises EngineError where
-        there is none."""
+        """One request under the engine's own profiler, with the threads of ``options``. Raises
+        EngineError where there is none.
+        """
         raise EngineError(f"engine {cls.name}: no layer times: {cls.not_timed}")
 
     def execution(self) -> list[LayerExecution]:
@@ -234,8 +256,9 @@ class Engine:
 
 @contextmanager
 def translated(engine: str, doing: str) -> Iterator[None]:
-    """Turns whatever an engine's library raises into one line of ours. Used where that library is called, and nowhere
-    else."""
+    """Turns whatever an engine's library raises into one line of ours. Used where that library is
+    called, and nowhere else.
+    """
     try:
         yield
     except DetectVideoError:
@@ -255,7 +278,9 @@ def cpu_cores() -> int:
 
 
 def cpu_threads(options: EngineOptions, concurrency: int = 0) -> int:
-    """Threads of one request on a CPU: as asked, else the cores, shared among the requests that run at once."""
+    """Threads of one request on a CPU: as asked, else the cores, shared among the requests that run
+    at once.
+    """
     return options.threads or max(1, cpu_cores() // max(1, concurrency or options.concurrency))
 
 
@@ -263,23 +288,27 @@ MAX_STREAMS = 8
 
 
 def best_streams(options: EngineOptions) -> int:
-    """How many requests of few threads each fill the cores together, for engines whose throughput is best that way.
+    """How many requests of few threads each fill the cores together, for engines whose throughput
+    is best that way.
 
-    Threads of one request wait for each other at every layer, requests do not (docs/performance.md has the figures).
-    At most 8: with more, the pictures and results of that many batches lie in memory, and one reader can no longer
-    feed them.
+    Threads of one request wait for each other at every layer, requests do not (docs/performance.md
+    has the figures). At most 8: with more, the pictures and results of that many batches lie in
+    memory, and one reader can no longer feed them.
     """
     return min(MAX_STREAMS, max(1, cpu_cores() // max(1, options.threads)))
 
 
 # An option of the engines that convert a graph to bf16 by themselves, and what it does.
 BF16_OPTION = {
-    "bf16": "mixed (default): what bf16 hurts most stays fp32; all: every layer in bf16, faster, less exact"
+    "bf16": "mixed (default): what bf16 hurts most stays fp32; "
+    "all: every layer in bf16, faster, less exact"
 }
 
 
 def stays_fp32(network: Network, options: EngineOptions) -> set[str]:
-    """Names of the nodes that an engine with ``BF16_OPTION`` keeps in float32; none in another precision."""
+    """Names of the nodes that an engine with ``BF16_OPTION`` keeps in float32; none in another
+    precision.
+    """
     chosen = options.own.get("bf16", "mixed")
     if chosen not in ("mixed", "all"):
         raise UsageError(f"--engine-options bf16={chosen}: what runs in bf16 is mixed or all")

@@ -1,4 +1,6 @@
-"""What every layer takes: runs under the engine's own profiler and without it, in turn, on the same pictures."""
+"""How long every layer takes: runs with and without the engine's own profiler, in turn, on the same
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,22 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-WARMUP = 3  # of each, not counted: caches, pools and packed weights
-QUIET = 4  # of so many runs the fastest one counts: who shares the machine stretches a pass, and hardly a short layer
-FEWEST = 10  # runs that a median is taken of, where there are so many
+WARMUP = 3  # runs of each that do not count: caches, pools and packed weights
+# One of so many runs counts, the fastest: others who use this computer stretch a pass, but hardly a
+# short layer.
+QUIET = 4
+FEWEST = 10  # runs that a median is taken of, if there are so many
 
 
 class LayerTimes(NamedTuple):
-    """Medians over the quiet runs, in ms: of each layer (``median_ms``), of a forward pass, of one under the profiler.
-    ``counted``: how many runs those are. ``run_sum_ms``: of the layers' sum within a run, which what interrupted one
-    layer or another is in, and in none of their medians. ``outside_ms``: of what a run under the profiler took beside
-    its own layers. ``notes``: the engine's, for the user."""
+    """Medians over the quiet runs, in ms.
+
+    ``layers``: each with its ``median_ms``. ``forward_ms``: a forward pass without the profiler.
+    ``profiled_ms``: one under the profiler. ``run_sum_ms``: the sum of one run's layers; it
+    includes interruptions, which the median of each layer does not. ``outside_ms``: the time of a
+    run under the profiler that is in none of its layers. ``counted``: how many runs count.
+    ``notes``: the engine's lines for the user.
+    """
 
     layers: list[LayerExecution]
     forward_ms: float
@@ -42,8 +50,12 @@ def measure_layers(
     runs: int,
     budget_s: float,
 ) -> LayerTimes:
-    """``slots``: pictures, taken in turn by both; a slow second then falls on both. Both have the same threads. Ends
-    after ``runs`` of each, or past ``budget_s`` once there are enough for a median."""
+    """Runs ``plain`` and ``profiler`` in turn, so that a slow second falls on both. Both have the
+    same threads.
+
+    ``slots``: pictures u8 RGB [B, H, W, 3], taken in turn. Ends after ``runs`` of each, or after
+    ``budget_s`` once there are enough for a median.
+    """
     forward: list[float] = []
     profiled: list[float] = []
     until = time.perf_counter() + budget_s
@@ -73,7 +85,7 @@ def _ms(function: Any, argument: Any) -> float:
 
 
 def quiet_runs(times: Sequence[float]) -> list[int]:
-    """Places of the runs that count, by what they took in all."""
+    """Indices of the runs that count: the fastest ones by their whole time, without the warm-up."""
     order = sorted(range(WARMUP, len(times)), key=lambda at: times[at])
     return order[: max(FEWEST, len(order) // QUIET)]
 
@@ -85,22 +97,24 @@ def _median(times: Sequence[float]) -> float:
 def match_layers(
     layers: Sequence[LayerExecution], told: Sequence[Sequence[tuple[str, str, float]]]
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """What a profiler told of each run, (name, type, ms) in order, beside the layers that the engine says it has.
+    """Matches what a profiler reported with the layers that the engine lists. ``told``: (name,
+    type, ms) in order, for each run.
 
-    The second one of a name is the second layer of that name. What is timed and not listed becomes a layer of an
-    unknown precision, so that the sum stays whole; what is listed and was not timed did not run.
+    The second entry of a name is the second layer of that name. A layer that was timed and is not
+    listed gets an unknown precision, so that the sum stays complete. A layer that is listed and was
+    not timed did not run.
     """
     listed: dict[tuple[str, int], LayerExecution] = {}
     seen: dict[str, int] = {}
     for layer in layers:
         listed[layer.name, seen.setdefault(layer.name, 0)] = layer
         seen[layer.name] += 1
-    found: dict[tuple[str, int], tuple[LayerExecution, list[float]]] = {}
+    matched: dict[tuple[str, int], tuple[LayerExecution, list[float]]] = {}
     for run in told:
         counts: dict[str, int] = {}
         for name, kind, ms in run:
             key = (name, counts.setdefault(name, 0))
             counts[name] += 1
             layer = listed.get(key) or LayerExecution(name, kind, "unknown")
-            found.setdefault(key, (layer, []))[1].append(ms)
-    return [each for each in found.values() if len(each[1]) == len(told)]
+            matched.setdefault(key, (layer, []))[1].append(ms)
+    return [each for each in matched.values() if len(each[1]) == len(told)]

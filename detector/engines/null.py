@@ -1,4 +1,6 @@
-"""No network: returns constants. Shows what the rest of the program costs, and is the smallest example of an engine."""
+"""No network: returns constants. Shows what the rest of the program costs, and is the smallest
+example of an engine.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ from numpy.typing import NDArray
 from detector.engines.base import PRECISIONS, Engine, EngineOptions, Request
 from detector.models.base import Network
 
-# As a raw objectness, a probability of 4e-44; as a probability, below every threshold. Zeros would mean 0.5 in a
-# head that ends in a logistic: thousands of boxes, and the cost of NMS would be measured instead of the loop's.
+# As a raw objectness, a probability of 4e-44; as a probability, below every threshold. Zeros would
+# mean 0.5 in a head that ends in a logistic: thousands of boxes, and the cost of NMS would be
+# measured instead of the loop's.
 NOTHING_HERE = -100.0
 
 

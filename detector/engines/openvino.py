@@ -1,13 +1,18 @@
-"""OpenVINO on the CPU: one compiled graph, one stream of threads for each request that may run at once."""
+"""OpenVINO on the CPU: one compiled graph, one stream of threads for each request that may run at
+once.
+
+From top to bottom: the engine and its profiler; how the graph is compiled and what the plugin says
+about its layers; how needless Q/DQ pairs are removed before; how single nodes are kept in float32.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 import tempfile
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from xml.etree import ElementTree
 
 import numpy as np
@@ -34,194 +39,21 @@ if TYPE_CHECKING:
     import onnx
 
 
-# ----------------------------------------------------------------------
-# A graph with Q/DQ nodes without those pairs that stand in the way of OpenVINO's kernels.
-#
-# The graph has a pair behind every node that ONNX Runtime runs in integers, since that has a kernel for each. OpenVINO
-# has one for a convolution with all the elementwise work behind it, and takes a pair in between at its word: it writes
-# the convolution's result as u8, then reads it again. So these fall away:
-# 1. behind what only moves or chooses values, where the values had these steps before: nothing is rounded there;
-# 2. between a convolution, or elementwise work, and elementwise work: one rounding less, at the end of the kernel.
-#
-# Measured with two requests in flight on 2 cores (docs/performance.md): 11 to 33 % less time.
-
-ELEMENTWISE = (
-    "Add",
-    "Sum",
-    "Sub",
-    "Mul",
-    "Div",
-    "Relu",
-    "LeakyRelu",
-    "PRelu",
-    "Clip",
-    "Sigmoid",
-    "HardSigmoid",
-    "HardSwish",
-    "Elu",
-    "Softplus",
-    "Tanh",
-    "Mish",
-)
-
-
-def without_needless_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A new model with the same inputs and outputs."""
-    import onnx
-
-    instead = _Pairs(
-        model.graph
-    ).needless()  # what a DequantizeLinear makes -> what its pair was given
-    pairs = set(instead)
-    for node in model.graph.node:
-        if node.op_type == "DequantizeLinear" and node.output[0] in instead:
-            pairs.add(node.input[0])
-    nodes = []
-    for node in model.graph.node:
-        if pairs.intersection(node.output):
-            continue
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        for at, name in enumerate(node.input):
-            made.input[at] = _followed(instead, name)
-        nodes.append(made)
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    del result.graph.node[:]
-    result.graph.node.extend(nodes)
-    return result
-
-
-def _followed(instead: dict[str, str], name: str) -> str:
-    while name in instead:
-        name = instead[name]
-    return name
-
-
-class _Pairs:
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        from onnx import numpy_helper
-
-        self._graph = graph
-        self._outputs = {info.name for info in graph.output}
-        self._makers = {name: node for node in graph.node for name in node.output}
-        self._readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in graph.node:
-            for name in node.input:
-                self._readers.setdefault(name, []).append(node)
-        self._single = {
-            tensor.name: numpy_helper.to_array(tensor).item()
-            for tensor in graph.initializer
-            if _is_single(tensor)
-        }
-
-    def needless(self) -> dict[str, str]:
-        found = {}
-        for quantize in self._graph.node:
-            if quantize.op_type != "QuantizeLinear":
-                continue
-            readers = self._readers.get(quantize.output[0], [])
-            if (
-                len(readers) == 1
-                and readers[0].op_type == "DequantizeLinear"
-                and self._is_needless(readers[0])
-            ):
-                found[readers[0].output[0]] = quantize.input[0]
-        return found
-
-    def _is_needless(self, dequantize: onnx.NodeProto) -> bool:
-        maker = self._makers.get(self._makers[dequantize.input[0]].input[0])
-        if maker is None or dequantize.output[0] in self._outputs:
-            return False
-        if maker.op_type in (*MOVING, "Concat"):
-            return self._only_moves(maker) and self._had_steps(maker, self._steps(dequantize))
-        readers = self._readers.get(dequantize.output[0], [])
-        return maker.op_type in (*MULTIPLYING, *ELEMENTWISE) and all(
-            node.op_type in ELEMENTWISE for node in readers
-        )
-
-    def _only_moves(self, node: onnx.NodeProto) -> bool:
-        """Resize makes new values unless it takes the nearest."""
-        modes = [entry.s for entry in node.attribute if entry.name == "mode"]
-        return node.op_type != "Resize" or modes in ([], [b"nearest"])
-
-    def _had_steps(self, node: onnx.NodeProto, steps: tuple[Any, ...]) -> bool:
-        given = node.input if node.op_type == "Concat" else node.input[:1]
-        makers = [self._makers.get(name) for name in given]
-        return all(
-            maker is not None
-            and maker.op_type == "DequantizeLinear"
-            and self._steps(maker) == steps
-            for maker in makers
-        )
-
-    def _steps(self, node: onnx.NodeProto) -> tuple[Any, ...]:
-        """Scale and zero point; where these are no single numbers, their names."""
-        return tuple(self._single.get(name, name) for name in node.input[1:])
-
-
-def _is_single(tensor: onnx.TensorProto) -> bool:
-    return all(side == 1 for side in tensor.dims)
-
-
-# ----------------------------------------------------------------------
-# An OpenVINO model in which some nodes stay float32, whatever precision the plugin is asked for.
-#
-# The plugin converts a whole graph by a hint, all but the nodes with the attribute ``precise``. Python cannot set that:
-# it is an attribute of a C++ type, which a dictionary of strings cannot hold. OpenVINO's own file format can, so the
-# model goes through a file. The attribute is in no manual; whether it took effect, the compiled model tells
-# (openvino 2024.6 and 2026.4 heed it).
-
-WITHOUT_BIASES = "/WithoutBiases"  # what the ONNX front end calls a convolution; the sum with its bias has the name
-PASSIVE = ("Const", "Parameter", "Result")
-
-
-def precise(core: Any, model: Any, names: Set[str]) -> Any:
-    """The model anew, with the nodes of these names marked. ``core``: an ``openvino.Core``.
-
-    Raises OSError where nothing can be written to the folder for temporary files.
-    """
-    import openvino
-
-    with tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
-        graph, weights = Path(folder, "graph.xml"), Path(folder, "graph.bin")
-        openvino.serialize(model, str(graph), str(weights))
-        # Both into memory: a file that is mapped could not be deleted everywhere.
-        return core.read_model(_marked(graph, names), weights.read_bytes())
-
-
-def _marked(graph: Path, names: Set[str]) -> bytes:
-    root = ElementTree.parse(graph).getroot()
-    for layer in root.iter("layer"):
-        if (
-            layer.get("type") in PASSIVE
-            or layer.get("name", "").removesuffix(WITHOUT_BIASES) not in names
-        ):
-            continue
-        info = layer.find("rt_info")
-        if info is None:
-            info = ElementTree.Element("rt_info")
-            layer.insert(
-                0 if layer.find("data") is None else 1, info
-            )  # where OpenVINO writes it: behind the data
-        ElementTree.SubElement(info, "attribute", {"name": "precise", "version": "0"})
-    return ElementTree.tostring(root)
-
-
-# int8 is in the graph, as Q/DQ nodes; what those leave in float runs as f32. Never unset: on a CPU with bf16 the
-# plugin would take bf16 by itself.
+# int8 is in the graph, as Q/DQ nodes; what they leave in float runs as f32. The hint is never left
+# out: on a CPU with bf16 the plugin would take bf16 by itself.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 QUANTISED = ("u8", "i8")
-# Layers of the runtime model that compute nothing: constants, and the doors of the graph.
+# Layers of the runtime model that compute nothing: constants, inputs and outputs.
 NO_LAYERS = ("Const", "Input", "Output")
-RUNS_OF_A_MEAN = 16  # under the profiler, before it starts anew
-# u8 in these layers is the picture being moved, or cast; in all others it is quantised arithmetic.
+RUNS_OF_A_MEAN = 16  # under the profiler, before the graph is compiled again
+# u8 in these layers is the picture, which is moved or cast. In all others it is quantised
+# arithmetic.
 LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 
 
 class OpenvinoRequest(Request):
-    """Slot and outputs are handed over once; a run reads and writes them in place."""
+    """Slot and outputs are given to OpenVINO once; each run reads and writes them in place."""
 
     def __init__(self, compiled: Any, network: Network) -> None:
         from openvino import Tensor
@@ -250,16 +82,21 @@ class OpenvinoEngine(Engine):
     name = "openvino"
     library = "openvino"
     install = "pip install 'detect-video[openvino]'"
-    # In fp32 it is as fast as ONNX Runtime, which is always there and loads sooner. In fewer bits it is well ahead of
-    # ONNX Runtime, or the only one (docs/performance.md).
+    # In fp32 it is as fast as ONNX Runtime, which is always there and loads sooner. In fewer bits
+    # it is well ahead of ONNX Runtime, or the only one (docs/performance.md).
     auto = AutoChoice(15, "openvino is installed")
-    auto_in = {
+    auto_in: ClassVar[Mapping[str, AutoChoice]] = {
         "bf16": AutoChoice(30, "the fastest in bf16 on a CPU"),
         "int8": AutoChoice(30, "the fastest in int8 on a CPU"),
     }
-    # bf16 and fp16 are the plugin's own conversion of the fp32 graph: it knows which of its kernels have them. What
-    # bf16 hurts most is marked, so that it stays fp32.
-    precisions = {"fp32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "int8-u8"}
+    # bf16 and fp16 are the plugin's own conversion of the fp32 graph: it knows which of its kernels
+    # have them. What bf16 hurts most is marked, so that it stays fp32.
+    precisions: ClassVar[Mapping[str, str]] = {
+        "fp32": "fp32",
+        "bf16": "fp32",
+        "fp16": "fp32",
+        "int8": "int8-u8",
+    }
     own_options = {
         "mode": "throughput (default): requests of few threads side by side; "
         "latency: one request on all threads"
@@ -267,7 +104,8 @@ class OpenvinoEngine(Engine):
 
     @classmethod
     def import_library(cls) -> None:
-        """Imports openvino without its telemetry, which sends an event from inside the import, asked or not.
+        """Imports openvino without its telemetry, which sends an event from inside the import,
+        asked or not.
 
         openvino falls back to a stub of its own where ``openvino_telemetry`` cannot be imported.
         """
@@ -341,10 +179,11 @@ class OpenvinoEngine(Engine):
 
 
 class OpenvinoLayerProfiler:
-    """The graph compiled with PERF_COUNT: the request tells what every layer took, as the mean of all runs so far.
+    """The graph compiled with PERF_COUNT: the request reports the time of every layer as the mean
+    of all runs so far.
 
-    In whole microseconds: a single run, which is the difference of two sums, is off by as many as there were runs. So
-    the graph is compiled anew now and then.
+    The means are in whole microseconds. A single run is the difference of two sums, so its error
+    grows with the number of runs. Therefore the graph is compiled again every RUNS_OF_A_MEAN runs.
     """
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
@@ -375,7 +214,7 @@ class OpenvinoLayerProfiler:
             self._request.infer()
             means = self._request.get_profiling_info()
         self._runs += 1
-        # What went into another layer is told too, and is no layer of the runtime model.
+        # It also reports what was fused into another layer, which is no layer of the runtime model.
         self._told.append([self._single(mean) for mean in means if mean.node_name in self._names])
 
     def _single(self, mean: Any) -> tuple[str, str, float]:
@@ -400,7 +239,7 @@ def _compile(
     # Nothing is kept on disk, whatever the environment or a configuration file of OpenVINO says.
     core.set_property({"CACHE_DIR": ""})
     if network.precision == "int8-u8":
-        source = without_needless_pairs(network.graph).SerializeToString()
+        source = remove_needless_pairs(network.graph).SerializeToString()
     else:
         source = network.path or network.graph.SerializeToString()
     settings = {
@@ -408,16 +247,19 @@ def _compile(
         "NUM_STREAMS": streams,
         "INFERENCE_NUM_THREADS": streams * threads,
         "INFERENCE_PRECISION_HINT": hint,
-        # Pinned threads cannot move when the reader or the encoder takes their core: inference then waits for both.
+        # Pinned threads cannot move when the reader or the encoder takes their core: inference then
+        # waits for both.
         "ENABLE_CPU_PINNING": False,
         **more,
     }
     model = core.read_model(source)
-    return core.compile_model(precise(core, model, stays) if stays else model, "CPU", settings)
+    return core.compile_model(mark_precise(core, model, stays) if stays else model, "CPU", settings)
 
 
 def _check_contract(compiled: Any, network: Network) -> None:
-    """The graph must be what the description says; else memory would be written that is not there."""
+    """The compiled graph must match the description: else it would write past the end of our
+    arrays.
+    """
     found = tuple(
         [
             (port.element_type.get_type_name(), tuple(port.partial_shape.to_shape()))
@@ -440,15 +282,18 @@ def _notes(compiled: Any, precision: str) -> list[str]:
     if runs == HINTS[precision]:
         return []
     return [
-        f"engine openvino: {precision} was asked for; on this CPU OpenVINO runs {TYPES.get(runs, runs)}"
+        f"engine openvino: {precision} was asked for; on this CPU OpenVINO runs "
+        f"{TYPES.get(runs, runs)}"
     ]
 
 
 def _layers(model: Any, known: set[str]) -> list[LayerExecution]:
-    """The plugin's own account of what it runs. ``known``: the graph's nodes; the rest are inventions of the plugin."""
+    """What the plugin says that it runs. ``known``: the graph's nodes; all others are the plugin's
+    own.
+    """
     constant: set[str] = (
         set()
-    )  # worked out while loading: constants, and what hangs on nothing else
+    )  # computed while compiling: constants, and what depends on nothing else
     layers = []
     for layer in model.get_ordered_ops():
         facts = {
@@ -473,3 +318,179 @@ def _precision(kind: str, found: str) -> str:
     if found in QUANTISED and kind not in LAYERS_THAT_MOVE:
         return "int8"
     return TYPES.get(found, found)
+
+
+# ---- Q/DQ pairs that OpenVINO does not need
+#
+# The graph has a pair behind every node that ONNX Runtime runs in integers, because ONNX Runtime
+# has a kernel for each of them. OpenVINO has one kernel for a convolution with all the elementwise
+# work behind it. A pair in between makes it write the convolution's result as u8 and read it again.
+# So these pairs are removed:
+# 1. behind nodes that only move or choose values, if the values had the same steps before: nothing
+# is rounded there;
+# 2. between a convolution or elementwise work and elementwise work: one rounding less, at the end
+# of the kernel.
+#
+# Measured with two requests in flight on 2 cores (docs/performance.md): 11 to 33 % less time.
+
+ELEMENTWISE = (
+    "Add",
+    "Sum",
+    "Sub",
+    "Mul",
+    "Div",
+    "Relu",
+    "LeakyRelu",
+    "PRelu",
+    "Clip",
+    "Sigmoid",
+    "HardSigmoid",
+    "HardSwish",
+    "Elu",
+    "Softplus",
+    "Tanh",
+    "Mish",
+)
+
+
+def remove_needless_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A new model with the same inputs and outputs."""
+    import onnx
+
+    # output of a DequantizeLinear -> input of its pair
+    instead = _Pairs(model.graph).needless()
+    pairs = set(instead)
+    for node in model.graph.node:
+        if node.op_type == "DequantizeLinear" and node.output[0] in instead:
+            pairs.add(node.input[0])
+    nodes = []
+    for node in model.graph.node:
+        if pairs.intersection(node.output):
+            continue
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        for at, name in enumerate(node.input):
+            made.input[at] = _follow(instead, name)
+        nodes.append(made)
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(nodes)
+    return result
+
+
+def _follow(instead: dict[str, str], name: str) -> str:
+    while name in instead:
+        name = instead[name]
+    return name
+
+
+class _Pairs:
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        from onnx import numpy_helper
+
+        self._graph = graph
+        self._outputs = {info.name for info in graph.output}
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+        self._single = {
+            tensor.name: numpy_helper.to_array(tensor).item()
+            for tensor in graph.initializer
+            if _is_single(tensor)
+        }
+
+    def needless(self) -> dict[str, str]:
+        found = {}
+        for quantize in self._graph.node:
+            if quantize.op_type != "QuantizeLinear":
+                continue
+            readers = self._readers.get(quantize.output[0], [])
+            if (
+                len(readers) == 1
+                and readers[0].op_type == "DequantizeLinear"
+                and self._is_needless(readers[0])
+            ):
+                found[readers[0].output[0]] = quantize.input[0]
+        return found
+
+    def _is_needless(self, dequantize: onnx.NodeProto) -> bool:
+        maker = self._makers.get(self._makers[dequantize.input[0]].input[0])
+        if maker is None or dequantize.output[0] in self._outputs:
+            return False
+        if maker.op_type in (*MOVING, "Concat"):
+            return self._only_moves(maker) and self._had_steps(maker, self._steps(dequantize))
+        readers = self._readers.get(dequantize.output[0], [])
+        return maker.op_type in (*MULTIPLYING, *ELEMENTWISE) and all(
+            node.op_type in ELEMENTWISE for node in readers
+        )
+
+    def _only_moves(self, node: onnx.NodeProto) -> bool:
+        """Whether the node makes no new values. Resize does, unless it takes the nearest."""
+        modes = [entry.s for entry in node.attribute if entry.name == "mode"]
+        return node.op_type != "Resize" or modes in ([], [b"nearest"])
+
+    def _had_steps(self, node: onnx.NodeProto, steps: tuple[Any, ...]) -> bool:
+        given = node.input if node.op_type == "Concat" else node.input[:1]
+        makers = [self._makers.get(name) for name in given]
+        return all(
+            maker is not None
+            and maker.op_type == "DequantizeLinear"
+            and self._steps(maker) == steps
+            for maker in makers
+        )
+
+    def _steps(self, node: onnx.NodeProto) -> tuple[Any, ...]:
+        """Scale and zero point; their names where they are not single numbers."""
+        return tuple(self._single.get(name, name) for name in node.input[1:])
+
+
+def _is_single(tensor: onnx.TensorProto) -> bool:
+    return all(side == 1 for side in tensor.dims)
+
+
+# ---- nodes that stay float32, whatever precision the plugin is asked for
+#
+# A hint makes the plugin convert the whole graph, except the nodes with the attribute ``precise``.
+# Python cannot set it: it is an attribute of a C++ type, which a dictionary of strings cannot hold.
+# OpenVINO's own file format can hold it, so the model goes through a file. No manual mentions the
+# attribute; the compiled model shows whether it took effect (openvino 2024.6 and 2026.4 heed it).
+
+# What the ONNX front end appends to a convolution; the sum with its
+# bias has the node's name.
+WITHOUT_BIASES = "/WithoutBiases"
+PASSIVE = ("Const", "Parameter", "Result")
+
+
+def mark_precise(core: Any, model: Any, names: Set[str]) -> Any:
+    """A copy of the model in which the nodes of these names are marked. ``core``: an
+    ``openvino.Core``.
+
+    Raises OSError where nothing can be written to the folder for temporary files.
+    """
+    import openvino
+
+    with tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
+        graph, weights = Path(folder, "graph.xml"), Path(folder, "graph.bin")
+        openvino.serialize(model, str(graph), str(weights))
+        # Both are read into memory: some systems cannot delete a file that is mapped.
+        return core.read_model(_mark(graph, names), weights.read_bytes())
+
+
+def _mark(graph: Path, names: Set[str]) -> bytes:
+    root = ElementTree.parse(graph).getroot()
+    for layer in root.iter("layer"):
+        if (
+            layer.get("type") in PASSIVE
+            or layer.get("name", "").removesuffix(WITHOUT_BIASES) not in names
+        ):
+            continue
+        info = layer.find("rt_info")
+        if info is None:
+            info = ElementTree.Element("rt_info")
+            # OpenVINO writes it behind the data.
+            layer.insert(0 if layer.find("data") is None else 1, info)
+        ElementTree.SubElement(info, "attribute", {"name": "precise", "version": "0"})
+    return ElementTree.tostring(root)

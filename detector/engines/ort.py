@@ -1,13 +1,18 @@
-"""ONNX Runtime's own trace of a session: one event for every node of every run."""
+"""ONNX Runtime on the CPU or on an NVIDIA GPU: one session, any number of requests inside it at
+once.
+
+From top to bottom: the engine and its profiler; how a session is opened; how its trace is read;
+what ONNX Runtime made of the graph.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,174 +35,29 @@ if TYPE_CHECKING:
     import onnx
 
 
-# ----------------------------------------------------------------------
-# What ONNX Runtime made of a graph: its own nodes, the type that each computes in, the graph's nodes it stands for.
-#
-# Read from the optimised graph that ONNX Runtime saves. It fuses, renames and lays out anew, and says nowhere what came
-# from what; but a name of its own always holds the name of one node of ours (``0.act_nchwc``, ``3.conv_token_7``). The
-# rest follows from the graph: a convolution without such a name went into the activation behind it, and so on.
-
-OWN_NAME = re.compile(
-    r"^(?:InsertedPrecisionFreeCast_)?(.*?)(?:_nchwc|_nhwc|_token_\d+|_quant|_q|_qlinear)*$"
-)
-COMPUTING = ("Conv", "Gemm", "MatMul")  # in the operator's name, whatever is fused to it
-INTEGER = (
-    "ConvInteger",
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "DynamicQuantizeMatMul",
-    "QGemm",
-    "NhwcMaxPool",
-)
-QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
-RESULTS = {  # operator -> what it gives, where that is not what it takes
-    "ConvInteger": "int32",
-    "MatMulInteger": "int32",
-    "MatMulIntegerToFloat": "fp32",
-    "DynamicQuantizeMatMul": "fp32",
-    "Shape": "int64",
-    "Size": "int64",
-    "NonMaxSuppression": "int64",
-}
-NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", "int8": "i8"}
-
-
-def layers(
-    optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str = "fp32"
-) -> list[LayerExecution]:
-    """``float_math``: what fp32 convolutions and products run as ("tf32" where the GPU was allowed to)."""
-    stands_for: dict[int, list[str]] = {}
-    for name, owner in _owners(optimised.graph, graph.graph).items():
-        stands_for.setdefault(owner, []).append(name)
-    found = []
-    for at, (node, precision) in enumerate(_precisions(optimised.graph)):
-        if precision == "fp32" and _computes(node):
-            precision = float_math
-        found.append(
-            LayerExecution(node.name, node.op_type, precision, nodes=tuple(stands_for.get(at, ())))
-        )
-    return found
-
-
-def _precisions(graph: Any) -> Iterator[tuple[Any, str]]:
-    """Every node with the type that it computes in: that of its first input, or int8 for integer arithmetic.
-
-    Bytes count as int8 once something has quantised them; before that they are a picture.
-    """
-    types = {value.name: _name(value.type.tensor_type.elem_type) for value in graph.input}
-    types |= {tensor.name: _name(tensor.data_type) for tensor in graph.initializer}
-    for node in graph.node:
-        given = next((types[name] for name in node.input if name in types), "none")
-        if node.op_type.startswith("QLinear") or node.op_type in INTEGER:
-            precision, gives = "int8", RESULTS.get(node.op_type, "int8")
-        elif node.op_type in QUANTISING:
-            precision, gives = given, "int8"
-        elif node.op_type == "DequantizeLinear":
-            precision, gives = given, types.get(node.input[1], "fp32")
-        else:
-            precision, gives = given, RESULTS.get(node.op_type, given)
-        to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
-        types |= dict.fromkeys(node.output, gives if to is None else _name(to))
-        yield node, precision
-
-
-def _name(elem_type: int) -> str:
-    from onnx import TensorProto
-
-    name: str = TensorProto.DataType.Name(elem_type).lower()
-    return NAMES.get(name, name)
-
-
-def _owners(optimised: Any, graph: Any) -> dict[str, int]:
-    """Node of our graph -> index of the optimised node that does its work; nodes folded into constants are left out."""
-    folded = _folded(graph)
-    nodes = [node for node in graph.node if node.name not in folded]
-    owners = _named(optimised, {node.name for node in nodes})
-    before, behind = _neighbours(nodes)
-    computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
-    # Each of these passes leaves alone what an earlier one placed.
-    for node in reversed(
-        nodes
-    ):  # a convolution went into what comes behind it; so did a change of type
-        if _computes(node) or node.op_type == "DequantizeLinear":
-            places = [
-                at
-                for at in _places(behind[node.name], owners)
-                if not _computes(node) or at in computing
-            ]
-            owners |= {node.name: places[0]} if places and node.name not in owners else {}
-    for around, order in (
-        (before, nodes),
-        (behind, nodes[::-1]),
-    ):  # an activation, or what opens the graph
-        for node in order:
-            places = _places(around[node.name], owners)
-            owners |= {node.name: places[0]} if places and node.name not in owners else {}
-    return owners
-
-
-def _named(optimised: Any, known: set[str]) -> dict[str, int]:
-    """What can be told by name."""
-    owners: dict[str, int] = {}
-    for at, made in enumerate(optimised.node):
-        match = OWN_NAME.match(made.name)
-        for name in (made.name, match.group(1) if match else ""):
-            if name in known:
-                owners.setdefault(name, at)
-    return owners
-
-
-def _neighbours(nodes: list[Any]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Node -> the nodes that it reads from; node -> those that read from it."""
-    made_by = {output: node.name for node in nodes for output in node.output}
-    before = {
-        node.name: [made_by[value] for value in node.input if value in made_by] for node in nodes
-    }
-    behind: dict[str, list[str]] = {node.name: [] for node in nodes}
-    for name, sources in before.items():
-        for source in sources:
-            behind[source].append(name)
-    return before, behind
-
-
-def _places(names: list[str], owners: dict[str, int]) -> list[int]:
-    return [owners[name] for name in names if name in owners]
-
-
-def _computes(node: Any) -> bool:
-    return any(part in node.op_type for part in COMPUTING)
-
-
-def _folded(graph: Any) -> set[str]:
-    """Nodes that hang on constants alone: worked out while loading."""
-    constant = {tensor.name for tensor in graph.initializer}
-    folded = set()
-    for node in graph.node:
-        if constant.issuperset(name for name in node.input if name):
-            constant.update(node.output)
-            folded.add(node.name)
-    return folded
-
-
-# ----------------------------------------------------------------------
-# ONNX Runtime on the CPU or on an NVIDIA GPU: one session, any number of requests inside it at once.
-
-SILENT = 4  # fatal only: what fails comes back as an exception, and stdout and stderr are not its to write on
+# Fatal messages only: an error comes back as an exception, and stdout and stderr belong to this
+# program.
+SILENT = 4
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 WITH_CUDA = "pip install onnxruntime-gpu (after: pip uninstall onnxruntime)"
-# Rounds the float weights of a convolution between two quantised ones to int8, though the graph keeps it in float.
+# Rounds the float weights of a convolution between two quantised ones to int8, though the graph
+# keeps it in float.
 UNWANTED = {"WeightBiasQuantization"}
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 ON_GPU_ONLY = {
     "tf32": "it is a GPU's arithmetic",
-    # Seen: a cast on each edge, all 47 convolutions of street in fp32, the same speed; bf16: no convolution at all.
+    # Measured: a cast on each edge, all 47 convolutions of street in fp32, the same speed. bf16: no
+    # convolution at all.
     "fp16": "ONNX Runtime computes an fp16 graph in fp32 on a CPU, with casts",
 }
 
 
 class OrtRequest(Request):
-    """Slot and outputs are bound once; a run reads and writes them in place, without an allocation. On a GPU the slot
-    is copied, as u8, into memory of this request's own there, and each output straight into its array here."""
+    """Slot and outputs are bound once; a run reads and writes them in place, without an allocation.
+
+    On a GPU the slot is copied, as u8, into device memory of this request, and each output straight
+    into its array.
+    """
 
     def __init__(self, session: Any, run_options: Any, network: Network, device: str) -> None:
         self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
@@ -240,7 +100,12 @@ class OrtEngine(Engine):
     library = "onnxruntime"
     install = "pip install onnxruntime"
     auto = AutoChoice(20, "onnxruntime is installed, the first choice on a CPU")
-    precisions = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "int8": "int8-u8"}
+    precisions: ClassVar[Mapping[str, str]] = {
+        "fp32": "fp32",
+        "tf32": "fp32",
+        "fp16": "fp16",
+        "int8": "int8-u8",
+    }
     devices = ("cpu", "cuda")
 
     @classmethod
@@ -282,7 +147,9 @@ class OrtEngine(Engine):
             ]
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
-        """The session and where it runs. What was asked for by name is not replaced, and nothing in silence."""
+        """The session and where it runs. A device or precision that the user named is never
+        replaced, and ``auto`` says in ``notes`` when it falls back to the CPU.
+        """
         device = _wanted_device(options)
         if device != "cpu":
             try:
@@ -297,7 +164,9 @@ class OrtEngine(Engine):
             return _session(network, _settings(self.threads), [CPU]), "cpu"
 
     def execution(self) -> list[LayerExecution]:
-        """From the graph as ONNX Runtime optimised it, saved by a second session of the same settings."""
+        """Read from the graph as ONNX Runtime optimised it, which a second session of the same
+        settings saves.
+        """
         if self._network is None:
             return []
 
@@ -306,7 +175,7 @@ class OrtEngine(Engine):
                 self._network, self.threads, _providers(self.device, self.precision)
             )
             float_math = "tf32" if self.precision == "tf32" else "fp32"
-            return layers(optimised, self._network.graph, float_math)
+            return read_layers(optimised, self._network.graph, float_math)
 
     def close(self) -> None:
         self._network = None
@@ -315,14 +184,16 @@ class OrtEngine(Engine):
 
 
 class OrtLayerProfiler:
-    """A session that writes a trace of every node, and its optimised graph beside it."""
+    """A session that writes a trace with one event for every node of every run, and its optimised
+    graph beside it.
+    """
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
 
         self._network, self._precision = network, options.precision
         self._folder = tempfile.TemporaryDirectory(prefix="detect-video-layers-")
         device = _wanted_device(options)
-        settings = traced(_settings(cpu_threads(options)), self._folder.name)
+        settings = trace_runs(_settings(cpu_threads(options)), self._folder.name)
         with translated("ort", "load the graph for a profile"):
             self._session: Any = _session(network, settings, _providers(device, self._precision))
             self._request = OrtRequest(self._session, _run_options(), network, device)
@@ -355,7 +226,9 @@ def _no_cuda() -> str:
 
 
 def _wanted_device(options: EngineOptions) -> str:
-    """ "cpu" or "cuda:N". ``auto`` is the first GPU where this build can use one and it has the precision."""
+    """ "cpu" or "cuda:N". ``auto`` is the first GPU where this build can use one and it has the
+    precision.
+    """
     if options.device == "auto":
         return "cuda:0" if options.precision != "int8" and _has_cuda() else "cpu"
     return f"cuda:{_index(options.device)}" if options.device != "cpu" else "cpu"
@@ -369,26 +242,27 @@ def _index(device: str) -> int:
 def _providers(device: str, precision: str) -> list[Any]:
     if device == "cpu":
         return [CPU]
-    # use_tf32 is on by default: fp32 would not be fp32.
+    # use_tf32 is on by default, and fp32 would not be fp32.
     return [(CUDA, {"device_id": _index(device), "use_tf32": int(precision == "tf32")}), CPU]
 
 
 def _cuda_session(network: Network, threads: int, precision: str, device: str) -> Any:
-    """A session on the GPU. Raises EngineError: ONNX Runtime itself would go on on the CPU."""
+    """A session on the GPU. Raises EngineError where ONNX Runtime itself would continue on the
+    CPU.
+    """
     import onnxruntime
 
     if not _has_cuda():
         raise EngineError(f"engine ort: --device {device}: {_no_cuda()}")
-    onnxruntime.set_default_logger_severity(
-        SILENT
-    )  # a library that is not found is reported through this one
+    onnxruntime.set_default_logger_severity(SILENT)  # it reports a library that is not found
     if hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()  # CUDA's libraries out of pip's own packages
+        onnxruntime.preload_dlls()  # CUDA's libraries from packages that pip installed
     with translated("ort", f"start its CUDA provider on {device}"):
         session = _session(network, _settings(threads), _providers(device, precision))
         if CUDA not in session.get_providers():
             raise RuntimeError(
-                "no driver, no such GPU, or CUDA or cuDNN of another version than it was built for"
+                "there is no driver, no such GPU, or CUDA or cuDNN is not the version that it was "
+                "built for"
             )
     return session
 
@@ -401,7 +275,8 @@ def _settings(threads: int) -> Any:
     settings.inter_op_num_threads = 1
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     settings.log_severity_level = SILENT
-    # Threads that spin between two runs take the cores from decoding and drawing, and count as CPU time of ours.
+    # Threads that spin between two runs take cores from decoding and drawing, and count as our CPU
+    # time.
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return settings
 
@@ -422,7 +297,7 @@ def _session(network: Network, settings: Any, providers: Sequence[Any]) -> Any:
         source,
         settings,
         providers=providers,
-        enable_fallback=0,  # it prints on stdout and goes on with another provider
+        enable_fallback=0,  # a fallback prints on stdout and continues with another provider
         disabled_optimizers=UNWANTED,
     )
 
@@ -431,20 +306,21 @@ def _optimised(network: Network, threads: int, providers: Sequence[Any]) -> Any:
     import onnx
 
     with tempfile.TemporaryDirectory() as folder:
-        settings = kept_graph(_settings(threads), folder)
+        settings = save_graph(_settings(threads), folder)
         _session(network, settings, providers)
         return onnx.load(Path(folder, OPTIMISED), load_external_data=False)
 
 
 def _check_contract(session: Any, network: Network) -> None:
-    """The graph must be what the description says; else memory would be written that is not there."""
+    """The session must match the description: else it would write past the end of our arrays."""
     found_inputs = [(tensor.type, tuple(tensor.shape)) for tensor in session.get_inputs()]
     found_outputs = [(tensor.type, tuple(tensor.shape)) for tensor in session.get_outputs()]
     if found_inputs != [("tensor(uint8)", network.input_shape)] or found_outputs != [
         ("tensor(float)", tuple(shape)) for shape in network.output_shapes
     ]:
         raise EngineError(
-            f"engine ort: the graph of {network.name} takes {found_inputs} and gives {found_outputs}; "
+            f"engine ort: the graph of {network.name} takes {found_inputs} and gives "
+            f"{found_outputs}; "
             f"wanted one u8 input {network.input_shape} and float32 outputs {network.output_shapes}"
         )
 
@@ -453,37 +329,44 @@ OPTIMISED = "optimised.onnx"
 SUFFIX = "_kernel_time"
 
 
-def kept_graph(settings: Any, folder: str) -> Any:
-    """Session options that leave the optimised graph in ``folder``."""
+def save_graph(settings: Any, folder: str) -> Any:
+    """Makes a session save its optimised graph in ``folder``. Returns ``settings``."""
     settings.optimized_model_filepath = str(Path(folder, OPTIMISED))
-    # Weights beside it: they are not needed, and may be more than a file of this kind holds.
+    # The weights go beside it: nobody needs them, and they may be more than such a file can hold.
     settings.add_session_config_entry(
         "session.optimized_model_external_initializers_file_name", "weights.bin"
     )
     return settings
 
 
-def traced(settings: Any, folder: str) -> Any:
-    """Session options that leave a trace in ``folder``, and the graph that the trace's names are of."""
+def trace_runs(settings: Any, folder: str) -> Any:
+    """Makes a session save a trace in ``folder``, and the graph whose names the trace uses. Returns
+    ``settings``.
+    """
     settings.enable_profiling = True
     settings.profile_file_prefix = str(Path(folder, "trace"))
-    return kept_graph(settings, folder)
+    return save_graph(settings, folder)
 
 
 def node_times(
     trace: str, folder: str, graph: Any, float_math: str
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Every node of the optimised graph with its ms in each run. ``graph``: what it was made from."""
+    """Every node of the optimised graph with its ms in each run. ``graph``: the graph that was
+    optimised.
+    """
     import onnx
 
     optimised = onnx.load(Path(folder, OPTIMISED), load_external_data=False)
     events = json.loads(Path(trace).read_text(encoding="utf-8"))
-    return match_layers(layers(optimised, graph, float_math), runs_of(events))
+    return match_layers(read_layers(optimised, graph, float_math), split_into_runs(events))
 
 
-def runs_of(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
-    """Run by run (name, operator, ms) of the nodes, in order; durations are in whole microseconds. A run's own event
-    is written at its end, and holds its nodes' by time."""
+def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
+    """(name, operator, ms) of the nodes in order, for each run. ONNX Runtime measures in whole
+    microseconds.
+
+    The event of a run is written at its end; the events of its nodes lie within its time.
+    """
     nodes = [
         event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)
     ]
@@ -504,3 +387,158 @@ def runs_of(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
         ]
         for start, end in sorted(bounds)
     ]
+
+
+# ---- what ONNX Runtime made of a graph: its nodes, their types, and our nodes that they stand for
+#
+# This is read from the optimised graph that ONNX Runtime saves. ONNX Runtime fuses and renames
+# nodes and changes their layout, and does not say which node came from which. But a name that it
+# makes up always contains the name of one node of ours (``0.act_nchwc``, ``3.conv_token_7``). The
+# rest follows from the graph: a convolution that appears in no name went into the activation behind
+# it, and so on.
+
+OWN_NAME = re.compile(
+    r"^(?:InsertedPrecisionFreeCast_)?(.*?)(?:_nchwc|_nhwc|_token_\d+|_quant|_q|_qlinear)*$"
+)
+COMPUTING = ("Conv", "Gemm", "MatMul")  # part of the operator's name, whatever is fused to it
+INTEGER = (
+    "ConvInteger",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "QGemm",
+    "NhwcMaxPool",
+)
+QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
+RESULTS = {  # operator -> type of its result, if it is not the type of its input
+    "ConvInteger": "int32",
+    "MatMulInteger": "int32",
+    "MatMulIntegerToFloat": "fp32",
+    "DynamicQuantizeMatMul": "fp32",
+    "Shape": "int64",
+    "Size": "int64",
+    "NonMaxSuppression": "int64",
+}
+NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", "int8": "i8"}
+
+
+def read_layers(
+    optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str = "fp32"
+) -> list[LayerExecution]:
+    """The layers of an optimised graph. ``float_math``: what fp32 convolutions and products run in
+    ("tf32" where the GPU may use it).
+    """
+    stands_for: dict[int, list[str]] = {}
+    for name, owner in _owners(optimised.graph, graph.graph).items():
+        stands_for.setdefault(owner, []).append(name)
+    found = []
+    for at, (node, precision) in enumerate(_precisions(optimised.graph)):
+        if precision == "fp32" and _computes(node):
+            precision = float_math
+        found.append(
+            LayerExecution(node.name, node.op_type, precision, nodes=tuple(stands_for.get(at, ())))
+        )
+    return found
+
+
+def _precisions(graph: Any) -> Iterator[tuple[Any, str]]:
+    """Every node with the type that it computes in: the type of its first input, or int8 for
+    integer arithmetic.
+
+    Bytes count as int8 after something has quantised them; before that they are a picture.
+    """
+    types = {value.name: _name(value.type.tensor_type.elem_type) for value in graph.input}
+    types |= {tensor.name: _name(tensor.data_type) for tensor in graph.initializer}
+    for node in graph.node:
+        given = next((types[name] for name in node.input if name in types), "none")
+        if node.op_type.startswith("QLinear") or node.op_type in INTEGER:
+            precision, gives = "int8", RESULTS.get(node.op_type, "int8")
+        elif node.op_type in QUANTISING:
+            precision, gives = given, "int8"
+        elif node.op_type == "DequantizeLinear":
+            precision, gives = given, types.get(node.input[1], "fp32")
+        else:
+            precision, gives = given, RESULTS.get(node.op_type, given)
+        to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
+        types |= dict.fromkeys(node.output, gives if to is None else _name(to))
+        yield node, precision
+
+
+def _name(elem_type: int) -> str:
+    from onnx import TensorProto
+
+    name: str = TensorProto.DataType.Name(elem_type).lower()
+    return NAMES.get(name, name)
+
+
+def _owners(optimised: Any, graph: Any) -> dict[str, int]:
+    """Node of our graph -> index of the optimised node that does its work, without nodes that
+    became constants.
+    """
+    folded = _folded(graph)
+    nodes = [node for node in graph.node if node.name not in folded]
+    owners = _named(optimised, {node.name for node in nodes})
+    before, behind = _neighbours(nodes)
+    computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
+    # Each of these passes leaves alone what an earlier one placed. First, a convolution or a change
+    # of type went into the node behind it.
+    for node in reversed(nodes):
+        if _computes(node) or node.op_type == "DequantizeLinear":
+            places = [
+                at
+                for at in _places(behind[node.name], owners)
+                if not _computes(node) or at in computing
+            ]
+            owners |= {node.name: places[0]} if places and node.name not in owners else {}
+    # Then an activation went into the node before it, and what opens the graph into the node behind
+    # it.
+    for around, order in ((before, nodes), (behind, nodes[::-1])):
+        for node in order:
+            places = _places(around[node.name], owners)
+            owners |= {node.name: places[0]} if places and node.name not in owners else {}
+    return owners
+
+
+def _named(optimised: Any, known: set[str]) -> dict[str, int]:
+    """The owners that the names of the optimised nodes show."""
+    owners: dict[str, int] = {}
+    for at, made in enumerate(optimised.node):
+        match = OWN_NAME.match(made.name)
+        for name in (made.name, match.group(1) if match else ""):
+            if name in known:
+                owners.setdefault(name, at)
+    return owners
+
+
+def _neighbours(nodes: list[Any]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Node -> the nodes that it reads from; node -> those that read from it."""
+    made_by = {output: node.name for node in nodes for output in node.output}
+    before = {
+        node.name: [made_by[value] for value in node.input if value in made_by] for node in nodes
+    }
+    behind: dict[str, list[str]] = {node.name: [] for node in nodes}
+    for name, sources in before.items():
+        for source in sources:
+            behind[source].append(name)
+    return before, behind
+
+
+def _places(names: list[str], owners: dict[str, int]) -> list[int]:
+    return [owners[name] for name in names if name in owners]
+
+
+def _computes(node: Any) -> bool:
+    return any(part in node.op_type for part in COMPUTING)
+
+
+def _folded(graph: Any) -> set[str]:
+    """Nodes that depend on constants alone: ONNX Runtime computes them when it opens the
+    session.
+    """
+    constant = {tensor.name for tensor in graph.initializer}
+    folded = set()
+    for node in graph.node:
+        if constant.issuperset(name for name in node.input if name):
+            constant.update(node.output)
+            folded.add(node.name)
+    return folded

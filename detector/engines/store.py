@@ -2,10 +2,11 @@
 
 Every file has a manifest beside it, and one lock guards the folder.
 
-engines/yolov4-tiny-416x416-b1-0123456789ab.onnx    a graph; 12 digits of its own sha256
-engines/yolov4-tiny-416x416-b1-0123456789ab.json    the manifest: from what it was made
-engines/yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.plan   an engine's own file; 12 digits of the sha256 of its key
-engines/yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.json   the manifest with the whole key
+    yolov4-tiny-416x416-b1-0123456789ab.onnx            a graph; 12 digits of its own sha256
+    yolov4-tiny-416x416-b1-0123456789ab.json            its manifest: what it was made from
+    yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.plan   an engine's own file; 12 digits of the
+                                                        sha256 of its key
+    yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.json   its manifest, with the whole key
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Artefact(NamedTuple):
 
 
 def default_folder() -> Path:
-    """``engines/`` of the checkout that the package runs from; of an installed package, the user's cache."""
+    """``engines/`` of the checkout that the package runs from; of an installed package, the user's
+    cache.
+    """
     checkout = Path(__file__).parents[2]
     place = checkout / "engines"
     if (
@@ -53,10 +56,11 @@ def default_folder() -> Path:
 
 
 def export(network: Network, folder: str | Path | None = None) -> Artefact:
-    """Writes the network's graph to a file in ``folder``, unless it is there; sets ``network.path``.
+    """Writes the network's graph to a file in ``folder``, unless it is there; sets
+    ``network.path``.
 
-    The name holds the graph's own digest, so another model, size, batch or version of this program never gets a
-    stale file. Two runs that start together build it once. Raises OutputError.
+    The name holds the graph's own digest, so another model, size, batch or version of this program
+    never gets a stale file. Two runs that start together build it once. Raises OutputError.
     """
     data = network.graph.SerializeToString(deterministic=True)
     digest = hashlib.sha256(data).hexdigest()
@@ -76,11 +80,13 @@ def build_once(
     key: Mapping[str, Any],
     build: Callable[[Path], Mapping[str, Any] | None],
 ) -> Artefact:
-    """The file that ``build(path)`` makes, built once per key. ``build`` returns facts for the manifest.
+    """The file that ``build(path)`` makes, built once per key. ``build`` returns facts for the
+    manifest.
 
-    ``key``: JSON values of everything that the file depends on. If a file of this stem is damaged or was built for
-    another key, a note says what differs. Two runs that start together build once: the second waits for the first.
-    Raises OutputError, and whatever ``build`` raises, with nothing left behind.
+    ``key``: JSON values of everything that the file depends on. If a file of this stem is damaged
+    or was built for another key, a note says what differs. Two runs that start together build once:
+    the second waits for the first. Raises OutputError, and whatever ``build`` raises, with nothing
+    left behind.
     """
     key = json.loads(json.dumps(key, sort_keys=True))
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
@@ -98,8 +104,10 @@ def build_once(
 
 
 def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
-    """Rewrites a small file from its content (None: there is no file), whole or not at all. Two processes that come
-    together both count: the second one sees what the first one wrote. Raises OutputError."""
+    """Rewrites a small file from its content (None: there is no file), whole or not at all. Two
+    processes that come together both count: the second one sees what the first one wrote. Raises
+    OutputError.
+    """
     target = folder / name
     with _written(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -231,7 +239,9 @@ def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
 
 
 def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
-    """Whether the manifest is the one that would be written, and the file is the one in the manifest."""
+    """Whether the manifest is the one that would be written, and the file is the one in the
+    manifest.
+    """
     try:
         found = json.loads(target.with_suffix(".json").read_bytes())
         return bool(found == manifest) and _digest(target) == manifest["file_sha256"]
@@ -240,8 +250,9 @@ def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
 
 
 def _is_broken(target: Path, manifest: dict[str, Any]) -> bool:
-    """Whether the file is not what its name says. A file whose manifest names the same graph under another
-    ``--family``, or from another file of the same network, is whole."""
+    """Whether the file is not what its name says. A file whose manifest names the same graph under
+    another ``--family``, or from another file of the same network, is whole.
+    """
     try:
         known = json.loads(target.with_suffix(".json").read_bytes()).get("file_sha256")
         return bool(known != manifest["file_sha256"] or _digest(target) != known)

@@ -26,7 +26,9 @@ EXIT_TERMINATED = 143
 
 
 class DetectVideoError(Exception):
-    """Base of all errors that are written for the user: one line, what is wrong and how to fix it."""
+    """Base of all errors that are written for the user: one line, what is wrong and how to fix
+    it.
+    """
 
     exit_code = EXIT_INTERNAL
 

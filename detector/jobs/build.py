@@ -1,4 +1,6 @@
-"""Builds what a run would build by itself, before the run; or writes the graph that would run to an ONNX file."""
+"""Builds what a run would build by itself, before the run; or writes the graph that would run to an
+ONNX file.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def parse_batches(text: str) -> tuple[int, int]:
 
 
 def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> dict[str, Any]:
-    """Builds what an engine needs to run a model, unless it is there. Returns facts for the user, as JSON values.
+    """Builds what an engine needs to run a model, unless it is there. Returns facts for the user,
+    as JSON values.
 
     Raises UsageError for a range that the engine cannot have, and whatever preparing raises.
     """
@@ -56,7 +59,9 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
 
 
 def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
-    """Writes the ONNX graph that the engine would get. Raises ModelError if ONNX itself refuses it."""
+    """Writes the ONNX graph that the engine would get. Raises ModelError if ONNX itself refuses
+    it.
+    """
     config = _with_engine(config, (config.runtime.batch, config.runtime.batch))
     runtime = config.runtime
     start = time.perf_counter()
@@ -95,7 +100,8 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
         if engine not in able:
             there = " and ".join(able) or "no engine here"
             raise UsageError(
-                f"--batch {_range_text(batches)}: a range is for {there}; {engine} runs one batch a file"
+                f"--batch {_range_text(batches)}: a range is for {there}; {engine} runs one batch "
+                "a file"
             )
         own = (
             *(own or ()),
@@ -147,7 +153,8 @@ def _refuse_the_model(target: Path, config: Config) -> None:
             and os.path.samefile(source, target)
         ):
             raise UsageError(
-                f"{target} is the model itself, and would be overwritten; choose another file with -o"
+                f"{target} is the model itself, and would be overwritten; choose another file "
+                "with -o"
             )
 
 

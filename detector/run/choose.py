@@ -1,11 +1,12 @@
 """What ``--engine auto`` and ``--precision auto`` take, and why.
 
-By rank: the first engine by ``Engine.auto`` that is installed and can run the precision on the device; fp32.
+By rank: the first engine by ``Engine.auto`` that is installed and can run the precision on the
+device; fp32.
 
-As measured: ``compare`` keeps what it measured on this machine in engines/measured.json, one entry per comparison, the
-newest last. An entry counts only if model, input, machine, settings and library versions are those of now. A row of it
-replaces the choice by rank only if its slowest round beat the fastest round of that choice, and if its detections
-agree with those of fp32 within the budget.
+As measured: ``compare`` keeps what it measured on this machine in engines/measured.json, one entry
+per comparison, the newest last. An entry counts only if model, input, machine, settings and library
+versions are those of now. A row of it replaces the choice by rank only if its slowest round beat
+the fastest round of that choice, and if its detections agree with those of fp32 within the budget.
 """
 
 from __future__ import annotations
@@ -35,16 +36,21 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``config``: with engine and precision filled in, and with the calibration that was measured if that is int8.
-    ``reason``: a sentence for the user, None if the user named both."""
+    """What a run takes.
+
+    ``config``: with engine and precision filled in, and for a measured int8 with its calibration.
+    ``reason``: a sentence for the user, None if the user named both.
+    """
 
     config: Config
     reason: str | None
 
 
 def choose(config: Config, model_sha256: str, model_input: Sequence[int]) -> Choice:
-    """Engine and precision for ``auto``: as measured, else the engine by rank and fp32. Raises EngineError if no
-    engine is installed."""
+    """Engine and precision for ``auto``: as measured, else the engine by rank and fp32.
+
+    Raises EngineError if no engine is installed.
+    """
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     engine, why = (
@@ -64,15 +70,16 @@ def choose(config: Config, model_sha256: str, model_input: Sequence[int]) -> Cho
 
 
 def rank_engines(precision: str = "fp32") -> list[str]:
-    """Engines in the order in which ``--engine auto`` tries them, without those that it never takes."""
+    """Engines in the order in which ``--engine auto`` tries them; without those of rank 0."""
     ranks = {name: _auto(name, precision).rank for name in engines.names()}
     return sorted((name for name in ranks if ranks[name]), key=lambda name: -ranks[name])
 
 
 def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
-    """The first engine by rank that can run a precision on a device here, and a sentence that says why.
+    """The first engine that can run a precision on a device here, and a sentence that says why.
 
-    Where none can, raises what ``engines.graph_wanted`` raises for the first one; EngineError where none is installed.
+    If none can, raises what ``engines.graph_wanted`` raises for the first engine. Raises
+    EngineError if none is installed.
     """
     order, usable = rank_engines(precision), engines.usable()
     there = [name for name in order if usable[name] is None]
@@ -101,7 +108,7 @@ def _can_run(name: str, precision: str, device: str) -> bool:
 
 
 def _is_missing(name: str) -> bool:
-    """Whether installing the library would make the engine usable: it is not there, and nothing else is lacking."""
+    """Whether the library is all that the engine lacks, so that installing it would help."""
     engine = engines.find(name)
     return engine.library is not None and not engines.is_installed(name) and engine.absent() is None
 
@@ -110,7 +117,10 @@ def _is_missing(name: str) -> bool:
 
 
 def record(document: Mapping[str, Any], config: Config) -> str:
-    """Adds a comparison to the file. Returns the file's path, or why nothing was kept. Raises OutputError."""
+    """Adds a comparison to the file. Returns the path, or why nothing was kept.
+
+    Raises OutputError.
+    """
     if document["random_weights"] is not None:
         return "not kept: with random weights there is no agreement to judge by"
     rows = [
@@ -141,7 +151,7 @@ def record(document: Mapping[str, Any], config: Config) -> str:
 
 
 def _judge(entry: Entry, config: Config, engine: str, precision: str) -> Choice | None:
-    """What one comparison says; None if it lacks the default choice, or has no other row that is allowed."""
+    """What one comparison says; None if it lacks the default choice or any row to compare."""
     runtime = config.runtime
     rows = [row for row in entry["rows"] if row["batch"] == runtime.batch and _as_now(row)]
     default = next(
@@ -163,7 +173,8 @@ def _judge(entry: Entry, config: Config, engine: str, precision: str) -> Choice 
     if not better:
         return Choice(
             _with(config, engine, precision),
-            f"engine {engine}, {precision}: nothing measured on this machine was faster within the budget ({when})",
+            f"engine {engine}, {precision}: nothing measured on this machine was faster within "
+            f"the budget ({when})",
         )
     best = max(better, key=lambda row: float(row["fps"]["inference"]["median"]))
     times = best["fps"]["inference"]["median"] / default["fps"]["inference"]["median"]
@@ -174,12 +185,13 @@ def _judge(entry: Entry, config: Config, engine: str, precision: str) -> Choice 
         )
     return Choice(
         chosen,
-        f"engine {best['engine']}, {best['precision']}: measured {times:.1f}x of {base} on this machine ({when}), "
-        f"agreement {_rounded(best['agreement'])}",
+        f"engine {best['engine']}, {best['precision']}: measured {times:.1f}x of {base} on this "
+        f"machine ({when}), "
+        f"agreement {_round_down(best['agreement'])}",
     )
 
 
-def _rounded(share: float) -> str:
+def _round_down(share: float) -> str:
     """``0.97``, ``0.995``. Rounds down, so that only full agreement is shown as 1."""
     return f"{int(share * 1000) / 1000:g}"
 
@@ -229,7 +241,7 @@ def _read_fitting(config: Config, model_sha256: str, model_input: Sequence[int])
 
 
 def _entries(content: bytes | None) -> list[Entry]:
-    """The entries of measured.json. An unreadable file counts as empty: measuring again replaces it."""
+    """The entries of measured.json. An unreadable file counts as empty: ``compare`` replaces it."""
     try:
         document = json.loads(content or b"{}")
         entries = document["comparisons"] if document["schema"] == SCHEMA else []

@@ -1,4 +1,6 @@
-"""A network in the form that an engine wants: converted or quantised, exported, and built into the engine's own file."""
+"""A network in the form that an engine wants: converted or quantised, exported, and built into the
+engine's own file.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ from detector.models.base import Network
 class PreparedNetwork:
     """A network ready for ``engines.open``.
 
-    ``network``: in the precision that the engine asked for, exported. ``options``: for ``engines.open``. ``build_s``:
-    seconds that this run spent on converting the graph and on building files that were not there. ``artefact_s``: the
-    same with the build time of files that an earlier run built. ``exported``: the graph's file. ``built``: the
-    engine's own file, where it runs one.
+    ``network``: in the precision that the engine asked for, exported. ``options``: for
+    ``engines.open``. ``build_s``: seconds that this run spent on converting the graph and on
+    building files that were not there. ``artefact_s``: the same with the build time of files that
+    an earlier run built. ``exported``: the graph's file. ``built``: the engine's own file, where it
+    runs one.
     """
 
     network: Network
@@ -47,17 +50,19 @@ def prepare_network(
 ) -> PreparedNetwork:
     """Does everything that comes before ``engines.open``.
 
-    ``requests``: concurrency -> how many requests the caller wants. ``one_at_a_time``: the caller runs one request
-    after the other, so that a request gets all threads unless the user says otherwise. Raises UsageError and
-    EngineError for a precision or device that this engine or machine does not have, and OutputError where the folder
-    of built files cannot be written.
+    ``requests``: concurrency -> how many requests the caller wants. ``one_at_a_time``: the caller
+    runs one request after the other, so that a request gets all threads unless the user says
+    otherwise. Raises UsageError and EngineError for a precision or device that this engine or
+    machine does not have, and OutputError where the folder of built files cannot be written.
     """
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     if network.plan is not None:  # it was built elsewhere and runs as it is
         alone = one_at_a_time or config.loop.sync
         plan = store.Artefact(str(network.plan), False, ())
-        return PreparedNetwork(network, _options(engine, config, precision, requests, alone), (), plan)
+        return PreparedNetwork(
+            network, _options(engine, config, precision, requests, alone), (), plan
+        )
     wanted = engines.graph_wanted(engine, precision, runtime.device)
     folder = _folder(config)
     start = time.perf_counter()
@@ -67,7 +72,9 @@ def prepare_network(
     options = _options(engine, config, precision, requests, one_at_a_time or config.loop.sync)
     built = _built(variant, engine, options, folder, progress)
     if built is None:
-        return PreparedNetwork(variant, options, (*notes, *exported.notes), exported, made_s, made_s)
+        return PreparedNetwork(
+            variant, options, (*notes, *exported.notes), exported, made_s, made_s
+        )
     took_s = float(store.read_manifest(built.path).get("build_s", 0.0))
     said = (*notes, *exported.notes, *built.notes)
     options = replace(options, artefact=built.path)
@@ -83,8 +90,9 @@ def prepare_network(
 
 
 def convert_network(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
-    """Converts or quantises the network to the graph that an engine wants (``engines.graph_wanted``). Returns it with
-    lines for the user."""
+    """Converts or quantises the network to the graph that an engine wants
+    (``engines.graph_wanted``). Returns it with lines for the user.
+    """
     return _variant(network, wanted, config, _folder(config), silent)
 
 

@@ -20,7 +20,8 @@ from tests.known_answers import plus_one, run_once
 from tests.networks import open_network
 
 COMPUTING = [name for name in engines.names() if name != "null"]
-# Every engine in every precision that it takes the fp32 graph for; converted and quantised ones come from variants.
+# Every engine in every precision for which it takes the fp32 graph. Converted and quantised graphs
+# are tested in tests/run.
 CASES = [
     (name, precision)
     for name in COMPUTING
@@ -126,7 +127,9 @@ def test_shapes_types_and_slots(name, batch):
 
 
 def test_every_layer_says_what_it_ran_in(case):
-    """Something ran in the precision that was asked for, or a note tells why nothing did; null computes nothing."""
+    """Something ran in the precision that was asked for, or a note tells why nothing did; null
+    computes nothing.
+    """
     network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
     with engines.open(case.name, network, case.options()) as engine:
         assert engine.precision == case.precision
@@ -191,7 +194,7 @@ def test_requests_in_several_threads_do_not_mix(case, concurrency):
 
 
 def test_a_real_network_answers_as_torch_does_in_fp32(case):
-    """Random weights; boxes within the picture. In fewer bits, what 21 layers of rounding add up to."""
+    """Random weights; boxes within the picture. In fewer bits, 21 layers of rounding add up."""
     pytest.importorskip("torch", reason="machine: torch is not installed")
     network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96), batch=2)
     given = pictures(3, 2, 64, 96)
@@ -213,7 +216,9 @@ def test_a_real_network_answers_as_torch_does_in_fp32(case):
 
 
 def test_infer_lets_other_threads_run(computing):
-    """While one thread is inside infer, another one notes the time: with the GIL held, it could not in all of it."""
+    """While one thread is inside infer, another one notes the time: with the GIL held, it could not
+    in all of it.
+    """
     notes, stop = [], threading.Event()
 
     def note() -> None:

@@ -1,4 +1,6 @@
-"""Layer times of every engine that has them: whose they are, and that none is missing or there twice."""
+"""Layer times of every engine that has them: whose they are, and that none is missing or there
+twice.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pytest
 from detector import engines
 from detector.engines.base import EngineOptions, LayerExecution
 from detector.engines.layer_times import FEWEST, WARMUP, match_layers, quiet_runs
-from detector.engines.ort import runs_of
+from detector.engines.ort import split_into_runs
 from detector.errors import EngineError
 from detector.models.graph.build import count_macs, joint_cost
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
@@ -81,7 +83,9 @@ def test_torch_tells_that_compiled_code_has_no_layers():
 
 
 def test_torchs_layers_tile_the_pass():
-    """What one layer takes is in its row and in no other's; beside the layers there is hardly anything."""
+    """What one layer takes is in its row and in no other's; beside the layers there is hardly
+    anything.
+    """
     if reason := engines.usable()["torch"]:
         pytest.skip(f"machine: engine torch: {reason}")
     from detector.engines.torch import TorchEngine
@@ -105,7 +109,9 @@ def test_torchs_layers_tile_the_pass():
 
 
 def test_told_beside_listed():
-    """Two of one name in their order; one that is not listed stays, one that was not told is gone."""
+    """Two of one name in their order; one that is not listed stays, one that was not told is
+    gone.
+    """
     listed = [
         LayerExecution("a", "Conv", "fp32"),
         LayerExecution("r", "Reorder", "fp32", nodes=("x",)),
@@ -151,4 +157,4 @@ def test_onnx_runtimes_events_fall_into_runs():
         node("b", 23),
         {"cat": "Session", "name": "model_run", "ts": 19, "dur": 7},
     ]
-    assert runs_of(events) == [[("a", "Conv", 0.002), ("b", "Conv", 0.002)]] * 2
+    assert split_into_runs(events) == [[("a", "Conv", 0.002), ("b", "Conv", 0.002)]] * 2

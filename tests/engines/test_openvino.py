@@ -16,7 +16,7 @@ import pytest
 from detector import engines
 from detector.engines import openvino as openvino_
 from detector.engines.base import EngineOptions
-from detector.engines.openvino import precise
+from detector.engines.openvino import mark_precise
 from detector.engines.store import export
 from detector.errors import EngineError, UsageError
 from tests.conftest import CHECKOUT
@@ -165,7 +165,7 @@ def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(
     seen = SimpleNamespace(
         read_model=lambda *parts: written.append(parts[0]) or core.read_model(*parts)
     )
-    after = precise(seen, before, {name})
+    after = mark_precise(seen, before, {name})
     layers = list(ElementTree.fromstring(written[0]).iter("layer"))
     marked = [
         layer.get("name")
@@ -216,7 +216,9 @@ def test_fp16_is_refused_where_the_plugin_would_run_something_else(openvino, mon
 
 
 def test_what_the_cpu_lacks_it_says_of_itself(openvino):
-    """The words of the test above are the library's: a hint of f16 becomes another type where FP16 is not listed."""
+    """The words of the test above are the library's: a hint of f16 becomes another type where FP16
+    is not listed.
+    """
     core = openvino.Core()
     model = core.read_model(plus_one().graph.SerializeToString())
     runs = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f16"}).get_property(
@@ -284,7 +286,9 @@ def test_other_devices_are_out_of_scope():
 
 
 def test_single_runs_are_worked_out_of_the_means_of_all():
-    """PERF_COUNT tells the mean since the graph was compiled; taken as a run, one slow start stays in all."""
+    """PERF_COUNT tells the mean since the graph was compiled; taken as a run, one slow start stays
+    in all.
+    """
     profiler = object.__new__(openvino_.OpenvinoLayerProfiler)
     profiler._sums, told = {}, []
     for profiler._runs, mean_us in enumerate((2000, 3000, 3000, 2750), 1):

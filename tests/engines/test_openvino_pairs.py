@@ -7,7 +7,7 @@ import pytest
 
 from detector import engines
 from detector.engines.base import EngineOptions
-from detector.engines.openvino import without_needless_pairs
+from detector.engines.openvino import remove_needless_pairs
 from tests.engines.quantised import pictures, quantised, small_network
 
 INPUT, WIDE = [1, 8, 4, 4], [1, 16, 4, 4]
@@ -58,7 +58,7 @@ def left(*nodes, **rest):
     """The pairs that are left, by what they are given; and the model."""
     from onnx import checker
 
-    after = without_needless_pairs(graph_of(*nodes, **rest))
+    after = remove_needless_pairs(graph_of(*nodes, **rest))
     checker.check_model(after, full_check=True)
     return [made.input[0] for made in after.graph.node if made.op_type == "QuantizeLinear"], after
 

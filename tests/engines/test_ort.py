@@ -50,7 +50,7 @@ def test_requests_at_once_fill_the_cores_of_a_cpu(monkeypatch, options, at_once)
     assert engines.find("ort").best_concurrency(options) == at_once
 
 
-# --- what really ran ----------------------------------------------------------------------------------------------
+# --- what really ran ----------
 
 
 def execution(network, precision="fp32") -> tuple[dict[str, str], list[str]]:
@@ -92,12 +92,14 @@ def test_int8_runs_the_quantised_graph(tmp_path):
     assert 0 < np.abs(output - wanted).mean() < 0.03 * np.abs(wanted).max()
 
 
-# --- devices ------------------------------------------------------------------------------------------------------
+# --- devices ----------
 
 
 @pytest.fixture
 def with_cuda(monkeypatch):
-    """The build says that it has CUDA; this machine's real one is what fails, or not, behind that."""
+    """The build says that it has CUDA; this machine's real one is what fails, or not, behind
+    that.
+    """
     monkeypatch.setattr(
         onnxruntime,
         "get_available_providers",
@@ -116,12 +118,14 @@ def without_cuda(monkeypatch):
         (
             "fp16",
             "cpu",
-            "engine ort: fp16 cannot run here: ONNX Runtime computes an fp16 graph in fp32 on a CPU",
+            "engine ort: fp16 cannot run here: ONNX Runtime computes an fp16 graph in fp32 on a "
+            "CPU",
         ),
         (
             "fp16",
             "auto",
-            "this build of onnxruntime has no CUDA provider; one that has it: pip install onnxruntime-gpu",
+            "this build of onnxruntime has no CUDA provider; one that has it: pip install "
+            "onnxruntime-gpu",
         ),
         (
             "tf32",

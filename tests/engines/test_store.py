@@ -80,7 +80,9 @@ def damage_no_manifest(path: Path) -> None:
 
 
 def test_the_same_graph_of_another_family_is_not_called_damaged(tmp_path):
-    """--family yolov5 and yolov8 give one graph for such a file; only the manifest is written anew."""
+    """--family yolov5 and yolov8 give one graph for such a file; only the manifest is written
+    anew.
+    """
     first = export(plus_one(), tmp_path)
     other = export(replace(plus_one(), family="another"), tmp_path)
     assert (other.path, other.notes) == (first.path, ())
@@ -181,7 +183,8 @@ def test_a_run_waits_for_the_one_that_builds(tmp_path):
 
 def test_processes_that_start_together_build_it_once(tmp_path):
     code = (
-        "import sys; from detector.engines.store import export; from tests.known_answers import plus_one; "
+        "import sys; from detector.engines.store import export; from tests.known_answers import "
+        "plus_one; "
         "network = plus_one(); sys.stdin.readline(); print(export(network, sys.argv[1]).built)"
     )
     root = Path(__file__).parents[2]

@@ -1,4 +1,6 @@
-"""PyTorch on a CPU or a GPU: the graph as a ``torch.fx.GraphModule`` of ordinary modules, by the layers' own names."""
+"""PyTorch on a CPU or a GPU: the graph as a ``torch.fx.GraphModule`` of ordinary modules, by the
+layers' own names.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ SWITCH = {
 
 
 class TorchEngine(Engine):
-    """``module`` is the GraphModule, for torch's own tools; ``torch.compile`` and CUDA graphs run it in their ways."""
+    """``module`` is the GraphModule, for torch's own tools. ``torch.compile`` and CUDA graphs run
+    it in their own ways.
+    """
 
     name = "torch"
     library = "torch"
@@ -92,9 +96,8 @@ class TorchEngine(Engine):
         with translated("torch", "load the graph"):
             self._device = self._place(options, wanted)
             self.device = str(self._device)
-            self.module: Any = self._built(
-                network, options, wanted["channels_last"]
-            )  # None after close
+            # None after close
+            self.module: Any = self._build(network, options, wanted["channels_last"])
             self._check_contract(network)
         self._input_shape = network.input_shape
         self._multiplied = self._arithmetic(options.precision)
@@ -103,7 +106,7 @@ class TorchEngine(Engine):
         )
 
     def _place(self, options: EngineOptions, wanted: Mapping[str, bool]) -> Any:
-        """The torch.device; raises for what it cannot do."""
+        """The torch.device. Raises for what it cannot do."""
         from detector.engines.torch import abilities
 
         device, note = abilities.device_of(options.device)
@@ -113,17 +116,19 @@ class TorchEngine(Engine):
             raise EngineError(f"engine torch: {options.precision} cannot run here: {reason}")
         if wanted["graphs"] and device.type != "cuda":
             raise UsageError(
-                "--engine-options graphs: CUDA graphs are for GPUs, and torch runs on the CPU; leave it out"
+                "--engine-options graphs: CUDA graphs need a GPU, and torch runs on the CPU; "
+                "leave it out"
             )
         if wanted["compile"] and options.precision == "int8":
             raise UsageError(
-                "--engine-options compile: for float only; int8 runs on oneDNN's own kernels; leave it out"
+                "--engine-options compile: it is for float only, int8 runs on oneDNN's own "
+                "kernels; leave it out"
             )
         if wanted["compile"]:
             abilities.check_compiler(device)
         return device
 
-    def _built(self, network: Network, options: EngineOptions, channels_last: bool) -> Any:
+    def _build(self, network: Network, options: EngineOptions, channels_last: bool) -> Any:
         import torch
 
         from detector.engines.torch import abilities
@@ -147,7 +152,9 @@ class TorchEngine(Engine):
         return module.to(self._device)
 
     def _arithmetic(self, precision: str) -> dict[str, str]:
-        """Precision of a convolution's tensors -> of its arithmetic, where that differs; says so in ``notes``."""
+        """Precision of a convolution's tensors -> precision of its arithmetic, where they differ;
+        ``notes`` says so.
+        """
         from detector.engines.torch import abilities
 
         if precision == "tf32":
@@ -156,14 +163,16 @@ class TorchEngine(Engine):
             return {}
         if precision == "int8" and not abilities.has_int8_kernels():
             self.notes.append(
-                "engine torch: int8 changed nothing here but the numbers: this CPU, or this torch, has no int8 "
-                "convolutions (VNNI), so values are rounded as int8 would and computed in fp32; nothing gets faster"
+                "engine torch: int8 is not faster here: this CPU, or this torch, has no int8 "
+                "convolutions (VNNI), so "
+                "values are rounded as in int8 and computed in fp32"
             )
         if precision != "bf16" or abilities.has_bf16():
             return {}
         self.notes.append(
-            "engine torch: this CPU has no bf16 arithmetic (AVX512-BF16 or AMX): numbers are kept in bf16 and "
-            "multiplied as fp32; nothing gets faster"
+            "engine torch: bf16 is not faster here: this CPU has no bf16 arithmetic (AVX512-BF16 "
+            "or AMX), so numbers "
+            "are kept in bf16 and multiplied as fp32"
         )
         return {"bf16": "fp32"}
 
@@ -177,7 +186,8 @@ class TorchEngine(Engine):
         )
         if found != wanted:
             raise EngineError(
-                f"engine torch: the graph of {network.name} takes and gives {found}; wanted {wanted}"
+                f"engine torch: the graph of {network.name} takes and gives {found}; wanted "
+                f"{wanted}"
             )
 
     def _requests(
@@ -189,13 +199,15 @@ class TorchEngine(Engine):
         if wanted["compile"]:
             threads.prepare()  # the number of threads is part of what was compiled
             with translated("torch", "compile the network"):
-                run = self._compiled()
+                run = self._compile()
         if self._device.type == "cpu":
             return [TorchRequest(run, network, threads) for _ in range(options.requests)]
         return self._cuda_requests(run, network, options.requests, wanted["graphs"])
 
-    def _compiled(self) -> Run:
-        """Compiled at once, so that it fails here or not at all, and counts as loading."""
+    def _compile(self) -> Run:
+        """Compiles now, not at the first run: it then fails here or not at all, and counts as
+        loading.
+        """
         import torch
 
         run: Run = torch.compile(self.module, dynamic=False, options={"freezing": True})
@@ -226,11 +238,13 @@ class TorchEngine(Engine):
         self._last_ms = milliseconds
 
     def device_ms(self) -> float | None:
-        """From the upload's begin to the end of the read-back, by CUDA events."""
+        """From the start of the upload to the end of the read-back, by CUDA events."""
         return self._last_ms
 
     def execution(self) -> list[LayerExecution]:
-        """What the layers of a run really computed in; runs the network once more, the first time that it is asked."""
+        """The precision that each layer really computed in. The first call runs the network once
+        more.
+        """
         if self.module is None:
             return []
         if self._executed is None:
@@ -250,7 +264,7 @@ class TorchEngine(Engine):
 
 
 def read_switches(own: Mapping[str, str]) -> dict[str, bool]:
-    """The own options that are on or off, as they are to be. Raises UsageError for a value that is neither."""
+    """The options that are on or off. Raises UsageError for another value."""
     found = {"channels_last": True, "compile": False, "graphs": False}
     for name in found.keys() & own.keys():
         value = own[name]

@@ -1,9 +1,11 @@
-"""Runs that time every layer: the graph's own code, with a look at the clock after each of its modules.
+"""Runs that time every layer: the graph's own code, with a look at the clock after each of its
+modules.
 
-The graph is nothing but calls of leaf modules, one after the other, so a layer's time lasts from the end of the layer
-before it to its own end: its arithmetic, the call of its module and the freeing of what it read last. One look at the
-clock costs some 100 ns. Hooks cost several us a module, most of it between the layers, where no layer's time shows it
-(docs/decisions.md). On a GPU each call is waited for, so a layer's time includes its launch.
+The graph is nothing but calls of leaf modules, one after the other, so a layer's time lasts from
+the end of the layer before it to its own end: its arithmetic, the call of its module and the
+freeing of what it read last. One look at the clock costs some 100 ns. Hooks cost several us a
+module, most of it between the layers, where no layer's time shows it (docs/decisions.md). On a GPU
+each call is waited for, so a layer's time includes its launch.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class TorchLayerProfiler:
         self._engine = engine
         self._layers = engine.execution()
         self._stamps: list[int] = []
-        self._timed = clocked(module, self._stamps, engine.device != "cpu")
+        self._timed = insert_clock(module, self._stamps, engine.device != "cpu")
         self._told: list[list[tuple[str, str, float]]] = []
 
     def run(self, slot: NDArray[np.uint8]) -> None:
@@ -45,10 +47,13 @@ class TorchLayerProfiler:
         self._engine.close()
 
 
-def clocked(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
-    """Writes looks at the clock into the module's code: one before its first node, one after each. They append
-    nanoseconds to ``stamps``. Returns (name, type) of what lies between them, in order; of a node that calls no module
-    its own name and ``Function``."""
+def insert_clock(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
+    """Inserts calls that read the clock into the module's code: one before its first node, and one
+    after each.
+
+    They append nanoseconds to ``stamps``. Returns (name, type) of what lies between two calls, in
+    order; a node that calls no module has its own name and the type ``Function``.
+    """
     graph = module.graph
     work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     look = _look(stamps, on_gpu)
@@ -58,10 +63,10 @@ def clocked(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str
         with graph.inserting_after(node):
             graph.call_function(look)
     module.recompile()
-    return [_what(module, node) for node in work]
+    return [_describe(module, node) for node in work]
 
 
-def _what(module: Any, node: Any) -> tuple[str, str]:
+def _describe(module: Any, node: Any) -> tuple[str, str]:
     if node.op != "call_module":
         return str(node.name), "Function"
     return str(node.target), type(module.get_submodule(node.target)).__name__

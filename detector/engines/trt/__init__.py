@@ -1,4 +1,7 @@
-"""TensorRT on an NVIDIA GPU: a graph becomes a plan once; every request has a context and a stream of its own."""
+"""TensorRT on an NVIDIA GPU.
+
+A plan is built from the graph once. Every request has a context and a stream of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from detector.engines.base import (
     ArtefactBuilder,
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 OLDEST = (7, 5)  # Turing: the oldest compute capability of TensorRT 10.15 to 11
 AMPERE = (8, 0)  # the first with tf32 and bf16
-IN_FLIGHT = 2  # one request's copies hide behind another one's work
+IN_FLIGHT = 2  # the copies of one request hide behind the work of the other
 OUT_OF_MEMORY = re.compile(r"out ?of ?memory|MemoryAllocation", re.IGNORECASE)
 MB = 1 << 20
 
@@ -64,7 +67,13 @@ class TrtEngine(Engine):
     library = "tensorrt"
     install = "pip install 'detect-video[trt]'"
     auto = AutoChoice(40, "tensorrt is installed and an NVIDIA GPU is there")
-    precisions = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8-s8"}
+    precisions: ClassVar[Mapping[str, str]] = {
+        "fp32": "fp32",
+        "tf32": "fp32",
+        "fp16": "fp16",
+        "bf16": "bf16",
+        "int8": "int8-s8",
+    }
     devices = ("cuda",)
     own_options = plans.OPTIONS
     artefact = PlanBuilder()
@@ -74,7 +83,9 @@ class TrtEngine(Engine):
 
     @classmethod
     def absent(cls) -> str | None:
-        """TensorRT without a driver crashes: nothing of it is touched before the driver has answered."""
+        """TensorRT without a driver crashes: nothing of it is touched before the driver has
+        answered.
+        """
         return driver.absent() or _driver_too_old()
 
     @classmethod
@@ -98,7 +109,9 @@ class TrtEngine(Engine):
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> TrtLayerProfiler:
-        """An engine of its own, from the same plan: a profiler is never attached to one whose FPS are reported."""
+        """An engine of its own, from the same plan: a profiler is never attached to one whose FPS
+        are reported.
+        """
         import tensorrt as trt
 
         from detector.engines.trt.layers import TrtLayerProfiler
@@ -127,7 +140,9 @@ class TrtEngine(Engine):
         self._engine: Any = None
         self._runtime: Any = None
         with translated("trt", f"load {file}"):
-            self._memory = memory.open_memory(memory.choose_provider(options.device_memory), gpu.index)
+            self._memory = memory.open_memory(
+                memory.choose_provider(options.device_memory), gpu.index
+            )
             try:
                 with self._memory.active():
                     self._open(data, file, options)
@@ -145,7 +160,9 @@ class TrtEngine(Engine):
         )
 
     def _read_plan(self, network: Network, options: EngineOptions) -> tuple[bytes, str]:
-        """The plan and what to call it: the user's own, the one that was built beforehand, or one built now."""
+        """The plan and what to call it: the user's own, the one that was built beforehand, or one
+        built now.
+        """
         if file := network.plan or options.artefact:
             return Path(file).read_bytes(), file
         with tempfile.TemporaryDirectory(prefix="detect-video-") as place:
@@ -174,13 +191,17 @@ class TrtEngine(Engine):
             self._name_ranges(request.context)
 
     def _name_ranges(self, context: Any) -> None:
-        """NVTX ranges hold the layers' names; of a plan with details they would hold all of those, at each launch."""
+        """NVTX ranges carry the layers' names. With a detailed plan each launch would carry all the
+        details as well.
+        """
         verbosity = self._trt.ProfilingVerbosity
         if self._engine.profiling_verbosity == verbosity.DETAILED:
             context.nvtx_verbosity = verbosity.LAYER_NAMES_ONLY
 
     def _lacking(self, file: str) -> list[str]:
-        """What nobody can know of a plan that was built without its layers' details; nothing adds them later."""
+        """What is unknown about a plan that was built without its layers' details, which cannot be
+        added later.
+        """
         verbosity, built = self._trt.ProfilingVerbosity, self._engine.profiling_verbosity
         if built == verbosity.DETAILED:
             return []
@@ -193,7 +214,7 @@ class TrtEngine(Engine):
         return [f"{file} was built without its layers' details: {unknown}; to see it, {cure}"]
 
     def _bytes_needed(self, options: EngineOptions) -> int:
-        """Of all contexts, roughly: what a context needs to work, times the requests."""
+        """Memory of all contexts, roughly: what one context needs to work, times the requests."""
         return (
             int(self._engine.device_memory_size_v2) * options.requests
             if self._engine is not None
@@ -210,11 +231,13 @@ class TrtEngine(Engine):
             return executed(self._trt, self._engine, self.requests[0].context, graph)
 
     def device_ms(self) -> float | None:
-        """Of the request that ended last; None before the first."""
+        """Time of the request that ended last; None before the first one."""
         return self._last_ms[0]
 
     def close(self) -> None:
-        """Contexts before the engine, the engine before the runtime, all of it before the memory."""
+        """Frees the contexts before the engine, the engine before the runtime, and all of them
+        before the memory.
+        """
         if self._memory is None:
             return
         with self._memory.active():
@@ -226,8 +249,13 @@ class TrtEngine(Engine):
 
 
 def too_big(network: Network, options: EngineOptions, needed: int, free: int) -> str:
-    """Out of memory, with the batch that fits: by what TensorRT says that a context needs, else by halving."""
-    text = f"engine trt: out of GPU memory: {network.name} at batch {options.batch} in {options.requests} requests"
+    """The message for lack of memory, with a batch that fits: by what TensorRT says a context
+    needs, else half.
+    """
+    text = (
+        f"engine trt: out of GPU memory: {network.name} at batch {options.batch} "
+        f"in {options.requests} requests"
+    )
     fits = options.batch // 2
     if needed:
         text += f" needs more than {needed // MB} MB, {free // MB} MB are free"
@@ -238,7 +266,9 @@ def too_big(network: Network, options: EngineOptions, needed: int, free: int) ->
 
 
 def _checked(network: Network, tensors: list[Tensor]) -> list[str]:
-    """Names of the outputs in the network's order. What the plan takes and gives must be what the network says."""
+    """Names of the outputs in the network's order. Raises EngineError if the plan's tensors are not
+    the network's.
+    """
     batch = network.batch
     given = [tensor for tensor in tensors if tensor.is_input]
     results = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
@@ -281,7 +311,9 @@ def _gpu(device: str) -> driver.Gpu:
 
 
 def _driver_too_old() -> str | None:
-    """TensorRT's packages are made for one CUDA major each, and a driver serves those up to its own."""
+    """Each of TensorRT's packages is made for one CUDA major; a driver serves all majors up to its
+    own.
+    """
     served = driver.cuda_version()
     for major in (13, 12):
         try:
@@ -291,7 +323,8 @@ def _driver_too_old() -> str | None:
         if served[0] >= major:
             return None
         return (
-            f"tensorrt {found} is made for CUDA {major}, the driver serves {served[0]}.{served[1]}: "
+            f"tensorrt {found} is made for CUDA {major}, the driver serves "
+            f"{served[0]}.{served[1]}: "
             f"update the driver, or: pip install tensorrt-cu{served[0]}"
         )
     return None

@@ -1,7 +1,8 @@
 """Front end for TensorRT plans that were built elsewhere: .trt, .engine, .plan.
 
-A bare plan knows its tensors and nothing else: what its outputs mean and what the classes are called comes from a
-darknet .cfg or a YAML file beside it; files with Ultralytics' JSON header bring names and size along.
+A bare plan knows its tensors and nothing else. A darknet .cfg or a YAML file beside it says what
+its outputs mean and what the classes are called. Files with Ultralytics' JSON header contain names
+and size.
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ def _beside(path: Path, suffix: str) -> Path | None:
 
 
 def _metadata(path: Path, header: dict[str, Any]) -> Metadata:
-    """What Ultralytics' header says: the keys that its ONNX files have, as JSON. Raises ModelError for a task that is
-    not detection."""
+    """What Ultralytics' header says: the same keys as in its ONNX files, as JSON. Raises ModelError
+    for a task that is not detection.
+    """
     from detector.models.formats.onnx.recognise import read_metadata
 
     told = {key: value for key, value in header.items() if value is not None}
@@ -101,7 +103,7 @@ def _metadata(path: Path, header: dict[str, Any]) -> Metadata:
 def _names(
     path: Path, file: Path | None, class_names: Sequence[str], told: Metadata
 ) -> tuple[str, ...]:
-    """Given one by one, by a file, by one beside the plan, or by the header; () where nobody told them."""
+    """Class names: given one by one, by a file, by a file beside the plan, or by the header."""
     if class_names:
         return tuple(class_names)
     if file := file or _beside(path, ".names"):
@@ -110,12 +112,12 @@ def _names(
 
 
 def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor]:
-    """Read by TensorRT on the GPU that it was built for, which needs a driver. Raises ModelError that says what is
-    missing, EngineError where ``device`` is no GPU of this machine."""
+    """The plan's tensors. Only TensorRT can read them, on the GPU that the plan was built for.
+
+    Raises ModelError that says what is missing, and EngineError if ``device`` is not a GPU here.
+    """
     if reason := driver.absent():
-        raise ModelError(
-            f"{path}: a TensorRT plan can be read on a machine with an NVIDIA GPU alone: {reason}"
-        )
+        raise ModelError(f"{path}: reading a TensorRT plan needs an NVIDIA GPU: {reason}")
     try:
         gpu = driver.gpu_of(device)
     except driver.DriverError as exc:
@@ -124,7 +126,8 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor
         import tensorrt as trt
     except ImportError as exc:
         raise ModelError(
-            f"{path}: a TensorRT plan can be read by TensorRT alone ({exc}); pip install 'detect-video[trt]'"
+            f"{path}: a TensorRT plan can be read by TensorRT alone ({exc}); pip install "
+            "'detect-video[trt]'"
         ) from exc
     try:
         with driver.current(gpu.index):
@@ -141,7 +144,9 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor
 def _input_size(
     path: Path, found: Sequence[Tensor], size: tuple[int, int] | None, told: Metadata
 ) -> tuple[int, int]:
-    """(height, width). Raises ModelError for anything but one picture input, of the size that the header tells."""
+    """(height, width) of the one input. Raises ModelError unless it takes pictures, in the size
+    that the header states.
+    """
     given = [tensor for tensor in found if tensor.is_input]
     seen = ", ".join(map(str, found))
     shape = given[0].shape if len(given) == 1 else ()
@@ -151,7 +156,8 @@ def _input_size(
         or given[0].dtype not in ("uint8", "float32", "float16")
     ):
         raise ModelError(
-            f"{path}: wanted one input of RGB pictures, [B, 3, H, W] or [B, H, W, 3]; the plan has {seen}"
+            f"{path}: wanted one input of RGB pictures, [B, 3, H, W] or [B, H, W, 3]; the plan "
+            f"has {seen}"
         )
     own = (shape[2], shape[3]) if shape[1] == 3 else (shape[1], shape[2])
     if -1 in own:
@@ -161,11 +167,13 @@ def _input_size(
     if told.imgsz is not None and told.imgsz != own:
         height, width = told.imgsz
         raise ModelError(
-            f"{path}: its header says {width}x{height}, its input is {own[1]}x{own[0]}: the header is another plan's"
+            f"{path}: its header says {width}x{height}, its input is {own[1]}x{own[0]}: the "
+            "header is another plan's"
         )
     if size is not None and size != own:
         raise ModelError(
-            f"{path}: built for {own[1]}x{own[0]}, not for --size {size[1]}x{size[0]}; leave --size out"
+            f"{path}: built for {own[1]}x{own[0]}, not for --size {size[1]}x{size[0]}; leave "
+            "--size out"
         )
     return own
 

@@ -121,7 +121,9 @@ LITTLE_SPACE_BYTES = 500 << 20  # a plan of TensorRT and the timing cache beside
 
 
 def examine(config: Config, quick: bool = False) -> dict[str, Any]:
-    """All findings, as JSON values. ``quick``: nothing is run; an engine is usable if its library is installed."""
+    """All findings, as JSON values. ``quick``: nothing is run; an engine is usable if its library
+    is installed.
+    """
     found = [_engine(name, quick) for name in engines.names()]
     folders = {"engines": _folder(_engines_folder(config)), "current": _folder(Path())}
     seen = codecs()
@@ -145,8 +147,9 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
 
 
 def _engine(name: str, quick: bool) -> dict[str, Any]:
-    """``reason``: why the engine is not usable, with the command that helps. ``precisions``: each with None, or with the
-    reason why it cannot run."""
+    """``reason``: why the engine is not usable, with the command that helps. ``precisions``: each
+    with None, or with the reason why it cannot run.
+    """
     facts = {
         "name": name,
         "usable": False,
@@ -171,7 +174,9 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
 def _default_job(
     found: list[dict[str, Any]], folders: dict[str, Any], quick: bool
 ) -> dict[str, Any]:
-    """Whether ``detect-video in.mp4`` would run: tried on a clip, or judged by what is installed (``quick``)."""
+    """Whether ``detect-video in.mp4`` would run: tried on a clip, or judged by what is installed
+    (``quick``).
+    """
     try:
         engine, why = choose_by_rank()
     except EngineError as error:
@@ -204,7 +209,9 @@ def _engines_folder(config: Config) -> Path:
 
 
 def _folder(path: Path) -> dict[str, Any]:
-    """Facts of a folder. If it is not there yet, those of the nearest folder above it, in which it would be made."""
+    """Facts of a folder. If it is not there yet, those of the nearest folder above it, in which it
+    would be made.
+    """
     place = path.resolve()
     while not place.exists():
         place = place.parent

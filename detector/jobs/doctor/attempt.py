@@ -1,6 +1,7 @@
 """Runs an engine in a process of its own, so that a library that crashes takes nothing with it.
 
-The child runs ``python -c ... main()`` with one word, an engine's name or ``DEFAULT_JOB``. Its last line is JSON.
+The child runs ``python -c ... main()`` with one word, an engine's name or ``DEFAULT_JOB``. Its last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ SIDE = 64  # pixels of the clip's frames
 
 
 def try_engine(engine: str) -> dict[str, Any]:
-    """``error``: None, or why the engine cannot run. ``precisions``: each with None, or with the reason why it cannot."""
+    """``error``: None, or why the engine cannot run. ``precisions``: each with None, or with the
+    reason why it cannot.
+    """
     return _asked(engine)
 
 
@@ -39,7 +42,10 @@ def try_default_job() -> dict[str, Any]:
 
 
 def _asked(word: str) -> dict[str, Any]:
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from detector.jobs.doctor.attempt import main; main(sys.argv[1])"
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+        "from detector.jobs.doctor.attempt import main; main(sys.argv[1])"
+    )
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", code, word],

@@ -1,6 +1,7 @@
 """The CPU, the GPUs and the counters of this machine, and what they mean for a run.
 
-Counters and the NVTX tool come first, then NVIDIA's driver and GPUs, then the CPU and the settings of thread pools.
+Counters and the NVTX tool come first, then NVIDIA's driver and GPUs, then the CPU and the settings
+of thread pools.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ RAPL = Path("/sys/class/powercap")
 def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
     """Which counters this user can read.
 
-    ``rapl``: zones of the CPU's energy counter -> whether each can be read. ``schedstat``: the time that a thread was
-    ready to run and had no core. ``perf_event_paranoid``: above 2, perf counts nothing for ordinary users.
+    ``rapl``: zones of the CPU's energy counter -> whether each can be read. ``schedstat``: the time
+    that a thread was ready to run and had no core. ``perf_event_paranoid``: above 2, perf counts
+    nothing for ordinary users.
     """
     return {
         "rapl": {
@@ -32,7 +34,9 @@ def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
 
 
 def nvtx_tool() -> dict[str, Any]:
-    """``tool``: what NVTX_INJECTION64_PATH names. ``attached``: whether ranges of this process reach it."""
+    """``tool``: what NVTX_INJECTION64_PATH names. ``attached``: whether ranges of this process
+    reach it.
+    """
     tool = os.environ.get("NVTX_INJECTION64_PATH")
     try:
         import nvtx  # noqa: F401
@@ -84,7 +88,9 @@ PATIENCE_S = 20.0
 
 
 def nvidia() -> dict[str, Any]:
-    """What nvidia-smi says about driver and GPUs. ``reason``: why there is no GPU to use, None where there is one."""
+    """What nvidia-smi says about driver and GPUs. ``reason``: why there is no GPU to use, None
+    where there is one.
+    """
     module = _first_line(Path("/proc/driver/nvidia/version"))
     found, reason = _listed()
     return {
@@ -98,7 +104,10 @@ def nvidia() -> dict[str, Any]:
 def _listed() -> tuple[list[dict[str, str]], str | None]:
     program = shutil.which("nvidia-smi")
     if program is None:
-        return [], "there is no nvidia-smi: no NVIDIA driver is installed, so engines run on the CPU"
+        return (
+            [],
+            "there is no nvidia-smi: no NVIDIA driver is installed, so engines run on the CPU",
+        )
     command = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(
@@ -119,7 +128,9 @@ def _listed() -> tuple[list[dict[str, str]], str | None]:
 
 
 def energy_readable() -> bool | None:
-    """Whether NVML reports the energy that the first GPU has used; None without NVML (or nvidia-ml-py)."""
+    """Whether NVML reports the energy that the first GPU has used; None without NVML (or
+    nvidia-ml-py).
+    """
     try:
         import pynvml
 
@@ -217,7 +228,8 @@ def threads() -> dict[str, Any]:
     found = []
     if given.get("OMP_WAIT_POLICY", "").lower() == "active":
         found.append(
-            "OMP_WAIT_POLICY=active: idle threads of torch keep cores busy; unset it, or set it to passive"
+            "OMP_WAIT_POLICY=active: idle threads of torch keep cores busy; unset it, or set it "
+            "to passive"
         )
     number = given.get("OMP_NUM_THREADS", "").split(",")[0]
     if number.isdecimal() and int(number) > cores():
@@ -261,6 +273,7 @@ def _quota_warning(usable: int, quota: float | None) -> list[str]:
         return []
     enough = max(1, int(quota))
     return [
-        f"the container may use the time of {quota:g} of its {usable} cores, and is throttled beyond "
+        f"the container may use the time of {quota:g} of its {usable} cores, and is throttled "
+        "beyond "
         f"that: give --threads {enough}"
     ]

@@ -1,4 +1,4 @@
-"""The doctor's findings for a person: engines first, then the machine, then what should be looked at."""
+"""The doctor's findings for a person: the engines, the machine, then the warnings."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def _gpu(found: dict[str, Any]) -> str:
     if not found["gpus"]:
         return str(found["reason"])
     return "; ".join(
-        f"{one['index']}: {one['name']}, compute capability {one['compute_cap']}, driver {one['driver_version']}, "
+        f"{one['index']}: {one['name']}, compute capability {one['compute_cap']}, driver "
+        f"{one['driver_version']}, "
         f"{one['memory.free']} of {one['memory.total']} free"
         for one in found["gpus"]
     )

@@ -70,8 +70,8 @@ def test_two_packages_of_cv2_are_a_warning(monkeypatch):
     [warning] = media.codecs()["warnings"]
     assert "overwrite each other" in warning
     assert (
-        "pip uninstall -y opencv-python opencv-python-headless && pip install opencv-python-headless"
-        in warning
+        "pip uninstall -y opencv-python opencv-python-headless && pip install "
+        "opencv-python-headless" in warning
     )
 
 
@@ -122,7 +122,9 @@ def engine(name="ort", usable=True, reason=None):
 )
 def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
     monkeypatch.setattr(
-        doctor, "try_engine", lambda name: {"error": None, "precisions": {"fp32": None}, "seconds": 0.1}
+        doctor,
+        "try_engine",
+        lambda name: {"error": None, "precisions": {"fp32": None}, "seconds": 0.1},
     )
     monkeypatch.setattr(doctor, "try_default_job", lambda: job)
     findings = doctor.examine(Config())

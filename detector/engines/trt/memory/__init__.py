@@ -1,7 +1,9 @@
-"""Device memory behind one small interface, so that TensorRT runs on whatever CUDA package is there.
+"""Device memory behind one small interface, so that TensorRT runs with whichever CUDA package is
+installed.
 
-A provider is a module of this folder with ``LIBRARY`` and ``Memory``. All of them use the GPU's primary context, the
-one of torch and of the CUDA runtime, and none of them waits for the whole device.
+A provider is a module of this folder with ``LIBRARY`` and ``Memory``. All of them use the GPU's
+primary context, the one of torch and of the CUDA runtime, and none of them waits for the whole
+device.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from detector.errors import EngineError, UsageError
 
 
 class Stream(Protocol):
-    """An own, non-default stream: work on it is done in order, and in no order with other streams' work."""
+    """A non-default stream: its own work is done in order, without any order relative to other
+    streams.
+    """
 
     handle: int
 
@@ -28,34 +32,44 @@ class Stream(Protocol):
 
 class Event(Protocol):
     def record(self, stream: Any) -> None:
-        """Puts the event at the end of what the stream has to do now."""
+        """Puts the event behind all work that the stream has now."""
 
     def wait(self) -> None:
-        """Returns when the stream has come there, and nothing else is waited for. The CPU sleeps meanwhile."""
+        """Returns when the stream has reached the event; waits for nothing else. The CPU sleeps
+        meanwhile.
+        """
 
     def ms_since(self, earlier: Any) -> float:
-        """Milliseconds of the device between two events that have happened."""
+        """Milliseconds on the device between two events that have happened."""
 
     def free(self) -> None: ...
 
 
 class Buffer(Protocol):
-    """The same array twice: page-locked on the host, and on the device. ``host`` may outlive ``free``."""
+    """The same array twice: page-locked on the host, and on the device. ``host`` may outlive
+    ``free``.
+    """
 
     host: NDArray[Any]
     address: int  # on the device
 
     def upload(self, stream: Any) -> None:
-        """Puts the copy host -> device on the stream; the host array must not change before it is done."""
+        """Puts the copy host -> device on the stream; the host array must not change before it is
+        done.
+        """
 
     def download(self, stream: Any) -> None:
-        """Puts the copy device -> host on the stream; the host array is stale before an event after it."""
+        """Puts the copy device -> host on the stream; the host array is stale before an event after
+        it.
+        """
 
     def free(self) -> None: ...
 
 
 class DeviceMemory(Protocol):
-    """One GPU's memory, by one package. ``active()`` must be entered in each thread that calls anything else."""
+    """One GPU's memory, by one package. ``active()`` must be entered in each thread that calls
+    anything else.
+    """
 
     name: str
 
@@ -79,8 +93,10 @@ INSTALL = {
 
 
 def choose_provider(asked: str) -> str:
-    """The provider that ``--device-memory`` means. ``auto``: torch where this process has loaded it with CUDA, else
-    pycuda where it is installed, else cuda-python, else torch. Raises UsageError and EngineError."""
+    """The provider that ``--device-memory`` means. ``auto``: torch where this process has loaded it
+    with CUDA, else pycuda where it is installed, else cuda-python, else torch. Raises UsageError
+    and EngineError.
+    """
     if asked != "auto":
         if asked not in PROVIDERS:
             raise UsageError(f"--device-memory {asked}: there are auto, {', '.join(PROVIDERS)}")
@@ -99,7 +115,9 @@ def choose_provider(asked: str) -> str:
 
 
 def open_memory(name: str, device: int) -> DeviceMemory:
-    """The provider, on a GPU. It has been chosen, so it is installed; whatever it raises is its own."""
+    """Opens a provider that ``choose_provider`` chose, on a GPU. Raises whatever the provider
+    raises.
+    """
     make: Callable[[int], DeviceMemory] = importlib.import_module(
         f"{__package__}.{PROVIDERS[name]}"
     ).Memory
