@@ -45,8 +45,9 @@ ENGINE_CLASS = re.compile(r"^class (\w+)\(\w*Engine\):", re.MULTILINE)
 
 
 def names() -> list[str]:
-    """All engines of this folder, whether they can be used here or not. Read from the files:
-    nothing is imported.
+    """All engines of this folder, whether they can be used here or not.
+
+    Read from the files: nothing is imported.
     """
     return sorted(_class_names())
 
@@ -94,8 +95,9 @@ def _absence(engine: type[Engine]) -> str | None:
 
 
 def load_library(name: str) -> None:
-    """Imports the engine's library, so that a run can time that apart. Raises UsageError and
-    EngineError.
+    """Imports the engine's library, so that a run can time that apart.
+
+    Raises UsageError and EngineError.
     """
     engine = find(name)
     if reason := _absence(engine):
@@ -134,8 +136,9 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
 
 
 def open(name: str, network: Network, options: EngineOptions | None = None) -> Engine:
-    """The engine of that name, running the network. Raises UsageError for an unknown name, else
-    EngineError.
+    """The engine of that name, running the network.
+
+    Raises UsageError for an unknown name, else EngineError.
     """
     load_library(name)
     engine = find(name)

@@ -34,8 +34,9 @@ BuildProgress = Callable[[str, int, int], bool]
 
 
 class Request:
-    """A place for one batch, and the call that runs it. Many may be filled while others are inside
-    ``infer``.
+    """A place for one batch, and the call that runs it.
+
+    Many may be filled while others are inside ``infer``.
 
     ``slot``: writable u8 RGB [B, H, W, 3]. The caller fills rows 0..n-1. ``device_ms``: how long
     the last ``infer`` took on the device, as the device reports it, with upload and read-back; None
@@ -46,8 +47,9 @@ class Request:
     device_ms: float | None = None
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """Runs the batch and returns one array per output. Blocks until the results are there, with
-        the GIL released.
+        """Runs the batch and returns one array per output.
+
+        Blocks until the results are there, with the GIL released.
 
         Each array is float32 with n rows, valid until this request's next ``infer``. A ragged last
         batch (n < B) runs in full and is cut. Waits for this request's own work only, never for the
@@ -101,8 +103,9 @@ class LayerProfiler(Protocol):
         """One forward pass of pictures u8 RGB [B, H, W, 3]."""
 
     def times(self) -> Sequence[tuple[LayerExecution, Sequence[float]]]:
-        """Every layer with the milliseconds of each run so far. No layer contains another one.
-        Called once.
+        """Every layer with the milliseconds of each run so far.
+
+        No layer contains another one. Called once.
         """
 
     def close(self) -> None: ...
@@ -137,6 +140,7 @@ class ArtefactBuilder:
 
 class AutoChoice(NamedTuple):
     """How ``--engine auto`` sees an engine: the highest rank is tried first, 0 is never taken.
+
     ``reason``: a phrase for the user.
     """
 
@@ -197,15 +201,17 @@ class Engine:
     """Lines for the user."""
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
-        """Compiles the network's graph and makes ``options.requests`` requests. Raises EngineError
-        and UsageError.
+        """Compiles the network's graph and makes ``options.requests`` requests.
+
+        Raises EngineError and UsageError.
         """
         raise NotImplementedError
 
     @classmethod
     def absent(cls) -> str | None:
-        """Why the engine cannot be used here though its library is installed, or None. Starts
-        nothing that may crash.
+        """Why the engine cannot be used here though its library is installed, or None.
+
+        Starts nothing that may crash.
         """
         return None
 
@@ -226,8 +232,9 @@ class Engine:
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> LayerProfiler:
-        """One request under the engine's own profiler, with the threads of ``options``. Raises
-        EngineError where there is none.
+        """One request under the engine's own profiler, with the threads of ``options``.
+
+        Raises EngineError where there is none.
         """
         raise EngineError(f"engine {cls.name}: no layer times: {cls.not_timed}")
 
@@ -256,8 +263,9 @@ class Engine:
 
 @contextmanager
 def translated(engine: str, doing: str) -> Iterator[None]:
-    """Turns whatever an engine's library raises into one line of ours. Used where that library is
-    called, and nowhere else.
+    """Turns whatever an engine's library raises into one line of ours.
+
+    Used where that library is called, and nowhere else.
     """
     try:
         yield

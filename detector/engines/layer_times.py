@@ -50,8 +50,9 @@ def measure_layers(
     runs: int,
     budget_s: float,
 ) -> LayerTimes:
-    """Runs ``plain`` and ``profiler`` in turn, so that a slow second falls on both. Both have the
-    same threads.
+    """Runs ``plain`` and ``profiler`` in turn, so that a slow second falls on both.
+
+    Both have the same threads.
 
     ``slots``: pictures u8 RGB [B, H, W, 3], taken in turn. Ends after ``runs`` of each, or after
     ``budget_s`` once there are enough for a median.
@@ -97,8 +98,9 @@ def _median(times: Sequence[float]) -> float:
 def match_layers(
     layers: Sequence[LayerExecution], told: Sequence[Sequence[tuple[str, str, float]]]
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Matches what a profiler reported with the layers that the engine lists. ``told``: (name,
-    type, ms) in order, for each run.
+    """Matches what a profiler reported with the layers that the engine lists.
+
+    ``told``: (name, type, ms) in order, for each run.
 
     The second entry of a name is the second layer of that name. A layer that was timed and is not
     listed gets an unknown precision, so that the sum stays complete. A layer that is listed and was

@@ -288,8 +288,9 @@ def _notes(compiled: Any, precision: str) -> list[str]:
 
 
 def _layers(model: Any, known: set[str]) -> list[LayerExecution]:
-    """What the plugin says that it runs. ``known``: the graph's nodes; all others are the plugin's
-    own.
+    """What the plugin says that it runs.
+
+    ``known``: the graph's nodes; all others are the plugin's own.
     """
     constant: set[str] = (
         set()
@@ -465,8 +466,9 @@ PASSIVE = ("Const", "Parameter", "Result")
 
 
 def mark_precise(core: Any, model: Any, names: Set[str]) -> Any:
-    """A copy of the model in which the nodes of these names are marked. ``core``: an
-    ``openvino.Core``.
+    """A copy of the model in which the nodes of these names are marked.
+
+    ``core``: an ``openvino.Core``.
 
     Raises OSError where nothing can be written to the folder for temporary files.
     """

@@ -147,8 +147,10 @@ class OrtEngine(Engine):
             ]
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
-        """The session and where it runs. A device or precision that the user named is never
-        replaced, and ``auto`` says in ``notes`` when it falls back to the CPU.
+        """The session and where it runs.
+
+        A device or precision that the user named is never replaced, and ``auto`` says in ``notes``
+        when it falls back to the CPU.
         """
         device = _wanted_device(options)
         if device != "cpu":
@@ -226,8 +228,9 @@ def _no_cuda() -> str:
 
 
 def _wanted_device(options: EngineOptions) -> str:
-    """ "cpu" or "cuda:N". ``auto`` is the first GPU where this build can use one and it has the
-    precision.
+    """ "cpu" or "cuda:N".
+
+    ``auto`` is the first GPU where this build can use one and it has the precision.
     """
     if options.device == "auto":
         return "cuda:0" if options.precision != "int8" and _has_cuda() else "cpu"
@@ -247,8 +250,9 @@ def _providers(device: str, precision: str) -> list[Any]:
 
 
 def _cuda_session(network: Network, threads: int, precision: str, device: str) -> Any:
-    """A session on the GPU. Raises EngineError where ONNX Runtime itself would continue on the
-    CPU.
+    """A session on the GPU.
+
+    Raises EngineError where ONNX Runtime itself would continue on the CPU.
     """
     import onnxruntime
 
@@ -340,8 +344,9 @@ def save_graph(settings: Any, folder: str) -> Any:
 
 
 def trace_runs(settings: Any, folder: str) -> Any:
-    """Makes a session save a trace in ``folder``, and the graph whose names the trace uses. Returns
-    ``settings``.
+    """Makes a session save a trace in ``folder``, and the graph whose names the trace uses.
+
+    Returns ``settings``.
     """
     settings.enable_profiling = True
     settings.profile_file_prefix = str(Path(folder, "trace"))
@@ -351,8 +356,9 @@ def trace_runs(settings: Any, folder: str) -> Any:
 def node_times(
     trace: str, folder: str, graph: Any, float_math: str
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Every node of the optimised graph with its ms in each run. ``graph``: the graph that was
-    optimised.
+    """Every node of the optimised graph with its ms in each run.
+
+    ``graph``: the graph that was optimised.
     """
     import onnx
 
@@ -362,8 +368,9 @@ def node_times(
 
 
 def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
-    """(name, operator, ms) of the nodes in order, for each run. ONNX Runtime measures in whole
-    microseconds.
+    """(name, operator, ms) of the nodes in order, for each run.
+
+    ONNX Runtime measures in whole microseconds.
 
     The event of a run is written at its end; the events of its nodes lie within its time.
     """
@@ -425,8 +432,9 @@ NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", 
 def read_layers(
     optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str = "fp32"
 ) -> list[LayerExecution]:
-    """The layers of an optimised graph. ``float_math``: what fp32 convolutions and products run in
-    ("tf32" where the GPU may use it).
+    """The layers of an optimised graph.
+
+    ``float_math``: what fp32 convolutions and products run in ("tf32" where the GPU may use it).
     """
     stands_for: dict[int, list[str]] = {}
     for name, owner in _owners(optimised.graph, graph.graph).items():

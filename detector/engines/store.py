@@ -80,8 +80,9 @@ def build_once(
     key: Mapping[str, Any],
     build: Callable[[Path], Mapping[str, Any] | None],
 ) -> Artefact:
-    """The file that ``build(path)`` makes, built once per key. ``build`` returns facts for the
-    manifest.
+    """The file that ``build(path)`` makes, built once per key.
+
+    ``build`` returns facts for the manifest.
 
     ``key``: JSON values of everything that the file depends on. If a file of this stem is damaged
     or was built for another key, a note says what differs. Two runs that start together build once:
@@ -104,9 +105,10 @@ def build_once(
 
 
 def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
-    """Rewrites a small file from its content (None: there is no file), whole or not at all. Two
-    processes that come together both count: the second one sees what the first one wrote. Raises
-    OutputError.
+    """Rewrites a small file from its content (None: there is no file), whole or not at all.
+
+    Two processes that come together both count: the second one sees what the first one wrote.
+    Raises OutputError.
     """
     target = folder / name
     with _written(folder):
@@ -250,8 +252,10 @@ def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
 
 
 def _is_broken(target: Path, manifest: dict[str, Any]) -> bool:
-    """Whether the file is not what its name says. A file whose manifest names the same graph under
-    another ``--family``, or from another file of the same network, is whole.
+    """Whether the file is not what its name says.
+
+    A file whose manifest names the same graph under another ``--family``, or from another file of
+    the same network, is whole.
     """
     try:
         known = json.loads(target.with_suffix(".json").read_bytes()).get("file_sha256")

@@ -15,8 +15,10 @@ from detector.errors import OutputError
 
 @contextmanager
 def whole_file(target: Path, cure: str) -> Iterator[Path]:
-    """Gives a path beside ``target`` to write to. The file becomes ``target`` when the block ends
-    well and is removed when it does not. A process that is killed leaves at most a hidden file.
+    """Gives a path beside ``target`` to write to.
+
+    The file becomes ``target`` when the block ends well and is removed when it does not. A process
+    that is killed leaves at most a hidden file.
 
     Raises OutputError for every OSError; ``cure`` says what the user can do about it.
     """
@@ -36,8 +38,9 @@ def whole_file(target: Path, cure: str) -> Iterator[Path]:
 
 
 def write_whole(target: Path, content: bytes, cure: str = "choose another with -o") -> None:
-    """Writes a file whole or not at all, and makes its folder where there is none. Raises
-    OutputError.
+    """Writes a file whole or not at all, and makes its folder where there is none.
+
+    Raises OutputError.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

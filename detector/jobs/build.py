@@ -37,8 +37,9 @@ def parse_batches(text: str) -> tuple[int, int]:
 
 
 def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> dict[str, Any]:
-    """Builds what an engine needs to run a model, unless it is there. Returns facts for the user,
-    as JSON values.
+    """Builds what an engine needs to run a model, unless it is there.
+
+    Returns facts for the user, as JSON values.
 
     Raises UsageError for a range that the engine cannot have, and whatever preparing raises.
     """
@@ -59,8 +60,9 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
 
 
 def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
-    """Writes the ONNX graph that the engine would get. Raises ModelError if ONNX itself refuses
-    it.
+    """Writes the ONNX graph that the engine would get.
+
+    Raises ModelError if ONNX itself refuses it.
     """
     config = _with_engine(config, (config.runtime.batch, config.runtime.batch))
     runtime = config.runtime

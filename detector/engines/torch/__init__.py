@@ -39,8 +39,9 @@ SWITCH = {
 
 
 class TorchEngine(Engine):
-    """``module`` is the GraphModule, for torch's own tools. ``torch.compile`` and CUDA graphs run
-    it in their own ways.
+    """``module`` is the GraphModule, for torch's own tools.
+
+    ``torch.compile`` and CUDA graphs run it in their own ways.
     """
 
     name = "torch"
@@ -242,8 +243,9 @@ class TorchEngine(Engine):
         return self._last_ms
 
     def execution(self) -> list[LayerExecution]:
-        """The precision that each layer really computed in. The first call runs the network once
-        more.
+        """The precision that each layer really computed in.
+
+        The first call runs the network once more.
         """
         if self.module is None:
             return []

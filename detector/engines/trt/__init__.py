@@ -191,8 +191,9 @@ class TrtEngine(Engine):
             self._name_ranges(request.context)
 
     def _name_ranges(self, context: Any) -> None:
-        """NVTX ranges carry the layers' names. With a detailed plan each launch would carry all the
-        details as well.
+        """NVTX ranges carry the layers' names.
+
+        With a detailed plan each launch would carry all the details as well.
         """
         verbosity = self._trt.ProfilingVerbosity
         if self._engine.profiling_verbosity == verbosity.DETAILED:
@@ -266,8 +267,9 @@ def too_big(network: Network, options: EngineOptions, needed: int, free: int) ->
 
 
 def _checked(network: Network, tensors: list[Tensor]) -> list[str]:
-    """Names of the outputs in the network's order. Raises EngineError if the plan's tensors are not
-    the network's.
+    """Names of the outputs in the network's order.
+
+    Raises EngineError if the plan's tensors are not the network's.
     """
     batch = network.batch
     given = [tensor for tensor in tensors if tensor.is_input]

@@ -88,8 +88,9 @@ def _beside(path: Path, suffix: str) -> Path | None:
 
 
 def _metadata(path: Path, header: dict[str, Any]) -> Metadata:
-    """What Ultralytics' header says: the same keys as in its ONNX files, as JSON. Raises ModelError
-    for a task that is not detection.
+    """What Ultralytics' header says: the same keys as in its ONNX files, as JSON.
+
+    Raises ModelError for a task that is not detection.
     """
     from detector.models.formats.onnx.recognise import read_metadata
 
@@ -144,8 +145,9 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor
 def _input_size(
     path: Path, found: Sequence[Tensor], size: tuple[int, int] | None, told: Metadata
 ) -> tuple[int, int]:
-    """(height, width) of the one input. Raises ModelError unless it takes pictures, in the size
-    that the header states.
+    """(height, width) of the one input.
+
+    Raises ModelError unless it takes pictures, in the size that the header states.
     """
     given = [tensor for tensor in found if tensor.is_input]
     seen = ", ".join(map(str, found))

@@ -121,8 +121,9 @@ LITTLE_SPACE_BYTES = 500 << 20  # a plan of TensorRT and the timing cache beside
 
 
 def examine(config: Config, quick: bool = False) -> dict[str, Any]:
-    """All findings, as JSON values. ``quick``: nothing is run; an engine is usable if its library
-    is installed.
+    """All findings, as JSON values.
+
+    ``quick``: nothing is run; an engine is usable if its library is installed.
     """
     found = [_engine(name, quick) for name in engines.names()]
     folders = {"engines": _folder(_engines_folder(config)), "current": _folder(Path())}
@@ -147,8 +148,9 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
 
 
 def _engine(name: str, quick: bool) -> dict[str, Any]:
-    """``reason``: why the engine is not usable, with the command that helps. ``precisions``: each
-    with None, or with the reason why it cannot run.
+    """``reason``: why the engine is not usable, with the command that helps.
+
+    ``precisions``: each with None, or with the reason why it cannot run.
     """
     facts = {
         "name": name,
@@ -209,8 +211,9 @@ def _engines_folder(config: Config) -> Path:
 
 
 def _folder(path: Path) -> dict[str, Any]:
-    """Facts of a folder. If it is not there yet, those of the nearest folder above it, in which it
-    would be made.
+    """Facts of a folder.
+
+    If it is not there yet, those of the nearest folder above it, in which it would be made.
     """
     place = path.resolve()
     while not place.exists():

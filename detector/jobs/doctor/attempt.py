@@ -30,8 +30,9 @@ SIDE = 64  # pixels of the clip's frames
 
 
 def try_engine(engine: str) -> dict[str, Any]:
-    """``error``: None, or why the engine cannot run. ``precisions``: each with None, or with the
-    reason why it cannot.
+    """``error``: None, or why the engine cannot run.
+
+    ``precisions``: each with None, or with the reason why it cannot.
     """
     return _asked(engine)
 

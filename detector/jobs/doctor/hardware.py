@@ -34,8 +34,9 @@ def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
 
 
 def nvtx_tool() -> dict[str, Any]:
-    """``tool``: what NVTX_INJECTION64_PATH names. ``attached``: whether ranges of this process
-    reach it.
+    """``tool``: what NVTX_INJECTION64_PATH names.
+
+    ``attached``: whether ranges of this process reach it.
     """
     tool = os.environ.get("NVTX_INJECTION64_PATH")
     try:
@@ -88,8 +89,9 @@ PATIENCE_S = 20.0
 
 
 def nvidia() -> dict[str, Any]:
-    """What nvidia-smi says about driver and GPUs. ``reason``: why there is no GPU to use, None
-    where there is one.
+    """What nvidia-smi says about driver and GPUs.
+
+    ``reason``: why there is no GPU to use, None where there is one.
     """
     module = _first_line(Path("/proc/driver/nvidia/version"))
     found, reason = _listed()

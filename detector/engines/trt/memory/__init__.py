@@ -35,8 +35,9 @@ class Event(Protocol):
         """Puts the event behind all work that the stream has now."""
 
     def wait(self) -> None:
-        """Returns when the stream has reached the event; waits for nothing else. The CPU sleeps
-        meanwhile.
+        """Returns when the stream has reached the event; waits for nothing else.
+
+        The CPU sleeps meanwhile.
         """
 
     def ms_since(self, earlier: Any) -> float:
@@ -46,8 +47,9 @@ class Event(Protocol):
 
 
 class Buffer(Protocol):
-    """The same array twice: page-locked on the host, and on the device. ``host`` may outlive
-    ``free``.
+    """The same array twice: page-locked on the host, and on the device.
+
+    ``host`` may outlive ``free``.
     """
 
     host: NDArray[Any]
@@ -67,8 +69,9 @@ class Buffer(Protocol):
 
 
 class DeviceMemory(Protocol):
-    """One GPU's memory, by one package. ``active()`` must be entered in each thread that calls
-    anything else.
+    """One GPU's memory, by one package.
+
+    ``active()`` must be entered in each thread that calls anything else.
     """
 
     name: str
@@ -93,9 +96,10 @@ INSTALL = {
 
 
 def choose_provider(asked: str) -> str:
-    """The provider that ``--device-memory`` means. ``auto``: torch where this process has loaded it
-    with CUDA, else pycuda where it is installed, else cuda-python, else torch. Raises UsageError
-    and EngineError.
+    """The provider that ``--device-memory`` means.
+
+    ``auto``: torch where this process has loaded it with CUDA, else pycuda where it is installed,
+    else cuda-python, else torch. Raises UsageError and EngineError.
     """
     if asked != "auto":
         if asked not in PROVIDERS:
@@ -115,8 +119,9 @@ def choose_provider(asked: str) -> str:
 
 
 def open_memory(name: str, device: int) -> DeviceMemory:
-    """Opens a provider that ``choose_provider`` chose, on a GPU. Raises whatever the provider
-    raises.
+    """Opens a provider that ``choose_provider`` chose, on a GPU.
+
+    Raises whatever the provider raises.
     """
     make: Callable[[int], DeviceMemory] = importlib.import_module(
         f"{__package__}.{PROVIDERS[name]}"
