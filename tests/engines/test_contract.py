@@ -21,11 +21,12 @@ def test_a_class_says_what_its_engine_is_without_its_library(name):
     assert issubclass(engine, Engine)
     assert engine.name == name
     assert (engine.library is None) == (engine.install == "")
-    assert set(engine.precisions) <= set(PRECISIONS)
+    assert list(engine.precisions) == [name for name in PRECISIONS if name in engine.precisions]
     assert set(engine.auto_in) <= set(engine.precisions)
     assert set(engine.precisions.values()) <= {"fp32", "fp16", "bf16", "int8-u8", "int8-s8"}
     assert set(engine.devices) <= {"cpu", "cuda"}
     assert all(suffix.startswith(".") for suffix in engine.model_suffixes)
+    assert bool(engine.model_suffixes) == bool(engine.model_front_end)
 
 
 def test_a_new_file_is_a_new_engine(tmp_path):

@@ -70,8 +70,8 @@ class TrtEngine(Engine):
     precisions: ClassVar[Mapping[str, str]] = {
         "fp32": "fp32",
         "tf32": "fp32",
-        "fp16": "fp16",
         "bf16": "bf16",
+        "fp16": "fp16",
         "int8": "int8-s8",
     }
     devices = ("cuda",)
