@@ -17,7 +17,7 @@ Document = TypeVar("Document")
 
 
 def to_builtins(document: Any) -> Any:
-    """The document as dicts, lists, text and numbers: what JSON can hold. UNSET fields are left out."""
+    """The document as dicts, lists, text and numbers. UNSET fields are left out."""
     import msgspec
 
     return msgspec.to_builtins(document)
