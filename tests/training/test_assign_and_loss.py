@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training.assign import assign, candidates, iou  # noqa: E402
-from training.cells import centres, grid  # noqa: E402
-from training.loss import Tensors, ciou, loss, targets  # noqa: E402
+from model.assign import assign, candidates, iou  # noqa: E402
+from model.cells import centres, grid  # noqa: E402
+from model.loss import Tensors, ciou, loss, targets  # noqa: E402
 
 SIZE = (64, 96)
 CELLS = 8 * 12 + 4 * 6 + 2 * 3

@@ -7,11 +7,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from training import data, validation
-from training.augment import Augmenter, place
-from training.batches import batches, cell_fields, make_batch
-from training.cells import centres
-from training.data import Picture, mapped, pack, unpack
+from model import data, validation
+from model.augment import Augmenter, place
+from model.batches import batches, cell_fields, make_batch
+from model.cells import centres
+from model.data import Picture, mapped, pack, unpack
 
 NAMES = {1: "person", 2: "bicycle", 3: "car", 6: "bus", 7: "train", 9: "kite"}
 

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training import loop  # noqa: E402
-from training.augment import Augmenter  # noqa: E402
-from training.network import Street, plan_of  # noqa: E402
+from model import loop  # noqa: E402
+from model.augment import Augmenter  # noqa: E402
+from model.network import Street, plan_of  # noqa: E402
 
 from tests.training.conftest import ROOT  # noqa: E402
 from tests.training.test_data import no_teacher, picture  # noqa: E402

@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training import export, optimise  # noqa: E402
-from training.half_convolution import convolve  # noqa: E402
-from training.network import CERTAIN, Street, decoded, plan_of, write_weights  # noqa: E402
+from model import export, optimise  # noqa: E402
+from model.half_convolution import convolve  # noqa: E402
+from model.network import CERTAIN, Street, decoded, plan_of, write_weights  # noqa: E402
 
 from detector.models import open_network  # noqa: E402
 from detector.models.darknet.weights import read_weights  # noqa: E402

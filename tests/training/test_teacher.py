@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training.teacher import Teacher, any_size, decoded, focus, torch_module  # noqa: E402
+from model.teacher import Teacher, any_size, decoded, focus, torch_module  # noqa: E402
 
 
 @pytest.mark.parametrize("size", [(96, 160), (128, 128)])

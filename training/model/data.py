@@ -115,7 +115,7 @@ def clips(folder: Path, every_s: float = 1.0) -> Iterator[Picture]:
 
 
 def rendered(seeds: Iterable[int], seconds: int = 8) -> Iterator[Picture]:
-    """One frame a second of the streets of scripts/make_video."""
+    """One frame a second of the streets of training/make_video."""
     from street.scene import Scene
 
     for seed in seeds:

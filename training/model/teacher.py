@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from training.cells import grid
+from model.cells import grid
 
 PERSON, VEHICLES = 0, (2, 3, 5, 7)  # COCO: car, motorcycle, bus, truck
 

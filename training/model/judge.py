@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from training import validation
-from training.network import Street, decoded
+from model import validation
+from model.network import Street, decoded
 
 
 def as_model(network: Street, size: tuple[int, int], device: str) -> validation.Model:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from training.augment import Augmenter, Sample
-from training.cells import centres
-from training.teacher import Teacher
+from model.augment import Augmenter, Sample
+from model.cells import centres
+from model.teacher import Teacher
 
 
 @dataclass(slots=True)

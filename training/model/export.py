@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from detector.models.darknet.weights import BATCH_NORM_EPSILON, Filter, read_weights
-from training.network import Street, plan_of, write_weights
+from model.network import Street, plan_of, write_weights
 
 HEADER = struct.pack("<3iq", 0, 2, 5, 0)
 

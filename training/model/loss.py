@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from training.assign import assign
-from training.batches import Batch
-from training.cells import centres, grid
+from model.assign import assign
+from model.batches import Batch
+from model.cells import centres, grid
 
 SCORE_WEIGHT, BOX_WEIGHT = 2.0, 2.5
 TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5  # teacher's boxes that are learnt, and with which weight

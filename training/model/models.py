@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from detector.config import CalibrationConfig
-from training import validation
+from model import validation
 
 CALIBRATION = 256  # training pictures: half of them for the ranges
 
@@ -51,7 +51,7 @@ def ours(
 
 def yolox(path: Path, size: tuple[int, int], threads: int) -> validation.Model:
     """yolox_nano with COCO's classes mapped to ours."""
-    from training.teacher import any_size, decoded
+    from model.teacher import any_size, decoded
 
     infer = session(any_size(path.read_bytes()).SerializeToString(), threads)
 

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data import TRUST, Picture
+from model.data import TRUST, Picture
 
 GREY = 128  # of the letterbox, as darknet's letter_box=1 has it
 VISIBLE = 0.3  # a box of which less is left becomes a region to ignore

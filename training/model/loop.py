@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from training.augment import Augmenter
-from training.batches import batches, make_batch
-from training.loss import loss, to_device
-from training.network import Street, decoded
-from training.optimise import Average, Optimisers, rate
-from training.teacher import Teacher
+from model.augment import Augmenter
+from model.batches import batches, make_batch
+from model.loss import loss, to_device
+from model.network import Street, decoded
+from model.optimise import Average, Optimisers, rate
+from model.teacher import Teacher
 
 # Share of the steps at which the canvas grows: (height, width). The full size comes last, with the falling rate.
 PHASES = ((0.5, (160, 256)), (0.75, (192, 320)), (1.0, (256, 416)))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from detector.analysis.evaluate import overlaps
 from detector.stages.nms import nms
 from detector.types import Candidates
-from training.validation import ASKED, Model
+from model.validation import ASKED, Model
 
 LINK, GAP, SEEN = 0.4, 8, 12
 NMS_IOU = 0.45  # of the product

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from training.network import Street
+from model.network import Street
 
 MUON = {"lr": 0.02, "momentum": 0.95, "decay": 0.3}
 ADAMW = {"lr": 2e-3, "betas": (0.9, 0.99), "weight_decay": 0.03}

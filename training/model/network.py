@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from detector.models.darknet.cfg import read_cfg
 from detector.models.darknet.layers import Convolution, MaxPool, Plan, Route, Upsample, Yolo
 from detector.models.darknet.plan import make_plan
-from training.cells import grid
-from training.half_convolution import convolve
+from model.cells import grid
+from model.half_convolution import convolve
 
 OBJECTNESS, CERTAIN = 4, 15.0  # the channel without training, and its logit
 PRIOR = 0.01  # score of a class at the start

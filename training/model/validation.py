@@ -16,7 +16,7 @@ from detector.analysis import evaluate
 from detector.stages.nms import nms
 from detector.stages.preprocess import letterbox
 from detector.types import Candidates, Letterbox
-from training.data import CLASSES, IGNORED
+from model.data import CLASSES, IGNORED
 
 CONFIDENCE, NMS_IOU, MAX_KEPT = 0.001, 0.65, 300
 ASKED = 0.25  # the score at which recall and precision are reported

@@ -1,0 +1,1 @@
+"""A rendered street crossing with known boxes: what ``training/make_video`` films."""
