@@ -7,11 +7,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from model import data, validation
-from model.augment import Augmenter, place
-from model.batches import batches, cell_fields, make_batch
-from model.cells import centres
-from model.data import Picture, mapped, pack, unpack
+from model import data, evaluation
+from model.batches import Augmenter, batches, cell_fields, make_batch, place
+from model.data import Picture, map_labels, pack, unpack
+from model.teacher import cell_centres
 
 NAMES = {1: "person", 2: "bicycle", 3: "car", 6: "bus", 7: "train", 9: "kite"}
 
@@ -27,19 +26,25 @@ def picture(seed=0, kind="coco"):
 
 
 def no_teacher(images):
-    cells = len(centres(*images.shape[1:3]))
-    return np.zeros((len(images), cells, 4), np.float32), np.zeros((len(images), cells, 2), np.float32)
+    cells = len(cell_centres(*images.shape[1:3]))
+    return np.zeros((len(images), cells, 4), np.float32), np.zeros(
+        (len(images), cells, 2), np.float32
+    )
 
 
 def test_classes_are_mapped_and_others_ignored_or_left_out():
-    boxes, classes, ignored = mapped([row(1), row(3), row(6), row(2), row(7), row(9), row(1, crowd=1)], NAMES)
+    boxes, classes, ignored = map_labels(
+        [row(1), row(3), row(6), row(2), row(7), row(9), row(1, crowd=1)], NAMES
+    )
     assert classes.tolist() == [0, 1, 1, 1, 1, 0]
     assert ignored.tolist() == [False, False, False, True, True, True]
     assert boxes[0].tolist() == [0, 0, 10, 20]
 
 
 def test_vehicles_are_drawn_more_often():
-    assert data.sampling_weight("extra", "coco", [0, 1]) > data.sampling_weight("extra", "coco", [0])
+    assert data.sampling_weight("extra", "coco", [0, 1]) > data.sampling_weight(
+        "extra", "coco", [0]
+    )
     assert data.sampling_weight("train", "coco", [1]) > data.sampling_weight("train", "coco", [0])
 
 
@@ -48,7 +53,14 @@ def test_a_placed_box_holds_the_same_pixels():
     for seed in range(20):
         image = np.zeros((60, 100, 3), np.uint8)
         image[20:50, 10:40] = 255
-        one = Picture(image, np.array([[10, 20, 40, 50]], np.float32), np.array([0]), np.array([False]), "coco", 1.0)
+        one = Picture(
+            image,
+            np.array([[10, 20, 40, 50]], np.float32),
+            np.array([0]),
+            np.array([False]),
+            "coco",
+            1.0,
+        )
         canvas = np.zeros((96, 160, 3), np.uint8)
         boxes, _, ignored, _ = place(canvas, one, (0, 0, 160, 96), 1.3, np.random.default_rng(seed))
         bright = np.argwhere(canvas[:, :, 0] > 200)
@@ -62,7 +74,9 @@ def test_a_box_cut_to_a_rest_is_ignored():
     canvas = np.zeros((40, 40, 3), np.uint8)
     seen = set()
     for seed in range(40):
-        boxes, _, ignored, _ = place(canvas, picture(), (0, 0, 40, 40), 1.5, np.random.default_rng(seed))
+        boxes, _, ignored, _ = place(
+            canvas, picture(), (0, 0, 40, 40), 1.5, np.random.default_rng(seed)
+        )
         assert (boxes >= 0).all()
         assert (boxes <= 40).all()
         seen |= set(ignored.tolist())
@@ -75,12 +89,12 @@ def test_fields_of_trust_and_of_regions_to_ignore():
     sample.boxes, sample.classes = np.array([[0, 0, 16, 16]], np.float32), np.array([1])
     sample.ignored = np.array([True])
     trust, counts = cell_fields(sample, 64, 96)
-    middle = centres(64, 96)
-    left = middle[:, 0] < 48
+    centres = cell_centres(64, 96)
+    left = centres[:, 0] < 48
     assert (trust[left] == [1.0, 0.5]).all()
     assert (trust[~left] == 0).all()
     assert (counts[:, 0] == 1).all()
-    assert set(counts[(middle < 16).all(axis=1), 1]) == {0.0}
+    assert set(counts[(centres < 16).all(axis=1), 1]) == {0.0}
 
 
 def test_a_batch_depends_on_seed_and_number_alone():
@@ -107,19 +121,26 @@ def test_packed_pictures_come_back(tmp_path):
 
 
 def test_half_of_the_validation_pictures_is_kept_for_the_last_figure(shared):
-    asked = list(validation.pictures(shared / "data/labelled"))
-    share = np.mean([picture.last for picture in asked])
+    pictures = list(evaluation.read_validation(shared / "data/labelled"))
+    share = np.mean([picture.held_out for picture in pictures])
     assert 0.4 < share < 0.6
-    assert {picture.group for picture in asked if picture.last} == {"coco", "road", "overpass", "elevated"}
-    overpass = next(picture for picture in asked if picture.group == "overpass")
+    assert {picture.group for picture in pictures if picture.held_out} == {
+        "coco",
+        "road",
+        "overpass",
+        "elevated",
+    }
+    overpass = next(picture for picture in pictures if picture.group == "overpass")
     assert overpass.truths[0] is None
     assert overpass.truths[1] is not None
 
 
 def test_training_reads_no_validation_picture(shared, monkeypatch):
     read = []
-    monkeypatch.setattr(data, "coco_pictures", lambda path, *_: read.append(path) or iter(()))
-    list(data.labelled(shared / "data/labelled"))
+    monkeypatch.setattr(data, "read_coco", lambda path, *_: read.append(path) or iter(()))
+    list(data.read_labelled(shared / "data/labelled"))
     assert [str(path.relative_to(shared / "data/labelled")) for path in read] == [
-        "coco/train.json", "coco/extra.json", "highway/train.json",
-    ]  # fmt: skip
+        "coco/train.json",
+        "coco/extra.json",
+        "highway/train.json",
+    ]

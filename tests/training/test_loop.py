@@ -10,9 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from model import loop  # noqa: E402
-from model.augment import Augmenter  # noqa: E402
-from model.network import Street, plan_of  # noqa: E402
-
+from model.batches import Augmenter  # noqa: E402
+from model.network import Street, read_plan  # noqa: E402
 from tests.training.conftest import ROOT  # noqa: E402
 from tests.training.test_data import no_teacher, picture  # noqa: E402
 
@@ -24,9 +23,15 @@ def _small(monkeypatch):
 
 def run(folder, steps, **more):
     torch.manual_seed(3)
-    network = Street(plan_of(ROOT / "cfg/darknet/street.cfg"))
+    network = Street(read_plan(ROOT / "cfg/darknet/street.cfg"))
     options = loop.Options(folder, steps, batch=2, bf16=False, **more)
-    average = loop.train(network, Augmenter([picture(i) for i in range(3)]), no_teacher, options, lambda _: {"ap": 0.5})
+    average = loop.train(
+        network,
+        Augmenter([picture(i) for i in range(3)]),
+        no_teacher,
+        options,
+        lambda _: {"ap": 0.5},
+    )
     return [value.clone() for value in average.network.state_dict().values()]
 
 
@@ -65,9 +70,9 @@ def test_log_and_checkpoint(tmp_path):
 
 
 def test_the_canvas_grows_with_the_steps(tmp_path):
-    assert [loop.size_at(step, loop.Options(tmp_path, 10)) for step in (0, 4, 5, 9, 10)] == [(64, 64)] * 2 + [
-        (64, 96)
-    ] * 3
+    assert [loop.size_at(step, loop.Options(tmp_path, 10)) for step in (0, 4, 5, 9, 10)] == [
+        (64, 64)
+    ] * 2 + [(64, 96)] * 3
     assert loop.size_at(0, loop.Options(tmp_path, 10, full_canvas=True)) == (64, 96)
 
 
@@ -76,11 +81,15 @@ def test_a_warm_start_goes_on_from_the_average_at_a_lower_rate(tmp_path):
     before = run(tmp_path / "first", 3)
     start = tmp_path / "first" / "checkpoint.pt"
     after = run(tmp_path / "second", 1, start=start, peak=1e-6, full_canvas=True)
-    rows = [json.loads(line) for line in (tmp_path / "second" / "log.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "second" / "log.jsonl").read_text().splitlines()
+    ]
     assert rows[0]["step"] == 0
     assert rows[0]["rate"] == 0  # as rounded
-    trained = [name for name, _ in Street(plan_of(ROOT / "cfg/darknet/street.cfg")).named_parameters()]
-    names = list(Street(plan_of(ROOT / "cfg/darknet/street.cfg")).state_dict())
+    trained = [
+        name for name, _ in Street(read_plan(ROOT / "cfg/darknet/street.cfg")).named_parameters()
+    ]
+    names = list(Street(read_plan(ROOT / "cfg/darknet/street.cfg")).state_dict())
     for name, one, other in zip(names, before, after, strict=True):
         if name in trained:
             np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-5)

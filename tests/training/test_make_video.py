@@ -63,7 +63,9 @@ def test_another_seed_gives_another_street(clip: Path, tmp_path: Path) -> None:
 def test_truth_fits_the_video(clip: Path) -> None:
     truth = json.loads(clip.with_suffix(".json").read_text())
     pictures = frames(clip)
-    assert [i["frame_index"] for i in truth["images"]] == list(range(len(pictures))) == list(range(5))
+    assert (
+        [i["frame_index"] for i in truth["images"]] == list(range(len(pictures))) == list(range(5))
+    )
     assert {(i["width"], i["height"]) for i in truth["images"]} == {SIZE}
     assert pictures[0].shape == (SIZE[1], SIZE[0], 3)
     assert {c["name"]: c["id"] for c in truth["categories"]} == {"person": 1, "vehicle": 2}

@@ -1,1 +1,1 @@
-"""Training of the default model: data, augmentation, teacher, network, assignment, loss, optimiser, loop, export."""
+"""Everything that training and evaluating the default model needs."""

@@ -1,4 +1,4 @@
-"""From the network in training to files: darknet's .weights, and .f16, the same numbers as half floats."""
+"""From the trained network to files: darknet's .weights, and .f16, the same in half floats."""
 
 from __future__ import annotations
 
@@ -6,39 +6,60 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from detector.models.darknet.weights import BATCH_NORM_EPSILON, Filter, read_weights
-from model.network import Street, plan_of, write_weights
-
-HEADER = struct.pack("<3iq", 0, 2, 5, 0)
+from model.network import Street, read_plan
 
 
 def write(network: Street, folder: Path, seen: int) -> list[Path]:
-    """street.weights and street.f16."""
+    """Write street.weights and street.f16."""
     weights, half = folder / "street.weights", folder / "street.f16"
     write_weights(network, weights, seen)
-    write_filters([folded(f) for f in read_weights(weights, network.plan)[0]], half, "<f2")
+    filters = [fold_normalisation(f) for f in read_weights(weights, network.plan)[0]]
+    write_filters(filters, half, "<f2")
     return [weights, half]
 
 
-def of_checkpoint(path: Path, cfg: Path) -> Path:
-    """The moving average of a checkpoint, as street.weights beside it."""
-    import torch
+def write_weights(network: Street, target: Path, seen: int) -> None:
+    """Write darknet's .weights with batch normalisation as it is.
 
+    ``seen``: the header's number of training pictures.
+    """
+    with target.open("wb") as file:
+        file.write(_header(seen))
+        for layer in network.plan.convolutions:
+            block = network.blocks[str(layer.index)]
+            if block.norm is None:
+                parts = [block.conv.bias]
+            else:
+                norm = block.norm
+                parts = [norm.bias, norm.weight, norm.running_mean, norm.running_var]
+            for part in (*parts, block.conv.weight):
+                values = part.detach().float().cpu().contiguous().numpy()
+                file.write(values.astype("<f4").tobytes())
+
+
+def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
+    """Write the moving average in a checkpoint as street.weights beside it."""
     state = torch.load(path, map_location="cpu", weights_only=True)
-    network = Street(plan_of(cfg))
+    network = Street(read_plan(cfg))
     network.load_state_dict(state["average"])
-    write_weights(network, path.with_name("street.weights"), state["step"])
-    return path.with_name("street.weights")
+    target = path.with_name("street.weights")
+    write_weights(network, target, state["step"])
+    return target
 
 
 def read(path: Path, cfg: Path) -> list[Filter]:
-    return [folded(f) for f in read_weights(path, plan_of(cfg))[0]]
+    """Read .weights or .f16, with batch normalisation folded."""
+    return [fold_normalisation(f) for f in read_weights(path, read_plan(cfg))[0]]
 
 
-def folded(stored: Filter) -> Filter:
-    """The same filter with its normalisation worked into the weights: what is left of it changes nothing, and
-    nothing is too small or too large for half floats."""
+def fold_normalisation(stored: Filter) -> Filter:
+    """Multiply the batch normalisation into the weights; what is left of it changes nothing.
+
+    Afterwards no number is too small or too large for a half float.
+    """
     if stored.scales is None or stored.means is None or stored.variances is None:
         return stored
     factor = stored.scales / np.sqrt(stored.variances.astype(np.float64) + BATCH_NORM_EPSILON)
@@ -48,13 +69,15 @@ def folded(stored: Filter) -> Filter:
         (stored.weights * factor[:, None, None, None]).astype(np.float32),
         scales=one,
         means=np.zeros_like(one),
-        variances=one,  # 1 + epsilon under the root: 5e-6 of the weight, a hundredth of half a float's step
+        # The reader takes the root of 1 + epsilon. That changes a weight by 5e-6 of itself, a
+        # hundredth of a half float's step.
+        variances=one,
     )
 
 
 def shift_scores(filters: list[Filter], cfg: Path, shift: tuple[float, float]) -> None:
-    """Adds to the biases of the class logits, in every head."""
-    plan = plan_of(cfg)
+    """Add to the biases of the class logits in every head."""
+    plan = read_plan(cfg)
     heads = {layer.inputs[0] for layer in plan.yolos}
     for layer, stored in zip(plan.convolutions, filters, strict=True):
         if layer.index in heads:
@@ -63,10 +86,14 @@ def shift_scores(filters: list[Filter], cfg: Path, shift: tuple[float, float]) -
 
 
 def write_filters(filters: list[Filter], target: Path, kind: str) -> None:
-    """darknet's header and order. ``kind``: "<f4" for .weights, "<f2" for .f16."""
+    """Write in darknet's order. ``kind``: "<f4" for .weights, "<f2" for .f16."""
     with target.open("wb") as file:
-        file.write(HEADER)
+        file.write(_header(0))
         for stored in filters:
             norm = (stored.scales, stored.means, stored.variances)
             for part in (stored.biases, *(p for p in norm if p is not None), stored.weights):
                 file.write(part.astype(kind).tobytes())
+
+
+def _header(seen: int) -> bytes:
+    return struct.pack("<3iq", 0, 2, 5, seen)

@@ -7,9 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from model.assign import assign, candidates, iou  # noqa: E402
-from model.cells import centres, grid  # noqa: E402
-from model.loss import Tensors, ciou, loss, targets  # noqa: E402
+from model.loss import Tensors, assign, candidates, ciou, iou, loss, targets  # noqa: E402
+from model.teacher import cell_centres, cell_grid  # noqa: E402
 
 SIZE = (64, 96)
 CELLS = 8 * 12 + 4 * 6 + 2 * 3
@@ -20,7 +19,7 @@ def f(*rows):
 
 
 def places():
-    return torch.from_numpy(centres(*SIZE)), torch.from_numpy(grid(*SIZE)[1])
+    return torch.from_numpy(cell_centres(*SIZE)), torch.from_numpy(cell_grid(*SIZE)[1])
 
 
 def batch(boxes, classes, *, trust=1.0, taught=0.0, counts=1.0, pictures=1):
@@ -78,13 +77,19 @@ def test_boxes_of_other_pictures_do_not_compete():
     middle, strides = places()
     box = [8.0, 8.0, 56.0, 56.0]
     predicted = exact(box).repeat(2, 1, 1)
-    one = assign(f(box), torch.tensor([0]), middle, strides, predicted[:1], torch.full((1, CELLS), 0.5))
-    two = assign(f(box, box), torch.tensor([0, 1]), middle, strides, predicted, torch.full((2, CELLS), 0.5))
+    one = assign(
+        f(box), torch.tensor([0]), middle, strides, predicted[:1], torch.full((1, CELLS), 0.5)
+    )
+    two = assign(
+        f(box, box), torch.tensor([0, 1]), middle, strides, predicted, torch.full((2, CELLS), 0.5)
+    )
     assert len(two[0]) == 2 * len(one[0])
 
 
 def test_no_box_at_all():
-    scores, counts, _, weights = targets(batch([], []), torch.zeros(1, CELLS, 4), torch.zeros(1, CELLS, 2))
+    scores, counts, _, weights = targets(
+        batch([], []), torch.zeros(1, CELLS, 4), torch.zeros(1, CELLS, 2)
+    )
     assert scores.sum() == 0
     assert weights.sum() == 0
     assert counts.min() == 1
@@ -104,7 +109,9 @@ def test_unlabelled_classes_fall_to_the_teacher_and_true_labels_win():
     scores, _, _, weights = targets(given, exact(box), torch.zeros(1, CELLS, 2))
     assert bool((scores[..., 0] == 0.4).all())
     assert scores[..., 1].max() > 0.9
-    assert bool((weights[scores[..., 1] == 0.4] == 0.2).all())  # the teacher's own boxes, at half weight
+    assert bool(
+        (weights[scores[..., 1] == 0.4] == 0.2).all()
+    )  # the teacher's own boxes, at half weight
 
 
 def test_a_region_to_ignore_costs_nothing():
