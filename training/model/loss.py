@@ -150,7 +150,7 @@ def iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def ciou(a: Tensor, b: Tensor) -> Tensor:
-    """Complete IoU of pairs of boxes [K, 4] (Zheng et al. 2020, https://arxiv.org/abs/2005.03572)."""
+    """Complete IoU of pairs of boxes [K, 4] (Zheng et al. 2020, https://arxiv.org/abs/1911.08287)."""
     low, high = torch.maximum(a[:, :2], b[:, :2]), torch.minimum(a[:, 2:], b[:, 2:])
     both = (high - low).clamp(min=0).prod(1)
     wa, ha = (a[:, 2:] - a[:, :2]).clamp(min=1e-3).unbind(1)

@@ -1,1 +1,1 @@
-"""A rendered street crossing with known boxes: what ``training/make_video`` films."""
+"""The renderer of street crossings whose boxes are known; ``training/make_video`` films them."""

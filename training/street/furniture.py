@@ -1,4 +1,4 @@
-"""What stands on the street: trees, lamps, signals, signs and bins, which people pass behind."""
+"""Things that stand on the street and hide people behind them: trees, lamps, signs, bins."""
 
 # ruff: noqa: RUF005 -- arrays are added here, not lists joined
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from street.camera import Camera, Layer, Light, to_ground
+from street.camera import Camera, Layer, Light, cast_shadow
 from street.layout import Layout
 
 
@@ -24,7 +24,10 @@ class Tree:
     def draw(self, camera: Camera, light: Light, _t: float) -> Layer:
         rng = np.random.default_rng(self.seed)
         reach = self.tall * 0.36
-        layer = Layer(camera, self.place + np.array([[-reach, 0, 0], [reach, self.tall * 1.05, 0], [0, 0, 0.2]]))
+        layer = Layer(
+            camera,
+            self.place + np.array([[-reach, 0, 0], [reach, self.tall * 1.05, 0], [0, 0, 0.2]]),
+        )
         if layer.empty:
             return layer
         px = camera.focal / max(camera.depth(self.place), 0.5)
@@ -37,7 +40,9 @@ class Tree:
         spread /= np.linalg.norm(spread, axis=1, keepdims=True) * rng.uniform(1, 1.9, (count, 1))
         side = 1.0 if light.sun @ camera.axes[0] > 0 else -1.0
         for x, y, _ in spread[np.argsort(spread[:, 1] * 0.4 - spread[:, 2])]:
-            at = camera.project((self.place + [x * reach * 0.85, self.tall * (0.66 + 0.3 * y), 0])[None])[0]
+            at = camera.project(
+                (self.place + [x * reach * 0.85, self.tall * (0.66 + 0.3 * y), 0])[None]
+            )[0]
             gain = 0.72 + 0.38 * y + 0.22 * x * side + rng.uniform(-0.18, 0.18)
             leaf = np.clip(base * gain * (light.ambient + light.direct * 0.6) * 1.1, 0, 255)
             size = rng.uniform(0.05, 0.14) * reach * px
@@ -47,16 +52,18 @@ class Tree:
     def shadows(self, light: Light, _t: float) -> list[np.ndarray]:
         turn = np.linspace(0, 2 * np.pi, 10, endpoint=False)
         r = self.tall * 0.27
-        crown = self.place + np.stack([r * np.cos(turn), self.tall * 0.66 + r * np.sin(turn), 0 * turn], 1)
-        flat = to_ground(crown, light)
+        crown = self.place + np.stack(
+            [r * np.cos(turn), self.tall * 0.66 + r * np.sin(turn), 0 * turn], 1
+        )
+        flat = cast_shadow(crown, light)
         foot = self.place + np.array([[-0.12, 0, 0], [0.12, 0, 0]])
-        top = to_ground(self.place[None] + [[0, self.tall * 0.5, 0]], light)
+        top = cast_shadow(self.place[None] + [[0, self.tall * 0.5, 0]], light)
         return [flat + [0, 0, 1] * (flat - flat.mean(0))[:, :1] * 0.4, np.concatenate([foot, top])]
 
 
 @dataclass
 class Post:
-    """A lamp, a traffic light, a sign or a bin: upright, thin, in people's way."""
+    """A lamp, a traffic light, a sign, a bin or a bollard."""
 
     place: np.ndarray
     kind: str
@@ -76,7 +83,9 @@ class Post:
         px = camera.focal / max(camera.depth(self.place), 0.5)
         foot, top = camera.project(self.place + np.array([[0, 0, 0], [0, h, 0]]))
         metal = light.shade(np.array([88.0, 90, 88]), np.array([0, 0.3, 0]))
-        r = {"lamp": 0.07, "signal": 0.06, "sign": 0.035, "bin": 0.24, "bollard": 0.07}[self.kind] * px
+        r = {"lamp": 0.07, "signal": 0.06, "sign": 0.035, "bin": 0.24, "bollard": 0.07}[
+            self.kind
+        ] * px
         layer.limb(foot, top, r, r * 0.8, metal * 0.7)
         layer.limb(foot + [r * 0.25, 0], top + [r * 0.25, 0], r * 0.5, r * 0.4, metal)
         if self.kind == "lamp":
@@ -87,19 +96,25 @@ class Post:
         if self.kind == "signal":
             box = top + np.array([[-0.16, 0], [0.16, 0], [0.16, 0.95], [-0.16, 0.95]]) * px
             layer.polygon(box, np.array([25.0, 28, 25]))
-            lamps = [np.array([60.0, 60, 250]), np.array([60.0, 190, 250]), np.array([160.0, 240, 60])]
+            lamps = [
+                np.array([60.0, 60, 250]),
+                np.array([60.0, 190, 250]),
+                np.array([160.0, 240, 60]),
+            ]
             for k, color in enumerate(lamps):
                 bright = 1.0 if k == (2 if self.green else 0) else 0.22
-                layer.ellipse(top + np.array([0, 0.18 + 0.3 * k]) * px, (0.1 * px, 0.1 * px), color * bright)
+                layer.ellipse(
+                    top + np.array([0, 0.18 + 0.3 * k]) * px, (0.1 * px, 0.1 * px), color * bright
+                )
         return layer
 
     def shadows(self, light: Light, _t: float) -> list[np.ndarray]:
         r = 0.22 if self.kind == "bin" else 0.06
         foot = self.place + np.array([[-r, 0, 0], [r, 0, 0]])
-        return [np.concatenate([foot, to_ground(foot + [0, self.tall(), 0], light)[::-1]])]
+        return [np.concatenate([foot, cast_shadow(foot + [0, self.tall(), 0], light)[::-1]])]
 
 
-def furniture(layout: Layout, rng: np.random.Generator) -> list[Tree | Post]:
+def place_furniture(layout: Layout, rng: np.random.Generator) -> list[Tree | Post]:
     found: list[Tree | Post] = []
     for sign in (-1.0, 1.0):
         kerb = layout.road_x + sign * (layout.half + 0.6)
@@ -119,7 +134,9 @@ def furniture(layout: Layout, rng: np.random.Generator) -> list[Tree | Post]:
             kind = str(rng.choice(["lamp", "sign", "bollard", "bin", "tree"]))
             place = np.array([layout.road_x + sign * (layout.half + x), 0, back])
             found.append(
-                Tree(place, rng.uniform(4, 7), int(rng.integers(1 << 31))) if kind == "tree" else Post(place, kind)
+                Tree(place, rng.uniform(4, 7), int(rng.integers(1 << 31)))
+                if kind == "tree"
+                else Post(place, kind)
             )
         if layout.park[0 if sign < 0 else 1]:
             for _ in range(int(rng.integers(5, 12))):
