@@ -1,4 +1,4 @@
-"""Labels mapped to two classes, pictures placed with their boxes, batches that come again."""
+"""Labels become two classes, boxes move with their pictures, batches are reproducible."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_vehicles_are_drawn_more_often():
 
 
 def test_a_placed_box_holds_the_same_pixels():
-    """One bright rectangle: wherever it lands, the box must lie around it."""
+    """Wherever the one bright rectangle lands, its box lies around it."""
     for seed in range(20):
         image = np.zeros((60, 100, 3), np.uint8)
         image[20:50, 10:40] = 255

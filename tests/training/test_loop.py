@@ -1,4 +1,4 @@
-"""A run that is stopped and goes on ends like one that was not."""
+"""An interrupted run ends like one that was not interrupted."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_canvas_grows_with_the_steps(tmp_path):
 
 
 def test_a_warm_start_goes_on_from_the_average_at_a_lower_rate(tmp_path):
-    """From step 0 of its own schedule, so the log begins anew; its own checkpoint comes first when it is stopped."""
+    """--start begins a new schedule at step 0; a checkpoint in the run's folder wins over it."""
     before = run(tmp_path / "first", 3)
     start = tmp_path / "first" / "checkpoint.pt"
     after = run(tmp_path / "second", 1, start=start, peak=1e-6, full_canvas=True)

@@ -1,4 +1,4 @@
-"""Which cell answers for which box, and what it is asked to say."""
+"""Which cell answers for which box, and what its targets are."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def batch(boxes, classes, *, trust=1.0, taught=0.0, counts=1.0, pictures=1):
 
 
 def exact(box):
-    """What a network would say that knows the box, everywhere."""
+    """The boxes of a network that gives the right box in every cell."""
     return f(box).expand(1, CELLS, 4).clone()
 
 

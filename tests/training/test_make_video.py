@@ -1,4 +1,4 @@
-"""training/make_video: the same seed gives the same street, and the boxes say what is seen."""
+"""training/make_video: the same seed gives the same street, and the boxes fit the frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The teacher by ONNX Runtime and as a torch module says the same, at any size."""
+"""The teacher says the same on ONNX Runtime and as a torch module, at any size."""
 
 from __future__ import annotations
 
