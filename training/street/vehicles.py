@@ -153,7 +153,7 @@ class _Body:
                 self.draw_ends()
                 for u in self.v.shape.wheels:
                     self.draw_wheel(u)
-        if self.v.kind in ("bus", "truck"):  # the part drawn last would cover their lamps
+        if self.v.kind in ("bus", "truck"):  # their lamps sit on the part drawn last
             self.draw_ends()
             for u in self.v.shape.wheels:
                 self.draw_wheel(u)
