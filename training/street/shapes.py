@@ -1,4 +1,4 @@
-"""The shapes of vehicles: profiles drawn out to a width, with windows."""
+"""The shapes of vehicles: side profiles extruded to a width, with windows."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Part:
-    """A side profile (u along the vehicle, y up), the half width at each of its points, and what each edge is of."""
+    """A side profile, the half width at each of its points, and the skin of each edge.
 
-    profile: tuple[
-        tuple[float, float], ...
-    ]  # from the front's foot over the top to the rear's foot
+    Profile coordinates: u forward along the vehicle, y up, in metres.
+    """
+
+    # From the lower front over the top to the lower rear.
+    profile: tuple[tuple[float, float], ...]
     half: tuple[float, ...]
-    skins: tuple[str, ...]  # of the strip between point i and i + 1: paint, glass, trim
-    windows: tuple[
-        tuple[tuple[float, float], ...], ...
-    ] = ()  # on both sides, in profile coordinates
-    paint: str = "paint"  # of the sides
+    skins: tuple[str, ...]  # of the strip from point i to i + 1: paint, glass, trim, box, back
+    # On both sides, in profile coordinates.
+    windows: tuple[tuple[tuple[float, float], ...], ...] = ()
+    paint: str = "paint"  # the skin of the sides
 
 
 @dataclass(frozen=True)
@@ -29,16 +30,19 @@ class Shape:
     width: float
     height: float
     wheels: tuple[float, ...]  # u of the axles
-    radius: float
+    radius: float  # of the wheels
     parts: tuple[Part, ...]
     lamps: tuple[float, float]  # heights of head and tail lamps
-    front: float = 0.5  # where the nose ends, of the length
 
 
 def _car(
     kind: str, length: float, height: float, belt: float, hood: float, cabin: tuple[float, ...]
 ) -> Shape:
-    """cabin: u of windscreen foot, roof front, roof rear, rear window foot, as fractions of the length."""
+    """A car with a cabin on a lower body.
+
+    ``cabin``: u of the windscreen's lower edge, the front and rear edges of the roof, and the rear
+    window's lower edge, as fractions of the length.
+    """
     width = 1.78 + 0.12 * (height > 1.6)
     a, b, c, d = (f * length for f in cabin)
     half, nose = width / 2, length / 2

@@ -1,4 +1,4 @@
-"""What lies behind everything: sky, ground and houses."""
+"""The background, painted once for all frames: sky, ground and houses."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from street.camera import Camera, Light, to_ground
+from street.camera import Camera, Light, cast_shadow
 from street.layout import LANE_M, Layout
 
-OVER = 2  # the backdrop is painted this much larger, then averaged down
+OVER = 2  # the backdrop is painted this many times larger, then averaged down
 WALLS = [
     (120, 145, 175),
     (90, 105, 150),
@@ -37,7 +37,7 @@ SIGNS = [
 def noise(
     rng: np.random.Generator, height: int, width: int, cells: int, octaves: int = 4
 ) -> np.ndarray:
-    """Smooth noise, zero mean, float32; ``cells`` bumps over the height in the first octave."""
+    """Smooth float32 noise with mean 0; the first octave has ``cells`` bumps over the height."""
     total = np.zeros((height, width), np.float32)
     for octave in range(octaves):
         n = cells * 2**octave
@@ -48,7 +48,7 @@ def noise(
     return total
 
 
-def sky(camera: Camera, light: Light, rng: np.random.Generator) -> np.ndarray:
+def paint_sky(camera: Camera, light: Light, rng: np.random.Generator) -> np.ndarray:
     h, w = camera.height * OVER, camera.width * OVER
     top = {"day": [215, 165, 105], "dusk": [130, 95, 85], "overcast": [200, 197, 193]}[light.mode]
     low = {"day": [235, 225, 210], "dusk": [120, 160, 225], "overcast": [222, 220, 218]}[light.mode]
@@ -59,10 +59,10 @@ def sky(camera: Camera, light: Light, rng: np.random.Generator) -> np.ndarray:
     return picture * np.ones((1, w, 1)) * (1 - clouds) + np.minimum(white, 250) * clouds
 
 
-def ground(
+def paint_ground(
     camera: Camera, light: Light, layout: Layout, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Colours of the ground seen in every pixel, and where ground is seen at all."""
+    """The ground's colour in every pixel, and the mask of pixels that show ground."""
     x, z, far, seen = (a.astype(np.float32) if a.dtype != bool else a for a in camera.ground(OVER))
     rx, half = layout.road_x, layout.half
     main, crossing = np.abs(x - rx) - half, np.maximum(layout.cross[0] - z, z - layout.cross[1])
@@ -112,12 +112,12 @@ def _tile(rng: np.random.Generator, cells: int = 64) -> np.ndarray:
 
 
 def _fold(place: np.ndarray) -> np.ndarray:
-    """Endless without a seam: there and back over the tile."""
+    """Repeat the tile without a seam, by running over it forth and back."""
     return np.abs((place % 1020) - 510)
 
 
 def marks(layout: Layout, x: np.ndarray, z: np.ndarray, edge: np.ndarray) -> np.ndarray:
-    """1 where paint is on the road."""
+    """The painted marks of the road: 1 on paint, 0 elsewhere."""
     dx, half = x - layout.road_x, layout.half
     zn, zc, zf = layout.zebra, layout.cross, layout.far_zebra
     on_main, on_cross = np.abs(dx) < half - 0.15, (z > zc[0] + 0.1) & (z < zc[1] - 0.1)
@@ -137,15 +137,15 @@ def marks(layout: Layout, x: np.ndarray, z: np.ndarray, edge: np.ndarray) -> np.
     return ((paint | stop_near | stop_far | middle) & (edge < -0.1)).astype(np.float32)
 
 
-def facade(
+def paint_facade(
     rng: np.random.Generator, wide: float, tall: float, ppm: float, light: Light
 ) -> np.ndarray:
-    """A house front, ``ppm`` pixels a metre."""
+    """Paint a house front at ``ppm`` pixels per metre."""
     ppm = float(np.clip(ppm, 5, 60))
     w, h = max(24, int(wide * ppm)), max(24, int(tall * ppm))
     wall = np.clip(np.array(WALLS[rng.integers(len(WALLS))]) * rng.uniform(0.85, 1.15), 20, 235)
     picture = wall + noise(rng, h, w, 6)[..., None] * 3.5
-    if rng.random() < 0.6:  # courses of bricks
+    if rng.random() < 0.6:  # rows of bricks
         rows = (np.arange(h) % max(2, int(ppm * 0.18))) == 0
         picture[rows] *= 0.93
     floor, shop = rng.uniform(2.9, 3.5), bool(rng.random() < 0.65)
@@ -155,7 +155,7 @@ def facade(
 
     def rect(
         x0: float, y0: float, x1: float, y1: float, color: np.ndarray
-    ) -> None:  # metres, y up from the street
+    ) -> None:  # in metres, y up from the street
         a, b = int(max(0, x0 * ppm)), int(max(0, h - y1 * ppm))
         c, d = int(x1 * ppm), int(max(0, h - y0 * ppm))
         picture[b:d, a:c] = np.clip(color, 0, 255)
@@ -173,26 +173,15 @@ def facade(
                 glass = np.array([120.0, 190, 235])
             rect(x, level, x + wide_pane, level + tall_pane, glass)
             rect(x, level + tall_pane * 0.55, x + wide_pane, level + tall_pane, glass * 1.18)
-            rect(
-                x + wide_pane / 2 - 0.04,
-                level,
-                x + wide_pane / 2 + 0.04,
-                level + tall_pane,
-                frame * 0.9,
-            )
-            if rng.random() < 0.25:
-                rect(
-                    x,
-                    level + tall_pane * 0.5,
-                    x + wide_pane,
-                    level + tall_pane,
-                    np.array([200.0, 205, 208]),
-                )
+            middle, top = x + wide_pane / 2, level + tall_pane
+            rect(middle - 0.04, level, middle + 0.04, top, frame * 0.9)
+            if rng.random() < 0.25:  # a blind
+                rect(x, level + tall_pane * 0.5, x + wide_pane, top, np.array([200.0, 205, 208]))
         level += floor
     rect(0, tall - 0.5, wide, tall, wall * 0.72)
     rect(0, tall - 0.62, wide, tall - 0.5, wall * 0.5)
     if shop:
-        _shops(rng, rect, wide, light)
+        _paint_shops(rng, rect, wide, light)
     else:
         rect(0, 0, wide, 0.7, wall * 0.6)
         door = rng.uniform(1, wide - 2)
@@ -200,14 +189,14 @@ def facade(
     return np.clip(picture, 0, 255)
 
 
-def _shops(rng: np.random.Generator, rect, wide: float, light: Light) -> None:
+def _paint_shops(rng: np.random.Generator, rect, wide: float, light: Light) -> None:
     x = 0.3
     while x < wide - 2:
         w = min(rng.uniform(3, 6), wide - 0.3 - x)
         glass = np.array([150.0, 205, 235]) if light.mode == "dusk" else np.array([85.0, 80, 75])
         rect(x, 0, x + w, 3.3, np.array([50.0, 50, 52]))
         rect(x + 0.15, 0.5, x + w - 0.15, 2.6, glass * rng.uniform(0.7, 1.2))
-        for k in range(int(w / 0.5)):  # things in the window
+        for k in range(int(w / 0.5)):  # goods in the window
             tall = rng.uniform(0.3, 1.4)
             a = x + 0.2 + k * 0.5
             rect(a, 0.55, a + rng.uniform(0.15, 0.4), 0.55 + tall, rng.uniform(30, 210, 3))
@@ -219,7 +208,7 @@ def _shops(rng: np.random.Generator, rect, wide: float, light: Light) -> None:
             np.array([60.0, 60, 62]) * rng.uniform(0.6, 1.6),
         )
         rect(x, 2.7, x + w, 3.3, np.array(SIGNS[rng.integers(len(SIGNS))]) * 1.0)
-        for k in range(int(w / 0.45) - 2):  # letters, nearly
+        for k in range(int(w / 0.45) - 2):  # bars that look like letters from afar
             rect(
                 x + 0.5 + k * 0.4,
                 2.85,
@@ -232,52 +221,41 @@ def _shops(rng: np.random.Generator, rect, wide: float, light: Light) -> None:
 
 @dataclass
 class House:
-    corners: np.ndarray  # [4, 3] foot left, foot right, top right, top left as seen from the street
+    # [4, 3] bottom left, bottom right, top right, top left, as seen from the street
+    corners: np.ndarray
     normal: np.ndarray
 
     def depth(self, camera: Camera) -> float:
         return camera.depth(self.corners.mean(0) * [1, 0, 1])
 
 
-def houses(layout: Layout, rng: np.random.Generator) -> list[House]:
+def line_up_houses(layout: Layout, rng: np.random.Generator) -> list[House]:
     found = []
     for sign in (-1.0, 1.0):
         line = layout.road_x + sign * (layout.half + layout.pavement)
-        found += _row(rng, line, sign, 2.0, layout.cross[0] - layout.pavement)
+        found += _house_row(rng, line, sign, 2.0, layout.cross[0] - layout.pavement)
         park = layout.park[0 if sign < 0 else 1]
         start = layout.cross[1] + layout.pavement + (28.0 if park else 0.0)
-        found += _row(rng, line, sign, start, 150.0)
+        found += _house_row(rng, line, sign, start, 150.0)
         x = line
         while abs(x - line) < 75:  # along the cross street, facing the camera
             wide, tall = rng.uniform(8, 16), rng.uniform(8, 22)
-            a, b = sorted((x, x + sign * wide))
-            found.append(
-                House(
-                    np.array([[a, 0, start], [b, 0, start], [b, tall, start], [a, tall, start]]),
-                    np.array([0, 0, -1.0]),
-                )
-            )
+            found.append(_house_across(*sorted((x, x + sign * wide)), start, tall))
             x += sign * wide
-    end = 150.0
-    for x in np.arange(-120, 120, 20.0):
-        tall = rng.uniform(10, 28)
-        found.append(
-            House(
-                np.array([[x, 0, end], [x + 20, 0, end], [x + 20, tall, end], [x, tall, end]]),
-                np.array([0, 0, -1.0]),
-            )
-        )
+    for x in np.arange(-120, 120, 20.0):  # at the end of the view
+        found.append(_house_across(x, x + 20, 150.0, rng.uniform(10, 28)))
     return found
 
 
-def _facing(a: float, b: float, z: float, tall: float) -> House:
-    """A house front across the view, from x = a to b."""
-    return House(
-        np.array([[a, 0, z], [b, 0, z], [b, tall, z], [a, tall, z]]), np.array([0, 0, -1.0])
-    )
+def _house_across(a: float, b: float, z: float, tall: float) -> House:
+    """A house that faces the camera, from x = a to b."""
+    corners = np.array([[a, 0, z], [b, 0, z], [b, tall, z], [a, tall, z]])
+    return House(corners, np.array([0, 0, -1.0]))
 
 
-def _row(rng: np.random.Generator, line: float, sign: float, z0: float, z1: float) -> list[House]:
+def _house_row(
+    rng: np.random.Generator, line: float, sign: float, z0: float, z1: float
+) -> list[House]:
     found, z = [], z0
     while z < z1 - 3:
         wide, tall = min(rng.uniform(7, 14), z1 - z), rng.uniform(8, 22)
@@ -291,22 +269,21 @@ def _row(rng: np.random.Generator, line: float, sign: float, z0: float, z1: floa
 @dataclass
 class Backdrop:
     picture: np.ndarray  # the empty street at frame size, float32 BGR
-    earth: np.ndarray  # share of ground in a pixel
-    shade: np.ndarray  # u8, where houses keep the sun off
-    corner: (
-        np.ndarray
-    )  # premultiplied BGRA: the houses before the crossing, which hide what drives behind them
+    earth: np.ndarray  # the share of each pixel that shows ground
+    shade: np.ndarray  # u8, the shadows of the houses
+    # The houses before the crossing, which hide what drives behind them: premultiplied BGRA.
+    corner: np.ndarray
     corner_depth: float
 
 
 def paint_backdrop(
     camera: Camera, light: Light, layout: Layout, rng: np.random.Generator
 ) -> Backdrop:
-    picture = sky(camera, light, rng)
-    earth, seen = ground(camera, light, layout, rng)
+    picture = paint_sky(camera, light, rng)
+    earth, seen = paint_ground(camera, light, layout, rng)
     picture = np.where(seen[..., None], earth, picture).astype(np.float32)
     mask = seen.astype(np.float32)
-    rows = houses(layout, rng)
+    rows = line_up_houses(layout, rng)
     near_end = layout.cross[0] - layout.pavement + 0.1
     hidden = np.zeros(mask.shape, np.float32)
     shade = np.zeros((camera.height, camera.width), np.uint8)
@@ -316,10 +293,10 @@ def paint_backdrop(
             part, inside = drawn
             hidden[part][inside > 0] = 255
         if light.shadow and float(house.normal @ light.sun) < 0:
-            shadow_on_ground(
+            draw_shadow(
                 shade,
                 camera,
-                np.concatenate([house.corners[:2], to_ground(house.corners[2:], light)]),
+                np.concatenate([house.corners[:2], cast_shadow(house.corners[2:], light)]),
             )
     size = (camera.width, camera.height)
     picture, mask, hidden = (
@@ -331,8 +308,8 @@ def paint_backdrop(
     )
 
 
-def shadow_on_ground(shade: np.ndarray, camera: Camera, points: np.ndarray) -> None:
-    """Fill the hull of ground points that lie in front of the camera."""
+def draw_shadow(shade: np.ndarray, camera: Camera, points: np.ndarray) -> None:
+    """Draw the convex hull of those ground points that lie in front of the camera."""
     ahead = np.array([p for p in points if camera.depth(p) > 0.5])
     if len(ahead) < 3:
         return
@@ -350,11 +327,11 @@ def _paint_house(
     light: Light,
     rng: np.random.Generator,
 ) -> tuple | None:
-    """Returns where it was drawn, or None where it is not seen."""
+    """Returns the part of the picture and the mask in it, or None if the house is not seen."""
     wide = float(np.linalg.norm(house.corners[1] - house.corners[0]))
     near = min(camera.depth(c) for c in house.corners[:2])
     middle = max(1.0, camera.depth(house.corners.mean(0)))
-    texture = facade(
+    texture = paint_facade(
         rng, wide, float(house.corners[2, 1]), camera.focal * OVER / max(near, 4.0), light
     )
     if near < 0.5 or float((camera.eye - house.corners[0]) @ house.normal) <= 0:

@@ -1,4 +1,4 @@
-"""Traffic, walkers, and one frame after the other with the boxes that it shows."""
+"""The scene: traffic and walkers, rendered frame by frame with the boxes of what is seen."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from street.backdrop import paint_backdrop, shadow_on_ground
-from street.furniture import furniture
-from street.layout import LANE_M, Layout, camera_for, light_for, plan
+from street.backdrop import draw_shadow, paint_backdrop
+from street.furniture import place_furniture
+from street.layout import LANE_M, Layout, aim_camera, choose_light, draw_layout
 from street.people import Person, random_look
 from street.shapes import SHAPES
 from street.vehicles import Vehicle, random_vehicle
 
-STEP_HZ = 50.0  # of the traffic's own clock
-SHUTTER = 0.4  # of a frame's time: how far things smear
-HIDDEN = 0.25  # less than this share visible: marked as crowd, which evaluators leave out
-SMALLEST = (4, 10)  # pixels; smaller boxes are marked too
+STEP_HZ = 50.0  # time steps of the traffic simulation
+SHUTTER = 0.4  # share of a frame's time that the shutter is open: motion blur
+# Boxes are marked as crowd, which evaluators leave out, if less than this share is visible
+# or if they are smaller than this (width, height in pixels).
+HIDDEN = 0.25
+SMALLEST = (4, 10)
 
 
 @dataclass
@@ -39,46 +41,42 @@ class Scene:
     def __init__(self, seed: int, seconds: float, fps: float, width: int, height: int) -> None:
         self.rng = [np.random.default_rng([seed, part]) for part in range(6)]
         self.fps, self.frames = fps, max(1, round(seconds * fps))
-        self.layout = plan(self.rng[0])
-        self.camera = camera_for(self.layout, width, height, self.rng[0])
-        self.light = light_for(self.layout.mode, self.rng[0])
+        self.layout = draw_layout(self.rng[0])
+        self.camera = aim_camera(self.layout, width, height, self.rng[0])
+        self.light = choose_light(self.layout.mode, self.rng[0])
         self.backdrop = paint_backdrop(self.camera, self.light, self.layout, self.rng[1])
         duration = self.frames / fps
         self.movers: list[Person | Vehicle] = [
-            *traffic(self.layout, duration, self.rng[2]),
-            *walkers(self.layout, duration, self.rng[3]),
+            *make_traffic(self.layout, duration, self.rng[2]),
+            *make_walkers(self.layout, duration, self.rng[3]),
         ]
         self.still = [
             (thing, thing.draw(self.camera, self.light, 0.0))
-            for thing in furniture(self.layout, self.rng[4])
+            for thing in place_furniture(self.layout, self.rng[4])
         ]
         self.still = [(thing, layer) for thing, layer in self.still if not layer.empty]
-        self.grade = _grade(self.layout.mode, width, height, self.rng[0])
+        self.grade = _draw_grade(self.layout.mode, width, height, self.rng[0])
 
     def render(self) -> Iterator[tuple[np.ndarray, list[Box]]]:
         for index in range(self.frames):
             yield self.frame(index / self.fps)
 
     def frame(self, t: float) -> tuple[np.ndarray, list[Box]]:
-        """The picture at t seconds (u8 BGR) and its boxes. Frames must be asked for in order: the noise is a stream."""
+        """The picture (u8 BGR) and the boxes at t seconds.
+
+        Ask for frames in order: the noise is one stream of random numbers.
+        """
         picture = self.backdrop.picture * self._shadows(t)
-        owner = np.zeros(picture.shape[:2], np.int32)  # which mover is seen in a pixel; 0: none
+        # The number of the mover that a pixel shows; 0: none.
+        owner = np.zeros(picture.shape[:2], np.int32)
         whole = {}
         things = [(self.camera.depth(m.base(t)), 1 + i, m, None) for i, m in enumerate(self.movers)]
         things += [(self.camera.depth(s.base(t)), 0, s, layer) for s, layer in self.still]
         things.append((self.backdrop.corner_depth, 0, None, None))
         for depth, number, thing, layer in sorted(things, key=lambda item: -item[0]):
             if thing is None:
-                _place(
-                    picture,
-                    owner,
-                    self.backdrop.corner,
-                    (0, 0),
-                    0,
-                    0.0,
-                    self.light.haze,
-                    np.zeros(2),
-                )
+                corner = self.backdrop.corner
+                _place(picture, owner, corner, (0, 0), 0, 0.0, self.light.haze, np.zeros(2))
                 continue
             if depth < 0.5:
                 continue
@@ -88,29 +86,21 @@ class Scene:
             smear = np.zeros(2)
             if number:
                 smear = self._smear(thing, t)
-            sprite = layer.averaged()
+            sprite = layer.to_frame_size()
             whole[number] = int((sprite[..., 3] > 127).sum())
-            _place(
-                picture,
-                owner,
-                sprite,
-                tuple(layer.origin),
-                number,
-                self._haze(depth),
-                self.light.haze,
-                smear,
-            )
+            at, haze = tuple(layer.origin), self._haze(depth)
+            _place(picture, owner, sprite, at, number, haze, self.light.haze, smear)
             if isinstance(thing, Vehicle) and thing.lights:
-                self._glow(picture, thing, t)
+                self._add_glow(picture, thing, t)
         boxes = [
             b
             for i, m in enumerate(self.movers)
-            if (b := _visible(owner, 1 + i, m, whole.get(1 + i, 0)))
+            if (b := _visible_box(owner, 1 + i, m, whole.get(1 + i, 0)))
         ]
         return self._expose(picture), boxes
 
     def _smear(self, mover: Person | Vehicle, t: float) -> np.ndarray:
-        """Pixels that the mover crosses while the shutter is open."""
+        """The pixels (x, y) that the mover crosses while the shutter is open."""
         here = mover.base(t)
         a, b = self.camera.project(np.stack([here, here + mover.speed(t) / self.fps * SHUTTER]))
         return b - a
@@ -119,16 +109,16 @@ class Scene:
         return float(1 - np.exp(-depth / 230))
 
     def _shadows(self, t: float) -> np.ndarray:
-        """Factor per pixel: cast shadows with soft edges, and the dark below things."""
+        """The light in every pixel: soft cast shadows, and the dark beneath movers."""
         cast, contact = self.backdrop.shade.copy(), np.zeros_like(self.backdrop.shade)
         for mover in [*self.movers, *(s for s, _ in self.still)]:
             if self.camera.depth(mover.base(t)) < 1.0:
                 continue
             if self.light.shadow:
                 for outline in mover.shadows(self.light, t):
-                    shadow_on_ground(cast, self.camera, outline)
+                    draw_shadow(cast, self.camera, outline)
             if isinstance(mover, Person | Vehicle):
-                shadow_on_ground(contact, self.camera, mover.footprint(t))
+                draw_shadow(contact, self.camera, mover.footprint(t))
         small = self.camera.height / 540
         cast = cv2.GaussianBlur(cast, (0, 0), 1.8 * small)
         contact = cv2.GaussianBlur(contact, (0, 0), 3.0 * small)
@@ -137,7 +127,7 @@ class Scene:
         )
         return (1 - dark * self.backdrop.earth)[..., None]
 
-    def _glow(self, picture: np.ndarray, vehicle: Vehicle, t: float) -> None:
+    def _add_glow(self, picture: np.ndarray, vehicle: Vehicle, t: float) -> None:
         s = vehicle.shape
         toward = -vehicle.base(t) @ [np.sin(vehicle.heading), 0, np.cos(vehicle.heading)] > 0
         end, color = (1, [0.9, 0.97, 1.0]) if toward else (-1, [0.1, 0.1, 0.7])
@@ -165,13 +155,12 @@ class Scene:
             sigma * 0.5
         )
         picture = 128 + (picture - 128) * 1.12
-        picture = np.where(
-            picture > 220, 220 + (picture - 220) * 0.6, picture
-        )  # highlights roll off
+        # Highlights roll off, as in a real camera.
+        picture = np.where(picture > 220, 220 + (picture - 220) * 0.6, picture)
         return np.clip(picture, 0, 255).astype(np.uint8)
 
 
-def _grade(
+def _draw_grade(
     mode: str, width: int, height: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, float, np.ndarray]:
     gain = np.float32(1 + rng.uniform(-0.05, 0.05, 3)) * np.float32(rng.uniform(0.95, 1.08))
@@ -190,7 +179,7 @@ def _place(
     fade: np.ndarray,
     smear: np.ndarray,
 ) -> None:
-    """Lay a sprite over the picture, smeared along its way; note whose pixels these are now (unsmeared)."""
+    """Draw a sprite over the picture with motion blur; enter its sharp pixels in ``owner``."""
     x, y = origin
     part, cut = _overlap(picture.shape, x, y, sprite.shape)
     if part is None:
@@ -224,7 +213,7 @@ def _streak(smear: np.ndarray, pad: int) -> np.ndarray:
     return kernel / kernel.sum()
 
 
-def _visible(owner: np.ndarray, number: int, mover: Person | Vehicle, whole: int) -> Box | None:
+def _visible_box(owner: np.ndarray, number: int, mover: Person | Vehicle, whole: int) -> Box | None:
     if not whole:
         return None
     mask = owner == number
@@ -236,45 +225,43 @@ def _visible(owner: np.ndarray, number: int, mover: Person | Vehicle, whole: int
     return Box(number, mover.category, mover.kind, box, area, round(min(1.0, area / whole), 4))
 
 
-def traffic(layout: Layout, duration: float, rng: np.random.Generator) -> list[Vehicle]:
-    """Vehicles in every lane, following each other (the intelligent-driver model), and some parked ones."""
+def make_traffic(layout: Layout, duration: float, rng: np.random.Generator) -> list[Vehicle]:
+    """Make vehicles that follow each other in every lane, and some parked ones."""
     lights = layout.mode == "dusk"
     found: list[Vehicle] = []
     driving_cross = layout.phase == "cross"
     for lane in range(layout.lanes):
         offset = (lane + 0.5) * LANE_M
-        away, toward = (
-            np.array([layout.road_x + offset, 0, 0]),
-            np.array([layout.road_x - offset, 0, 0]),
-        )
+        away = np.array([layout.road_x + offset, 0, 0])
+        toward = np.array([layout.road_x - offset, 0, 0])
         if driving_cross:
             stop = -(layout.far_zebra[1] + 1.2)
-            found += _lane(rng, toward, np.pi, stop - 26, stop, stop, duration, lights, 16.0)
-            found += _lane(
+            found += _drive_lane(rng, toward, np.pi, stop - 26, stop, stop, duration, lights, 16.0)
+            found += _drive_lane(
                 rng, away, 0.0, layout.far_zebra[1] + 4, 62.0, None, duration, lights, 30.0
             )
         else:
-            found += _lane(
+            found += _drive_lane(
                 rng, toward, np.pi, -40.0 - 9 * duration, 8.0, None, duration, lights, 32.0
             )
-            found += _lane(rng, away, 0.0, -9 * duration, 62.0, None, duration, lights, 34.0)
+            found += _drive_lane(rng, away, 0.0, -9 * duration, 62.0, None, duration, lights, 34.0)
     near, far = layout.cross[0] + LANE_M / 2 + 0.2, layout.cross[1] - LANE_M / 2 - 0.2
     for z, heading, sign in ((near, np.pi / 2, 1.0), (far, -np.pi / 2, -1.0)):
         where = np.array([0, 0, z])
         if driving_cross:
-            found += _lane(
+            found += _drive_lane(
                 rng, where, heading, -25.0 - 9 * duration, 18.0, None, duration, lights, 17.0
             )
         else:
             stop = sign * layout.road_x - layout.half - 5.2
-            found += _lane(rng, where, heading, stop - 30, stop, stop, duration, lights, 9.0)
-    return found + _parked(layout, rng, lights)
+            found += _drive_lane(rng, where, heading, stop - 30, stop, stop, duration, lights, 9.0)
+    return found + _park_vehicles(layout, rng, lights)
 
 
-def _parked(layout: Layout, rng: np.random.Generator, lights: bool) -> list[Vehicle]:
+def _park_vehicles(layout: Layout, rng: np.random.Generator, lights: bool) -> list[Vehicle]:
     found = []
     z = layout.cross[1] + layout.pavement * 0.5
-    for sign in (-1.0, 1.0):  # half on the far pavement of the cross street, beyond the corner
+    for sign in (-1.0, 1.0):  # half on the cross street's far pavement
         x = layout.half + rng.uniform(9, 14)
         while x < 34 and rng.random() < 0.55:
             spot = np.array([layout.road_x + sign * x, 0, z - layout.pavement * 0.5 + 0.6])
@@ -288,7 +275,7 @@ def _parked(layout: Layout, rng: np.random.Generator, lights: bool) -> list[Vehi
     return found
 
 
-def _lane(
+def _drive_lane(
     rng: np.random.Generator,
     where: np.ndarray,
     heading: float,
@@ -299,7 +286,11 @@ def _lane(
     lights: bool,
     mean_gap: float,
 ) -> list[Vehicle]:
-    """Fill a lane from ``head`` back to ``tail`` (metres along it) and let it drive; ``stop``: a red light."""
+    """Fill a lane from ``head`` back to ``tail`` and let it drive by the intelligent-driver model.
+
+    ``head``, ``tail`` and ``stop``, a red light, are metres along the lane. The model: Treiber,
+    Hennecke and Helbing 2000, https://arxiv.org/abs/cond-mat/0002177
+    """
     names, odds = list(SHAPES), [0.24, 0.24, 0.14, 0.2, 0.06, 0.05, 0.035, 0.035]
     forward = np.array([np.sin(heading), 0, np.cos(heading)])
     place, cars = head - rng.uniform(0, 6 if stop is None else 1), []
@@ -320,24 +311,19 @@ def _lane(
         return []
     s = np.array([c[0] for c in cars])
     length = np.array([c[1].shape.length for c in cars])
-    v = (
-        np.full(len(cars), cruise)
-        if stop is None
-        else np.where(np.arange(len(cars)) < 2, 0.0, cruise * 0.6)
-    )
+    v = np.full(len(cars), cruise)
+    if stop is not None:
+        v = np.where(np.arange(len(cars)) < 2, 0.0, cruise * 0.6)
     steps = int(duration * STEP_HZ) + 3
     path, slow = np.zeros((steps, len(cars))), np.zeros((steps, len(cars)))
     for k in range(steps):
         path[k] = s
-        ahead = np.concatenate(
-            [[1e3 if stop is None else stop + 2.0], s[:-1] - length[:-1] / 2]
-        ) - (s + length / 2)
+        rears = [[1e3 if stop is None else stop + 2.0], s[:-1] - length[:-1] / 2]
+        ahead = np.concatenate(rears) - (s + length / 2)
         lead_v = np.concatenate([[cruise if stop is None else 0.0], v[:-1]])
         wish = 2.0 + v * 1.2 + v * (v - lead_v) / (2 * np.sqrt(1.6 * 2.5))
-        accel = 1.6 * (
-            1 - (v / cruise) ** 4 - (np.maximum(wish, 1.0) / np.maximum(ahead, 0.5)) ** 2
-        )
-        accel = np.clip(accel, -7, 1.6)
+        closeness = np.maximum(wish, 1.0) / np.maximum(ahead, 0.5)
+        accel = np.clip(1.6 * (1 - (v / cruise) ** 4 - closeness**2), -7, 1.6)
         slow[k] = (accel < -0.6) | (v < 0.15)
         v = np.maximum(0, v + accel / STEP_HZ)
         s = s + v / STEP_HZ
@@ -347,23 +333,14 @@ def _lane(
     return [car for _, car in cars]
 
 
-def walkers(layout: Layout, duration: float, rng: np.random.Generator) -> list[Person]:
+def make_walkers(layout: Layout, duration: float, rng: np.random.Generator) -> list[Person]:
     found: list[Person] = []
 
     def add(x: float, z: float, dx: float, dz: float, heading: float = 0.0) -> None:
-        tall = float(np.clip(rng.normal(1.71, 0.09), 1.5, 1.95)) * (
-            0.72 if rng.random() < 0.06 else 1.0
-        )
-        found.append(
-            Person(
-                np.array([x, z]),
-                np.array([dx, dz]),
-                heading,
-                tall,
-                rng.uniform(0, 6.28),
-                random_look(rng),
-            )
-        )
+        tall = float(np.clip(rng.normal(1.71, 0.09), 1.5, 1.95))
+        tall *= 0.72 if rng.random() < 0.06 else 1.0  # a child
+        start, velocity, phase = np.array([x, z]), np.array([dx, dz]), rng.uniform(0, 6.28)
+        found.append(Person(start, velocity, heading, tall, phase, random_look(rng)))
 
     left, right = layout.road_x - layout.half, layout.road_x + layout.half
     if layout.phase == "cross":
@@ -389,15 +366,13 @@ def walkers(layout: Layout, duration: float, rng: np.random.Generator) -> list[P
                 add(rng.uniform(low + 0.3, high - 0.3), z, rng.normal(0, 0.04), sign * pace)
     for sign in (-1.0, 1.0):
         line = layout.road_x + sign * layout.half
-        for _ in range(int(rng.integers(2, 5))):  # along the main road, mostly beyond the crossing
+        # Along the main road, before and behind the crossing.
+        for _ in range(int(rng.integers(2, 5))):
             x = line + sign * rng.uniform(1.0, layout.pavement - 0.6)
             pace = rng.uniform(0.9, 1.6) * rng.choice([-1, 1])
-            z = (
-                rng.uniform(layout.far_zebra[1] + 1, 38)
-                if rng.random() < 0.45
-                else rng.uniform(6, layout.zebra[0])
-            )
-            if layout.phase == "cross":  # nobody walks into the cross street: its traffic has green
+            beyond = rng.random() < 0.45
+            z = rng.uniform(*((layout.far_zebra[1] + 1, 38) if beyond else (6, layout.zebra[0])))
+            if layout.phase == "cross":  # the cross street has green: walk away from it
                 pace = abs(pace) if z > layout.cross[1] else -abs(pace)
             add(x, z, rng.normal(0, 0.03), pace)
         for _ in range(int(rng.integers(1, 5))):  # along the far side of the cross street
@@ -408,7 +383,7 @@ def walkers(layout: Layout, duration: float, rng: np.random.Generator) -> list[P
                 rng.uniform(0.9, 1.5) * rng.choice([-1, 1]),
                 0.0,
             )
-        for _ in range(int(rng.integers(0, 4))):  # waiting at the corners
+        for _ in range(int(rng.integers(0, 4))):  # people who wait at the corners
             corner = (
                 layout.cross[1] + rng.uniform(0.8, 2.5)
                 if rng.random() < 0.6

@@ -1,4 +1,4 @@
-"""What stands on the street: trees, lamps, signals, signs and bins, which people pass behind."""
+"""Things that stand on the street and hide people behind them: trees, lamps, signs, bins."""
 
 # ruff: noqa: RUF005 -- arrays are added here, not lists joined
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from street.camera import Camera, Layer, Light, to_ground
+from street.camera import Camera, Layer, Light, cast_shadow
 from street.layout import Layout
 
 
@@ -55,15 +55,15 @@ class Tree:
         crown = self.place + np.stack(
             [r * np.cos(turn), self.tall * 0.66 + r * np.sin(turn), 0 * turn], 1
         )
-        flat = to_ground(crown, light)
+        flat = cast_shadow(crown, light)
         foot = self.place + np.array([[-0.12, 0, 0], [0.12, 0, 0]])
-        top = to_ground(self.place[None] + [[0, self.tall * 0.5, 0]], light)
+        top = cast_shadow(self.place[None] + [[0, self.tall * 0.5, 0]], light)
         return [flat + [0, 0, 1] * (flat - flat.mean(0))[:, :1] * 0.4, np.concatenate([foot, top])]
 
 
 @dataclass
 class Post:
-    """A lamp, a traffic light, a sign or a bin: upright, thin, in people's way."""
+    """A lamp, a traffic light, a sign, a bin or a bollard."""
 
     place: np.ndarray
     kind: str
@@ -111,10 +111,10 @@ class Post:
     def shadows(self, light: Light, _t: float) -> list[np.ndarray]:
         r = 0.22 if self.kind == "bin" else 0.06
         foot = self.place + np.array([[-r, 0, 0], [r, 0, 0]])
-        return [np.concatenate([foot, to_ground(foot + [0, self.tall(), 0], light)[::-1]])]
+        return [np.concatenate([foot, cast_shadow(foot + [0, self.tall(), 0], light)[::-1]])]
 
 
-def furniture(layout: Layout, rng: np.random.Generator) -> list[Tree | Post]:
+def place_furniture(layout: Layout, rng: np.random.Generator) -> list[Tree | Post]:
     found: list[Tree | Post] = []
     for sign in (-1.0, 1.0):
         kerb = layout.road_x + sign * (layout.half + 0.6)

@@ -1,4 +1,4 @@
-"""Walking people: a skeleton with a gait cycle, dressed and drawn as shaded limbs."""
+"""Walking people: skeletons that walk, wear clothes and are drawn as shaded limbs."""
 
 # ruff: noqa: RUF005 -- arrays are added here, not lists joined
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from street.camera import Camera, Layer, Light, box_corners, capsule, to_ground
+from street.camera import Camera, Layer, Light, box_corners, capsule, cast_shadow
 
+# Colours are BGR.
 SKIN = [
     (150, 180, 225),
     (120, 155, 205),
@@ -17,7 +18,7 @@ SKIN = [
     (65, 95, 145),
     (45, 65, 105),
     (140, 170, 215),
-]  # BGR
+]
 HAIR = [
     (25, 25, 28),
     (30, 40, 60),
@@ -58,8 +59,8 @@ SHOES = [(25, 25, 28), (220, 220, 220), (40, 55, 80), (60, 60, 65)]
 @dataclass
 class Person:
     start: np.ndarray  # x, z at t = 0
-    velocity: np.ndarray  # dx, dz in m/s; zero: stands
-    heading: float  # radians, 0 = away from the camera; used when standing
+    velocity: np.ndarray  # dx, dz in m/s; zero for a person who stands
+    heading: float  # radians, 0 = away from the camera; a walker's follows from the velocity
     tall: float
     phase: float
     look: dict = field(default_factory=dict)
@@ -96,7 +97,7 @@ class Person:
             ("pelvis", "neck", 0.2),
             ("neck", "head", 0.1),
         ]
-        flat = {k: to_ground(v[None], light)[0] for k, v in joints.items()}
+        flat = {k: cast_shadow(v[None], light)[0] for k, v in joints.items()}
         found = []
         for a, b, r in pairs:
             outline = capsule(flat[a][[0, 2]], flat[b][[0, 2]], r, r)
@@ -131,7 +132,7 @@ def random_look(rng: np.random.Generator) -> dict:
 
 
 def skeleton(person: Person, t: float) -> dict[str, np.ndarray]:
-    """Joint positions in the world. Forward and side are the walker's own."""
+    """The joints in world coordinates. Forward and side are the walker's."""
     h, broad = person.tall, person.look["broad"]
     forward = np.array([np.sin(person.heading), 0, np.cos(person.heading)])
     side = np.array([np.cos(person.heading), 0, -np.sin(person.heading)])
@@ -146,9 +147,8 @@ def skeleton(person: Person, t: float) -> dict[str, np.ndarray]:
     for name, sign in (("l", -1.0), ("r", 1.0)):
         c = cycle + (0 if sign < 0 else np.pi)
         thigh = 0.45 * swing * np.sin(c)
-        bend = (
-            swing * (0.12 + 0.85 * max(0.0, np.cos(c)) ** 1.5) + 0.04
-        )  # the leg that swings forward is bent
+        # The leg that swings forward is bent.
+        bend = swing * (0.12 + 0.85 * max(0.0, np.cos(c)) ** 1.5) + 0.04
         hip = pelvis + side * (sign * 0.052 * h * broad)
         knee = hip + 0.245 * h * (forward * np.sin(thigh) - up * np.cos(thigh))
         shin = thigh - bend
@@ -186,9 +186,8 @@ class _Figure:
         world = skeleton(person, t)
         self.at = dict(zip(world, camera.project(np.stack(list(world.values()))), strict=True))
         self.near = {k: -camera.depth(v) for k, v in world.items()}
-        self.px = (
-            camera.focal / max(camera.depth(person.base(t)), 0.5) * person.tall
-        )  # pixels per body height
+        # Pixels per body height.
+        self.px = camera.focal / max(camera.depth(person.base(t)), 0.5) * person.tall
         sight = person.base(t) - camera.eye
         self.turn = person.heading - float(np.arctan2(sight[0], sight[2]))  # 0: seen from behind
         self.side = 1.0 if light.sun @ camera.axes[0] > 0 else -1.0
@@ -200,7 +199,7 @@ class _Figure:
     def tint(self, color: np.ndarray, gain: float = 1.0) -> np.ndarray:
         return np.clip(color * self.lit * gain, 0, 255)
 
-    def limb(
+    def draw_limb(
         self,
         layer: Layer,
         a: str,
@@ -210,7 +209,7 @@ class _Figure:
         color: np.ndarray,
         gain: float = 1.0,
     ) -> None:
-        """A limb with a darker edge away from the light."""
+        """Draw a limb, darker on the side away from the light."""
         ra, rb = ra * self.px, rb * self.px
         layer.limb(self.at[a], self.at[b], ra, rb, self.tint(color, 0.68 * gain))
         shift = np.array([self.side * 0.28, -0.05])
@@ -225,21 +224,21 @@ class _Figure:
     def draw(self, layer: Layer) -> None:
         away = "l" if self.near["shoulder_l"] < self.near["shoulder_r"] else "r"
         close = "r" if away == "l" else "l"
-        behind = np.cos(self.turn) > 0  # we see the back
-        self.arm(layer, away, 0.8)
+        behind = np.cos(self.turn) > 0  # the camera sees the back
+        self.draw_arm(layer, away, 0.8)
         if self.look["bag"] == "backpack" and not behind:
-            self.backpack(layer)
+            self.draw_backpack(layer)
         for leg in sorted("lr", key=lambda s: self.near[f"ankle_{s}"] + self.near[f"knee_{s}"]):
-            self.leg(layer, leg, 0.85 if leg == away else 1.0)
+            self.draw_leg(layer, leg, 0.85 if leg == away else 1.0)
         if not behind:
-            self.hair_behind(layer)
-        self.torso(layer)
-        self.head(layer, behind)
+            self.draw_hair_behind(layer)
+        self.draw_torso(layer)
+        self.draw_head(layer, behind)
         if self.look["bag"] == "backpack" and behind:
-            self.backpack(layer)
-        self.arm(layer, close, 1.0)
+            self.draw_backpack(layer)
+        self.draw_arm(layer, close, 1.0)
 
-    def leg(self, layer: Layer, s: str, gain: float) -> None:
+    def draw_leg(self, layer: Layer, s: str, gain: float) -> None:
         look = self.look
         shin = look["skin"] if look["legs"] in ("shorts", "skirt") else look["bottom"]
         layer.limb(
@@ -250,17 +249,17 @@ class _Figure:
             self.tint(look["shoes"], gain),
         )
         loose = 1.0 if shin is look["skin"] else 1.22
-        self.limb(layer, f"knee_{s}", f"ankle_{s}", 0.037 * loose, 0.025 * loose, shin, gain)
-        self.limb(layer, f"hip_{s}", f"knee_{s}", 0.062, 0.046, look["bottom"], gain)
+        self.draw_limb(layer, f"knee_{s}", f"ankle_{s}", 0.037 * loose, 0.025 * loose, shin, gain)
+        self.draw_limb(layer, f"hip_{s}", f"knee_{s}", 0.062, 0.046, look["bottom"], gain)
 
-    def arm(self, layer: Layer, s: str, gain: float) -> None:
+    def draw_arm(self, layer: Layer, s: str, gain: float) -> None:
         sleeve = (
             self.look["top"] if self.look["sleeves"] or self.look["coat"] else self.look["skin"]
         )
         hand = self.at[f"hand_{s}"]
         layer.ellipse(hand, (0.023 * self.px, 0.03 * self.px), self.tint(self.look["skin"], gain))
-        self.limb(layer, f"elbow_{s}", f"hand_{s}", 0.03, 0.021, sleeve, gain)
-        self.limb(layer, f"shoulder_{s}", f"elbow_{s}", 0.04, 0.031, self.look["top"], gain)
+        self.draw_limb(layer, f"elbow_{s}", f"hand_{s}", 0.03, 0.021, sleeve, gain)
+        self.draw_limb(layer, f"shoulder_{s}", f"elbow_{s}", 0.04, 0.031, self.look["top"], gain)
         if self.look["bag"] == "handbag" and s == "r":
             corner = hand + np.array([0, 0.01]) * self.px
             quad = (
@@ -279,7 +278,11 @@ class _Figure:
             )
 
     def outline(self, levels: list[tuple[float, float, float]]) -> np.ndarray:
-        """Silhouette of stacked ellipses: (place from pelvis 0 to neck 1, half width, half depth) in body heights."""
+        """The silhouette of stacked ellipses.
+
+        A level is the place between pelvis (0) and neck (1), and half the width and depth of the
+        ellipse in body heights.
+        """
         pelvis, neck = self.at["pelvis"], self.at["neck"]
         c, s = np.cos(self.turn), np.sin(self.turn)
         left, right = [], []
@@ -290,7 +293,7 @@ class _Figure:
             right.append(centre + [half, 0])
         return np.array(left + right[::-1])
 
-    def torso(self, layer: Layer) -> None:
+    def draw_torso(self, layer: Layer) -> None:
         look = self.look
         if look["coat"]:
             levels = [
@@ -314,22 +317,22 @@ class _Figure:
             ]
         if look["legs"] == "skirt":
             skirt = self.outline([(-0.75, 0.13, 0.12), (-0.3, 0.115, 0.1), (0.1, 0.085, 0.07)])
-            self.body(layer, skirt, look["bottom"])
+            self.draw_body(layer, skirt, look["bottom"])
         elif not look["coat"]:
-            self.body(
+            self.draw_body(
                 layer, self.outline([(-0.25, 0.095, 0.08), (0.05, 0.094, 0.078)]), look["bottom"]
             )
-        self.body(layer, self.outline(levels), look["top"])
-        self.folds(layer, levels)
+        self.draw_body(layer, self.outline(levels), look["top"])
+        self.draw_folds(layer, levels)
         if look["coat"] and np.cos(self.turn) < -0.5:  # an open coat, from the front
-            self.body(
+            self.draw_body(
                 layer,
                 self.outline([(0.1, 0.022, 0.02), (0.6, 0.025, 0.02), (0.98, 0.03, 0.02)]),
                 look["skin"],
             )
 
-    def folds(self, layer: Layer, levels: list[tuple[float, float, float]]) -> None:
-        """Seams and creases, so that cloth is not a plain colour."""
+    def draw_folds(self, layer: Layer, levels: list[tuple[float, float, float]]) -> None:
+        """Draw seams and creases, because real cloth is not one plain colour."""
         rng = np.random.default_rng(int(self.person.phase * 1e6))
         if self.px < 60:
             return
@@ -353,28 +356,28 @@ class _Figure:
         )
         layer.polygon(hem, self.tint(self.look["top"], 0.62))
 
-    def body(self, layer: Layer, outline: np.ndarray, color: np.ndarray) -> None:
+    def draw_body(self, layer: Layer, outline: np.ndarray, color: np.ndarray) -> None:
         stops = [self.tint(color, g) for g in (0.5, 0.8, 1.02, 1.16, 1.0)]
         layer.gradient(outline, stops if self.side > 0 else stops[::-1], across=True)
 
-    def backpack(self, layer: Layer) -> None:
+    def draw_backpack(self, layer: Layer) -> None:
         pack = self.outline(
             [(0.3, 0.075, 0.0), (0.35, 0.085, 0.05), (0.8, 0.085, 0.06), (0.95, 0.06, 0.04)]
         )
         shift = -np.sin(self.turn) * 0.085 * self.px
-        self.body(layer, pack + [shift, 0], self.look["bag_color"])
+        self.draw_body(layer, pack + [shift, 0], self.look["bag_color"])
 
-    def hair_behind(self, layer: Layer) -> None:
+    def draw_hair_behind(self, layer: Layer) -> None:
         if self.look["long_hair"]:
             head, px = self.at["head"], self.px
             layer.ellipse(
                 head + [0, 0.03 * px], (0.055 * px, 0.085 * px), self.tint(self.look["hair"], 0.7)
             )
 
-    def head(self, layer: Layer, behind: bool) -> None:
+    def draw_head(self, layer: Layer, behind: bool) -> None:
         look, px, head = self.look, self.px, self.at["head"]
         layer.limb(self.at["neck"], head, 0.03 * px, 0.028 * px, self.tint(look["skin"], 0.7))
-        ahead = np.sin(self.turn)  # > 0: looks to the right of the picture
+        ahead = np.sin(self.turn)  # > 0: the face looks to the right of the picture
         wide = 0.047 + 0.009 * abs(ahead)
         layer.ellipse(head, (wide * px, 0.066 * px), self.tint(look["skin"], 0.78))
         layer.ellipse(
@@ -397,7 +400,7 @@ class _Figure:
             back = head + [-ahead * 0.026 * px, -0.012 * px]
             if abs(ahead) > 0.4:
                 layer.ellipse(back, (0.036 * px, 0.05 * px), hair)
-            self.face(layer, head, ahead)
+            self.draw_face(layer, head, ahead)
         if look["hat"]:
             layer.ellipse(
                 head - [0, 0.04 * px], (wide * 1.15 * px, 0.035 * px), self.tint(look["bag_color"])
@@ -408,7 +411,7 @@ class _Figure:
                 self.tint(look["bag_color"], 0.6),
             )
 
-    def face(self, layer: Layer, head: np.ndarray, ahead: float) -> None:
+    def draw_face(self, layer: Layer, head: np.ndarray, ahead: float) -> None:
         if self.px < 90:
             return
         px, dark = self.px, self.tint(np.array([30.0, 35.0, 45.0]))

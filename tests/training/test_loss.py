@@ -1,4 +1,4 @@
-"""Which cell answers for which box, and what it is asked to say."""
+"""Which cell answers for which box, and what its targets are."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training.assign import assign, candidates, iou  # noqa: E402
-from training.cells import centres, grid  # noqa: E402
-from training.loss import Tensors, ciou, loss, targets  # noqa: E402
+from model.loss import Tensors, assign, candidates, ciou, iou, loss, targets  # noqa: E402
+from model.teacher import cell_centres, cell_grid  # noqa: E402
 
 SIZE = (64, 96)
 CELLS = 8 * 12 + 4 * 6 + 2 * 3
@@ -20,7 +19,7 @@ def f(*rows):
 
 
 def places():
-    return torch.from_numpy(centres(*SIZE)), torch.from_numpy(grid(*SIZE)[1])
+    return torch.from_numpy(cell_centres(*SIZE)), torch.from_numpy(cell_grid(*SIZE)[1])
 
 
 def batch(boxes, classes, *, trust=1.0, taught=0.0, counts=1.0, pictures=1):
@@ -38,7 +37,7 @@ def batch(boxes, classes, *, trust=1.0, taught=0.0, counts=1.0, pictures=1):
 
 
 def exact(box):
-    """What a network would say that knows the box, everywhere."""
+    """The boxes of a network that gives the right box in every cell."""
     return f(box).expand(1, CELLS, 4).clone()
 
 

@@ -1,4 +1,7 @@
-"""Pictures with their labels, mapped to person and vehicle: read from folders, or from one packed file."""
+"""Training pictures with their labels, mapped to person and vehicle.
+
+They are read from folders, taken from clips, rendered, or unpacked from one file that holds all.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,15 @@ CLASSES = {
     "person": 0,
     **dict.fromkeys(("car", "motorcycle", "motorbike", "bus", "truck", "Vehicle", "vehicle"), 1),
 }
-IGNORED = (
-    "bicycle",
-    "bike",
-    "train",
-)  # something like a vehicle, but none: neither right nor wrong
-SIDE = 416  # longest side in memory; coco/extra comes no larger
-SIDE_RENDERED = 640  # as rendered: far cars of some pixels are what these pictures teach
-WEBP_QUALITY = 60  # all pictures and the teacher stay below 60 MiB
+# These look like vehicles but are not in the class: finding one is neither right nor wrong.
+IGNORED = ("bicycle", "bike", "train")
+SIDE = 416  # pixels: the longest side of a picture in memory; coco/extra has no larger ones
+SIDE_RENDERED = 640  # as rendered: these pictures teach cars that are a few pixels wide
+WEBP_QUALITY = 60  # keeps all pictures and the teacher below 60 MiB
 
-TRUST = {  # how much of the teacher's score is a target where no label lies: (person, vehicle)
-    "coco": (
-        0.5,
-        0.5,
-    ),  # labelled completely; a little of the teacher softens what annotators left out
+# How much of the teacher's score is a target where there is no label: (person, vehicle).
+TRUST = {
+    "coco": (0.5, 0.5),  # completely labelled; some trust makes up for what annotators missed
     "overpass": (1.0, 0.5),
     "road": (1.0, 1.0),
     "elevated": (1.0, 1.0),
@@ -41,32 +39,35 @@ TRUST = {  # how much of the teacher's score is a target where no label lies: (p
 @dataclass(slots=True)
 class Picture:
     image: NDArray[np.uint8]  # RGB [h, w, 3]
-    boxes: NDArray[np.float32]  # [n, 4] xyxy in its pixels
+    boxes: NDArray[np.float32]  # [n, 4] xyxy in pixels of the image
     classes: NDArray[np.int64]  # [n] 0 person, 1 vehicle
-    ignored: NDArray[np.bool_]  # [n] a region where that class is neither right nor wrong
+    ignored: NDArray[np.bool_]  # [n] in this region the class is neither right nor wrong
     kind: str  # a key of TRUST
-    weight: float  # how often it is drawn
+    weight: float  # how often the picture is drawn, relative to others
 
 
 def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
+    """Vehicles are rare in the data, so pictures that show one are drawn more often."""
     vehicle = 1 in classes
     if kind == "rendered":
         return 0.9 if vehicle else 0.4
     if split == "extra":
         return 2.0 if vehicle else 0.45
-    return {"coco": 2.5 if vehicle else 1.5, "road": 2.0, "elevated": 1.5, "overpass": 2.5}.get(
-        kind, 1.0
-    )
+    coco = 2.5 if vehicle else 1.5
+    return {"coco": coco, "road": 2.0, "elevated": 1.5, "overpass": 2.5}.get(kind, 1.0)
 
 
-def labelled(folder: Path) -> Iterator[Picture]:
-    """``coco/train``, ``coco/extra`` and ``highway/train``. Validation and ``sequence/`` are never read here."""
+def read_labelled(folder: Path) -> Iterator[Picture]:
+    """Read ``coco/train``, ``coco/extra`` and ``highway/train``.
+
+    The validation pictures and ``sequence/`` are never read here.
+    """
     for part, split in (("coco", "train"), ("coco", "extra"), ("highway", "train")):
-        yield from coco_pictures(folder / part / f"{split}.json", folder / part, split)
+        yield from read_coco(folder / part / f"{split}.json", folder / part, split)
 
 
-def coco_pictures(path: Path, pictures: Path, split: str) -> Iterator[Picture]:
-    """The pictures of one COCO json, shrunk to SIDE."""
+def read_coco(path: Path, pictures: Path, split: str) -> Iterator[Picture]:
+    """Read the pictures of one COCO json, shrunk to SIDE."""
     document = json.loads(path.read_text(encoding="utf-8"))
     names = {row["id"]: row["name"] for row in document["categories"]}
     rows: dict[int, list[dict]] = {}
@@ -74,17 +75,17 @@ def coco_pictures(path: Path, pictures: Path, split: str) -> Iterator[Picture]:
         rows.setdefault(row["image_id"], []).append(row)
     for entry in document["images"]:
         image = cv2.cvtColor(cv2.imread(str(pictures / entry["file_name"])), cv2.COLOR_BGR2RGB)
-        boxes, classes, ignored = mapped(rows.get(entry["id"], []), names)
+        boxes, classes, ignored = map_labels(rows.get(entry["id"], []), names)
         kind = entry.get("set", "coco")
-        image, boxes = shrunk(image, boxes)
+        image, boxes = shrink(image, boxes)
         weight = sampling_weight(split, kind, classes[~ignored].tolist())
         yield Picture(image, boxes, classes, ignored, kind, weight)
 
 
-def mapped(
+def map_labels(
     rows: list[dict], names: dict[int, str]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
-    """Annotations -> boxes xyxy, classes, ignored. Other categories are left out."""
+    """Convert COCO annotations to boxes xyxy, classes, ignored; other categories are dropped."""
     found = []
     for row in rows:
         name = names[row["category_id"]]
@@ -94,17 +95,14 @@ def mapped(
             found.append((row["bbox"], 1, True))
     boxes = np.array([box for box, _, _ in found], np.float32).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
-    return (
-        boxes,
-        np.array([c for _, c, _ in found], np.int64),
-        np.array([i for _, _, i in found], bool),
-    )
+    classes = np.array([c for _, c, _ in found], np.int64)
+    return boxes, classes, np.array([i for _, _, i in found], bool)
 
 
-def shrunk(
+def shrink(
     image: NDArray[np.uint8], boxes: NDArray[np.float32], side: int = SIDE
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Longest side at most ``side``; the boxes go along."""
+    """Scale a picture and its boxes down until the longest side is at most ``side``."""
     height, width = image.shape[:2]
     scale = side / max(height, width)
     if scale >= 1:
@@ -114,8 +112,8 @@ def shrunk(
     return cv2.resize(image, size, interpolation=cv2.INTER_AREA), boxes * factor
 
 
-def clips(folder: Path, every_s: float = 1.0) -> Iterator[Picture]:
-    """Frames of the shared clips: no labels, the teacher alone speaks there."""
+def read_clips(folder: Path, every_s: float = 1.0) -> Iterator[Picture]:
+    """Take frames of the clips. They have no labels: only the teacher says what is in them."""
     for path in sorted(folder.glob("*.mp4")):
         capture = cv2.VideoCapture(str(path))
         step = max(1, round((capture.get(cv2.CAP_PROP_FPS) or 25) * every_s))
@@ -123,23 +121,23 @@ def clips(folder: Path, every_s: float = 1.0) -> Iterator[Picture]:
         while capture.grab():
             if at % step == 0:
                 _, frame = capture.retrieve()
-                image, boxes = shrunk(
-                    cv2.cvtColor(frame, cv2.COLOR_BGR2RGB), np.zeros((0, 4), np.float32)
-                )
+                rgb = cv2.cvtColor(frame, cv2.COLOR_BGR2RGB)
+                image, boxes = shrink(rgb, np.zeros((0, 4), np.float32))
                 yield Picture(image, boxes, np.zeros(0, np.int64), np.zeros(0, bool), "clip", 1.0)
             at += 1
         capture.release()
 
 
-def rendered(seeds: Iterable[int], seconds: int = 8) -> Iterator[Picture]:
-    """One frame a second of the streets of scripts/make_video."""
+def render_streets(seeds: Iterable[int], seconds: int = 8) -> Iterator[Picture]:
+    """Render one frame a second of the streets that ``training/make_video`` films."""
     from street.scene import Scene
 
     for seed in seeds:
         for picture, found in Scene(seed, seconds, 1, 640, 360).render():
             boxes = np.array([box.xywh for box in found], np.float32).reshape(-1, 4)
             boxes[:, 2:] += boxes[:, :2]
-            image, boxes = shrunk(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), boxes, SIDE_RENDERED)
+            rgb = cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
+            image, boxes = shrink(rgb, boxes, SIDE_RENDERED)
             classes = np.array([box.category - 1 for box in found], np.int64)
             ignored = np.array([box.ignored for box in found], bool)
             weight = sampling_weight("rendered", "rendered", classes[~ignored].tolist())
@@ -147,7 +145,7 @@ def rendered(seeds: Iterable[int], seconds: int = 8) -> Iterator[Picture]:
 
 
 def pack(pictures: Iterable[Picture], extra: dict[str, bytes], target: Path) -> None:
-    """One zip of WebP pictures and a json of their labels; ``extra`` files go along under their names."""
+    """Write one zip of WebP pictures, a json of their labels, and the files in ``extra``."""
     partial = target.with_name(target.name + ".part")
     rows = []
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
@@ -171,6 +169,7 @@ def pack(pictures: Iterable[Picture], extra: dict[str, bytes], target: Path) -> 
 
 
 def unpack(path: Path) -> Iterator[Picture]:
+    """Read the pictures of a file that ``pack`` wrote."""
     with zipfile.ZipFile(path) as archive:
         for number, row in enumerate(json.loads(archive.read("labels.json"))):
             data = np.frombuffer(archive.read(f"{number:05d}.webp"), np.uint8)

@@ -1,6 +1,6 @@
-"""A pinhole camera, the light, and the small canvas that one object is drawn on.
+"""A pinhole camera, the light, and the small canvas on which one object is drawn.
 
-World: metres, x to the right, y up, z away from the camera; the ground is y = 0.
+World coordinates are metres: x to the right, y up, z away from the camera. The ground is y = 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 SUBPIXEL = 4  # fractional bits of cv2's drawing functions
-NEAR = 0.4  # metres: what lies closer is clamped; it is outside the picture anyway
+NEAR = 0.4  # metres: closer points are clamped to it; they are outside the picture anyway
 
 
 @dataclass
@@ -41,7 +41,10 @@ class Camera:
         return float(self.axes[2] @ (np.asarray(point, float) - self.eye))
 
     def ground(self, scale: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """x, z, distance of the ground, and whether it is seen, for every pixel of a picture ``scale`` times larger."""
+        """The ground in every pixel of a picture ``scale`` times larger.
+
+        Returns its x, z and distance, and whether the pixel shows ground.
+        """
         u = (np.arange(self.width * scale) + 0.5) / scale - self.width / 2
         v = self.height / 2 - (np.arange(self.height * scale) + 0.5) / scale
         rays = (
@@ -61,7 +64,7 @@ class Light:
     direct: np.ndarray  # BGR factors
     ambient: np.ndarray
     shadow: float  # 0 = none, 1 = black
-    haze: np.ndarray  # BGR 0..255, what distance fades to
+    haze: np.ndarray  # BGR 0..255: the colour of what is far away
 
     def shade(self, color: np.ndarray, normal: np.ndarray, bounce: float = 0.0) -> np.ndarray:
         up = 0.75 + 0.25 * normal[1]
@@ -70,13 +73,15 @@ class Light:
 
 
 class Layer:
-    """Premultiplied BGRA canvas of one object, drawn ``scale`` times larger and averaged down: soft edges."""
+    """A premultiplied BGRA canvas for one object.
+
+    It is drawn ``scale`` times larger and averaged down, which gives soft edges.
+    """
 
     def __init__(self, camera: Camera, points: np.ndarray, margin: float = 2.0) -> None:
         uv = camera.project(points)
-        reach = (
-            np.array([camera.width, camera.height]) * 0.35
-        )  # drawn this far outside, so that areas are whole
+        # Draw this far outside the frame too, so that areas are those of the whole object.
+        reach = np.array([camera.width, camera.height]) * 0.35
         low = np.clip(np.floor(uv.min(0) - margin), -reach, None).astype(int)
         high = np.clip(
             np.ceil(uv.max(0) + margin), None, np.array([camera.width, camera.height]) + reach
@@ -96,7 +101,7 @@ class Layer:
             )
 
     def pixels(self, uv: np.ndarray) -> np.ndarray:
-        """Frame pixels -> this canvas, in cv2's fixed point."""
+        """Frame pixels -> canvas pixels, in cv2's fixed point."""
         limited = np.clip((uv - self.origin) * self.scale, -20000, 20000)
         return np.round((limited - 0.5) * (1 << SUBPIXEL)).astype(np.int32)
 
@@ -105,7 +110,7 @@ class Layer:
         cv2.fillPoly(self.canvas, [self.pixels(uv)], (b, g, r, 255.0), cv2.LINE_8, SUBPIXEL)
 
     def gradient(self, uv: np.ndarray, stops: list[np.ndarray], across: bool = False) -> None:
-        """Fill with colours that run from top to bottom (or left to right) of the polygon."""
+        """Fill a polygon with colours that change from top to bottom, or from left to right."""
         points = self.pixels(uv)
         height, width = self.canvas.shape[:2]
         low = np.clip(points.min(0) >> SUBPIXEL, 0, [width, height])
@@ -135,7 +140,7 @@ class Layer:
         )
 
     def limb(self, a: np.ndarray, b: np.ndarray, ra: float, rb: float, color: np.ndarray) -> None:
-        """A tapered capsule between two frame pixels; radii in frame pixels."""
+        """Draw a capsule from a to b with a radius at each end, all in frame pixels."""
         self.polygon(capsule(a, b, ra, rb), color)
 
     def ellipse(
@@ -146,7 +151,7 @@ class Layer:
         x, y = axes[0] * np.cos(t), axes[1] * np.sin(t)
         self.polygon(np.stack([centre[0] + c * x - s * y, centre[1] + s * x + c * y], 1), color)
 
-    def averaged(self) -> np.ndarray:
+    def to_frame_size(self) -> np.ndarray:
         """The canvas at frame size, float32 premultiplied BGRA."""
         return cv2.resize(self.canvas, tuple(self.size), interpolation=cv2.INTER_AREA).astype(
             np.float32
@@ -171,8 +176,8 @@ def box_corners(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     )
 
 
-def to_ground(points: np.ndarray, light: Light) -> np.ndarray:
-    """Where the shadows of these points fall."""
+def cast_shadow(points: np.ndarray, light: Light) -> np.ndarray:
+    """The points of the ground on which the shadows of these points fall."""
     points = np.asarray(points, float)
     flat = points - light.sun * (points[:, 1:2] / max(light.sun[1], 0.2))
     flat[:, 1] = 0

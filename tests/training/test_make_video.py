@@ -1,4 +1,4 @@
-"""scripts/make_video: the same seed gives the same street, and the boxes say what is seen."""
+"""training/make_video: the same seed gives the same street, and the boxes fit the frames."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import av
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SIZE = (320, 180)
 
 
 def make(target: Path, *options: str) -> dict:
     command = [
         sys.executable,
-        str(ROOT / "scripts/make_video"),
+        str(ROOT / "training/make_video"),
         "-o",
         str(target),
         "--size",

@@ -1,4 +1,7 @@
-"""The plan of a crossing: where the roads, zebras and pavements lie, the camera, the light. All of it from one seed."""
+"""The layout of a crossing: its roads, zebra crossings and pavements, the camera and the light.
+
+Everything is drawn from one seed.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ LANE_M = 3.2
 @dataclass(frozen=True)
 class Layout:
     road_x: float  # centre of the main road, which runs along z
-    half: float  # half its width
-    lanes: int  # a direction
-    zebra: tuple[float, float]  # near zebra over the main road, z
-    cross: tuple[float, float]  # the cross street, z
+    half: float  # half the width of the main road
+    lanes: int  # in each direction
+    zebra: tuple[float, float]  # z of the near zebra crossing over the main road
+    cross: tuple[float, float]  # z of the cross street
     pavement: float  # width
-    phase: str  # "cross": the cross street drives; "main": the main road does
-    mode: str
-    park: tuple[bool, bool]  # a green instead of houses at the far left, far right corner
+    phase: str  # the road that has green: "cross" or "main"
+    mode: str  # of the light: "day", "dusk" or "overcast"
+    park: tuple[bool, bool]  # far left, far right corner: trees instead of houses
 
     @property
     def far_zebra(self) -> tuple[float, float]:
@@ -33,7 +36,7 @@ class Layout:
         return (left - 4.4, left - 1.4), (right + 1.4, right + 4.4)
 
 
-def plan(rng: np.random.Generator) -> Layout:
+def draw_layout(rng: np.random.Generator) -> Layout:
     lanes = int(rng.choice([1, 1, 2]))
     half = lanes * LANE_M + rng.uniform(0.2, 0.6)
     pavement = rng.uniform(3.0, 4.5)
@@ -52,7 +55,7 @@ def plan(rng: np.random.Generator) -> Layout:
     )
 
 
-def camera_for(layout: Layout, width: int, height: int, rng: np.random.Generator) -> Camera:
+def aim_camera(layout: Layout, width: int, height: int, rng: np.random.Generator) -> Camera:
     tall = rng.uniform(2.3, 5.2)
     aim = layout.road_x * rng.uniform(0.1, 0.55) + rng.normal(0, 1.0)
     view = np.deg2rad(rng.uniform(42, 56))
@@ -63,9 +66,9 @@ def camera_for(layout: Layout, width: int, height: int, rng: np.random.Generator
     )
 
 
-def light_for(mode: str, rng: np.random.Generator) -> Light:
+def choose_light(mode: str, rng: np.random.Generator) -> Light:
     side = rng.uniform(0.35, 0.95) * rng.choice([-1, 1])
-    depth = rng.uniform(-0.9, 0.35)  # mostly from behind the camera
+    depth = rng.uniform(-0.9, 0.35)  # the sun is mostly behind the camera
     if mode == "day":
         sun = np.array([side, rng.uniform(0.7, 1.4), depth])
         colors = ([0.75, 0.8, 0.86], [0.66, 0.58, 0.54], 0.46, [225, 210, 195])
