@@ -39,7 +39,7 @@ def test_lowest_score_lets_through_as_many_unmatched_boxes_as_allowed():
     program = module_from_spec(spec_from_loader("evaluate_default", loader))
     loader.exec_module(program)
     boxes = np.array([[0.0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]])
-    nothing = evaluate.Truth(np.zeros((0, 4)), np.zeros(0, bool), np.zeros(0, bool))
+    nothing = matching.Truth(np.zeros((0, 4)), np.zeros(0, bool), np.zeros(0, bool))
     rows = [matching.judge(boxes, np.array([0.9, 0.6, 0.3]), nothing)]
     assert matching.unmatched(rows, program.lowest_score(rows, 1)) == 1
     assert matching.unmatched(rows, program.lowest_score(rows, 2)) == 2

@@ -21,7 +21,7 @@ from detector.analysis.accuracy import matching
 from detector.config.schema import CalibrationConfig
 from detector.stages.nms import nms
 from detector.stages.preprocess import letterbox
-from detector.types import (Candidates, Letterbox)
+from detector.types import Candidates, Letterbox
 from model.data import CLASSES, IGNORED
 
 NAMES = ("person", "vehicle")
@@ -36,7 +36,7 @@ PRODUCT_NMS_IOU = 0.45  # what detect-video uses by default
 Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
 Model = Callable[[NDArray[np.uint8]], Rows]
 """u8 BGR picture -> boxes xyxy [N, 4] in its pixels, scores [N, 2]; before threshold and NMS."""
-Results = dict[tuple[str, str], list[evaluate.Judged]]
+Results = dict[tuple[str, str], list[matching.Judged]]
 """(group, class) -> one entry a picture."""
 
 
@@ -50,7 +50,7 @@ class Labelled:
     image: NDArray[np.uint8]  # BGR
     group: str  # "coco", "road", "overpass", "elevated", "street.mp4"
     held_out: bool  # kept for the final figures: no choice may look at it
-    truths: tuple[evaluate.Truth | None, evaluate.Truth | None]  # by class; None: not labelled
+    truths: tuple[matching.Truth | None, matching.Truth | None]  # by class; None: not labelled
 
 
 def is_held_out(name: str) -> bool:
@@ -97,7 +97,7 @@ def _read(
         yield Labelled(picture(entry), entry.get("set", group), held_out, truths)
 
 
-def truth_of(rows: list[dict], names: dict[int, str], wanted: int) -> evaluate.Truth:
+def truth_of(rows: list[dict], names: dict[int, str], wanted: int) -> matching.Truth:
     """The true boxes of a class. What looks like a vehicle but is none counts as ignored."""
     found = []
     for row in rows:
@@ -108,7 +108,7 @@ def truth_of(rows: list[dict], names: dict[int, str], wanted: int) -> evaluate.T
     boxes = np.array([box for box, _, _ in found], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     crowd = np.array([c for _, _, c in found], bool)
-    return evaluate.Truth(boxes, np.array([i for _, i, _ in found], bool) & ~crowd, crowd)
+    return matching.Truth(boxes, np.array([i for _, i, _ in found], bool) & ~crowd, crowd)
 
 
 # The models
@@ -130,9 +130,9 @@ def open_ours(
     network = open_network(model, weights=weights, size=size)
     rules, proto = network.input, network.graph.SerializeToString()
     if int8 is not None:
+        from detector.models.graph.qdq import quantised_graph
         from detector.run.quantize import calibrate
         from detector.run.quantize.calibrate import calibrated
-        from detector.models.graph.qdq import quantised_graph
 
         pictures = calibrate.read(str(int8.calibrate), rules, int8.calibrate_frames)
         found = calibrated(network, pictures, int8)
@@ -217,10 +217,10 @@ def judge_pictures(model: Model, pictures: list[Labelled]) -> Results:
     return results
 
 
-def judge_picture(rows: Rows, picture: Labelled) -> list[evaluate.Judged | None]:
+def judge_picture(rows: Rows, picture: Labelled) -> list[matching.Judged | None]:
     """Match the boxes of each labelled class with the true ones, after threshold and NMS."""
     height, width = picture.image.shape[:2]
-    results: list[evaluate.Judged | None] = []
+    results: list[matching.Judged | None] = []
     for c, labels in enumerate(picture.truths):
         if labels is None:
             results.append(None)

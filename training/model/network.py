@@ -18,8 +18,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from detector.models.formats.darknet.cfg import read_cfg
-from detector.models.formats.darknet.layers import (Convolution, MaxPool, Plan, Route, Upsample, Yolo)
-from detector.models.formats.darknet.layers import make_plan
+from detector.models.formats.darknet.layers import (
+    Convolution,
+    MaxPool,
+    Plan,
+    Route,
+    Upsample,
+    Yolo,
+    make_plan,
+)
 from model.teacher import cell_grid
 
 OBJECTNESS, CERTAIN = 4, 15.0  # the channel that is not trained, and its constant logit
