@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
 from detector.analysis.accuracy import matching
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-from training import validation
+from model import evaluation
 
 SETS = {
     "coco": "coco/val",
@@ -24,11 +20,12 @@ SETS = {
 @pytest.mark.slow
 def test_yolox_nano_has_the_reference_figures(shared):
     pytest.importorskip("onnxruntime")
-    from training.models import yolox
 
     reference = json.loads((shared / "data/reference_ap.json").read_text())["results"]
-    model = yolox(shared / "data/weights/yolox_nano.onnx", (416, 416), threads=2)
-    results = validation.run(model, list(validation.pictures(shared / "data/labelled")))
+    model = evaluation.open_yolox(shared / "data/weights/yolox_nano.onnx", (416, 416), threads=2)
+    results = evaluation.judge_pictures(
+        model, list(evaluation.read_validation(shared / "data/labelled"))
+    )
     assert {group for group, _ in results} == set(SETS)
     for (group, name), rows in results.items():
         wanted = reference[SETS[group]]["yolox_nano"]["per_class"][name]
