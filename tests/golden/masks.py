@@ -43,7 +43,8 @@ MASKS = [
          "*.interval interval", SENTENCE),
     Mask("may", "*.reason reason *.error *.warning warning *_reason *.text *_text *.flag flag *.precision_effect "
          "precision_effect engine_reason", SENTENCE + "; null where there is nothing to say"),
-    Mask("keys", "*.notes notes *.warnings warnings what_if_doubts *.what_if_doubts doubts not_available.*",
+    Mask("keys", "*.notes notes *.warnings warnings not_the_same what_if_doubts *.what_if_doubts "
+         "doubts not_available.*",
          "sentences; some are said on some machines only"),
     Mask("type", "tree *.tree", "pyinstrument's drawing"),
     # ---- time
