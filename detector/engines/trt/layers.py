@@ -170,8 +170,8 @@ class TrtLayerProfiler:
     """``engine``: an engine of one request. The profiler owns it from now on and closes it."""
 
     def __init__(self, trt: Any, engine: Engine, request: TrtRequest) -> None:
-        self._engine, self._request = engine, request
-        self._layers = engine.execution()
+        self._owned, self._request = engine, request
+        self._layers = self._owned.execution()
         self._kept = kept_times(trt)  # outlives the context that calls it
         self._told: list[list[tuple[str, str, float]]] = []
         request.attach(self._kept)
@@ -191,4 +191,4 @@ class TrtLayerProfiler:
         return in_order(self._layers, self._told)
 
     def close(self) -> None:
-        self._engine.close()
+        self._owned.close()
