@@ -73,7 +73,7 @@ def command(
         from detector.report.tables import csv_files
         from detector.report.terminal.profile import print_profile
         from detector.report.terminal.run import print_run
-        from detector.session.store import write_whole
+        from detector.errors.writing import write_whole
 
         console = Console(width=None if sys.stdout.isatty() else 140)
         if (source is None) == (nsys is None):

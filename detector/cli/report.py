@@ -72,7 +72,7 @@ def _files(session: Any, kind: str) -> dict[str, bytes]:
 
 def _write(folder: Path, name: str, content: bytes, output: str | None, many: bool) -> None:
     """Under a temporary name first. ``many``: OUT is a folder."""
-    from detector.session.store import write_whole
+    from detector.errors.writing import write_whole
 
     if output == "-":
         sys.stdout.buffer.write(content)

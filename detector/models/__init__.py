@@ -40,7 +40,7 @@ def open_network(
     place of a weights file. ``family``: what an .onnx file is, where it does not tell. ``cfg`` and ``class_names``
     describe a file that does not describe itself (a TensorRT plan). ``trusted``: code that such a file carries may run;
     ``device``: where it will, which alone can read it. ``others``: suffix -> front end of files that only
-    one engine can read (``engines.front_ends``).
+    one engine can read (``engines.model_readers``).
     Raises ModelError, and UsageError for options that do not go with the model.
     """
     if not 1 <= batch <= MAX_BATCH:

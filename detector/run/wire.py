@@ -94,7 +94,7 @@ def open_machine(
 
         config, reason = _bound(config)
         if config.runtime.engine != "auto":
-            engines.load(config.runtime.engine)
+            engines.load_library(config.runtime.engine)
     with phases("load"):
         network = open_model(config, picture)
         classes = _class_ids(config.selection.classes, network.names)
@@ -102,7 +102,7 @@ def open_machine(
     config = choice.config
     name = config.runtime.engine
     with phases("import"):
-        engines.load(name)
+        engines.load_library(name)
     with phases("load"):
         # The same spare ones for both loops; --sync has one request at a time by its nature, and gives it all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
@@ -176,7 +176,7 @@ def open_model(config: Config, picture: tuple[int, int] | None = None) -> Networ
     from detector.stages.preprocess import holding
 
     options, asked = network_options(config), config.runtime.size
-    network = models.open_network(**options, others=engines.front_ends())
+    network = models.open_network(**options, others=engines.model_readers())
     if (
         asked is None
         or not asked.isdecimal()
@@ -188,7 +188,7 @@ def open_model(config: Config, picture: tuple[int, int] | None = None) -> Networ
     if size == (network.input.height, network.input.width):
         return network
     try:
-        return models.open_network(**{**options, "size": size}, others=engines.front_ends())
+        return models.open_network(**{**options, "size": size}, others=engines.model_readers())
     except ModelError as exc:
         network.warnings.append(f"--size {asked}: the input stays {asked}x{asked}: {exc}")
         return network

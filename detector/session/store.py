@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import OutputError
+from detector.errors.writing import whole_file
 from detector.timeline import KINDS, OTHER, OffTimeline, Timeline
 from detector.timeline.spans import Span
 
@@ -94,22 +95,9 @@ class Session:
             temporary.write_text(content, encoding="utf-8")
         return self.path(name)
 
-    @contextlib.contextmanager
-    def _whole(self, name: str) -> Iterator[Path]:
-        """A temporary path to write; it gets its name when the block ends well, and is removed when it does not."""
-        path = self.path(name)
-        temporary = path.with_name(
-            f".{os.getpid()}-{path.name}"
-        )  # the suffix stays: numpy would add one
-        try:
-            yield temporary
-            os.replace(temporary, path)
-        except OSError as error:
-            raise OutputError(
-                f"{path}: cannot be written: {error.strerror}; the run's outputs are kept"
-            ) from error
-        finally:
-            temporary.unlink(missing_ok=True)
+    def _whole(self, name: str) -> AbstractContextManager[Path]:
+        """A path to write to; the file gets its name when the block ends well."""
+        return whole_file(self.path(name), "the run's outputs are kept")
 
     def adopt(self, path: Path) -> None:
         """Appends a source's finished JSONL to the session's detections.jsonl."""
@@ -130,22 +118,6 @@ class Session:
         with self._whole("spans.npz") as temporary:
             np.savez_compressed(temporary, **columns)  # type: ignore[arg-type]
         return {"seen": seen, "kept": kept}
-
-
-def write_whole(target: Path, content: bytes) -> None:
-    """A file under its final name, whole or not at all. Raises OutputError."""
-    temporary = target.with_name(f".{os.getpid()}-{target.name}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise OutputError(
-            f"{target}: cannot be written: {error.strerror or error}; choose another with -o"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _fresh(folder: Path) -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.engines.base import Engine, LayerExecution
-from detector.engines.layer_times import in_order
+from detector.engines.layer_times import match_layers
 from detector.engines.trt.running import TrtRequest
 from detector.errors import EngineError
 from detector.models.graph.halves import originals
@@ -188,7 +188,7 @@ class TrtLayerProfiler:
         self._told.append(run)
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:
-        return in_order(self._layers, self._told)
+        return match_layers(self._layers, self._told)
 
     def close(self) -> None:
         self._owned.close()

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from detector.models.formats.onnx.recognise import Metadata
 
 
-SUFFIXES = (".trt", ".engine", ".plan")
 DESCRIBED = True  # takes ``cfg`` and ``class_names``
 STRIDE = 32  # where no header says
 

@@ -95,17 +95,18 @@ def _words(text: str, option: str) -> list[str]:
 
 def _engines(text: str | None) -> list[str]:
     from detector import engines
+    from detector.run.choose import choose_by_rank, rank_engines
 
     if text is None:
         usable = [name for name, reason in engines.usable().items() if reason is None]
-        return [name for name in engines.ranked() if name in usable] or [engines.choose()[0]]
+        return [name for name in rank_engines() if name in usable] or [choose_by_rank()[0]]
     found = []
     for name in _words(text, "--engine"):
         if name != "auto" and name not in engines.names():
             raise UsageError(
                 f"unknown engine {name!r}; engines are {', '.join(engines.names())}, or auto"
             )
-        found.append(engines.choose()[0] if name == "auto" else name)
+        found.append(choose_by_rank()[0] if name == "auto" else name)
     return found
 
 

@@ -104,7 +104,7 @@ def _check_engines(configs: Sequence[Config]) -> None:
     for config in configs:
         name = config.runtime.engine
         if name != "auto" and usable.get(name, "unknown") is not None:
-            engines.load(name)  # says why not, and how to install it
+            engines.load_library(name)  # says why not, and how to install it
 
 
 def for_engines(config: Config, engines: Sequence[str]) -> list[Config]:

@@ -28,7 +28,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
     engine = machine.engine
     assert machine.options is not None
     try:
-        told = engines.layer_times(
+        told = engines.time_layers(
             engine.name, machine.network, machine.options, slots, RUNS, BUDGET_S
         )
     except EngineError as error:

@@ -43,7 +43,7 @@ def run(occasion: Occasion) -> dict[str, Any]:
 def _precisions(engine: str, occasion: Occasion) -> list[str]:
     """The run's own first, then those that the engine has here without a calibration."""
     own, device = str(occasion.plain.document["precision"]), occasion.config.runtime.device
-    able = engines.precisions(engine)
+    able = engines.find(engine).precisions
     own = own if own in able else "fp32"  # the null engine's is none
     return [
         own,
