@@ -69,11 +69,11 @@ def command(
         from detector.analysis.profile import profile_document
         from detector.config.levels import resolved
         from detector.errors import UsageError
+        from detector.errors.writing import write_whole
         from detector.jobs.profile import profile
         from detector.report.tables import csv_files
         from detector.report.terminal.profile import print_profile
         from detector.report.terminal.run import print_run
-        from detector.errors.writing import write_whole
 
         console = Console(width=None if sys.stdout.isatty() else 140)
         if (source is None) == (nsys is None):

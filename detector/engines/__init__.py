@@ -33,7 +33,7 @@ __all__ = [
     "graph_wanted",
     "is_installed",
     "load_library",
-    "model_readers",
+    "front_ends",
     "names",
     "only_engine",
     "open",
@@ -183,10 +183,10 @@ def time_layers(
 # ---- model files that only one engine reads
 
 
-def model_readers() -> dict[str, ModuleType]:
-    """Suffix -> front end of the model files that only one engine reads and runs."""
+def front_ends() -> dict[str, str]:
+    """Suffix -> module whose FRONT_END (models.base) reads the files that only one engine runs."""
     return {
-        suffix: engine.model_reader()
+        suffix: engine.model_front_end
         for engine in _all().values()
         for suffix in engine.model_suffixes
     }

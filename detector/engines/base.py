@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, ModuleType, TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from detector.errors import DetectVideoError, EngineError, UsageError
@@ -156,7 +156,9 @@ class Engine:
     artefact: ClassVar[ArtefactBuilder | None] = None
     """Builds the file that the engine runs, where it needs one."""
     model_suffixes: ClassVar[Sequence[str]] = ()
-    """Suffixes of model files that only this engine reads and runs; ``model_reader`` reads them."""
+    """Suffixes of model files that only this engine reads and runs."""
+    model_front_end: ClassVar[str] = ""
+    """The module whose ``FRONT_END`` (models/base.py) reads the files of ``model_suffixes``."""
     runs_plans: ClassVar[bool] = False
     """Whether it runs ``Network.plan``, a file that TensorRT built elsewhere."""
     not_timed: ClassVar[str] = "it has no profiler of its layers"
@@ -200,11 +202,6 @@ class Engine:
     def import_library(cls) -> None:
         if cls.library is not None:
             importlib.import_module(cls.library)
-
-    @classmethod
-    def model_reader(cls) -> ModuleType:
-        """The front end of ``model_suffixes``: a module as those of ``models/formats``."""
-        raise NotImplementedError
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> LayerProfiler:

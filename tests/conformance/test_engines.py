@@ -16,8 +16,8 @@ import pytest
 from detector import engines
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError, UsageError
-from detector.models import open_network
 from tests.known_answers import plus_one, run_once
+from tests.networks import open_network
 
 COMPUTING = [name for name in engines.names() if name != "null"]
 # Every engine in every precision that it takes the fp32 graph for; converted and quantised ones come from variants.

@@ -12,10 +12,10 @@ from detector.engines.base import EngineOptions, LayerExecution
 from detector.engines.layer_times import FEWEST, WARMUP, match_layers, quiet_runs
 from detector.engines.ort import runs_of
 from detector.errors import EngineError
-from detector.models import open_network
 from detector.models.graph.build import count_macs, joint_cost
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one
+from tests.networks import open_network
 
 TIMED = ["ort", "torch", "openvino"]
 

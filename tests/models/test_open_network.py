@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from detector.errors import ModelError
-from detector.models import catalogue, known, open_network, suffixes
+from detector.models import catalogue, front_ends, known
+from tests.networks import open_network
 
 
 def write_cfg(folder: Path, stem: str = "t", classes: int = 2) -> str:
@@ -150,7 +151,7 @@ def test_front_ends_and_engines_are_listed_without_heavy_imports():
     code = (
         "import sys; heavy = ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml')\n"
         "from detector import engines, models; from detector.engines import store\n"
-        "models.suffixes(); engines.usable()\n"
+        "models.front_ends(); engines.usable()\n"
         "found = [name for name in heavy if name in sys.modules]\n"
         "from detector.run.choose import choose_by_rank  # the configuration takes yaml\n"
         "choose_by_rank()\n"
@@ -158,4 +159,4 @@ def test_front_ends_and_engines_are_listed_without_heavy_imports():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert ".cfg" in suffixes()
+    assert ".cfg" in front_ends()

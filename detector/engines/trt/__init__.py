@@ -70,6 +70,7 @@ class TrtEngine(Engine):
     own_options = plans.OPTIONS
     artefact = PlanBuilder()
     model_suffixes = (".trt", ".engine", ".plan")
+    model_front_end = f"{__name__}.model"
     runs_plans = True
 
     @classmethod
@@ -95,12 +96,6 @@ class TrtEngine(Engine):
     @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:
         return IN_FLIGHT
-
-    @classmethod
-    def model_reader(cls) -> ModuleType:
-        from detector.engines.trt import model
-
-        return model
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> TrtLayerProfiler:

@@ -12,7 +12,6 @@ from detector.cli.group import cli
 from detector.engines.base import EngineOptions
 from detector.engines.layer_times import WARMUP
 from detector.errors import EngineError
-from detector.models import open_network
 from detector.models.graph.build import count_macs, joint_cost
 from detector.models.graph.halves import converted
 from tests.conftest import CHECKOUT
@@ -20,6 +19,7 @@ from tests.engines.quantised import pictures
 from tests.engines.trt.opening import opened
 from tests.fakes.plans import as_elsewhere, plan_of
 from tests.known_answers import plus_one
+from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 

@@ -9,10 +9,10 @@ import pytest
 
 from detector import engines
 from detector.jobs.profile import chosen
-from detector.models import open_network
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.jobs.profile.test_layers_pass import check
+from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 ENGINES = ["ort", "torch", "openvino"]
