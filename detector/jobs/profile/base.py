@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from detector.config.schema import Config
 from detector.run.detect import detect
+from detector.session.document import SessionDocument
 from detector.session.read import SavedSession, read_session
 from detector.session.store import Session
 from detector.timeline import KINDS, WORK
@@ -54,7 +55,7 @@ class Occasion:
         return (1e3 / float(session.document["fps"]["end_to_end"])) / self.period_ms
 
 
-def as_it_ran(config: Config, document: dict[str, Any]) -> Config:
+def as_it_ran(config: Config, document: SessionDocument) -> Config:
     """With the engine, threads and requests that the run had, where it chose them itself: another loop, or a request
     alone, must not choose others, or two things would change at once."""
     runtime = config.runtime
