@@ -69,9 +69,7 @@ def summarize(
     )
     if len(runs) == 1:
         run = runs[0]
-        return replace(
-            summary, video=_video(run), outputs=run.outputs, partial_outputs=run.partial
-        )
+        return replace(summary, video=_video(run), outputs=run.outputs, partial_outputs=run.partial)
     sources = [
         _source(facts, run, recording, stop_code)
         for run, recording in zip(runs, recordings, strict=True)
@@ -125,12 +123,7 @@ def _video(run: SourceRun) -> Video:
     info = run.info
     if info is None:
         return Video(
-            path=run.spec,
-            width=None,
-            height=None,
-            fps=None,
-            frames_declared=None,
-            duration_s=None,
+            path=run.spec, width=None, height=None, fps=None, frames_declared=None, duration_s=None
         )
     return Video(
         path=run.spec,

@@ -152,9 +152,7 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
     )
 
 
-def _sentence(
-    times: FrameTimes, stage: str, gains: Mapping[str, float], choices: Choices
-) -> str:
+def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
     """``Writing the video limits this run: it takes 67% of each frame's time. Without it ...``"""
     share = times.stages[stage] / times.period_s
     advice = _advice(stage, choices)

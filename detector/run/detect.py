@@ -194,10 +194,7 @@ def _conclude(job: _Job, runs: list[SourceRun], phases: Phases, command: Sequenc
 
 
 def _session_facts(
-    job: _Job,
-    runs: list[SourceRun],
-    command: Sequence[str],
-    unwritten: list[DetectVideoError],
+    job: _Job, runs: list[SourceRun], command: Sequence[str], unwritten: list[DetectVideoError]
 ) -> Callable[..., SessionDocument]:
     """Writes the spans and gathers what session.json holds beside the summary. Returns
     ``session_document``, which lacks the summary and the environment only."""

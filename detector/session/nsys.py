@@ -173,7 +173,7 @@ def _stated_loop(database: sqlite3.Connection, tables: set[str]) -> LoopSizes | 
     ):
         if said and LOOP.fullmatch(said):
             sizes = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", said)}
-            if SIZES <= sizes.keys():
+            if sizes.keys() >= SIZES:
                 return {
                     "batch": sizes["batch"],
                     "concurrency": sizes["concurrency"],

@@ -67,9 +67,7 @@ def entries_of(session: SavedSession) -> Entries:
     settings = {name: str(getattr(document, name)) for name in SETTINGS}
     settings |= {"model_input": f"{width}x{height}", "cpu": str(document.environment.cpu.model)}
     figures = {name: float(value) for name, value in _figures(session) if _is_number(value)}
-    return Entries(
-        settings, figures, csv_files(session), page(session), document.verdict.sentence
-    )
+    return Entries(settings, figures, csv_files(session), page(session), document.verdict.sentence)
 
 
 def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
