@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import UsageError
+from detector.session.passes import Facts, PassRecord, find_facts, read_passes
 from detector.session.store import PASSES, SCHEMA
 
 COLUMNS = (
@@ -57,13 +58,17 @@ VALUES: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """``document``: session.json. ``spans``: the columns of spans.npz (docs/measurement.md). ``passes``: what each
-    pass of ``profile`` found, by name."""
+    """``document``: session.json. ``spans``: the columns of spans.npz (docs/measurement.md).
+    ``passes``: what each pass of ``profile`` left, by name."""
 
     folder: Path
     document: dict[str, Any]
     spans: dict[str, NDArray[Any]]
-    passes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    passes: dict[str, PassRecord] = field(default_factory=dict)
+
+    def facts(self, kind: type[Facts]) -> Facts | None:
+        """A pass's facts, by their type; None where the pass did not run, or could not."""
+        return find_facts(self.passes, kind)
 
 
 def read_session(folder: str | Path) -> SavedSession:
@@ -72,7 +77,7 @@ def read_session(folder: str | Path) -> SavedSession:
     if not (place / "session.json").is_file():
         raise UsageError(f"{place}: no session.json in it; give the folder of a run (runs/NAME)")
     document = _document(place / "session.json")
-    return SavedSession(place, document, _spans(place / "spans.npz"), _passes(place / PASSES))
+    return SavedSession(place, document, _spans(place / "spans.npz"), read_passes(place / PASSES))
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -117,23 +122,6 @@ def complete(session: SavedSession) -> Iterator[None]:
             f"{session.folder}: a file of this session is damaged, or was written by another version: it lacks "
             f"{error}; read it with the version that wrote it"
         ) from error
-
-
-def _passes(folder: Path) -> dict[str, dict[str, Any]]:
-    found = {}
-    for path in sorted(folder.glob("*.json")):
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                f"{path}: damaged ({_line(error)}); run that pass again, or delete the file"
-            ) from error
-        if not isinstance(content, dict) or not isinstance(content.get("available"), bool):
-            raise UsageError(
-                f"{path}: not what a pass found; run that pass again, or delete the file"
-            )
-        found[path.stem] = content
-    return found
 
 
 def _spans(path: Path) -> dict[str, NDArray[Any]]:

@@ -76,7 +76,11 @@ BROKEN = [
     ("session.json", with_value("stages", "read", 5), "its 'stages.read' is wrong"),
     ("session.json", with_value("fps", "inference", float("nan")), "NaN is no number"),
     ("passes/memory.json", cut, "damaged"),
-    ("passes/memory.json", lambda path: path.write_text('{"rows": []}'), "not what a pass found"),
+    (
+        "passes/memory.json",
+        lambda path: path.write_text('{"rows": []}'),
+        "memory.json: .*`available`",
+    ),
     ("spans.npz", lambda path: path.write_text("neither"), "no archive of columns"),
     ("spans.npz", lambda path: path.unlink(), "damaged or missing"),
     ("spans.npz", cut, "damaged or missing"),
@@ -98,7 +102,7 @@ def test_a_broken_session_is_one_line(tmp_path, name, breaking, message):
 def test_a_figure_that_is_not_there_is_one_line(tmp_path):
     found = read_session(saved(tmp_path / "run"))
     with (
-        pytest.raises(UsageError, match="it lacks 'rows'; read it with the version"),
+        pytest.raises(UsageError, match="it lacks 'nothing'; read it with the version"),
         complete(found),
     ):
-        found.passes["memory"]["rows"]
+        found.document["nothing"]

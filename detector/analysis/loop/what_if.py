@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from detector.analysis.loop.activities import Activity, LoopShape, activities_of, activity_graph
 from detector.analysis.loop.critical_path import CriticalPath, critical_path
 from detector.analysis.loop.replay import Beside, Load, replay, wall
+from detector.session.passes import Prediction
 from detector.session.read import SavedSession
 from detector.timeline import KINDS, OTHER
 from detector.timeline.spans import INFER, PREPROCESS, READ, STAGES, WRITE
@@ -235,18 +236,6 @@ def _guessed(document: dict[str, Any], alone: Mapping[str, float]) -> dict[str, 
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """``gain``: growth of the end-to-end FPS against the run as it was, 0.08 = 8% faster."""
-
-    change: str
-    predicted_fps: float
-    gain: float
-
-    def as_json(self) -> dict[str, Any]:
-        return {"change": self.change, "predicted_fps": self.predicted_fps, "gain": self.gain}
-
-
-@dataclass(frozen=True, slots=True)
 class Replayed:
     """A run beside its replay. ``error``: replayed wall time / measured - 1."""
 
@@ -288,7 +277,7 @@ def load_of(
     return replace(load, beside=beside)
 
 
-def rebatched(load: Load, batch: int, ratio: float, images: int) -> Load:
+def rebatch(load: Load, batch: int, ratio: float, images: int) -> Load:
     """The same frames in other batches. ``ratio``: of an infer call's time, the new batch over the old one;
     ``images``: in the pool then. An infer call takes what its frames took, times what the ratio leaves of each."""
     old, each = load.shape.batch, ratio * load.shape.batch / batch
@@ -337,7 +326,7 @@ def _between(activities: Sequence[Activity], between_s: Mapping[str, float]) -> 
     }
 
 
-def predictions(base: Replayed, larger: Load | None = None) -> list[Prediction]:
+def predict(base: Replayed, larger: Load | None = None) -> list[Prediction]:
     """The usual questions, best answer first. The replay says by how much a change helps; from the measured rate on.
     ``larger``: the load in larger batches, where somebody measured what they cost."""
     load = base.load
