@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from detector.errors import UsageError
 from detector.session.codec import check_schema, from_builtins, parse_json
 from detector.session.document import LoopSizes, SessionDocument
+from detector.session.passes import Facts, PassRecord, find_facts, read_passes
 from detector.session.store import PASSES
 
 COLUMNS = (
@@ -35,12 +35,16 @@ COLUMNS = (
 @dataclass(frozen=True, slots=True)
 class SavedSession:
     """``document``: session.json. ``spans``: the columns of spans.npz (docs/measurement.md).
-    ``passes``: the facts of each pass of ``profile``, by name."""
+    ``passes``: what each pass of ``profile`` left, by name."""
 
     folder: Path
     document: SessionDocument
     spans: dict[str, NDArray[Any]]
-    passes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    passes: dict[str, PassRecord] = field(default_factory=dict)
+
+    def facts(self, kind: type[Facts]) -> Facts | None:
+        """A pass's facts, by their type; None where the pass did not run, or could not."""
+        return find_facts(self.passes, kind)
 
 
 def read_session(folder: str | Path) -> SavedSession:
@@ -50,7 +54,7 @@ def read_session(folder: str | Path) -> SavedSession:
         raise UsageError(f"{place}: no session.json in it; give the folder of a run (runs/NAME)")
     document = _read_document(place / "session.json")
     return SavedSession(
-        place, document, _read_spans(place / "spans.npz"), _read_passes(place / PASSES)
+        place, document, _read_spans(place / "spans.npz"), read_passes(place / PASSES)
     )
 
 
@@ -58,17 +62,24 @@ def _read_document(path: Path) -> SessionDocument:
     content = parse_json(_read_bytes(path), path)
     check_schema(content, path)
     document = from_builtins(content, SessionDocument, path)
-    for source, sizes in enumerate(document.loop):
-        if sizes and (missing := LoopSizes.__annotations__.keys() - sizes.keys()):
-            raise UsageError(
-                f"{path}: damaged, or written by another version: 'loop[{source}]' lacks "
-                f"{sorted(missing)[0]!r}"
-            )
-    needed = ("sources",) if document.video is UNSET else ("outputs", "partial_outputs")
-    for name in needed:
-        if getattr(document, name) is UNSET:
-            raise UsageError(f"{path}: damaged, or written by another version: it lacks {name!r}")
+    for wrong in _contradictions(document):
+        raise UsageError(f"{path}: damaged, or written by another version: {wrong}")
     return document
+
+
+def _contradictions(document: SessionDocument) -> Iterator[str]:
+    """What the types cannot say about a document that a run wrote."""
+    for source, sizes in enumerate(document.loop):
+        missing = LoopSizes.__annotations__.keys() - sizes.keys()
+        if sizes and missing:
+            yield f"'loop[{source}]' lacks {min(missing)!r}"
+    for name, stage in document.stages.items():
+        for thread in stage.threads:
+            if stage.calls and thread not in document.threads:
+                yield f"'threads' lacks {thread!r}, in which 'stages.{name}' ran"
+    for name in ("sources",) if document.video is UNSET else ("outputs", "partial_outputs"):
+        if getattr(document, name) is UNSET:
+            yield f"it lacks {name!r}"
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -76,31 +87,6 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-@contextmanager
-def complete(session: SavedSession) -> Iterator[None]:
-    """Around code that looks up facts of passes by key. Raises UsageError where one is missing."""
-    try:
-        yield
-    except KeyError as error:
-        raise UsageError(
-            f"{session.folder}: a file of this session is damaged, or was written by another "
-            f"version: it lacks {error}; read it with the version that wrote it"
-        ) from error
-
-
-def _read_passes(folder: Path) -> dict[str, dict[str, Any]]:
-    passes = {}
-    for path in sorted(folder.glob("*.json")):
-        content = parse_json(_read_bytes(path), path)
-        if not isinstance(content, dict) or not isinstance(content.get("available"), bool):
-            raise UsageError(
-                f"{path}: damaged, or not written by a pass; run that pass again, or delete the "
-                "file"
-            )
-        passes[path.stem] = content
-    return passes
 
 
 def _read_spans(path: Path) -> dict[str, NDArray[Any]]:

@@ -1,6 +1,7 @@
 """What a person sees: the tables hold the summary's own figures, and the live line says where the run is."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -9,6 +10,8 @@ from detector.analysis.summary import stage_rows, thread_rows
 from detector.report.terminal.live import LiveLine, line
 from detector.report.terminal.profile import what_if_table
 from detector.report.terminal.run import print_run
+from detector.session.codec import from_builtins
+from detector.session.passes import WhatIfFacts
 from detector.timeline import Timeline
 from tests.report.sessions import PASSES
 from tests.session.documents import DOCUMENT, document
@@ -131,7 +134,8 @@ def test_the_executed_precision_is_said_where_it_is_not_simply_fp32():
 
 def test_what_if_shows_predicted_beside_measured_and_why_not_to_believe_it():
     out = io.StringIO()
-    facts = PASSES["what_if"] | {"doubts": ["other processes took 30% of the cores"]}
+    doubts = ["other processes took 30% of the cores"]
+    facts = from_builtins(PASSES["what_if"] | {"doubts": doubts}, WhatIfFacts, "the test")
     Console(file=out, width=140).print(what_if_table(facts))
     lines = out.getvalue().splitlines()
     tested = next(line for line in lines if line.strip().startswith("infer free"))
@@ -150,6 +154,6 @@ def test_what_if_shows_predicted_beside_measured_and_why_not_to_believe_it():
     assert next(line for line in lines if "write free" in line).split()[2:] == ["44.00", "+10.0%"]
     assert "unreliable: other processes took 30% of the cores" in lines
     out = io.StringIO()
-    Console(file=out, width=140).print(what_if_table({**facts, "proofs": [], "doubts": []}))
+    Console(file=out, width=140).print(what_if_table(replace(facts, proofs=[], doubts=[])))
     assert "measured" not in out.getvalue().splitlines()[2]
     assert "unreliable" not in out.getvalue()

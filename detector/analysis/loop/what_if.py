@@ -18,6 +18,7 @@ from detector.analysis.loop.activities import Activity, LoopShape, activities_of
 from detector.analysis.loop.critical_path import CriticalPath, critical_path
 from detector.analysis.loop.replay import Beside, Load, replay, wall
 from detector.session.document import SessionDocument
+from detector.session.passes import Prediction
 from detector.session.read import SavedSession
 from detector.timeline import KINDS, OTHER
 from detector.timeline.spans import INFER, PREPROCESS, READ, STAGES, WRITE
@@ -236,18 +237,6 @@ def _guessed(document: SessionDocument, alone: Mapping[str, float]) -> dict[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """``gain``: growth of the end-to-end FPS against the run as it was, 0.08 = 8% faster."""
-
-    change: str
-    predicted_fps: float
-    gain: float
-
-    def as_json(self) -> dict[str, Any]:
-        return {"change": self.change, "predicted_fps": self.predicted_fps, "gain": self.gain}
-
-
-@dataclass(frozen=True, slots=True)
 class Replayed:
     """A run beside its replay. ``error``: replayed wall time / measured - 1."""
 
@@ -289,7 +278,7 @@ def load_of(
     return replace(load, beside=beside)
 
 
-def rebatched(load: Load, batch: int, ratio: float, images: int) -> Load:
+def rebatch(load: Load, batch: int, ratio: float, images: int) -> Load:
     """The same frames in other batches. ``ratio``: of an infer call's time, the new batch over the old one;
     ``images``: in the pool then. An infer call takes what its frames took, times what the ratio leaves of each."""
     old, each = load.shape.batch, ratio * load.shape.batch / batch
@@ -338,7 +327,7 @@ def _between(activities: Sequence[Activity], between_s: Mapping[str, float]) -> 
     }
 
 
-def predictions(base: Replayed, larger: Load | None = None) -> list[Prediction]:
+def predict(base: Replayed, larger: Load | None = None) -> list[Prediction]:
     """The usual questions, best answer first. The replay says by how much a change helps; from the measured rate on.
     ``larger``: the load in larger batches, where somebody measured what they cost."""
     load = base.load

@@ -17,6 +17,8 @@ from detector.analysis.summary import stage_rows, thread_rows
 from detector.errors import DetectVideoError, OutputError, UsageError
 from detector.report.html import page
 from detector.report.tables import csv_files
+from detector.session.codec import to_builtins
+from detector.session.passes import CriticalPathFacts, WhatIfFacts
 from detector.session.read import SavedSession
 
 SETTINGS = ("model", "engine", "precision", "batch", "concurrency", "sync", "engine_threads")
@@ -72,7 +74,7 @@ def entries_of(session: SavedSession) -> Entries:
 
 def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
     """Flat. Times in milliseconds a frame where they are a stage's or a thread's."""
-    document, passes = session.document, session.passes
+    document = session.document
     frames = document.frames.written
     yield from ((f"fps/{name}", value) for name, value in asdict(document.fps).items())
     yield from ((f"frames/{name}", value) for name, value in asdict(document.frames).items())
@@ -87,15 +89,13 @@ def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
             (f"thread_{key}/{thread.thread}", getattr(thread, key))
             for key in ("busy_ms", "wait_input_ms", "wait_output_ms", "other_ms", "wall_ms")
         )
-    for row in passes.get("critical_path", {}).get("stages", []):
-        yield f"critical_path_share/{row['name']}", row["share"]
-    for row in passes.get("what_if", {}).get("predictions", []):
-        yield f"what_if_fps/{row['change']}", row["predicted_fps"]
-    for name, facts in passes.items():
+    if (path := session.facts(CriticalPathFacts)) is not None:
+        yield from ((f"critical_path_share/{stage.name}", stage.share) for stage in path.stages)
+    if (what_if := session.facts(WhatIfFacts)) is not None:
+        yield from ((f"what_if_fps/{row.change}", row.predicted_fps) for row in what_if.predictions)
+    for name, record in session.passes.items():
         yield from (
-            (f"{name}/{key}", value)
-            for key, value in facts.items()
-            if key not in ("available", "seconds")
+            (f"{name}/{key}", value) for key, value in (to_builtins(record.facts) or {}).items()
         )
 
 
