@@ -17,14 +17,14 @@ def profile_document(session: SavedSession) -> dict[str, Any]:
     passes, document = session.passes, session.document
     what_if = to_builtins(session.facts(WhatIfFacts)) or {}
     whole: dict[str, Any] = {
-        "schema": document["schema"],
+        "schema": document.schema,
         "session": str(session.folder),
-        "model": document["model"],
-        "engine": document["engine"],
-        "precision": document["precision"],
-        "frames": document["frames"],
-        "fps": document["fps"],
-        "verdict": document["verdict"],
+        "model": document.model,
+        "engine": document.engine,
+        "precision": document.precision,
+        "frames": to_builtins(document.frames),
+        "fps": to_builtins(document.fps),
+        "verdict": to_builtins(document.verdict),
         "what_if": what_if.get("predictions", []),
         "what_if_replay_error": what_if.get("replay_error"),
         "what_if_proofs": what_if.get("proofs", []),

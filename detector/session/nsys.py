@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import UsageError
+from detector.session.document import LoopSizes
 from detector.timeline import KINDS
 from detector.timeline.spans import DOMAIN, INFER, PREPROCESS
 
 PUSH_POP, DOMAIN_CREATE, CATEGORY, MARK = 59, 75, 33, 34  # NVTX_EVENTS.eventType
 LOOP = re.compile(r"loop (?:\w+=\d+ ?)+")
-SIZES = ("batch", "concurrency", "requests", "images", "queue_batches", "results", "sync")
+SIZES = LoopSizes.__annotations__.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Recorded:
     ``blocked``: (thread, name of the system call, start, end). ``kernels``: (start, end) on the GPU."""
 
     columns: dict[str, NDArray[Any]]
-    loop: dict[str, Any]
+    loop: LoopSizes
     loop_is_known: bool
     blocked: Sequence[tuple[str, str, int, int]] = field(default_factory=tuple)
     kernels: Sequence[tuple[int, int]] = field(default_factory=tuple)
@@ -163,7 +164,7 @@ def _columns(ranges: Sequence[Row], names: dict[int, str]) -> dict[str, NDArray[
     }
 
 
-def _stated_loop(database: sqlite3.Connection, tables: set[str]) -> dict[str, Any] | None:
+def _stated_loop(database: sqlite3.Connection, tables: set[str]) -> LoopSizes | None:
     """From the mark that a run leaves at its start."""
     text = "coalesce(n.text, s.value)" if "StringIds" in tables else "n.text"
     join = "left join StringIds s on s.id = n.textId" if "StringIds" in tables else ""
@@ -171,11 +172,17 @@ def _stated_loop(database: sqlite3.Connection, tables: set[str]) -> dict[str, An
         f"select {text} from NVTX_EVENTS n {join} where n.eventType = {MARK}"
     ):
         if said and LOOP.fullmatch(said):
-            sizes: dict[str, Any] = {
-                name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", said)
-            }
-            if set(SIZES) <= sizes.keys():
-                return {name: sizes[name] for name in SIZES} | {"sync": bool(sizes["sync"])}
+            sizes = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", said)}
+            if sizes.keys() >= SIZES:
+                return {
+                    "batch": sizes["batch"],
+                    "concurrency": sizes["concurrency"],
+                    "requests": sizes["requests"],
+                    "images": sizes["images"],
+                    "queue_batches": sizes["queue_batches"],
+                    "results": sizes["results"],
+                    "sync": bool(sizes["sync"]),
+                }
     return None
 
 
@@ -188,7 +195,7 @@ def _count(columns: dict[str, NDArray[Any]], stage: str) -> int:
     )
 
 
-def _guessed_loop(columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
+def _guessed_loop(columns: dict[str, NDArray[Any]]) -> LoopSizes:
     """The defaults, with the batch and the workers that the ranges show."""
     threads = columns["thread_names"].tolist()
     batch = -(-_count(columns, PREPROCESS) // max(1, _count(columns, INFER))) or 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import OutputError
+from detector.session.codec import to_json
+from detector.session.document import SpanCounts
 from detector.timeline import KINDS, OTHER, OffTimeline, Timeline
 from detector.timeline.spans import Span
 
-SCHEMA = 1
 PASSES = "passes"  # folder of what each pass of `profile` found, NAME.json
 FILES = (
     "session.json",
@@ -79,10 +79,9 @@ class Session:
         return self.folder / name
 
     def write_json(self, name: str, content: Any) -> Path:
+        """``content``: a document, or plain dicts, lists, text and numbers."""
         with self._whole(name) as temporary:
-            temporary.write_text(
-                json.dumps(content, indent=1, ensure_ascii=True) + "\n", encoding="utf-8"
-            )
+            temporary.write_text(to_json(content), encoding="utf-8")
         return self.path(name)
 
     def write_pass(self, name: str, content: dict[str, Any]) -> Path:
@@ -124,12 +123,12 @@ class Session:
                 f"{target}: cannot be written: {error.strerror}; {path} is whole"
             ) from error
 
-    def write_spans(self, timelines: list[Timeline | OffTimeline]) -> dict[str, int]:
+    def write_spans(self, timelines: list[Timeline | OffTimeline]) -> SpanCounts:
         """Columns of every span kept, as spans.npz. Returns how many there were and how many are kept."""
         columns, seen, kept = span_columns(timelines)
         with self._whole("spans.npz") as temporary:
             np.savez_compressed(temporary, **columns)  # type: ignore[arg-type]
-        return {"seen": seen, "kept": kept}
+        return SpanCounts(seen=seen, kept=kept)
 
 
 def write_whole(target: Path, content: bytes) -> None:

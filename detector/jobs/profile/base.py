@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from detector.config.schema import Config
 from detector.run.detect import detect
+from detector.session.document import SessionDocument
 from detector.session.passes import Facts, PassRecord
 from detector.session.read import SavedSession, read_session
 from detector.session.store import Session
@@ -77,7 +78,7 @@ class Occasion:
         return (1e3 / float(session.document["fps"]["end_to_end"])) / self.period_ms
 
 
-def pin_choices(config: Config, document: dict[str, Any]) -> Config:
+def pin_choices(config: Config, document: SessionDocument) -> Config:
     """``config`` with the engine, threads and requests that the run chose. Another loop, or one
     request alone, would choose others, and then two things would change at once."""
     runtime = config.runtime

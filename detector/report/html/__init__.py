@@ -42,6 +42,7 @@ from detector.report.html.parts import (
     torch,
 )
 from detector.report.terminal.run import counted
+from detector.session.document import SessionDocument
 from detector.session.passes import (
     CriticalPathFacts,
     FramesFacts,
@@ -64,7 +65,7 @@ Part = Callable[[SavedSession], str]
 def page(session: SavedSession) -> bytes:
     """The whole file, UTF-8. Facts that a session lacks have no section."""
     document = session.document
-    title = f"{document['model']} on {document['engine']}: {_video(document)}"
+    title = f"{document.model} on {document.engine}: {_video(document)}"
     body = "".join(part(session) for part in PARTS)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -76,7 +77,7 @@ def page(session: SavedSession) -> bytes:
 
 def verdict(session: SavedSession) -> str:
     """One sentence and the three biggest levers, each with what it would give."""
-    sentence = f'<p class="verdict">{escape(session.document["verdict"]["sentence"])}</p>'
+    sentence = f'<p class="verdict">{escape(session.document.verdict.sentence)}</p>'
     facts = session.facts(WhatIfFacts)
     rows = [row for row in facts.predictions if row.gain > 0][:LEVERS] if facts else []
     if facts is None or not rows:
@@ -110,18 +111,18 @@ def _doubts(facts: WhatIfFacts) -> list[str]:
 
 
 def lab(session: SavedSession) -> str:
-    document, fps = session.document, session.document["fps"]
-    height, width = document["model_input"]
+    document, fps = session.document, session.document.fps
+    height, width = document.model_input
     row = [
-        document["model"],
-        document["engine"],
-        document["precision"],
+        document.model,
+        document.engine,
+        document.precision,
         f"{width}x{height}",
-        document["batch"],
+        document.batch,
         _video_size(document),
-        fps["inference"],
-        fps["end_to_end"],
-        document["frames"]["written"],
+        fps.inference,
+        fps.end_to_end,
+        document.frames.written,
     ]
     columns = [
         "model",
@@ -134,14 +135,14 @@ def lab(session: SavedSession) -> str:
         "end-to-end FPS",
         "frames",
     ]
-    if fps.get("device") is not None:
-        row.insert(-3, fps["device"])
+    if fps.device is not None:
+        row.insert(-3, fps.device)
         columns.insert(-3, "device FPS")
     return section("run", "The run", table("lab", columns, [row], sortable=False), how="fps")
 
 
 def ledger(session: SavedSession) -> str:
-    frames = session.document["frames"]["written"]
+    frames = session.document.frames.written
     if not frames:
         return ""
     stages = stage_rows(session.document, frames)
@@ -192,13 +193,13 @@ def ledger(session: SavedSession) -> str:
     )
 
 
-def _beside(document: dict[str, Any], frames: int) -> str:
+def _beside(document: SessionDocument, frames: int) -> str:
     """What is in no thread's bar: CPU of libraries' threads, opening and closing, what came before the run."""
-    cpu = document["cpu"]
-    libraries = cpu["library_threads_s"] * 1e3 / frames
+    cpu = document.cpu
+    libraries = cpu.library_threads_s * 1e3 / frames
     burnt = (
         "CPU of libraries' threads is in the stages."
-        if cpu["stages_include_libraries"]
+        if cpu.stages_include_libraries
         else f'Libraries\' own threads burnt <b data-value="{libraries!r}">{libraries:.2f}</b> ms of CPU a frame.'
     )
     return f"{burnt} Seconds: {escape(seconds_text(document))}."
@@ -285,7 +286,7 @@ def _reader_first(one: Activity) -> tuple[int, str]:
 
 
 def queues(session: SavedSession) -> str:
-    loop = (session.document.get("loop") or [None])[0]
+    loop = session.document.loop[0] if session.document.loop else None
     activities = activities_of(session.spans)
     if not loop or not activities:
         return ""
@@ -455,40 +456,33 @@ def _went(record: PassRecord) -> str:
 
 
 def machine(session: SavedSession) -> str:
-    document = session.document
-    environment = document.get("environment", {})
-    cpu = environment.get("cpu", {})
-    libraries = ", ".join(
-        f"{name} {version}" for name, version in environment.get("libraries", {}).items()
-    )
-    command = " ".join(shlex.quote(str(word)) for word in document.get("command", []))
+    document, environment = session.document, session.document.environment
+    cpu = environment.cpu
+    command = shlex.join(document.command)
     lines = [
-        f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('cores', '?')} cores",
-        f"GPU driver {environment['gpu_driver']}" if environment.get("gpu_driver") else "",
-        environment.get("platform", ""),
-        f"detect-video {environment['detect_video']}, Python {environment.get('python', '?')}"
-        if "detect_video" in environment
+        f"{cpu.model or 'unknown CPU'}, {'?' if cpu.cores is None else cpu.cores} cores",
+        f"GPU driver {environment.gpu_driver}" if environment.gpu_driver else "",
+        environment.platform,
+        f"detect-video {environment.detect_video}, Python {environment.python or '?'}"
+        if environment.detect_video
         else "",
-        libraries,
-        document.get("engine_reason", ""),
-        *document.get("notes", []),
+        ", ".join(f"{name} {version}" for name, version in environment.libraries.items()),
+        document.engine_reason,
+        *document.notes,
     ]
     shown = "".join(f"<p>{escape(line)}</p>" for line in lines if line)
     ran = f"<p>The exact command:</p><pre>{escape(command)}</pre>" if command else ""
     return section("machine", "The machine and the command", shown, ran)
 
 
-def _video(document: dict[str, Any]) -> str:
-    return (
-        Path(document["video"]["path"]).name
-        if "video" in document
-        else f"{len(document['sources'])} sources"
-    )
+def _video(document: SessionDocument) -> str:
+    first, *others = document.each
+    return f"{1 + len(others)} sources" if others else Path(first.video.path).name
 
 
-def _video_size(document: dict[str, Any]) -> str:
-    video = document.get("video") or document["sources"][0]["video"]
-    return f"{video['width']}x{video['height']}"
+def _video_size(document: SessionDocument) -> str:
+    video = document.each[0].video
+    return f"{video.width}x{video.height}"
 
 
 # ----------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from detector.analysis.summary import stage_rows, thread_rows
@@ -65,23 +65,20 @@ def track(name: str, session: SavedSession) -> str:
 
 def entries_of(session: SavedSession) -> Entries:
     document = session.document
-    width, height = document["model_input"][1], document["model_input"][0]
-    settings = {name: str(document[name]) for name in SETTINGS if name in document}
-    cpu = document.get("environment", {}).get("cpu", {}).get("model")
-    settings |= {"model_input": f"{width}x{height}", "cpu": str(cpu)}
+    height, width = document.model_input
+    settings = {name: str(getattr(document, name)) for name in SETTINGS}
+    settings |= {"model_input": f"{width}x{height}", "cpu": str(document.environment.cpu.model)}
     figures = {name: float(value) for name, value in _figures(session) if _is_number(value)}
-    return Entries(
-        settings, figures, csv_files(session), page(session), document["verdict"]["sentence"]
-    )
+    return Entries(settings, figures, csv_files(session), page(session), document.verdict.sentence)
 
 
 def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
     """Flat. Times in milliseconds a frame where they are a stage's or a thread's."""
     document = session.document
-    frames = document["frames"]["written"]
-    yield from ((f"fps/{name}", value) for name, value in document["fps"].items())
-    yield from ((f"frames/{name}", value) for name, value in document["frames"].items())
-    yield from ((f"seconds/{name}", value) for name, value in document["seconds"].items())
+    frames = document.frames.written
+    yield from ((f"fps/{name}", value) for name, value in asdict(document.fps).items())
+    yield from ((f"frames/{name}", value) for name, value in asdict(document.frames).items())
+    yield from ((f"seconds/{name}", value) for name, value in document.seconds.items())
     for stage in stage_rows(document, frames) if frames else ():
         yield from (
             (f"stage_{key}/{stage.stage}", getattr(stage, key))
