@@ -8,7 +8,6 @@ shares are fractions of 1.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET, Struct, UnsetType
 
 from detector.errors import UsageError
-from detector.session.codec import from_builtins, to_builtins
+from detector.session.codec import from_builtins, parse_json, to_builtins
 
 Facts = TypeVar("Facts")
 
@@ -546,10 +545,11 @@ def read_passes(folder: Path) -> dict[str, PassRecord]:
 def read_pass(path: Path) -> PassRecord:
     """Raises UsageError where the file is no pass's, or lacks a fact."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise _damaged(f"{path}: damaged ({reason})") from error
+        content = parse_json(path.read_bytes(), path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+    except UsageError as error:
+        raise _damaged(str(error)) from error
     try:
         header = from_builtins(content, _Header, path)
         if not header.available:

@@ -53,9 +53,8 @@ def read_session(folder: str | Path) -> SavedSession:
     if not (place / "session.json").is_file():
         raise UsageError(f"{place}: no session.json in it; give the folder of a run (runs/NAME)")
     document = _read_document(place / "session.json")
-    return SavedSession(
-        place, document, _read_spans(place / "spans.npz"), read_passes(place / PASSES)
-    )
+    spans = _read_spans(place / "spans.npz")
+    return SavedSession(place, document, spans, read_passes(place / PASSES))
 
 
 def _read_document(path: Path) -> SessionDocument:
