@@ -21,8 +21,6 @@ from detector.engines.layer_times import LayerTimes, measure_layers
 from detector.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import numpy as np
     from numpy.typing import NDArray
 

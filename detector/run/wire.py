@@ -16,6 +16,7 @@ from detector.errors import DetectVideoError, EngineError, ModelError, UsageErro
 
 if TYPE_CHECKING:
     from detector.loop.parts import Parts, Progress
+    from detector.session.document import LoopSizes
     from detector.session.outcome import SourceRun
     from detector.sinks.base import Sink
     from detector.sources.base import Source
@@ -292,7 +293,7 @@ def frames_of(
 # A source, a machine and sinks, put together for the loop.
 
 
-def loop_shape(parts: Parts, config: Config) -> dict[str, Any]:
+def loop_shape(parts: Parts, config: Config) -> LoopSizes:
     """What bounds the loop, for whoever replays it."""
     from detector.loop.parts import image_count, results_ahead
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from detector.analysis.loop.activities import PROGRAM, ActivityGraph, frames_written
+from detector.session.passes import CriticalPathFacts, PathStage
 from detector.timeline.spans import READ
 
 
@@ -52,27 +53,27 @@ class CriticalPath:
                 f"the critical path does not add up: {total} ns of {self.wall_ns} ns"
             )
 
-    def as_json(self) -> dict[str, Any]:
-        """``share`` of the wall time is self and wait together: the shares add up to 1."""
+    def facts(self) -> CriticalPathFacts:
+        """In seconds and shares of the wall time, the stage with the largest share first."""
         wall = self.wall_ns or 1
         rows = sorted(self.stages.items(), key=lambda item: -(item[1].self_ns + item[1].wait_ns))
-        return {
-            "wall_s": self.wall_ns / 1e9,
-            "startup_s": self.startup_ns / 1e9,
-            "teardown_s": self.teardown_ns / 1e9,
-            "frames": self.frames,
-            "stages": [
-                {
-                    "name": name,
-                    "share": (stage.self_ns + stage.wait_ns) / wall,
-                    "self_s": stage.self_ns / 1e9,
-                    "wait_s": stage.wait_ns / 1e9,
-                    "calls": stage.calls,
-                    "wait_causes": {cause: ns / 1e9 for cause, ns in stage.causes.most_common()},
-                }
+        return CriticalPathFacts(
+            wall_s=self.wall_ns / 1e9,
+            startup_s=self.startup_ns / 1e9,
+            teardown_s=self.teardown_ns / 1e9,
+            frames=self.frames,
+            stages=[
+                PathStage(
+                    name=name,
+                    share=(stage.self_ns + stage.wait_ns) / wall,
+                    self_s=stage.self_ns / 1e9,
+                    wait_s=stage.wait_ns / 1e9,
+                    calls=stage.calls,
+                    wait_causes={cause: ns / 1e9 for cause, ns in stage.causes.most_common()},
+                )
                 for name, stage in rows
             ],
-        }
+        )
 
 
 def critical_path(graph: ActivityGraph) -> CriticalPath | None:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from detector.analysis.loop.activities import Activity, LoopShape, activities_of, activity_graph
 from detector.analysis.loop.critical_path import CriticalPath, critical_path
 from detector.analysis.loop.replay import Beside, Load, replay, wall
+from detector.session.document import SessionDocument
+from detector.session.passes import Prediction
 from detector.session.read import SavedSession
 from detector.timeline import KINDS, OTHER
 from detector.timeline.spans import INFER, PREPROCESS, READ, STAGES, WRITE
@@ -55,7 +57,7 @@ class Alone:
     cpu: Mapping[str, float]
 
 
-def alone_in(document: dict[str, Any]) -> Alone:
+def alone_in(document: SessionDocument) -> Alone:
     """From a session. Seconds without the time in which a stage's threads were ready but not scheduled: of a plain
     loop's session the share of it that other processes are to blame for; of an overlapped one all of it, and the rest
     of what threads do to each other (caches, locks) is still inside."""
@@ -73,7 +75,7 @@ def alone_in(document: dict[str, Any]) -> Alone:
     )
 
 
-def costs(document: dict[str, Any], alone: Alone | None = None) -> dict[str, Cost]:
+def costs(document: SessionDocument, alone: Alone | None = None) -> dict[str, Cost]:
     """Of each stage of a session. ``alone``: of a plain loop over the same clip with the same threads a request; by
     default as good as this session itself can tell."""
     seconds = (alone or alone_in(document)).seconds
@@ -109,7 +111,7 @@ def costs(document: dict[str, Any], alone: Alone | None = None) -> dict[str, Cos
     return found
 
 
-def doubts(document: dict[str, Any], replay_error: float) -> list[str]:
+def doubts(document: SessionDocument, replay_error: float) -> list[str]:
     """Why what-if may be wrong about this run, one line each; none is the good answer."""
     found = []
     libraries, frames = document["cpu"].get("libraries"), document["frames"]["written"]
@@ -156,11 +158,11 @@ class _Threads:
     ready: float
 
 
-def _called(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _called(document: SessionDocument) -> dict[str, dict[str, Any]]:
     return {name: stage for name, stage in document["stages"].items() if stage["calls"]}
 
 
-def _burnt(document: dict[str, Any]) -> dict[str, _Threads] | None:
+def _burnt(document: SessionDocument) -> dict[str, _Threads] | None:
     """None where the session does not tell: another system than Linux, or a session of an earlier version."""
     libraries = document["cpu"].get("libraries")
     if libraries is None:
@@ -181,7 +183,7 @@ def _beside(name: str, threads: _Threads, inside: float | None) -> bool:
     return name == READ if inside is None else inside < INSIDE * threads.cpu
 
 
-def _foreign_share(document: dict[str, Any]) -> float:
+def _foreign_share(document: SessionDocument) -> float:
     """Of the time that threads of this run waited for a core: what others made them wait, by the CPU time that each
     burnt. Where nothing of ours ran beside a stage but its own libraries, they belong to what the stage takes."""
     libraries = document["cpu"].get("libraries")
@@ -194,7 +196,7 @@ def _foreign_share(document: dict[str, Any]) -> float:
     return float(libraries["others_s"] / ((libraries["others_s"] + libraries["process_s"]) or 1.0))
 
 
-def _hindered_s(document: dict[str, Any], name: str) -> float:
+def _hindered_s(document: SessionDocument, name: str) -> float:
     """Seconds in which the stage's thread, or the busiest of its libraries', was ready but not scheduled."""
     stage = document["stages"][name]
     own = [
@@ -209,7 +211,7 @@ def _hindered_s(document: dict[str, Any], name: str) -> float:
     return max(mine, theirs) if name == INFER else mine + theirs
 
 
-def _guessed(document: dict[str, Any], alone: Mapping[str, float]) -> dict[str, Cost]:
+def _guessed(document: SessionDocument, alone: Mapping[str, float]) -> dict[str, Cost]:
     """Where nobody tells whose the libraries' threads are: an engine of N threads burns at most N times its own wall
     time; what is more is the encoder's."""
     stages = _called(document)
@@ -232,18 +234,6 @@ def _guessed(document: dict[str, Any], alone: Mapping[str, float]) -> dict[str, 
 
 # ----------------------------------------------------------------------
 # What the run would do if a stage were free, if nothing overlapped, if there were one more core: by replay.
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """``gain``: growth of the end-to-end FPS against the run as it was, 0.08 = 8% faster."""
-
-    change: str
-    predicted_fps: float
-    gain: float
-
-    def as_json(self) -> dict[str, Any]:
-        return {"change": self.change, "predicted_fps": self.predicted_fps, "gain": self.gain}
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +278,7 @@ def load_of(
     return replace(load, beside=beside)
 
 
-def rebatched(load: Load, batch: int, ratio: float, images: int) -> Load:
+def rebatch(load: Load, batch: int, ratio: float, images: int) -> Load:
     """The same frames in other batches. ``ratio``: of an infer call's time, the new batch over the old one;
     ``images``: in the pool then. An infer call takes what its frames took, times what the ratio leaves of each."""
     old, each = load.shape.batch, ratio * load.shape.batch / batch
@@ -337,7 +327,7 @@ def _between(activities: Sequence[Activity], between_s: Mapping[str, float]) -> 
     }
 
 
-def predictions(base: Replayed, larger: Load | None = None) -> list[Prediction]:
+def predict(base: Replayed, larger: Load | None = None) -> list[Prediction]:
     """The usual questions, best answer first. The replay says by how much a change helps; from the measured rate on.
     ``larger``: the load in larger batches, where somebody measured what they cost."""
     load = base.load

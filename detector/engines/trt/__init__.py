@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from detector.engines.base import (
