@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
 from xml.sax.saxutils import escape
+
+from detector.session.evaluation import ConfusionMatrix, EngineResult, FileResult
 
 COLOURS = ("#1f5fa8", "#c8501e", "#2c8a4b", "#8a3f9c", "#b08a00", "#0f8f96", "#a52a44", "#5a5a5a")
 SIDE = 400  # pixels of the drawing's square
@@ -11,26 +12,28 @@ LEFT, TOP, RIGHT, BOTTOM = 60, 40, 220, 50
 FEW = 12  # classes that get a line in the legend, and a number in the matrix's cells
 
 
-def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """File name -> text, of one engine's figures."""
-    engine = figures.get("engine")
-    title = f"{figures['model']} on {engine}" if engine else str(figures.get("detections", ""))
+def plots(result: EngineResult | FileResult) -> dict[str, str]:
+    """File name -> text of each plot, for one row of ``eval``."""
+    if isinstance(result, EngineResult):
+        title = f"{result.model} on {result.engine}"
+    else:
+        title = result.detections
     return {
-        "precision-recall.svg": precision_recall(title, figures),
-        "confusion.svg": confusion(title, figures["confusion"]),
+        "precision-recall.svg": precision_recall(title, result),
+        "confusion.svg": confusion(title, result.confusion),
     }
 
 
-def precision_recall(title: str, figures: dict[str, Any]) -> str:
-    """One line a class, precision at IoU 0.5 over recall; the best twelve have their name beside it."""
+def precision_recall(title: str, result: EngineResult | FileResult) -> str:
+    """Precision at IoU 0.5 over recall, a line for each class. The best twelve are named."""
     parts = [
         _text(LEFT, TOP - 18, f"{title}: precision and recall at IoU 0.5", "start", 14),
         *_axes(),
     ]
-    ranked = sorted(figures["curves"], key=lambda name: -(figures["per_class"][name]["ap50"] or 0))
+    ranked = sorted(result.curves, key=lambda name: -(result.per_class[name].ap50 or 0))
     for at, name in enumerate(ranked):
-        curve = figures["curves"][name]
-        if curve[0] is None:
+        curve = [value for value in result.curves[name] if value is not None]
+        if not curve:
             continue  # no box to find
         colour = COLOURS[at % len(COLOURS)]
         points = " ".join(
@@ -45,7 +48,7 @@ def precision_recall(title: str, figures: dict[str, Any]) -> str:
             parts.append(
                 f'<rect x="{LEFT + SIDE + 16}" y="{line - 8}" width="12" height="8" fill="{colour}"/>'
             )
-            ap50 = figures["per_class"][name]["ap50"]
+            ap50 = result.per_class[name].ap50
             parts.append(_text(LEFT + SIDE + 34, line, f"{name} {ap50:.3f}", "start"))
     if len(ranked) > FEW:
         more = f"and {len(ranked) - FEW} more"
@@ -77,9 +80,9 @@ def _y(value: float) -> float:
     return TOP + SIDE * (1 - value)
 
 
-def confusion(title: str, matrix: dict[str, Any]) -> str:
-    """Rows are labels, columns what was found; a cell's darkness is its share of the row."""
-    names, counts = matrix["names"], matrix["counts"]
+def confusion(title: str, matrix: ConfusionMatrix) -> str:
+    """Rows are labels, columns are detections; a cell is the darker, the larger its share of the row."""
+    names, counts = matrix.names, matrix.counts
     cell = max(12, min(70, SIDE // len(names)))
     left, top = 130, 130
     parts = [
@@ -87,7 +90,7 @@ def confusion(title: str, matrix: dict[str, Any]) -> str:
         _text(
             10,
             38,
-            f"score {matrix['conf']:g} and more, IoU {matrix['iou']:g}; rows: labels, columns: found",
+            f"scores from {matrix.conf:g}, IoU {matrix.iou:g}; rows: labels, columns: detections",
             "start",
         ),
     ]

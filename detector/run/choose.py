@@ -20,6 +20,8 @@ from detector import engines
 from detector.config.schema import Config
 from detector.engines import store
 from detector.run.environment import environment
+from detector.session.codec import to_builtins
+from detector.session.comparison import Comparison, Row
 
 FILE = "measured.json"
 SCHEMA = 1
@@ -37,24 +39,22 @@ class Choice:
     reason: str | None
 
 
-def record(document: Mapping[str, Any], config: Config) -> str:
+def record(document: Comparison, config: Config) -> str:
     """Adds a comparison. Returns the file, or why nothing was kept. Raises OutputError."""
-    if document["random_weights"] is not None:
+    if document.random_weights is not None:
         return "not kept: with random weights there is no agreement to judge by"
     rows = [
-        _kept(row)
-        for row in document["rows"]
-        if row["error"] is None and row["engine"] in engines.ranked()
+        _kept(row) for row in document.rows if row.error is None and row.engine in engines.ranked()
     ]
     if not rows:
         return "not kept: no row has figures"
     entry = {
         "date": date.today().isoformat(),
         **{
-            key: document[key]
+            key: getattr(document, key)
             for key in ("model", "model_sha256", "model_input", "rounds", "frames", "source")
         },
-        "comparable": document["comparable"],
+        "comparable": document.comparable,
         "machine": _machine(),
         "settings": _settings(config),
         "calibration": _calibration(config),
@@ -199,15 +199,15 @@ def _is_whole(entry: Any) -> bool:
     return isinstance(entry, dict) and keys <= set(entry)
 
 
-def _kept(row: Entry) -> dict[str, Any]:
+def _kept(row: Row) -> dict[str, Any]:
     return {
-        "engine": row["engine"],
-        "library": _library(row["engine"]),
-        "precision": row["precision"],
-        "executed": row["precision_text"],
-        "batch": row["batch"],
-        "fps": row["fps"],
-        "agreement": (row["agreement"] or {}).get("matched"),
+        "engine": row.engine,
+        "library": _library(row.engine),
+        "precision": row.precision,
+        "executed": row.precision_text,
+        "batch": row.batch,
+        "fps": to_builtins(row.fps),
+        "agreement": row.agreement.matched if row.agreement is not None else None,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,14 @@ from numpy.typing import NDArray
 from detector.analysis.accuracy import matching
 from detector.analysis.accuracy.matching import overlaps
 from detector.errors import UsageError
+from detector.session.evaluation import (
+    Accuracy,
+    AveragePrecision,
+    ClassAccuracy,
+    ConfusionMatrix,
+    Figure,
+    Interval,
+)
 from detector.types import Detections, LabelledPicture
 
 # ----------------------------------------------------------------------
@@ -180,34 +189,35 @@ def _excused(picture: LabelledPicture, boxes: NDArray[np.float32], iou: float) -
 
 IOU_50, IOU_75 = 0, 5  # rows of the table
 ASKED = 0.25  # the score at which recall and precision are reported: what detect shows
-FIGURES = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
+FIGURES = tuple(field.name for field in fields(AveragePrecision))
 
 
 def accuracy(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]
-) -> dict[str, Any]:
+) -> Accuracy:
     """``ap``, ``ap50`` and so on are means over the classes that have boxes. ``curves``: precision at IoU 0.5 and at
     recalls 0, 0.01 .. 1."""
     found = [only_judged(one, picture) for one, picture in zip(found, pictures, strict=True)]
     table = precision_table(pictures, found, len(names))
     judged = [_judged(pictures, found, class_id) for class_id in range(len(names))]
-    classes = {name: _of_class(table[:, :, at], judged[at][1]) for at, name in enumerate(names)}
+    classes = {}
     for class_id, name in enumerate(names):
-        places = judged[class_id][0].tolist()
-        classes[name]["ignored_boxes"] = sum(_no_targets(pictures[at], class_id) for at in places)
-    mean = {figure: _mean([row[figure] for row in classes.values()]) for figure in FIGURES}
-    return {
-        **mean,
-        "ap50_interval": _interval_of_mean(judged, len(pictures)),
-        "per_class": classes,
-        "curves": {name: _plain(table[IOU_50, :, at, 0]) for at, name in enumerate(names)},
-        "confusion": {
-            "conf": ASKED,
-            "iou": 0.5,
-            "names": [*names, "background"],
-            "counts": confusion(pictures, found, len(names), ASKED).tolist(),
+        places, rows = judged[class_id]
+        ignored = sum(_no_targets(pictures[at], class_id) for at in places.tolist())
+        classes[name] = _of_class(table[:, :, class_id], rows, ignored)
+    counts = confusion(pictures, found, len(names), ASKED).tolist()
+    return Accuracy(
+        **{key: _mean([getattr(row, key) for row in classes.values()]) for key in FIGURES},
+        ap50_interval=_interval_of_mean(judged, len(pictures)),
+        per_class=classes,
+        curves={
+            name: tuple(map(_plain, table[IOU_50, :, at, 0].tolist()))
+            for at, name in enumerate(names)
         },
-    }
+        confusion=ConfusionMatrix(
+            ASKED, 0.5, (*names, "background"), tuple(tuple(row) for row in counts)
+        ),
+    )
 
 
 def only_judged(one: Detections, picture: LabelledPicture) -> Detections:
@@ -218,12 +228,14 @@ def only_judged(one: Detections, picture: LabelledPicture) -> Detections:
     return Detections(one.boxes[keep], one.scores[keep], one.class_ids[keep], one.names, one.cut)
 
 
-def difference(figures: dict[str, Any], first: dict[str, Any]) -> dict[str, float | None]:
+def difference(figures: AveragePrecision, first: AveragePrecision) -> AveragePrecision:
     """What the means are more (or less) than those of the first."""
-    return {
-        key: None if figures[key] is None or first[key] is None else figures[key] - first[key]
-        for key in FIGURES
-    }
+
+    def change(key: str) -> Figure:
+        own, other = getattr(figures, key), getattr(first, key)
+        return None if own is None or other is None else own - other
+
+    return AveragePrecision(**{key: change(key) for key in FIGURES})
 
 
 Judged = tuple[
@@ -256,32 +268,35 @@ def _no_targets(picture: LabelledPicture, class_id: int) -> int:
     return int(((picture.class_ids == class_id) & (picture.ignored | picture.crowd)).sum())
 
 
-def _of_class(table: NDArray[np.float64], rows: list[matching.Judged]) -> dict[str, Any]:
-    """``table``: [10, 101, 4]."""
-    by_area = dict(zip(AREAS, (_figure(table[..., at]) for at in range(len(AREAS))), strict=True))
-    return {
-        "pictures": len(rows),
-        "boxes": sum(row.wanted for row in rows),
-        "ap": by_area["all"],
-        "ap50": _figure(table[IOU_50, :, 0]),
-        "ap75": _figure(table[IOU_75, :, 0]),
-        **{f"ap_{area}": by_area[area] for area in AREAS[1:]},
-        "ap50_interval": _interval(rows),
-        "recall": _plain(matching.recall(rows)),
-        "recall_conf25": _plain(matching.recall(rows, ASKED)),
-        "precision_conf25": _plain(matching.precision(rows, ASKED)),
-    }
+def _of_class(
+    table: NDArray[np.float64], rows: list[matching.Judged], ignored_boxes: int
+) -> ClassAccuracy:
+    """``table``: [10, 101, 4]: IoU threshold, recall, area (``AREAS``)."""
+    return ClassAccuracy(
+        pictures=len(rows),
+        boxes=sum(row.wanted for row in rows),
+        ap=_figure(table[..., 0]),
+        ap50=_figure(table[IOU_50, :, 0]),
+        ap75=_figure(table[IOU_75, :, 0]),
+        ap_small=_figure(table[..., 1]),
+        ap_medium=_figure(table[..., 2]),
+        ap_large=_figure(table[..., 3]),
+        ap50_interval=_interval(rows),
+        recall=_plain(matching.recall(rows)),
+        recall_conf25=_plain(matching.recall(rows, ASKED)),
+        precision_conf25=_plain(matching.precision(rows, ASKED)),
+        ignored_boxes=ignored_boxes,
+    )
 
 
-def _interval(rows: list[matching.Judged]) -> list[float | None]:
+def _interval(rows: list[matching.Judged]) -> Interval:
     if not sum(row.wanted for row in rows):
-        return [None, None]
+        return None, None
     pool = matching.Pool.of(rows)
-    drawn = [pool.average_precision(times) for times in matching.samples(len(rows))]
-    return [_plain(value) for value in matching.percentiles(drawn)]
+    return _percentiles([pool.average_precision(times) for times in matching.samples(len(rows))])
 
 
-def _interval_of_mean(judged: list[Judged], pictures: int) -> list[float | None]:
+def _interval_of_mean(judged: list[Judged], pictures: int) -> Interval:
     """The classes of one sample are of the same pictures."""
     pools = [
         (places, matching.Pool.of(rows))
@@ -289,26 +304,29 @@ def _interval_of_mean(judged: list[Judged], pictures: int) -> list[float | None]
         if sum(row.wanted for row in rows)
     ]
     if not pools:
-        return [None, None]
+        return None, None
     drawn = []
     for times in matching.samples(pictures):
         values = [pool.average_precision(times[places]) for places, pool in pools]
         drawn.append(float(np.nanmean(values)) if not np.isnan(values).all() else float("nan"))
-    return [_plain(value) for value in matching.percentiles(drawn)]
+    return _percentiles(drawn)
 
 
-def _figure(part: NDArray[np.float64]) -> float | None:
+def _percentiles(drawn: Sequence[float]) -> Interval:
+    low, high = matching.percentiles(drawn)
+    return _plain(low), _plain(high)
+
+
+def _figure(part: NDArray[np.float64]) -> Figure:
     """The mean of what is there: COCO's average precision."""
     return None if np.isnan(part).all() else float(np.nanmean(part))
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Sequence[Figure]) -> Figure:
     there = [value for value in values if value is not None]
     return sum(there) / len(there) if there else None
 
 
-def _plain(value: Any) -> Any:
-    """NaN, which JSON has not, as None."""
-    if isinstance(value, np.ndarray):
-        return [_plain(one) for one in value.tolist()]
+def _plain(value: float) -> Figure:
+    """None for NaN, which JSON does not have."""
     return None if math.isnan(value) else value

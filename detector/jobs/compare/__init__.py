@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from detector.analysis.compare import Variant
 from detector.config.schema import Config
@@ -11,6 +10,7 @@ from detector.engines.base import PRECISIONS
 from detector.errors import EXIT_DONE, OutputError, SourceError, UsageError
 from detector.jobs.compare.labels import Labels, open_beside
 from detector.jobs.compare.rounds import Plan, Watch, compare, with_frames
+from detector.session.comparison import ComparedVideo, Comparison
 
 LARGEST_BATCH = 4096
 
@@ -27,11 +27,12 @@ def compare_command(
     watch: Watch,
     labels: str | None = None,
     mapping: str | None = None,
-) -> tuple[dict[str, Any], int]:
-    """The document and the exit code: 0 where at least one row has figures, else that of the first row's error.
+) -> tuple[Comparison, int]:
+    """The document, and the exit code: 0 where a row has figures, else that of the first error.
 
-    ``labels`` of the frames and ``mapping`` of classes as ``eval`` reads them. Raises UsageError for words that are no
-    engine, precision or batch, SourceError before anything is loaded.
+    ``labels`` of the frames and ``mapping`` of classes are what ``eval`` reads. Raises UsageError
+    for an unknown engine or precision or an impossible batch, and SourceError, both before a model
+    is loaded.
     """
     if mapping is not None and labels is None:
         raise UsageError(
@@ -40,17 +41,17 @@ def compare_command(
     plan = Plan(
         source, config, _engines(engines), _precisions(precisions), _batches(batches), rounds
     )
-    video, opened = _looked_at(plan, labels, mapping)
-    plan = replace(plan, labels=opened)
-    document, variants = compare(plan, watch)
-    document["video"] = video
+    video, opened = _inspect_source(plan, labels, mapping)
+    document, variants = compare(replace(plan, labels=opened), watch)
+    document = replace(document, video=video)
     if recorded:
-        document["recorded"] = _recorded(document, config)
+        document = replace(document, recorded=_record(document, config))
     return document, _exit_code(variants)
 
 
-def _recorded(document: dict[str, Any], config: Config) -> str:
-    """The file, or why there is none: a folder that cannot be written must not cost the minutes of measuring."""
+def _record(document: Comparison, config: Config) -> str:
+    """The file that keeps the result, or why there is none. A folder that cannot be written must
+    not cost minutes of measuring."""
     from detector.run import choose
 
     try:
@@ -64,23 +65,17 @@ def _exit_code(variants: list[Variant]) -> int:
     return failed[0] if len(failed) == len(variants) else EXIT_DONE
 
 
-def _looked_at(
+def _inspect_source(
     plan: Plan, labels: str | None, mapping: str | None
-) -> tuple[dict[str, Any], Labels | None]:
-    """Source and labels, opened once before anything is loaded: a file that is none must not cost a minute of loading
-    first."""
+) -> tuple[ComparedVideo, Labels | None]:
+    """Opens source and labels once, so that a wrong file is known before a minute of loading."""
     from detector import sources
 
     with sources.open(plan.source, decoder=plan.config.input.decoder) as opened:
         info = opened.info
         if opened.read() is None:
             raise SourceError(f"{plan.source}: no frame could be read")
-        video = {
-            "path": plan.source,
-            "width": info.width,
-            "height": info.height,
-            "fps": float(info.fps),
-        }
+        video = ComparedVideo(plan.source, info.width, info.height, float(info.fps))
         if labels is None:
             return video, None
         return video, open_beside(labels, mapping, plan.source, opened, with_frames(plan.config))

@@ -8,33 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from detector.config.schema import EVAL_DEFAULTS, Config
 from detector.datasets.base import Dataset, Lookup
 from detector.datasets.classmap import Bound, ClassMap, bind
 from detector.errors import SourceError
+from detector.jobs.compare.worker import SeenFrame
 from detector.jobs.evaluate import Asked, keep_reached, open_labels
 from detector.jobs.evaluate.study import another_size, figures, other_sizes, refuse_unlabelled
-from detector.types import Detections
+from detector.session.comparison import ComparedLabels
+from detector.session.evaluation import MeanAccuracy
+from detector.types import Detections, LabelledPicture
 
 if TYPE_CHECKING:
     from detector.sources.base import Source
-
-WITHOUT = (
-    "curves",
-    "confusion",
-)  # of eval's figures: long, and the same command says them for one row
-
-
-class Seen(NamedTuple):
-    """A frame that a row was judged on, by its number in the source. ``path``: of a picture; None in a video."""
-
-    frame: int
-    path: str | None
-    width: int
-    height: int
 
 
 @dataclass(slots=True)
@@ -57,8 +46,8 @@ class Labels:
         return self.bound
 
     def score(
-        self, seen: Sequence[Seen], found: Sequence[Detections], whole: bool
-    ) -> dict[str, Any]:
+        self, seen: Sequence[SeenFrame], found: Sequence[Detections], whole: bool
+    ) -> MeanAccuracy:
         """``eval``'s figures of the labelled ones among these frames. ``whole``: everything could be read.
 
         Raises SourceError where none of them is labelled, or labelled frames are not in a video that was read whole.
@@ -76,18 +65,17 @@ class Labels:
         by_frame = {one.frame: detections for one, detections in zip(seen, found, strict=True)}
         row = figures(dataset, self.bound, at, [by_frame[place_of[i].frame] for i in at])
         if not self.pictures:  # the same for every row: they are given the same frames
-            self.pictures, self.boxes = (
-                len(at),
-                sum(one["boxes"] for one in row["per_class"].values()),
-            )
+            self.pictures = len(at)
+            self.boxes = sum(one.boxes for one in row.per_class.values())
             self.notes += other_sizes([said for said in sizes if said is not None])
             if missing and dataset.video is not None:
                 self.notes.append(
                     f"{len(missing)} labelled frames could not be read and are not scored"
                 )
-        return {key: value for key, value in row.items() if key not in WITHOUT}
+        # Without curves and confusion matrix, which are long; eval gives them for one engine.
+        return MeanAccuracy(**{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)})
 
-    def _places(self, seen: Sequence[Seen]) -> dict[int, Seen]:
+    def _places(self, seen: Sequence[SeenFrame]) -> dict[int, SeenFrame]:
         """Place in the dataset -> the frame that it labels."""
         lookup = Lookup(self.dataset)
         found = {}
@@ -97,17 +85,19 @@ class Labels:
                 found[at] = one
         return found
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "path": self.dataset.path,
-            "format": self.dataset.format,
-            "mapping": self.mapping and self.mapping.path,
-            "classes": list(self.bound.targets) if self.bound else None,
-            "pictures": self.pictures,
-            "boxes": self.boxes,
-            **EVAL_DEFAULTS,
-            "notes": self.notes,
-        }
+    def describe(self) -> ComparedLabels:
+        return ComparedLabels(
+            path=self.dataset.path,
+            format=self.dataset.format,
+            mapping=self.mapping.path if self.mapping is not None else None,
+            classes=self.bound.targets if self.bound else None,
+            pictures=self.pictures,
+            boxes=self.boxes,
+            conf=EVAL_DEFAULTS["conf"],
+            iou=EVAL_DEFAULTS["iou"],
+            max_det=int(EVAL_DEFAULTS["max_det"]),
+            notes=tuple(self.notes),
+        )
 
 
 def open_beside(
@@ -168,7 +158,9 @@ def _refuse_other_pictures(dataset: Dataset, source: str, paths: Sequence[str]) 
         )
 
 
-def _strangers(dataset: Dataset, missing: Sequence[Any], frames: int | None = None) -> SourceError:
+def _strangers(
+    dataset: Dataset, missing: Sequence[LabelledPicture], frames: int | None = None
+) -> SourceError:
     length = "" if frames is None else f", which has {frames}"
     return SourceError(
         f"{dataset.path}: {len(missing)} of its frames are not in {dataset.video or 'the pictures'}{length}, first "

@@ -9,19 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from detector.analysis.accuracy.matching import MAX_DETECTIONS
 from detector.config.schema import Config
 from detector.datasets.classmap import ClassMap, read_mapping
 from detector.errors import EXIT_DONE, EXIT_GATE, UsageError
 from detector.jobs.evaluate.study import Plots, Study, run_study, score_file
-from detector.run.detect import Live, Result
+from detector.run.detect import Live
+from detector.run.detect import Result as RunResult
+from detector.session.evaluation import (
+    SCHEMA,
+    EngineResult,
+    EvaluatedData,
+    Evaluation,
+    Exit,
+    FileResult,
+    GivenDetections,
+    InterruptedResult,
+    Result,
+    Settings,
+    Thresholds,
+)
 from detector.types import LabelledPicture
 
 if TYPE_CHECKING:
     from detector.datasets.base import Dataset
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +51,6 @@ class Asked:
     min_ap50: float | None = None
 
 
-@dataclass(slots=True)
-class Evaluation:
-    """``document``: what ``--json`` prints; ``runs``: a summary for each engine, none for a file of detections."""
-
-    document: dict[str, Any]
-    runs: list[Result]
-
-    @property
-    def exit_code(self) -> int:
-        return int(self.document["exit"]["code"])
-
-
 def evaluate(
     asked: Asked,
     configs: Sequence[Config],
@@ -58,42 +59,39 @@ def evaluate(
     live: Callable[[], Live] | None = None,
     plots: Plots | None = None,
 ) -> Evaluation:
-    """One configuration an engine. ``plots``: figures -> the text of each plot, by its file's name.
+    """One row for each configuration, that is, for each engine; or the row of a detections file.
 
-    Raises DetectVideoError for what cannot be read, run or scored. A failed gate is in ``document["exit"]``.
+    ``plots`` draws a row: file name -> text. Raises DetectVideoError for what cannot be read, run
+    or scored. A failed gate and an interruption are told in the document's ``exit``.
     """
     from detector.analysis.accuracy.precision import check_installed
 
     check_installed()
     dataset, mapping = _opened(asked, configs[0])
-    runs: list[Result] = []
+    runs: list[RunResult] = []
+    results: list[Result] = []
     if asked.detections is not None:
-        results = [score_file(asked.detections, configs[0], dataset, mapping, plots)]
+        results.append(score_file(asked.detections, configs[0], dataset, mapping, plots))
     else:
         dataset.check_readable()
         _check_engines(configs)
-        results = []
         for config in configs:
-            run, figures = run_study(
+            run, result = run_study(
                 Study(dataset, mapping), config, command, live and live(), plots
             )
             runs.append(run)
-            results.append(figures)
-            if "exit" in figures:  # interrupted: no next one
+            results.append(result)
+            if isinstance(result, InterruptedResult):
                 break
-    _compare(results)
-    document = {
-        "schema": SCHEMA,
-        "dataset": _described(asked, dataset),
-        "settings": _settings(configs[0])
-        if asked.detections is None
-        else {"detections": asked.detections},
-        "mapping": mapping and mapping.path,
-        "results": results,
-        "notes": dataset.notes,
-        "exit": _exit(results, runs, asked.min_ap50),
-    }
-    return Evaluation(document, runs)
+    return Evaluation(
+        schema=SCHEMA,
+        dataset=_describe_data(asked, dataset),
+        settings=_settings(asked, configs[0]),
+        mapping=mapping.path if mapping is not None else None,
+        results=tuple(_add_differences(results)),
+        notes=tuple(dataset.notes),
+        exit=_exit(results, runs, asked.min_ap50),
+    )
 
 
 def _check_engines(configs: Sequence[Config]) -> None:
@@ -171,55 +169,54 @@ def _reached(one: LabelledPicture, stride: int, last: int | None) -> bool:
     return one.frame is not None and one.frame % stride == 0 and (last is None or one.frame < last)
 
 
-def _compare(results: list[dict[str, Any]]) -> None:
-    """What each engine differs from the first, in the first's own figures."""
+def _add_differences(results: Sequence[Result]) -> list[Result]:
+    """Every row after the first with its distance from the first; none where one is unscored."""
     from detector.analysis.accuracy.precision import difference
 
-    if any("ap50" not in row for row in results):
-        return  # interrupted
-    for row in results[1:]:
-        row["difference"] = difference(row, results[0])
+    scored = [row for row in results if isinstance(row, EngineResult)]
+    if not scored or len(scored) < len(results):
+        return list(results)
+    first = scored[0]
+    return [first, *(replace(row, difference=difference(row, first)) for row in scored[1:])]
 
 
-def _described(asked: Asked, dataset: Dataset) -> dict[str, Any]:
-    boxes = sum(len(one.boxes) for one in dataset.pictures)
-    return {
-        "path": dataset.path,
-        "format": dataset.format,
-        "subset": asked.subset,
-        "video": dataset.video,
-        "pictures": len(dataset.pictures),
-        "boxes": boxes,
-        "classes": list(dataset.classes),
-    }
+def _describe_data(asked: Asked, dataset: Dataset) -> EvaluatedData:
+    return EvaluatedData(
+        path=dataset.path,
+        format=dataset.format,
+        subset=asked.subset,
+        video=dataset.video,
+        pictures=len(dataset.pictures),
+        boxes=sum(len(one.boxes) for one in dataset.pictures),
+        classes=tuple(dataset.classes),
+    )
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    selection = config.selection
-    return {
-        "conf": selection.conf,
-        "iou": selection.iou,
-        "agnostic": selection.agnostic,
-        "max_det": selection.max_det,
-        "max_det_class": 100,
-    }
+def _settings(asked: Asked, config: Config) -> Settings:
+    if asked.detections is not None:
+        return GivenDetections(asked.detections)
+    options = config.selection
+    return Thresholds(options.conf, options.iou, options.agnostic, options.max_det, MAX_DETECTIONS)
 
 
-def _exit(results: list[dict[str, Any]], runs: list[Result], least: float | None) -> dict[str, Any]:
-    """An interruption first, then a failed gate, then damage."""
+def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | None) -> Exit:
+    """An interruption counts first, then a failed gate, then a damaged input."""
     for row in results:
-        if "exit" in row:
-            return {**row["exit"], "reason": f"{row['exit']['reason']}; nothing is scored"}
-    if least is not None:
-        for row in results:
-            if row["ap50"] is None or row["ap50"] < least:
-                who = row.get("engine") or row["detections"]
-                reached = "there is none" if row["ap50"] is None else f"it is {row['ap50']:.4f}"
-                return {
-                    "code": EXIT_GATE,
-                    "reason": f"gate failed: AP50 of at least {least} is asked for, {reached} ({who})",
-                }
+        if isinstance(row, InterruptedResult):
+            return Exit(row.exit.code, f"{row.exit.reason}; nothing is scored")
+    for row in results:
+        if isinstance(row, EngineResult | FileResult) and _is_below(row.ap50, least):
+            who = row.engine if isinstance(row, EngineResult) else row.detections
+            reached = "there is none" if row.ap50 is None else f"it is {row.ap50:.4f}"
+            return Exit(
+                EXIT_GATE,
+                f"gate failed: --min-ap50 {least} needs AP50 of at least that; {reached} ({who})",
+            )
     for run in runs:
         if run.exit_code != EXIT_DONE:
-            return dict(run.summary["exit"])
-    return {"code": EXIT_DONE, "reason": "done"}
+            return Exit(**run.summary["exit"])
+    return Exit(EXIT_DONE, "done")
+
+
+def _is_below(ap50: float | None, least: float | None) -> bool:
+    return least is not None and (ap50 is None or ap50 < least)

@@ -19,6 +19,8 @@ from detector.datasets.classmap import Bound, ClassMap, bind
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
 from detector.run.detect import Hooks, Live, Result, detect
 from detector.run.wire import Machine
+from detector.session.codec import to_builtins
+from detector.session.evaluation import Accuracy, EngineResult, Exit, FileResult, InterruptedResult
 from detector.types import Detections, Frame, LabelledPicture
 
 if TYPE_CHECKING:
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 # ----------------------------------------------------------------------
 # What was found, held to the labels: mapped alike, scored, and kept in the session.
 
-Plots = Callable[[dict[str, Any]], dict[str, str]]  # figures -> file name and text of each plot
+Plots = Callable[
+    [EngineResult | FileResult], dict[str, str]
+]  # figures -> file name and text of each plot
 
 
 def refuse_unlabelled(dataset: Dataset, bound: Bound) -> None:
@@ -48,7 +52,7 @@ def refuse_unlabelled(dataset: Dataset, bound: Bound) -> None:
 
 def score_file(
     path: str, config: Config, dataset: Dataset, mapping: ClassMap | None, plots: Plots | None
-) -> dict[str, Any]:
+) -> FileResult:
     """Figures of detections that somebody else, or an earlier run, wrote."""
     from detector import datasets
     from detector.session.store import Session
@@ -67,9 +71,10 @@ def score_file(
             "classes were mapped after the NMS that made this file: run the model for what mapping first gives"
         )
     session = Session.create(config.output.run_dir, f"{Path(path).stem}-scored")
-    row = {"detections": path, **scored, "notes": notes, "session": str(session.folder)}
-    keep(session.folder, row, plots)
-    return row
+    row = FileResult(
+        detections=path, **vars(scored), notes=tuple(notes), session=str(session.folder)
+    )
+    return replace(row, plots=keep(session.folder, row, plots))
 
 
 def _given_names(config: Config) -> tuple[str, ...] | None:
@@ -91,7 +96,7 @@ def _translated(one: Detections, target_of: dict[int, int], names: tuple[str, ..
 
 def figures(
     dataset: Dataset, bound: Bound, seen: Sequence[int], found: Sequence[Detections]
-) -> dict[str, Any]:
+) -> Accuracy:
     from detector.analysis.accuracy.precision import accuracy
 
     pictures = [mapped_picture(dataset.pictures[at], bound) for at in seen]
@@ -121,17 +126,14 @@ def mapped_picture(one: LabelledPicture, bound: Bound) -> LabelledPicture:
     )
 
 
-def keep(folder: Path | None, row: dict[str, Any], plots: Plots | None) -> None:
-    """evaluation.json and the plots, into the session."""
-    if folder is None:
-        return
+def keep(folder: Path, row: EngineResult | FileResult, plots: Plots | None) -> dict[str, str]:
+    """Writes evaluation.json and the plots into the session. Returns name -> file of each plot."""
     from detector.session.store import Session
 
     session = Session(folder)
-    session.write_json("evaluation.json", row)
-    row["plots"] = {}
-    for name, text in plots(row).items() if plots else ():
-        row["plots"][Path(name).stem] = str(session.write_text(name, text))
+    session.write_json("evaluation.json", to_builtins(row))
+    drawn = plots(row) if plots else {}
+    return {Path(name).stem: str(session.write_text(name, text)) for name, text in drawn.items()}
 
 
 WIDE = 2  # pixels by which a picture may differ from the size that the labels state
@@ -206,7 +208,7 @@ def _nms_after_all(network: Network, bound: Bound) -> dict[str, Any]:
 
 def run_study(
     study: Study, config: Config, command: Sequence[str], live: Live | None, plots: Plots | None
-) -> tuple[Result, dict[str, Any]]:
+) -> tuple[Result, EngineResult | InterruptedResult]:
     """One engine over the dataset, and its figures. Raises what ended the run early."""
     dataset = study.dataset
     config = replace(
@@ -219,7 +221,7 @@ def run_study(
     if run.errors:
         raise run.errors[0]
     if run.exit_code not in (EXIT_DONE, EXIT_DAMAGED):
-        return run, {"engine": run.summary["engine"], "exit": run.summary["exit"]}
+        return run, InterruptedResult(run.summary["engine"], Exit(**run.summary["exit"]))
     _check_seen(study, run)
     assert study.bound is not None
     seen = sorted(study.found)
@@ -230,16 +232,21 @@ def run_study(
         *other_sizes(study.resized),
         *_unread(study),
     ]
-    row = {
-        **{
-            key: run.summary[key]
-            for key in ("engine", "model", "precision", "batch", "model_input", "fps", "frames")
-        },
-        **scored,
-        "notes": notes,
-        "session": run.summary.get("session"),
-    }
-    keep(run.session, row, plots)
+    summary = run.summary
+    row = EngineResult(
+        engine=summary["engine"],
+        model=summary["model"],
+        precision=summary["precision"],
+        batch=summary["batch"],
+        model_input=tuple(summary["model_input"]),
+        fps=summary["fps"],
+        frames=summary["frames"],
+        **vars(scored),
+        notes=tuple(notes),
+        session=summary.get("session"),
+    )
+    if run.session is not None:
+        row = replace(row, plots=keep(run.session, row, plots))
     return run, row
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from detector import engines
-from detector.analysis.compare import swept
+from detector.analysis.compare import sweep_curves
 from detector.errors import DetectVideoError
 from detector.jobs.compare.rounds import Plan, compare
 from detector.jobs.profile.base import NotHereError, Occasion
+from detector.session.codec import to_builtins
 
 ORDER = 120
 WHAT = "batches 1 to 8 in every precision, three rounds each"
@@ -37,7 +38,11 @@ def run(occasion: Occasion) -> dict[str, Any]:
     if not any(variant.rounds for variant in variants):
         raise NotHereError(f"no variant ran: {variants[0].error}")
     kept = ("rounds", "frames", "comparable", "warnings", "reference")
-    return {"engine": engine, **swept(document["rows"]), **{key: document[key] for key in kept}}
+    return {
+        "engine": engine,
+        **to_builtins(sweep_curves(document.rows)),
+        **{key: getattr(document, key) for key in kept},
+    }
 
 
 def _precisions(engine: str, occasion: Occasion) -> list[str]:
