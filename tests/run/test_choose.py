@@ -11,7 +11,7 @@ from detector import engines
 from detector.analysis.compare import Variant, compare_variants
 from detector.config.schema import CalibrationConfig, Config, RuntimeConfig
 from detector.run import choose
-from detector.session.comparison import About, Interval, RowAgreement
+from detector.session.comparison import About, Interval, MeasuredMachine, RowAgreement
 
 SHA, SIZE = "ab" * 32, [256, 416]
 ABLE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0"}
@@ -24,9 +24,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(ABLE))
     monkeypatch.setattr(engines, "ranked", lambda: list(ABLE))
     monkeypatch.setattr(choose, "_library", ABLE.get)
-    monkeypatch.setattr(
-        choose, "_machine", lambda: {"cpu": "C", "flags": "f", "cores": 2, "gpu_driver": None}
-    )
+    monkeypatch.setattr(choose, "_machine", lambda: MeasuredMachine("C", "f", 2, None))
 
 
 def row(engine, precision, low, median, high, agreement: float | None = 1.0, batch=1, error=None):
