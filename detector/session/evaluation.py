@@ -191,6 +191,12 @@ class FailedEvaluation:
     exit: Exit
 
 
+SUBTYPES: dict[type[Any], tuple[type[Any], ...]] = {
+    Result: (EngineResult, FileResult, InterruptedResult),
+    Settings: (Thresholds, GivenDetections),
+}
+
+
 def read_result(text: str | bytes, origin: str) -> EngineResult | FileResult:
     """An evaluation.json. Raises UsageError that names ``origin`` and the key that is wrong."""
     content = codec.from_json(text, dict[str, Any], origin)
