@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from detector.analysis.accuracy.matching import Agreement
+from detector.analysis.accuracy.agreement import Agreement
 from detector.analysis.summary import effect, text
 from detector.session.comparison import (
     METRICS,

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.analysis.accuracy import average_precision as ap
 from detector.analysis.accuracy import matching
 from detector.stages.nms import nms
 from detector.stages.preprocess import letterbox
@@ -139,8 +140,8 @@ def figures(results: dict[tuple[str, str], list[matching.Judged]]) -> dict[str, 
     found = {}
     for (group, name), rows in results.items():
         if group == "elevated":
-            found["elevated recall"] = round(matching.recall(rows, ASKED), 4)
-            found["elevated unmatched"] = matching.unmatched(rows, ASKED)
+            found["elevated recall"] = round(ap.recall(rows, ASKED), 4)
+            found["elevated unmatched"] = ap.unmatched(rows, ASKED)
         else:
-            found[f"{group} {name}"] = round(matching.average_precision(rows), 4)
+            found[f"{group} {name}"] = round(ap.average_precision(rows), 4)
     return found

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from detector.analysis.accuracy import average_precision as ap
 from detector.analysis.accuracy import matching
-from detector.analysis.accuracy.precision import accuracy, confusion, difference
+from detector.analysis.accuracy.average_precision import accuracy, difference
+from detector.analysis.accuracy.matching import confusion
 from detector.datasets.base import picture
 from detector.types import Detections
 
@@ -117,12 +119,12 @@ def test_the_library_and_our_evaluator_agree(seed):
             held = matching.Truth(truth.boxes[mine], truth.ignored[mine], truth.crowd[mine])
             rows.append(matching.judge(one.boxes[hits], one.scores[hits], held))
         of_class = figures.per_class[name]
-        assert of_class.ap50 == pytest.approx(matching.average_precision(rows), abs=1e-9)
+        assert of_class.ap50 == pytest.approx(ap.average_precision(rows), abs=1e-9)
         assert of_class.boxes == sum(row.wanted for row in rows) > 20
         assert of_class.ap50_interval == pytest.approx(
-            matching.interval(rows, matching.average_precision), abs=1e-9
+            ap.interval(rows, ap.average_precision), abs=1e-9
         )
-        assert of_class.recall_conf25 == pytest.approx(matching.recall(rows, 0.25))
+        assert of_class.recall_conf25 == pytest.approx(ap.recall(rows, 0.25))
     low, high = figures.ap50_interval
     assert low < figures.ap50 < high
 

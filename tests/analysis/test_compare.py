@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.accuracy.matching import Agreement
+from detector.analysis.accuracy.agreement import Agreement
 from detector.analysis.compare import Variant, compare_variants, find_contenders, label
 from detector.session.codec import from_json, to_builtins, to_json
 from detector.session.comparison import About, Comparison, Interval, Round, VariantFacts

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from detector.analysis.accuracy.matching import Agreement
+from detector.analysis.accuracy.agreement import Agreement
 from detector.analysis.compare import Variant, compare_variants
 from detector.report.terminal.compare import print_comparison
 from detector.session.comparison import About, ComparedLabels, ComparedVideo, Round, VariantFacts

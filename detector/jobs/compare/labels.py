@@ -109,7 +109,7 @@ def open_beside(
     where ``--frames`` and ``--stride`` come to no labelled frame. ``config``: with the frames of a round.
     """
     from detector import sources
-    from detector.analysis.accuracy.precision import check_installed
+    from detector.analysis.accuracy.average_precision import check_installed
 
     check_installed()
     paths = sources.pictures_of(source)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from detector.analysis.accuracy.matching import agreement
+from detector.analysis.accuracy.agreement import agreement
 from detector.analysis.compare import Variant, compare_variants, label
 from detector.config.schema import Config
 from detector.errors import SourceError

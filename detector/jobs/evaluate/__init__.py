@@ -64,7 +64,7 @@ def evaluate(
     ``plots`` draws a row: file name -> text. Raises DetectVideoError for what cannot be read, run
     or scored. A failed gate and an interruption are told in the document's ``exit``.
     """
-    from detector.analysis.accuracy.precision import check_installed
+    from detector.analysis.accuracy.average_precision import check_installed
 
     check_installed()
     dataset, mapping = _opened(asked, configs[0])
@@ -171,7 +171,7 @@ def _reached(one: LabelledPicture, stride: int, last: int | None) -> bool:
 
 def _add_differences(results: Sequence[Result]) -> list[Result]:
     """Every row after the first with its distance from the first; none where one is unscored."""
-    from detector.analysis.accuracy.precision import difference
+    from detector.analysis.accuracy.average_precision import difference
 
     scored = [row for row in results if isinstance(row, EngineResult)]
     if not scored or len(scored) < len(results):

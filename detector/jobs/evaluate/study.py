@@ -97,7 +97,7 @@ def _translated(one: Detections, target_of: dict[int, int], names: tuple[str, ..
 def figures(
     dataset: Dataset, bound: Bound, seen: Sequence[int], found: Sequence[Detections]
 ) -> Accuracy:
-    from detector.analysis.accuracy.precision import accuracy
+    from detector.analysis.accuracy.average_precision import accuracy
 
     pictures = [mapped_picture(dataset.pictures[at], bound) for at in seen]
     return accuracy(pictures, found, bound.targets)
