@@ -59,7 +59,7 @@ def score_file(
 
     if dataset.format == "yolo":
         dataset.check_readable()  # its labels are relative to the pictures
-    found = datasets.open_found(path, dataset, names=_given_names(config))
+    found = datasets.open_detections(path, dataset, names=_given_names(config))
     bound = bind(mapping, found.names, dataset.classes)
     refuse_unlabelled(dataset, bound)
     target_of = {class_id: at for at, group in enumerate(bound.groups) for class_id in group}
