@@ -12,7 +12,7 @@ from detector.cli.options import options_but
 from detector.config.schema import EVAL_DEFAULTS
 
 if TYPE_CHECKING:
-    from detector.jobs.evaluate import Asked
+    from detector.jobs.evaluate import EvalOptions
     from detector.session.evaluation import Evaluation, FailedEvaluation
 
 # What says where results of a detection run go has no meaning here.
@@ -82,11 +82,11 @@ def command(
     labels. --engine takes several (ort,torch) and says what each differs from the first.
     """
     with exit_codes():
-        from detector.jobs.evaluate import Asked
+        from detector.jobs.evaluate import EvalOptions
         from detector.session.evaluation import Evaluation
 
-        asked = Asked(dataset, format, images, split, subset, mapping, detections, min_ap50)
-        document = _evaluate(asked, config_file, flags, as_json, quiet)
+        options = EvalOptions(dataset, format, images, split, subset, mapping, detections, min_ap50)
+        document = _evaluate(options, config_file, flags, as_json, quiet)
         if as_json:
             from detector.session.codec import to_json
 
@@ -101,19 +101,19 @@ def command(
 
 
 def _evaluate(
-    asked: Asked, config_file: str | None, flags: dict[str, Any], as_json: bool, quiet: bool
+    options: EvalOptions, config_file: str | None, flags: dict[str, Any], as_json: bool, quiet: bool
 ) -> Evaluation | FailedEvaluation:
     from detector.config.levels import resolved
     from detector.errors import DetectVideoError
-    from detector.jobs.evaluate import evaluate, for_engines
+    from detector.jobs.evaluate import configs_for_engines, evaluate
     from detector.report.plots import plots
     from detector.session.evaluation import SCHEMA, Exit, FailedEvaluation
 
     try:
         engines = [name.strip() for name in (flags.pop("engine") or "").split(",") if name.strip()]
-        configs = for_engines(resolved(config_file, flags, EVAL_DEFAULTS), engines)
+        configs = configs_for_engines(resolved(config_file, flags, EVAL_DEFAULTS), engines)
         live = None if as_json or quiet or not _console().is_terminal else _live
-        return evaluate(asked, configs, command=sys.argv, live=live, plots=plots)
+        return evaluate(options, configs, command=sys.argv, live=live, plots=plots)
     except DetectVideoError as error:
         if not as_json:
             raise

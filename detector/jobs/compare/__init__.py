@@ -1,4 +1,11 @@
-"""From what was typed to a plan, and from the result to an exit code and a record."""
+"""``compare``: engines, precisions and batches on the same frames.
+
+The command line becomes a plan here, and the result becomes an exit code and a record.
+
+rounds.py   opens all variants and lets them take turns
+worker.py   one variant in a process of its own, and the parent's end of it
+labels.py   average precision of each row, where the frames have labels
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,7 @@ from detector.analysis.compare import Variant
 from detector.config.schema import Config
 from detector.engines.base import PRECISIONS
 from detector.errors import EXIT_DONE, OutputError, SourceError, UsageError
-from detector.jobs.compare.labels import Labels, open_beside
+from detector.jobs.compare.labels import Labels, open_labels_of
 from detector.jobs.compare.rounds import Plan, Watch, compare, with_frames
 from detector.session.comparison import ComparedVideo, Comparison
 
@@ -36,10 +43,16 @@ def compare_command(
     """
     if mapping is not None and labels is None:
         raise UsageError(
-            f"--mapping {mapping}: says which classes of model and labels mean the same; add --labels FILE"
+            f"--mapping {mapping}: maps the classes of labels, and there are none; add "
+            "--labels FILE"
         )
     plan = Plan(
-        source, config, _engines(engines), _precisions(precisions), _batches(batches), rounds
+        source,
+        config,
+        _parse_engines(engines),
+        _parse_precisions(precisions),
+        _parse_batches(batches),
+        rounds,
     )
     video, opened = _inspect_source(plan, labels, mapping)
     document, variants = compare(replace(plan, labels=opened), watch)
@@ -78,24 +91,24 @@ def _inspect_source(
         video = ComparedVideo(plan.source, info.width, info.height, float(info.fps))
         if labels is None:
             return video, None
-        return video, open_beside(labels, mapping, plan.source, opened, with_frames(plan.config))
+        return video, open_labels_of(labels, mapping, plan.source, opened, with_frames(plan.config))
 
 
-def _words(text: str, option: str) -> list[str]:
-    found = [word.strip() for word in text.split(",") if word.strip()]
-    if not found:
+def _split(text: str, option: str) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
         raise UsageError(f"{option} needs a value, or several with commas")
-    return found
+    return words
 
 
-def _engines(text: str | None) -> list[str]:
+def _parse_engines(text: str | None) -> list[str]:
     from detector import engines
 
     if text is None:
         usable = [name for name, reason in engines.usable().items() if reason is None]
         return [name for name in engines.ranked() if name in usable] or [engines.choose()[0]]
     found = []
-    for name in _words(text, "--engine"):
+    for name in _split(text, "--engine"):
         if name != "auto" and name not in engines.names():
             raise UsageError(
                 f"unknown engine {name!r}; engines are {', '.join(engines.names())}, or auto"
@@ -104,17 +117,17 @@ def _engines(text: str | None) -> list[str]:
     return found
 
 
-def _precisions(text: str) -> list[str]:
-    found = _words(text, "--precision")
+def _parse_precisions(text: str) -> list[str]:
+    found = _split(text, "--precision")
     for name in found:
         if name not in PRECISIONS:
             raise UsageError(f"unknown precision {name!r}; precisions are {', '.join(PRECISIONS)}")
     return found
 
 
-def _batches(text: str) -> list[int]:
+def _parse_batches(text: str) -> list[int]:
     found = []
-    for word in _words(text, "--batch"):
+    for word in _split(text, "--batch"):
         if not word.isdecimal() or not 1 <= int(word) <= LARGEST_BATCH:
             raise UsageError(f"--batch {word}: a batch is a whole number from 1 to {LARGEST_BATCH}")
         found.append(int(word))

@@ -132,7 +132,7 @@ def read_detections(path: str) -> list[Detections]:
     ]
 
 
-# The parent's end: start a worker, ask it, stop it. A worker that dies gives a Reply like any other.
+# The parent's end: start a worker, ask it, stop it. The death of a worker is a Reply too.
 
 ROOT = Path(__file__).parents[3]
 # -P: a folder called detector in the current directory must not be taken for this package.

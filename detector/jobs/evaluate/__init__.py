@@ -1,11 +1,12 @@
-"""``eval``: a dataset through the same loop as ``detect``, and what was found held to the labels.
+"""``eval``: a dataset goes through the loop of ``detect``; labels judge its detections.
 
 study.py    a dataset on its way through one engine
-scoring.py  what was found, or read from a file, held to the labels
+scoring.py  detections, of a run or of a file, held against the labels
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from detector.analysis.accuracy.matching import MAX_DETECTIONS
 from detector.config.schema import Config
 from detector.datasets.classmap import ClassMap, read_mapping
 from detector.errors import EXIT_DONE, EXIT_GATE, UsageError
-from detector.jobs.evaluate.study import Plots, Study, run_study, score_file
+from detector.jobs.evaluate.scoring import Plots, score_file
+from detector.jobs.evaluate.study import Study, run_study
 from detector.run.detect import Live
 from detector.run.detect import Result as RunResult
 from detector.session.evaluation import (
@@ -31,15 +33,18 @@ from detector.session.evaluation import (
     Settings,
     Thresholds,
 )
-from detector.types import LabelledPicture
 
 if TYPE_CHECKING:
     from detector.datasets.base import Dataset
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is evaluated, and against what."""
+class EvalOptions:
+    """What is evaluated, and against what: the options of ``eval`` that are not a run's.
+
+    ``dataset``: the labels. ``images``: their pictures or video, where the labels do not tell.
+    ``detections``: a file to score in place of a run. ``min_ap50``: the gate.
+    """
 
     dataset: str
     format: str = "auto"
@@ -52,7 +57,7 @@ class Asked:
 
 
 def evaluate(
-    asked: Asked,
+    options: EvalOptions,
     configs: Sequence[Config],
     *,
     command: Sequence[str] = (),
@@ -67,11 +72,11 @@ def evaluate(
     from detector.analysis.accuracy.average_precision import check_installed
 
     check_installed()
-    dataset, mapping = _opened(asked, configs[0])
+    dataset, mapping = _open_dataset(options, configs[0])
     runs: list[RunResult] = []
     results: list[Result] = []
-    if asked.detections is not None:
-        results.append(score_file(asked.detections, configs[0], dataset, mapping, plots))
+    if options.detections is not None:
+        results.append(score_file(options.detections, configs[0], dataset, mapping, plots))
     else:
         dataset.check_readable()
         _check_engines(configs)
@@ -85,34 +90,36 @@ def evaluate(
                 break
     return Evaluation(
         schema=SCHEMA,
-        dataset=_describe_data(asked, dataset),
-        settings=_settings(asked, configs[0]),
+        dataset=_describe_data(options, dataset),
+        settings=_settings(options, configs[0]),
         mapping=mapping.path if mapping is not None else None,
         results=tuple(_add_differences(results)),
         notes=tuple(dataset.notes),
-        exit=_exit(results, runs, asked.min_ap50),
+        exit=_exit(results, runs, options.min_ap50),
     )
 
 
 def _check_engines(configs: Sequence[Config]) -> None:
-    """That the last engine is not installed is said before the first one runs. Raises EngineError and UsageError."""
+    """An engine that is not installed is reported before the first one runs. Raises EngineError and
+    UsageError."""
     from detector import engines
 
     usable = engines.usable()
     for config in configs:
         name = config.runtime.engine
         if name != "auto" and usable.get(name, "unknown") is not None:
-            engines.load(name)  # says why not, and how to install it
+            engines.load(name)  # raises with the reason, and with the command that installs it
 
 
-def for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
-    """The same for each engine; of several, each has its own session below --run-dir. Raises UsageError."""
+def configs_for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
+    """The configuration for each engine. Each of several has a session of its own below --run-dir.
+
+    Raises UsageError where an engine is named twice.
+    """
     if not engines:
         return [config]
     if len(set(engines)) != len(engines):
-        raise UsageError(
-            f"--engine {','.join(engines)}: an engine stands there twice; name each once"
-        )
+        raise UsageError(f"--engine {','.join(engines)}: names an engine twice; name each once")
     folder = config.output.run_dir
     made = []
     for name in engines:
@@ -127,9 +134,9 @@ def for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
     return made
 
 
-def _opened(asked: Asked, config: Config) -> tuple[Dataset, ClassMap | None]:
-    """Labels, cut to what is asked for; and the mapping. Raises before any model is loaded."""
-    dataset, mapping = open_labels(asked)
+def _open_dataset(options: EvalOptions, config: Config) -> tuple[Dataset, ClassMap | None]:
+    """The labels of the pictures that --frames and --stride leave, and the mapping."""
+    dataset, mapping = open_labels(options)
     stride, frames = config.input.stride, config.input.frames
     if dataset.video is None:
         dataset.pictures = dataset.pictures[::stride][:frames]
@@ -138,35 +145,39 @@ def _opened(asked: Asked, config: Config) -> tuple[Dataset, ClassMap | None]:
     return dataset, mapping
 
 
-def open_labels(asked: Asked) -> tuple[Dataset, ClassMap | None]:
-    """All labels of the part that is asked for, and the mapping. Raises SourceError and UsageError."""
+def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
+    """The labels of --split and --subset, and the mapping. Raises SourceError and UsageError."""
     from detector import datasets
     from detector.models.catalogue import folder
 
-    mapping = None if asked.mapping is None else read_mapping(asked.mapping, folder() / "mappings")
-    dataset = datasets.open(
-        asked.dataset, format=asked.format, images=asked.images, split=asked.split
+    mapping = (
+        None if options.mapping is None else read_mapping(options.mapping, folder() / "mappings")
     )
-    if asked.subset is not None:
+    dataset = datasets.open(
+        options.dataset, format=options.format, images=options.images, split=options.split
+    )
+    if options.subset is not None:
         known = sorted({one.subset for one in dataset.pictures if one.subset})
-        dataset.pictures = [one for one in dataset.pictures if one.subset == asked.subset]
+        dataset.pictures = [one for one in dataset.pictures if one.subset == options.subset]
         if not dataset.pictures:
             raise UsageError(
-                f"--subset {asked.subset}: no picture is of it; {asked.dataset} has {known or 'no parts'}"
+                f"--subset {options.subset}: no picture is of it; {options.dataset} has "
+                f"{', '.join(known) or 'no subsets'}"
             )
     return dataset, mapping
 
 
 def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:
-    """Leaves the frames of its video that a run with these options comes to. Raises UsageError where none is left."""
-    last = None if frames is None else frames * stride
-    dataset.pictures = [one for one in dataset.pictures if _reached(one, stride, last)]
+    """Drops the labels of frames that a run with --stride and --frames does not reach. Raises
+    UsageError where none is left."""
+    end = math.inf if frames is None else frames * stride
+    dataset.pictures = [
+        one
+        for one in dataset.pictures
+        if one.frame is not None and one.frame % stride == 0 and one.frame < end
+    ]
     if not dataset.pictures:
         raise UsageError("--frames and --stride leave no labelled frame of the video; change them")
-
-
-def _reached(one: LabelledPicture, stride: int, last: int | None) -> bool:
-    return one.frame is not None and one.frame % stride == 0 and (last is None or one.frame < last)
 
 
 def _add_differences(results: Sequence[Result]) -> list[Result]:
@@ -180,11 +191,11 @@ def _add_differences(results: Sequence[Result]) -> list[Result]:
     return [first, *(replace(row, difference=difference(row, first)) for row in scored[1:])]
 
 
-def _describe_data(asked: Asked, dataset: Dataset) -> EvaluatedData:
+def _describe_data(options: EvalOptions, dataset: Dataset) -> EvaluatedData:
     return EvaluatedData(
         path=dataset.path,
         format=dataset.format,
-        subset=asked.subset,
+        subset=options.subset,
         video=dataset.video,
         pictures=len(dataset.pictures),
         boxes=sum(len(one.boxes) for one in dataset.pictures),
@@ -192,11 +203,11 @@ def _describe_data(asked: Asked, dataset: Dataset) -> EvaluatedData:
     )
 
 
-def _settings(asked: Asked, config: Config) -> Settings:
-    if asked.detections is not None:
-        return GivenDetections(asked.detections)
-    options = config.selection
-    return Thresholds(options.conf, options.iou, options.agnostic, options.max_det, MAX_DETECTIONS)
+def _settings(options: EvalOptions, config: Config) -> Settings:
+    if options.detections is not None:
+        return GivenDetections(options.detections)
+    own = config.selection
+    return Thresholds(own.conf, own.iou, own.agnostic, own.max_det, MAX_DETECTIONS)
 
 
 def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | None) -> Exit:
