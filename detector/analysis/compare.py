@@ -1,7 +1,8 @@
-"""Interleaved rounds of several variants -> rows that may be held against each other, or the reason why not.
+"""Interleaved rounds of several variants become rows that can be compared, or the reason why not.
 
-An interval is the lowest and the highest round, not an estimate from so few. A ratio is taken within each round, so
-that a slow minute of the machine, which falls on all variants, falls out of it; its median is what counts.
+An interval is the lowest and the highest round: so few rounds allow no better estimate. A ratio is
+taken within each round, so that a slow minute of the computer, which slows all variants down,
+cancels out; the median of these ratios counts.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from detector.session.comparison import (
 )
 from detector.session.evaluation import MeanAccuracy
 
-# An engine cannot change what these cost; where they differ, something else differed too.
+# An engine cannot change what these stages cost. Where they differ, something else did too.
 UNTOUCHED = ("read", "annotate", "write")
-# A difference of less than this share of a frame's time changes no conclusion, however small the noise is.
+# A difference below this share of a frame's time changes no conclusion, however small the noise.
 MATERIAL = 0.02
-ROUNDS_FOR_A_WINNER = (
-    3  # two equal variants of 3 rounds each lie apart in one of ten comparisons, of 5 in one of 126
-)
-IDLE_SHARE = (
-    0.02  # of a core: above it, a variant that waits for its turn takes time from the others
-)
+# By chance, the intervals of two equal variants lie apart in one of 10 comparisons of 3 rounds, and
+# in one of 126 comparisons of 5 rounds.
+ROUNDS_FOR_A_WINNER = 3
+# Of a core. A variant that uses more while it waits for its turn takes time from the others.
+IDLE_SHARE = 0.02
+KNEE = 0.95  # of the best throughput
 
 
 @dataclass(slots=True)
@@ -71,7 +72,9 @@ def compare_variants(variants: Sequence[Variant], about: About) -> Comparison:
     ran = [variant for variant in variants if variant.error is None and variant.rounds]
     base = ran[0] if ran else None
     warnings = (
-        [] if base is None else [*_other_frames(ran), *_unlike_stages(base, ran), *_restless(ran)]
+        []
+        if base is None
+        else [*_different_frames(ran), *_different_stages(base, ran), *_busy_while_waiting(ran)]
     )
     rows = tuple(_row(variant, base) for variant in variants)
     comparable = None if base is None or len(base.rounds) < 2 else not warnings
@@ -158,7 +161,7 @@ def _interval(values: Sequence[float]) -> Interval | None:
 
 
 def _ratio(variant: Variant, base: Variant, metric: Metric) -> Interval | None:
-    """Of the rounds that both had, each against its neighbour in time."""
+    """Over the rounds that both have, each against its neighbour in time."""
     pairs = [
         (own.fps[metric], other.fps[metric])
         for own, other in zip(variant.rounds, base.rounds, strict=False)
@@ -194,66 +197,61 @@ def _frame_ms(variant: Variant) -> float:
     return 1e3 / median(rates) if rates else math.inf
 
 
-def _other_frames(ran: Sequence[Variant]) -> list[str]:
+def _different_frames(ran: Sequence[Variant]) -> list[str]:
     """Rows that were not given the pictures that the first row was given."""
     first = ran[0]
     odd = [variant.name for variant in ran if variant.frames_digest != first.frames_digest]
     counts = {turn.frames for variant in ran for turn in variant.rounds}
-    said = [
-        f"{name} was given other pictures than {first.name}: the source does not decode alike"
+    warnings = [
+        f"{name} was given other pictures than {first.name}: the source decodes differently"
         for name in odd
     ]
-    return said + (
-        [f"rounds differ in length: {min(counts)} to {max(counts)} frames"]
-        if len(counts) > 1
-        else []
-    )
+    if len(counts) > 1:
+        warnings.append(f"rounds differ in length: {min(counts)} to {max(counts)} frames")
+    return warnings
 
 
-def _unlike_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    """Stages that no engine can touch and that cost another amount than in the first row: by more than either row's
-    own rounds differ among themselves, and by enough of a frame's time to matter."""
-    said = []
+def _different_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
+    """Stages that no engine can change, but whose cost differs from the first row's: by more than
+    the rounds of either row differ, and by enough of a frame's time to matter."""
+    warnings = []
     for variant in ran:
         for stage in UNTOUCHED:
             own, other = _cpu(variant, stage), _cpu(base, stage)
             gap = abs(median(own) - median(other))
             noise = max(max(own) - min(own), max(other) - min(other))
             if gap > noise and gap > MATERIAL * min(_frame_ms(variant), _frame_ms(base)):
-                said.append(
-                    f"{stage} costs {median(own):.2f} ms of CPU a frame beside {variant.name} and {median(other):.2f} "
-                    f"beside {base.name}: {_why_unlike(stage, variant, base)}, so these rows are not comparable"
+                why = _why_different(stage, variant, base)
+                warnings.append(
+                    f"{stage} costs {median(own):.2f} ms of CPU a frame beside {variant.name} and "
+                    f"{median(other):.2f} beside {base.name}: {why}, so these rows are not "
+                    "comparable"
                 )
-    return said
+    return warnings
 
 
-def _why_unlike(stage: str, variant: Variant, base: Variant) -> str:
-    """Boxes are drawn and written: who finds others pays for others. Nothing else of theirs is an engine's."""
-    found = [one.agreement.other if one.agreement else None for one in (variant, base)]
-    if stage == "read" or found[0] == found[1]:
+def _why_different(stage: str, variant: Variant, base: Variant) -> str:
+    """Boxes are drawn and written, so a row with more boxes pays for more. An engine changes
+    nothing else in these stages."""
+    boxes = [one.agreement.other if one.agreement else None for one in (variant, base)]
+    if stage == "read" or boxes[0] == boxes[1]:
         return "no engine can change that"
-    return f"they found {found[0]} and {found[1]} boxes"
+    return f"they found {boxes[0]} and {boxes[1]} boxes"
 
 
-def _restless(ran: Sequence[Variant]) -> list[str]:
-    """Variants that took a share of a core from the others while these had their turn."""
-    said = []
+def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
+    """Variants that used a core while the others had their turn."""
+    warnings = []
     for variant in ran if len(ran) > 1 else ():
         idle = median([turn.idle_cpu for turn in variant.rounds])
         if idle > IDLE_SHARE:
-            said.append(f"{variant.name} kept {idle:.0%} of a core busy while the other rows ran")
-    return said
-
-
-# ----------------------------------------------------------------------
-# A comparison over batches and precisions, read as curves: latency, throughput, and where more batch stops paying.
-
-KNEE = 0.95  # of the best throughput
+            warnings.append(f"{variant.name} used {idle:.0%} of a core while the other rows ran")
+    return warnings
 
 
 def sweep_curves(rows: Sequence[Row]) -> SweepCurves:
-    """Rows of a comparison over batches and precisions, with the latency of a batch, and where
-    a larger batch stops paying."""
+    """A comparison over batches and precisions as curves: the latency of each batch, and the batch
+    from which a larger one stops paying."""
     rates: dict[str, dict[int, float]] = {}  # precision -> batch -> frames a second
     for row in rows:
         if (rate := row.fps["inference"]) is not None:

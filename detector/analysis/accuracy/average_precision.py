@@ -53,7 +53,7 @@ def check_installed() -> None:
 def accuracy(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]
 ) -> Accuracy:
-    """All figures of a dataset. ``found``: the detections of each picture; ``names``: of the classes.
+    """All figures of a dataset. ``found``: the detections of each picture; ``names``: the classes.
 
     Means are over the classes that have boxes to find.
     """
@@ -231,8 +231,8 @@ def precision(pictures: Sequence[Judged], score: float = 0.0) -> float:
 def interval(
     pictures: Sequence[Judged], figure: Callable[[Sequence[Judged]], float]
 ) -> tuple[float, float]:
-    """The 95 % interval of a figure by bootstrap over pictures. Pictures of one camera resemble each
-    other, so the true interval is wider."""
+    """The 95 % interval of a figure by bootstrap over pictures. Pictures of one camera resemble
+    each other, so the true interval is wider."""
     rng = np.random.default_rng(SEED)
     n = len(pictures)
     drawn = [figure([pictures[i] for i in rng.integers(0, n, n)]) for _ in range(RESAMPLES)]
@@ -259,7 +259,7 @@ class Pool:
         return cls(outcomes[order] == RIGHT, outcomes[order] == WRONG, places[order], wanted)
 
     def average_precision(self, times: NDArray[np.int64]) -> float:
-        """``average_precision`` of a sample that has picture i ``times[i]`` times; NaN without a box.
+        """``average_precision`` of a sample with picture i ``times[i]`` times; NaN without a box.
 
         Where two pictures have equal scores, they are in the pictures' order here and in the
         sample's order there.

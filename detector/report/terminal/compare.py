@@ -1,4 +1,4 @@
-"""The table of a comparison: speeds with their intervals, agreement beside them, then what each row takes."""
+"""The tables of a comparison: speeds with intervals and agreement, then what each row costs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from detector.session.comparison import METRICS, Comparison, Interval, Metric, R
 from detector.session.evaluation import Figure
 
 WORDS: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
-FEW_CLASSES = 4  # have a column each
+FEW_CLASSES = 4  # up to so many have a column each
 MEANINGLESS = "random weights: boxes are meaningless, and so is the agreement"
 
 
 @contextmanager
 def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
+    """A progress bar, where one is to be shown."""
     if not shown:
         yield lambda doing, done, of: None
         return
@@ -42,11 +42,11 @@ def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, 
 def print_comparison(console: Console, document: Comparison) -> None:
     parts: list[RenderableType] = [
         Text(_title(document), style="bold"),
-        _lab_table(document),
+        _speeds(document),
         _costs(document),
     ]
     if document.labels is not None and any(row.ap for row in document.rows):
-        parts.append(_precision_table(document))
+        parts.append(_accuracies(document))
     parts += [Text(line) for line in _failures(document)]
     parts += [Text(line) for line in _notes(document)]
     parts += [Text(f"warning: {warning}", style="bold") for warning in document.warnings]
@@ -83,7 +83,7 @@ def _table(*columns: str, left: int) -> Table:
     return table
 
 
-def _lab_table(document: Comparison) -> Table:
+def _speeds(document: Comparison) -> Table:
     table = _table(
         "engine",
         "precision",
@@ -102,7 +102,10 @@ def _lab_table(document: Comparison) -> Table:
         texts = (row.engine, row.precision, str(row.batch), *cells, _agreement(document, row))
         table.add_row(*map(Text, texts))  # Text: brackets are no markup
     if document.baseline:
-        caption = f"median [{document.interval}]; ratio: median of the rounds' own ratios to {document.baseline}"
+        caption = (
+            f"median [{document.interval}]; ratio: median of the rounds' own ratios to "
+            f"{document.baseline}"
+        )
         table.caption, table.caption_justify = Text(caption), "left"
     return table
 
@@ -137,7 +140,7 @@ def _costs(document: Comparison) -> Table:
     return table
 
 
-def _precision_table(document: Comparison) -> Table:
+def _accuracies(document: Comparison) -> Table:
     """Average precision; of each class too, where they are few."""
     labels = document.labels
     assert labels is not None
@@ -178,7 +181,7 @@ def _executed(row: Row) -> str:
         return "failed"
     if row.precision_effect:
         return f"changed nothing: {row.precision_text}"
-    return row.precision_text or "not told"
+    return row.precision_text or "unknown"
 
 
 def _failures(document: Comparison) -> list[str]:
@@ -187,7 +190,8 @@ def _failures(document: Comparison) -> list[str]:
 
 def _notes(document: Comparison) -> list[str]:
     lines = [
-        f"agreement: 2 x matched / (A + B) at IoU 0.5 with {document.reference}, on the same pictures"
+        f"agreement: 2 x matched / (A + B) at IoU 0.5 with {document.reference}, on the same "
+        "pictures"
     ]
     if document.random_weights is not None:
         lines.append(f"note: {MEANINGLESS}")
@@ -208,17 +212,17 @@ def _notes(document: Comparison) -> list[str]:
 
 
 def _sentence(document: Comparison, metric: Metric) -> str:
-    """Who is fastest, or that nobody can tell."""
+    """Which row is fastest, or why none is."""
     name, what = document.fastest[metric], WORDS[metric]
     if name is None:
         near = find_contenders(document.rows, metric)
         if document.comparable is False:
-            return f"{what}: no winner, the rows are not comparable"
+            return f"{what}: no winner, because the rows are not comparable"
         if len(near) < 2 and document.rounds < ROUNDS_FOR_A_WINNER:
             rounds = counted(document.rounds, "round")
             return f"{what}: no winner from {rounds}; use --rounds {ROUNDS_FOR_A_WINNER} or more"
         if len([row for row in document.rows if row.error is None]) < 2:
-            return f"{what}: one row, nothing to compare"
+            return f"{what}: there is only one row, so there is nothing to compare"
         return f"{what}: no winner; the noise does not tell {', '.join(near)} apart"
     row = next(row for row in document.rows if row.name == name)
     text = f"{what}: {name} is fastest"

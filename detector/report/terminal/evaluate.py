@@ -17,7 +17,7 @@ from detector.session.evaluation import (
     Thresholds,
 )
 
-MANY = 20  # classes: beyond these the worst and the best are printed, the rest is in the session
+MANY = 20  # classes; of more only the best and the worst are printed, the session has all
 COLUMNS = (
     ("AP", "ap"),
     ("AP50", "ap50"),
