@@ -7,7 +7,7 @@ from dataclasses import replace
 from detector import engines
 from detector.errors import DetectVideoError
 from detector.jobs.profile.base import NotHereError, Occasion, Pass
-from detector.session.codec import from_builtins
+from detector.session.codec import from_builtins, to_builtins
 from detector.session.passes import SweepFacts
 
 BATCHES = (1, 2, 4, 8)
@@ -16,7 +16,7 @@ FRAMES = 24  # a round: three of the largest batch
 
 
 def sweep_batches(occasion: Occasion) -> SweepFacts:
-    from detector.analysis.compare import swept
+    from detector.analysis.compare import sweep_curves
     from detector.jobs.compare.rounds import Plan, compare
 
     engine = str(occasion.plain.document["engine"])
@@ -35,7 +35,11 @@ def sweep_batches(occasion: Occasion) -> SweepFacts:
     if not any(variant.rounds for variant in variants):
         raise NotHereError(f"no variant ran: {variants[0].error}")
     kept = ("rounds", "frames", "comparable", "warnings", "reference")
-    facts = {"engine": engine, **swept(document["rows"]), **{key: document[key] for key in kept}}
+    facts = {
+        "engine": engine,
+        **to_builtins(sweep_curves(document.rows)),
+        **{key: getattr(document, key) for key in kept},
+    }
     return from_builtins(facts, SweepFacts, "the sweep")
 
 
