@@ -493,14 +493,14 @@ LINES = (
     (
         "fps",
         "FPS",
-        "End to end: frames written over the seconds of the loop, all in. Inference: frames over the busy "
-        "seconds of the stage infer, requests at once counted as such.",
+        "End-to-end FPS: frames written over the seconds of the whole run. Inference FPS: frames "
+        "over the seconds in which at least one request was running.",
         ("docs/measurement.md", "FPS"),
     ),
     (
         "ledger",
         "ledger",
-        "Each thread reads the clock around every stage call and every wait; what is left of its wall "
+        "Each thread reads the clock around every stage call and every wait; the rest of its wall "
         "time is other. CPU is the thread's own CPU clock.",
         ("docs/reading.md", "Ledger and threads"),
     ),
@@ -527,15 +527,16 @@ LINES = (
     (
         "whatif",
         "what if",
-        "The recorded run played again with one thing changed, cores shared, with the CPU seconds of "
-        "every thread of the process. Its own error is printed with it, and what speaks against it.",
+        "The recorded run is replayed with one thing changed; calls share the cores, and use the "
+        "CPU seconds that every thread used in the run. The report shows the replay's own error "
+        "and the reasons to doubt it.",
         ("docs/reading.md", "What if"),
     ),
     (
         "layers",
         "layers",
-        "A run of its own under the engine's own profiler; medians. Shares may be read off it, rates "
-        "of the whole run may not. FLOPs are 2 x MACs, counted on the graph.",
+        "Medians of a run under the engine's own profiler. Trust the shares, not the rates, since "
+        "the profiler slows the run down. FLOPs are 2 x MACs, counted on the graph.",
         ("docs/reading.md", "Instruments and passes"),
     ),
     (
@@ -573,15 +574,15 @@ LINES = (
     (
         "energy",
         "energy",
-        "The processor's and the GPU's own counters, read every 100 ms; idle power taken off; "
-        "never estimated.",
+        "The processor's and the GPU's own counters, read every 100 ms, without the idle power. "
+        "Nothing is estimated.",
         ("docs/reading.md", "Energy"),
     ),
     ("python", "Python", "One plain loop under cProfile.", ("docs/reading.md", "Python")),
     (
         "passes",
         "passes",
-        "Each pass that disturbs the run is a run of its own, and compared with the plain one.",
+        "A pass that disturbs the run runs separately, and is compared with the plain run.",
         ("docs/reading.md", "Instruments and passes"),
     ),
 )
@@ -590,7 +591,8 @@ LINES = (
 def how(session: SavedSession) -> str:
     del session  # alike in every report
     rows = "".join(
-        f'<dt id="how-{name}">{escape(what)}</dt><dd>{escape(text)} <cite>{escape(file)}, {escape(heading)}</cite></dd>'
+        f'<dt id="how-{name}">{escape(what)}</dt><dd>{escape(text)} '
+        f"<cite>{escape(file)}, {escape(heading)}</cite></dd>"
         for name, what, text, (file, heading) in LINES
     )
     return section("how", "How each number was taken", f"<dl>{rows}</dl>")
