@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from detector.errors import DetectVideoError, EngineError, UsageError
 from detector.models.base import Network
-from detector.models.graph.halves import sensitive
+from detector.models.graph.halves import sensitive_nodes
 
 
 class Request:
@@ -150,7 +150,7 @@ def stays_fp32(network: Network, options: EngineOptions) -> set[str]:
     chosen = options.own.get("bf16", "mixed")
     if chosen not in ("mixed", "all"):
         raise UsageError(f"--engine-options bf16={chosen}: what runs in bf16 is mixed or all")
-    return sensitive(network.graph) if options.precision == "bf16" and chosen == "mixed" else set()
+    return sensitive_nodes(network.graph) if options.precision == "bf16" and chosen == "mixed" else set()
 
 
 MAX_STREAMS = 8

@@ -15,12 +15,12 @@ from detector.config.schema import CalibrationConfig
 from detector.errors import EngineError
 from detector.models import open_network
 from detector.models.base import Network
-from detector.models.graph.halves import HALVES, converted
+from detector.models.graph.halves import HALVES, convert_to_halves
 from detector.models.graph.qdq import quantised_graph
 from detector.run.quantize import KINDS
-from detector.run.quantize import calibrate as frames
-from detector.run.quantize.calibrate import Calibration, calibrated
-from detector.run.quantize.search import ENGINE, SELECTION, Reference, detections, outputs
+from detector.run.quantize.calibrate import Calibration, calibrate
+from detector.run.quantize.frames import read_frames
+from detector.run.quantize.search import ENGINE, SELECTION, Reference, detections, raw_outputs
 from detector.types import Detections
 from measuring.rounded import rounded
 
@@ -61,14 +61,14 @@ def rows(
     references = {clip.name: _reference(network, clip, count) for clip in clips}
     for precision in HALVES:
         if precision in precisions:
-            graph = rounded(converted(network, precision).graph)
+            graph = rounded(convert_to_halves(network, precision).graph)
             yield Row(network.name, precision, *_compared(network, graph, references))
             yield from _by_engines(network, precision, engines_too, references, say)
     if "int8" not in precisions:
         return
     began = time.perf_counter()
-    found = calibrated(
-        network, frames.read(str(asked.calibrate), network.input, asked.calibrate_frames), asked
+    found = calibrate(
+        network, read_frames(str(asked.calibrate), network.input, asked.calibrate_frames), asked
     )
     say(
         f"{network.name}: calibrated in {time.perf_counter() - began:.0f} s, "
@@ -92,7 +92,11 @@ def _by_engines(
         except EngineError as error:
             say(str(error))
             continue
-        graph = network.graph if wanted == network.precision else converted(network, wanted).graph
+        graph = (
+            network.graph
+            if wanted == network.precision
+            else convert_to_halves(network, wanted).graph
+        )
         own = dict([option.split("=")]) if option else {}
         compared = _compared(network, graph, references, engine, precision=precision, own=own)
         yield Row(network.name, f"{precision}, {name}", *compared)
@@ -112,7 +116,7 @@ def _int8(
 
 
 def _reference(network: Network, clip: Path, count: int) -> Reference:
-    read = frames.read(str(clip), network.input, count)
+    read = read_frames(str(clip), network.input, count)
     return Reference.of(
         network, np.concatenate([read.seen, read.held_out]) if read.apart else read.seen
     )
@@ -127,12 +131,14 @@ def _compared(
 ) -> tuple[dict[str, Agreement], tuple[int, int]]:
     found, alone, crossed = {}, 0, 0
     for name, reference in references.items():
-        raw = outputs(network, graph, reference.slots, engine, **options)  # type: ignore[arg-type]
+        raw = raw_outputs(network, graph, reference.slots, engine, **options)  # type: ignore[arg-type]
         own = detections(network, raw)
-        found[name] = agreement(reference.found, own)
+        found[name] = agreement(reference.detections, own)
         alone += found[name].reference + found[name].other - 2 * found[name].matched
-        below = (detections(network, one, BELOW * SELECTION.conf) for one in (reference.raw, raw))
-        crossed += crossings(reference.found, own, *below)
+        below = (
+            detections(network, one, BELOW * SELECTION.conf) for one in (reference.outputs, raw)
+        )
+        crossed += crossings(reference.detections, own, *below)
     return found, (alone, crossed)
 
 

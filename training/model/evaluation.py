@@ -131,11 +131,11 @@ def open_ours(
     rules, proto = network.input, network.graph.SerializeToString()
     if int8 is not None:
         from detector.models.graph.qdq import quantised_graph
-        from detector.run.quantize import calibrate
-        from detector.run.quantize.calibrate import calibrated
+        from detector.run.quantize.calibrate import calibrate
+        from detector.run.quantize.frames import read_frames
 
-        pictures = calibrate.read(str(int8.calibrate), rules, int8.calibrate_frames)
-        found = calibrated(network, pictures, int8)
+        frames = read_frames(str(int8.calibrate), rules, int8.calibrate_frames)
+        found = calibrate(network, frames, int8)
         print(*found.sentences("int8-u8"), sep="\n")
         kept = found.result["int8-u8"].kept
         graph = quantised_graph(network.graph, found.ranges, kept, "int8-u8")

@@ -204,7 +204,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
     return any(node.op_type in INTEGER for node in model.graph.node)
 
 
-def tail(model: onnx.ModelProto) -> set[str]:
+def tail_nodes(model: onnx.ModelProto) -> set[str]:
     """Names of the nodes that no multiplying node (Conv, Gemm, MatMul...) comes after: decoding, where there is any.
     Multiplying nodes themselves are none of them."""
     leads: set[str] = set()  # tensors that a multiplying node needs

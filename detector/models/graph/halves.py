@@ -27,7 +27,7 @@ from detector.models.graph.build import (
     infer_shapes,
     is_quantised,
     node_macs,
-    tail,
+    tail_nodes,
     tensor_shapes,
 )
 
@@ -57,7 +57,7 @@ ACTIVATIONS = (
 )  # SiLU is Sigmoid and Mul
 
 
-def sensitive(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
+def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
     """Names of the nodes that stay float32, with those in ``kept``, which do anyway, and what lies between any two."""
     found = {*kept, *_thin(model.graph), *_stem(model)}
     return found | _between(model.graph, found)
@@ -141,7 +141,7 @@ CONSTANT_MAKERS = (
 )  # what they make has the type of their attribute ``value``
 
 
-def converted(network: Network, precision: str) -> Network:
+def convert_to_halves(network: Network, precision: str) -> Network:
     """The same network with its graph in ``precision`` ("fp16" or "bf16"). Raises ModelError."""
     if precision not in HALVES:
         raise ValueError(f"half precision is one of {', '.join(HALVES)}; got {precision!r}")
@@ -165,7 +165,7 @@ def operand_name(tensor: str, ending: str) -> str:
     return f"{head}.n{last}_{ending}" if head else f"n{last}_{ending}"
 
 
-def originals(model: onnx.ModelProto) -> dict[str, str]:
+def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Node of a converted graph -> its name in the graph before; only those that are called otherwise.
 
     The node that makes an output got an ending, and the Cast behind it took its name. Here they change names again: the
@@ -204,9 +204,11 @@ class _Halved:
         self.opset = max(
             entry.version for entry in self.source.opset_import if entry.domain in ("", "ai.onnx")
         )
-        self.kept = {node.name for node in graph.node if self._stays(node)} | tail(self.source)
+        self.kept = {node.name for node in graph.node if self._stays(node)} | tail_nodes(
+            self.source
+        )
         if precision == "bf16":
-            self.kept = sensitive(self.source, self.kept)
+            self.kept = sensitive_nodes(self.source, self.kept)
         self.renamed: dict[str, str] = {}
         self.types: dict[str, str] = {}
         self.nodes: list[onnx.NodeProto] = []
