@@ -1,4 +1,4 @@
-"""Agreement with fp32 of every precision, on the clip that int8 was calibrated on and on clips that it never saw."""
+"""Agreement of every precision with fp32, on the clip of the calibration and on other clips."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from detector.types import Detections
 from measuring.rounded import rounded
 
 PRECISIONS = (*HALVES, "int8")
-BELOW, IOU = (
-    0.2,
-    0.5,
-)  # of the threshold: how far down a partner is looked for; and what makes a partner
+BELOW = 0.2  # of the threshold: how far down a partner is looked for
+IOU = 0.5  # what makes a partner
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``clips``: clip -> agreement; ``alone``: detections that have no partner, over all clips, and how many of these
-    have one below the threshold. ``float_*``: of the multiplying layers and their MACs; None for what is no int8."""
+    """One precision. ``clips``: clip -> agreement. ``alone``: detections that have no partner, over
+    all clips, and how many of these have one below the threshold. ``layers``, ``float_*``: of the
+    multiplying layers and their MACs; None for other precisions than int8.
+    """
 
     model: str
     precision: str
@@ -55,8 +55,11 @@ def rows(
     precisions: Sequence[str] = PRECISIONS,
     engines_too: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """One a precision: fp16, bf16, then both kinds of int8, first with every layer int8, then as searched. Behind each
-    half, the same by every engine of ``engines_too`` (NAME, or NAME:OPTION=VALUE) that has it here."""
+    """Rows for fp16, bf16, then both kinds of int8, first with every layer int8, then as searched.
+
+    Behind each half come the rows of the engines in ``engines_too`` (NAME, or NAME:OPTION=VALUE)
+    that have it on this machine.
+    """
     network = open_network(model, weights=weights)
     references = {clip.name: _reference(network, clip, count) for clip in clips}
     for precision in HALVES:
@@ -148,9 +151,10 @@ def crossings(
     a_below: Sequence[Detections],
     b_below: Sequence[Detections],
 ) -> int:
-    """Detections of ``a`` or ``b`` without a partner in the other at the threshold, that have one below it.
+    """How many detections of ``a`` or ``b`` have their partner in the other below the threshold.
 
-    ``*_below``: the same frames with the boxes of low score too, best first: those above come out of NMS unchanged.
+    ``*_below``: the same frames with boxes of low score too, best first; the boxes above the
+    threshold come out of NMS unchanged.
     """
     count = 0
     for one, other, one_below, other_below in zip(a, b, a_below, b_below, strict=True):

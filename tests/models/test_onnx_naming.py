@@ -7,7 +7,7 @@ import pytest
 
 from detector.errors import ModelError
 from detector.models import open_network
-from detector.models.formats.onnx.recognise import Metadata, read_metadata
+from detector.models.formats.onnx.metadata import Metadata, read_metadata
 from detector.models.formats.onnx.rewrite import TAKEN, _node_names
 from detector.models.graph.build import good_name
 from tests.models import exports

@@ -166,7 +166,7 @@ def test_names_outputs_and_determinism(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_output_that_a_convolution_reads_further(kind: str) -> None:
-    """Its Q and DQ are the further convolution's own; the output keeps its name and what it holds."""
+    """Its Q and DQ are the further convolution's own; the output keeps its name and values."""
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
     network = network_of(builder, [first, conv(builder, "1.conv", first, np.eye(3), [0, 0, 0])])

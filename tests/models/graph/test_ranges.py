@@ -1,4 +1,4 @@
-"""Ranges of tensors on frames: exact for minmax, whatever the batch; cut off for percentile and entropy."""
+"""Ranges of tensors: exact for minmax, whatever the batch; cut off for percentile and entropy."""
 
 from __future__ import annotations
 

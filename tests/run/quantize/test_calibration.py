@@ -1,4 +1,4 @@
-"""int8 as a run asks for it: made from a source once, kept, found again, refused with the command that helps."""
+"""int8 as a run asks for it: calibrated once, kept, used again, or refused with a command."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_is_kept_float_says_itself_and_shows(video: Path, tmp_path: Path) -
 
 
 def test_the_budget_is_kept(tmp_path: Path) -> None:
-    """Agreement by hand: the quantised graph's detections against fp32's, on the held-out frames."""
+    """Agreement by hand: the int8 graph's detections against fp32's, on the held-out frames."""
     pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (24, SIDE, SIDE, 3)).astype(np.uint8)
     )
@@ -195,7 +195,7 @@ def test_the_file_and_its_manifest(video: Path, tmp_path: Path) -> None:
 
 
 def test_a_calibration_of_another_family_is_not_used(video: Path, tmp_path: Path) -> None:
-    """--family changes what the network sees of a picture, 0..1 or 0..255; the file and its tensors stay the same."""
+    """--family changes what the network sees of a picture, 0..1 or 0..255, but not the file."""
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
     with pytest.raises(UsageError, match="holds no calibration of"):
