@@ -1,4 +1,6 @@
-"""Where frames come from. Each file here without an underscore is one way to read; ``open`` picks it."""
+"""Where frames come from. Each file here without an underscore is one way to read; ``open`` picks
+it.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,9 @@ def decoders() -> list[str]:
 def open(spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None) -> Source:
     """A video file, a picture, a folder of pictures or a (quoted) glob of pictures.
 
-    Every ``stride``-th frame, from the first, and at most ``frames`` of them. The first frame is decoded here, so
-    that nothing is written for a source that has none. Raises SourceError, one line, with the cure.
+    Every ``stride``-th frame, from the first, and at most ``frames`` of them. The first frame is
+    decoded here, so that nothing is written for a source that has none. Raises SourceError, one
+    line, with the cure.
     """
     _check(decoder, stride, frames)
     pictures = pictures_of(spec)
@@ -75,7 +78,9 @@ def _check(decoder: str, stride: int, frames: int | None) -> None:
 
 
 def pictures_of(spec: str) -> list[str] | None:
-    """The pictures that ``spec`` names, in order; None when it is a video file. Raises SourceError for neither."""
+    """The pictures that ``spec`` names, in order; None when it is a video file. Raises SourceError
+    for neither.
+    """
     if os.path.isdir(spec):
         return _only_pictures(spec, _listed(spec), "the folder")
     if os.path.exists(spec):

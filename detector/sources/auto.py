@@ -1,9 +1,9 @@
 """cv2 as long as it reads, then PyAV: every frame that can be decoded, each once.
 
-cv2 ends in silence, at the end of the file as at the first packet that it cannot decode. So behind its last frame the
-rest is demuxed without decoding. Packets left, or an error, mean that PyAV decodes from the start, drops as many
-frames as cv2 gave, and goes on past the damage. Where that was a false alarm (hidden frames, two packets a
-frame) it cost time; PyAV then has no further frame.
+cv2 ends in silence, at the end of the file as at the first packet that it cannot decode. So behind
+its last frame the rest is demuxed without decoding. Packets left, or an error, mean that PyAV
+decodes from the start, drops as many frames as cv2 gave, and goes on past the damage. Where that
+was a false alarm (hidden frames, two packets a frame) it cost time; PyAV then has no further frame.
 """
 
 from __future__ import annotations

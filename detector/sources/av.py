@@ -20,8 +20,8 @@ from detector.sources._cv2 import fits, upright
 from detector.sources.base import SteppingSource
 from detector.types import LONGEST_GAP_S, Frame, Image, SourceInfo
 
-# ----------------------------------------------------------------------
-# What a video file says of itself, and whether anything is left behind the last frame. Nothing is decoded here.
+# ---------------------------------------------------------------------- What a video file says of
+# itself, and whether anything is left behind the last frame. Nothing is decoded here.
 
 DEFAULT_FPS = Fraction(25)  # where the container knows none; FFmpeg's own default for raw streams
 CUT_OFF = "the file is shorter than its own structure says: its end was cut off"
@@ -51,7 +51,9 @@ class Video:
         return max(1, round(1 / (self.info.fps * self.info.time_base)))
 
     def set_displayed(self, width: int, height: int, rotation: int) -> None:
-        """Corrects ``info`` by the first picture: its stored size in pixels, to be turned by ``rotation`` degrees."""
+        """Corrects ``info`` by the first picture: its stored size in pixels, to be turned by
+        ``rotation`` degrees.
+        """
         info, quarter = self.info, round(rotation / 90) % 4 if rotation % 90 == 0 else 0
         info.rotation = quarter * 90  # other angles are not applied, neither by cv2 nor here
         info.width, info.height = (height, width) if quarter % 2 else (width, height)
@@ -114,10 +116,11 @@ def probe(path: str) -> Video:
 
 
 def tail(video: Video, last_pts: int | None, frames: int) -> Tail:
-    """Demuxes what lies behind ``last_pts``, the pts of the last of the ``frames`` that came out. Decodes nothing.
+    """Demuxes what lies behind ``last_pts``, the pts of the last of the ``frames`` that came out.
+    Decodes nothing.
 
-    Without ``last_pts`` (they jumped), or with packets that have none, all packets are counted from the start, and
-    those beyond ``frames`` are left.
+    Without ``last_pts`` (they jumped), or with packets that have none, all packets are counted from
+    the start, and those beyond ``frames`` are left.
     """
     with open_container(video.path) as container:
         stream = container.streams[video.stream]
@@ -134,7 +137,8 @@ def tail(video: Video, last_pts: int | None, frames: int) -> Tail:
 def is_truncated(container: Any, stream: Any) -> bool:
     """True when the file is shorter than its own structure says: its end was cut off.
 
-    Counts in headers play no part here, they lie and harm nobody. Formats made of packets (MPEG-TS) cannot tell.
+    Counts in headers play no part here, they lie and harm nobody. Formats made of packets (MPEG-TS)
+    cannot tell.
     """
     size: int = container.size
     if size <= 0:
@@ -146,7 +150,9 @@ def is_truncated(container: Any, stream: Any) -> bool:
 
 
 def _stated_bytes(head: bytes) -> int:
-    """Where the outermost element of a Matroska or AVI file ends, by its own word; 0: it does not say."""
+    """Where the outermost element of a Matroska or AVI file ends, by its own word; 0: it does not
+    say.
+    """
     if head[:4] == b"RIFF":
         stated = int.from_bytes(head[4:8], "little")
         return 0 if stated >= 0x7FFFFFFF else 8 + stated  # recorders write such placeholders
@@ -162,7 +168,8 @@ def _stated_bytes(head: bytes) -> int:
 
 
 def _video_stream(path: str, container: Any) -> Any:
-    # A cover picture is a video stream too, of one frame; it is not what the user means by the video.
+    # A cover picture is a video stream too, of one frame; it is not what the user means by the
+    # video.
     attached = av.stream.Disposition.attached_pic
     for stream in container.streams.video:
         if not stream.disposition & attached:
@@ -181,14 +188,15 @@ def _not_for_opencv(path: str, container: Any, stream: Any, first: Any, sized: b
     try:
         path.encode()
     except UnicodeEncodeError:
-        return "opencv crashes on a file name that is not UTF-8"  # a segmentation fault in 5.0.0's binding
+        # a segmentation fault in 5.0.0's binding
+        return "opencv crashes on a file name that is not UTF-8"
     if stream.index != container.streams.video[0].index:
         return "opencv would read another stream, a cover picture"  # and cannot be told otherwise
     if not sized and first is not None:
         return "its beginning does not say how large its pictures are: opencv makes none"
     if _is_interlaced(stream, first):
-        # swscale refuses them ("Cannot convert interlaced to progressive frames"), cv2 does not look:
-        # it hands out what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
+        # swscale refuses them ("Cannot convert interlaced to progressive frames"), cv2 does not
+        # look: it hands out what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
         return "interlaced: opencv hands out black frames"
     return ""
 
@@ -208,14 +216,17 @@ def _first_picture(container: Any, stream: Any) -> Any:
 
 def _is_interlaced(stream: Any, first: Any) -> bool:
     """By the container, or by the first picture: Matroska and AVI often do not know."""
-    # 0 unknown, 1 progressive, 2 and more: orders of fields. PyAV tells from 18.1 on; before, the picture does.
+    # 0 unknown, 1 progressive, 2 and more: orders of fields. PyAV tells from 18.1 on; before, the
+    # picture does.
     if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
         return True
     return first is not None and bool(first.interlaced_frame)
 
 
 def _is_mirrored(picture: Any) -> bool:
-    """Whether the display matrix [a b u; c d v; x y w] not only turns the picture: some front cameras write such."""
+    """Whether the display matrix [a b u; c d v; x y w] not only turns the picture: some front
+    cameras write such.
+    """
     for data in picture.side_data:
         if data.type.name == "DISPLAYMATRIX":
             a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data)[:36])  # 16.16 fixed point
@@ -230,7 +241,9 @@ def _duration_s(container: Any, stream: Any) -> float | None:
 
 
 def _longest_gap_s(container: Any, duration_s: float | None) -> float:
-    """A slide that stands for minutes is one frame. Where stamps count from the file's start, such a pause is kept."""
+    """A slide that stands for minutes is one frame. Where stamps count from the file's start, such
+    a pause is kept.
+    """
     if container.format.flags & CLOCK_MAY_JUMP:
         return LONGEST_GAP_S
     return max(LONGEST_GAP_S, duration_s or UNKNOWN_DURATION_S)
@@ -245,7 +258,9 @@ def _seek(container: Any, stream: Any, pts: int) -> bool:
 
 
 def _count_after(container: Any, stream: Any, pts: int | None) -> tuple[int, str, int]:
-    """(packets with a later pts, the demuxer's error if any, packets without pts). pts None: counts all."""
+    """(packets with a later pts, the demuxer's error if any, packets without pts). pts None: counts
+    all.
+    """
     left = undated = 0
     try:
         for packet in _packets(container, stream):
@@ -257,7 +272,9 @@ def _count_after(container: Any, stream: Any, pts: int | None) -> tuple[int, str
 
 
 def _packets(container: Any, stream: Any) -> Iterator[Any]:
-    """Packets that should give a picture: without the flush at the end, and without what an edit list hides."""
+    """Packets that should give a picture: without the flush at the end, and without what an edit
+    list hides.
+    """
     for packet in container.demux(stream):
         if packet.size and not packet.is_discard:
             yield packet
@@ -284,7 +301,8 @@ def _why(path: str, error: Exception) -> str:
     return f"FFmpeg cannot read it ({reason}); look at it with ffprobe, or convert it with ffmpeg first"
 
 
-# As ITU-T H.273 numbers them. What cv2's conversion brings to BT.709; kept as they are, colours look washed out.
+# As ITU-T H.273 numbers them. What cv2's conversion brings to BT.709; kept as they are, colours
+# look washed out.
 BT709, HDR_TRANSFERS, WIDE_PRIMARIES = 1, (16, 18), (9, 11, 12)  # PQ and HLG; BT.2020 and both P3
 MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
 
@@ -330,7 +348,8 @@ class AvSource(SteppingSource):
         self.info = video.info
         self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
         self._size = size
-        # One for all pictures: a picture's own would make its tables anew, 2 ms each, and 1.3 s for HDR's.
+        # One for all pictures: a picture's own would make its tables anew, 2 ms each, and 1.3 s for
+        # HDR's.
         self._reformatter = VideoReformatter()
         self._picture: Any = None  # av.VideoFrame
         self._container = open_container(video.path)
@@ -345,7 +364,8 @@ class AvSource(SteppingSource):
         if self._size is None:
             self._learn_size()
         self.counts.corrupt += self._picture.is_corrupt
-        # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output does not.
+        # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output
+        # does not.
         pts = self._picture.dts if self._is_avi else self._picture.pts
         self.pts = self.pts + self.video.ticks if pts is None else pts
         return True

@@ -12,8 +12,9 @@ from detector.types import Frame, Image, SourceInfo
 
 @dataclass(slots=True)
 class ReadCounts:
-    """``bad``: packets or files that were refused. ``corrupt``: frames that decoded but are flagged corrupt.
-    ``skipped``: frames that ``--stride`` dropped."""
+    """``bad``: packets or files that were refused. ``corrupt``: frames that decoded but are flagged
+    corrupt. ``skipped``: frames that ``--stride`` dropped.
+    """
 
     bad: int = 0
     corrupt: int = 0
@@ -23,8 +24,9 @@ class ReadCounts:
 class Source:
     """Iterable of Frame. A bad frame is counted in ``counts`` and skipped, never raised one by one.
 
-    ``decoder`` names who reads ("opencv", "av", "opencv (28 frames) then av", ...); ``notes`` are sentences for the
-    session. ``ended_early`` is True when the data stopped before the container said it would, or was damaged.
+    ``decoder`` names who reads ("opencv", "av", "opencv (28 frames) then av", ...); ``notes`` are
+    sentences for the session. ``ended_early`` is True when the data stopped before the container
+    said it would, or was damaged.
     """
 
     info: SourceInfo
@@ -41,8 +43,9 @@ class Source:
     def read(self, into: Image | None = None) -> Frame | None:
         """The next frame, or None at the end (and ever after).
 
-        ``into`` is a buffer that the frame may be decoded into when its shape fits; the frame's image may be
-        ``into`` itself or a new array. Raises SourceError only for what ends the whole source.
+        ``into`` is a buffer that the frame may be decoded into when its shape fits; the frame's
+        image may be ``into`` itself or a new array. Raises SourceError only for what ends the whole
+        source.
         """
         raise NotImplementedError
 
@@ -68,7 +71,8 @@ class Source:
 class SteppingSource(Source):
     """A source in two steps, as cv2 has them: ``grab`` moves on, ``retrieve`` makes the picture.
 
-    Stride and limit live here, once for all readers, so a frame that the stride drops is never converted.
+    Stride and limit live here, once for all readers, so a frame that the stride drops is never
+    converted.
     """
 
     def __init__(self, stride: int = 1, frames: int | None = None) -> None:
@@ -86,11 +90,15 @@ class SteppingSource(Source):
         raise NotImplementedError
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        """The picture that was grabbed last, as frame ``index``. None: it turned out unreadable and was counted."""
+        """The picture that was grabbed last, as frame ``index``. None: it turned out unreadable and
+        was counted.
+        """
         raise NotImplementedError
 
     def hold_first(self) -> bool:
-        """Grabs the first picture and keeps it for the first read: so that open() knows that there is one."""
+        """Grabs the first picture and keeps it for the first read: so that open() knows that there
+        is one.
+        """
         self._held = self.grab()
         return self._held
 

@@ -114,7 +114,9 @@ def _is_animated(path: str) -> bool:
 
 
 def load(path: str, into: Image | None = None) -> Image | None:
-    """u8 BGR [h, w, 3] with the EXIF orientation applied; grey, 16 bit and alpha are converted. None: unreadable."""
+    """u8 BGR [h, w, 3] with the EXIF orientation applied; grey, 16 bit and alpha are converted.
+    None: unreadable.
+    """
     try:
         # Read by numpy: also where cv2.imread cannot take the name.
         image = _decoded(np.fromfile(path, np.uint8))

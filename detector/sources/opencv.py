@@ -22,7 +22,9 @@ def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSourc
 
 
 class OpenCVSource(SteppingSource):
-    """cv2 stops in silence at the first packet that it cannot decode; ``left_behind`` tells that from the end."""
+    """cv2 stops in silence at the first packet that it cannot decode; ``left_behind`` tells that
+    from the end.
+    """
 
     decoder = "opencv"
 
@@ -83,8 +85,9 @@ class OpenCVSource(SteppingSource):
 
     def _note_pts(self) -> None:
         pts = self.pts + self.video.ticks
-        # POS_MSEC counts from the stream's first timestamp; CAP_PROP_PTS is wrong on several containers. Zero
-        # behind the first frame: no timestamp (the last frames of AVI and MPEG-PS).
+        # POS_MSEC counts from the stream's first timestamp; CAP_PROP_PTS is wrong on several
+        # containers. Zero behind the first frame: no timestamp (the last frames of AVI and
+        # MPEG-PS).
         seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
         if self.video.dated and (seconds != 0 or self.grabbed == 0):
             pts = round(seconds / float(self.info.time_base)) + self.info.start_pts

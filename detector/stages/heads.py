@@ -1,4 +1,6 @@
-"""YOLOX's raw rows: one box a cell, offsets from the cell and logarithms of sizes. Objectness first, then the grid."""
+"""YOLOX's raw rows: one box a cell, offsets from the cell and logarithms of sizes. Objectness
+first, then the grid.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def sigmoid(x: Floats) -> Floats:
 
 
 def logit(p: float) -> float:
-    """Raw objectness at probability p, a little below: a sieve, the exact comparison comes after."""
+    """Raw objectness at probability p, minus a margin: a sieve before the exact comparison."""
     if not 0 < p < 1:
         return -np.inf if p <= 0 else 15.0
     return float(np.log(p / (1 - p))) - 1e-3
@@ -43,7 +45,9 @@ def xyxy(boxes: Floats) -> Floats:
 
 
 def sound(boxes: Floats) -> NDArray[np.bool_]:
-    """[M]: boxes of numbers that are numbers, and whose areas float32 can hold: no picture has 1e13 pixels a side."""
+    """[M]: boxes of numbers that are numbers, and whose areas float32 can hold: no picture has 1e13
+    pixels a side.
+    """
     below: NDArray[np.bool_] = np.abs(boxes) < np.float32(1e13)  # NaN and inf compare false
     return np.all(below, axis=1)  # type: ignore[no-any-return]
 
@@ -51,10 +55,12 @@ def sound(boxes: Floats) -> NDArray[np.bool_]:
 def objectness_first(
     rows: Floats, conf: float
 ) -> tuple[Floats, Floats, NDArray[np.int64], NDArray[np.intp]]:
-    """Of rows [N, 5 + C] with probabilities from column 4 on, those whose objectness x best class reaches ``conf``.
+    """Of rows [N, 5 + C] with probabilities from column 4 on, those whose objectness x best class
+    reaches ``conf``.
 
-    Returns (rows [M, 5 + C], a copy; scores [M]; class ids [M]; their places among the N). Classes are looked at only
-    where the objectness alone reaches the threshold. Numbers that are no numbers count as below it.
+    Returns (rows [M, 5 + C], a copy; scores [M]; class ids [M]; their places among the N). Classes
+    are looked at only where the objectness alone reaches the threshold. Numbers that are no numbers
+    count as below it.
     """
     at = np.flatnonzero(rows[:, 4] >= np.float32(conf))  # NaN compares false
     found = rows[at]
@@ -66,16 +72,19 @@ def objectness_first(
     return found[keep], scores[keep], class_ids[keep], at[keep]
 
 
-# ----------------------------------------------------------------------
-# Objectness first, for maps with anchors: only cells whose objectness alone reaches the threshold are decoded.
+# ---------------------------------------------------------------------- Objectness first, for maps
+# with anchors: only cells whose objectness alone reaches the threshold are decoded.
 #
-# On a street scene that is some 50 of 2,535, so the exponentials of all the others are never computed.
+# On a street scene that is some 50 of 2,535, so the exponentials of all the others are never
+# computed.
 
 Indices = NDArray[np.intp]
 
 
 class Survivors(NamedTuple):
-    """M cells of one map: which (anchor, row, column), their numbers, their best class and its number."""
+    """M cells of one map: which (anchor, row, column), their numbers, their best class and its
+    number.
+    """
 
     a: Indices
     y: Indices
@@ -92,10 +101,12 @@ def cells_of(output: Floats, anchors: int) -> Floats:
 
 
 def survivors(raw: Floats, threshold: float, *, anchors_last: bool) -> Survivors:
-    """Cells of ``raw`` [A, 5+C, h, w] whose objectness and best class both reach the threshold; NaN never does.
+    """Cells of ``raw`` [A, 5+C, h, w] whose objectness and best class both reach the threshold; NaN
+    never does.
 
-    The second sieve is as safe as the first: the product of two probabilities is below each of them. A network
-    without trained objectness has all of its cells there. Order: y, x, anchor, or anchor, y, x.
+    The second sieve is as safe as the first: the product of two probabilities is below each of
+    them. A network without trained objectness has all of its cells there. Order: y, x, anchor, or
+    anchor, y, x.
     """
     passed = raw[:, 4] >= threshold
     if anchors_last:
@@ -123,8 +134,8 @@ def joined(parts: Sequence[Candidates]) -> Candidates:
 # ----------------------------------------------------------------------
 # YOLOv5's and YOLOv7's detection layers: raw maps with anchors, all numbers through a logistic.
 #
-# Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor, s the logistic of the raw number. Objectness first:
-# see ``sieve.py``.
+# Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor, s the logistic of the raw number.
+# Objectness first: see ``sieve.py``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +150,9 @@ class AnchoredLayer:
 def anchored(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]) -> Candidates:
     """Candidates whose objectness x best class score reaches ``conf``; by layer, anchor, y, x.
 
-    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels, not clipped.
-    Numbers that are no numbers count as below any threshold. Nothing returned shares memory with ``outputs``.
+    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels,
+    not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
+    memory with ``outputs``.
     """
     return joined(
         [
@@ -151,7 +163,8 @@ def anchored(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]
 
 
 def anchored_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
-    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class probabilities.
+    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
+    probabilities.
 
     Rows by layer, anchor, y, x. The plain twin of ``anchored``: for comparisons, not for speed.
     """
@@ -184,7 +197,7 @@ def _anchored_centres_sizes(
     x: NDArray[np.intp],
     layer: AnchoredLayer,
 ) -> Floats:
-    """[M, 4] cx, cy, w, h in network pixels, of cells [M, 5+C] at rows y, columns x with anchors a."""
+    """cx, cy, w, h [M, 4] in network pixels of cells [M, 5+C] at rows y, columns x, anchors a."""
     doubled = sigmoid(cells[:, :4]) * 2
     origin = np.stack([x, y], axis=1).astype(np.float32) - np.float32(0.5)
     centres = (doubled[:, :2] + origin) * np.float32(layer.stride)
@@ -211,10 +224,12 @@ class YoloLayer:
 
 
 def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]) -> Candidates:
-    """Candidates whose objectness x best class score reaches ``conf``, layers in cfg order, each by y, x, anchor.
+    """Candidates whose objectness x best class score reaches ``conf``, layers in cfg order, each by
+    y, x, anchor.
 
-    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels, not clipped.
-    Numbers that are no numbers count as below any threshold. Nothing returned shares memory with ``outputs``.
+    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels,
+    not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
+    memory with ``outputs``.
     """
     return joined(
         [
@@ -225,7 +240,8 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
 
 
 def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
-    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class probabilities.
+    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
+    probabilities.
 
     Rows by layer, y, x, anchor. The plain twin of ``darknet_yolo``: for comparisons, not for speed.
     """
@@ -256,7 +272,7 @@ def _darknet_candidates(output: Floats, conf: float, layer: YoloLayer) -> Candid
 def _darknet_centres_sizes(
     cells: Floats, y: NDArray[np.intp], x: NDArray[np.intp], a: NDArray[np.intp], layer: YoloLayer
 ) -> Floats:
-    """[M, 4] cx, cy, w, h in network pixels, of cells [M, 5+C] at rows y, columns x with anchors a."""
+    """cx, cy, w, h [M, 4] in network pixels of cells [M, 5+C] at rows y, columns x, anchors a."""
     anchors = np.array(layer.anchors, np.float32)[a]
     scale = np.float32(layer.scale_x_y)
     cell = np.array([layer.cell_width, layer.cell_height], np.float32)
@@ -269,14 +285,15 @@ def _darknet_centres_sizes(
     return np.concatenate([centres, sizes * anchors], axis=1)
 
 
-# ----------------------------------------------------------------------
-# One box a cell without objectness, decoded by the network (YOLOv8, 9, 11, 12): [1, 4 + C, N], or its transpose.
+# ---------------------------------------------------------------------- One box a cell without
+# objectness, decoded by the network (YOLOv8, 9, 11, 12): [1, 4 + C, N], or its transpose.
 
 
 def anchor_free(outputs: list[Floats], conf: float, *, rows: bool = False) -> Candidates:
     """Candidates whose best class score reaches ``conf``, in the order of the cells.
 
-    ``outputs``: [1, 4 + C, N]: cx, cy, w, h in network pixels, class probabilities; with ``rows`` [1, N, 4 + C].
+    ``outputs``: [1, 4 + C, N]: cx, cy, w, h in network pixels, class probabilities; with ``rows``
+    [1, N, 4 + C].
     """
     columns = _columns(outputs, rows)
     best = columns[4:].max(
@@ -303,15 +320,15 @@ def _columns(outputs: list[Floats], rows: bool) -> Floats:
     return columns
 
 
-# ----------------------------------------------------------------------
-# Rows that the network decoded itself (YOLOv5, YOLOv7 and others exported with their boxes): [1, N, 5 + C].
+# ---------------------------------------------------------------------- Rows that the network
+# decoded itself (YOLOv5, YOLOv7 and others exported with their boxes): [1, N, 5 + C].
 
 
 def decoded(outputs: list[Floats], conf: float) -> Candidates:
     """Candidates whose objectness x best class score reaches ``conf``, in the order of the rows.
 
-    ``outputs``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities. Nothing returned
-    shares memory with it.
+    ``outputs``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities.
+    Nothing returned shares memory with it.
     """
     rows, scores, class_ids, _ = objectness_first(outputs[0][0], conf)
     boxes = xyxy(rows[:, :4])
@@ -388,8 +405,8 @@ def queries(
 ) -> Candidates:
     """Queries whose best class score reaches ``conf``, in their order; one box a query.
 
-    ``outputs``: [1, Q, 4 + C], or class scores [1, Q, C] and boxes [1, Q, 4]. Boxes are cx, cy, w, h in 0..1 of the
-    input. ``logits``: the scores are raw, before the logistic.
+    ``outputs``: [1, Q, 4 + C], or class scores [1, Q, C] and boxes [1, Q, 4]. Boxes are cx, cy, w,
+    h in 0..1 of the input. ``logits``: the scores are raw, before the logistic.
     """
     boxes, scores = _apart(outputs)
     class_ids = scores.argmax(axis=1)
@@ -441,8 +458,8 @@ def yolox_cells(grid: Grid) -> Floats:
 def yolox(outputs: list[Floats], conf: float, *, grid: Grid) -> Candidates:
     """Candidates whose objectness x best class score reaches ``conf``, in the order of the cells.
 
-    ``outputs``: [1, N, 5 + C]: offsets x and y in cells, logarithms of width and height in cells, objectness and class
-    probabilities (the network ends in their logistic).
+    ``outputs``: [1, N, 5 + C]: offsets x and y in cells, logarithms of width and height in cells,
+    objectness and class probabilities (the network ends in their logistic).
     """
     rows, scores, class_ids, at = objectness_first(outputs[0][0], conf)
     boxes = xyxy(_yolox_centres_sizes(rows, yolox_cells(grid)[at]))
@@ -451,7 +468,9 @@ def yolox(outputs: list[Floats], conf: float, *, grid: Grid) -> Candidates:
 
 
 def yolox_dense(outputs: list[Floats], *, grid: Grid) -> Floats:
-    """Every cell: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class probabilities."""
+    """Every cell: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
+    probabilities.
+    """
     raw = outputs[0][0]
     return np.concatenate([_yolox_centres_sizes(raw, yolox_cells(grid)), raw[:, 4:]], axis=1)[None]
 

@@ -1,4 +1,6 @@
-"""A track: everything that one thread recorded. Only its own thread writes to it, so it needs no lock."""
+"""A track: everything that one thread recorded. Only its own thread writes to it, so it needs no
+lock.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,10 @@ STAGES = (READ, PREPROCESS, INFER, HEAD, NMS, ANNOTATE, WRITE)
 
 
 class Meter:
-    """Length of the union of intervals, streaming. Inference FPS stands on it: frames / seconds in which at least one
-    ``infer`` was running, so that neither a slow reader nor several requests at once distort it."""
+    """Length of the union of intervals, streaming. Inference FPS stands on it: frames / seconds in
+    which at least one ``infer`` was running, so that neither a slow reader nor several requests at
+    once distort it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +48,8 @@ class Meter:
     def enter(self, now: int) -> None:
         with self._lock:
             if not self._inside:
-                # A thread may read its clock and be overtaken before it gets the lock: never count time twice.
+                # A thread may read its clock and be overtaken before it gets the lock: never count
+                # time twice.
                 self._since = max(now, self._since)
             self._inside += 1
 
@@ -59,15 +64,18 @@ class Meter:
 # ----------------------------------------------------------------------
 # A streaming histogram with bounded relative error, for percentiles over any number of samples.
 
-# Smallest number of samples below which a percentile says nothing: it would be the maximum under another name.
+# Smallest number of samples below which a percentile says nothing: it would be the maximum under
+# another name.
 SAMPLE_FLOORS = {50: 5, 90: 20, 99: 200}
 
 
 class Histogram:
-    """Counts durations in buckets whose edges grow by a constant factor, so that any quantile is within ``error``.
+    """Counts durations in buckets whose edges grow by a constant factor, so that any quantile is
+    within ``error``.
 
-    The scheme of DDSketch (Masson, Rim, Lee, VLDB 2019), sections 2.1 and 2.2: bucket i holds (g^(i-1), g^i] with
-    g = (1 + error) / (1 - error), and is reported as 2 g^i / (g + 1). Values are integers (nanoseconds), 0 included.
+    The scheme of DDSketch (Masson, Rim, Lee, VLDB 2019), sections 2.1 and 2.2: bucket i holds
+    (g^(i-1), g^i] with g = (1 + error) / (1 - error), and is reported as 2 g^i / (g + 1). Values
+    are integers (nanoseconds), 0 included.
     """
 
     __slots__ = ("_counts", "_gamma", "_inverse_log", "count", "maximum", "minimum")
@@ -106,7 +114,9 @@ class Histogram:
         self.count += other.count
 
     def quantile(self, q: float) -> float | None:
-        """The value of rank ceil(q * count) (nearest rank), within the relative error; None without samples."""
+        """The value of rank ceil(q * count) (nearest rank), within the relative error; None without
+        samples.
+        """
         rank = max(1, math.ceil(q * self.count))
         seen = 0
         for bucket in sorted(self._counts):
@@ -124,8 +134,9 @@ class Histogram:
 # ----------------------------------------------------------------------
 # NVTX: one push/pop range per span on its own thread, in the domain ``detect-video``.
 #
-# name = stage, payload = frame or batch number, category = span kind. Without a tool attached nvtx hands out a domain of
-# its own that does nothing; then no range object is made at all, and a span pays for one ``is not None``.
+# name = stage, payload = frame or batch number, category = span kind. Without a tool attached nvtx
+# hands out a domain of its own that does nothing; then no range object is made at all, and a span
+# pays for one ``is not None``.
 
 DOMAIN = "detect-video"
 
@@ -133,8 +144,9 @@ _COLORS = {"work": "green", "wait_input": "yellow", "wait_output": "orange"}
 
 
 class ThreadRange:
-    """The ranges of one span on one thread. Attributes are prebuilt (70 ns a range instead of 900) and, since their
-    payload changes with each push, never shared between threads."""
+    """The ranges of one span on one thread. Attributes are prebuilt (70 ns a range instead of 900)
+    and, since their payload changes with each push, never shared between threads.
+    """
 
     __slots__ = ("_attributes", "_push", "pop")
 
@@ -174,17 +186,18 @@ OTHER = "other"  # what lies between spans
 
 KINDS = (WORK, WAIT_INPUT, WAIT_OUTPUT, OTHER)
 
-# Durations go into the histogram in blocks: one numpy call for 4096 of them costs 0.05 us each, one by one 0.5 us.
+# Durations go into the histogram in blocks: one numpy call for 4096 of them costs 0.05 us each, one
+# by one 0.5 us.
 BLOCK = 4096
 
 
 class Span:
-    """Context manager around one call after the other. Made once for each stage and kind on a track, then used again
-    for every call, so that a call allocates nothing. Nested spans count once, in the innermost: the outer keeps the
-    rest. A stage cannot nest in itself.
+    """Context manager around one call after the other. Made once for each stage and kind on a
+    track, then used again for every call, so that a call allocates nothing. Nested spans count
+    once, in the innermost: the outer keeps the rest. A stage cannot nest in itself.
 
-    Totals: ``calls``, ``self_ns`` (without what nested spans took), ``cpu_ns``. Rows: ``indices``, ``starts``,
-    ``ends``.
+    Totals: ``calls``, ``self_ns`` (without what nested spans took), ``cpu_ns``. Rows: ``indices``,
+    ``starts``, ``ends``.
     """
 
     __slots__ = (
@@ -312,13 +325,14 @@ class OffSpan:
         return None
 
 
-# Rows of index, start and end, 24 bytes each, for every stage and wait of a track: 7 MB, beyond any clip of three
-# hours. Sums and percentiles go on after it; the session says how many rows it kept.
+# Rows of index, start and end, 24 bytes each, for every stage and wait of a track: 7 MB, beyond any
+# clip of three hours. Sums and percentiles go on after it; the session says how many rows it kept.
 MAX_ROWS = 300_000
 
 
 class Track:
-    """``with timeline.track("reader") as track:`` around a thread's life, ``with track.span(READ, i):`` in it.
+    """``with timeline.track("reader") as track:`` around a thread's life, ``with track.span(READ,
+    i):`` in it.
 
     The same name may be entered again later; its sums go on.
     """
@@ -377,7 +391,9 @@ class Track:
             self._natives.left()
 
     def span(self, stage: str, index: int, kind: str = WORK) -> Span | FirstCall:
-        """To be entered at once: the object is the same for every call of a stage on this track but the first."""
+        """To be entered at once: the object is the same for every call of a stage on this track but
+        the first.
+        """
         span = self.spans.get((stage, kind))
         if span is None:
             span = self.spans[stage, kind] = self._make(stage, kind)
@@ -404,7 +420,9 @@ class Track:
 
 
 class FirstCall:
-    """A stage's first call on a thread: libraries start their threads in it, which are then known as the stage's."""
+    """A stage's first call on a thread: libraries start their threads in it, which are then known
+    as the stage's.
+    """
 
     def __init__(self, span: Span, natives: Natives) -> None:
         self._span, self._born = span, natives.born(span.stage)
