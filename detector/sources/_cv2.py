@@ -29,8 +29,8 @@ _UPSIDE_DOWN, _LEFT_RIGHT, _BOTH = 0, 1, -1  # cv2.flip's codes
 def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> Image:
     """``image``, put upside down if ``mirrored``, then turned counter-clockwise by ``degrees``.
 
-    ``degrees`` is 0, 90, 180 or 270, and not 0 unless ``mirrored``. The result is ``into`` itself if
-    that is given and fits.
+    ``degrees`` is 0, 90, 180 or 270, and not 0 unless ``mirrored``. The result is ``into`` itself
+    if that is given and fits.
     """
     if not mirrored:
         rotated: Image = cv2.rotate(image, _ROTATE[degrees], dst=into)

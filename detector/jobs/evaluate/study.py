@@ -159,10 +159,10 @@ class Study:
 
     def source(self, config: Config, spec: str) -> Source:
         from detector import sources
-        from detector.sources.images import PictureSource
+        from detector.sources.pictures import PicturesSource
 
         if self.dataset.video is None:
-            return PictureSource(spec, [str(one.path) for one in self.dataset.pictures])
+            return PicturesSource(spec, [str(one.path) for one in self.dataset.pictures])
         options = config.input
         last = max(one.frame or 0 for one in self.dataset.pictures) // options.stride + 1
         return sources.open(

@@ -1,8 +1,10 @@
-"""Video by PyAV, packet by packet: slower than cv2, but goes on behind damage, and decodes AV1."""
+"""What a video file says of itself, and whether anything is left behind its last frame.
+
+It is read with PyAV. Only the first picture is decoded, because it knows more than the container.
+"""
 
 from __future__ import annotations
 
-import builtins
 import os
 import struct
 from collections.abc import Iterator
@@ -12,16 +14,9 @@ from itertools import islice
 from typing import Any
 
 import av
-import numpy as np
-from av.video.reformatter import VideoReformatter
 
 from detector.errors import SourceError
-from detector.sources._cv2 import fits, upright
-from detector.sources.base import SteppingSource
-from detector.types import LONGEST_GAP_S, Frame, Image, SourceInfo
-
-# ---------------------------------------------------------------------- What a video file says of
-# itself, and whether anything is left behind the last frame. Nothing is decoded here.
+from detector.types import LONGEST_GAP_S, SourceInfo
 
 DEFAULT_FPS = Fraction(25)  # where the container knows none; FFmpeg's own default for raw streams
 CUT_OFF = "the file is shorter than its own structure says: its end was cut off"
@@ -145,7 +140,7 @@ def is_truncated(container: Any, stream: Any) -> bool:
         return False
     if "mov" in container.format.name:
         return any(entry.pos + entry.size > size for entry in stream.index_entries)
-    with builtins.open(os.path.abspath(container.name), "rb") as file:
+    with open(os.path.abspath(container.name), "rb") as file:
         return _stated_bytes(file.read(256)) > size
 
 
@@ -284,7 +279,7 @@ def _why(path: str, error: Exception) -> str:
     if isinstance(error, UnicodeError):
         return "its name is not valid UTF-8; rename the file"
     try:
-        with builtins.open(path, "rb") as file:
+        with open(path, "rb") as file:
             head = file.read(512)
     except OSError as problem:
         return f"cannot be read ({problem.strerror})"
@@ -301,21 +296,6 @@ def _why(path: str, error: Exception) -> str:
     return f"FFmpeg cannot read it ({reason}); look at it with ffprobe, or convert it with ffmpeg first"
 
 
-# As ITU-T H.273 numbers them. What cv2's conversion brings to BT.709; kept as they are, colours
-# look washed out.
-BT709, HDR_TRANSFERS, WIDE_PRIMARIES = 1, (16, 18), (9, 11, 12)  # PQ and HLG; BT.2020 and both P3
-MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
-
-
-def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSource:
-    """PyAV alone. Raises SourceError when not one frame can be decoded."""
-    source = AvSource(probe(path), stride, frames)
-    if source.hold_first():
-        return source
-    source.close()
-    raise no_frame(source.video, source.counts.bad)
-
-
 def no_frame(video: Video, refused: int) -> SourceError:
     """The error for a video that opens and gives nothing."""
     info = video.info
@@ -328,142 +308,3 @@ def no_frame(video: Video, refused: int) -> SourceError:
         f"{info.path}: opens ({what}), but no frame can be decoded ({refused} packets refused); "
         "the file is damaged: copy or record it again"
     )
-
-
-class AvSource(SteppingSource):
-    """Counts the packets that the decoder refuses in ``counts.bad`` and goes on with the next."""
-
-    decoder = "av"
-
-    def __init__(
-        self,
-        video: Video,
-        stride: int = 1,
-        frames: int | None = None,
-        size: tuple[int, int] | None = None,
-    ) -> None:
-        """``size``: displayed (width, height) of all frames; None: that of the first."""
-        super().__init__(stride, frames)
-        self.video = video
-        self.info = video.info
-        self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
-        self._size = size
-        # One for all pictures: a picture's own would make its tables anew, 2 ms each, and 1.3 s for
-        # HDR's.
-        self._reformatter = VideoReformatter()
-        self._picture: Any = None  # av.VideoFrame
-        self._container = open_container(video.path)
-        self._stream = self._container.streams[video.stream]
-        self._is_avi = self._container.format.name == "avi"
-        self._pictures = self._decode()
-
-    def grab(self) -> bool:
-        self._picture = next(self._pictures, None)
-        if self._picture is None:
-            return False
-        if self._size is None:
-            self._learn_size()
-        self.counts.corrupt += self._picture.is_corrupt
-        # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output
-        # does not.
-        pts = self._picture.dts if self._is_avi else self._picture.pts
-        self.pts = self.pts + self.video.ticks if pts is None else pts
-        return True
-
-    def _learn_size(self) -> None:
-        picture = self._picture
-        self.video.set_displayed(picture.width, picture.height, picture.rotation)
-        self._size = (self.info.width, self.info.height)
-
-    def _decode(self) -> Iterator[Any]:
-        """av.VideoFrame after av.VideoFrame, with what the decoder still held at the end."""
-        if not self.video.decodable:
-            return
-        # Frame threading would change which pictures survive an error; slices do not.
-        self._stream.thread_type = "SLICE"
-        for packet in self._packets():
-            yield from self._decode_packet(packet)
-        yield from self._flush()
-        if is_truncated(self._container, self._stream):
-            self.ended_early = True
-            self.notes.append(CUT_OFF)
-
-    def _packets(self) -> Iterator[Any]:
-        try:
-            for packet in self._container.demux(self._stream):
-                if packet.size:  # the empty one at the end is the flush, which is ours
-                    yield packet
-        except av.error.FFmpegError as error:
-            self.ended_early = True
-            self.notes.append(f"the data stops before its end ({error.strerror})")
-
-    def _decode_packet(self, packet: Any) -> list[Any]:
-        try:
-            pictures: list[Any] = self._stream.codec_context.decode(packet)
-        except av.error.FFmpegError:
-            self.counts.bad += 1
-            return []
-        return pictures
-
-    def _flush(self) -> list[Any]:
-        for _ in range(MAX_FLUSH_ERRORS):
-            try:
-                pictures: list[Any] = self._stream.codec_context.decode(None)
-            except av.error.EOFError:
-                break
-            except av.error.FFmpegError:
-                self.counts.bad += 1
-                continue
-            return pictures
-        return []
-
-    def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        picture, self._picture = self._picture, None
-        stored = self._converted(picture)  # [h, w, 3], a view of the picture's memory
-        image = self._copied(stored, into)
-        return Frame(index, self.pts, float(self.pts * self.info.time_base), image)
-
-    def _converted(self, picture: Any) -> Image:
-        width, height = self._stored_size()
-        # Bicubic also for the chroma planes: then the pixels are cv2's own.
-        bgr = self._reformatter.reformat(
-            picture,
-            width=width,
-            height=height,
-            format="bgr24",
-            interpolation="BICUBIC",
-            **_colours_of(picture),
-        )
-        plane: Any = bgr.planes[0]
-        rows = np.frombuffer(plane, np.uint8).reshape(height, plane.line_size)
-        return rows[:, : width * 3].reshape(height, width, 3)
-
-    def _stored_size(self) -> tuple[int, int]:
-        width, height = self._size or (self.info.width, self.info.height)
-        return (height, width) if self.info.rotation in (90, 270) else (width, height)
-
-    def _copied(self, stored: Image, into: Image | None) -> Image:
-        if not fits(into, self.info.width, self.info.height):
-            into = None
-        if self.info.rotation or self.info.mirrored:
-            return upright(stored, self.info.rotation, self.info.mirrored, into)
-        image = np.empty(stored.shape, np.uint8) if into is None else into
-        np.copyto(image, stored)
-        return image
-
-    def close(self) -> None:
-        super().close()
-        self._picture = None
-        self._pictures.close()  # type: ignore[attr-defined]
-        self._container.close()
-
-
-def _colours_of(picture: Any) -> dict[str, int]:
-    """Transfer and primaries that ``reformat`` is to convert to; nothing for ordinary pictures."""
-    hdr, wide = picture.color_trc in HDR_TRANSFERS, picture.color_primaries in WIDE_PRIMARIES
-    if not (hdr or wide):
-        return {}
-    return {
-        "dst_color_trc": BT709 if hdr else int(picture.color_trc),
-        "dst_color_primaries": BT709 if wide else int(picture.color_primaries),
-    }

@@ -8,16 +8,16 @@ was a false alarm (hidden frames, two packets a frame) it cost time; PyAV then h
 
 from __future__ import annotations
 
-from detector.sources import av
-from detector.sources.av import AvSource, no_frame
 from detector.sources.base import SteppingSource
-from detector.sources.opencv import OpenCVSource
+from detector.sources.video._container import no_frame, probe
+from detector.sources.video.av import AvSource
+from detector.sources.video.opencv import OpenCVSource
 from detector.types import Frame, Image
 
 
 def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSource:
     """Raises SourceError when neither cv2 nor PyAV decodes a frame."""
-    source = AutoSource(av.probe(path), stride, frames)
+    source = AutoSource(probe(path), stride, frames)
     if source.hold_first():
         return source
     source.close()

@@ -1,10 +1,11 @@
-"""Pictures: a folder, a glob or a single file. Each is one frame; the time of frame n is n seconds."""
+"""Pictures: a folder, a glob or a single file. Each is one frame; frame n is at n seconds."""
 
 from __future__ import annotations
 
-import builtins
+import glob
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -12,26 +13,50 @@ from numpy.typing import NDArray
 
 from detector.errors import SourceError
 from detector.sources._cv2 import cv2, fits
-from detector.sources.base import SteppingSource
+from detector.sources._unclaimed import is_live
+from detector.sources.base import SteppingSource, check_file
 from detector.types import Frame, Image, SourceInfo
 
+VIDEOS = (
+    ".avi",
+    ".flv",
+    ".m4v",
+    ".mkv",
+    ".mov",
+    ".mp4",
+    ".mpeg",
+    ".mpg",
+    ".mts",
+    ".ts",
+    ".webm",
+    ".wmv",
+)  # for a hint
+PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 ANIMATION_SAID_WITHIN = (
     4096  # bytes from the start: before the pixels, behind a colour profile at most
 )
 MAX_NOTES = 10  # pictures named one by one; unreadable ones are all counted
 
 
-def open(
-    spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None
-) -> SteppingSource:
-    """``paths`` in their order. Raises SourceError when none of those asked for is readable."""
-    return PictureSource(spec, paths, stride, frames)
-
-
-class PictureSource(SteppingSource):
+class PicturesSource(SteppingSource):
     """Frame.index is the number in the list, so an unreadable picture leaves a gap."""
 
     decoder = "opencv"
+
+    @classmethod
+    def claims(cls, spec: str) -> bool:
+        """A folder, a file with a picture's suffix, or a pattern that is no file's name."""
+        if os.path.isdir(spec):
+            return True
+        if os.path.lexists(spec):
+            return os.path.exists(spec) and spec.lower().endswith(PICTURES)
+        return glob.has_magic(spec) and not is_live(spec)
+
+    @classmethod
+    def open(
+        cls, spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None
+    ) -> PicturesSource:
+        return cls(spec, list_pictures(spec), stride, frames)
 
     def __init__(
         self, spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None
@@ -104,7 +129,7 @@ def _is_animated(path: str) -> bool:
     if not path.lower().endswith((".webp", ".png")):
         return False
     try:
-        with builtins.open(path, "rb") as file:
+        with open(path, "rb") as file:
             head = file.read(ANIMATION_SAID_WITHIN)
     except OSError:
         return False
@@ -135,3 +160,52 @@ def _decoded(data: NDArray[np.uint8]) -> Image | None:
         return None  # a PNG without its end: libpng would complain on the terminal
     image: Image | None = cv2.imdecode(data, cv2.IMREAD_COLOR)
     return image
+
+
+# The pictures that a spec names.
+
+
+def list_pictures(spec: str) -> list[str]:
+    """The pictures of a spec that ``PicturesSource`` claims, in order. Raises SourceError for none."""
+    if os.path.isdir(spec):
+        return _select_pictures(spec, _list_files(spec), "the folder")
+    if os.path.exists(spec):
+        check_file(spec)
+        return [spec]
+    matches = filter(os.path.isfile, glob.iglob(spec, recursive=True))
+    return _select_pictures(spec, matches, "the pattern")
+
+
+def _list_files(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            paths = [entry.path for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise SourceError(
+            f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld"
+        ) from error
+    return [
+        path for path in paths if os.path.isfile(path)
+    ]  # a link to itself is none, DirEntry.is_file would raise
+
+
+def _select_pictures(spec: str, paths: Iterable[str], what: str) -> list[str]:
+    found = list(paths)
+    pictures = sorted((path for path in found if path.lower().endswith(PICTURES)), key=_natural)
+    if pictures:
+        return pictures
+    videos = [path for path in found if path.lower().endswith(VIDEOS)]
+    if videos:
+        by_name = os.path.join(os.path.dirname(videos[0]), f"*{os.path.splitext(videos[0])[1]}")
+        what = f"{what} has no picture but {len(videos)} videos"
+        raise SourceError(f"{spec}: {what}; give them by name, unquoted: {by_name}")
+    others = f"{len(found)} other files" if found else "nothing at all"
+    raise SourceError(
+        f"{spec}: {what} has no picture ({others}; wanted {' '.join(PICTURES)}); check the path"
+    )
+
+
+def _natural(path: str) -> list[tuple[bool, int, str]]:
+    """img2 before img10: digits compare as numbers."""
+    parts = re.split(r"(\d+)", path)
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
