@@ -173,7 +173,7 @@ def open_model(config: Config, picture: tuple[int, int] | None = None) -> Networ
     """The network as the front end makes it, before any engine has its wishes: at ``--size 640`` of centre geometry as
     large as ``picture`` (width, height) needs; a square where that is fixed. Raises UsageError and ModelError."""
     from detector import engines, models
-    from detector.stages.preprocess import holding
+    from detector.stages.preprocess import smallest_input
 
     options, asked = network_options(config), config.runtime.size
     network = models.open_network(**options, others=engines.front_ends())
@@ -184,7 +184,7 @@ def open_model(config: Config, picture: tuple[int, int] | None = None) -> Networ
         or network.input.geometry != "centre"
     ):
         return network
-    size = holding(int(asked), network.input.stride, *picture)
+    size = smallest_input(int(asked), network.input.stride, *picture)
     if size == (network.input.height, network.input.width):
         return network
     try:

@@ -29,7 +29,7 @@ def find(name: str) -> type[Source]:
 
 
 def find_claiming(spec: str) -> type[Source]:
-    """The source that reads ``spec``. Raises SourceError, one line with the cure, where none does."""
+    """The source that reads ``spec``. Raises SourceError, with the cure, where none does."""
     for source in sorted(map(find, names()), key=lambda source: source.order):
         if source.claims(spec):
             return source

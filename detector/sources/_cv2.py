@@ -1,4 +1,4 @@
-"""cv2, kept from writing to the user's terminal: damage is counted and said by us, once."""
+"""cv2, kept from writing to the user's terminal. We count damage and report it once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import cv2
 __all__ = ["cv2", "fits", "upright"]
 
 if "OPENCV_LOG_LEVEL" not in os.environ:
-    # By call, not by the variable: another room may have imported cv2 before us.
+    # By a call, because the variable is read on import, and cv2 may have been imported before.
     if hasattr(cv2, "setLogLevel"):  # OpenCV 4
         cv2.setLogLevel(0)
     else:

@@ -25,7 +25,7 @@ class ReadCounts:
 
 
 class Source:
-    """Iterable of Frame. A bad frame is counted in ``counts`` and skipped, never raised one by one."""
+    """Iterable of Frame. A bad frame is counted in ``counts`` and skipped; it raises nothing."""
 
     gives: ClassVar[str] = "bgr"  # the pixels of Frame.image; "yuv420p" is reserved
     # Sources are asked in ascending order whether they claim a spec. Video files come last: that
@@ -47,7 +47,7 @@ class Source:
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        """Whether this source reads ``spec``. Looks at the name and the file system; never raises."""
+        """Whether this source reads ``spec``, by its name and the file system. Never raises."""
         raise NotImplementedError
 
     @classmethod

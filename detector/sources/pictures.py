@@ -17,29 +17,62 @@ from detector.sources._unclaimed import is_live
 from detector.sources.base import SteppingSource, check_file
 from detector.types import Frame, Image, SourceInfo
 
-VIDEOS = (
-    ".avi",
-    ".flv",
-    ".m4v",
-    ".mkv",
-    ".mov",
-    ".mp4",
-    ".mpeg",
-    ".mpg",
-    ".mts",
-    ".ts",
-    ".webm",
-    ".wmv",
-)  # for a hint
 PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-ANIMATION_SAID_WITHIN = (
-    4096  # bytes from the start: before the pixels, behind a colour profile at most
-)
-MAX_NOTES = 10  # pictures named one by one; unreadable ones are all counted
+# For a hint where a folder holds videos and no picture.
+VIDEOS = tuple(".avi .flv .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ts .webm .wmv".split())
+# Bytes from the start in which a file says that it is an animation: before the pixels, and behind a
+# colour profile at most.
+ANIMATION_SAID_WITHIN = 4096
+MAX_NOTES = 10  # so many pictures are named in notes; unreadable ones are all counted
+
+
+def list_pictures(spec: str) -> list[str]:
+    """The pictures of a spec that ``PicturesSource`` claims, in order. Raises SourceError."""
+    if os.path.isdir(spec):
+        return _select_pictures(spec, _list_files(spec), "the folder")
+    if os.path.exists(spec):
+        check_file(spec)
+        return [spec]
+    matches = filter(os.path.isfile, glob.iglob(spec, recursive=True))
+    return _select_pictures(spec, matches, "the pattern")
+
+
+def _list_files(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            paths = [entry.path for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise SourceError(
+            f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld"
+        ) from error
+    # DirEntry.is_file would raise for a link that leads to itself; isfile says that it is none.
+    return [path for path in paths if os.path.isfile(path)]
+
+
+def _select_pictures(spec: str, paths: Iterable[str], what: str) -> list[str]:
+    found = list(paths)
+    pictures = sorted((path for path in found if path.lower().endswith(PICTURES)), key=_natural_key)
+    if pictures:
+        return pictures
+    videos = [path for path in found if path.lower().endswith(VIDEOS)]
+    if videos:
+        by_name = os.path.join(os.path.dirname(videos[0]), f"*{os.path.splitext(videos[0])[1]}")
+        what = f"{what} has no picture but {len(videos)} videos"
+        raise SourceError(f"{spec}: {what}; give them by name, unquoted: {by_name}")
+    others = f"{len(found)} other files" if found else "nothing at all"
+    raise SourceError(
+        f"{spec}: {what} has no picture ({others}; wanted {' '.join(PICTURES)}); check the path"
+    )
+
+
+def _natural_key(path: str) -> list[tuple[bool, int, str]]:
+    """Sorts img2 before img10: digits compare as numbers."""
+    parts = re.split(r"(\d+)", path)
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 class PicturesSource(SteppingSource):
-    """Frame.index is the number in the list, so an unreadable picture leaves a gap."""
+    """One frame per picture. Frame.index is the number in the list: an unreadable one leaves a gap."""
 
     decoder = "opencv"
 
@@ -80,7 +113,7 @@ class PicturesSource(SteppingSource):
 
     def _first_readable(self, spec: str) -> tuple[int, Image]:
         for index in range(0, len(self._paths), self._stride):
-            image = load(self._paths[index])
+            image = read_picture(self._paths[index])
             if image is not None:
                 return index, image
         if len(self._paths) == 1:
@@ -97,17 +130,18 @@ class PicturesSource(SteppingSource):
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         path = self._paths[index]
-        image = self._taken_first() if index == self._first else load(path, into)
+        image = self._take_first() if index == self._first else read_picture(path, into)
         if image is None:
             self._note_bad(path)
             return None
         if _is_animated(path):
             self._note(
-                f"{path}: an animation, of which only the first picture is taken; make a video of it for all"
+                f"{path}: this is an animation and only its first picture is used; "
+                "convert it to a video to use all of them"
             )
         return Frame(index, index, float(index), image, path)
 
-    def _taken_first(self) -> Image | None:
+    def _take_first(self) -> Image | None:
         image, self._first_image = self._first_image, None
         return image
 
@@ -125,7 +159,7 @@ class PicturesSource(SteppingSource):
 
 
 def _is_animated(path: str) -> bool:
-    """Of WebP and PNG, which cv2 takes for their first picture; a GIF is read as a video."""
+    """True for an animated WebP or PNG, of which cv2 reads the first picture. A GIF is a video."""
     if not path.lower().endswith((".webp", ".png")):
         return False
     try:
@@ -138,13 +172,14 @@ def _is_animated(path: str) -> bool:
     return b"acTL" in head.partition(b"IDAT")[0]
 
 
-def load(path: str, into: Image | None = None) -> Image | None:
-    """u8 BGR [h, w, 3] with the EXIF orientation applied; grey, 16 bit and alpha are converted.
-    None: unreadable.
+def read_picture(path: str, into: Image | None = None) -> Image | None:
+    """u8 BGR [h, w, 3] with the EXIF orientation applied, or None where it cannot be read.
+
+    Grey, 16-bit and alpha pictures are converted. The result is ``into`` if that fits.
     """
     try:
-        # Read by numpy: also where cv2.imread cannot take the name.
-        image = _decoded(np.fromfile(path, np.uint8))
+        # numpy reads files whose names cv2.imread cannot take.
+        image = _decode(np.fromfile(path, np.uint8))
     except (OSError, cv2.error):
         return None
     if into is None or image is None or not fits(into, image.shape[1], image.shape[0]):
@@ -153,59 +188,10 @@ def load(path: str, into: Image | None = None) -> Image | None:
     return into
 
 
-def _decoded(data: NDArray[np.uint8]) -> Image | None:
+def _decode(data: NDArray[np.uint8]) -> Image | None:
     if not data.size or (
         data[:4].tobytes() == b"\x89PNG" and b"IEND" not in data[-4096:].tobytes()
     ):
-        return None  # a PNG without its end: libpng would complain on the terminal
+        return None  # a PNG without its end, for which libpng would write to the terminal
     image: Image | None = cv2.imdecode(data, cv2.IMREAD_COLOR)
     return image
-
-
-# The pictures that a spec names.
-
-
-def list_pictures(spec: str) -> list[str]:
-    """The pictures of a spec that ``PicturesSource`` claims, in order. Raises SourceError for none."""
-    if os.path.isdir(spec):
-        return _select_pictures(spec, _list_files(spec), "the folder")
-    if os.path.exists(spec):
-        check_file(spec)
-        return [spec]
-    matches = filter(os.path.isfile, glob.iglob(spec, recursive=True))
-    return _select_pictures(spec, matches, "the pattern")
-
-
-def _list_files(folder: str) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            paths = [entry.path for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise SourceError(
-            f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld"
-        ) from error
-    return [
-        path for path in paths if os.path.isfile(path)
-    ]  # a link to itself is none, DirEntry.is_file would raise
-
-
-def _select_pictures(spec: str, paths: Iterable[str], what: str) -> list[str]:
-    found = list(paths)
-    pictures = sorted((path for path in found if path.lower().endswith(PICTURES)), key=_natural)
-    if pictures:
-        return pictures
-    videos = [path for path in found if path.lower().endswith(VIDEOS)]
-    if videos:
-        by_name = os.path.join(os.path.dirname(videos[0]), f"*{os.path.splitext(videos[0])[1]}")
-        what = f"{what} has no picture but {len(videos)} videos"
-        raise SourceError(f"{spec}: {what}; give them by name, unquoted: {by_name}")
-    others = f"{len(found)} other files" if found else "nothing at all"
-    raise SourceError(
-        f"{spec}: {what} has no picture ({others}; wanted {' '.join(PICTURES)}); check the path"
-    )
-
-
-def _natural(path: str) -> list[tuple[bool, int, str]]:
-    """img2 before img10: digits compare as numbers."""
-    parts = re.split(r"(\d+)", path)
-    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]

@@ -1,5 +1,21 @@
-"""YOLOX's raw rows: one box a cell, offsets from the cell and logarithms of sizes. Objectness
-first, then the grid.
+"""What each family of networks puts out, turned into candidates: the head layouts, side by side.
+
+    layout        outputs                               networks
+    anchored      maps [1, A*(5+C), h, w], raw          YOLOv5, YOLOv7
+    darknet_yolo  maps [1, A*(5+C), h, w], raw          darknet [yolo]
+    decoded       rows [1, N, 5 + C], decoded           exports of YOLOv5, YOLOv7 with their boxes
+    yolox         rows [1, N, 5 + C], offsets in cells  YOLOX
+    anchor_free   columns [1, 4 + C, N] or transposed   YOLOv8, 9, 11, 12: no objectness
+    end_to_end    finished detections                   YOLOv10, YOLO26, exports that hold NMS
+    queries       [1, Q, 4 + C], or scores and boxes    RT-DETR: needs no NMS
+
+A, anchors; C, classes; N, cells of all maps; Q, queries. Each layout is a function of the outputs
+of one picture (float32) and a confidence threshold, and returns the candidates that reach it: boxes
+xyxy in network pixels, not clipped. NaN counts as below any threshold. Nothing that is returned
+shares memory with the outputs.
+
+``LAYOUT_dense`` is the plain twin for comparisons, not for speed: every row, [1, N, 5 + C] float32
+of cx, cy, w, h in network pixels, objectness and class probabilities.
 """
 
 from __future__ import annotations
@@ -13,9 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.types import Candidates
-
-# ----------------------------------------------------------------------
-# What heads share: logistic, its inverse as a sieve, and boxes by their corners.
 
 Floats = NDArray[np.float32]
 
@@ -45,38 +58,15 @@ def xyxy(boxes: Floats) -> Floats:
 
 
 def sound(boxes: Floats) -> NDArray[np.bool_]:
-    """[M]: boxes of numbers that are numbers, and whose areas float32 can hold: no picture has 1e13
-    pixels a side.
+    """[M]: whether a box is finite and float32 can hold its area. No picture has 1e13 pixels a
+    side.
     """
     below: NDArray[np.bool_] = np.abs(boxes) < np.float32(1e13)  # NaN and inf compare false
     return np.all(below, axis=1)  # type: ignore[no-any-return]
 
 
-def objectness_first(
-    rows: Floats, conf: float
-) -> tuple[Floats, Floats, NDArray[np.int64], NDArray[np.intp]]:
-    """Of rows [N, 5 + C] with probabilities from column 4 on, those whose objectness x best class
-    reaches ``conf``.
-
-    Returns (rows [M, 5 + C], a copy; scores [M]; class ids [M]; their places among the N). Classes
-    are looked at only where the objectness alone reaches the threshold. Numbers that are no numbers
-    count as below it.
-    """
-    at = np.flatnonzero(rows[:, 4] >= np.float32(conf))  # NaN compares false
-    found = rows[at]
-    class_ids = found[:, 5:].argmax(axis=1)
-    best = np.take_along_axis(found[:, 5:], class_ids[:, None], axis=1)[:, 0]
-    with np.errstate(invalid="ignore", over="ignore"):
-        scores = found[:, 4] * best
-        keep = (scores >= np.float32(conf)) & np.isfinite(scores)
-    return found[keep], scores[keep], class_ids[keep], at[keep]
-
-
-# ---------------------------------------------------------------------- Objectness first, for maps
-# with anchors: only cells whose objectness alone reaches the threshold are decoded.
-#
-# On a street scene that is some 50 of 2,535, so the exponentials of all the others are never
-# computed.
+# Raw maps with anchors. Only cells whose objectness alone reaches the threshold are decoded. In a
+# street scene that is some 50 of 2,535, so the exponentials of all the others are never computed.
 
 Indices = NDArray[np.intp]
 
@@ -120,8 +110,8 @@ def survivors(raw: Floats, threshold: float, *, anchors_last: bool) -> Survivors
     return Survivors(a[alive], y[alive], x[alive], cells[alive], class_ids[alive], best[alive])
 
 
-def joined(parts: Sequence[Candidates]) -> Candidates:
-    """The layers' candidates, one layer after the other."""
+def join(parts: Sequence[Candidates]) -> Candidates:
+    """The candidates of all layers, one layer after the other."""
     if len(parts) == 1:
         return parts[0]
     return Candidates(
@@ -129,13 +119,6 @@ def joined(parts: Sequence[Candidates]) -> Candidates:
         np.concatenate([part.scores for part in parts]),
         np.concatenate([part.class_ids for part in parts]),
     )
-
-
-# ----------------------------------------------------------------------
-# YOLOv5's and YOLOv7's detection layers: raw maps with anchors, all numbers through a logistic.
-#
-# Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor, s the logistic of the raw number.
-# Objectness first: see ``sieve.py``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +137,7 @@ def anchored(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]
     not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
     memory with ``outputs``.
     """
-    return joined(
+    return join(
         [
             _anchored_candidates(output, conf, layer)
             for output, layer in zip(outputs, layers, strict=True)
@@ -197,16 +180,16 @@ def _anchored_centres_sizes(
     x: NDArray[np.intp],
     layer: AnchoredLayer,
 ) -> Floats:
-    """cx, cy, w, h [M, 4] in network pixels of cells [M, 5+C] at rows y, columns x, anchors a."""
+    """cx, cy, w, h [M, 4] in network pixels of cells [M, 5+C] at rows y, columns x, anchors a.
+
+    Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor, with s the logistic of the raw
+    number.
+    """
     doubled = sigmoid(cells[:, :4]) * 2
     origin = np.stack([x, y], axis=1).astype(np.float32) - np.float32(0.5)
     centres = (doubled[:, :2] + origin) * np.float32(layer.stride)
     sizes = np.square(doubled[:, 2:]) * np.array(layer.anchors, np.float32)[a]
     return np.concatenate([centres, sizes], axis=1)
-
-
-# ----------------------------------------------------------------------
-# Darknet's [yolo] layers: raw maps with anchors. Objectness first: see ``sieve.py``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +214,7 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
     not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
     memory with ``outputs``.
     """
-    return joined(
+    return join(
         [
             _darknet_candidates(output, conf, layer)
             for output, layer in zip(outputs, layers, strict=True)
@@ -285,43 +268,28 @@ def _darknet_centres_sizes(
     return np.concatenate([centres, sizes * anchors], axis=1)
 
 
-# ---------------------------------------------------------------------- One box a cell without
-# objectness, decoded by the network (YOLOv8, 9, 11, 12): [1, 4 + C, N], or its transpose.
+# Rows with an objectness: decoded by the network, or (YOLOX) still relative to their cells.
 
 
-def anchor_free(outputs: list[Floats], conf: float, *, rows: bool = False) -> Candidates:
-    """Candidates whose best class score reaches ``conf``, in the order of the cells.
+def objectness_first(
+    rows: Floats, conf: float
+) -> tuple[Floats, Floats, NDArray[np.int64], NDArray[np.intp]]:
+    """The rows of [N, 5 + C], probabilities from column 4 on, whose best score reaches ``conf``.
 
-    ``outputs``: [1, 4 + C, N]: cx, cy, w, h in network pixels, class probabilities; with ``rows``
-    [1, N, 4 + C].
+    The score is objectness x class probability.
+
+    Returns (rows [M, 5 + C], a copy; scores [M]; class ids [M]; their places among the N). Classes
+    are looked at only where the objectness alone reaches the threshold. Numbers that are no numbers
+    count as below it.
     """
-    columns = _columns(outputs, rows)
-    best = columns[4:].max(
-        axis=0
-    )  # contiguous rows: 80 classes of 8,400 cells in half a millisecond
-    at = np.flatnonzero(best >= np.float32(conf))  # NaN compares false
-    found = columns[:, at]
-    boxes = xyxy(found[:4].T)
-    keep = sound(boxes) & np.isfinite(best[at])
-    return Candidates(boxes[keep], best[at][keep], found[4:].argmax(axis=0)[keep])
-
-
-def anchor_free_dense(outputs: list[Floats], *, rows: bool = False) -> Floats:
-    """Every cell: [1, N, 5 + C] with an objectness of 1."""
-    cells = _columns(outputs, rows).T
-    return np.concatenate(
-        [cells[:, :4], np.ones((len(cells), 1), np.float32), cells[:, 4:]], axis=1
-    )[None]
-
-
-def _columns(outputs: list[Floats], rows: bool) -> Floats:
-    """[4 + C, N], a view."""
-    columns: Floats = outputs[0][0].T if rows else outputs[0][0]
-    return columns
-
-
-# ---------------------------------------------------------------------- Rows that the network
-# decoded itself (YOLOv5, YOLOv7 and others exported with their boxes): [1, N, 5 + C].
+    at = np.flatnonzero(rows[:, 4] >= np.float32(conf))  # NaN compares false
+    found = rows[at]
+    class_ids = found[:, 5:].argmax(axis=1)
+    best = np.take_along_axis(found[:, 5:], class_ids[:, None], axis=1)[:, 0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        scores = found[:, 4] * best
+        keep = (scores >= np.float32(conf)) & np.isfinite(scores)
+    return found[keep], scores[keep], class_ids[keep], at[keep]
 
 
 def decoded(outputs: list[Floats], conf: float) -> Candidates:
@@ -337,101 +305,8 @@ def decoded(outputs: list[Floats], conf: float) -> Candidates:
 
 
 def decoded_dense(outputs: list[Floats]) -> Floats:
-    """They are dense already: a copy."""
+    """A copy: the rows are dense already."""
     return outputs[0].copy()
-
-
-# ----------------------------------------------------------------------
-# Finished detections: networks that need no NMS (YOLOv10, YOLO26), and exports that hold it.
-#
-#     rows               [1, K, 6]  x1, y1, x2, y2, score, class
-#     batch-rows         [1, K, 7]  batch, x1, y1, x2, y2, class, score (YOLOv7)
-#     parts              boxes [1, K, 4], scores [1, K], classes [1, K]
-#     boxes-with-scores  [1, K, 5]  x1, y1, x2, y2, score; classes [1, K]
-#
-# Boxes are in network pixels. Rows that fill a list up have a score of zero.
-
-
-def end_to_end(outputs: list[Floats], conf: float, *, form: str = "rows") -> Candidates:
-    """The detections whose score reaches ``conf``, in their order."""
-    boxes, scores, classes = _parts(outputs, form)
-    keep = (
-        (scores >= np.float32(conf))
-        & (scores > 0)
-        & np.isfinite(scores)
-        & sound(boxes)
-        & _ids(classes)
-    )
-    return Candidates(boxes[keep], scores[keep], np.rint(classes[keep]).astype(np.int64))
-
-
-@np.errstate(invalid="ignore", over="ignore")
-def end_to_end_dense(outputs: list[Floats], *, form: str = "rows", classes: int) -> Floats:
-    """[1, K, 5 + C]: the score as objectness, 1 for the row's class and 0 for the others."""
-    boxes, scores, ids = _parts(outputs, form)
-    rows = np.zeros((len(boxes), 5 + classes), np.float32)
-    rows[:, :2], rows[:, 2:4] = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
-    rows[:, 4] = scores
-    known = _ids(ids) & (ids < classes)
-    rows[np.flatnonzero(known), 5 + np.rint(ids[known]).astype(int)] = 1
-    return rows[None]
-
-
-def _parts(outputs: list[Floats], form: str) -> tuple[Floats, Floats, Floats]:
-    """Boxes [K, 4], scores [K], class ids [K] as floats."""
-    first = outputs[0][0]
-    if form == "rows":
-        return first[:, :4].copy(), first[:, 4], first[:, 5]
-    if form == "batch-rows":
-        return first[:, 1:5].copy(), first[:, 6], first[:, 5]
-    if form == "parts":
-        return first.copy(), outputs[1][0], outputs[2][0]
-    return first[:, :4].copy(), first[:, 4], outputs[1][0]
-
-
-def _ids(classes: Floats) -> NDArray[np.bool_]:
-    """Whether each is the number of a class."""
-    valid: NDArray[np.bool_] = (classes > -0.5) & (classes < 1e6)
-    return valid
-
-
-# ----------------------------------------------------------------------
-# RT-DETR's queries: a fixed number of boxes in 0..1, each with a score a class. They need no NMS.
-
-
-@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
-def queries(
-    outputs: list[Floats], conf: float, *, width: int, height: int, logits: bool = False
-) -> Candidates:
-    """Queries whose best class score reaches ``conf``, in their order; one box a query.
-
-    ``outputs``: [1, Q, 4 + C], or class scores [1, Q, C] and boxes [1, Q, 4]. Boxes are cx, cy, w,
-    h in 0..1 of the input. ``logits``: the scores are raw, before the logistic.
-    """
-    boxes, scores = _apart(outputs)
-    class_ids = scores.argmax(axis=1)
-    best = np.take_along_axis(scores, class_ids[:, None], axis=1)[:, 0]
-    best = sigmoid(best) if logits else best
-    corners = xyxy(boxes * np.array([width, height] * 2, np.float32))
-    keep = (best >= np.float32(conf)) & np.isfinite(best) & sound(corners)
-    return Candidates(corners[keep], best[keep], class_ids[keep])
-
-
-def queries_dense(
-    outputs: list[Floats], *, width: int, height: int, logits: bool = False
-) -> Floats:
-    """[1, Q, 5 + C] with an objectness of 1."""
-    boxes, scores = _apart(outputs)
-    scaled = boxes * np.array([width, height] * 2, np.float32)
-    scores = sigmoid(scores) if logits else scores
-    return np.concatenate([scaled, np.ones((len(boxes), 1), np.float32), scores], axis=1)[None]
-
-
-def _apart(outputs: list[Floats]) -> tuple[Floats, Floats]:
-    """Boxes [Q, 4] and scores [Q, C]."""
-    if len(outputs) == 2:
-        return outputs[1][0], outputs[0][0]
-    return outputs[0][0][:, :4], outputs[0][0][:, 4:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,3 +357,128 @@ def _yolox_centres_sizes(rows: Floats, cells: Floats) -> Floats:
     centres = (rows[:, :2] + cells[:, :2]) * stride
     sizes = np.exp(np.minimum(rows[:, 2:4], MAX_LOG_SIZE)) * stride
     return np.concatenate([centres, sizes], axis=1)
+
+
+# One box per cell without an objectness, decoded by the network.
+
+
+def anchor_free(outputs: list[Floats], conf: float, *, rows: bool = False) -> Candidates:
+    """Candidates whose best class score reaches ``conf``, in the order of the cells.
+
+    ``outputs``: [1, 4 + C, N]: cx, cy, w, h in network pixels, class probabilities; with ``rows``
+    [1, N, 4 + C].
+    """
+    columns = _columns(outputs, rows)
+    best = columns[4:].max(
+        axis=0
+    )  # contiguous rows: 80 classes of 8,400 cells in half a millisecond
+    at = np.flatnonzero(best >= np.float32(conf))  # NaN compares false
+    found = columns[:, at]
+    boxes = xyxy(found[:4].T)
+    keep = sound(boxes) & np.isfinite(best[at])
+    return Candidates(boxes[keep], best[at][keep], found[4:].argmax(axis=0)[keep])
+
+
+def anchor_free_dense(outputs: list[Floats], *, rows: bool = False) -> Floats:
+    """Every cell: [1, N, 5 + C] with an objectness of 1."""
+    cells = _columns(outputs, rows).T
+    return np.concatenate(
+        [cells[:, :4], np.ones((len(cells), 1), np.float32), cells[:, 4:]], axis=1
+    )[None]
+
+
+def _columns(outputs: list[Floats], rows: bool) -> Floats:
+    """[4 + C, N], a view."""
+    columns: Floats = outputs[0][0].T if rows else outputs[0][0]
+    return columns
+
+
+# Finished detections, in four forms:
+#
+#     rows               [1, K, 6]  x1, y1, x2, y2, score, class
+#     batch-rows         [1, K, 7]  batch, x1, y1, x2, y2, class, score (YOLOv7)
+#     parts              boxes [1, K, 4], scores [1, K], classes [1, K]
+#     boxes-with-scores  [1, K, 5]  x1, y1, x2, y2, score; classes [1, K]
+#
+# Boxes are in network pixels. Rows that pad a list have a score of zero.
+
+
+def end_to_end(outputs: list[Floats], conf: float, *, form: str = "rows") -> Candidates:
+    """The detections whose score reaches ``conf``, in their order."""
+    boxes, scores, classes = _parts(outputs, form)
+    keep = (
+        (scores >= np.float32(conf))
+        & (scores > 0)
+        & np.isfinite(scores)
+        & sound(boxes)
+        & _ids(classes)
+    )
+    return Candidates(boxes[keep], scores[keep], np.rint(classes[keep]).astype(np.int64))
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def end_to_end_dense(outputs: list[Floats], *, form: str = "rows", classes: int) -> Floats:
+    """[1, K, 5 + C]: the score as objectness, 1 for the row's class and 0 for the others."""
+    boxes, scores, ids = _parts(outputs, form)
+    rows = np.zeros((len(boxes), 5 + classes), np.float32)
+    rows[:, :2], rows[:, 2:4] = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
+    rows[:, 4] = scores
+    known = _ids(ids) & (ids < classes)
+    rows[np.flatnonzero(known), 5 + np.rint(ids[known]).astype(int)] = 1
+    return rows[None]
+
+
+def _parts(outputs: list[Floats], form: str) -> tuple[Floats, Floats, Floats]:
+    """Boxes [K, 4], scores [K], class ids [K] as floats."""
+    first = outputs[0][0]
+    if form == "rows":
+        return first[:, :4].copy(), first[:, 4], first[:, 5]
+    if form == "batch-rows":
+        return first[:, 1:5].copy(), first[:, 6], first[:, 5]
+    if form == "parts":
+        return first.copy(), outputs[1][0], outputs[2][0]
+    return first[:, :4].copy(), first[:, 4], outputs[1][0]
+
+
+def _ids(classes: Floats) -> NDArray[np.bool_]:
+    """Whether each is the number of a class."""
+    valid: NDArray[np.bool_] = (classes > -0.5) & (classes < 1e6)
+    return valid
+
+
+# A fixed number of boxes in 0..1 of the input, each with a score per class.
+
+
+@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
+def queries(
+    outputs: list[Floats], conf: float, *, width: int, height: int, logits: bool = False
+) -> Candidates:
+    """Queries whose best class score reaches ``conf``, in their order; one box a query.
+
+    ``outputs``: [1, Q, 4 + C], or class scores [1, Q, C] and boxes [1, Q, 4]. Boxes are cx, cy, w,
+    h in 0..1 of the input. ``logits``: the scores are raw, before the logistic.
+    """
+    boxes, scores = _apart(outputs)
+    class_ids = scores.argmax(axis=1)
+    best = np.take_along_axis(scores, class_ids[:, None], axis=1)[:, 0]
+    best = sigmoid(best) if logits else best
+    corners = xyxy(boxes * np.array([width, height] * 2, np.float32))
+    keep = (best >= np.float32(conf)) & np.isfinite(best) & sound(corners)
+    return Candidates(corners[keep], best[keep], class_ids[keep])
+
+
+def queries_dense(
+    outputs: list[Floats], *, width: int, height: int, logits: bool = False
+) -> Floats:
+    """[1, Q, 5 + C] with an objectness of 1."""
+    boxes, scores = _apart(outputs)
+    scaled = boxes * np.array([width, height] * 2, np.float32)
+    scores = sigmoid(scores) if logits else scores
+    return np.concatenate([scaled, np.ones((len(boxes), 1), np.float32), scores], axis=1)[None]
+
+
+def _apart(outputs: list[Floats]) -> tuple[Floats, Floats]:
+    """Boxes [Q, 4] and scores [Q, C]."""
+    if len(outputs) == 2:
+        return outputs[1][0], outputs[0][0]
+    return outputs[0][0][:, :4], outputs[0][0][:, 4:]

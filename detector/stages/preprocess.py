@@ -42,7 +42,9 @@ def letterbox(
     return letter
 
 
-def holding(longest: int, stride: int, source_width: int, source_height: int) -> tuple[int, int]:
+def smallest_input(
+    longest: int, stride: int, source_width: int, source_height: int
+) -> tuple[int, int]:
     """Height and width of the smallest input that holds a picture whose longest side is scaled to
     ``longest``: the other side is the next multiple of ``stride``. Of "centre" geometry, where
     padding costs time and nothing else.

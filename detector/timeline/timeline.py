@@ -9,17 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from detector.timeline.native import Burnt, Mark, Natives
-from detector.timeline.spans import (
-    INFER,
-    MAX_ROWS,
-    PREPROCESS,
-    READ,
-    WORK,
-    Meter,
-    OffTrack,
-    Track,
-    open_domain,
-)
+from detector.timeline.nvtx_ranges import open_domain
+from detector.timeline.spans import INFER, MAX_ROWS, PREPROCESS, READ, WORK, Meter, OffTrack, Track
 
 
 class Timeline:

@@ -120,7 +120,7 @@ def test_its_suffix_is_known_to_output(added: Path) -> None:
 def test_a_source_is_claimed_before_it_is_refused(added: Path) -> None:
     assert sources.find_claiming("grey:1").__name__ == "GreySource"
     for spec in ("0", "rtsp://camera/?a", "-"):
-        with pytest.raises(SourceError, match="not supported|standard input"):
+        with pytest.raises(SourceError, match=r"not supported|standard input"):
             sources.find_claiming(spec)
 
 

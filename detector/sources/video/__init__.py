@@ -24,7 +24,7 @@ def decoders() -> list[str]:
 
 
 class VideoSource(Source):
-    """Every file that no other source claims is taken for a video; its decoder says if it is none."""
+    """Every file that no other source claims; the decoder says if it is no video."""
 
     order = 100
 

@@ -21,12 +21,9 @@ from detector.types import LONGEST_GAP_S, SourceInfo
 DEFAULT_FPS = Fraction(25)  # where the container knows none; FFmpeg's own default for raw streams
 CUT_OFF = "the file is shorter than its own structure says: its end was cut off"
 CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
-UNKNOWN_DURATION_S = (
-    30 * 3600.0
-)  # what browsers record has none; so long may a pause be, as in ffmpeg
-FIRST_PICTURE_PACKETS = (
-    64  # after so many without a picture, nobody looks for the first one any more
-)
+# Recordings of browsers state no duration. A pause in them may be as long as in ffmpeg.
+UNKNOWN_DURATION_S = 30 * 3600.0
+FIRST_PICTURE_PACKETS = 64  # in which to look for the first picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class Tail:
 
 
 def open_container(path: str) -> Any:
-    """A PyAV container of ``path``. Raises SourceError that says why not, as far as the bytes tell."""
+    """A PyAV container of ``path``. Raises SourceError that says why it cannot be opened."""
     try:
         # An absolute path is never taken for a protocol ("clip:1.mp4" would be).
         return av.open(os.path.abspath(path))
@@ -293,7 +290,9 @@ def _why(path: str, error: Exception) -> str:
     if head.isascii() and not any(byte < 32 and byte not in b"\t\r\n\f" for byte in head):
         return "it holds text, not video; give a video file, a picture or a folder of pictures"
     reason = getattr(error, "strerror", None) or str(error)
-    return f"FFmpeg cannot read it ({reason}); look at it with ffprobe, or convert it with ffmpeg first"
+    return (
+        f"FFmpeg cannot read it ({reason}); check it with ffprobe, or convert it with ffmpeg first"
+    )
 
 
 def no_frame(video: Video, refused: int) -> SourceError:

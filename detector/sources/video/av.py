@@ -1,4 +1,4 @@
-"""Video by PyAV, packet by packet: slower than cv2, but it goes on behind damage, and decodes AV1."""
+"""Video by PyAV, packet by packet: slower than cv2, but it reads past damage and decodes AV1."""
 
 from __future__ import annotations
 
@@ -125,11 +125,11 @@ class AvSource(SteppingSource):
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         picture, self._picture = self._picture, None
-        stored = self._converted(picture)  # [h, w, 3], a view of the picture's memory
-        image = self._copied(stored, into)
+        stored = self._convert(picture)  # [h, w, 3], a view of the picture's memory
+        image = self._copy(stored, into)
         return Frame(index, self.pts, float(self.pts * self.info.time_base), image)
 
-    def _converted(self, picture: Any) -> Image:
+    def _convert(self, picture: Any) -> Image:
         width, height = self._stored_size()
         # Bicubic also for the chroma planes: then the pixels are cv2's own.
         bgr = self._reformatter.reformat(
@@ -148,7 +148,7 @@ class AvSource(SteppingSource):
         width, height = self._size or (self.info.width, self.info.height)
         return (height, width) if self.info.rotation in (90, 270) else (width, height)
 
-    def _copied(self, stored: Image, into: Image | None) -> Image:
+    def _copy(self, stored: Image, into: Image | None) -> Image:
         if not fits(into, self.info.width, self.info.height):
             into = None
         if self.info.rotation or self.info.mirrored:
