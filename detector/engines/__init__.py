@@ -192,9 +192,7 @@ def time_layers(
 
 
 def front_ends() -> dict[str, str]:
-    """Suffix -> module whose FRONT_END (``models.base``) reads the model files that only one engine
-    runs.
-    """
+    """Suffix -> module whose FRONT_END (models.base) reads the files that only one engine runs."""
     return {
         suffix: engine.model_front_end
         for engine in _all().values()

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -24,14 +23,24 @@ from detector import engines
 from detector.config.schema import Config
 from detector.engines import store
 from detector.engines.base import AutoChoice
-from detector.errors import EngineError
+from detector.errors import EngineError, UsageError
 from detector.run.environment import environment
+from detector.session.codec import from_builtins, from_json, to_json
+from detector.session.comparison import (
+    SCHEMA,
+    Comparison,
+    Interval,
+    MeasuredCalibration,
+    MeasuredMachine,
+    MeasuredRow,
+    Measurement,
+    Measurements,
+    Row,
+)
 
 FILE = "measured.json"
-SCHEMA = 1
 KEPT = 200  # comparisons
 ENOUGH_ROUNDS = 3  # below it, intervals lie apart by chance
-Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,78 +125,76 @@ def _is_missing(name: str) -> bool:
 # ---- as measured: the records of compare
 
 
-def record(document: Mapping[str, Any], config: Config) -> str:
+def record(document: Comparison, config: Config) -> str:
     """Adds a comparison to the file. Returns the path, or why nothing was kept.
 
     Raises OutputError.
     """
-    if document["random_weights"] is not None:
+    if document.random_weights is not None:
         return "not kept: with random weights there is no agreement to judge by"
     rows = [
-        _kept(row)
-        for row in document["rows"]
-        if row["error"] is None and row["engine"] in rank_engines()
+        _kept(row) for row in document.rows if row.error is None and row.engine in rank_engines()
     ]
     if not rows:
         return "not kept: no row has figures"
-    entry = {
-        "date": date.today().isoformat(),
-        **{
-            key: document[key]
-            for key in ("model", "model_sha256", "model_input", "rounds", "frames", "source")
-        },
-        "comparable": document["comparable"],
-        "machine": _machine(),
-        "settings": _settings(config),
-        "calibration": _calibration(config),
-        "rows": rows,
-    }
+    entry = Measurement(
+        date=date.today().isoformat(),
+        model=document.model,
+        model_sha256=document.model_sha256,
+        model_input=document.model_input,
+        rounds=document.rounds,
+        frames=document.frames,
+        source=document.source,
+        comparable=document.comparable,
+        machine=_machine(),
+        settings=_settings(config),
+        calibration=_calibration(config),
+        rows=tuple(rows),
+    )
 
     def add(before: bytes | None) -> bytes:
         entries = [*_entries(before), entry][-KEPT:]
-        return (json.dumps({"schema": SCHEMA, "comparisons": entries}, indent=1) + "\n").encode()
+        return to_json(Measurements(comparisons=tuple(entries))).encode()
 
     return str(store.rewrite(_folder(config), FILE, add))
 
 
-def _judge(entry: Entry, config: Config, engine: str, precision: str) -> Choice | None:
+def _judge(entry: Measurement, config: Config, engine: str, precision: str) -> Choice | None:
     """What one comparison says; None if it lacks the default choice or any row to compare."""
     runtime = config.runtime
-    rows = [row for row in entry["rows"] if row["batch"] == runtime.batch and _as_now(row)]
+    rows = [row for row in entry.rows if row.batch == runtime.batch and _as_now(row)]
     default = next(
-        (row for row in rows if (row["engine"], row["precision"]) == (engine, precision)), None
+        (row for row in rows if (row.engine, row.precision) == (engine, precision)), None
     )
     allowed = [
         row
         for row in rows
         if row is not default
-        and runtime.engine in ("auto", row["engine"])
-        and runtime.precision in ("auto", row["precision"])
+        and runtime.engine in ("auto", row.engine)
+        and runtime.precision in ("auto", row.precision)
     ]
     if default is None or not allowed:
         return None
-    when, base = f"compare, {entry['date']}", f"{engine} {precision}"
-    better = [
-        row for row in allowed if _is_better(row, default, config) and _can_be_had(row, entry)
-    ]
+    when, base = f"compare, {entry.date}", f"{engine} {precision}"
+    speed = _speed(default)
+    better = [row for row in allowed if _is_better(row, speed, config) and _can_be_had(row, entry)]
     if not better:
         return Choice(
             _with(config, engine, precision),
             f"engine {engine}, {precision}: nothing measured on this machine was faster within "
             f"the budget ({when})",
         )
-    best = max(better, key=lambda row: float(row["fps"]["inference"]["median"]))
-    times = best["fps"]["inference"]["median"] / default["fps"]["inference"]["median"]
-    chosen = _with(config, best["engine"], best["precision"])
-    if best["precision"] == "int8":
+    best = max(better, key=lambda row: _speed(row).median)
+    times = _speed(best).median / speed.median
+    chosen = _with(config, best.engine, best.precision)
+    if best.precision == "int8":
         chosen = replace(
             chosen, calibration=replace(chosen.calibration, **_unless_given(config, entry))
         )
     return Choice(
         chosen,
-        f"engine {best['engine']}, {best['precision']}: measured {times:.1f}x of {base} on this "
-        f"machine ({when}), "
-        f"agreement {_round_down(best['agreement'])}",
+        f"engine {best.engine}, {best.precision}: measured {times:.1f}x of {base} on this "
+        f"machine ({when}), agreement {_round_down(best.agreement or 0.0)}",
     )
 
 
@@ -196,28 +203,34 @@ def _round_down(share: float) -> str:
     return f"{int(share * 1000) / 1000:g}"
 
 
-def _is_better(row: Entry, default: Entry, config: Config) -> bool:
-    agreement = row["agreement"]
-    right = agreement is not None and agreement >= config.calibration.budget
-    return bool(right and row["fps"]["inference"]["low"] > default["fps"]["inference"]["high"])
+def _speed(row: MeasuredRow) -> Interval:
+    """Rows that were kept have figures; a row without one is as slow as can be."""
+    return row.fps["inference"] or Interval(0.0, 0.0, 0.0)
 
 
-def _can_be_had(row: Entry, entry: Entry) -> bool:
-    """int8 was calibrated on a file. Whether that file is still there."""
-    calibrate = entry["calibration"]["calibrate"]
-    return bool(row["precision"] != "int8" or calibrate is None or Path(calibrate).exists())
+def _is_better(row: MeasuredRow, default: Interval, config: Config) -> bool:
+    right = row.agreement is not None and row.agreement >= config.calibration.budget
+    return right and _speed(row).low > default.high
 
 
-def _unless_given(config: Config, entry: Entry) -> dict[str, Any]:
+def _can_be_had(row: MeasuredRow, entry: Measurement) -> bool:
+    """Whether the row can be run again: int8 needs the file that it was calibrated on."""
+    calibrate = entry.calibration.calibrate
+    return bool(row.precision != "int8" or calibrate is None or Path(calibrate).exists())
+
+
+def _unless_given(config: Config, entry: Measurement) -> dict[str, Any]:
     """The calibration that was measured, unless the user names one."""
-    return {} if config.calibration.calibrate is not None else dict(entry["calibration"])
+    return {} if config.calibration.calibrate is not None else vars(entry.calibration)
 
 
 def _with(config: Config, engine: str, precision: str) -> Config:
     return replace(config, runtime=replace(config.runtime, engine=engine, precision=precision))
 
 
-def _read_fitting(config: Config, model_sha256: str, model_input: Sequence[int]) -> list[Entry]:
+def _read_fitting(
+    config: Config, model_sha256: str, model_input: Sequence[int]
+) -> list[Measurement]:
     try:
         content: bytes | None = (_folder(config) / FILE).read_bytes()
     except OSError:
@@ -227,7 +240,7 @@ def _read_fitting(config: Config, model_sha256: str, model_input: Sequence[int])
         return []
     wanted = {
         "model_sha256": model_sha256,
-        "model_input": list(model_input),
+        "model_input": tuple(model_input),
         "machine": _machine(),
         "settings": _settings(config),
         "comparable": True,
@@ -235,55 +248,46 @@ def _read_fitting(config: Config, model_sha256: str, model_input: Sequence[int])
     return [
         entry
         for entry in entries
-        if entry["rounds"] >= ENOUGH_ROUNDS
-        and all(entry[key] == value for key, value in wanted.items())
+        if entry.rounds >= ENOUGH_ROUNDS
+        and all(getattr(entry, key) == value for key, value in wanted.items())
     ]
 
 
-def _entries(content: bytes | None) -> list[Entry]:
-    """The entries of measured.json. An unreadable file counts as empty: ``compare`` replaces it."""
+def _entries(content: bytes | None) -> list[Measurement]:
+    """The entries of measured.json. An unreadable one is ignored, as if there were none."""
     try:
-        document = json.loads(content or b"{}")
-        entries = document["comparisons"] if document["schema"] == SCHEMA else []
-        return [entry for entry in entries if _is_whole(entry)]
-    except (ValueError, KeyError, TypeError):
+        document = from_json(content or b"{}", dict[str, Any], FILE)
+    except UsageError:
         return []
+    entries = document.get("comparisons")
+    readable = isinstance(entries, list) and document.get("schema") == SCHEMA
+    return [entry for each in entries or () if (entry := _entry(each))] if readable else []
 
 
-def _is_whole(entry: Any) -> bool:
-    keys = {
-        "date",
-        "model_sha256",
-        "model_input",
-        "rounds",
-        "comparable",
-        "machine",
-        "settings",
-        "calibration",
-        "rows",
-    }
-    return isinstance(entry, dict) and keys <= set(entry)
+def _entry(content: Any) -> Measurement | None:
+    try:
+        return from_builtins(content, Measurement, FILE)
+    except UsageError:
+        return None
 
 
-def _kept(row: Entry) -> dict[str, Any]:
-    return {
-        "engine": row["engine"],
-        "library": _library(row["engine"]),
-        "precision": row["precision"],
-        "executed": row["precision_text"],
-        "batch": row["batch"],
-        "fps": row["fps"],
-        "agreement": (row["agreement"] or {}).get("matched"),
-    }
+def _kept(row: Row) -> MeasuredRow:
+    return MeasuredRow(
+        engine=row.engine,
+        library=_library(row.engine),
+        precision=row.precision,
+        executed=row.precision_text,
+        batch=row.batch,
+        fps=row.fps,
+        agreement=row.agreement.matched if row.agreement is not None else None,
+    )
 
 
-def _as_now(row: Entry) -> bool:
+def _as_now(row: MeasuredRow) -> bool:
     """Whether the engine can still be used, in the version that was measured."""
-    name = row["engine"]
+    name = row.engine
     return (
-        name in engines.names()
-        and engines.usable()[name] is None
-        and row["library"] == _library(name)
+        name in engines.names() and engines.usable()[name] is None and row.library == _library(name)
     )
 
 
@@ -298,16 +302,11 @@ def _library(engine: str) -> str | None:
     return name
 
 
-def _machine() -> dict[str, Any]:
+def _machine() -> MeasuredMachine:
     found = environment()
     cpu = found["cpu"]
     flags = hashlib.sha256(" ".join(sorted(cpu["flags"])).encode()).hexdigest()[:12]
-    return {
-        "cpu": cpu["model"],
-        "flags": flags,
-        "cores": cpu["cores"],
-        "gpu_driver": found["gpu_driver"],
-    }
+    return MeasuredMachine(cpu["model"], flags, cpu["cores"], found["gpu_driver"])
 
 
 def _settings(config: Config) -> dict[str, Any]:
@@ -319,15 +318,12 @@ def _settings(config: Config) -> dict[str, Any]:
     }
 
 
-def _calibration(config: Config) -> dict[str, Any]:
+def _calibration(config: Config) -> MeasuredCalibration:
     found = config.calibration
     calibrate = str(Path(found.calibrate).resolve()) if found.calibrate else None
-    return {
-        "calibrate": calibrate,
-        "calibrate_method": found.calibrate_method,
-        "calibrate_frames": found.calibrate_frames,
-        "budget": found.budget,
-    }
+    return MeasuredCalibration(
+        calibrate, found.calibrate_method, found.calibrate_frames, found.budget
+    )
 
 
 def _folder(config: Config) -> Path:

@@ -240,9 +240,9 @@ def test_auto_takes_the_gpu_and_says_so(gpu):
 @pytest.mark.parametrize(
     ("precision", "device", "message"),
     [
-        ("fp32", "cuda:1", "--device cuda:1: there is no such GPU; there is cuda:0"),
-        ("tf32", "cuda", r"Tesla T4 \(compute capability 7.5\) has none; it takes 8.0"),
-        ("bf16", "auto", r"Tesla T4 \(compute capability 7.5\) has none"),
+        ("fp32", "cuda:1", "--device cuda:1: .*cuda:0"),
+        ("tf32", "cuda", r"Tesla T4 .*7\.5.*8\.0"),
+        ("bf16", "auto", r"Tesla T4 .*7\.5"),
         (
             "int8",
             "cuda:0",

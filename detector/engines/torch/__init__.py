@@ -252,7 +252,7 @@ class TorchEngine(Engine):
         if self._executed is None:
             import torch
 
-            from detector.engines.torch.integers import executed
+            from detector.engines.torch.execution import executed
 
             with translated("torch", "run the network"):
                 example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
