@@ -328,7 +328,7 @@ def test_without_a_driver_it_is_said_what_is_missing_and_nothing_is_started(monk
         driver, "absent", lambda: "no NVIDIA driver (libcuda.so.1 cannot be opened)"
     )
     with pytest.raises(
-        ModelError, match=r"x\.trt: .* a machine with an NVIDIA GPU alone: no NVIDIA driver"
+        ModelError, match=r"x\.trt: .* NVIDIA GPU: no NVIDIA driver"
     ) as caught:
         open_network(file, cfg=str(place / "t.cfg"))
     assert caught.value.exit_code == 4
