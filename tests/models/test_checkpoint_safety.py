@@ -213,7 +213,7 @@ def test_a_storage_that_is_shorter_than_promised_is_refused(tmp_path, held, prom
 def test_a_module_inside_itself_ends(tmp_path):
     top = module("models.yolo.Model")
     top._modules["again"] = top
-    assert "one inside itself" in refusal(saved(tmp_path / "x.pt", {"model": top}))
+    assert "inside itself" in refusal(saved(tmp_path / "x.pt", {"model": top}))
 
 
 def test_a_zip_bomb_is_refused_before_it_is_read(tmp_path):
@@ -251,10 +251,7 @@ def test_a_pickle_larger_than_any_networks_is_refused(tmp_path):
     ("start", "message"),
     [
         (b"", "is empty; download it again"),
-        (
-            b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.",
-            "old format (before 1.6), which is not read; where the file is",
-        ),
+        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "old format (before 1.6)"),
         (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of git LFS"),
         (b"\n<!DOCTYPE html>", "is a web page"),
         (bytes(1000), "is no checkpoint: not a zip file"),
@@ -298,7 +295,7 @@ def test_newer_families_are_recognised_and_told_the_way(tmp_path, name):
     path = saved(tmp_path / "yolov8n.pt", {"model": module(name)})
     message = refusal(path)
     assert (
-        f"a model of a newer family ({name}: YOLOv8 and later, YOLOv5u) is not read from .pt"
+        f"a model of a newer family ({name}: YOLOv8 and later, YOLOv5u) cannot be read from .pt"
         in message
     )
     assert (

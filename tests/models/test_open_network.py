@@ -49,7 +49,7 @@ def test_two_classes_are_person_and_vehicle_only_where_the_file_says_so(tmp_path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a\nb\nc\n", "holds 3 names, t.cfg has 2 classes"),
+        ("a\nb\nc\n", "t.names: holds 3 names"),
         ("", "holds 0 names"),
         ("a\n\nb\n", ":2: no name on this line"),
         ("a\x07\nb\n", ":1: no name on this line"),
@@ -75,10 +75,7 @@ def test_the_packaged_coco_list_is_darknets(shared):
             "absent.cfg: no such file; give the path of a model file, or a known name: ",
         ),
         ("no/such/thing", "no/such/thing: no such file"),
-        (
-            "yolo99",
-            "unknown model 'yolo99': no such file, and known by name are only street, yolov4-tiny, yolov4-tiny-person-",
-        ),
+        ("yolo99", "street, yolov4-tiny, yolov4-tiny-person-"),
         ("../cfg", "../cfg: no such file"),
         ("", "is a folder"),
     ],
@@ -124,7 +121,7 @@ def test_a_known_model_without_weights_says_how_to_give_them():
             "cfg: t.cfg\nweigths: t.weights\n",
             "m.yaml: unknown key 'weigths'; known are family, cfg, file",
         ),
-        ("cfg: absent.cfg\n", "m.yaml: cfg: absent.cfg does not lie in"),
+        ("cfg: absent.cfg\n", "m.yaml: cfg: absent.cfg"),
         ("family: darknet\n", "m.yaml: lacks the key 'cfg'"),
         ("- a\n", "m.yaml: must hold keys and values"),
         ("a: [\n", "m.yaml: cannot be read: while parsing"),

@@ -1,9 +1,9 @@
 """A checkpoint's pickle -> plain records. Nothing that the file names is imported or called.
 
-Two gates use one list of allowed names. First, all names in the byte code are collected; one that is
-not allowed ends the reading before anything is made. Then the unpickler itself asks again for each
-name. What it hands out are stand-ins: instances store what they are given, and the functions that
-rebuild tensors are our own.
+Two gates use one list of allowed names. First, all names in the byte code are collected; one that
+is not allowed ends the reading before anything is made. Then the unpickler itself asks again for
+each name. What it hands out are stand-ins: instances store what they are given, and the functions
+that rebuild tensors are our own.
 
 This file holds, in this order: the allowed names, the stand-ins, the unpickler, and the first gate.
 """
@@ -292,8 +292,8 @@ def refuse_other_names(archive: Archive, names: set[tuple[str, str]]) -> None:
         listed = ", ".join(_shown(name) for name in strangers[:SHOWN_NAMES])
         raise ModelError(
             f"{archive.path}: refused, nothing of it was run: its pickle names {listed}{more}, "
-            "which no YOLOv5 or YOLOv7 checkpoint needs; download the file from its source again, or "
-            "export the model to ONNX"
+            "which no YOLOv5 or YOLOv7 checkpoint needs; download the file from its source again, "
+            "or export the model to ONNX"
         )
     newer = sorted(f"{module}.{name}" for module, name in names if of_a_newer_family(module))
     if newer:

@@ -163,7 +163,8 @@ class StoredNumbers:
             if (found := module.settings.get(key, value)) != value:
                 raise ModelError(
                     f"{self.contents.origin}: {path} has {key} {ascii(found)[:40]}, the "
-                    f"description makes it {value}: a block that was changed; export the model to ONNX instead"
+                    f"description makes it {value}: a block that was changed; "
+                    "export the model to ONNX instead"
                 )
 
     def check_all_read(self, architecture: Architecture) -> None:
