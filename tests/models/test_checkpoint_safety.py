@@ -1,4 +1,4 @@
-"""Reading a checkpoint runs nothing: what is dangerous, damaged or not a checkpoint is refused in one line."""
+"""Reading a checkpoint runs nothing; a dangerous, damaged or wrong file is refused in one line."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_second_gate_asks_again_for_every_name(tmp_path):
 
 
 def test_no_stand_in_is_the_thing_itself(tmp_path):
-    """What the unpickler hands out for every allowed name is ours, or an empty container of Python."""
+    """What the unpickler hands out for an allowed name is ours, or an empty container of Python."""
     names = [(home, name) for home, listed in allowed.INERT.items() for name in listed]
     names += [("torch", name) for name in allowed.STORAGES] + [
         ("torch._utils", name) for name in allowed.REBUILDERS
@@ -321,7 +321,7 @@ def test_a_byte_changed_in_a_storage_is_found_by_the_zips_checksum(tmp_path, sha
 
 
 def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
-    """Bytes changed, taken out or doubled at random; checksums right, so that the pickle itself is what is read."""
+    """Bytes are changed, removed or doubled at random; right checksums let the pickle be read."""
     weight = np.ones((4, 3, 1, 1), np.float16)
     conv = module("torch.nn.modules.conv.Conv2d", weight=weight, kernel_size=(1, 1))
     inner = module(
@@ -366,7 +366,8 @@ def test_nothing_that_the_file_names_is_imported(shared, name):
     code = (
         "import sys; from detector.models import ModelRequest, open_network; "
         f"print(open_network(ModelRequest({str(path)!r})).parameters, "
-        "[m for m in sys.modules if m.split('.')[0] in ('models', 'torch', 'utils', 'ultralytics')])"
+        "[m for m in sys.modules "
+        "if m.split('.')[0] in ('models', 'torch', 'utils', 'ultralytics')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split(maxsplit=1)[1] == "[]\n"

@@ -41,9 +41,8 @@ def test_two_classes_are_person_and_vehicle_only_where_the_file_says_so(tmp_path
     assert names_of(write_cfg(tmp_path, "yolov4-tiny-person-vehicle")) == ("person", "vehicle")
     network = open_network(write_cfg(tmp_path, "cats-dogs"), random_seed=1)
     assert network.names == ("class0", "class1")
-    assert network.warnings[0] == (
-        "no names for the 2 classes of cats-dogs.cfg: they are called class0, class1, ...; give --names FILE"
-    )
+    for fact in ("2 classes", "cats-dogs.cfg", "class0, class1", "--names FILE"):
+        assert fact in network.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -146,8 +145,10 @@ def test_a_batch_out_of_range_is_refused(tmp_path, batch):
 
 def test_front_ends_and_engines_are_listed_without_heavy_imports():
     code = (
-        "import sys; from detector import engines, models; from detector.engines import store; models.front_ends(); engines.usable(); "
-        "engines.choose(); print([m for m in ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml') if m in sys.modules])"
+        "import sys; from detector import engines, models; from detector.engines import store; "
+        "models.front_ends(); engines.front_ends(); engines.usable(); engines.choose(); "
+        "heavy = ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml'); "
+        "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -19,7 +19,7 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
-    """``sends``: how many bytes at most are sent before the connection ends; ``ranges``: whether it can go on."""
+    """``sends``: how many bytes are sent before the connection ends; ``ranges``: it can resume."""
 
     content = CONTENT
     sends: int | None = None

@@ -1,4 +1,4 @@
-"""Each block's graph against plain numpy with nothing folded; names, parameters and MACs of the graphs."""
+"""Each block's graph against plain numpy with nothing folded; names, parameters and MACs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def described(rows: list, head: str = "Detect", **more) -> dict:
 
 @pytest.fixture
 def run(tmp_path: Path):
-    """``run(description, engine)``: stores its tensors, reads them again; (picture [c, h, w] 0..1, tensors, raw)."""
+    """``run(description, engine)``: stores its tensors and reads them again.
+
+    Gives (picture [c, h, w] 0..1, tensors, raw outputs).
+    """
 
     def go(values: dict, engine: str = "ort", side: int = 8):
         tensors = random_tensors(Design(parse_description(values, "t")).architecture(side, side))
@@ -213,7 +216,7 @@ def test_auxiliary_layers_are_counted_as_stored_and_left_out_of_the_graph(tmp_pa
 def whole_model(
     values: dict, tensors: dict, conv: dict | None = None, act: str = "SiLU", eps: float = 1e-3
 ):
-    """The pickled module tree of a network: class models.yolo.Model, with its tensors in their places."""
+    """The pickled module tree of a network: a models.yolo.Model, its tensors in their places."""
     leaves: dict = {}
     for name, array in tensors.items():
         *way, last = name.split(".")

@@ -1,6 +1,7 @@
 """Parameters and multiply-accumulates of the packaged descriptions, against the published figures.
 
-Counted on the plan, without making a number; test_yolo_blocks.py shows that the plan counts what the graph holds.
+Counted on the architecture, without making a number; test_yolo_blocks.py shows that this counts what
+the graph holds.
 Sources: the tables of YOLOv5's releases (fused parameters in M, GFLOPs at 640) and of the YOLOv7 paper (arXiv
 2207.02696, table 2), whose two largest sizes are run at 1280.
 """

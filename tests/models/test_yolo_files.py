@@ -1,4 +1,4 @@
-"""A network from a checkpoint, a state dict, a safetensors file or a description; what does not fit is refused."""
+"""A network from a checkpoint, state dict, safetensors file or description; what is refused."""
 
 from __future__ import annotations
 
