@@ -135,7 +135,7 @@ class Plain:
 
 
 def every_second_pixel(x: NDArray) -> NDArray:
-    """As YOLOX's Focus (Apache-2.0): top and bottom left, then top and bottom right of every 2x2."""
+    """As YOLOX's Focus (Apache-2.0): top and bottom left, then top and bottom right of each 2x2."""
     return np.concatenate([x[:, ::2, ::2], x[:, 1::2, ::2], x[:, ::2, 1::2], x[:, 1::2, 1::2]])
 
 

@@ -237,8 +237,9 @@ def test_batch_is_baked_in_and_rows_do_not_mix(cfg):
     assert network.macs == one.macs  # for ONE picture
 
 
-# Published sizes of the weights files, less their 20 bytes of header: yolov4-tiny.weights has 24,251,276 bytes,
-# yolov3-tiny.weights 35,434,956; darknet prints 6.9 and 5.57 BFLOPs for them, FLOPs = 2 x MACs.
+# Published sizes of the weights files, less their 20 bytes of header: yolov4-tiny.weights has
+# 24,251,276 bytes, yolov3-tiny.weights 35,434,956; darknet prints 6.9 and 5.57 BFLOPs for them,
+# FLOPs = 2 x MACs.
 YOLOV3_TINY = (
     "[net]\nwidth=416\nheight=416\n"
     + "".join(

@@ -8,7 +8,7 @@ import pytest
 from tests.known_answers import run_once
 from tests.networks import open_network
 
-# The reference folds batch normalisation with eps 1e-6, darknet and we with 1e-5: so 1e-3, not 1e-6.
+# The reference folds batch normalisation with eps 1e-6, darknet and we with 1e-5: 1e-3, not 1e-6.
 BOXES, SCORES = 2e-3, 1e-3
 CASES = [
     ("yolo-fastest-1.1", None, "yolo-fastest-1.1_reference.npz"),

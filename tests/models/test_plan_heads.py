@@ -74,7 +74,7 @@ def constant_model(answer: np.ndarray, batch: int | str = 1, half: bool = False)
 
 
 def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:
-    """[1, 4 + classes, cells]: one cell is sure of class 1, one of none; ``rows``: its transpose."""
+    """[1, 4 + classes, cells]: one cell is sure of class 1, one of none; ``rows``: transposed."""
     answer = np.zeros((1, 4 + classes, CELLS), np.float32)
     answer[0, :4, 5] = answer[0, :4, 9] = BOX
     answer[0, 4 + 1, 5], answer[0, 4, 9] = 0.75, 0.125
