@@ -62,7 +62,7 @@ def command(
         from detector.config.levels import resolved
         from detector.errors import UsageError
         from detector.jobs.build import build, export_onnx, parse_batches
-        from detector.report.terminal.models import build_lines, progress_bar
+        from detector.report.terminal.models import lines, progress_bar
         from detector.run.signals import terminated_as_exception
 
         if output is not None and to is None:
@@ -76,4 +76,4 @@ def command(
             facts = (
                 build(config, (low, high), progress) if to is None else export_onnx(config, output)
             )
-        click.echo(json.dumps(facts, indent=1) if as_json else "\n".join(build_lines(facts)))
+        click.echo(json.dumps(facts, indent=1) if as_json else "\n".join(lines(facts)))

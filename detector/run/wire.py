@@ -173,11 +173,11 @@ def open_model(config: Config, picture: tuple[int, int] | None = None) -> Networ
     """The network as the front end makes it, before it is converted for any engine.
 
     ``--size 640`` becomes 640x384 here if ``picture`` (width, height) needs no more and the geometry
-    is "centre" (``smallest_input``); where the file fixes a square, it stays one. Raises UsageError
+    is "centre"; where the file fixes a square, it stays one. Raises UsageError
     and ModelError.
     """
     from detector import engines, models
-    from detector.stages.preprocess import smallest_input
+    from detector.stages.preprocess import holding
 
     request, asked = model_request(config), config.runtime.size
     network = models.open_network(request, engines.front_ends())
@@ -188,7 +188,7 @@ def open_model(config: Config, picture: tuple[int, int] | None = None) -> Networ
         or network.input.geometry != "centre"
     ):
         return network
-    size = smallest_input(int(asked), network.input.stride, *picture)
+    size = holding(int(asked), network.input.stride, *picture)
     if size == (network.input.height, network.input.width):
         return network
     try:

@@ -40,15 +40,9 @@ def letterbox(
     return letter
 
 
-def smallest_input(
-    longest: int, stride: int, source_width: int, source_height: int
-) -> tuple[int, int]:
-    """(height, width) of the smallest input that holds a picture scaled to ``longest``.
-
-    This is how ``--size 640`` makes 640x384 of a wide picture: the longest side becomes 640, the
-    other the next multiple of ``stride``. Only for "centre" geometry, where padding costs time and
-    nothing else.
-    """
+def holding(longest: int, stride: int, source_width: int, source_height: int) -> tuple[int, int]:
+    """Height and width of the smallest input that holds a picture whose longest side is scaled to ``longest``: the
+    other side is the next multiple of ``stride``. Of "centre" geometry, where padding costs time and nothing else."""
     scale = longest / max(source_width, source_height)
     width, height = max(1, round(source_width * scale)), max(1, round(source_height * scale))
     return -(-height // stride) * stride, -(-width // stride) * stride

@@ -1,8 +1,7 @@
 """Small graphs laid out like the exports of each family, with answers that a test can write down.
 
-The picture decides the scores: class 0 scores the largest red of the picture, class 1 the largest
-green, class 2 the largest blue, in 0..1 (YOLOX, which reads BGR 0..255: blue, green, red). Boxes
-are the rows of a table.
+The picture decides the scores: class 0 scores the largest red of the picture, class 1 the largest green, class 2 the
+largest blue, in 0..1 (YOLOX, which reads BGR 0..255: blue, green, red). Boxes are the rows of a table.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def finished(columns: int = 6, count: int = 300, **more) -> Export:
 
 
 def best_cells(slices: bool = False, **more) -> Export:
-    """YOLOv10's own end: TopK gives the ten best cells, GatherElements their boxes and scores."""
+    """YOLOv10's own end: the ten best of all cells by TopK, their boxes and scores by GatherElements."""
     export = Export(**more)
     colours = export.colours()
     table, scores = export.table(colours, CORNERS, CELLS), export.scores(colours, 2, CELLS)
@@ -200,10 +199,7 @@ def nms_inside(**more) -> Export:
 
 
 def padded(**more) -> Export:
-    """NMS inside as Ultralytics exports it, [B, 300, 6].
-
-    The list is filled up to a length that only the file states.
-    """
+    """NMS inside as Ultralytics exports it, [B, 300, 6]: a list filled up to a length that only the file states."""
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, CORNERS, 8)
@@ -262,10 +258,7 @@ def parts(count: int = 100, **more) -> Export:
 
 
 def queries(joined: bool = False, classes: int = 3, **more) -> Export:
-    """RT-DETR: boxes in 0..1 beside logits of 10 x colour - 5.
-
-    Or joined with the colours as probabilities.
-    """
+    """RT-DETR: boxes in 0..1 beside logits of 10 x colour - 5, or joined with the colours as probabilities."""
     export = Export(**more)
     grid = export.const(np.zeros((1, 1, 1, 2)))
     looked = export.add(
@@ -290,8 +283,8 @@ def queries(joined: bool = False, classes: int = 3, **more) -> Export:
 def yolox(decode: bool = False, **more) -> Export:
     """Convolutions, a logistic, joins: raw rows [B, 84, 5 + 3] of offsets .5 and sizes of 2 cells.
 
-    Class scores: logistic of (mean of a channel - 127.5) / 8; objectness .88 in the first map's
-    cells, next to nothing elsewhere.
+    Class scores: logistic of (mean of a channel - 127.5) / 8; objectness .88 in the first map's cells, next to
+    nothing elsewhere.
     """
     export = Export(**more)
     maps = []

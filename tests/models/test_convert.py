@@ -37,10 +37,7 @@ def network_of(
 
 
 def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
-    """x * scale for each of three planes, by way of eight, then enlarged.
-
-    ``decode``: a multiplication follows.
-    """
+    """x * scale for each of three planes, by way of eight, then enlarged; ``decode``: a multiplication follows."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, 2, 2)
     wide = builder.constant("0.conv.weight", np.eye(8, 3, dtype=np.float32).reshape(8, 3, 1, 1))
@@ -141,7 +138,7 @@ def test_thin_convolutions_stay_float32_in_bf16_only() -> None:
 
 
 def chain(*widths: int) -> Network:
-    """1 x 1 convolutions with activations, on 2 x 2: MACs of a pixel are width in x width out."""
+    """Convolutions of 1 x 1, each with its activation, on 2 x 2: MACs of a pixel are width in x width out."""
     builder = GraphBuilder("chain")
     x = builder.input_u8(1, 2, 2)
     for index, (given, made) in enumerate(zip((3, *widths), widths, strict=False)):
@@ -175,13 +172,13 @@ def test_the_stem_stays_float32_in_bf16_only(widths: tuple[int, ...], kept: int)
 
 
 def test_what_is_done_to_the_picture_stays_with_what_reads_it() -> None:
-    """The first convolution is thin and no stem: nothing before it is rounded and widened again."""
+    """The first convolution is thin and no stem: nothing in front of it is rounded to be widened again."""
     network = chain(8, 1)  # 24 of 32 MACs
     assert sensitive(network.graph) == {"input.cast", "input.transpose", "0.conv", "0.act"}
 
 
 def test_the_numbers_are_those_of_half_precision() -> None:
-    """0.1 is 0.0999756 in float16; 255 times that is 25.49378: in float16 25.5 (steps of 1/64)."""
+    """0.1 is 0.0999756 in float16; 255 times that is 25.49378, which float16 has as 25.5 (steps of 1/64)."""
     (output,) = by_reference(converted(tiny(), "fp16"))
     assert output.dtype == np.float32
     assert output.shape == (1, 3, 4, 4)

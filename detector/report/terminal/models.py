@@ -115,7 +115,7 @@ def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, 
         yield step
 
 
-def build_lines(facts: dict[str, Any]) -> list[str]:
+def lines(facts: dict[str, Any]) -> list[str]:
     """What was built, where, from what, and in how long."""
     batch, height, width, _ = facts["input_shape"]
     size = f"{width}x{height} batch {facts['batch'] if '..' in facts['batch'] else batch}"
