@@ -16,6 +16,7 @@ from detector.errors import DetectVideoError, EngineError, ModelError, UsageErro
 
 if TYPE_CHECKING:
     from detector.loop.parts import Parts, Progress
+    from detector.session.document import LoopSizes
     from detector.session.outcome import SourceRun
     from detector.sinks.base import Sink
     from detector.sources.base import Source
@@ -94,7 +95,7 @@ def open_machine(
 
         config, reason = _bound(config)
         if config.runtime.engine != "auto":
-            engines.load(config.runtime.engine)
+            engines.load_library(config.runtime.engine)
     with phases("load"):
         network = open_model(config, picture)
         classes = _class_ids(config.selection.classes, network.names)
@@ -102,7 +103,7 @@ def open_machine(
     config = choice.config
     name = config.runtime.engine
     with phases("import"):
-        engines.load(name)
+        engines.load_library(name)
     with phases("load"):
         # The same spare ones for both loops; --sync has one request at a time by its nature, and gives it all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
@@ -296,7 +297,7 @@ def frames_of(
 # A source, a machine and sinks, put together for the loop.
 
 
-def loop_shape(parts: Parts, config: Config) -> dict[str, Any]:
+def loop_shape(parts: Parts, config: Config) -> LoopSizes:
     """What bounds the loop, for whoever replays it."""
     from detector.loop.parts import image_count, results_ahead
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from detector import engines
-from detector.analysis.accuracy.matching import Agreement, agreement, overlaps, pairs
+from detector.analysis.accuracy.agreement import Agreement, agreement, match_pairs
+from detector.analysis.accuracy.matching import overlaps
 from detector.config.schema import CalibrationConfig
 from detector.errors import EngineError
 from detector.models import ModelRequest, open_network
@@ -148,7 +149,7 @@ def crossings(
     """
     count = 0
     for one, other, one_below, other_below in zip(a, b, a_below, b_below, strict=True):
-        paired = pairs(one, other)
+        paired = match_pairs(one, other)
         count += _found_below(one, {i for i, _, _ in paired}, other_below, len(other))
         count += _found_below(other, {j for _, j, _ in paired}, one_below, len(one))
     return count

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from detector import Detector
+from detector.analysis.accuracy import average_precision as ap
 from detector.analysis.accuracy import matching
 from detector.config.schema import Config
 from detector.errors import ModelError
@@ -100,5 +101,5 @@ def test_it_finds_most_of_the_rendered_street(engine):
                 mine = found.class_ids == class_id
                 truth = matching.Truth(boxes, none, none)
                 judged.append(matching.judge(found.boxes[mine], found.scores[mine], truth))
-    assert matching.recall(judged) > 0.6
-    assert matching.precision(judged) > 0.6
+    assert ap.recall(judged) > 0.6
+    assert ap.precision(judged) > 0.6

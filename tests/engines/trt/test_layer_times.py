@@ -26,7 +26,7 @@ STREET = CHECKOUT / "videos/street.mp4"
 
 def times_of(network, runs=3, **options):
     slots = [pictures(network, seed) for seed in range(2)]
-    return engines.layer_times(
+    return engines.time_layers(
         "trt", network, EngineOptions(batch=network.batch, **options), slots, runs
     )
 
