@@ -70,7 +70,10 @@ def show(model: str, as_json: bool, **flags: Any) -> None:
 @click.argument("name", metavar="NAME")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 def pull(name: str, quiet: bool) -> None:
-    """Download the official file of the known model NAME into the cache; goes on where it stopped."""
+    """Download the official file of the known model NAME into the cache.
+
+    An interrupted download resumes where it stopped.
+    """
     with exit_codes():
         from detector.models import catalogue
 
@@ -91,13 +94,12 @@ def pull(name: str, quiet: bool) -> None:
             path, fetched = catalogue.pull(
                 name, lambda done, total: bar.update(task, completed=done, total=total)
             )
-        click.echo(
-            f"{path}: {'complete, size and sha256 checked' if fetched else 'is there already, whole'}"
-        )
+        checked = "size and sha256 are right"
+        click.echo(f"{path}: {'complete' if fetched else 'was there already'}: {checked}")
 
 
 def _console() -> Any:
     from rich.console import Console
 
-    # Piped, there is no width to keep to: the table stays whole.
+    # A pipe has no width to keep to: the table stays whole.
     return Console(width=None if sys.stdout.isatty() else 220)

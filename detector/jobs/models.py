@@ -1,4 +1,4 @@
-"""Facts of models for ``detect-video models``: a list of the known ones, and everything about one."""
+"""The facts for ``detect-video models``: a list of the known models, and everything about one."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from detector.models.names import read_names
 
 
 def listing() -> list[dict[str, Any]]:
-    """The known models, from their descriptions alone: no network is opened."""
-    return [_described(known_model(name)) for name in known()]
+    """The known models, from their descriptions alone; no network is opened."""
+    return [_describe(known_model(name)) for name in known()]
 
 
 def facts(request: ModelRequest) -> dict[str, Any]:
     """Everything about one model, counted on its graph.
 
-    A known model whose weights are not here is counted with random numbers in their place; where even its layers are
-    in the absent file, the figures of its description stand alone. Raises ModelError.
+    A known model whose weights are not here is counted with random numbers in their place. If the
+    absent file holds its layers as well, only the figures of its description are given. Raises
+    ModelError.
     """
     entry = known_model(request.model) if request.model in known() else None
     try:
-        return _counted(open_network(request), entry)
+        return _count(open_network(request), entry)
     except ModelError:
         if entry is None or request.weights is not None or request.random_seed is not None:
             raise
         if entry.path.is_file() and entry.path.suffix != ".cfg":
-            raise  # it is there, and broken
+            raise  # the file is there, and damaged
     if entry.path.suffix != ".cfg" and entry.layers is None:
-        return _described(entry) | {"needs": _needs(entry) and entry.how_to_get()}
-    return _counted(open_network(replace(request, random_seed=0)), entry)
+        return _describe(entry) | {"needs": _needs(entry) and entry.how_to_get()}
+    return _count(open_network(replace(request, random_seed=0)), entry)
 
 
-def _counted(network: Network, entry: KnownModel | None) -> dict[str, Any]:
+def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
+    """The facts of a network that could be opened."""
     return {
         "name": entry.name if entry else network.name,
         "family": network.family,
@@ -45,7 +47,7 @@ def _counted(network: Network, entry: KnownModel | None) -> dict[str, Any]:
         "geometry": network.input.geometry,
         "stride": network.input.stride,
         "parameters": network.parameters,
-        "parameters_fused": getattr(network, "parameters_fused", None) or None,
+        "parameters_fused": network.parameters_fused or None,
         "macs": network.macs,
         "flops": 2 * network.macs,
         "gflops_published": entry.figures.get("gflops_published") if entry else None,
@@ -60,7 +62,8 @@ def _counted(network: Network, entry: KnownModel | None) -> dict[str, Any]:
     }
 
 
-def _described(entry: KnownModel) -> dict[str, Any]:
+def _describe(entry: KnownModel) -> dict[str, Any]:
+    """The facts of a known model as its description states them."""
     figures = entry.figures
     macs = figures.get("macs")
     return {
@@ -81,7 +84,7 @@ def _described(entry: KnownModel) -> dict[str, Any]:
 
 
 def _needs(entry: KnownModel) -> str:
-    """What is still to be done before it runs; empty where nothing is."""
+    """What the user still has to do before the model runs; "" for nothing."""
     if entry.needs:
         return entry.needs
     if entry.download is None or entry.download.target.is_file():

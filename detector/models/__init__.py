@@ -7,6 +7,14 @@ Each module or folder of models/formats is one front end: it reads one kind of m
 
 Adding a kind of model file is adding one such module and its test. The suffixes are read from the
 source of the modules, so that a run imports only the front end of its own model file.
+
+The front end also chooses the head that decodes the outputs (``Network.head``):
+
+    .cfg                       that of the [yolo] layers: formats/darknet/__init__.py
+    .yaml, .pt, .safetensors   that of YOLOv5 and YOLOv7: formats/yolo/network.py
+    .onnx                      the one of the layout that formats/onnx/recognise.py finds in the
+                               outputs: ``_head`` in formats/onnx/__init__.py
+    .trt, .engine, .plan       by shapes and header: plan_heads.py
 """
 
 from __future__ import annotations
@@ -53,7 +61,7 @@ def open_network(
 
 @cache
 def front_ends() -> Mapping[str, str]:
-    """Suffix of a model file -> the module whose FRONT_END reads it. Imports none of the modules."""
+    """Suffix of a model file -> the module whose FRONT_END reads it. Imports none of them."""
     modules: dict[str, str] = {}
     for info in pkgutil.iter_modules(formats.__path__, f"{formats.__name__}."):
         spec = find_spec(info.name)

@@ -1,6 +1,7 @@
 """What a front end is asked (``ModelRequest``) and what it makes of a model file (``Network``).
 
-A network is one ONNX graph, which every engine runs, and a small description of what goes in and comes out.
+A network is one ONNX graph, which every engine runs, and a small description of its input and
+outputs.
 """
 
 from __future__ import annotations
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
 
 
 Head = Callable[[list[NDArray[np.float32]], float], Candidates]
-"""(outputs of ONE picture, each with a leading axis of 1; confidence threshold) -> candidates in network pixels."""
+"""(outputs of one picture, confidence threshold) -> candidates in network pixels.
+
+Each output has a leading axis of 1.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class InputRules:
-    """What the network's input must look like. ``geometry``: "centre" | "top-left-truncate" | "stretch"."""
+    """What the network's input must look like.
+
+    ``geometry``: "centre" | "top-left-truncate" | "stretch", see ``stages.preprocess``.
+    """
 
     height: int
     width: int
@@ -38,10 +45,12 @@ class InputRules:
 class Network:
     """A model, ready for any engine.
 
-    ``graph``: ONNX, input u8 RGB NHWC [batch, H, W, 3] with all dimensions fixed, outputs float32 raw head tensors.
-    ``path``: the exported file, where it was written. ``head`` decodes one picture's outputs into candidates;
-    ``dense`` decodes every row: [1, N, 5 + classes] float32: cx, cy, w, h in network pixels, objectness, class
-    probabilities not multiplied. ``warnings`` are lines for the user ("random weights: boxes are meaningless").
+    ``graph``: ONNX. Its input is u8 RGB NHWC [batch, H, W, 3], all dimensions fixed. Its outputs
+    are raw float32 tensors for the head. ``path``: the exported file, where one was written.
+    ``head`` decodes one picture's outputs into candidates. ``dense`` decodes every row into
+    [1, N, 5 + classes] float32: cx, cy, w, h in network pixels, objectness, and the probabilities
+    of the classes, not multiplied with it. The front end chooses both. ``warnings`` are lines for
+    the user ("random weights: boxes are meaningless").
     """
 
     name: str
@@ -54,20 +63,17 @@ class Network:
     dense: Callable[[list[NDArray[np.float32]]], NDArray[np.float32]]
     names: tuple[str, ...]
     parameters: int = 0  # as stored
-    parameters_fused: int = (
-        0  # of the graph's convolutions: normalisation folded, what trains only left out
-    )
+    # Of the graph's convolutions: normalisation is folded, and what only trains is left out.
+    parameters_fused: int = 0
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
     sha256: str = ""  # of cfg and weights together
     random_seed: int | None = None
-    needs_nms: bool = (
-        True  # False: the network, or its export, leaves one box an object; --iou has nothing to do
-    )
-    precision: str = "fp32"  # of the graph: fp32, fp16, bf16, int8-u8, int8-s8; what ``engines.graph_wanted`` names
+    needs_nms: bool = True  # False: it gives one box for each object, so --iou has no effect
+    # Of the graph: fp32, fp16, bf16, int8-u8 or int8-s8, as ``engines.graph_wanted`` names it.
+    precision: str = "fp32"
     path: str | None = None
-    plan: str | None = (
-        None  # a file that TensorRT built elsewhere: it is what runs, and ``graph`` is empty
-    )
+    # A file that TensorRT built elsewhere: this is what runs, and ``graph`` is empty.
+    plan: str | None = None
     warnings: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
 

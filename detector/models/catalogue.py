@@ -1,6 +1,7 @@
-"""Files that the package carries in ``detector.cfg``, and models that it knows by name without carrying them.
+"""The known models: files that the package carries in ``cfg``, and those that it only describes.
 
-A file that is not in the package lies in the user's cache, where ``detect-video models pull`` or the user puts it.
+A file that is not in the package lies in the user's cache. ``detect-video models pull`` puts it
+there (``pull``: it resumes where it broke off, and checks size and sha256), or the user does.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from urllib.error import HTTPError, URLError
 
 from detector.errors import ModelError
 
@@ -21,28 +20,26 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 
-KEYS = (
-    "family",
-    "cfg",
-    "file",
-    "layers",
-    "weights",
-    "names",
-    "licence",
-    "description",
-    "options",
-    "url",
-    "sha256",
-    "bytes",
-    "needs",
-    "figures",
+KEYS = tuple(
+    "family cfg file layers weights names licence description options url sha256 bytes needs "
+    "figures".split()
 )
 FIGURES = ("input", "parameters", "parameters_fused", "macs", "gflops_published")
+
+BLOCK_BYTES = 1 << 16
+TIMEOUT_S = 30  # without a byte
+PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
+
+Progress = Callable[[int, int], None]
+"""(bytes there, bytes in all)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """An official file. Without a sha256 it is not fetched: the user puts it at ``target`` by hand."""
+    """An official file.
+
+    Without a sha256 it is not fetched: the user puts it at ``target`` by hand.
+    """
 
     url: str
     target: Path
@@ -52,11 +49,12 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """One ``models/NAME.yaml``. ``options`` are settings of a run, which config.py reads; nothing here does.
+    """One ``models/NAME.yaml``, but for its ``options``, the settings of a run: config reads them.
 
-    ``path``: the model file; of a packaged cfg, or in the cache, where it may not be yet. ``layers``: a description
-    that random weights are built from where ``path`` is absent. ``figures``: of ``FIGURES``, for the list.
-    ``gflops_published`` are its makers'; the others are counted here where the file is at hand, else theirs too.
+    ``path``: the model file, a packaged cfg or a file in the cache, which may not be there yet.
+    ``layers``: a description from which a network with random weights is built where ``path`` is
+    absent. ``figures``: values of ``FIGURES``, for the list. ``gflops_published`` come from its
+    makers; so do the others, unless they could be counted here.
     """
 
     name: str
@@ -72,29 +70,33 @@ class KnownModel:
     figures: dict[str, Any] = field(default_factory=dict)
 
     def file_to_run(self, file: Path | None = None) -> Path:
-        """The model file, or ``file``. Raises ModelError where it belongs in the cache and is not there yet."""
+        """The model file, or ``file``. Raises ModelError if it is still missing in the cache."""
         wanted = file or self.path
         if wanted.is_file():
             return wanted
         raise ModelError(f"{self.name}: {self.how_to_get()}")
 
     def how_to_get(self) -> str:
-        """What the user has to do before it runs."""
+        """What the user has to do before it runs, as words that follow its name."""
         download = self.download
         if self.needs:
             return f"needs {self.needs}"
         if download is None:
             return f"put the file at {self.path} by hand"
         if download.sha256 is None:
-            return f"needs {self.path.name}, which is not here: put the file from {download.url} at {download.target}"
+            return (
+                f"needs {self.path.name}, which is not here: "
+                f"put the file from {download.url} at {download.target}"
+            )
         return (
-            f"needs {download.target.name}, which is not here: run detect-video models pull {self.name}, or put the "
-            f"file from {download.url} at {download.target}"
+            f"needs {download.target.name}, which is not here: "
+            f"run detect-video models pull {self.name}, "
+            f"or put the file from {download.url} at {download.target}"
         )
 
 
 def folder() -> Path:
-    """Where the packaged files lie: inside the package of an installed wheel, beside it in a checkout."""
+    """Where the packaged files lie: inside an installed package, or beside it in a checkout."""
     installed = Path(__file__).parents[1] / "cfg"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "cfg"
 
@@ -109,15 +111,16 @@ def cache() -> Path:
 
 
 def known() -> list[str]:
+    """The names of all known models."""
     return sorted(path.stem for path in (folder() / "models").glob("*.yaml"))
 
 
 def known_model(name: str) -> KnownModel:
-    """Raises ModelError that lists the known ones."""
+    """The description of a known model. Raises ModelError that lists them for any other name."""
     if name not in known():
         raise ModelError(
-            f"unknown model {name!r}: no such file, and known by name are only {', '.join(known()) or 'none'}; "
-            "give a path to a model file, or one of these names"
+            f"unknown model {name!r}: there is no such file, and the known names are "
+            f"{', '.join(known()) or 'none'}; give the path of a model file, or one of these names"
         )
     path = folder() / "models" / f"{name}.yaml"
     values = _read_yaml(path)
@@ -145,7 +148,10 @@ def known_model(name: str) -> KnownModel:
 
 
 def network_yaml(name: str) -> Path | None:
-    """The packaged description of a YOLOv5 or YOLOv7 network by its file name (yolov5s.yaml); None for any other."""
+    """The packaged description of a YOLOv5 or YOLOv7 network by its file name (yolov5s.yaml).
+
+    None for any other name.
+    """
     path = folder() / "yolo" / name
     return path if Path(name).parts == (name,) and path.is_file() else None
 
@@ -190,55 +196,49 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | None:
-    """A value that names a file in ``cfg/PART/``."""
+    """The file in ``cfg/PART/`` that a value names; None without one."""
     value = values.get(key)
     if value is None:
         return None
     found = folder() / part / str(value)
     if not found.is_file():
-        raise ModelError(f"{path}: {key}: {value} does not lie in {found.parent}")
+        raise ModelError(f"{path}: {key}: {value} is not in {found.parent}")
     return found
 
 
-# ----------------------------------------------------------------------
-# The official file of a known model into the user's cache: resumed where it broke off, size and sha256 checked.
-
-BLOCK_BYTES = 1 << 16
-TIMEOUT_S = 30  # without a byte
-PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
-
-Progress = Callable[[int, int], None]
-"""(bytes there, bytes in all)"""
-
-
 def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
-    """The file of known model ``name``, and whether anything had to be fetched.
+    """Fetches the official file of the known model ``name`` into the cache.
 
-    What was fetched before a connection broke stays in ``FILE.partial`` and is gone on from. Raises ModelError: for a
-    model of which no checksum is known, for a file that is not what it should be (it is removed), and where the
-    network cannot be reached, with where to put the file by hand.
+    Returns the file, and whether anything had to be fetched. What was fetched before a connection
+    broke stays in ``FILE.partial``, and the next pull resumes from there. Raises ModelError for a
+    model without a known checksum; for a file with the wrong content, which is removed; and if the
+    server cannot be reached: then it says where to put the file by hand.
     """
+    from http.client import HTTPException
+    from urllib.error import HTTPError, URLError
+
     model = known_model(name)
     download = model.download
     if download is None:
         raise ModelError(f"{name}: nothing to pull: {model.needs or 'it comes with the package'}")
     if download.sha256 is None or download.size is None:
         raise ModelError(
-            f"{name}: no checksum of it is known, so it is not fetched: {model.how_to_get()}"
+            f"{name}: its checksum is not known, so it is not fetched: {model.how_to_get()}"
         )
     if _is_whole(download.target, download):
         return download.target, False
     try:
         download.target.parent.mkdir(parents=True, exist_ok=True)
-        _into_cache(name, download, progress or (lambda done, total: None))
+        _fetch_into_cache(name, download, progress or (lambda done, total: None))
     except (HTTPError, URLError, HTTPException, TimeoutError, ConnectionError) as exc:
         reason = exc.reason if isinstance(exc, URLError) else exc
         if isinstance(exc, HTTPError):
             reason = f"HTTP {exc.code} {exc.reason}"
             exc.close()
         raise ModelError(
-            f"{name}: {download.url} cannot be fetched: {reason}; try again (it goes on where it stopped), or put the "
-            f"file at {download.target} by hand (sha256 {download.sha256})"
+            f"{name}: {download.url} cannot be fetched: {reason}; try again (the download resumes "
+            f"where it stopped), or put the file at {download.target} by hand "
+            f"(sha256 {download.sha256})"
         ) from exc
     except OSError as exc:
         raise ModelError(
@@ -247,32 +247,36 @@ def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
     return download.target, True
 
 
-def _into_cache(name: str, download: Download, progress: Progress) -> None:
+def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None:
     partial = download.target.with_name(f"{download.target.name}.partial")
     with partial.open("a+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ModelError(f"{name}: another pull of it is running; wait for that one") from None
+            raise ModelError(
+                f"{name}: another process is pulling it; wait until that has finished"
+            ) from None
         _fetch(download, file, progress)
         file.flush()
         os.fsync(file.fileno())
         found, size = _digest(partial), partial.stat().st_size
         if size < (download.size or 0):
             raise ModelError(
-                f"{name}: the connection ended after {size} of {download.size} bytes; run it again to go on"
+                f"{name}: the connection ended after {size} of {download.size} bytes; "
+                "run the command again to resume"
             )
         if found != download.sha256 or size != download.size:
             partial.unlink()
             raise ModelError(
-                f"{name}: what {download.url} gave is not the file: {size} bytes with sha256 {found}, wanted "
-                f"{download.size} bytes with sha256 {download.sha256}; it was removed"
+                f"{name}: {download.url} gave another file: {size} bytes with sha256 {found} "
+                f"instead of {download.size} bytes with sha256 {download.sha256}; it was removed"
             )
         os.replace(partial, download.target)
 
 
 def _fetch(download: Download, file: IO[bytes], progress: Progress) -> None:
-    """The rest of the file, behind what is there; from the start where the server cannot go on."""
+    """Appends the rest to what is there; starts anew if the server cannot resume."""
+    from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
     wanted = download.size or 0
@@ -280,10 +284,10 @@ def _fetch(download: Download, file: IO[bytes], progress: Progress) -> None:
     if have > wanted:
         file.truncate(have := 0)
     if have == wanted:
-        return  # all there, only its check was missed
+        return  # all is there: only the check was missed
     request = Request(download.url, headers={"User-Agent": "detect-video", **_range(have)})
     if request.type not in ("http", "https"):
-        raise ModelError(f"{download.url}: only http and https are fetched")
+        raise ModelError(f"{download.url}: only http and https are supported")
     try:
         response = urlopen(request, timeout=TIMEOUT_S)
     except HTTPError as exc:
@@ -295,7 +299,7 @@ def _fetch(download: Download, file: IO[bytes], progress: Progress) -> None:
             Request(download.url, headers={"User-Agent": "detect-video"}), timeout=TIMEOUT_S
         )
     with response:
-        if have and not _goes_on(response, have):
+        if have and not _resumes(response, have):
             file.truncate(have := 0)
         _copy(response, file, have, wanted, progress)
 
@@ -304,8 +308,8 @@ def _range(have: int) -> dict[str, str]:
     return {"Range": f"bytes={have}-"} if have else {}
 
 
-def _goes_on(response: HTTPResponse, have: int) -> bool:
-    """Whether the server sends what lies behind the first ``have`` bytes, and not all of it again."""
+def _resumes(response: HTTPResponse, have: int) -> bool:
+    """Whether the server sends what follows the first ``have`` bytes, not the whole file again."""
     where = response.headers.get("Content-Range", "")
     return response.status == PARTIAL_CONTENT and where.startswith(f"bytes {have}-")
 
@@ -313,7 +317,7 @@ def _goes_on(response: HTTPResponse, have: int) -> bool:
 def _copy(
     response: HTTPResponse, file: IO[bytes], have: int, wanted: int, progress: Progress
 ) -> None:
-    """Stops a byte behind the end at the latest: a server may send anything."""
+    """Copies at most one byte more than wanted: a server may send anything."""
     progress(have, wanted)
     while have <= wanted and (block := response.read(min(BLOCK_BYTES, wanted + 1 - have))):
         file.write(block)

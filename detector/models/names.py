@@ -1,4 +1,7 @@
-"""Class names for a model file that holds none: given, beside it, or of a list that the package carries."""
+"""Class names for a model file that holds none.
+
+They come from --names, from a file beside the model, or from a list that the package carries.
+"""
 
 from __future__ import annotations
 
@@ -13,43 +16,50 @@ MAX_BYTES = 1 << 20
 def find_names(
     model: Path, classes: int, given: Path | None = None
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Names of ``classes`` classes, and warnings. ``given`` is used or fails; the rest is looked for."""
+    """Names of ``classes`` classes, and warnings for the user.
+
+    ``given`` is used, or ModelError says why it does not fit; otherwise names are looked for.
+    """
     beside = model.with_suffix(".names")
     if given is not None or beside.is_file():
-        return _exactly(given or beside, classes, model), []
-    for path in _guesses(model, classes):
+        return _read_exactly(classes, given or beside, model), []
+    for path in _likely_files(model, classes):
         if path.is_file() and len(names := read_names(path)) == classes:
             return names, []
-    warning = f"no names for the {classes} classes of {model.name}: they are called class0, class1, ...; give --names FILE"
+    warning = (
+        f"no names for the {classes} classes of {model.name}: "
+        "they are called class0, class1, ...; give --names FILE"
+    )
     return tuple(f"class{number}" for number in range(classes)), [warning]
 
 
-def _guesses(model: Path, classes: int) -> list[Path]:
+def _likely_files(model: Path, classes: int) -> list[Path]:
     stem = model.stem.lower()
-    if classes == 80:  # COCO, unless somebody says otherwise
+    if classes == 80:  # COCO, as long as nothing else is said
         return [model.with_name("coco.names"), catalogue.folder() / "names" / "coco.names"]
     if classes == 2 and ("person" in stem or "vehicle" in stem or stem == "street"):
         return [catalogue.folder() / "names" / "person-vehicle.names"]
     return []
 
 
-def _exactly(path: Path, classes: int, model: Path) -> tuple[str, ...]:
+def _read_exactly(classes: int, path: Path, model: Path) -> tuple[str, ...]:
     names = read_names(path)
     if len(names) != classes:
         raise ModelError(
-            f"{path}: holds {len(names)} names, {model.name} has {classes} classes; give --names FILE"
+            f"{path}: holds {len(names)} names, but {model.name} has {classes} classes; "
+            "give --names FILE"
         )
     return names
 
 
 def read_names(path: Path) -> tuple[str, ...]:
-    """One name a line; empty lines at the end do not count, one in between is an error."""
+    """One name a line. Empty lines at the end do not count; others are an error (ModelError)."""
     try:
         data = path.read_bytes()
     except OSError as exc:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --names FILE") from exc
     if len(data) > MAX_BYTES:
-        raise ModelError(f"{path}: is larger than {MAX_BYTES >> 20} MB, so it is no list of names")
+        raise ModelError(f"{path}: larger than {MAX_BYTES >> 20} MB, so it is no list of names")
     lines = [
         line.strip() for line in data.decode("utf-8-sig", errors="replace").rstrip().splitlines()
     ]

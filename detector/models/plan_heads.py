@@ -1,6 +1,7 @@
-"""What the outputs of a plan from elsewhere mean: a table, tried from the top. One row a layout.
+"""Which head decodes the outputs of a TensorRT plan that was built elsewhere.
 
-A row is a function (outputs, description) -> PlanHead, or None where the outputs are not of its layout.
+``LAYOUTS``, at the end, is a table that is tried from the top, one row for each layout. A row is a
+function (outputs, description) -> PlanHead, or None where the outputs have another layout.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ COCO = 80  # classes that are assumed where finished detections come without nam
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output. ``shape``: -1 where it is chosen at run time; ``profiles``: for an input, (smallest, best,
-    largest) shape of each optimisation profile. ``dtype``: numpy's name, or TensorRT's where numpy has none."""
+    """One input or output of a plan.
+
+    ``shape``: -1 for a side that is chosen at run time. ``profiles``: of an input, the (smallest,
+    best, largest) shape of each optimisation profile. ``dtype``: numpy's name, or TensorRT's where
+    numpy has none.
+    """
 
     name: str
     is_input: bool
@@ -48,8 +53,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All that is known besides the plan. ``names``: () where nobody told them. ``finished``: its header says that it
-    gives detections that need no NMS. ``about``: what its header calls the model."""
+    """What is known besides the plan.
+
+    ``names``: () where they are unknown. ``finished``: its header says that it gives
+    detections that need no NMS. ``about``: what its header calls the model.
+    """
 
     path: Path
     height: int
@@ -61,7 +69,7 @@ class Description:
     about: str = ""
 
     def boxes_a_cell(self, rows: int) -> int | None:
-        """1 or 3, where so many rows are that many boxes for each cell of this input's maps."""
+        """1 or 3 if ``rows`` are that many boxes for each cell of this input's maps; else None."""
         from detector.models.formats.onnx.recognise import PYRAMIDS, cells
 
         pyramids = [cells(self.height, self.width, strides) for strides in PYRAMIDS]
@@ -72,8 +80,11 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class PlanHead:
-    """``outputs``: names of tensors that ``head`` wants, in its order. ``classes``: how many names must be there; None
-    where any number may. ``needs_nms``: False where one object has one box already."""
+    """A head and what belongs to it.
+
+    ``outputs``: names of the tensors that ``head`` wants, in its order. ``classes``: how many class
+    names there must be; None for any number. ``needs_nms``: False if each object has one box.
+    """
 
     layout: str
     outputs: tuple[str, ...]
@@ -86,20 +97,20 @@ class PlanHead:
 
 
 def head_of(outputs: Sequence[Tensor], description: Description) -> PlanHead:
-    """Raises ModelError that names the tensors."""
+    """The head for these outputs. Raises ModelError that lists them where none fits."""
     for row in LAYOUTS:
-        if (found := row(outputs, description)) is not None:
-            return found
+        if (head := row(outputs, description)) is not None:
+            return head
     seen = ", ".join(map(str, outputs))
     raise ModelError(
-        f"{description.path}: what its outputs mean is not known ({seen}): give the darknet .cfg that it was made of "
-        "(cfg: x.cfg in --config, or --cfg), or the class names of a head that decodes its rows (names: in --config, "
-        "or --names)"
+        f"{description.path}: what its outputs mean is not known ({seen}): give the darknet .cfg "
+        "that it was made from (cfg: x.cfg in --config, or --cfg), or the class names of a head "
+        "that decodes its rows (names: in --config, or --names)"
     )
 
 
 def _darknet(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
-    """Raw maps of a cfg's [yolo] layers, found by their shape, since a plan keeps no order."""
+    """Raw maps of a cfg's [yolo] layers, told apart by their shapes: a plan keeps no order."""
     if description.cfg is None:
         return None
     from detector.models.formats.darknet import head_layers, input_geometry
@@ -117,8 +128,9 @@ def _darknet(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
         if len(fitting) != 1:
             seen = ", ".join(map(str, outputs))
             raise ModelError(
-                f"{description.path}: {description.cfg.name} says that one output is {'x'.join(map(str, shape))} a "
-                f"picture, the plan has {seen}; is it the cfg that the plan was made of?"
+                f"{description.path}: {description.cfg.name} says that one output is "
+                f"{'x'.join(map(str, shape))} a picture, but the plan has {seen}; "
+                "is it the cfg that the plan was made from?"
             )
         found += fitting
     layers = head_layers(architecture)
@@ -145,14 +157,19 @@ def _decoded(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
     ):
         return None
     if shape[2] == FINISHED and description.boxes_a_cell(shape[1]) is None:
-        return None  # of one class, as wide as a list of detections: only the number of rows tells them apart
+        return (
+            None  # rows of one class are as wide as detections: only their number tells them apart
+        )
     return PlanHead(
         "decoded", (outputs[0].name,), decoded, decoded_dense, len(description.names), "centre"
     )
 
 
 def _anchor_free(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
-    """One output [B, 4 + classes, cells], as YOLOv8, 9, 11 and 12 export it, or its transpose where names prove it."""
+    """One output [B, 4 + classes, cells], as YOLOv8, 9, 11 and 12 export it.
+
+    Also its transpose, where the names prove it.
+    """
     shape = _only(outputs)
     if shape is None or description.finished:
         return None
@@ -167,7 +184,10 @@ def _anchor_free(outputs: Sequence[Tensor], description: Description) -> PlanHea
 
 
 def _queries(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
-    """One output [B, queries, 4 + classes] of RT-DETR, which the header names: of two classes it looks finished."""
+    """One output [B, queries, 4 + classes] of RT-DETR.
+
+    The header must name it, because with two classes it looks like finished detections.
+    """
     shape = _only(outputs)
     if shape is None or not re.search(r"rt-?detr", description.about, re.IGNORECASE):
         return None
@@ -179,7 +199,10 @@ def _queries(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
 
 
 def _end_to_end(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
-    """One output [B, detections, 6] of finished detections: exported with NMS inside, or YOLOv10 and YOLO26."""
+    """One output [B, detections, 6] of finished detections.
+
+    The model was exported with NMS inside, or is a YOLOv10 or YOLO26.
+    """
     from detector.models.formats.onnx.recognise import MAX_DETECTIONS
 
     shape = _only(outputs)
@@ -193,7 +216,7 @@ def _end_to_end(outputs: Sequence[Tensor], description: Description) -> PlanHead
 
 
 def _only(outputs: Sequence[Tensor]) -> tuple[int, ...] | None:
-    """The shape of the one output, where there is one and it has three sides, the last two known."""
+    """The shape of the only output, if it has three sides and the last two are known; else None."""
     shape = outputs[0].shape if len(outputs) == 1 else ()
     return shape if len(shape) == 3 and -1 not in shape[1:] else None
 

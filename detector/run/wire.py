@@ -171,8 +171,12 @@ def picture_of(specs: Sequence[str], config: Config) -> tuple[int, int] | None:
 
 
 def open_model(config: Config, picture: tuple[int, int] | None = None) -> Network:
-    """The network as the front end makes it, before any engine has its wishes: at ``--size 640`` of centre geometry as
-    large as ``picture`` (width, height) needs; a square where that is fixed. Raises UsageError and ModelError."""
+    """The network as the front end makes it, before it is converted for any engine.
+
+    ``--size 640`` becomes 640x384 here if ``picture`` (width, height) needs no more and the geometry
+    is "centre"; where the file fixes a square, it stays one. Raises UsageError
+    and ModelError.
+    """
     from detector import engines, models
     from detector.stages.preprocess import smallest_input
 

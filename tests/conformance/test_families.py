@@ -1,4 +1,4 @@
-"""Every family's network on every engine: the same raw outputs, whole graphs that other tools open."""
+"""Every family's network on every engine: equal raw outputs, and graphs that other tools open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The blocks of YOLOv5 and YOLOv7 as plain numpy, one picture, nothing folded: what the graphs are compared with."""
+"""The blocks of YOLOv5 and YOLOv7 as plain numpy, for one picture, with nothing folded.
+
+The graphs are compared with these.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from tests.known_answers import plain_conv
 EPSILON = 1e-3
 
 
-def random_tensors(plan: Architecture, seed: int = 0) -> dict[str, NDArray[np.float32]]:
-    """A state dict for a plan: every tensor that training would store."""
+def random_tensors(architecture: Architecture, seed: int = 0) -> dict[str, NDArray[np.float32]]:
+    """A state dict for an architecture: every tensor that training would store."""
     random = np.random.default_rng(seed)
     made: dict[str, NDArray[np.float32]] = {}
 
@@ -55,7 +58,7 @@ def random_tensors(plan: Architecture, seed: int = 0) -> dict[str, NDArray[np.fl
         if step.identity:
             norm(f"{step.path}.rbr_identity", step.out.channels)
 
-    for step in plan.convolutions:
+    for step in architecture.convolutions:
         {"plain": plain, "implicit": implicit, "normed": normed, "rep": rep}[step.form](step)
     return made
 
@@ -132,7 +135,7 @@ class Plain:
 
 
 def every_second_pixel(x: NDArray) -> NDArray:
-    """As YOLOX's Focus (Apache-2.0): top left, bottom left, top right, bottom right of every 2x2."""
+    """As YOLOX's Focus (Apache-2.0): top and bottom left, then top and bottom right of each 2x2."""
     return np.concatenate([x[:, ::2, ::2], x[:, 1::2, ::2], x[:, ::2, 1::2], x[:, 1::2, 1::2]])
 
 

@@ -183,7 +183,7 @@ def test_size_overrides_the_cfg_and_must_be_a_multiple_of_the_stride():
         match=r"input width 18 is not a multiple of the network's stride 4; nearest: 16 ",
     ):
         plan(text, size=(16, 18))
-    with pytest.raises(ModelError, match="out of range.*--size takes 1 to"):
+    with pytest.raises(ModelError, match=r"out of range.*--size takes 1 to"):
         plan(text, size=(0, 16))
 
 

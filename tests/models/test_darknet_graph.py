@@ -1,4 +1,4 @@
-"""What the graph computes, against plain code; its names, shapes, parameters and MACs, against known figures."""
+"""The graph against plain code; its names, shapes, parameters and MACs against known figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENGINES = ("ort", "torch")
 
 @pytest.fixture
 def cfg(tmp_path: Path):
-    """``cfg(sections)``: a cfg of an 8x8 input whose last layer is made into 7 channels for one [yolo]."""
+    """``cfg(sections)``: a cfg of an 8x8 input; its last layer becomes 7 channels for a [yolo]."""
 
     def write(sections: str, height: int = 8, width: int = 8, head: str = "") -> Path:
         path = tmp_path / "t.cfg"
@@ -178,7 +178,8 @@ def test_route_groups_shortcut_upsample_dropout_and_avgpool(cfg, engine):
         "[convolutional]\nfilters=8\nactivation=linear\n"  # 0
         "[route]\nlayers=-1\ngroups=2\ngroup_id=1\n"  # 1: channels 4..7
         "[route]\nlayers=0\ngroups=4\ngroup_id=0\n"  # 2: channels 0, 1
-        "[route]\nlayers=-1,1,0\ngroups=2\ngroup_id=1\n"  # 3: second halves of 2, 1, 0: 1 + 2 + 4 channels
+        # 3: second halves of 2, 1, 0: 1 + 2 + 4 channels
+        "[route]\nlayers=-1,1,0\ngroups=2\ngroup_id=1\n"
         "[dropout]\nprobability=.5\n"  # 4
         "[shortcut]\nfrom=3\nactivation=leaky\n"  # 5: 4 + 3
         "[shortcut]\nfrom=-2,3\n"  # 6: 5 + 4 + 3
@@ -236,8 +237,9 @@ def test_batch_is_baked_in_and_rows_do_not_mix(cfg):
     assert network.macs == one.macs  # for ONE picture
 
 
-# Published sizes of the weights files, less their 20 bytes of header: yolov4-tiny.weights has 24,251,276 bytes,
-# yolov3-tiny.weights 35,434,956; darknet prints 6.9 and 5.57 BFLOPs for them, FLOPs = 2 x MACs.
+# Published sizes of the weights files, less their 20 bytes of header: yolov4-tiny.weights has
+# 24,251,276 bytes, yolov3-tiny.weights 35,434,956; darknet prints 6.9 and 5.57 BFLOPs for them,
+# FLOPs = 2 x MACs.
 YOLOV3_TINY = (
     "[net]\nwidth=416\nheight=416\n"
     + "".join(
@@ -254,14 +256,16 @@ YOLOV3_TINY = (
             "conv 256\nsize=1\n",
             "conv 512\nsize=3\n",
             "[convolutional]\nsize=1\nfilters=255\nactivation=linear\n",
-            "[yolo]\nmask=3,4,5\nanchors=10,14, 23,27, 37,58, 81,82, 135,169, 344,319\nclasses=80\nnum=6\n",
+            "[yolo]\nmask=3,4,5\nanchors=10,14, 23,27, 37,58, 81,82, 135,169, 344,319\n"
+            "classes=80\nnum=6\n",
             "[route]\nlayers=-4\n",
             "conv 128\nsize=1\n",
             "[upsample]\nstride=2\n",
             "[route]\nlayers=-1,8\n",
             "conv 256\nsize=3\n",
             "[convolutional]\nsize=1\nfilters=255\nactivation=linear\n",
-            "[yolo]\nmask=0,1,2\nanchors=10,14, 23,27, 37,58, 81,82, 135,169, 344,319\nclasses=80\nnum=6\n",
+            "[yolo]\nmask=0,1,2\nanchors=10,14, 23,27, 37,58, 81,82, 135,169, 344,319\n"
+            "classes=80\nnum=6\n",
         )
     )
 )

@@ -1,4 +1,4 @@
-"""Raw outputs and detections against independent implementations (OpenCV's DNN module, made elsewhere)."""
+"""Raw outputs and detections against another implementation (OpenCV's DNN, made elsewhere)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tests.known_answers import run_once
 from tests.networks import open_network
 
-# The reference folds batch normalisation with eps 1e-6, darknet and we with 1e-5: hence 1e-3 and not 1e-6.
+# The reference folds batch normalisation with eps 1e-6, darknet and we with 1e-5: 1e-3, not 1e-6.
 BOXES, SCORES = 2e-3, 1e-3
 CASES = [
     ("yolo-fastest-1.1", None, "yolo-fastest-1.1_reference.npz"),

@@ -41,15 +41,14 @@ def test_two_classes_are_person_and_vehicle_only_where_the_file_says_so(tmp_path
     assert names_of(write_cfg(tmp_path, "yolov4-tiny-person-vehicle")) == ("person", "vehicle")
     network = open_network(write_cfg(tmp_path, "cats-dogs"), random_seed=1)
     assert network.names == ("class0", "class1")
-    assert network.warnings[0] == (
-        "no names for the 2 classes of cats-dogs.cfg: they are called class0, class1, ...; give --names FILE"
-    )
+    for fact in ("2 classes", "cats-dogs.cfg", "class0, class1", "--names FILE"):
+        assert fact in network.warnings[0]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a\nb\nc\n", "holds 3 names, t.cfg has 2 classes"),
+        ("a\nb\nc\n", "t.names: holds 3 names"),
         ("", "holds 0 names"),
         ("a\n\nb\n", ":2: no name on this line"),
         ("a\x07\nb\n", ":1: no name on this line"),
@@ -75,10 +74,7 @@ def test_the_packaged_coco_list_is_darknets(shared):
             "absent.cfg: no such file; give the path of a model file, or a known name: ",
         ),
         ("no/such/thing", "no/such/thing: no such file"),
-        (
-            "yolo99",
-            "unknown model 'yolo99': no such file, and known by name are only street, yolov4-tiny, yolov4-tiny-person-",
-        ),
+        ("yolo99", "street, yolov4-tiny, yolov4-tiny-person-"),
         ("../cfg", "../cfg: no such file"),
         ("", "is a folder"),
     ],
@@ -124,7 +120,7 @@ def test_a_known_model_without_weights_says_how_to_give_them():
             "cfg: t.cfg\nweigths: t.weights\n",
             "m.yaml: unknown key 'weigths'; known are family, cfg, file",
         ),
-        ("cfg: absent.cfg\n", "m.yaml: cfg: absent.cfg does not lie in"),
+        ("cfg: absent.cfg\n", "m.yaml: cfg: absent.cfg"),
         ("family: darknet\n", "m.yaml: lacks the key 'cfg'"),
         ("- a\n", "m.yaml: must hold keys and values"),
         ("a: [\n", "m.yaml: cannot be read: while parsing"),
@@ -151,7 +147,7 @@ def test_front_ends_and_engines_are_listed_without_heavy_imports():
     code = (
         "import sys; heavy = ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml')\n"
         "from detector import engines, models; from detector.engines import store\n"
-        "models.front_ends(); engines.usable()\n"
+        "models.front_ends(); engines.usable(); engines.front_ends()\n"
         "found = [name for name in heavy if name in sys.modules]\n"
         "from detector.run.choose import choose_by_rank  # the configuration takes yaml\n"
         "choose_by_rank()\n"

@@ -1,4 +1,4 @@
-"""Plans with Ultralytics' header: heads by their shapes, names and sizes from the header, and what is refused."""
+"""Plans with Ultralytics' header: heads by shape, names and sizes by header, and refusals."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def constant_model(answer: np.ndarray, batch: int | str = 1, half: bool = False)
 
 
 def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:
-    """[1, 4 + classes, cells]: one cell is sure of class 1, one of nothing; ``rows``: its transpose."""
+    """[1, 4 + classes, cells]: one cell is sure of class 1, one of none; ``rows``: transposed."""
     answer = np.zeros((1, 4 + classes, CELLS), np.float32)
     answer[0, :4, 5] = answer[0, :4, 9] = BOX
     answer[0, 4 + 1, 5], answer[0, 4, 9] = 0.75, 0.125
@@ -115,7 +115,7 @@ def found_in(network, engine_options=None):
             2,
             False,
         ),  # the shape alone says it
-        # As many rows as there are cells: only the header tells that these are no cells of two classes.
+        # As many rows as cells: only the header tells that these are no cells of two classes.
         (finished_answer(CELLS), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
     ],
     ids=["anchor-free", "rows", "nms", "end2end", "shape", "cells"],
@@ -141,7 +141,7 @@ def test_heads_by_header_and_shape(machine, tmp_path, answer, header, family, cl
 
 
 def test_one_class_is_as_wide_as_a_finished_detection(machine, tmp_path):
-    """[1, N, 6]: rows of one class where N is three boxes a cell, finished detections where it is not."""
+    """[1, N, 6]: rows of one class if N is three boxes a cell, else finished detections."""
     names = {"names": {"0": "ant"}}
     rows = np.zeros((1, 3 * CELLS, 6), np.float32)
     rows[0, 7] = [*BOX, 0.75, 1]
@@ -297,7 +297,7 @@ def test_a_task_that_is_not_detection_ends_with_4_from_the_command_line(
     "answer", [cells_answer(), finished_answer()], ids=["anchor-free", "end-to-end"]
 )
 def test_rows_of_a_run_from_the_command_line(machine, tmp_path, monkeypatch, answer):
-    """The same box in every frame, in pixels of the source: it was made smaller and padded above and below."""
+    """The same box in every frame, in pixels of the source, which was scaled and padded."""
     monkeypatch.chdir(tmp_path)
     file_of(machine, tmp_path, answer, {**HEADER, "names": NAMES})
     clip = CHECKOUT / "videos/street.mp4"

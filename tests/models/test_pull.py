@@ -19,7 +19,7 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
-    """``sends``: how many bytes at most are sent before the connection ends; ``ranges``: whether it can go on."""
+    """``sends``: how many bytes are sent before the connection ends; ``ranges``: it can resume."""
 
     content = CONTENT
     sends: int | None = None
@@ -117,10 +117,7 @@ def test_a_damaged_file_is_fetched_again(describe):
 def test_what_broke_off_goes_on_where_it_stopped(describe, server):
     target = describe()
     server.sends = 100_000
-    with pytest.raises(
-        ModelError,
-        match=r"m: the connection ended after 100000 of 256000 bytes; run it again to go on",
-    ):
+    with pytest.raises(ModelError, match=r"m: the connection ended after 100000 of 256000 bytes"):
         pull("m")
     assert not target.exists(), "no half file under its name"
     server.sends = None
@@ -132,7 +129,7 @@ def test_what_broke_off_goes_on_where_it_stopped(describe, server):
 def test_a_server_that_cannot_go_on_sends_it_all_again(describe, server):
     target = describe()
     server.sends, server.ranges = 100_000, False
-    with pytest.raises(ModelError, match="run it again"):
+    with pytest.raises(ModelError, match="m: the connection ended"):
         pull("m")
     server.sends = None
     pull("m")
@@ -146,7 +143,7 @@ def test_a_wrong_file_is_removed(describe, server):
     wrong = hashlib.sha256(server.content).hexdigest()
     with pytest.raises(
         ModelError,
-        match=f"is not the file: 256000 bytes with sha256 {wrong}, wanted 256000 bytes with "
+        match=f"gave another file: 256000 bytes with sha256 {wrong} .* 256000 bytes with "
         f"sha256 {DIGEST}; it was removed",
     ):
         pull("m")
@@ -156,7 +153,7 @@ def test_a_wrong_file_is_removed(describe, server):
 def test_a_file_without_end_is_cut_off(describe, server):
     target = describe()
     server.content = CONTENT * 50
-    with pytest.raises(ModelError, match="is not the file: 256001 bytes"):
+    with pytest.raises(ModelError, match="gave another file: 256001 bytes"):
         pull("m")
     assert list(target.parent.iterdir()) == []
 
@@ -189,11 +186,8 @@ def test_what_cannot_be_fetched_says_where_to_put_it(describe, server, reason):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (
-            {"sha256": None},
-            r"m: no checksum of it is known, so it is not fetched: needs m.onnx, which is not here: put ",
-        ),
-        ({"url": "file:///etc/passwd"}, "file:///etc/passwd: only http and https are fetched"),
+        ({"sha256": None}, r"m: .* checksum .* needs m.onnx, which is not here: put "),
+        ({"url": "file:///etc/passwd"}, "file:///etc/passwd: only http and https"),
         ({"url": None}, "m: nothing to pull: it comes with the package"),
     ],
 )
@@ -210,7 +204,7 @@ def test_two_at_once_are_one(describe):
     target.parent.mkdir(parents=True)
     with target.with_name("m.onnx.partial").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(ModelError, match="m: another pull of it is running"):
+        with pytest.raises(ModelError, match="m: another process"):
             pull("m")
 
 

@@ -1,4 +1,4 @@
-"""The model that ships: where its files lie, what its input must look like, and that it sees a street."""
+"""The model that ships: where its files are, what its input looks like, that it sees a street."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from detector.models.formats.darknet.weights import read_weights
 from tests.networks import open_network
 
 ROOT = Path(__file__).parents[2]
-TINY = "[net]\nwidth=8\nheight=8\n{}[convolutional]\nfilters=7\nactivation=linear\n[yolo]\nanchors=4,4\nclasses=2\n"
+TINY = (
+    "[net]\nwidth=8\nheight=8\n{}[convolutional]\nfilters=7\nactivation=linear\n"
+    "[yolo]\nanchors=4,4\nclasses=2\n"
+)
 
 
 def test_the_default_model_is_in_the_package_and_small():

@@ -1,4 +1,4 @@
-"""Each block's graph against plain numpy with nothing folded; names, parameters and MACs of the graphs."""
+"""Each block's graph against plain numpy with nothing folded; names, parameters and MACs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def described(rows: list, head: str = "Detect", **more) -> dict:
 
 @pytest.fixture
 def run(tmp_path: Path):
-    """``run(description, engine)``: stores its tensors, reads them again; (picture [c, h, w] 0..1, tensors, raw)."""
+    """``run(description, engine)``: stores its tensors and reads them again.
+
+    Gives (picture [c, h, w] 0..1, tensors, raw outputs).
+    """
 
     def go(values: dict, engine: str = "ort", side: int = 8):
         tensors = random_tensors(Design(parse_description(values, "t")).architecture(side, side))
@@ -192,8 +195,8 @@ def test_implicit_layers_are_folded(run, engine):
 def test_auxiliary_layers_are_counted_as_stored_and_left_out_of_the_graph(tmp_path):
     values = described([STEM, [-1, 1, "Conv", [16, 1, 1]]], "IAuxDetect")
     values["head"][-1][0] = [0, 1]
-    plan = Design(parse_description(values, "t")).architecture(8, 8)
-    tensors = random_tensors(plan)
+    architecture = Design(parse_description(values, "t")).architecture(8, 8)
+    tensors = random_tensors(architecture)
     network = open_network(
         str(saved(tmp_path / "t.pt", {"model": whole_model(values, tensors)})), size=(8, 8)
     )
@@ -203,7 +206,7 @@ def test_auxiliary_layers_are_counted_as_stored_and_left_out_of_the_graph(tmp_pa
     ]
     assert (
         network.parameters
-        == plan.parameters
+        == architecture.parameters
         == sum(t.size for n, t in tensors.items() if "running" not in n)
     )
     assert network.parameters_fused == 3 * 8 * 9 + 8 + 8 * 12 + 12
@@ -213,7 +216,7 @@ def test_auxiliary_layers_are_counted_as_stored_and_left_out_of_the_graph(tmp_pa
 def whole_model(
     values: dict, tensors: dict, conv: dict | None = None, act: str = "SiLU", eps: float = 1e-3
 ):
-    """The pickled module tree of a network: class models.yolo.Model, with its tensors in their places."""
+    """The pickled module tree of a network: a models.yolo.Model, its tensors in their places."""
     leaves: dict = {}
     for name, array in tensors.items():
         *way, last = name.split(".")
@@ -324,7 +327,7 @@ def test_layers_keep_their_names():
 
 
 @pytest.mark.parametrize("name", ["yolov5n", "yolov5s-5.0", "yolov7-tiny"])
-def test_the_plan_counts_what_the_graph_holds(name):
+def test_the_architecture_counts_what_the_graph_holds(name):
     network = open_network(f"{name}.yaml", random_seed=0, size=(64, 96))
     graph = network.graph.graph
     held = sum(
@@ -332,10 +335,12 @@ def test_the_plan_counts_what_the_graph_holds(name):
         for tensor in graph.initializer
         if tensor.name.endswith((".weight", ".bias"))
     )
-    plan = Design(parse_description(yaml.safe_load(packaged_text(name)), name)).architecture(64, 96)
-    assert network.parameters_fused == plan.parameters_fused == held
-    assert network.macs == plan.macs == count_macs(network.graph)
-    assert network.parameters == plan.parameters
+    architecture = Design(
+        parse_description(yaml.safe_load(packaged_text(name)), name)
+    ).architecture(64, 96)
+    assert network.parameters_fused == architecture.parameters_fused == held
+    assert network.macs == architecture.macs == count_macs(network.graph)
+    assert network.parameters == architecture.parameters
 
 
 def packaged_text(name: str) -> str:

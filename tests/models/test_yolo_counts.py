@@ -1,8 +1,9 @@
 """Parameters and multiply-accumulates of the packaged descriptions, against the published figures.
 
-Counted on the plan, without making a number; test_yolo_blocks.py shows that the plan counts what the graph holds.
-Sources: the tables of YOLOv5's releases (fused parameters in M, GFLOPs at 640) and of the YOLOv7 paper (arXiv
-2207.02696, table 2), whose two largest sizes are run at 1280.
+Counted on the architecture, without making a number; test_yolo_blocks.py shows that this counts
+what the graph holds.
+Sources: the tables of YOLOv5's releases (fused parameters in M, GFLOPs at 640) and of the YOLOv7
+paper (arXiv 2207.02696, table 2), whose two largest sizes are run at 1280.
 """
 
 from __future__ import annotations
@@ -47,27 +48,27 @@ EXACT = {  # as stored, fused: what the originals print
 }
 
 
-def plan_of(name: str, side: int):
+def architecture_of(name: str, side: int):
     description, _ = read_description(folder() / "yolo" / f"{name}.yaml")
     return Design(description).architecture(side, side)
 
 
 @pytest.mark.parametrize(("name", "side", "parameters_m", "gflops"), PUBLISHED)
 def test_published_figures(name, side, parameters_m, gflops):
-    plan = plan_of(name, side)
-    assert plan.parameters_fused / 1e6 == pytest.approx(parameters_m, rel=0.01)
-    assert 2 * plan.macs / 1e9 == pytest.approx(gflops, rel=0.01)
-    assert family_of(plan) == name[:6]
+    made = architecture_of(name, side)
+    assert made.parameters_fused / 1e6 == pytest.approx(parameters_m, rel=0.01)
+    assert 2 * made.macs / 1e9 == pytest.approx(gflops, rel=0.01)
+    assert family_of(made) == name[:6]
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_parameters_to_the_last_one(name):
-    plan = plan_of(name, 640)
-    assert (plan.parameters, plan.parameters_fused) == EXACT[name]
+    made = architecture_of(name, 640)
+    assert (made.parameters, made.parameters_fused) == EXACT[name]
 
 
 def test_two_macs_are_a_flop_pair_of_the_graph_for_s():
-    assert round(2 * plan_of("yolov5s", 640).macs / 1e9, 2) == 16.43
+    assert round(2 * architecture_of("yolov5s", 640).macs / 1e9, 2) == 16.43
 
 
 def test_every_packaged_description_plans_and_says_its_stride():
@@ -84,9 +85,9 @@ def test_every_packaged_description_plans_and_says_its_stride():
 def test_the_documented_table_is_this_one():
     text = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
     for name, side, parameters_m, gflops in PUBLISHED:
-        plan = plan_of(name, side)
+        made = architecture_of(name, side)
         row = (
-            f"| {name} | {side}x{side} | {plan.parameters:,} | {plan.parameters_fused:,} | {plan.macs / 1e9:.2f} | "
-            f"{2 * plan.macs / 1e9:.2f} | {parameters_m:g} M | {gflops:g} |"
+            f"| {name} | {side}x{side} | {made.parameters:,} | {made.parameters_fused:,} | "
+            f"{made.macs / 1e9:.2f} | {2 * made.macs / 1e9:.2f} | {parameters_m:g} M | {gflops:g} |"
         )
         assert row in text

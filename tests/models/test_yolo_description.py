@@ -43,7 +43,7 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
         ({**GOOD, "anchors": [[4, -4]]}, "anchors of a detection layer must be pixels"),
         (
             {**GOOD, "anchors": [[4, 4], [5, 5]]},
-            "layer 2 (Detect): has 1 detection layers, anchors: has lists of 1, 1",
+            "layer 2 (Detect): has 1 detection layers, but anchors: has lists of 1, 1",
         ),
         ({**GOOD, "anchors": None}, "layer 2 (Detect): the description has no anchors"),
         ({**GOOD, "backbone": "x"}, "backbone and head must be lists"),

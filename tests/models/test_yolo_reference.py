@@ -1,4 +1,4 @@
-"""Decoded outputs of YOLOv5n and YOLOv7-tiny against those of the original programs (shared REFERENCE.md)."""
+"""Decoded outputs of YOLOv5n and YOLOv7-tiny against the original programs' (REFERENCE.md)."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ MAX_HEADER = 16 << 20
 
 def read(request: ModelRequest) -> Network:
     """The network of a file of tensors; with a seed, the same network with random numbers."""
-    from detector.models.formats.yolo.network import network_of
+    from detector.models.formats.yolo.network import network_of_contents
 
     contents, digest = read_safetensors(request.path)
-    return network_of(contents, digest, request)
+    return network_of_contents(contents, digest, request)
 
 
 FRONT_END = FrontEnd(read, takes_random_weights=True)

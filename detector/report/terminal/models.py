@@ -1,4 +1,8 @@
-"""The list of models, and everything about one, on a terminal."""
+"""Tables and lines on a terminal for the small commands.
+
+``models`` (list, show), ``build`` (also the progress of a build inside a run), ``metrics``, and
+``diff``.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +20,9 @@ from detector.analysis.diff import Change
 
 
 def print_models(console: Console, models: Sequence[dict[str, Any]]) -> None:
-    """One line a model. Figures in brackets are the makers' own."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in (
-        "model",
-        "family",
-        "input",
-        "parameters",
-        "GMACs",
-        "GFLOPs",
-        "published",
-        "licence",
-        "needs",
-    ):
-        right = name in ("parameters", "GMACs", "GFLOPs", "published")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    """The known models, one line each."""
+    columns = "model family input parameters GMACs GFLOPs published licence needs".split()
+    table = _table(columns, right=("parameters", "GMACs", "GFLOPs", "published"))
     for model in models:
         table.add_row(
             model["name"],
@@ -45,13 +37,14 @@ def print_models(console: Console, models: Sequence[dict[str, Any]]) -> None:
         )
     console.print(table)
     console.print(
-        "GFLOPs = 2 x GMACs of convolutions and products of matrices; published: its makers' GFLOPs",
+        "GFLOPs = 2 x GMACs of convolutions and matrix products; published: the GFLOPs that its "
+        "makers state",
         style="dim",
     )
 
 
 def print_model(console: Console, model: dict[str, Any]) -> None:
-    """Name and value, line by line."""
+    """Everything about one model, one name and value a line."""
     names = model["names"]
     lines = {
         "model": model["name"],
@@ -73,7 +66,7 @@ def print_model(console: Console, model: dict[str, Any]) -> None:
             console.print(f"{name:<18}{value}", highlight=False, markup=False, soft_wrap=True)
     if not model["counted"]:
         console.print(
-            "figures as its makers state them: the model file is not here to be counted",
+            "These are its makers' figures: the model file is not here, so nothing was counted.",
             style="dim",
         )
     for note in model.get("notes", []):
@@ -96,13 +89,12 @@ def _billions(value: int | None) -> str:
     return "-" if value is None else f"{value / 1e9:.3f}"
 
 
-# ----------------------------------------------------------------------
-# What was built, where, from what and in how long; and a bar while it is built.
-
-
 @contextmanager
 def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, int], bool]]:
-    """A bar that appears with the first step, so that nothing flickers where nothing is built."""
+    """A progress bar for ``build``: (what is done, steps done, steps in all) -> go on.
+
+    It appears with the first step, so that nothing flickers where nothing is built.
+    """
     if not shown:
         yield lambda doing, done, of: True
         return
@@ -124,7 +116,7 @@ def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, 
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
-    """For a terminal."""
+    """What was built, where, from what, and in how long."""
     batch, height, width, _ = facts["input_shape"]
     size = f"{width}x{height} batch {facts['batch'] if '..' in facts['batch'] else batch}"
     what = f"{facts['model']} for engine {facts['engine']}, {facts['precision']}, {size}"
@@ -139,7 +131,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
 
 
 def build_line(console: Console) -> Callable[[str, int, int], bool]:
-    """One line that is written over, for a build inside a run: the live line comes after it on the same place."""
+    """The progress of a build inside a run: one line, which the live line of the run overwrites."""
 
     def step(doing: str, done: int, of: int) -> bool:
         text = "" if done >= of else f"building: {doing} {done}/{of}"
@@ -154,9 +146,7 @@ def build_line(console: Console) -> Callable[[str, int, int], bool]:
     return step
 
 
-# ----------------------------------------------------------------------
-# nvprof's words in today's: its metrics as Nsight Compute's, and its other answers as those of today's tools.
-
+# What nvprof was asked -> what answers it today, besides its metrics.
 ANSWERS = (
     ("nvprof ./app (time of kernels and calls)", "nsys profile --stats=true; detect-video profile"),
     (
@@ -166,7 +156,7 @@ ANSWERS = (
     ("nvprof --metrics a,b", "ncu --metrics (the table above)"),
     (
         "nvprof --dependency-analysis (critical path)",
-        "nothing of NVIDIA's; detect-video profile --only critical_path, "
+        "no tool of NVIDIA's; detect-video profile --only critical_path, "
         "or profile --nsys FILE.sqlite from a recording",
     ),
     ("nvprof --cpu-profiling on", "nsys profile --sample=cpu; detect-video profile --only python"),
@@ -179,25 +169,22 @@ ANSWERS = (
 
 
 def print_metrics(console: Console, metrics: Mapping[str, Mapping[str, str]]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("nvprof", "ncu", "says"):
-        table.add_column(name, overflow="fold")
+    """The metrics of nvprof in the words of Nsight Compute, and what replaces its other answers."""
+    table = _table(("nvprof", "ncu", "says"))
     for name, row in metrics.items():
         table.add_row(name, row["ncu"], row["says"])
-    today = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("what nvprof was asked", "what answers it today"):
-        today.add_column(name, overflow="fold")
+    today = _table(("what nvprof was asked", "what answers it today"))
     for asked, answer in ANSWERS:
         today.add_row(asked, answer)
-    support = "nvprof does not support GPUs of compute capability 8.0 and later; Volta is the last that it fully does."
+    support = (
+        "nvprof does not support GPUs of compute capability 8.0 and later; "
+        "Volta is the last one that it supports fully."
+    )
     console.print(Group(table, today, Text(support)))
 
 
-# ----------------------------------------------------------------------
-# Two sessions side by side on a terminal.
-
-
 def print_diff(console: Console, changes: Sequence[Change], differing: Sequence[str]) -> None:
+    """Two sessions side by side; ``differing``: what else was not the same in both."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(("", "before ms", "after ms", "ratio", "95% interval", "")):
         table.add_column(name, justify="right" if 0 < number < 5 else "left")
@@ -213,3 +200,11 @@ def print_diff(console: Console, changes: Sequence[Change], differing: Sequence[
     console.print(table)
     for line in differing:
         console.print(f"not the same: {line}", highlight=False, markup=False)
+
+
+def _table(columns: Sequence[str], right: Sequence[str] = ()) -> Table:
+    """An empty table; long cells fold. ``right``: the columns of numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table

@@ -21,10 +21,10 @@ SUFFIXES = (".pt", ".pth")
 
 def read(request: ModelRequest) -> Network:
     """The network of a checkpoint; with a seed, the same network with random numbers."""
-    from detector.models.formats.yolo.network import network_of
+    from detector.models.formats.yolo.network import network_of_contents
 
     with open_checkpoint(request.path) as (contents, digest):
-        return network_of(contents, digest, request)
+        return network_of_contents(contents, digest, request)
 
 
 FRONT_END = FrontEnd(read, takes_random_weights=True)

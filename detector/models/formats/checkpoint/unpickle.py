@@ -1,9 +1,9 @@
 """A checkpoint's pickle -> plain records. Nothing that the file names is imported or called.
 
-Two gates use one list of allowed names. First, all names in the byte code are collected; one that is
-not allowed ends the reading before anything is made. Then the unpickler itself asks again for each
-name. What it hands out are stand-ins: instances store what they are given, and the functions that
-rebuild tensors are our own.
+Two gates use one list of allowed names. First, all names in the byte code are collected; one that
+is not allowed ends the reading before anything is made. Then the unpickler itself asks again for
+each name. What it hands out are stand-ins: instances store what they are given, and the functions
+that rebuild tensors are our own.
 
 This file holds, in this order: the allowed names, the stand-ins, the unpickler, and the first gate.
 """
@@ -96,7 +96,7 @@ REBUILDERS = frozenset(  # of torch._utils
 )
 
 
-def allowed(module: str, name: str) -> bool:
+def is_allowed(module: str, name: str) -> bool:
     """Whether this very name has a stand-in."""
     return (
         name in INERT.get(module, ())
@@ -107,7 +107,7 @@ def allowed(module: str, name: str) -> bool:
     )
 
 
-def of_a_newer_family(module: str) -> bool:
+def is_of_newer_family(module: str) -> bool:
     """YOLOv8 and later, and YOLOv5u: their classes live in the package ``ultralytics``."""
     return module == "ultralytics" or module.startswith("ultralytics.")
 
@@ -203,7 +203,7 @@ class Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """The stand-in of a name; never an import, never an attribute of anything."""
-        if not allowed(module, name):
+        if not is_allowed(module, name):
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
         if (module, name) not in self._classes:
             self._classes[module, name] = self._stand_in(module, name)
@@ -268,7 +268,7 @@ def unpickle(archive: Archive) -> Any:
     Raises ModelError.
     """
     data = archive.pickle()
-    refuse_other_names(archive, names_in(archive, data))
+    refuse_other_names(archive, collect_names(archive, data))
     try:
         return Unpickler(data, archive).load()
     except ModelError:
@@ -285,39 +285,39 @@ def refuse_other_names(archive: Archive, names: set[tuple[str, str]]) -> None:
     strangers = sorted(
         f"{module}.{name}"
         for module, name in names
-        if not allowed(module, name) and not of_a_newer_family(module)
+        if not is_allowed(module, name) and not is_of_newer_family(module)
     )
     if strangers:
         more = f" and {len(strangers) - SHOWN_NAMES} more" if len(strangers) > SHOWN_NAMES else ""
-        listed = ", ".join(_shown(name) for name in strangers[:SHOWN_NAMES])
+        listed = ", ".join(_quote(name) for name in strangers[:SHOWN_NAMES])
         raise ModelError(
             f"{archive.path}: refused, nothing of it was run: its pickle names {listed}{more}, "
-            "which no YOLOv5 or YOLOv7 checkpoint needs; download the file from its source again, or "
-            "export the model to ONNX"
+            "which no YOLOv5 or YOLOv7 checkpoint needs; download the file from its source again, "
+            "or export the model to ONNX"
         )
-    newer = sorted(f"{module}.{name}" for module, name in names if of_a_newer_family(module))
+    newer = sorted(f"{module}.{name}" for module, name in names if is_of_newer_family(module))
     if newer:
         model = next((name for name in newer if name.endswith("Model")), newer[0])
         raise ModelError(
-            f"{archive.path}: a model of a newer family ({_shown(model)}: YOLOv8 and later, "
+            f"{archive.path}: a model of a newer family ({_quote(model)}: YOLOv8 and later, "
             "YOLOv5u) cannot be read from .pt; export it with: "
             f"yolo export model={archive.path.name} format=onnx, and give --model "
             f"{archive.path.with_suffix('.onnx').name}"
         )
 
 
-def _shown(name: str) -> str:
+def _quote(name: str) -> str:
     return name[:60].encode("unicode_escape").decode("ascii")
 
 
-def names_in(archive: Archive, data: bytes) -> set[tuple[str, str]]:
+def collect_names(archive: Archive, data: bytes) -> set[tuple[str, str]]:
     """All names that the byte code can ask for; it is not run.
 
     Raises ModelError for code that torch never writes.
     """
     try:
         with warnings.catch_warnings(action="error"):  # an escape in a name: torch writes none
-            return set(_names(data))
+            return set(_read_names(data))
     except (ValueError, IndexError, UnicodeError, Warning) as exc:  # of pickletools: no pickle
         reason = " ".join(str(exc).split())[:200]
         raise ModelError(
@@ -325,7 +325,7 @@ def names_in(archive: Archive, data: bytes) -> set[tuple[str, str]]:
         ) from exc
 
 
-def _names(data: bytes) -> Iterator[tuple[str, str]]:
+def _read_names(data: bytes) -> Iterator[tuple[str, str]]:
     texts: list[str | None] = []  # the latest pushed values: the text, None for anything else
     memo: dict[int, str | None] = {}
     for opcode, argument, at in pickletools.genops(data):

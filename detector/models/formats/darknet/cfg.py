@@ -66,7 +66,7 @@ class Section:
 
     def _whole(self, key: str, text: str, low: int, high: int) -> int:
         if not INTEGER.fullmatch(text):
-            raise self.error(f"{key}={shown(text)} is not a whole number", key)
+            raise self.error(f"{key}={quote(text)} is not a whole number", key)
         value = int(text)
         if not low <= value <= high:
             raise self.error(
@@ -77,11 +77,11 @@ class Section:
     def _real(self, key: str, text: str) -> float:
         value = float(text) if REAL.fullmatch(text) else math.nan
         if not math.isfinite(value):
-            raise self.error(f"{key}={shown(text)} is not a number", key)
+            raise self.error(f"{key}={quote(text)} is not a number", key)
         return value
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     """Text of a file as it may stand in a message of one line."""
     short = text if len(text) <= 40 else text[:40] + "..."
     return short.encode("unicode_escape").decode("ascii")
@@ -126,7 +126,7 @@ def _section(path: str, number: int, line: str) -> Section:
     match = re.fullmatch(r"\[(\w+)\]", line, re.ASCII)
     if not match:
         raise ModelError(
-            f"{path}:{number}: {shown(line)} is not a section; write [name] on a line of its own"
+            f"{path}:{number}: {quote(line)} is not a section; write [name] on a line of its own"
         )
     return Section(path, match[1], number)
 
@@ -136,11 +136,11 @@ def _key(path: str, number: int, line: str, sections: list[Section]) -> list[str
     key, equals, value = line.partition("=")
     if not equals or not re.fullmatch(r"\w+", key, re.ASCII):
         raise ModelError(
-            f"{path}:{number}: {shown(line)} is neither [section] nor key=value nor a # comment"
+            f"{path}:{number}: {quote(line)} is neither [section] nor key=value nor a # comment"
         )
     if not sections:
         raise ModelError(
-            f"{path}:{number}: {shown(key)}= stands before the first [section]; begin with [net]"
+            f"{path}:{number}: {quote(key)}= stands before the first [section]; begin with [net]"
         )
     values = sections[-1].values
     if key not in values:
@@ -150,6 +150,6 @@ def _key(path: str, number: int, line: str, sections: list[Section]) -> list[str
     if first == value:
         return []
     return [
-        f"{path}:{number}: {key}={shown(value)} is ignored: "
-        f"{key}={shown(first)} of line {where} counts"
+        f"{path}:{number}: {key}={quote(value)} is ignored: "
+        f"{key}={quote(first)} of line {where} counts"
     ]

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple, TypedDict
 
 from detector.errors import ModelError
-from detector.models.formats.darknet.cfg import Section, shown
+from detector.models.formats.darknet.cfg import Section, quote
 from detector.models.graph.build import ACTIVATIONS
 
 MAX_SIDE = 16384  # pixels, of the input and of an anchor
@@ -178,7 +178,7 @@ def read_architecture(
     net = sections[0]
     if ALIASES.get(net.name, net.name) != "net":
         raise net.error(
-            f"the first section is [{shown(net.name)}]; a darknet cfg begins with [net]"
+            f"the first section is [{quote(net.name)}]; a darknet cfg begins with [net]"
         )
     if size is not None:
         _check_size(sections, size)
@@ -231,7 +231,7 @@ def _kind(section: Section) -> SectionKind:
     name = ALIASES.get(section.name, section.name)
     if name not in SECTIONS:
         raise section.error(
-            f"section [{shown(section.name)}] is not supported; supported: {', '.join(SECTIONS)}"
+            f"section [{quote(section.name)}] is not supported; supported: {', '.join(SECTIONS)}"
         )
     return SECTIONS[name]
 
@@ -259,7 +259,7 @@ def _warn_of_unknown_keys(section: Section, kind: SectionKind, architecture: Arc
             near = difflib.get_close_matches(key, known, 1)
             hint = f" (did you mean {near[0]}?)" if near else ""
             architecture.warnings.append(
-                f"{section.path}:{line}: unknown key {shown(key)} of [{section.name}] ignored{hint}"
+                f"{section.path}:{line}: unknown key {quote(key)} of [{section.name}] ignored{hint}"
             )
 
 
@@ -343,7 +343,7 @@ def _activation(section: Section, default: str) -> str:
     name = section.text("activation", default).lower()
     if name not in ACTIVATIONS:
         raise section.error(
-            f"activation {shown(name)} is not supported; supported: {', '.join(ACTIVATIONS)}",
+            f"activation {quote(name)} is not supported; supported: {', '.join(ACTIVATIONS)}",
             "activation",
         )
     return name
@@ -354,7 +354,7 @@ def _refuse(section: Section, *keys: str) -> None:
     for key in keys:
         if section.text(key, "0") not in ("0", "none"):
             raise section.error(
-                f"{key}={shown(section.text(key))} in [{section.name}] is not supported", key
+                f"{key}={quote(section.text(key))} in [{section.name}] is not supported", key
             )
 
 

@@ -26,17 +26,17 @@ def read(request: ModelRequest) -> Network:
     from detector.models.formats.checkpoint import open_checkpoint
     from detector.models.formats.safetensors import read_safetensors
     from detector.models.formats.yolo.description import read_description
-    from detector.models.formats.yolo.network import described_network
+    from detector.models.formats.yolo.network import build_network
 
     description, digest = read_description(request.path)
     if request.random_seed is not None:
-        return described_network(description, None, digest, request)
+        return build_network(description, None, digest, request)
     weights = request.weights or _weights_beside(request.path)
     if weights.suffix.lower() == ".safetensors":
         contents, weights_digest = read_safetensors(weights)
-        return described_network(description, contents, digest + weights_digest, request)
+        return build_network(description, contents, digest + weights_digest, request)
     with open_checkpoint(weights) as (contents, weights_digest):
-        return described_network(description, contents, digest + weights_digest, request)
+        return build_network(description, contents, digest + weights_digest, request)
 
 
 FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)

@@ -73,7 +73,7 @@ class Row:
         value = default if value is None else value
         if type(value) is not int or not low <= value <= high:
             raise self.error(
-                f"argument {at + 1} must be a whole number from {low} to {high}, not {shown(value)}"
+                f"argument {at + 1} must be a whole number from {low} to {high}, not {quote(value)}"
             )
         return value
 
@@ -81,7 +81,7 @@ class Row:
         value = self._value(at)
         value = default if value is None else value
         if not isinstance(value, bool):
-            raise self.error(f"argument {at + 1} must be True or False, not {shown(value)}")
+            raise self.error(f"argument {at + 1} must be True or False, not {quote(value)}")
         return value
 
     def activation(self, at: int, default: Activation) -> Activation:
@@ -96,7 +96,7 @@ class Row:
         found = parse_activation(value)
         if found is None:
             raise self.error(
-                f"activation {shown(value)} is not supported; supported: nn.{', nn.'.join(KINDS)}"
+                f"activation {quote(value)} is not supported; supported: nn.{', nn.'.join(KINDS)}"
             )
         return found
 
@@ -155,12 +155,12 @@ def parse_description(values: Any, origin: str) -> Description:
         )
     if values.get("ch", 3) != 3:
         raise ModelError(
-            f"{origin}: ch: {shown(values['ch'])}: only pictures of 3 channels (RGB) are supported"
+            f"{origin}: ch: {quote(values['ch'])}: only pictures of 3 channels (RGB) are supported"
         )
     classes = values["nc"]
     if type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
         raise ModelError(
-            f"{origin}: nc must be a whole number from 1 to {MAX_CLASSES}, not {shown(classes)}"
+            f"{origin}: nc must be a whole number from 1 to {MAX_CLASSES}, not {quote(classes)}"
         )
     unknown = [str(key) for key in values if key not in KNOWN]
     return Description(
@@ -171,14 +171,14 @@ def parse_description(values: Any, origin: str) -> Description:
         _anchors(values.get("anchors"), origin),
         _default_activation(values.get("activation"), origin),
         _rows(values, origin),
-        [f"{origin}: key {shown(key)} unknown, ignored" for key in unknown[:5]],
+        [f"{origin}: key {quote(key)} unknown, ignored" for key in unknown[:5]],
     )
 
 
 def _multiple(values: Mapping[str, Any], key: str, origin: str) -> float:
     value = values.get(key, 1.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 8:
-        raise ModelError(f"{origin}: {key} must be a number above 0, at most 8, not {shown(value)}")
+        raise ModelError(f"{origin}: {key} must be a number above 0, at most 8, not {quote(value)}")
     return float(value)
 
 
@@ -188,7 +188,7 @@ def _default_activation(text: Any, origin: str) -> Activation:
     found = parse_activation(text)
     if found is None:
         raise ModelError(
-            f"{origin}: activation {shown(text)} is not supported; "
+            f"{origin}: activation {quote(text)} is not supported; "
             f"supported: nn.{', nn.'.join(KINDS)}"
         )
     return found
@@ -228,7 +228,7 @@ def _anchors(stored: Any, origin: str) -> list[tuple[tuple[float, float], ...]] 
     if not isinstance(stored, (list, tuple)) or not 1 <= len(stored) <= 10:
         raise ModelError(
             f"{origin}: anchors must be lists of W,H, W,H, ..., one for each detection layer, "
-            f"not {shown(stored)}"
+            f"not {quote(stored)}"
         )
     return [_anchor_pairs(numbers, origin) for numbers in stored]
 
@@ -242,7 +242,7 @@ def _anchor_pairs(numbers: Any, origin: str) -> tuple[tuple[float, float], ...]:
     ):
         raise ModelError(
             f"{origin}: anchors of a detection layer must be pixels W,H, W,H, ..., "
-            f"not {shown(numbers)}"
+            f"not {quote(numbers)}"
         )
     return tuple(
         (float(width), float(height))
@@ -266,17 +266,17 @@ def _row(stored: Any, index: int, origin: str) -> Row:
     where = f"{origin}: layer {index}"
     if not isinstance(stored, (list, tuple)) or len(stored) != 4:
         raise ModelError(
-            f"{where}: a layer is [from, repeats, block, [arguments]], not {shown(stored)}"
+            f"{where}: a layer is [from, repeats, block, [arguments]], not {quote(stored)}"
         )
     sources, repeats, block, arguments = stored
     if not isinstance(block, str) or not re.fullmatch(r"[\w.]{1,60}", block, re.ASCII):
-        raise ModelError(f"{where}: {shown(block)} is no name of a block")
+        raise ModelError(f"{where}: {quote(block)} is no name of a block")
     if type(repeats) is not int or not 1 <= repeats <= 100:
         raise ModelError(
-            f"{where} ({block}): repeats must be a whole number from 1 to 100, not {shown(repeats)}"
+            f"{where} ({block}): repeats must be a whole number from 1 to 100, not {quote(repeats)}"
         )
     if not isinstance(arguments, (list, tuple)) or len(arguments) > 20:
-        raise ModelError(f"{where} ({block}): arguments must be a list, not {shown(arguments)}")
+        raise ModelError(f"{where} ({block}): arguments must be a list, not {quote(arguments)}")
     plain = tuple(
         WORDS.get(value, value) if isinstance(value, str) else value for value in arguments
     )
@@ -291,14 +291,14 @@ def _sources(stored: Any, index: int, where: str) -> tuple[int, ...]:
             type(number) is not int
             or not -1 <= (absolute := number + index if number < 0 else number) < index
         ):
-            raise ModelError(f"{where}: from {shown(number)} means no layer before it")
+            raise ModelError(f"{where}: from {quote(number)} means no layer before it")
         found.append(absolute)
     if not found:
         raise ModelError(f"{where}: from names no layer")
     return tuple(found)
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """A value of a file as it may stand in a message of one line.
 
     Nested values are not printed: they may be endless.

@@ -52,7 +52,7 @@ PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
 MAX_SEED = 2**32 - 1
 
 
-def network_of(contents: Contents, digest: bytes, request: ModelRequest) -> Network:
+def network_of_contents(contents: Contents, digest: bytes, request: ModelRequest) -> Network:
     """The network of a file that holds numbers.
 
     The description is the one that the file carries, else the packaged one that fits its tensors.
@@ -61,10 +61,10 @@ def network_of(contents: Contents, digest: bytes, request: ModelRequest) -> Netw
         description = parse_description(contents.description, str(request.path))
     else:
         description = recognise(contents)
-    return described_network(description, contents, digest, request)
+    return build_network(description, contents, digest, request)
 
 
-def described_network(
+def build_network(
     description: Description, contents: Contents | None, digest: bytes, request: ModelRequest
 ) -> Network:
     """The network of a description. ``contents``: the stored numbers; None for random ones."""

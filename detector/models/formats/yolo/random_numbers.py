@@ -71,7 +71,7 @@ class RandomNumbers:
         for step in self._probe.needed:
             inputs = [self._value(value) for value in step.inputs]
             if isinstance(step, Convolution):
-                made, raw = self._drawn(step, inputs[0])
+                made, raw = self._draw(step, inputs[0])
                 kind = step.activation.kind
                 self._values[step.out.name] = (
                     KINDS[kind](raw, step.activation.slope) if kind in KINDS else raw
@@ -88,28 +88,28 @@ class RandomNumbers:
             [x[:, row::2, column::2] for row, column in ((0, 0), (1, 0), (0, 1), (1, 1))]
         )
 
-    def _drawn(self, step: Convolution, x: Floats) -> tuple[Filter, Floats]:
+    def _draw(self, step: Convolution, x: Floats) -> tuple[Filter, Floats]:
         """The filter, and its output on the picture."""
         shape = step.stored_shape
         weight = self._stream.standard_normal(shape) / math.sqrt(math.prod(shape[1:]))
         bias = 0.05 * self._stream.standard_normal(shape[0])
-        raw = convolved(x, weight.astype(np.float32), step)
+        raw = convolve(x, weight.astype(np.float32), step)
         head = self._probe.head
         if head is not None and step.out in head.outputs:
-            factor = _rounded(1 / max(float(np.sqrt(raw.var(axis=(1, 2)).mean())), 1e-6))
+            factor = _round(1 / max(float(np.sqrt(raw.var(axis=(1, 2)).mean())), 1e-6))
             bias -= np.round(SHIFT_STEPS * raw.mean(axis=(1, 2)) * factor) / SHIFT_STEPS
             bias.reshape(head.anchors, -1)[:, 4] += OBJECTNESS
         else:
-            factor = _rounded(SIZE / max(float(np.sqrt(np.square(raw).mean())), 1e-6))
+            factor = _round(SIZE / max(float(np.sqrt(np.square(raw).mean())), 1e-6))
         scaled = raw * factor + bias[:, None, None]
         return Filter(weight * factor, bias), scaled.astype(np.float32)
 
 
-def _rounded(factor: float) -> float:
+def _round(factor: float) -> float:
     return float(2.0 ** (round(FACTOR_STEPS * math.log2(factor)) / FACTOR_STEPS))
 
 
-def convolved(x: Floats, weight: Floats, step: Convolution) -> Floats:
+def convolve(x: Floats, weight: Floats, step: Convolution) -> Floats:
     """x [c, h, w], weight [n, c / groups, k, k] -> [n, h', w']."""
     padding, groups = step.padding, step.groups
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding)))

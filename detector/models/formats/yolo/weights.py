@@ -39,7 +39,7 @@ class StoredNumbers:
 
     def filter(self, step: Convolution) -> Filter:
         with np.errstate(all="ignore"):  # checked below
-            made = self._folded(step)
+            made = self._fold(step)
         if not (np.isfinite(made.weight).all() and np.isfinite(made.bias).all()):
             raise ModelError(
                 f"{self.contents.origin}: the weights of {step.node} are not finite numbers: "
@@ -47,11 +47,11 @@ class StoredNumbers:
             )
         return made
 
-    def _folded(self, step: Convolution) -> Filter:
+    def _fold(self, step: Convolution) -> Filter:
         match step.form:
             case "normed":
                 self._check_settings(f"{step.path}.conv", step, step.kernel, step.padding)
-                return self._normed(f"{step.path}.conv", f"{step.path}.bn", step.stored_shape)
+                return self._fold_norm(f"{step.path}.conv", f"{step.path}.bn", step.stored_shape)
             case "rep":
                 return self._rep(step)
             case "implicit":
@@ -59,7 +59,7 @@ class StoredNumbers:
             case _:
                 return self._plain(step.path, step.stored_shape)
 
-    def _normed(self, conv: str, norm: str, shape: tuple[int, ...]) -> Filter:
+    def _fold_norm(self, conv: str, norm: str, shape: tuple[int, ...]) -> Filter:
         """A convolution with its batch normalisation; if folded already, it has a bias instead."""
         if (
             f"{norm}.weight" not in self.contents.tensors
@@ -103,8 +103,8 @@ class StoredNumbers:
         dense, point = f"{step.path}.rbr_dense", f"{step.path}.rbr_1x1"
         self._check_settings(f"{dense}.0", step, 3, 1)
         self._check_settings(f"{point}.0", step, 1, 0)
-        weight, bias = self._normed(f"{dense}.0", f"{dense}.1", shape)
-        middle, more = self._normed(f"{point}.0", f"{point}.1", (*shape[:2], 1, 1))
+        weight, bias = self._fold_norm(f"{dense}.0", f"{dense}.1", shape)
+        middle, more = self._fold_norm(f"{point}.0", f"{point}.1", (*shape[:2], 1, 1))
         weight[:, :, 1:2, 1:2] += middle
         bias = bias + more
         if step.identity:
@@ -163,7 +163,8 @@ class StoredNumbers:
             if (found := module.settings.get(key, value)) != value:
                 raise ModelError(
                     f"{self.contents.origin}: {path} has {key} {ascii(found)[:40]}, the "
-                    f"description makes it {value}: a block that was changed; export the model to ONNX instead"
+                    f"description makes it {value}: a block that was changed; "
+                    "export the model to ONNX instead"
                 )
 
     def check_all_read(self, architecture: Architecture) -> None:
