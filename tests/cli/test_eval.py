@@ -153,9 +153,7 @@ def test_the_gate(tmp_path):
     )  # the first three are all found
     assert detect_video(*arguments, "--min-ap50", 0.5, cwd=tmp_path).returncode == 0
     process = detect_video(*arguments, "--min-ap50", 0.999, cwd=tmp_path)
-    assert_one_line_error(
-        process, 8, "gate failed: AP50 of at least 0.999 is asked for, it is 0.", "(ort)"
-    )
+    assert_one_line_error(process, 8, "gate failed", "AP50", "0.999", "it is 0.", "(ort)")
 
 
 def test_a_null_engine_finds_nothing(tmp_path):
@@ -246,8 +244,8 @@ def test_a_mapping_that_names_what_nobody_has(tmp_path):
     ("arguments", "code", "message"),
     [
         (("--mapping", "nowhere"), 2, "--mapping nowhere: no such file"),
-        (("--subset", "dusk"), 2, "--subset dusk: no picture is of it; "),
-        (("--engine", "ort,ort"), 2, "an engine stands there twice"),
+        (("--subset", "dusk"), 2, "--subset dusk"),
+        (("--engine", "ort,ort"), 2, "--engine ort,ort"),
         (("--engine", "nonsense"), 2, "nonsense"),
         (("--model", "nowhere.cfg"), 4, "nowhere.cfg"),
         (("--detections", "nowhere.json"), 3, "nowhere.json: no such file"),
