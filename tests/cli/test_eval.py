@@ -1,4 +1,4 @@
-"""detect-video eval: figures of the same run as the speed, round trips of the sinks, gates, and bad input."""
+"""detect-video eval: accuracy and speed of one run, round trips of the sinks, gates, bad input."""
 
 from __future__ import annotations
 
@@ -270,8 +270,8 @@ def test_labels_of_another_video(tmp_path):
 
 
 SUBSETS = ("coco/val", "highway/valid/road", "highway/valid/overpass", "highway/valid/elevated")
-# With the NMS of their reference, and how near its figures are: two of them to rounding; the third was made on inputs
-# cut to each picture's shape, ours is square.
+# With the NMS of their reference, and how near its figures are: two are equal to rounding. The third
+# reference was made on inputs cut to each picture's shape, while ours is square.
 MODELS = {
     "yolo-fastest-1.1-xl": ("yolo-fastest-1.1-xl.cfg", ("--iou", 0.45), 0.002),
     "yolox_nano": ("yolox_nano.onnx", (), 0.002),
@@ -285,7 +285,7 @@ MODELS = {
     "model", [name for name, (file, *_) in MODELS.items() if Path(file).suffix in suffixes()]
 )
 def test_the_reference_figures(shared, tmp_path, model, subset):
-    """The independent figures of ../shared: other implementations of the networks, and pycocotools."""
+    """The independent figures of ../shared: other implementations of the networks, pycocotools."""
     wanted = json.loads((shared / "data/reference_ap.json").read_text())["results"][subset][model]
     file, options, near = MODELS[model]
     part, split, *names = subset.split("/")
