@@ -1,8 +1,11 @@
-"""What ``compare`` measured on this machine, kept beside the built files, and what ``auto`` makes of it.
+"""What ``--engine auto`` and ``--precision auto`` take, and why.
 
-engines/measured.json: one entry a comparison, newest last. An entry counts only where model, input, machine, settings
-and library versions are the ones of now; a row is taken only where its slowest round beat the default's fastest and
-its detections agree with fp32's within the budget.
+By rank: the first engine by ``Engine.auto`` that is installed and can run the precision on the device; fp32.
+
+As measured: ``compare`` keeps what it measured on this machine in engines/measured.json, one entry per comparison, the
+newest last. An entry counts only if model, input, machine, settings and library versions are those of now. A row of it
+replaces the choice by rank only if its slowest round beat the fastest round of that choice, and if its detections
+agree with those of fp32 within the budget.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from typing import Any
 from detector import engines
 from detector.config.schema import Config
 from detector.engines import store
-from detector.errors import UsageError
+from detector.engines.base import AutoChoice
+from detector.errors import EngineError, UsageError
 from detector.run.environment import environment
 from detector.session.codec import from_builtins, from_json, to_json
 from detector.session.comparison import (
@@ -47,12 +51,79 @@ class Choice:
     reason: str | None
 
 
+def choose(config: Config, model_sha256: str, model_input: Sequence[int]) -> Choice:
+    """Engine and precision for ``auto``: as measured, else the engine by rank, and fp32. Raises EngineError where no
+    engine is installed at all."""
+    runtime = config.runtime
+    precision = "fp32" if runtime.precision == "auto" else runtime.precision
+    engine, why = (
+        choose_by_rank(precision, runtime.device)
+        if runtime.engine == "auto"
+        else (runtime.engine, None)
+    )
+    if "auto" in (runtime.engine, runtime.precision):
+        for entry in reversed(_read_fitting(config, model_sha256, model_input)):
+            choice = _judge(entry, config, engine, precision)
+            if choice is not None:
+                return choice
+    return Choice(_with(config, engine, precision), why)
+
+
+# ---- by rank: what is installed
+
+
+def rank_engines(precision: str = "fp32") -> list[str]:
+    """Engines in the order in which ``--engine auto`` tries them, without those that it never takes."""
+    ranks = {name: _auto(name, precision).rank for name in engines.names()}
+    return sorted((name for name in ranks if ranks[name]), key=lambda name: -ranks[name])
+
+
+def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
+    """The first engine by rank that can run a precision on a device here, and a sentence that says why.
+
+    Where none can, raises what ``engines.graph_wanted`` raises for the first one; EngineError where none is installed.
+    """
+    order, usable = rank_engines(precision), engines.usable()
+    there = [name for name in order if usable[name] is None]
+    if not there:
+        cures = " or ".join(engines.find(name).install for name in order if _is_missing(name))
+        raise EngineError(f"no engine is installed; install one: {cures}")
+    name = next((name for name in there if _can_run(name, precision, device)), there[0])
+    engines.graph_wanted(name, precision, device)
+    better = order[: order.index(name)]
+    missing = [str(engines.find(other).library) for other in better if _is_missing(other)]
+    without = f" ({', '.join(missing)} not installed)" if missing else ""
+    return name, f"engine {name}: {_auto(name, precision).reason}{without}"
+
+
+def _auto(name: str, precision: str) -> AutoChoice:
+    engine = engines.find(name)
+    return engine.auto_in.get(precision, engine.auto)
+
+
+def _can_run(name: str, precision: str, device: str) -> bool:
+    try:
+        engines.graph_wanted(name, precision, device)
+    except EngineError:
+        return False
+    return True
+
+
+def _is_missing(name: str) -> bool:
+    """Whether installing the library would make the engine usable: it is not there, and nothing else is lacking."""
+    engine = engines.find(name)
+    return engine.library is not None and not engines.is_installed(name) and engine.absent() is None
+
+
+# ---- as measured: the records of compare
+
+
 def record(document: Comparison, config: Config) -> str:
     """Adds a comparison. Returns the file, or why nothing was kept. Raises OutputError."""
     if document.random_weights is not None:
         return "not kept: with random weights there is no agreement to judge by"
     rows = [
-        _kept(row) for row in document.rows if row.error is None and row.engine in engines.ranked()
+        _kept(row) for row in document.rows if row.error is None and row.engine in rank_engines()
     ]
     if not rows:
         return "not kept: no row has figures"
@@ -78,25 +149,7 @@ def record(document: Comparison, config: Config) -> str:
     return str(store.change(_folder(config), FILE, add))
 
 
-def choose(config: Config, model_sha256: str, model_input: Sequence[int]) -> Choice:
-    """Engine and precision for ``auto``: as measured, else the engine by rank, and fp32. Raises EngineError where no
-    engine is installed at all."""
-    runtime = config.runtime
-    precision = "fp32" if runtime.precision == "auto" else runtime.precision
-    engine, why = (
-        engines.choose(precision, runtime.device)
-        if runtime.engine == "auto"
-        else (runtime.engine, None)
-    )
-    if "auto" in (runtime.engine, runtime.precision):
-        for entry in reversed(_fitting(config, model_sha256, model_input)):
-            found = _judged(entry, config, engine, precision)
-            if found is not None:
-                return found
-    return Choice(_with(config, engine, precision), why)
-
-
-def _judged(entry: Measurement, config: Config, engine: str, precision: str) -> Choice | None:
+def _judge(entry: Measurement, config: Config, engine: str, precision: str) -> Choice | None:
     """What one comparison says; None where it does not hold the default, or no other row to hold against it."""
     runtime = config.runtime
     rows = [row for row in entry.rows if row.batch == runtime.batch and _as_now(row)]
@@ -164,7 +217,9 @@ def _with(config: Config, engine: str, precision: str) -> Config:
     return replace(config, runtime=replace(config.runtime, engine=engine, precision=precision))
 
 
-def _fitting(config: Config, model_sha256: str, model_input: Sequence[int]) -> list[Measurement]:
+def _read_fitting(
+    config: Config, model_sha256: str, model_input: Sequence[int]
+) -> list[Measurement]:
     try:
         content: bytes | None = (_folder(config) / FILE).read_bytes()
     except OSError:
@@ -227,7 +282,7 @@ def _as_now(row: MeasuredRow) -> bool:
 
 def _library(engine: str) -> str | None:
     """Version of the engine's library: "onnxruntime 1.31.1"."""
-    name = engines.library(engine)
+    name = engines.find(engine).library
     for distribution in (name, f"{name}-gpu") if name else ():
         try:
             return f"{distribution} {importlib.metadata.version(distribution)}"

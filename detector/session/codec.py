@@ -18,7 +18,7 @@ Document = TypeVar("Document")
 
 
 def to_builtins(document: Any) -> Any:
-    """The document as dicts, lists, text and numbers: what JSON can hold. UNSET fields are left out."""
+    """The document as dicts, lists, text and numbers. UNSET fields are left out."""
     import msgspec
 
     return msgspec.to_builtins(document)
@@ -44,12 +44,27 @@ def from_builtins(content: Any, kind: type[Document], origin: str | Path) -> Doc
 
 def from_json(text: str | bytes, kind: type[Document], origin: str | Path) -> Document:
     """``text`` as a document of ``kind``. Raises UsageError as ``from_builtins`` does."""
+    return from_builtins(parse_json(text, origin), kind, origin)
+
+
+def parse_json(text: str | bytes, origin: str | Path) -> Any:
+    """The content of ``text``. Raises UsageError that names ``origin`` where it is not JSON."""
     try:
-        content = json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         line = " ".join(str(error).split())[:120]
         raise UsageError(f"{origin}: damaged: it is not JSON ({line})") from error
-    return from_builtins(content, kind, origin)
+
+
+def check_schema(content: Any, origin: str | Path) -> None:
+    """Raises UsageError where ``content`` is no document of the schema that this version reads."""
+    if not isinstance(content, dict) or "schema" not in content:
+        raise UsageError(f"{origin}: damaged, or not written by this program: it has no 'schema'")
+    if content["schema"] != SCHEMA:
+        raise UsageError(
+            f"{origin}: written in schema {content['schema']!r}, but this version reads schema "
+            f"{SCHEMA}; read it with the version that wrote it"
+        )
 
 
 def json_schema(

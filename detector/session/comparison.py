@@ -7,12 +7,13 @@ from typing import Any, Literal, get_args
 
 from msgspec import UNSET, UnsetType
 
+from detector.session.document import PrecisionShare
 from detector.session.evaluation import MeanAccuracy
 
 SCHEMA = 1
 Metric = Literal["inference", "end_to_end"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
-Shares = dict[str, dict[str, float]]  # precision -> share of layers, MACs and bytes
+Shares = dict[str, PrecisionShare]
 
 
 # Figures of one row

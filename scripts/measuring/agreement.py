@@ -14,7 +14,7 @@ from detector.analysis.accuracy.agreement import Agreement, agreement, match_pai
 from detector.analysis.accuracy.matching import overlaps
 from detector.config.schema import CalibrationConfig
 from detector.errors import EngineError
-from detector.models import open_network
+from detector.models import ModelRequest, open_network
 from detector.models.base import Network
 from detector.models.graph.halves import HALVES, converted
 from detector.models.graph.qdq import quantised_graph
@@ -58,7 +58,7 @@ def rows(
 ) -> Iterator[Row]:
     """One a precision: fp16, bf16, then both kinds of int8, first with every layer int8, then as searched. Behind each
     half, the same by every engine of ``engines_too`` (NAME, or NAME:OPTION=VALUE) that has it here."""
-    network = open_network(model, weights=weights)
+    network = open_network(ModelRequest(model, weights=weights and Path(weights)))
     references = {clip.name: _reference(network, clip, count) for clip in clips}
     for precision in HALVES:
         if precision in precisions:

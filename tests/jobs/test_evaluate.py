@@ -131,7 +131,7 @@ def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
         raise EngineError(f"engine {name}: not installed")
 
     monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "other": "not installed"})
-    monkeypatch.setattr(engines, "load", load)
+    monkeypatch.setattr(engines, "load_library", load)
     evaluation._check_engines(evaluation.configs_for_engines(Config(), ["ort"]))
     with pytest.raises(EngineError, match="engine other"):
         evaluation._check_engines(evaluation.configs_for_engines(Config(), ["ort", "other"]))

@@ -103,17 +103,18 @@ def _split(text: str, option: str) -> list[str]:
 
 def _parse_engines(text: str | None) -> list[str]:
     from detector import engines
+    from detector.run.choose import choose_by_rank, rank_engines
 
     if text is None:
         usable = [name for name, reason in engines.usable().items() if reason is None]
-        return [name for name in engines.ranked() if name in usable] or [engines.choose()[0]]
+        return [name for name in rank_engines() if name in usable] or [choose_by_rank()[0]]
     names = _split(text, "--engine")
     for name in names:
         if name != "auto" and name not in engines.names():
             raise UsageError(
                 f"unknown engine {name!r}; engines are {', '.join(engines.names())}, or auto"
             )
-    return [engines.choose()[0] if name == "auto" else name for name in names]
+    return [choose_by_rank()[0] if name == "auto" else name for name in names]
 
 
 def _parse_precisions(text: str) -> list[str]:

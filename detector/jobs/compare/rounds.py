@@ -197,9 +197,9 @@ def _run_reference(
     crew: _Crew, plan: Plan, engines: Sequence[str]
 ) -> tuple[str, list[Detections]] | None:
     """fp32 on the first engine that can run it, the default engine last. It is never timed."""
-    from detector.engines import choose
+    from detector.run.choose import choose_by_rank
 
-    for number, engine in enumerate(dict.fromkeys([*engines, choose()[0]])):
+    for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
         at = -1 - number
         variant = Variant(engine, "fp32", 1, f"{engine} fp32 (reference)")
         crew.open(at, variant, plan)

@@ -108,7 +108,9 @@ def _check_engines(configs: Sequence[Config]) -> None:
     for config in configs:
         name = config.runtime.engine
         if name != "auto" and usable.get(name, "unknown") is not None:
-            engines.load(name)  # raises with the reason, and with the command that installs it
+            engines.load_library(
+                name
+            )  # raises with the reason, and with the command that installs it
 
 
 def configs_for_engines(config: Config, engines: Sequence[str]) -> list[Config]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detector.models import open_network
 from detector.models.graph.dynamic import changed_by_torch, dynamic
 from tests.known_answers import run_once
+from tests.networks import open_network
 
 
 def test_onnxruntime_changes_every_convolution_and_adds_nodes() -> None:

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detector.errors import ModelError, UsageError
-from detector.models.base import InputRules, Network
+from detector.errors import ModelError
+from detector.models.base import FrontEnd, InputRules, ModelRequest, Network
 from detector.models.formats.onnx.recognise import (
     ALIASES,
     DECODED,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from detector.models.formats.onnx.recognise import Layout, Metadata
 
 SUFFIXES = (".onnx",)
-FAMILY_CHOICES = (*FAMILIES, *ALIASES)
 
 COCO = 80
 WEIGHTED = frozenset(
@@ -56,17 +55,8 @@ SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
 STRIDE = 32  # where the file does not say
 
 
-def read(
-    path: Path,
-    *,
-    weights: Path | None = None,
-    names: Path | None = None,
-    random_seed: int | None = None,
-    size: tuple[int, int] | None = None,
-    batch: int = 1,
-    family: str | None = None,
-) -> Network:
-    """The network of an exported file. ``family``: what the user says it is. Raises ModelError and UsageError."""
+def read(request: ModelRequest) -> Network:
+    """The network of an exported file. Raises ModelError."""
     from detector.models.formats.onnx.load import load
     from detector.models.formats.onnx.recognise import read_metadata, recognise
     from detector.models.formats.onnx.rewrite import (
@@ -78,13 +68,14 @@ def read(
     from detector.models.formats.onnx.shapes import settle_shapes
     from detector.models.graph.build import count_macs, infer_shapes, output_shapes
 
-    _refuse_weights(path, weights, random_seed)
+    path, batch = request.path, request.batch
     foreign, sha256 = load(path)
     metadata = read_metadata(str(path), foreign.metadata)
-    planar, (height, width) = settle_shapes(foreign, metadata, size, batch)
+    planar, (height, width) = settle_shapes(foreign, metadata, request.size, batch)
     parameters = _parameters(foreign)
-    found = recognise(foreign, metadata, (height, width), ALIASES.get(family or "", family))
-    class_names, warnings = _class_names(path, found.layout, metadata, names)
+    family = ALIASES.get(request.family or "", request.family)
+    found = recognise(foreign, metadata, (height, width), family)
+    class_names, warnings = _class_names(path, found.layout, metadata, request.names)
     settle_outputs(foreign, found.layout.outputs, batch)
     foreign.infer()
     make_plain(foreign)
@@ -120,15 +111,7 @@ def read(
     )
 
 
-def _refuse_weights(path: Path, weights: Path | None, random_seed: int | None) -> None:
-    if weights is not None:
-        raise UsageError(
-            f"--weights {weights}: {path.name} holds its own weights; leave the option out"
-        )
-    if random_seed is not None:
-        raise UsageError(
-            f"--random-weights {random_seed}: {path.name} holds its own weights; leave the option out"
-        )
+FRONT_END = FrontEnd(read, families=(*FAMILIES, *ALIASES))
 
 
 def _parameters(graph: ForeignGraph) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from detector.errors import ModelError
-from detector.models.base import START_BYTES, mistaken
+from detector.models.base import START_BYTES, mistaken_for
 from detector.models.formats.onnx.foreign import Dims, ForeignGraph, dims_of
 from detector.models.graph.build import OPSET
 
@@ -59,7 +59,7 @@ def _parsed(path: Path) -> onnx.ModelProto:
                 f"{path}: is larger than 2 GiB, so it is no ONNX file; export with external data"
             )
         data = path.read_bytes()
-        if what := mistaken(data[:START_BYTES]):
+        if what := mistaken_for(data[:START_BYTES]):
             raise ModelError(f"{path}: {what}; download it again")
         model = onnx.load_model_from_string(data)
     except OSError as exc:
