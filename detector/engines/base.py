@@ -285,6 +285,6 @@ def stays_fp32(network: Network, options: EngineOptions) -> set[str]:
         raise UsageError(f"--engine-options bf16={chosen}: what runs in bf16 is mixed or all")
     if options.precision != "bf16" or chosen == "all":
         return set()
-    from detector.models.graph.halves import sensitive
+    from detector.models.graph.halves import sensitive_nodes
 
-    return sensitive(network.graph)
+    return sensitive_nodes(network.graph)

@@ -94,12 +94,12 @@ def _variant(
     if wanted == network.precision:
         return network, []
     if wanted in ("fp16", "bf16"):
-        from detector.models.graph.halves import converted
+        from detector.models.graph.halves import convert_to_halves
 
-        return converted(network, wanted), []
-    from detector.run.quantize import quantized
+        return convert_to_halves(network, wanted), []
+    from detector.run.quantize import quantize_network
 
-    return quantized(network, wanted, config, folder, progress)
+    return quantize_network(network, wanted, config, folder, progress)
 
 
 def _options(

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from detector.errors import ModelError
-from detector.models.formats.onnx.recognise import Metadata, read_metadata
+from detector.models.formats.onnx.metadata import Metadata, read_metadata
 from detector.models.formats.onnx.rewrite import TAKEN, _node_names
 from detector.models.graph.build import good_name
 from tests.models import exports

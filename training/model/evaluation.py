@@ -126,17 +126,17 @@ def open_ours(
 
     With ``int8`` it is quantised as ``--precision int8 --calibrate ...`` does.
     """
-    from detector.models import open_network
+    from detector.models import ModelRequest, open_network
 
-    network = open_network(model, weights=weights, size=size)
+    network = open_network(ModelRequest(str(model), weights=weights and Path(weights), size=size))
     rules, proto = network.input, network.graph.SerializeToString()
     if int8 is not None:
         from detector.models.graph.qdq import quantised_graph
-        from detector.run.quantize import calibrate
-        from detector.run.quantize.calibrate import calibrated
+        from detector.run.quantize.calibrate import calibrate
+        from detector.run.quantize.frames import read_frames
 
-        pictures = calibrate.read(str(int8.calibrate), rules, int8.calibrate_frames)
-        found = calibrated(network, pictures, int8)
+        frames = read_frames(str(int8.calibrate), rules, int8.calibrate_frames)
+        found = calibrate(network, frames, int8)
         print(*found.sentences("int8-u8"), sep="\n")
         kept = found.result["int8-u8"].kept
         graph = quantised_graph(network.graph, found.ranges, kept, "int8-u8")

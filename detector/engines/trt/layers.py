@@ -18,7 +18,7 @@ from detector.engines.base import Engine, LayerExecution
 from detector.engines.layer_times import match_layers
 from detector.engines.trt.running import TrtRequest
 from detector.errors import EngineError
-from detector.models.graph.halves import originals
+from detector.models.graph.halves import original_names
 
 if TYPE_CHECKING:
     import onnx
@@ -82,7 +82,7 @@ def layers_of(
 
 
 def _known(graph: onnx.ModelProto) -> dict[str, str]:
-    renamed = originals(graph)
+    renamed = original_names(graph)
     return {node.name: renamed.get(node.name, node.name) for node in graph.graph.node}
 
 

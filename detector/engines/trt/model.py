@@ -20,7 +20,7 @@ from detector.models.names import read_names
 from detector.models.plan_heads import COCO, Description, PlanHead, Tensor, head_of
 
 if TYPE_CHECKING:
-    from detector.models.formats.onnx.recognise import Metadata
+    from detector.models.formats.onnx.metadata import Metadata
 
 
 SUFFIXES = (".trt", ".engine", ".plan")
@@ -90,7 +90,7 @@ def _beside(path: Path, suffix: str) -> Path | None:
 def _metadata(path: Path, header: dict[str, Any]) -> Metadata:
     """What Ultralytics' header says: the keys that its ONNX files have, as JSON. Raises ModelError for a task that is
     not detection."""
-    from detector.models.formats.onnx.recognise import read_metadata
+    from detector.models.formats.onnx.metadata import read_metadata
 
     told = {key: value for key, value in header.items() if value is not None}
     texts = {

@@ -136,13 +136,13 @@ def half_of(network) -> list[str]:
 def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
     """Half of the convolutions are left out of the quantisation."""
     from detector.models.graph.qdq import quantised_graph
-    from detector.run.quantize import calibrate
+    from detector.run.quantize.calibrate import get_calibration
 
     install(monkeypatch, major)
     config = resolve(
         ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
     )
-    ranges = calibrate.made_or_kept(network, config, place, lambda *_: True)[0].ranges
+    ranges = get_calibration(network, config, place, lambda *_: True)[0].ranges
     kept = half_of(network)
     graph = quantised_graph(network.graph, ranges, set(kept), "int8-s8")
     partly = replace(network, graph=graph, precision="int8-s8", path=None)
@@ -217,10 +217,10 @@ def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network,
 def test_bytes_straight_to_bfloat16_are_refused_by_name(monkeypatch, network):
     from onnx import TensorProto, helper
 
-    from detector.models.graph.halves import converted
+    from detector.models.graph.halves import convert_to_halves
 
     install(monkeypatch, 11)
-    wrong = converted(network, "bf16")
+    wrong = convert_to_halves(network, "bf16")
     for (
         node
     ) in wrong.graph.graph.node:  # the picture's Cast, which the conversion sends through float32

@@ -13,7 +13,7 @@ from detector.engines.base import EngineOptions
 from detector.engines.layer_times import WARMUP
 from detector.errors import EngineError
 from detector.models.graph.build import count_macs, joint_cost
-from detector.models.graph.halves import converted
+from detector.models.graph.halves import convert_to_halves
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import pictures
 from tests.engines.trt.opening import opened
@@ -95,7 +95,7 @@ def test_a_run_is_started_and_not_waited_for_inside_that_call(eleven, monkeypatc
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_converted_graphs_keep_the_names_of_the_graph_before(eleven, precision):
     network = open_network("street", size=(64, 96))
-    told = times_of(converted(network, precision), precision=precision)
+    told = times_of(convert_to_halves(network, precision), precision=precision)
     costs = joint_cost(network.graph, [layer.nodes or (layer.name,) for layer in told.layers])
     assert sum(cost.macs for cost in costs) == count_macs(network.graph)
 
