@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from detector.models import suffixes
+from detector.models import front_ends
 from tests.cli.command import assert_one_line_error, detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.datasets import made
@@ -282,7 +282,7 @@ MODELS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("subset", SUBSETS)
 @pytest.mark.parametrize(
-    "model", [name for name, (file, *_) in MODELS.items() if Path(file).suffix in suffixes()]
+    "model", [name for name, (file, *_) in MODELS.items() if Path(file).suffix in front_ends()]
 )
 def test_the_reference_figures(shared, tmp_path, model, subset):
     """The independent figures of ../shared: other implementations of the networks, pycocotools."""
