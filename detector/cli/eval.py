@@ -107,7 +107,8 @@ def _evaluate(
     from detector.errors import DetectVideoError
     from detector.jobs.evaluate import configs_for_engines, evaluate
     from detector.report.plots import plots
-    from detector.session.evaluation import SCHEMA, Exit, FailedEvaluation
+    from detector.session.document import Exit
+    from detector.session.evaluation import SCHEMA, FailedEvaluation
 
     try:
         engines = [name.strip() for name in (flags.pop("engine") or "").split(",") if name.strip()]
@@ -118,7 +119,7 @@ def _evaluate(
         if not as_json:
             raise
         complain(error)
-        return FailedEvaluation(SCHEMA, Exit(error.exit_code, str(error)))
+        return FailedEvaluation(SCHEMA, Exit(code=error.exit_code, reason=str(error)))
 
 
 def _console() -> Any:

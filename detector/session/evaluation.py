@@ -7,16 +7,16 @@ Where a class has two bases, the fields of the second come first; that is their 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
 from detector.session import codec
+from detector.session.document import Exit, FrameCounts, Rates
 
 SCHEMA = 1
 Figure = float | None
 Interval = tuple[Figure, Figure]  # 95 %, by resampling pictures
-Rate = Literal["end_to_end", "inference", "device"]  # of a run, in frames a second
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,6 @@ class Accuracy(MeanAccuracy):
 
 
 @dataclass(frozen=True)
-class Exit:
-    code: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class Result:
     """One row of ``eval``: an EngineResult, a FileResult or an InterruptedResult."""
 
@@ -98,8 +92,8 @@ class _Run:
     precision: str
     batch: int
     model_input: tuple[int, int]  # height, width
-    fps: dict[Rate, Figure]
-    frames: dict[str, int]
+    fps: Rates
+    frames: FrameCounts
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,8 @@ def random_set(seed, pictures=80):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_library_and_our_evaluator_agree(seed):
-    """At IoU 0.5, with ignored boxes, crowds and pictures that do not count: two programs, one figure."""
+    """At IoU 0.5, with ignored boxes, crowds and pictures that do not count: one figure of two
+    programs."""
     truths, detections = random_set(seed)
     figures = accuracy(truths, detections, NAMES)
     for class_id, name in enumerate(NAMES):

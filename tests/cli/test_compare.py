@@ -336,9 +336,7 @@ def test_labels_of_other_pictures(tmp_path):
         "z.jpg",
     )
     assert_one_line_error(
-        detect_video(*others, LABELS, cwd=tmp_path),
-        3,
-        "labels frames of street.mp4, and others is made of pictures",
+        detect_video(*others, LABELS, cwd=tmp_path), 3, "labels frames of street.mp4", "others"
     )
 
 

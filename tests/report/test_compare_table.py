@@ -1,4 +1,4 @@
-"""The comparison's tables hold the document's figures, in 100 columns, and name no winner that there is not."""
+"""The tables of a comparison: all figures, 100 columns, and no winner where there is none."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from detector.report.plots import plots
 from detector.report.terminal.evaluate import print_evaluation
 from detector.session import evaluation
+from detector.session.document import Exit, FrameCounts, Rates
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -47,11 +48,12 @@ def scores(classes):
 
 def figures(classes, **more):
     run = {"engine": "ort", "model": "x<y", "precision": "fp32", "batch": 2}
-    run |= {"model_input": (256, 416), "frames": {"read": 5}}
-    run |= {"fps": {"inference": 20.0, "end_to_end": 10.0, "device": None}}
+    run |= {"model_input": (256, 416), "frames": FRAMES}
+    run |= {"fps": Rates(inference=20.0, end_to_end=10.0)}
     return evaluation.EngineResult(**{**run, **scores(classes), **more})
 
 
+FRAMES = FrameCounts(read=5, written=5, bad=0, corrupt=0, skipped=0, dropped=0)
 DATA = evaluation.EvaluatedData(
     path="val.json",
     format="coco",
@@ -71,7 +73,7 @@ def printed(*results):
         mapping="m.yaml",
         results=results,
         notes=(),
-        exit=evaluation.Exit(0, "done"),
+        exit=Exit(code=0, reason="done"),
     )
     text = io.StringIO()
     print_evaluation(Console(file=text, width=140), document)
@@ -91,7 +93,7 @@ def test_one_engine():
 
 def test_the_second_engine_has_its_difference():
     change = evaluation.AveragePrecision(None, -0.0123, None, None, None, None)
-    slower = {"inference": 5.0, "end_to_end": 5.0, "device": None}
+    slower = Rates(inference=5.0, end_to_end=5.0)
     second = figures({"person": 0.5}, engine="torch", difference=change, fps=slower)
     text = printed(figures({"person": 0.5}), second)
     line = next(line for line in text.splitlines() if "to the first" in line)

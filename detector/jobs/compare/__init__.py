@@ -108,28 +108,26 @@ def _parse_engines(text: str | None) -> list[str]:
     if text is None:
         usable = [name for name, reason in engines.usable().items() if reason is None]
         return [name for name in rank_engines() if name in usable] or [choose_by_rank()[0]]
-    found = []
-    for name in _split(text, "--engine"):
+    names = _split(text, "--engine")
+    for name in names:
         if name != "auto" and name not in engines.names():
             raise UsageError(
                 f"unknown engine {name!r}; engines are {', '.join(engines.names())}, or auto"
             )
-        found.append(choose_by_rank()[0] if name == "auto" else name)
-    return found
+    return [choose_by_rank()[0] if name == "auto" else name for name in names]
 
 
 def _parse_precisions(text: str) -> list[str]:
-    found = _split(text, "--precision")
-    for name in found:
+    names = _split(text, "--precision")
+    for name in names:
         if name not in PRECISIONS:
             raise UsageError(f"unknown precision {name!r}; precisions are {', '.join(PRECISIONS)}")
-    return found
+    return names
 
 
 def _parse_batches(text: str) -> list[int]:
-    found = []
-    for word in _split(text, "--batch"):
+    words = _split(text, "--batch")
+    for word in words:
         if not word.isdecimal() or not 1 <= int(word) <= LARGEST_BATCH:
             raise UsageError(f"--batch {word}: a batch is a whole number from 1 to {LARGEST_BATCH}")
-        found.append(int(word))
-    return found
+    return [int(word) for word in words]

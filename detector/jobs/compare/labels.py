@@ -63,7 +63,7 @@ class Labels:
         """
         assert self.bound is not None
         dataset = self.dataset
-        place_of = self._places(seen)
+        place_of = self._match_frames(seen)
         missing = [one for at, one in enumerate(dataset.pictures) if at not in place_of]
         if not place_of or (missing and whole and dataset.video is not None):
             raise _foreign_labels(dataset, missing)
@@ -85,15 +85,15 @@ class Labels:
         # Without curves and confusion matrix, which are long; eval gives them for one engine.
         return MeanAccuracy(**{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)})
 
-    def _places(self, seen: Sequence[SeenFrame]) -> dict[int, SeenFrame]:
+    def _match_frames(self, seen: Sequence[SeenFrame]) -> dict[int, SeenFrame]:
         """Place in the dataset -> the frame that it labels."""
         lookup = Lookup(self.dataset)
-        found = {}
+        place_of = {}
         for one in seen:
             at = lookup.by_frame(one.frame) if one.path is None else lookup.by_name(one.path)
             if at is not None:
-                found[at] = one
-        return found
+                place_of[at] = one
+        return place_of
 
     def describe(self) -> ComparedLabels:
         return ComparedLabels(
@@ -129,7 +129,7 @@ def open_labels_of(
         if paths is None
         else os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
     )
-    dataset, found = open_labels(EvalOptions(labels, images=images, mapping=mapping))
+    dataset, class_map = open_labels(EvalOptions(labels, images=images, mapping=mapping))
     if paths is None:
         _refuse_beyond_the_end(dataset, opened)
         keep_reached(dataset, config.input.stride, config.input.frames)
@@ -137,7 +137,7 @@ def open_labels_of(
         _refuse_other_pictures(
             dataset, source, paths[:: config.input.stride][: config.input.frames]
         )
-    return Labels(dataset, found)
+    return Labels(dataset, class_map)
 
 
 def _refuse_beyond_the_end(dataset: Dataset, opened: Source) -> None:

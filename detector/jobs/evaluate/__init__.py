@@ -20,12 +20,12 @@ from detector.jobs.evaluate.scoring import Plots, score_file
 from detector.jobs.evaluate.study import Study, run_study
 from detector.run.detect import Live
 from detector.run.detect import Result as RunResult
+from detector.session.document import Exit
 from detector.session.evaluation import (
     SCHEMA,
     EngineResult,
     EvaluatedData,
     Evaluation,
-    Exit,
     FileResult,
     GivenDetections,
     InterruptedResult,
@@ -216,19 +216,19 @@ def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | N
     """An interruption counts first, then a failed gate, then a damaged input."""
     for row in results:
         if isinstance(row, InterruptedResult):
-            return Exit(row.exit.code, f"{row.exit.reason}; nothing is scored")
+            return replace(row.exit, reason=f"{row.exit.reason}; nothing is scored")
     for row in results:
         if isinstance(row, EngineResult | FileResult) and _is_below(row.ap50, least):
             who = row.engine if isinstance(row, EngineResult) else row.detections
             reached = "there is none" if row.ap50 is None else f"it is {row.ap50:.4f}"
             return Exit(
-                EXIT_GATE,
-                f"gate failed: --min-ap50 {least} needs AP50 of at least that; {reached} ({who})",
+                code=EXIT_GATE,
+                reason=f"gate failed: AP50 must be at least {least}, but {reached} ({who})",
             )
     for run in runs:
         if run.exit_code != EXIT_DONE:
-            return Exit(**run.summary["exit"])
-    return Exit(EXIT_DONE, "done")
+            return run.summary.exit
+    return Exit(code=EXIT_DONE, reason="done")
 
 
 def _is_below(ap50: float | None, least: float | None) -> bool:

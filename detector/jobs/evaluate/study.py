@@ -18,7 +18,7 @@ from detector.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
 from detector.jobs.evaluate.scoring import Plots, refuse_unlabelled, save_result, score
 from detector.run.detect import Hooks, Live, Result, detect
 from detector.run.wire import Machine
-from detector.session.evaluation import EngineResult, Exit, InterruptedResult
+from detector.session.evaluation import EngineResult, InterruptedResult
 from detector.types import Detections, Frame, LabelledPicture
 
 if TYPE_CHECKING:
@@ -44,22 +44,22 @@ def run_study(
         raise run.errors[0]
     summary = run.summary
     if run.exit_code not in (EXIT_DONE, EXIT_DAMAGED):
-        return run, InterruptedResult(summary["engine"], Exit(**summary["exit"]))
+        return run, InterruptedResult(summary.engine, summary.exit)
     study.check_seen(whole=run.exit_code == EXIT_DONE)
     assert study.bound is not None
     seen = sorted(study.found)
     scored = score(dataset, study.bound, seen, [study.found[at] for at in seen])
     row = EngineResult(
-        engine=summary["engine"],
-        model=summary["model"],
-        precision=summary["precision"],
-        batch=summary["batch"],
-        model_input=tuple(summary["model_input"]),
-        fps=summary["fps"],
-        frames=summary["frames"],
+        engine=summary.engine,
+        model=summary.model,
+        precision=summary.precision,
+        batch=summary.batch,
+        model_input=summary.model_input,
+        fps=summary.fps,
+        frames=summary.frames,
         **vars(scored),
-        notes=(*study.bound.notes, *summary["notes"], *study.notes()),
-        session=summary.get("session"),
+        notes=(*study.bound.notes, *summary.notes, *study.notes()),
+        session=summary.session or None,
     )
     if run.session is not None:
         row = replace(row, plots=save_result(run.session, row, plots))

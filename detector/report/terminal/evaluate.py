@@ -13,7 +13,6 @@ from detector.session.evaluation import (
     Evaluation,
     FileResult,
     MeanAccuracy,
-    Rate,
     Thresholds,
 )
 
@@ -29,7 +28,6 @@ COLUMNS = (
 
 
 Scored = EngineResult | FileResult
-RATES: tuple[Rate, Rate] = ("inference", "end_to_end")
 
 
 def print_evaluation(console: Console, document: Evaluation) -> None:
@@ -87,12 +85,16 @@ def _means(results: list[Scored]) -> Table:
         if isinstance(row, FileResult):
             table.add_row("(a file)", "-", *figures, "-", "-")
             continue
-        table.add_row(row.engine, row.precision, *figures, *(_rate(row.fps[key]) for key in RATES))
+        table.add_row(row.engine, row.precision, *figures, *map(_rate, _rates(row)))
         if row.difference and isinstance(first, EngineResult):
             changes = [_signed(getattr(row.difference, key)) for _, key in COLUMNS]
-            ratios = [_ratio(row.fps[key], first.fps[key]) for key in RATES]
+            ratios = list(map(_ratio, _rates(row), _rates(first)))
             table.add_row("  to the first", "", *changes, *ratios, style="dim")
     return table
+
+
+def _rates(row: EngineResult) -> tuple[float | None, float | None]:
+    return row.fps.inference, row.fps.end_to_end
 
 
 def _classes(row: Scored, several: bool) -> Table:
