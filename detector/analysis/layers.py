@@ -56,7 +56,7 @@ class TimedLayer:
 
 
 def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerRow]:
-    """One row a layer, in the engine's order; the shares add up to 1. ``peaks``: None if unknown."""
+    """One row a layer, in the engine's order; shares add up to 1. ``peaks``: None if unknown."""
     total = sum(layer.ms for layer in layers)
     # The cheapest layer costs little more than being started.
     launch_ms = min((layer.ms for layer in layers if layer.ms > 0), default=0.0)

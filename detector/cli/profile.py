@@ -13,7 +13,7 @@ from detector.cli.options import check, log_to, options_from_config, tracked
 
 
 class _ListsPasses(click.Command):
-    """Its help ends with the passes. They are imported for that only when somebody asks for help."""
+    """A command whose help ends with the passes, which are imported only for that."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from detector.jobs.profile import list_passes, open_pass

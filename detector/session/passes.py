@@ -1,4 +1,4 @@
-"""The facts that each pass of ``profile`` leaves in a session, and the file passes/NAME.json around them.
+"""The facts that each pass of ``profile`` leaves in a session, and the files passes/NAME.json.
 
 Each type below is the contract between three rooms: a pass measures it, this file writes and reads
 it, analysis and report use its fields. A field is a key of the JSON document of the same name. A

@@ -1,8 +1,9 @@
-"""The critical path: the chain of calls, and of hand-overs between threads, that the run's wall time consists of.
+"""The critical path: the chain of calls and hand-overs that the run's wall time consists of.
 
-Walked backwards from the last frame written: each call leads to the predecessor that was there last. What lies between
-that predecessor's end and the call's start is nobody's work: the hand-over (waking a thread, a lock, the interpreter),
-booked as the call's wait, with its cause. Self times and waits add up to the wall time exactly.
+The path is walked backwards from the last frame written. Each call leads to the predecessor that
+ended last, because the call could not start before that. The time between the predecessor's end and
+the call's start is a hand-over (waking a thread, a lock, the interpreter). It is booked as the
+call's wait, with its cause. Self times and waits add up to the wall time exactly.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from detector.timeline.spans import READ
 
 
 class Step(NamedTuple):
-    """One call on the path. ``self_ns``: its own part of the path; ``wait_ns``: from what it was bound by, the
-    ``cause``, to its start."""
+    """One call on the path. ``self_ns``: its own part of the path. ``wait_ns``: from the end of what
+    it waited for (the ``cause``) to its start."""
 
     at: int
     self_ns: int
@@ -37,7 +38,8 @@ class StageOnPath:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Of the steady state, first frame written to last frame read; what comes before and after stands apart."""
+    """Of the steady state, from the first frame written to the last frame read. Start-up and
+    tear-down are counted apart."""
 
     steps: Sequence[Step]
     stages: dict[str, StageOnPath]
@@ -47,6 +49,7 @@ class CriticalPath:
     frames: int  # written in the steady state
 
     def self_check(self) -> None:
+        """Raises AssertionError where the parts are not the whole."""
         total = sum(stage.self_ns + stage.wait_ns for stage in self.stages.values())
         if total != self.wall_ns:
             raise AssertionError(
@@ -102,8 +105,8 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
 
 
 def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
-    """From the first frame's end to the last frame that was written while there was something left to read. A run too
-    short for that is taken whole."""
+    """From the end of the first frame to the last frame that was written while there was still one
+    to read. A run too short for that counts as a whole."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
     until = max(reads, default=written[-1])
     inside = [when for when in written if when <= until]
@@ -115,7 +118,8 @@ def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
 
 
 def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[Step]:
-    """Steps backwards, clipped to [start, end]. ``until``: where the part that is not yet explained ends."""
+    """The steps from the last to the first, clipped to [start, end]. ``until`` is the end of the
+    part that is not yet explained."""
     steps, at, until = [], last, end
     while until > start:
         one = graph.activities[at]
@@ -144,8 +148,11 @@ def _by_stage(graph: ActivityGraph, steps: Sequence[Step]) -> dict[str, StageOnP
 
 
 def slack(graph: ActivityGraph) -> list[int]:
-    """How much longer each activity could take, in nanoseconds, without the last one ending later: durations as they
-    were, hand-overs free, each activity as early as its predecessors allow."""
+    """How much longer each activity could take, in nanoseconds, before the last one ends later.
+
+    Durations stay as they were, hand-overs take no time, and each activity starts as early as its
+    predecessors allow.
+    """
     order = graph.order()
     starts, ends = _earliest(graph, order)
     finish = max(ends, default=0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from detector.analysis.loop.what_if import path_of
+from detector.analysis.loop.what_if import find_path
 from detector.jobs.profile.base import NotHereError, Occasion, Pass
 from detector.session.passes import CriticalPathFacts
 
 
 def find_critical_path(occasion: Occasion) -> CriticalPathFacts:
-    path = path_of(occasion.plain)
+    path = find_path(occasion.plain)
     if path is None:
         raise NotHereError("the run recorded no spans")
     return path.facts()

@@ -1,4 +1,4 @@
-"""Pictures of the slowest frames of the plain run, taken from its annotated video, for the report."""
+"""Pictures of the slowest frames for the report, taken from the annotated video of the run."""
 
 from __future__ import annotations
 

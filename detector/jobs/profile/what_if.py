@@ -15,11 +15,11 @@ from detector.analysis.loop.what_if import (
     Alone,
     Cost,
     alone_in,
-    costs,
-    doubts,
+    list_doubts,
     predict,
     rebatch,
-    replay_of,
+    replay_session,
+    stage_costs,
 )
 from detector.config.schema import Config
 from detector.errors import DetectVideoError
@@ -38,7 +38,7 @@ def predict_changes(occasion: Occasion) -> WhatIfFacts:
         raise NotHereError("the run wrote no frame")
     config = pin_choices(occasion.config, document)
     alone = None if config.loop.sync else _measure_alone(occasion.source, config)
-    played = replay_of(occasion.plain, alone=alone)
+    played = replay_session(occasion.plain, alone=alone)
     if played is None:
         raise NotHereError("the run recorded no spans")
     larger, reason = _in_larger_batches(occasion, config, played.load)
@@ -46,8 +46,8 @@ def predict_changes(occasion: Occasion) -> WhatIfFacts:
         replay_error=played.error,
         measured_fps=played.load.frames / played.measured_s,
         predictions=predict(played, larger),
-        costs={stage: _in_ms(cost) for stage, cost in costs(document, alone).items()},
-        doubts=doubts(document, played.error),
+        costs={stage: _in_ms(cost) for stage, cost in stage_costs(document, alone).items()},
+        doubts=list_doubts(document, played.error),
         no_batch_because=reason,
     )
     if not occasion.prove:

@@ -269,8 +269,8 @@ def sweep(session: SavedSession) -> str:
     )
     note = (
         f"Medians of {facts.rounds} rounds of {facts.frames} frames, in turn on {facts.engine}. "
-        f"The column agrees is the share of boxes that match those of {facts.reference}. The knee is "
-        "the smallest batch within 5% of the best inference FPS."
+        f"The column agrees is the share of boxes that match those of {facts.reference}. The "
+        "knee is the smallest batch within 5% of the best inference FPS."
     )
     body = filter_of("sweep", "variants") + table(
         "sweep", columns, [_variant(row) for row in facts.rows]

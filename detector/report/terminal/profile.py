@@ -216,8 +216,8 @@ def roofline_text(facts: RooflineFacts) -> Text:
     )
     lines = [
         f"roofline: {facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs a picture, "
-        f"{number(facts.gflops_s, '.1f')} GFLOP/s, {number(facts.utilisation, '.1%')} of the roof, bound by "
-        f"{facts.bound}",
+        f"{number(facts.gflops_s, '.1f')} GFLOP/s, {number(facts.utilisation, '.1%')} of the roof, "
+        f"bound by {facts.bound}",
         f"peaks measured here: {reached}; memory {peaks.bandwidth_gbytes_s:.1f} GB/s",
     ]
     if under:
