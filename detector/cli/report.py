@@ -32,16 +32,14 @@ FORMATS = ("html", "table", "json", "csv", "trace")
 def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
     """Render the saved session of a run, RUN being its folder (runs/NAME)."""
     with exit_codes():
-        from detector.session.read import complete, read_session
+        from detector.session.read import read_session
 
         session = read_session(run)
-        with complete(session):
-            log_to(trackers, session)
-            if kind == "table":
-                _print(session)
-                return
-            files = _files(session, kind)
-        for name, content in files.items():
+        log_to(trackers, session)
+        if kind == "table":
+            _print(session)
+            return
+        for name, content in _files(session, kind).items():
             _write(session.folder, name, content, output, kind == "csv")
 
 

@@ -7,6 +7,7 @@ no Python name). Its type is its schema: reading checks it, and docs/schema hold
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,8 @@ Document = TypeVar("Document")
 
 
 def to_builtins(document: Any) -> Any:
-    """The document as dicts, lists, text and numbers: what JSON can hold. UNSET fields are left out."""
+    """The document as dicts, lists, text and numbers, as JSON has them. UNSET fields are left
+    out."""
     import msgspec
 
     return msgspec.to_builtins(document)
@@ -66,11 +68,21 @@ def check_schema(content: Any, origin: str | Path) -> None:
         )
 
 
-def json_schema(kind: type[Any]) -> dict[str, Any]:
-    """The JSON Schema of a document type."""
+def json_schema(
+    kind: type[Any], subtypes: Mapping[type[Any], Sequence[type[Any]]] | None = None
+) -> dict[str, Any]:
+    """The JSON Schema of a document type. ``subtypes``: base class -> the classes that stand where
+    the document has that base."""
     import msgspec
 
-    return msgspec.json.schema(kind)
+    subtypes = subtypes or {}
+    kinds = [kind, *(each for group in subtypes.values() for each in group)]
+    refs, definitions = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    for base, group in subtypes.items():
+        if base.__name__ in definitions:
+            choices = [refs[kinds.index(each)] for each in group]
+            definitions[base.__name__] = {"title": base.__name__, "anyOf": choices}
+    return {**refs[0], "$defs": definitions}
 
 
 def _refuse_constant(text: str) -> float:

@@ -21,7 +21,8 @@ from detector.session.codec import SCHEMA, to_builtins
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Video:
-    """One source as it was opened. What only an open source can tell is null or absent for others."""
+    """One source. What only an open source can tell is null, or absent, where it could not be
+    opened."""
 
     path: str
     width: int | None  # displayed pixels, after rotation
@@ -219,7 +220,8 @@ class Summary:
         """Every source, also where there is only one."""
         if self.sources is not UNSET:
             return self.sources
-        assert self.video is not UNSET and self.outputs is not UNSET
+        assert self.video is not UNSET
+        assert self.outputs is not UNSET
         assert self.partial_outputs is not UNSET
         return [
             SourceSummary(

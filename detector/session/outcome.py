@@ -45,10 +45,11 @@ def exit_of(
     stop_code: int | None = None,
     unwritten: Sequence[DetectVideoError] = (),
 ) -> Exit:
-    """Exit code and reason of a run over ``runs``, or of one source. The only place that decides it.
+    """Exit code and reason of a run. Nothing else decides them.
 
-    An interruption (``stop_code``: its exit code) comes first, then the first source that failed,
-    then the first session file that could not be written (``unwritten``), then damage in a source.
+    ``runs``: all its sources, or one of them alone. An interruption (``stop_code``: its exit code)
+    comes first, then the first source that failed, then the first session file that could not be
+    written (``unwritten``), then damage in a source.
     """
     if stop_code is not None:
         return Exit(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,17 +61,24 @@ def _read_document(path: Path) -> SessionDocument:
     content = parse_json(_read_bytes(path), path)
     check_schema(content, path)
     document = from_builtins(content, SessionDocument, path)
-    for source, sizes in enumerate(document.loop):
-        if sizes and (missing := LoopSizes.__annotations__.keys() - sizes.keys()):
-            raise UsageError(
-                f"{path}: damaged, or written by another version: 'loop[{source}]' lacks "
-                f"{sorted(missing)[0]!r}"
-            )
-    needed = ("sources",) if document.video is UNSET else ("outputs", "partial_outputs")
-    for name in needed:
-        if getattr(document, name) is UNSET:
-            raise UsageError(f"{path}: damaged, or written by another version: it lacks {name!r}")
+    for wrong in _contradictions(document):
+        raise UsageError(f"{path}: damaged, or written by another version: {wrong}")
     return document
+
+
+def _contradictions(document: SessionDocument) -> Iterator[str]:
+    """What the types cannot say about a document that a run wrote."""
+    for source, sizes in enumerate(document.loop):
+        missing = LoopSizes.__annotations__.keys() - sizes.keys()
+        if sizes and missing:
+            yield f"'loop[{source}]' lacks {min(missing)!r}"
+    for name, stage in document.stages.items():
+        for thread in stage.threads:
+            if stage.calls and thread not in document.threads:
+                yield f"'threads' lacks {thread!r}, in which 'stages.{name}' ran"
+    for name in ("sources",) if document.video is UNSET else ("outputs", "partial_outputs"):
+        if getattr(document, name) is UNSET:
+            yield f"it lacks {name!r}"
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -80,18 +86,6 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-@contextmanager
-def complete(session: SavedSession) -> Iterator[None]:
-    """Around code that looks up facts of passes by key. Raises UsageError where one is missing."""
-    try:
-        yield
-    except KeyError as error:
-        raise UsageError(
-            f"{session.folder}: a file of this session is damaged, or was written by another "
-            f"version: it lacks {error}; read it with the version that wrote it"
-        ) from error
 
 
 def _read_spans(path: Path) -> dict[str, NDArray[Any]]:

@@ -9,7 +9,7 @@ import pytest
 
 from detector.errors import UsageError
 from detector.session.codec import SCHEMA, to_json
-from detector.session.read import complete, read_session
+from detector.session.read import read_session
 from detector.session.store import Session
 from detector.timeline import Timeline
 from tests.session.documents import DOCUMENT, document
@@ -109,9 +109,10 @@ BROKEN = [
     ("session.json", lacking("cpu"), "`cpu`"),
     ("session.json", lacking("clocks", "unix_ns"), "`unix_ns`.*clocks"),
     ("session.json", lacking("loop", 0, "results"), r"loop\[0\].*'results'"),
+    ("session.json", lacking("threads", "reader"), "threads.*'reader'"),
     ("session.json", lacking("video"), "lacks 'sources'"),
     ("session.json", lacking("outputs"), "lacks 'outputs'"),
-    ("passes/memory.json", cut, "not JSON"),
+    ("passes/memory.json", cut, "damaged"),
     (
         "passes/memory.json",
         lambda path: path.write_text('{"rows": []}'),
@@ -135,10 +136,8 @@ def test_a_broken_session_is_one_line(tmp_path, name, breaking, message):
     assert str(folder) in str(caught.value)
 
 
-def test_a_figure_that_is_not_there_is_one_line(tmp_path):
-    found = read_session(saved(tmp_path / "run"))
-    with (
-        pytest.raises(UsageError, match="it lacks 'nothing'; read it with the version"),
-        complete(found),
-    ):
-        found.document["nothing"]
+def test_a_fact_that_a_pass_lacks_is_one_line(tmp_path):
+    path = saved(tmp_path / "run") / "passes/memory.json"
+    path.write_text('{"available": true, "start_mb": 1.0}')
+    with pytest.raises(UsageError, match="memory.json: .*missing required field"):
+        read_session(tmp_path / "run")
