@@ -19,8 +19,8 @@ from detector.timeline.spans import READ
 
 
 class Step(NamedTuple):
-    """One call on the path. ``self_ns``: its own part of the path. ``wait_ns``: from the end of what
-    it waited for (the ``cause``) to its start."""
+    """One call on the path. ``self_ns``: its own part of the path. ``wait_ns``: from the end of
+    what it waited for (the ``cause``) to its start."""
 
     at: int
     self_ns: int

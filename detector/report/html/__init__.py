@@ -490,8 +490,9 @@ LINES = (
     (
         "fps",
         "FPS",
-        "End-to-end FPS: frames written over the seconds of the whole run. Inference FPS: frames "
-        "over the seconds in which at least one request was running.",
+        "End-to-end FPS: frames written over the seconds of the run, from opening the source to "
+        "closing the files. Inference FPS: frames over the seconds in which at least one infer "
+        "was running.",
         ("docs/measurement.md", "FPS"),
     ),
     (
@@ -524,16 +525,16 @@ LINES = (
     (
         "whatif",
         "what if",
-        "The recorded run is replayed with one thing changed; calls share the cores, and use the "
-        "CPU seconds that every thread used in the run. The report shows the replay's own error "
-        "and the reasons to doubt it.",
+        "The recorded run, replayed with one thing changed, on shared cores, with the CPU seconds "
+        "of every thread of the process. The replay's own error is printed with it, and reasons to "
+        "doubt it.",
         ("docs/reading.md", "What if"),
     ),
     (
         "layers",
         "layers",
-        "Medians of a run under the engine's own profiler. Trust the shares, not the rates, since "
-        "the profiler slows the run down. FLOPs are 2 x MACs, counted on the graph.",
+        "Medians of a separate run under the engine's own profiler. They tell the layers' shares, "
+        "but no rates of the whole run. FLOPs are 2 x MACs, counted on the graph.",
         ("docs/reading.md", "Instruments and passes"),
     ),
     (
@@ -571,7 +572,7 @@ LINES = (
     (
         "energy",
         "energy",
-        "The processor's and the GPU's own counters, read every 100 ms, without the idle power. "
+        "The processor's and the GPU's own counters, read every 100 ms, less the idle power. "
         "Nothing is estimated.",
         ("docs/reading.md", "Energy"),
     ),
@@ -579,7 +580,7 @@ LINES = (
     (
         "passes",
         "passes",
-        "A pass that disturbs the run runs separately, and is compared with the plain run.",
+        "Each pass that slows the run down is a separate run, compared with the plain one.",
         ("docs/reading.md", "Instruments and passes"),
     ),
 )

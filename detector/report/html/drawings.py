@@ -148,11 +148,13 @@ def lanes(
     # The slices are an inner picture: zooming stretches them, and never a letter.
     inner = (
         f'<svg x="{LEFT}" y="0" width="{WIDTH - LEFT}" height="{height - 20}" '
-        f'preserveAspectRatio="none" viewBox="0 0 {WIDTH - LEFT} {height - 20}">{"".join(shapes)}</svg>'
+        f'preserveAspectRatio="none" viewBox="0 0 {WIDTH - LEFT} {height - 20}">'
+        f"{''.join(shapes)}</svg>"
     )
     return (
         f'<svg class="zoom" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="timeline" '
-        f'data-span="{span_ms!r}" data-left="{LEFT}">{"".join(names)}{inner}<g class="ticks">{marks}</g></svg>'
+        f'data-span="{span_ms!r}" data-left="{LEFT}">{"".join(names)}{inner}'
+        f'<g class="ticks">{marks}</g></svg>'
     )
 
 
@@ -255,7 +257,7 @@ def roofline(
     bandwidth: float,
     height: int = 300,
 ) -> str:
-    """``dots``: (name, FLOPs a byte, GFLOP/s); ``roofs``: GFLOP/s by type; ``bandwidth``: GB/s. Both
+    """``dots``: (name, FLOPs a byte, GFLOP/s). ``roofs``: GFLOP/s by type. ``bandwidth``: GB/s. The
     axes are logarithmic."""
     xs = [x for _, x, _ in dots if x > 0] + [peak / bandwidth for peak in roofs.values()]
     ys = [y for _, _, y in dots if y > 0] + list(roofs.values())
