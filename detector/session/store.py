@@ -98,8 +98,8 @@ class Session:
 
     @contextlib.contextmanager
     def _whole(self, name: str) -> Iterator[Path]:
-        """A temporary path to write. It gets its final name when the block ends well, and is removed
-        when it does not."""
+        """A temporary path to write. It gets its final name when the block ends well, and is
+        removed when it does not."""
         path = self.path(name)
         # The suffix stays the same, because numpy would add one.
         temporary = path.with_name(f".{os.getpid()}-{path.name}")
