@@ -19,8 +19,8 @@ STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"
 
 
 def export(path, one, *, registered=True, mark=True, extras=True, domain="detect-video"):
-    """A recording of a run with known durations. ``registered``: texts by StringIds, as python's nvtx
-    makes them."""
+    """A recording of a run with known durations. ``registered``: texts by StringIds, as python's
+    nvtx makes them."""
     activities = recorded(replay(one))
     texts = dict(STRINGS) | {1: domain}
     database = sqlite3.connect(path)
