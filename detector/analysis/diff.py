@@ -1,4 +1,4 @@
-"""Two saved sessions: what became slower, and whether that is more than the runs' own noise."""
+"""Compares two saved sessions: what became slower, and whether that exceeds the runs' own noise."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from detector.session.read import SavedSession
 from detector.timeline import STAGES
 
 DRAWS = 1000
-FEWEST = 5  # samples: an interval of fewer is not one
-BLOCKS = 20  # neighbouring frames go together: a slow minute is one event, not a thousand
+FEWEST = 5  # samples; fewer give no interval
+BLOCKS = 20  # neighbouring frames are drawn together: a slow minute is one event, not a thousand
 SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``before``, ``after``: milliseconds. ``ratio``: after / before, with its 95% bootstrap interval."""
+    """``before``, ``after``: milliseconds. ``ratio``: after / before, with its 95% bootstrap
+    interval (``low``, ``high``)."""
 
     what: str
     before: float
@@ -37,7 +38,8 @@ class Change:
         return "faster" if self.high < 1 else "no difference beyond the noise"
 
     def regresses(self, limit: float) -> bool:
-        """Slower by more than ``limit`` (0.05 = 5%), and slower at all beyond doubt."""
+        """True where it is slower by more than ``limit`` (0.05 = 5%), and the whole interval says
+        that it is slower."""
         return self.ratio > 1 + limit and self.low > 1
 
     def as_json(self) -> dict[str, Any]:
@@ -62,7 +64,7 @@ SETTINGS = (
     "concurrency",
     "sync",
 )
-# Of the configuration, what changes how long a stage takes; where files lie and how many frames there were does not.
+# Options that change how long a stage takes. Paths and the number of frames do not.
 OPTIONS = {
     "runtime": ("device", "engine_options"),
     "selection": ("conf", "iou", "classes", "agnostic", "max_det"),
@@ -74,7 +76,7 @@ END_TO_END = "end to end, per frame"
 
 
 def diff(before: SavedSession, after: SavedSession) -> list[Change]:
-    """End to end first, then every stage that both runs have; of those with enough samples."""
+    """End to end first, then every stage of which both runs have enough samples."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
     pairs |= {
         stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage))
@@ -88,7 +90,8 @@ def diff(before: SavedSession, after: SavedSession) -> list[Change]:
 
 
 def periods_ms(session: SavedSession) -> NDArray[np.float64]:
-    """From one frame's end to the next one's, of every source: their mean is the steady state's time a frame."""
+    """[N] float64: milliseconds from one frame's end to the next one's, over every source. Their
+    mean is the time of a frame in the steady state."""
     parts = [
         np.diff(frames_written(activities_of(session.spans, source))) / 1e6
         for source in np.unique(session.spans["source"]).tolist()
@@ -97,7 +100,7 @@ def periods_ms(session: SavedSession) -> NDArray[np.float64]:
 
 
 def change(what: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Change:
-    """By block bootstrap of the means."""
+    """The ratio of the means, with an interval by block bootstrap."""
     dice = np.random.default_rng(SEED)
     ratios = _means(after, dice) / _means(before, dice)
     low, high = np.percentile(ratios, (2.5, 97.5))
@@ -115,7 +118,8 @@ def _means(values: NDArray[np.float64], dice: np.random.Generator) -> NDArray[np
 
 
 def what_differs(before: SavedSession, after: SavedSession) -> list[str]:
-    """Settings, libraries and machines that differ: a comparison across them says something else."""
+    """Settings, libraries and computers that differ, a line each. They may be the reason for a
+    change."""
     first, second = _settings(before.document), _settings(after.document)
     pairs = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
     lines = [f"{name}: {_shown(a)} -> {_shown(b)}" for name, (a, b) in pairs.items() if a != b]

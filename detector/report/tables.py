@@ -1,10 +1,11 @@
-"""Facts of a session as CSV files, with the columns of the founding tools."""
+"""Facts of a session as CSV files, with the columns of the lab's tools."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from detector.analysis.loop.activities import step_rows
@@ -18,8 +19,9 @@ ENERGY = ("timestamp", "tag", "duration", "package", "core", "dram", "joules_per
 
 
 def csv_files(session: SavedSession) -> dict[str, str]:
-    """File name -> text. Times in milliseconds; energy in joules and seconds. Passes that did not run have no file."""
-    found = {"steps_timer.csv": _text(STEPS, step_rows(session))}
+    """File name -> text. Times in milliseconds; energy in joules and seconds. A pass that did not
+    run has no file."""
+    found = {"steps_timer.csv": _text(STEPS, [asdict(row) for row in step_rows(session.spans)])}
     if (layers := session.facts(LayersFacts)) is not None:
         rows = [
             {"layer": row.name, "type": row.type, "calls": row.calls, "ms": row.ms}

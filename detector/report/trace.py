@@ -1,7 +1,8 @@
-"""A session as a trace for Perfetto or chrome://tracing: a track per thread, a flow per frame, counters of the queues.
+"""A session as a trace for Perfetto or chrome://tracing: a track per thread, a flow per frame, and
+counters of the queues.
 
-The format: "Trace Event Format" (Google, 2016); times are microseconds of the unix epoch, so that traces of other
-programs from the same machine can be laid beside it.
+The format is the "Trace Event Format" (Google, 2016). Times are microseconds of the unix epoch, so
+that a trace of another program on the same computer can be loaded beside it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _slices(session: SavedSession, us: Any) -> Iterator[Event]:
     rows = zip(*(columns[name].tolist() for name in wanted), strict=True)
     for thread, stage, kind, source, index, start, end in rows:
         if kinds[kind] == "other":
-            continue  # what lies between slices is visible as a gap
+            continue  # time between slices shows as a gap
         name = stages[stage] if kinds[kind] == "work" else f"wait for {stages[stage]}"
         yield {
             "ph": "X",
@@ -75,7 +76,7 @@ def _slices(session: SavedSession, us: Any) -> Iterator[Event]:
 def _flows(
     activities: list[Activity], shape: LoopShape, source: int, threads: dict[str, int], us: Any
 ) -> Iterator[Event]:
-    """An arrow through all stages of a frame, bound to the slices that hold its points."""
+    """An arrow through all stages of each frame; its points lie inside the slices that it joins."""
     frames: dict[int, list[Activity]] = {}
     infers = {one.number: one for one in activities if one.stage == INFER}
     for one in activities:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET, Struct, UnsetType
 
 from detector.errors import UsageError
-from detector.session.codec import from_builtins, parse_json, to_builtins
+from detector.session.codec import from_builtins, json_schema, parse_json, to_builtins
 
 Facts = TypeVar("Facts")
 
@@ -528,7 +528,7 @@ class PassRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Header:
+class PassHeader:
     """The keys of every file that are no facts."""
 
     available: bool
@@ -551,12 +551,12 @@ def read_pass(path: Path) -> PassRecord:
     except UsageError as error:
         raise _damaged(str(error)) from error
     try:
-        header = from_builtins(content, _Header, path)
+        header = from_builtins(content, PassHeader, path)
         if not header.available:
             return PassRecord(available=False, reason=header.reason, seconds=header.seconds)
         kind = FACTS.get(path.stem)
         if kind is None:
-            own = _Header.__dataclass_fields__
+            own = PassHeader.__dataclass_fields__
             facts: Any = {key: value for key, value in content.items() if key not in own}
         else:
             facts = from_builtins(content, kind, path)
@@ -569,6 +569,16 @@ def read_pass(path: Path) -> PassRecord:
         undisturbed=header.undisturbed,
         seconds=header.seconds,
     )
+
+
+def pass_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of passes/NAME.json: the facts are required where the pass was available."""
+    header, facts = json_schema(PassHeader), json_schema(FACTS[name])
+    ran = {"properties": {"available": {"const": True}}}
+    return {
+        "allOf": [{"$ref": header["$ref"]}, {"if": ran, "then": {"$ref": facts["$ref"]}}],
+        "$defs": header["$defs"] | facts["$defs"],
+    }
 
 
 def find_facts(records: Mapping[str, PassRecord], kind: type[Facts]) -> Facts | None:

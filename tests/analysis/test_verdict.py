@@ -103,7 +103,7 @@ def test_cpu_of_the_other_stages_is_a_limit():
 
 
 def test_two_requests_at_once():
-    """One of them runs all the time, and still each waits for a third of it: the writer is the slow one."""
+    """One of them runs all the time, yet each waits for a third of it: the writer is slow."""
     found = load(9.2, infer=12, infer_s=0.9, workers=2, write=9)
     assert found.stages["infer"] == pytest.approx(9e-3)  # what inference FPS are taken over
     assert judge(found).bottleneck == "write"
@@ -112,13 +112,14 @@ def test_two_requests_at_once():
 
 
 def test_opening_and_closing_files_stays():
-    """One short clip: 100 ms a frame, 90 of them before and after the loop. No stage can be worth 900%."""
+    """A short clip: 100 ms a frame, 90 of them outside the loop. No stage can be worth 900%."""
     found = load(100, loop_ms=10, read=1, infer=8, write=7)
     assert gain_without(found, "infer") == pytest.approx(100 / 97 - 1)
 
 
 def test_no_more_than_the_time_in_which_it_ran():
-    """Of 10 ms a frame, 2 are no stage's: inference of 1 ms is worth 11% at most, not the 43% that 7 ms leave."""
+    """Of 10 ms a frame, 2 are no stage's. Inference of 1 ms is worth 11% at most, not the 43% that
+    the remaining 7 ms suggest."""
     assert gain_without(load(10, infer=1, write=7), "infer") == pytest.approx(10 / 9 - 1)
 
 

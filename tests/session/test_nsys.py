@@ -1,4 +1,5 @@
-"""nsys exports made by hand after the published schema: with all tables, with as few as can be, and foreign ones."""
+"""nsys exports made by hand after the published schema: with all tables, with the fewest, and those
+of other programs."""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"
 
 
 def export(path, one, *, registered=True, mark=True, extras=True, domain="detect-video"):
-    """A recording of a run with known durations. ``registered``: texts by StringIds, as python's nvtx makes them."""
+    """A recording of a run with known durations. ``registered``: texts by StringIds, as python's
+    nvtx makes them."""
     activities = recorded(replay(one))
     texts = dict(STRINGS) | {1: domain}
     database = sqlite3.connect(path)
     database.execute(
-        "create table NVTX_EVENTS (start int, end int, eventType int, category int, text text, globalTid int,"
+        "create table NVTX_EVENTS (start int, end int, eventType int, category int, text text,"
+        " globalTid int,"
         " textId int, domainId int, int64Value int)"
     )
     number = {
@@ -119,7 +122,7 @@ def test_the_recording_says_what_the_run_was(tmp_path, registered):
     assert facts["loop_is_known"]
     assert facts["loop"]["requests"] == ONE.shape.requests
     assert facts["waits"] == {"worker-0": {"batch": pytest.approx(activities[1].end_ns / 1e9)}}
-    # Each stage has the part that lies in it; what ran on threads that are not ours has no place here.
+    # Each stage has the part within it. Calls on threads that are not ours are left out.
     assert facts["blocked"] == {
         "annotate": {"futex": pytest.approx(1e-6)},
         "write": {"futex": pytest.approx(0.001)},

@@ -1,8 +1,12 @@
 """A run as a graph: what every call of a stage had to wait for, by the rules of the loop.
 
-A call starts when the latest of its predecessors is done. Predecessors are the call before it on its thread (program
-order), the stage that made its data, and what gave back the room it needed: the bounded queues push back, and requests
-and pictures come from pools. The rules are those of ``loop/overlapped.py``; nothing is guessed from the clock.
+A call starts when the last of its predecessors is done. Its predecessors are the call before it on
+its thread (program order), the stage that made its data, and the call that gave back the room that
+it needed: bounded queues push back, and requests and pictures come from pools. The rules are those
+of ``loop/overlapped.py``; nothing is guessed from the clock.
+
+Below the graph stand the other views of the same calls: how full the queues were, and the durations
+of each stage.
 """
 
 from __future__ import annotations
@@ -17,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.session.document import LoopSizes
-from detector.session.read import SavedSession
 from detector.timeline import KINDS, STAGES, WORK
 from detector.timeline.histogram import SAMPLE_FLOORS
 from detector.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
@@ -34,8 +37,9 @@ ROWS_OF_A_FRAME = (HEAD, NMS, ANNOTATE, WRITE)
 
 @dataclass(frozen=True, slots=True)
 class LoopShape:
-    """The sizes that bound a loop. ``requests`` and ``images``: in their pools; ``queue_batches``: filled batches that
-    may wait for a worker; ``results``: batches that may be ahead of the writer."""
+    """The sizes that bound a loop. ``requests`` and ``images``: in their pools. ``queue_batches``:
+    filled batches that may wait for a worker. ``results``: batches that may be ahead of the
+    writer."""
 
     batch: int
     concurrency: int
@@ -52,7 +56,7 @@ class LoopShape:
 
 
 class Activity(NamedTuple):
-    """One call of a stage. ``number``: the frame's number in the run, or the batch's for infer. Nanoseconds."""
+    """One call of a stage. ``number``: of the frame in the run; for infer, of the batch."""
 
     stage: str
     number: int
@@ -62,7 +66,8 @@ class Activity(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """What an activity waits for: activity ``before``, its end or (``at_start``) its start, and why."""
+    """What an activity waits for, and why: the end of activity ``before``, or its start
+    (``at_start``)."""
 
     before: int
     cause: str
@@ -71,7 +76,7 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ActivityGraph:
-    """``edges[i]`` lead to what activity i waits for. Activities are sorted by their start."""
+    """Activities by their start; ``edges[i]`` lead to those that activity i waits for."""
 
     activities: Sequence[Activity]
     edges: Sequence[Sequence[Edge]]
@@ -81,7 +86,8 @@ class ActivityGraph:
         return before.start_ns if edge.at_start else before.end_ns
 
     def order(self) -> list[int]:
-        """Every activity after all that it waits for; among equals the one that started first."""
+        """Indices of all activities, each after those that it waits for; the one that started
+        earlier comes first where both may."""
         waiting = [len(edges) for edges in self.edges]
         after: list[list[int]] = [[] for _ in self.edges]
         for at, edges in enumerate(self.edges):
@@ -99,13 +105,13 @@ class ActivityGraph:
         return found
 
     def binding(self, at: int) -> Edge | None:
-        """The predecessor that was there last: the reason why the activity did not start earlier."""
+        """The predecessor that was done last, which is why the activity did not start earlier."""
         return max(self.edges[at], key=self.when, default=None)
 
 
 def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Activity]:
-    """The work spans of one source, from the columns of spans.npz, by start. A stage that ran inside another one is
-    left out: its time is the outer's."""
+    """The work spans of one source by their start, from the columns of spans.npz. A stage that ran
+    inside another one is left out, because its time is the outer one's."""
     picked = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
     threads, stages = columns["thread_names"].tolist(), columns["stage_names"].tolist()
     rows = zip(
@@ -136,7 +142,7 @@ def _outermost(found: list[Activity]) -> list[Activity]:
 
 
 def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> ActivityGraph:
-    """The graph of one source's run. Activities whose partners were not kept have fewer edges."""
+    """The graph of one source's run. An activity has no edge to one that was not kept."""
     rules = _Rules(activities, shape)
     return ActivityGraph(activities, [list(rules.edges(at)) for at in range(len(activities))])
 
@@ -146,7 +152,7 @@ class _Rules:
         self._activities, self._shape = activities, shape
         self._at = {(one.stage, one.number): at for at, one in enumerate(activities)}
         self._frames = 1 + max((one.number for one in activities if one.stage == READ), default=-1)
-        # The last read call finds the end of the source: there is no preprocess for it.
+        # The last read call finds the end of the source, so no preprocess follows it.
         self._frames = min(
             self._frames,
             1 + max((one.number for one in activities if one.stage == PREPROCESS), default=-1),
@@ -178,14 +184,14 @@ class _Rules:
             return
         batch = frame // shape.batch
         yield from self._edge(HEAD, self._last_row(batch - shape.requests), REQUEST)
-        # The batch before this one was let into the queue when a worker took the one that many places ahead of it.
+        # The queue had room for the batch before this one as soon as a worker took the batch that
+        # was ``queue_batches`` places ahead of it.
         yield from self._edge(INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True)
 
     def _inferring(self, at: int, batch: int) -> Iterator[Edge]:
         yield from self._edge(PREPROCESS, self._last_row(batch), DATA)
-        if (
-            at in self._before
-        ):  # this worker's last result was let in when the writer took one before it
+        if at in self._before:
+            # The queue had room for this worker's last result when the writer took an earlier one.
             last = self._activities[self._before[at]].number
             first_row = (last - self._shape.results) * self._shape.batch
             yield from self._edge(HEAD, first_row, RESULT_ROOM, at_start=True)
@@ -203,6 +209,7 @@ class _Rules:
 
 
 def threads_of(activities: Sequence[Activity]) -> dict[str, list[Activity]]:
+    """Thread -> its activities."""
     found: dict[str, list[Activity]] = defaultdict(list)
     for one in activities:
         found[one.thread].append(one)
@@ -210,7 +217,7 @@ def threads_of(activities: Sequence[Activity]) -> dict[str, list[Activity]]:
 
 
 def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
-    """When each frame was done, in nanoseconds of the clock, by frame."""
+    """[F] int64: when each frame was done, in nanoseconds of the clock, by frame."""
     done: dict[int, int] = {}
     for one in activities:
         if one.stage in ROWS_OF_A_FRAME:
@@ -230,7 +237,7 @@ Steps = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def depths(activities: Sequence[Activity], shape: LoopShape) -> dict[str, Steps]:
-    """Each queue's depth as steps. A run in one plain loop has frames in flight only."""
+    """The depth of each queue as steps. In the plain loop there are only frames in flight."""
     changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     frames = 1 + max((one.number for one in activities if one.stage == PREPROCESS), default=-1)
     ended: dict[int, int] = {}
@@ -268,13 +275,31 @@ def mean_depth(steps: Steps) -> float:
 
 
 # ----------------------------------------------------------------------
-# The founding tools' table of stages, of a saved session: counts, sums and percentiles of every call.
+# The durations of each stage: counts, sums and percentiles, as in the table of the lab's tools.
 
-LAST = (NMS, WRITE)  # of a frame's life: the later one that there is counts
+LAST = (NMS, WRITE)  # stages that may end a frame; the last of them that a run has does
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """All calls of one stage, milliseconds. ``share``: of all stages' time; shares add up to 1.
+    ``std`` and percentiles are None for too few calls."""
+
+    step: str
+    total: float
+    count: int
+    avg: float
+    std: float | None
+    min: float
+    max: float
+    share: float
+    p50: float | None
+    p90: float | None
+    p99: float | None
 
 
 def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.float64]:
-    """Every recorded call of a stage, milliseconds, by start; from the columns of spans.npz."""
+    """[N] float64: milliseconds of every call of a stage that was kept, by start."""
     names = columns["stage_names"].tolist()
     if stage not in names:
         return np.zeros(0)
@@ -283,33 +308,30 @@ def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.flo
     return found
 
 
-def step_rows(session: SavedSession) -> list[dict[str, Any]]:
-    """One row a stage, times in milliseconds. ``share``: of all stages' time; the shares add up to 1."""
-    return step_rows_of(session.spans)
-
-
-def step_rows_of(columns: dict[str, NDArray[Any]]) -> list[dict[str, Any]]:
-    found = {stage: durations_ms(columns, stage) for stage in STAGES}
-    whole = sum(float(values.sum()) for values in found.values()) or 1.0
-    return [_row(stage, values, whole) for stage, values in found.items() if len(values)]
-
-
-def _row(stage: str, values: NDArray[np.float64], whole: float) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "step": stage,
-        "total": float(values.sum()),
-        "count": len(values),
-        "avg": float(values.mean()),
-        "std": float(values.std(ddof=1)) if len(values) > 1 else None,
-        "min": float(values.min()),
-        "max": float(values.max()),
-        "share": float(values.sum()) / whole,
-    }
-    return row | percentiles(values)
+def step_rows(columns: dict[str, NDArray[Any]]) -> list[StepRow]:
+    """One row for each stage that ran, from the columns of spans.npz."""
+    calls = {stage: durations_ms(columns, stage) for stage in STAGES}
+    whole = sum(float(values.sum()) for values in calls.values()) or 1.0
+    return [
+        StepRow(
+            step=stage,
+            total=float(values.sum()),
+            count=len(values),
+            avg=float(values.mean()),
+            std=float(values.std(ddof=1)) if len(values) > 1 else None,
+            min=float(values.min()),
+            max=float(values.max()),
+            share=float(values.sum()) / whole,
+            **percentiles(values),
+        )
+        for stage, values in calls.items()
+        if len(values)
+    ]
 
 
 def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
-    """p50, p90, p99 by nearest rank, as the ledger's histograms take theirs; None of too few values."""
+    """p50, p90, p99 by nearest rank, as the ledger's histograms take them; None for too few
+    values."""
     return {
         f"p{percent}": float(np.percentile(values, percent, method="inverted_cdf"))
         if len(values) >= least
@@ -319,7 +341,8 @@ def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
 
 
 def frame_times_ms(columns: dict[str, NDArray[Any]], source: int = 0) -> NDArray[np.float64]:
-    """From the start of each frame's read to the end of its last stage, milliseconds, by frame."""
+    """[F] float64: milliseconds from the start of each frame's read to the end of its last stage,
+    by frame."""
     stages = columns["stage_names"].tolist()
     work = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
     if READ not in stages:

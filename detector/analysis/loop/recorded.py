@@ -1,4 +1,5 @@
-"""Facts of an nsys recording, in the same words as those of a session: so that the two can be laid side by side."""
+"""Facts of an nsys recording under the names that a session has for them, so that the two can be
+compared."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from detector.analysis.loop.activities import (
     LoopShape,
     activities_of,
     activity_graph,
-    step_rows_of,
+    step_rows,
 )
 from detector.analysis.loop.critical_path import critical_path
 from detector.session.codec import to_builtins
@@ -20,8 +21,8 @@ from detector.timeline import KINDS, WORK
 
 
 def recorded_facts(recorded: Recorded) -> dict[str, Any]:
-    """``stages``, ``waits`` (thread -> what -> seconds), ``blocked`` (stage -> system call -> seconds inside it),
-    ``critical_path``, ``gpu``."""
+    """What ``profile --nsys`` prints: ``stages`` (StepRow), ``waits`` (thread -> what -> seconds),
+    ``blocked`` (stage -> system call -> seconds inside it), ``critical_path``, ``gpu``."""
     activities = activities_of(recorded.columns)
     path = (
         critical_path(activity_graph(activities, LoopShape.of(recorded.loop)))
@@ -30,9 +31,9 @@ def recorded_facts(recorded: Recorded) -> dict[str, Any]:
     )
     return {
         "schema": 1,
-        "stages": step_rows_of(recorded.columns),
-        "waits": waits(recorded.columns),
-        "blocked": blocked_inside(activities, recorded.blocked),
+        "stages": to_builtins(step_rows(recorded.columns)),
+        "waits": wait_seconds(recorded.columns),
+        "blocked": blocked_seconds(activities, recorded.blocked),
         "critical_path": to_builtins(path.facts()) if path else None,
         "loop": recorded.loop,
         "loop_is_known": recorded.loop_is_known,
@@ -40,7 +41,8 @@ def recorded_facts(recorded: Recorded) -> dict[str, Any]:
     }
 
 
-def waits(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
+def wait_seconds(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Thread -> what it waited for -> seconds."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     threads, stages = columns["thread_names"].tolist(), columns["stage_names"].tolist()
     picked = columns["kind"] != KINDS.index(WORK)
@@ -53,10 +55,11 @@ def waits(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
     return {thread: dict(each) for thread, each in found.items()}
 
 
-def blocked_inside(
+def blocked_seconds(
     activities: Sequence[Activity], calls: Sequence[tuple[str, str, int, int]]
 ) -> dict[str, dict[str, float]]:
-    """Seconds that each stage spent inside system calls on its own thread; only the part that lies in the stage."""
+    """Stage -> system call -> seconds that the stage spent in it, on the stage's own thread. Of a
+    call that lasted longer, only the part within the stage counts."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     by_thread: dict[str, list[Activity]] = defaultdict(list)
     for one in activities:
@@ -73,7 +76,7 @@ def blocked_inside(
 
 
 def gpu_busy(kernels: Sequence[tuple[int, int]], activities: Sequence[Activity]) -> dict[str, Any]:
-    """The union of all kernels over the run; absent where none was recorded."""
+    """The time in which at least one kernel ran, and its share of the run."""
     if not kernels or not activities:
         return {"available": False, "reason": "the recording has no CUDA kernels"}
     busy, until = 0, 0

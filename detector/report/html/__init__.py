@@ -1,4 +1,5 @@
-"""A session as one HTML file: works offline, asks nobody for anything, light and dark, on paper too."""
+"""A session as one HTML file. It works offline, loads nothing, and reads well in light and dark and
+on paper."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from detector.analysis.loop.activities import (
     Activity,
@@ -18,7 +18,7 @@ from detector.analysis.loop.activities import (
     frame_times_ms,
     percentiles,
 )
-from detector.analysis.summary import seconds_text, stage_rows, thread_rows
+from detector.analysis.summary import StageRow, ThreadRow, seconds_text, stage_rows, thread_rows
 from detector.report.html import drawings
 from detector.report.html.drawings import (
     MOST_POINTS,
@@ -63,15 +63,17 @@ Part = Callable[[SavedSession], str]
 
 
 def page(session: SavedSession) -> bytes:
-    """The whole file, UTF-8. Facts that a session lacks have no section."""
+    """The whole file in UTF-8. Facts that a session lacks have no section."""
     document = session.document
-    title = f"{document.model} on {document.engine}: {_video(document)}"
+    title = escape(f"{document.model} on {document.engine}: {_video(document)}")
     body = "".join(part(session) for part in PARTS)
+    style = (PAGE / "style.css").read_text(encoding="utf-8")
+    script = (PAGE / "script.js").read_text(encoding="utf-8")
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<style>{(PAGE / 'style.css').read_text(encoding='utf-8')}</style></head><body><h1>{escape(title)}</h1>{body}"
-        f"<script>{(PAGE / 'script.js').read_text(encoding='utf-8')}</script></body></html>"
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<link rel="icon" href="data:,"><style>{style}</style></head>'
+        f"<body><h1>{title}</h1>{body}<script>{script}</script></body></html>"
     ).encode()
 
 
@@ -180,7 +182,8 @@ def ledger(session: SavedSession) -> str:
         ]
         for t in threads
     ]
-    note = f"<p>Milliseconds a frame; a thread's parts add up to its wall time. {_beside(session.document, frames)}</p>"
+    outside = _outside_threads(session.document, frames)
+    note = f"<p>Milliseconds a frame; a thread's parts add up to its wall time. {outside}</p>"
     return section(
         "ledger",
         "Ledger",
@@ -193,31 +196,27 @@ def ledger(session: SavedSession) -> str:
     )
 
 
-def _beside(document: SessionDocument, frames: int) -> str:
-    """What is in no thread's bar: CPU of libraries' threads, opening and closing, what came before the run."""
-    cpu = document.cpu
-    libraries = cpu.library_threads_s * 1e3 / frames
-    burnt = (
-        "CPU of libraries' threads is in the stages."
-        if cpu.stages_include_libraries
-        else f'Libraries\' own threads burnt <b data-value="{libraries!r}">{libraries:.2f}</b> ms of CPU a frame.'
+def _outside_threads(document: SessionDocument, frames: int) -> str:
+    """Time that is in no thread's bar: CPU of libraries' threads, and the seconds of each phase."""
+    libraries = document.cpu.library_threads_s * 1e3 / frames
+    used = (
+        "CPU time of libraries' threads is in the stages."
+        if document.cpu.stages_include_libraries
+        else "Libraries' own threads used "
+        f'<b data-value="{libraries!r}">{libraries:.2f}</b> ms of CPU a frame.'
     )
-    return f"{burnt} Seconds: {escape(seconds_text(document))}."
+    return f"{used} Seconds: {escape(seconds_text(document))}."
 
 
-def _thread_parts(thread: Any, stages: Sequence[Any]) -> list[tuple[str, str, float]]:
-    """Its stages, what it waited and what nobody claimed: together its wall time."""
-    workers = sum(1 for stage in stages if thread.thread in stage.thread.split(","))
-    own = [stage for stage in stages if thread.thread in stage.thread.split(",")]
-    shared = {stage.stage: len(stage.thread.split(",")) for stage in own}
-    parts = [(stage.stage, stage.stage, stage.busy_ms / shared[stage.stage]) for stage in own]
-    if workers and any(
-        count > 1 for count in shared.values()
-    ):  # several workers: each has its own part of infer
-        parts = [
-            (name, name, thread.busy_ms if count > 1 else ms)
-            for (name, _, ms), count in zip(parts, shared.values(), strict=True)
-        ]
+def _thread_parts(thread: ThreadRow, stages: Sequence[StageRow]) -> list[tuple[str, str, float]]:
+    """(CSS class, label, ms) of its stages, its waits and the rest: together its wall time."""
+    parts = []
+    for stage in stages:
+        threads = stage.thread.split(",")
+        if thread.thread in threads:
+            # A stage of several threads is infer, which is all that its workers do.
+            ms = thread.busy_ms if len(threads) > 1 else stage.busy_ms
+            parts.append((stage.stage, stage.stage, ms))
     return [
         *parts,
         ("wait", "waits for input", thread.wait_input_ms),
@@ -266,9 +265,7 @@ def _numbers(shown: Sequence[Activity]) -> str:
 
 def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
     frames = [one.number for one in activities if one.stage == "nms"]
-    if (
-        len(frames) < SHOWN_FRAMES
-    ):  # no steady part: all that there is, and nothing where there is no frame
+    if len(frames) < SHOWN_FRAMES:  # there is no steady part: the whole run, if it has a frame
         return list(activities) if frames else []
     first = max(0, min(max(frames) // 2, max(frames) - SHOWN_FRAMES))
     middle = [
@@ -486,15 +483,16 @@ def _video_size(document: SessionDocument) -> str:
 
 
 # ----------------------------------------------------------------------
-# How each number of the report was taken: a line each, and where the documentation says more.
+# How each number of the report was taken, in a line, and where the documentation says more.
 
 # id, what, how it is taken, (file, heading) of the documentation
 LINES = (
     (
         "fps",
         "FPS",
-        "End-to-end FPS: frames written over the seconds of the whole run. Inference FPS: frames "
-        "over the seconds in which at least one request was running.",
+        "End-to-end FPS: frames written over the seconds of the run, from opening the source to "
+        "closing the files. Inference FPS: frames over the seconds in which at least one infer "
+        "was running.",
         ("docs/measurement.md", "FPS"),
     ),
     (
@@ -527,29 +525,29 @@ LINES = (
     (
         "whatif",
         "what if",
-        "The recorded run is replayed with one thing changed; calls share the cores, and use the "
-        "CPU seconds that every thread used in the run. The report shows the replay's own error "
-        "and the reasons to doubt it.",
+        "The recorded run, replayed with one thing changed, on shared cores, with the CPU seconds "
+        "of every thread of the process. The replay's own error is printed with it, and reasons to "
+        "doubt it.",
         ("docs/reading.md", "What if"),
     ),
     (
         "layers",
         "layers",
-        "Medians of a run under the engine's own profiler. Trust the shares, not the rates, since "
-        "the profiler slows the run down. FLOPs are 2 x MACs, counted on the graph.",
+        "Medians of a separate run under the engine's own profiler. They tell the layers' shares, "
+        "but no rates of the whole run. FLOPs are 2 x MACs, counted on the graph.",
         ("docs/reading.md", "Instruments and passes"),
     ),
     (
         "roofline",
         "roofline",
-        "Peaks measured on this machine with the engine's number of threads. Above 100% means "
-        "that the peak was measured too low, and is not clamped.",
+        "Peaks were measured on this computer with the engine's number of threads. Above 100% the "
+        "peak was measured too low; the value is not clamped.",
         ("docs/reading.md", "Instruments and passes"),
     ),
     (
         "torch",
         "torch's operators",
-        "Under torch.profiler, five steady frames after three to warm up.",
+        "Five steady frames under torch.profiler, after three warm-up frames.",
         ("docs/reading.md", "torch and device"),
     ),
     (
@@ -568,13 +566,13 @@ LINES = (
     (
         "memory",
         "memory",
-        "Resident set of the process, sampled in a run of its own.",
+        "Resident set of the process, sampled in a separate run.",
         ("docs/reading.md", "Memory"),
     ),
     (
         "energy",
         "energy",
-        "The processor's and the GPU's own counters, read every 100 ms, without the idle power. "
+        "The processor's and the GPU's own counters, read every 100 ms, less the idle power. "
         "Nothing is estimated.",
         ("docs/reading.md", "Energy"),
     ),
@@ -582,14 +580,14 @@ LINES = (
     (
         "passes",
         "passes",
-        "A pass that disturbs the run runs separately, and is compared with the plain run.",
+        "Each pass that slows the run down is a separate run, compared with the plain one.",
         ("docs/reading.md", "Instruments and passes"),
     ),
 )
 
 
 def how(session: SavedSession) -> str:
-    del session  # alike in every report
+    del session  # the same in every report
     rows = "".join(
         f'<dt id="how-{name}">{escape(what)}</dt><dd>{escape(text)} '
         f"<cite>{escape(file)}, {escape(heading)}</cite></dd>"

@@ -2,7 +2,7 @@
 
 A module ``NAME.py`` holds:
     PACKAGE   what must be importable, and is the name of the extra too
-    log(session, entries) -> where it lies, for the user; imports its library late
+    log(session, entries) -> where it was logged, for the user; imports the library late
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SETTINGS = ("model", "engine", "precision", "batch", "concurrency", "sync", "eng
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """``settings``: what was run. ``figures``: name -> number, ``/`` between group and name. ``tables``: file name ->
-    CSV. ``report``: the HTML page."""
+    """What a tracker logs. ``settings``: name -> value. ``figures``: name -> number, with ``/``
+    between group and name. ``tables``: file name -> CSV. ``report``: the HTML page."""
 
     settings: dict[str, str]
     figures: dict[str, float]
@@ -37,7 +37,8 @@ class Entries:
 
 
 def ready(name: str) -> None:
-    """Raises UsageError, with the cure, where the tracker's library is absent: before an hour of work, not after."""
+    """Raises UsageError where the tracker's library is absent, and says how to install it. Called
+    before a run, because after an hour of work it would be too late."""
     package = _module(name).PACKAGE
     try:
         importlib.import_module(package)
@@ -49,16 +50,16 @@ def ready(name: str) -> None:
 
 
 def track(name: str, session: SavedSession) -> str:
-    """Logs a session; where to. Raises UsageError where the library is absent, OutputError where it fails."""
+    """Logs a session and returns where. Raises UsageError where the library is absent, and
+    OutputError where it fails."""
     ready(name)
     entries = entries_of(session)
     try:
         return str(_module(name).log(session, entries))
     except DetectVideoError:
         raise
-    except (
-        Exception
-    ) as error:  # servers, permissions, databases: each tracker has exceptions of its own
+    # Servers, permissions, databases: each tracker has exceptions of its own.
+    except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise OutputError(f"--track {name}: the session could not be logged: {reason}") from error
 
@@ -73,7 +74,7 @@ def entries_of(session: SavedSession) -> Entries:
 
 
 def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
-    """Flat. Times in milliseconds a frame where they are a stage's or a thread's."""
+    """(name, value), flat. Times of stages and threads are milliseconds a frame."""
     document = session.document
     frames = document.frames.written
     yield from ((f"fps/{name}", value) for name, value in asdict(document.fps).items())

@@ -1,4 +1,5 @@
-"""MLflow: a run in the experiment and on the server that MLflow's own environment names (MLFLOW_TRACKING_URI, ...)."""
+"""MLflow: a run in the experiment and on the server that MLflow's own environment variables name
+(MLFLOW_TRACKING_URI, ...)."""
 
 from __future__ import annotations
 

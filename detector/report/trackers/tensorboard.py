@@ -1,7 +1,9 @@
-"""TensorBoard: an event file in the session (RUN/tensorboard), so that ``tensorboard --logdir runs`` shows every run.
+"""TensorBoard: an event file in the session (RUN/tensorboard), so that
+``tensorboard --logdir runs`` shows every run.
 
-Written by tensorboard's own writer; neither torch nor tensorflow is needed. Figures are scalars of step 0, tables and
-settings are texts; the report lies beside the event file, and its text says so.
+The file is written by tensorboard's own writer, which needs neither torch nor tensorflow. Figures
+are scalars of step 0; tables and settings are texts. The report lies beside the event file, and the
+text of the verdict says so.
 """
 
 from __future__ import annotations
@@ -26,9 +28,8 @@ def log(session: SavedSession, entries: Entries) -> str:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     folder = session.folder / "tensorboard"
-    shutil.rmtree(
-        folder, ignore_errors=True
-    )  # logged again: one event file, not two that are mixed
+    # A session that is logged again has one event file, and not two that TensorBoard would mix.
+    shutil.rmtree(folder, ignore_errors=True)
     values = [
         Summary.Value(tag=name, simple_value=value) for name, value in entries.figures.items()
     ]

@@ -174,8 +174,7 @@ def test_a_runtime_inside_runs_only_where_the_user_trusts_the_file(machine, plac
     file.write_bytes(plan_of(machine, rows_model(3), portable=True))
     names = {"class_names": ["a", "b", "c"]}
     with pytest.raises(
-        ModelError,
-        match=r"carries a runtime of its own; .*--engine-options host_code=1",
+        ModelError, match=r"carries a runtime of its own; .*--engine-options host_code=1"
     ):
         open_network(str(file), **names)
     network = open_network(str(file), **names, trusted=True)
@@ -327,8 +326,6 @@ def test_without_a_driver_it_is_said_what_is_missing_and_nothing_is_started(monk
     monkeypatch.setattr(
         driver, "absent", lambda: "no NVIDIA driver (libcuda.so.1 cannot be opened)"
     )
-    with pytest.raises(
-        ModelError, match=r"x\.trt: .* NVIDIA GPU: no NVIDIA driver"
-    ) as caught:
+    with pytest.raises(ModelError, match=r"x\.trt: .* NVIDIA GPU: no NVIDIA driver") as caught:
         open_network(file, cfg=str(place / "t.cfg"))
     assert caught.value.exit_code == 4

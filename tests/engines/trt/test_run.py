@@ -58,7 +58,9 @@ def test_the_device_is_the_one_asked_for(monkeypatch):
     machine = install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
     opened_on, open_it = [], trt.memory.open_memory
     monkeypatch.setattr(
-        trt.memory, "open_memory", lambda name, device: opened_on.append(device) or open_it(name, device)
+        trt.memory,
+        "open_memory",
+        lambda name, device: opened_on.append(device) or open_it(name, device),
     )
     with opened(device="cuda:1") as engine:
         assert engine.device == "cuda:1"
