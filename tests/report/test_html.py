@@ -449,10 +449,8 @@ def test_pictures_of_the_slowest_frames_lie_in_the_page(browser, tmp_path):
     browser.open(file)
     assert silent(browser)
     assert browser.run("[...document.images].map((one) => one.naturalWidth)") == [480] * 6
-    assert (
-        texts(browser, ".frames figcaption")[0]
-        == "frame 0: 9.5 ms, infer the longest part (7.2 ms)"
-    )
+    caption = texts(browser, ".frames figcaption")[0]
+    assert all(fact in caption for fact in ("frame 0", "9.5 ms", "infer", "7.2 ms"))
 
 
 def test_names_of_layers_cannot_become_markup(report):
