@@ -124,7 +124,7 @@ def command(
         for name, text in csv_files(session).items() if as_csv else ():
             write_whole(session.folder / name, text.encode())
         log_to(trackers, session)
-        sys.exit(int(session.document["exit"]["code"]))
+        sys.exit(session.document.exit.code)
 
 
 def _read_recording(console: Any, path: str, as_json: bool) -> None:

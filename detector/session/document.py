@@ -62,6 +62,11 @@ class Rates:
     inference: float | None
     device: float | None = None
 
+    @property
+    def frame_s(self) -> float:
+        """Seconds a frame, end to end; infinite where no frame was written."""
+        return 1 / self.end_to_end if self.end_to_end else float("inf")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFigures:

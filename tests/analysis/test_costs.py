@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from detector.analysis.loop.what_if import Alone, Aside, Cost, alone_in, list_doubts, stage_costs
+from detector.session.document import SessionDocument
+from tests.session.documents import DOCUMENT, document
 
 FRAMES = 100
 
 
-def document(
+def session(
     sync: bool = False, libraries: dict[str, Any] | None = None, **stages: tuple[float, float]
-) -> dict[str, Any]:
+) -> SessionDocument:
     """``stages``: busy and CPU milliseconds a call, on a thread each. ``libraries``: milliseconds a call of a stage's
     threads as (threads, cpu, busiest, ready)."""
     rows = {
@@ -38,18 +41,27 @@ def document(
             for name, one in libraries.items()
         }
         burnt = {"wall_s": 1.0, "process_s": 1.8, "unknown_s": 0.0, "others_s": 0.0, "stages": of}
-    return {
-        "stages": rows,
-        "threads": {name: {"cpu_s": row["cpu_s"], "ready_s": 0.0} for name, row in rows.items()},
-        "cpu": {
-            "cores": 2,
-            "stages_include_libraries": sync,
-            "libraries": burnt,
-            "library_threads_s": 0.6,
+    times = dict.fromkeys(("busy_s", "wait_input_s", "wait_output_s", "other_s", "wall_s"), 0.0)
+    return document(
+        stages=rows,
+        threads={
+            name: {**times, "cpu_s": row["cpu_s"], "ready_s": 0} for name, row in rows.items()
         },
-        "engine_threads": 2,
-        "frames": {"written": FRAMES},
-    }
+        cpu=DOCUMENT["cpu"]
+        | {"stages_include_libraries": sync, "libraries": burnt, "library_threads_s": 0.6},
+        engine_threads=2,
+        frames=DOCUMENT["frames"] | {"written": FRAMES},
+    )
+
+
+def with_ready(run: SessionDocument, thread: str, seconds: float) -> SessionDocument:
+    changed = replace(run.threads[thread], ready_s=seconds)
+    return replace(run, threads=run.threads | {thread: changed})
+
+
+def with_libraries(run: SessionDocument, **changes: Any) -> SessionDocument:
+    assert run.cpu.libraries is not None
+    return replace(run, cpu=replace(run.cpu, libraries=replace(run.cpu.libraries, **changes)))
 
 
 def near(cost: Cost) -> Any:
@@ -57,7 +69,7 @@ def near(cost: Cost) -> Any:
 
 
 # Milliseconds of a decoder with two threads that read ahead, and of an encoder whose slices the call waits for.
-RUN = document(
+RUN = session(
     read=(2.0, 0.5),
     infer=(16.0, 9.9),
     write=(7.0, 1.0),
@@ -98,7 +110,7 @@ def test_an_encoder_works_on_after_write_where_little_of_its_cpu_is_burnt_inside
 
 def test_an_engine_never_works_beside_infer():
     """Its calls wait, by contract; where its threads work instead of the caller's, the call takes as long as they."""
-    run = document(infer=(12.0, 0.1), libraries={"infer": (3, 10.0, 5.2, 0.0)})
+    run = session(infer=(12.0, 0.1), libraries={"infer": (3, 10.0, 5.2, 0.0)})
     found = stage_costs(run, Alone({"infer": 5.0e-3}, {"infer": 0.2e-3}))["infer"]
     assert near(found) == (5.2, 10.1)
     assert found.aside is None
@@ -110,14 +122,14 @@ def test_a_call_takes_no_less_than_its_thread_and_the_busiest_of_its_library_one
 
 def test_a_plain_loop_is_without_what_others_did_to_it():
     """A run that was ready and not scheduled for half of its time."""
-    session = document(sync=True, infer=(20.0, 10.0))
-    session["threads"]["infer"]["ready_s"] = 1.0
-    found = alone_in(session)
+    plain_loop = session(sync=True, infer=(20.0, 10.0))
+    run = with_ready(plain_loop, "infer", 1.0)
+    found = alone_in(run)
     assert found.seconds["infer"] == pytest.approx(10e-3)
     assert found.cpu["infer"] == pytest.approx(10e-3)
-    assert near(stage_costs(session)["infer"]) == (10.0, 10.0)
-    session["threads"]["infer"]["ready_s"] = 9.0  # of several threads, added up
-    assert alone_in(session).seconds["infer"] == pytest.approx(
+    assert near(stage_costs(run)["infer"]) == (10.0, 10.0)
+    run = with_ready(plain_loop, "infer", 9.0)  # of several threads, added up
+    assert alone_in(run).seconds["infer"] == pytest.approx(
         5e-3
     )  # not below its CPU time on both cores
 
@@ -131,7 +143,7 @@ def test_without_a_plain_loop_decoders_read_ahead_and_encoders_are_waited_for():
 
 def test_where_nobody_tells_whose_the_threads_are_the_engine_gets_what_its_threads_can_burn():
     """6 ms of library threads a frame; two threads for 4 ms of wall time leave room for 4 of them."""
-    found = stage_costs(document(infer=(4.0, 4.0), write=(3.0, 1.0)))
+    found = stage_costs(session(infer=(4.0, 4.0), write=(3.0, 1.0)))
     assert near(found["infer"]) == (4.0, 8.0)
     assert near(found["write"]) == (3.0, 3.0)
 
@@ -150,21 +162,22 @@ DOUBTS = [
     ("change", "error", "said"), [row[1:] for row in DOUBTS], ids=[row[0] for row in DOUBTS]
 )
 def test_each_reason_to_doubt_is_said(change, error, said):
-    session = document(infer=(4.0, 4.0), libraries={})
-    libraries = session["cpu"]["libraries"]
-    session["cpu"]["libraries"] = None if change is None else libraries | change
-    found = list_doubts(session, error)
+    run = session(infer=(4.0, 4.0), libraries={})
+    if change is None:
+        run = replace(run, cpu=replace(run.cpu, libraries=None))
+    else:
+        run = with_libraries(run, **change)
+    found = list_doubts(run, error)
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
 
 
 def test_ticks_of_a_short_run_accuse_nobody():
-    session = document(infer=(4.0, 4.0), libraries={})
-    session["cpu"]["libraries"] |= {"wall_s": 0.05, "others_s": 0.2}
-    assert list_doubts(session, 0.0) == []
+    run = with_libraries(session(infer=(4.0, 4.0), libraries={}), wall_s=0.05, others_s=0.2)
+    assert list_doubts(run, 0.0) == []
 
 
 def test_few_frames_are_a_reason():
-    session = document(infer=(4.0, 4.0), libraries={})
-    session["frames"]["written"] = 24
-    assert "24 frames are few" in list_doubts(session, 0.0)[0]
+    run = session(infer=(4.0, 4.0), libraries={})
+    run = replace(run, frames=replace(run.frames, written=24))
+    assert "24 frames are few" in list_doubts(run, 0.0)[0]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from detector.analysis.loop.activities import Activity, LoopShape, activities_of, activity_graph
 from detector.analysis.loop.critical_path import CriticalPath, critical_path
 from detector.analysis.loop.replay import Beside, Load, replay, wall
-from detector.session.document import SessionDocument
+from detector.session.document import SessionDocument, StageFigures
 from detector.session.passes import Prediction
 from detector.session.read import SavedSession
 from detector.timeline import KINDS, OTHER
@@ -94,17 +94,15 @@ def alone_in(document: SessionDocument) -> Alone:
     stages = _called_stages(document)
     # A call takes at least its own thread's CPU time. Where the CPU time is the whole process's, it
     # takes at least that time spread over all cores.
-    width = document["cpu"]["cores"] if document["cpu"]["stages_include_libraries"] else 1
+    width = document.cpu.cores if document.cpu.stages_include_libraries else 1
     blame = _foreign_share(document)
     seconds = {
-        name: max(
-            stage["cpu_s"] / width, stage["busy_s"] - blame * _waited_for_core_s(document, name)
-        )
+        name: max(stage.cpu_s / width, stage.busy_s - blame * _waited_for_core_s(document, name))
         for name, stage in stages.items()
     }
     return Alone(
-        {name: seconds[name] / stage["calls"] for name, stage in stages.items()},
-        {name: stage["cpu_s"] / stage["calls"] for name, stage in stages.items()},
+        {name: seconds[name] / stage.calls for name, stage in stages.items()},
+        {name: stage.cpu_s / stage.calls for name, stage in stages.items()},
     )
 
 
@@ -113,18 +111,17 @@ def stage_costs(document: SessionDocument, alone: Alone | None = None) -> dict[s
     the same threads a request; without it, the best that this session itself can tell."""
     seconds = (alone or alone_in(document)).seconds
     stages = _called_stages(document)
-    if document["cpu"]["stages_include_libraries"]:
+    if document.cpu.stages_include_libraries:
         # A plain loop: every stage's CPU time is that of the whole process during its calls.
         return {
-            name: Cost(seconds[name], stage["cpu_s"] / stage["calls"])
-            for name, stage in stages.items()
+            name: Cost(seconds[name], stage.cpu_s / stage.calls) for name, stage in stages.items()
         }
     libraries = _library_threads(document)
     if libraries is None:
         return _guess_costs(document, seconds)
     costs = {}
     for name, stage in stages.items():
-        own = stage["cpu_s"] / stage["calls"]
+        own = stage.cpu_s / stage.calls
         threads, took = libraries.get(name), seconds.get(name, 0.0)
         inside = None if alone is None else alone.cpu.get(name, own) - own
         if threads is None:
@@ -140,22 +137,25 @@ def stage_costs(document: SessionDocument, alone: Alone | None = None) -> dict[s
     return costs
 
 
-def _called_stages(document: SessionDocument) -> dict[str, dict[str, Any]]:
-    return {name: stage for name, stage in document["stages"].items() if stage["calls"]}
+def _called_stages(document: SessionDocument) -> dict[str, StageFigures]:
+    return {name: stage for name, stage in document.stages.items() if stage.calls}
 
 
 def _library_threads(document: SessionDocument) -> dict[str, _LibraryThreads] | None:
     """By stage. None where the session does not tell: it ran on another system than Linux, or an
     earlier version wrote it."""
-    libraries = document["cpu"].get("libraries")
+    libraries = document.cpu.libraries
     if libraries is None:
         return None
     return {
         name: _LibraryThreads(
-            one["threads"], *(one[key] / one["calls"] for key in ("cpu_s", "busiest_s", "ready_s"))
+            count=one.threads,
+            cpu=one.cpu_s / one.calls,
+            busiest=one.busiest_s / one.calls,
+            ready=one.ready_s / one.calls,
         )
-        for name, one in libraries["stages"].items()
-        if one["calls"] > 0
+        for name, one in libraries.stages.items()
+        if one.calls > 0
     }
 
 
@@ -176,29 +176,21 @@ def _foreign_share(document: SessionDocument) -> float:
     nothing of ours runs beside a stage but its own libraries, and waiting for them is part of what
     the stage takes.
     """
-    libraries = document["cpu"].get("libraries")
-    if (
-        not document["cpu"]["stages_include_libraries"]
-        or libraries is None
-        or libraries["others_s"] is None
-    ):
+    libraries = document.cpu.libraries
+    if not document.cpu.stages_include_libraries or libraries is None or libraries.others_s is None:
         return 1.0
-    return float(libraries["others_s"] / ((libraries["others_s"] + libraries["process_s"]) or 1.0))
+    return libraries.others_s / ((libraries.others_s + libraries.process_s) or 1.0)
 
 
 def _waited_for_core_s(document: SessionDocument, name: str) -> float:
     """Seconds in which the stage's thread, or its busiest library thread, was ready but not
     scheduled."""
-    stage = document["stages"][name]
-    own = [
-        document["threads"][thread]
-        for thread in stage["thread"].split(",")
-        if thread in document["threads"]
-    ]
-    ready, cpu = (sum(thread[key] or 0.0 for thread in own) for key in ("ready_s", "cpu_s"))
-    mine = float(stage["cpu_s"] * ready / cpu if cpu else 0.0)
+    stage = document.stages[name]
+    own = [document.threads[thread] for thread in stage.threads if thread in document.threads]
+    ready, cpu = sum(thread.ready_s or 0.0 for thread in own), sum(thread.cpu_s for thread in own)
+    mine = stage.cpu_s * ready / cpu if cpu else 0.0
     threads = (_library_threads(document) or {}).get(name)
-    theirs = threads.ready * float(stage["calls"]) if threads is not None and name != READ else 0.0
+    theirs = threads.ready * stage.calls if threads is not None and name != READ else 0.0
     return max(mine, theirs) if name == INFER else mine + theirs
 
 
@@ -206,10 +198,10 @@ def _guess_costs(document: SessionDocument, alone: Mapping[str, float]) -> dict[
     """Where the system does not tell whose the library threads are: an engine of N threads uses at
     most N times its own wall time, and the rest is booked to the encoder."""
     stages = _called_stages(document)
-    cpu = {name: float(stage["cpu_s"]) for name, stage in stages.items()}
-    libraries = float(document["cpu"]["library_threads_s"])
+    cpu = {name: stage.cpu_s for name, stage in stages.items()}
+    libraries = document.cpu.library_threads_s
     room = (
-        max(0.0, stages[INFER]["busy_s"] * document["engine_threads"] - cpu[INFER])
+        max(0.0, stages[INFER].busy_s * document.engine_threads - cpu[INFER])
         if INFER in stages
         else 0.0
     )
@@ -218,8 +210,8 @@ def _guess_costs(document: SessionDocument, alone: Mapping[str, float]) -> dict[
             cpu[name] += part
     return {
         name: Cost(
-            max(alone[name], stages[name]["cpu_s"] / stages[name]["calls"]),
-            cpu[name] / stages[name]["calls"],
+            max(alone[name], stages[name].cpu_s / stages[name].calls),
+            cpu[name] / stages[name].calls,
         )
         for name in STAGES
         if name in stages
@@ -368,7 +360,7 @@ def _predict_one(name: str, changed: Load, base: Replayed) -> Prediction:
 def list_doubts(document: SessionDocument, replay_error: float) -> list[str]:
     """Why the predictions may be wrong, one line for each reason."""
     reasons = []
-    libraries, frames = document["cpu"].get("libraries"), document["frames"]["written"]
+    libraries, frames = document.cpu.libraries, document.frames.written
     if abs(replay_error) > ERROR:
         reasons.append(f"the replay of the run as it was is off by {replay_error:+.0%}")
     if libraries is None:
@@ -376,12 +368,12 @@ def list_doubts(document: SessionDocument, replay_error: float) -> list[str]:
             "this system does not tell how much CPU time library threads use, so it is booked to "
             "stages by a guess"
         )
-    elif libraries["process_s"]:
-        unknown = libraries["unknown_s"] / libraries["process_s"]
+    elif libraries.process_s:
+        unknown = libraries.unknown_s / libraries.process_s
         if unknown > UNKNOWN:
             reasons.append(f"{unknown:.0%} of the CPU time was used by threads of unknown stages")
-        others = (libraries["others_s"] or 0.0) / (libraries["wall_s"] * document["cpu"]["cores"])
-        if others > OTHERS and libraries["wall_s"] > TOLD:
+        others = (libraries.others_s or 0.0) / (libraries.wall_s * document.cpu.cores)
+        if others > OTHERS and libraries.wall_s > TOLD:
             reasons.append(
                 f"other processes took {min(1.0, others):.0%} of the cores during the run: measure "
                 "on a quiet computer"
@@ -418,27 +410,27 @@ def replay_session(
         _loop_shape(session, source),
         stage_costs(document, alone),
         _between_s(session, source),
-        int(document["cpu"]["cores"]),
+        document.cpu.cores,
     )
     measured_ns = max(one.end_ns for one in activities) - min(one.start_ns for one in activities)
     return replay_load(load, measured_ns / 1e9) if load.frames else None
 
 
 def _loop_shape(session: SavedSession, source: int) -> LoopShape:
-    return LoopShape.of(session.document["loop"][source])
+    return LoopShape.of(session.document.loop[source])
 
 
 def _between_s(session: SavedSession, source: int) -> dict[str, float]:
     """Seconds of each thread outside of any span, with the computer to itself. Where the thread's
     clock tells, that is at most the CPU time that its stages did not use."""
     outside, document = _outside_spans_s(session.spans, source), session.document
-    if document["cpu"]["stages_include_libraries"]:
+    if document.cpu.stages_include_libraries:
         return outside
-    cpu = {name: thread["cpu_s"] for name, thread in document["threads"].items()}
-    for stage in document["stages"].values():
-        names = [name for name in stage["thread"].split(",") if name in cpu]
+    cpu = {name: thread.cpu_s for name, thread in document.threads.items()}
+    for stage in document.stages.values():
+        names = [name for name in stage.threads if name in cpu]
         for name in names:
-            cpu[name] -= stage["cpu_s"] / len(names)
+            cpu[name] -= stage.cpu_s / len(names)
     return {name: min(seconds, max(0.0, cpu[name])) for name, seconds in outside.items()}
 
 

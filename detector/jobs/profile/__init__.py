@@ -97,7 +97,7 @@ def profile(
         raise error
     assert result.session is not None
     plain = read_session(result.session)
-    say(f"{plain.document['seconds']['run']:.1f} s", True)
+    say(f"{plain.document.seconds['run']:.1f} s", True)
     run_passes(Occasion(source, config, Session(result.session), plain, prove), wanted, say)
     return read_session(result.session)
 

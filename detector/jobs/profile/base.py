@@ -59,12 +59,12 @@ class Occasion:
 
     @property
     def frames(self) -> int:
-        return int(self.plain.document["frames"]["written"])
+        return self.plain.document.frames.written
 
     @property
     def period_ms(self) -> float:
         """Milliseconds a frame of the plain run, end to end."""
-        return 1e3 / float(self.plain.document["fps"]["end_to_end"])
+        return 1e3 * self.plain.document.fps.frame_s
 
     def again(self, **loop: Any) -> SavedSession:
         """The same run once more, with other settings of the loop. Its outputs are thrown away.
@@ -75,21 +75,18 @@ class Occasion:
 
     def slowdown(self, session: SavedSession) -> float:
         """Time a frame of another run over the plain run's: 1.1 = 10% slower."""
-        return (1e3 / float(session.document["fps"]["end_to_end"])) / self.period_ms
+        return session.document.fps.frame_s / self.plain.document.fps.frame_s
 
 
 def pin_choices(config: Config, document: SessionDocument) -> Config:
     """``config`` with the engine, threads and requests that the run chose. Another loop, or one
     request alone, would choose others, and then two things would change at once."""
     runtime = config.runtime
-    chosen = (
-        {"engine": document["engine"], "precision": document["precision"]}
-        if runtime.engine == "auto"
-        else {}
-    )
+    if runtime.engine == "auto":
+        runtime = replace(runtime, engine=document.engine, precision=document.precision)
     # One request alone would get all cores; here it keeps the threads that it had.
-    shape = {"threads": document["engine_threads"], "concurrency": document["concurrency"]}
-    return replace(config, runtime=replace(runtime, **chosen, **shape))
+    runtime = replace(runtime, threads=document.engine_threads, concurrency=document.concurrency)
+    return replace(config, runtime=runtime)
 
 
 def run_again(source: str, config: Config) -> SavedSession:

@@ -50,7 +50,7 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
     with Meter(counters, gpu) as running:
         session = occasion.again()
     idle, busy = idling.metered(), running.metered()
-    frames = int(session.document["frames"]["written"])
+    frames = session.document.frames.written
     # The row "run" is the loop without the idle power: loading is not in it. The samples hold both.
     start, end = _loop_ns(session, busy)
     used = subtract_idle(busy.between(start, end), (end - start) / 1e9, idle)

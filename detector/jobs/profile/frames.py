@@ -17,7 +17,7 @@ FOLDER = "frames"
 
 
 def picture_slowest(occasion: Occasion) -> FramesFacts:
-    video = occasion.plain.document.get("outputs", {}).get("video")
+    video = occasion.plain.document.each[0].outputs.get("video")
     if video is None:
         raise NotHereError("the run wrote no annotated video")
     times = frame_times_ms(occasion.plain.spans)
@@ -34,7 +34,7 @@ def picture_slowest(occasion: Occasion) -> FramesFacts:
 
 def _stage_times(occasion: Occasion) -> dict[int, dict[str, float]]:
     """Frame -> stage -> milliseconds. The inference of a batch counts for each of its frames."""
-    batch = occasion.plain.document["batch"]
+    batch = occasion.plain.document.batch
     times: dict[int, dict[str, float]] = {}
     for one in activities_of(occasion.plain.spans):
         ms = (one.end_ns - one.start_ns) / 1e6

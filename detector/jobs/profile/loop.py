@@ -31,7 +31,7 @@ def measure_instruments(occasion: Occasion) -> LoopFacts:
 
 
 def _frame_ms(session: SavedSession) -> float:
-    return 1e3 / float(session.document["fps"]["end_to_end"])
+    return 1e3 * session.document.fps.frame_s
 
 
 PASS = Pass(

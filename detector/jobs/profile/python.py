@@ -44,7 +44,7 @@ def profile_python(occasion: Occasion) -> PythonFacts:
 
 
 def _frame_s(session: SavedSession) -> float:
-    return 1 / float(session.document["fps"]["end_to_end"])
+    return session.document.fps.frame_s
 
 
 def fold_by_owner(stats: Mapping[tuple[str, int, str], Any]) -> dict[str, float]:

@@ -19,7 +19,7 @@ def sweep_batches(occasion: Occasion) -> SweepFacts:
     from detector.analysis.compare import swept
     from detector.jobs.compare.rounds import Plan, compare
 
-    engine = str(occasion.plain.document["engine"])
+    engine = occasion.plain.document.engine
     config = occasion.config
     if engines.only_engine(config.network.model) is not None:
         raise NotHereError("a plan has the batch and the precision that it was built with")
@@ -41,7 +41,7 @@ def sweep_batches(occasion: Occasion) -> SweepFacts:
 
 def _precisions(engine: str, occasion: Occasion) -> list[str]:
     """The run's own first, then those that the engine has here without a calibration."""
-    own, device = str(occasion.plain.document["precision"]), occasion.config.runtime.device
+    own, device = occasion.plain.document.precision, occasion.config.runtime.device
     able = engines.precisions(engine)
     own = own if own in able else "fp32"  # the null engine's is none
     others = [name for name in able if name not in (own, "int8") and _can_run(engine, name, device)]

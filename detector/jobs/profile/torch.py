@@ -19,7 +19,7 @@ TRACE = "passes/torch_trace.json.gz"
 
 
 def profile_operators(occasion: Occasion) -> TorchFacts:
-    used = occasion.plain.document["engine"]
+    used = occasion.plain.document.engine
     if used != "torch":
         raise NotHereError(f"the network ran on {used}; torch's profiler sees --engine torch")
     machine, batches = open_with_batches(occasion)

@@ -34,7 +34,7 @@ CALLS = 7  # of infer, to measure what a larger batch costs
 
 def predict_changes(occasion: Occasion) -> WhatIfFacts:
     document = occasion.plain.document
-    if not document["frames"]["written"]:
+    if not document.frames.written:
         raise NotHereError("the run wrote no frame")
     config = pin_choices(occasion.config, document)
     alone = None if config.loop.sync else _measure_alone(occasion.source, config)
@@ -74,14 +74,14 @@ def _in_larger_batches(
     occasion: Occasion, config: Config, load: Load
 ) -> tuple[Load | None, str | None]:
     """The load in batches ``LARGER`` times as large, or None and the reason why it is unknown."""
-    batch, video = LARGER * load.shape.batch, occasion.plain.document.get("video")
-    if load.frames < LARGER * batch or video is None or video["width"] is None:
+    batch, video = LARGER * load.shape.batch, occasion.plain.document.each[0].video
+    if load.frames < LARGER * batch or video.width is None or video.height is None:
         return None, f"batch {batch}: too few frames"
     try:
         ratio = _cost_ratio(occasion.source, config, load.shape.batch, batch)
     except DetectVideoError as error:
         return None, f"batch {batch}: {' '.join(str(error).split())}"
-    images = places(batch, load.shape.requests, video["width"], video["height"])
+    images = places(batch, load.shape.requests, video.width, video.height)
     return rebatch(load, batch, ratio, images), None
 
 

@@ -61,4 +61,4 @@ def test_a_layer_has_the_threads_that_its_request_had(tmp_path):
     config = resolved(None, {"engine": "ort", "concurrency": 2})
     machine, _ = open_with_batches(Occasion(str(STREET), config, Session(place), plain))
     assert machine.options is not None
-    assert machine.options.threads == machine.engine.threads == plain.document["engine_threads"]
+    assert machine.options.threads == machine.engine.threads == plain.document.engine_threads

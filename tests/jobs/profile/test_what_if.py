@@ -20,14 +20,15 @@ from detector.session.store import Session
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.report.sessions import ran
+from tests.session.documents import document
 
 STREET = CHECKOUT / "videos/street.mp4"
 
 
 def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
     """A plain loop on its own would give one request all threads, and two things would have changed."""
-    document = {"engine": "ort", "precision": "fp32", "engine_threads": 1, "concurrency": 2}
-    pinned = pin_choices(Config(), document).runtime
+    run = document(engine="ort", precision="fp32", engine_threads=1, concurrency=2)
+    pinned = pin_choices(Config(), run).runtime
     assert (pinned.engine, pinned.precision, pinned.threads, pinned.concurrency) == (
         "ort",
         "fp32",
@@ -37,7 +38,7 @@ def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
     asked = replace(
         Config(), runtime=replace(Config().runtime, engine="openvino", precision="bf16")
     )
-    pinned = pin_choices(asked, {**document, "engine": "openvino"}).runtime
+    pinned = pin_choices(asked, replace(run, engine="openvino")).runtime
     assert (pinned.engine, pinned.precision) == ("openvino", "bf16")
 
 
@@ -109,8 +110,8 @@ def test_the_pass_says_what_its_replay_stands_on(tmp_path):
     plain = read_session(session)
     occasion = Occasion(str(STREET), _config(plain.document), Session(session), plain)
     facts = what_if.predict_changes(occasion)
-    libraries = plain.document["cpu"]["libraries"]
-    assert libraries["unknown_s"] <= libraries["process_s"]
+    libraries = plain.document.cpu.libraries
+    assert libraries.unknown_s <= libraries.process_s
     read = facts.costs["read"]
     assert (read.beside.cpu_ms if read.beside else 0) + read.cpu_ms > 0
     changes = {row.change for row in facts.predictions}
@@ -123,8 +124,8 @@ def _config(document) -> Config:
     base = Config()
     return replace(
         base,
-        runtime=replace(base.runtime, engine=document["engine"]),
-        input=replace(base.input, frames=document["frames"]["read"]),
+        runtime=replace(base.runtime, engine=document.engine),
+        input=replace(base.input, frames=document.frames.read),
         output=replace(base.output, save=("jsonl",), no_video=True),
     )
 
@@ -141,12 +142,12 @@ def test_the_threads_of_a_real_run_are_known(tmp_path):
         "save": "video",
         "no_video": False,
     }
-    libraries = read_session(ran(tmp_path, **flags)).document["cpu"]["libraries"]
-    assert {"infer", "read", "write"} <= libraries["stages"].keys()
-    for stage in libraries["stages"].values():
-        assert stage["threads"] >= 1
-        assert 0 < stage["busiest_s"] <= stage["cpu_s"] <= libraries["process_s"]
-    assert libraries["unknown_s"] < UNKNOWN * libraries["process_s"]
+    libraries = read_session(ran(tmp_path, **flags)).document.cpu.libraries
+    assert {"infer", "read", "write"} <= libraries.stages.keys()
+    for stage in libraries.stages.values():
+        assert stage.threads >= 1
+        assert 0 < stage.busiest_s <= stage.cpu_s <= libraries.process_s
+    assert libraries.unknown_s < UNKNOWN * libraries.process_s
 
 
 def test_a_run_too_short_for_batches_says_so(tmp_path):
