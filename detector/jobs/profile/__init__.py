@@ -34,7 +34,13 @@ Say = Callable[[str, bool], None]
 
 __all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
 
-BESIDE = ("base", "batches", "peaks", "stand_ins")  # modules of this folder that are no pass
+BESIDE = (
+    "base",
+    "batches",
+    "nvml",
+    "peaks",
+    "stand_ins",
+)  # modules of this folder that are no pass
 
 
 def list_passes() -> list[str]:

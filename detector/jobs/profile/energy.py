@@ -17,6 +17,7 @@ import numpy as np
 
 from detector.analysis.energy import Metered, energy_row, energy_samples, subtract_idle, sum_joules
 from detector.jobs.profile.base import NotHereError, Occasion, Pass, done_ns
+from detector.jobs.profile.nvml import Gpu
 from detector.session.passes import EnergyFacts
 from detector.session.read import SavedSession
 
@@ -41,7 +42,7 @@ class Counter:
 
 def meter_energy(occasion: Occasion) -> EnergyFacts:
     counters = rapl_counters(POWERCAP)
-    gpu = Gpu.open()
+    gpu = open_gpu()
     if not counters and gpu is None:
         raise NotHereError(explain_absence(POWERCAP))
     with Meter(counters, gpu) as idling:
@@ -120,27 +121,14 @@ def explain_absence(root: Path) -> str:
     return f"{domains[0] / 'energy_uj'} may not be read; as root: chmod a+r {root}/*rapl*/energy_uj"
 
 
-class Gpu:
-    """NVML's energy counter of the first GPU: millijoules since the driver was loaded."""
-
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml, self._handle = nvml, handle
-
-    @classmethod
-    def open(cls) -> Gpu | None:
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            gpu = cls(pynvml, pynvml.nvmlDeviceGetHandleByIndex(0))
-            gpu.read()
-        except Exception:  # no library, no driver or an old card: there is no counter
-            return None
-        return gpu
-
-    def read(self) -> float:
-        """Joules."""
-        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
+def open_gpu() -> Gpu | None:
+    """The first GPU if it has an energy counter, which old cards do not have."""
+    try:
+        gpu = Gpu()
+        gpu.joules()
+    except Exception:  # no GPU, or one of NVML's own errors: there is no counter then
+        return None
+    return gpu
 
 
 class Meter:
@@ -163,7 +151,7 @@ class Meter:
         try:
             counts = [counter.read() for counter in self._counters]
             self._rows.append(
-                (time.perf_counter_ns(), counts, self._gpu.read() if self._gpu else 0.0)
+                (time.perf_counter_ns(), counts, self._gpu.joules() if self._gpu else 0.0)
             )
         except Exception as error:  # the permission was withdrawn, or the driver was unloaded
             self._failure = error

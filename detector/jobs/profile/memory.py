@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.jobs.profile.base import NotHereError, Occasion, Pass, done_ns
+from detector.jobs.profile.nvml import Gpu
 from detector.session.passes import GpuMemory, MemoryFacts, MemorySample
 from detector.timeline import KINDS, WORK
 
@@ -123,13 +124,9 @@ def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int,
 def gpu_memory() -> GpuMemory:
     """What NVML and torch say about the GPU's memory now, or the reason why NVML does not."""
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception as error:  # no library or no driver: both are ordinary
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return GpuMemory(available=False, reason=f"NVML: {reason}")
-    used = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
+        used = Gpu().used_bytes()
+    except NotHereError as error:
+        return GpuMemory(available=False, reason=str(error))
     torch = sys.modules.get("torch")  # not imported for this: then it holds no memory either
     if torch is None or not torch.cuda.is_available():
         return GpuMemory(available=True, used_mb=used / MB)

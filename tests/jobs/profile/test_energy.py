@@ -16,7 +16,13 @@ from detector.analysis.energy import KEPT, SUMMED, Metered, energy_samples, subt
 from detector.config.levels import resolved
 from detector.jobs.profile import energy
 from detector.jobs.profile.base import NotHereError, Occasion
-from detector.jobs.profile.energy import Gpu, Meter, explain_absence, joules_between, rapl_counters
+from detector.jobs.profile.energy import (
+    Meter,
+    explain_absence,
+    joules_between,
+    open_gpu,
+    rapl_counters,
+)
 from detector.report.tables import ENERGY, csv_files
 from detector.session.codec import to_builtins
 from detector.session.read import read_session
@@ -226,7 +232,7 @@ def test_what_may_not_be_read_is_no_counter_and_says_why(tmp_path, monkeypatch):
     assert rapl_counters(tmp_path) == []
     assert "chmod a+r" in explain_absence(tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert Gpu.open() is None
+    assert open_gpu() is None
     monkeypatch.setattr(energy, "POWERCAP", tmp_path)
     with pytest.raises(NotHereError, match=r"chmod a\+r"):
         energy.meter_energy(None)

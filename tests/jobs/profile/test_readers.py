@@ -30,7 +30,7 @@ ROOM = Path(detector.__file__).parent
     ("file", "name", "expected"),
     [
         (str(ROOM / "stages/nms.py"), "nms", "detector.stages"),
-        (str(ROOM / "run/detect.py"), "detect", "detector.run.detect"),
+        (str(ROOM / "run/detect.py"), "detect", "detector.run"),
         ("/x/lib/python3.11/site-packages/numpy/core/a.py", "f", "numpy"),
         ("/x/lib/python3.11/site-packages/click.py", "f", "click"),
         ("/usr/lib/python3.11/json/encoder.py", "f", "python"),
