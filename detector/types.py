@@ -1,5 +1,8 @@
-"""The nouns that cross rooms: Frame, SourceInfo, Letterbox, Candidates, Detections,
-LabelledPicture.
+"""The nouns that all rooms share.
+
+A ``Frame`` comes from a source, which is described by ``SourceInfo``. A ``Letterbox`` maps between
+frame and network input. A head gives ``Candidates``, NMS turns them into ``Detections``. A
+``LabelledPicture`` holds the truth that detections are compared with.
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ class Frame:
 
 @dataclass(slots=True)
 class SourceInfo:
-    """What a source says of itself before the first frame. Counts and durations are hints:
-    containers lie.
+    """What a source says of itself before the first frame.
+
+    Counts and durations are hints, because containers state wrong ones.
     """
 
     path: str
@@ -68,9 +72,7 @@ class Letterbox:
     height: int
 
     def to_source(self, detections: Detections) -> Detections:
-        """Boxes from network pixels to source pixels, clipped to the picture. Returns a new
-        Detections.
-        """
+        """New Detections with boxes in source pixels, clipped, from boxes in network pixels."""
         pad = np.array([self.pad_x, self.pad_y] * 2, np.float32)
         scale = np.array([self.scale_x, self.scale_y] * 2, np.float32)
         boxes = (detections.boxes - pad) / scale
@@ -92,8 +94,8 @@ class Candidates(NamedTuple):
 class Detections:
     """The objects of one frame, best score first.
 
-    ``boxes`` are x1, y1, x2, y2 in pixels of the displayed source frame, origin at the outer corner
-    of the first pixel, clipped to the frame. ``names`` maps a class id to its name. ``cut`` counts
+    ``boxes`` are x1, y1, x2, y2 in pixels of the displayed source frame, clipped to it; the origin
+    is the outer corner of the first pixel. ``names`` maps a class id to its name. ``cut`` counts
     what ``--max-det`` dropped.
     """
 
@@ -128,15 +130,13 @@ class Detections:
 
 @dataclass(slots=True)
 class LabelledPicture:
-    """One picture, or one frame of a video, with what somebody found in it: the truth that
-    detections are held to.
+    """The true objects of one picture or one frame of a video, as somebody labelled them.
 
-    ``path`` is the picture's file, None for a frame of a video; ``frame`` its number there, counted
-    from 0 (None: the picture has none). Two kinds of boxes are no targets: ``ignored`` is matched
-    once, by IoU, and is then neither right nor wrong; ``crowd`` takes any number of detections, by
-    the share of the detection that lies in it (COCO's iscrowd). ``labelled`` holds the class ids
-    that were looked for; other classes may be there, without a box, and nothing found of them
-    counts. None: all were.
+    Two kinds of boxes are no targets. A box that is ``ignored`` is matched once, by IoU, and is
+    then neither right nor wrong. A ``crowd`` takes any number of detections, by the share of the
+    detection that lies in it (COCO's iscrowd). ``labelled`` holds the class ids that were looked
+    for: objects of other classes may be there without a box, so detections of them do not count.
+    None means all.
     """
 
     id: int  # as the labels' own file numbers it, else the place in the list
@@ -149,6 +149,6 @@ class LabelledPicture:
     crowd: NDArray[np.bool_]  # [n]
     areas: NDArray[np.float64]  # [n] of the object, pixels: what "small" and "large" are told by
     labelled: frozenset[int] | None = None
-    path: str | None = None
-    frame: int | None = None
+    path: str | None = None  # the picture's file; None for a frame of a video
+    frame: int | None = None  # its number in the video, from 0; None for a picture
     subset: str = ""  # part of the dataset that it belongs to; "" where there are no parts

@@ -4,10 +4,10 @@
     worker threads         infer                                            (engine's concurrency)
     the caller's thread    head, nms, annotate, write, in the source's order
 
-Requests and pictures come from pools, filled batches wait in a bounded queue, results in a queue
-that restores order. Nothing is allocated per frame in steady state. A stage that fails closes every
-queue; the threads leave, are joined, and the caller gets the stage's own error. Memory is bounded
-by the pools: requests x batch pictures and one batch.
+Requests and pictures come from pools. Filled batches wait in a bounded queue, results in a queue
+that restores order. In steady state nothing is allocated per frame, and the pools bound the memory:
+requests x batch pictures and one batch. A stage that fails closes every queue; the threads end and
+are joined, and the caller gets the stage's own error.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from detector.types import Detections, Frame
 def frames_overlapped(
     parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yields each frame after its sinks have it; the picture may be used again once the next one is
-    asked for.
+    """Yields each frame after its sinks have written it.
 
-    Closing the generator early stops and joins the threads.
+    Its picture is used again as soon as the next frame is asked for. Closing the generator early
+    stops and joins the threads.
     """
     crew = _Crew(parts, timeline, progress)
     with timeline.track("writer") as track:
         crew.start()
         try:
-            yield from deliver(track, parts, progress, crew.detected(track))
+            yield from deliver(track, parts, progress, crew.detect(track))
         except ClosedError:
             pass  # a thread failed: its error is raised below
         finally:
@@ -108,7 +108,7 @@ class _Crew:
             batch.device_ms = batch.request.device_ms
             self._done.put(track, number, batch)
 
-    def detected(self, track: AnyTrack) -> Generator[tuple[Frame, Detections], None, None]:
+    def detect(self, track: AnyTrack) -> Generator[tuple[Frame, Detections], None, None]:
         done = 0
         while (batch := self._done.get(track)) is not None:
             self._progress.add_device_ms(batch.device_ms)

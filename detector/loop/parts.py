@@ -1,5 +1,7 @@
-"""The two halves of a batch's life that both loops share: filling a request, and taking its outputs
-apart.
+"""What both loops share: the parts that they are handed, and the steps of a batch around inference.
+
+A batch is filled (read, preprocess), inferred by the loop, then decoded (head), selected (nms) and
+delivered (annotate, write).
 """
 
 from __future__ import annotations
@@ -15,9 +17,6 @@ from numpy.typing import NDArray
 from detector.loop.queues import AnyTrack, Pool
 from detector.timeline import ANNOTATE, HEAD, NMS, PREPROCESS, READ, WRITE
 from detector.types import Candidates, Detections, Frame, Image, Letterbox, SourceInfo
-
-# ----------------------------------------------------------------------
-# What the loop is handed, and what it says of itself while it runs.
 
 Outputs = list[NDArray[np.float32]]
 IMAGE_BYTES = 512 << 20
@@ -42,7 +41,7 @@ class FrameSink(Protocol):
 
 @dataclass(slots=True)
 class Parts:
-    """One source's way through one engine. The stage functions have their options bound."""
+    """What takes one source through one engine. The stage functions have their options bound."""
 
     source: FrameSource
     requests: Sequence[BatchRequest]
@@ -50,62 +49,54 @@ class Parts:
     preprocess: Callable[[Image, Image], Letterbox]  # picture, row of the slot -> where it lies
     head: Callable[[Outputs], Candidates]  # outputs of one picture, each [1, ...]
     nms: Callable[[Candidates], Detections]  # boxes in network pixels
-    annotate: Callable[[Image, Detections], None] | None = (
-        None  # None where nobody looks at the picture
-    )
+    annotate: Callable[[Image, Detections], None] | None = None  # None: no sink needs the picture
     sinks: Sequence[FrameSink] = ()
-    queue_batches: int = (
-        2  # filled batches that may wait for a worker, and results that may wait for their turn
-    )
-    image_bytes: int = (
-        IMAGE_BYTES  # all pictures in flight together; one batch and one picture are always allowed
-    )
+    # Filled batches that may wait for a worker, and results that may wait for their turn.
+    queue_batches: int = 2
+    # All pictures in flight together. One batch and one picture are always allowed.
+    image_bytes: int = IMAGE_BYTES
 
 
 @dataclass(slots=True)
 class Progress:
-    """Read by the live line while the loop runs; each field is written by one thread only."""
+    """What the live display reads while the loop runs. Each field is written by one thread only."""
 
     read: int = 0
     written: int = 0
-    device_ms: float | None = (
-        None  # of all batches that were taken apart; None where the device tells none
-    )
-    stop: threading.Event = field(
-        default_factory=threading.Event
-    )  # set it, and the loop ends after what it has read
+    device_ms: float | None = None  # of all decoded batches; None where the device tells none
+    # When it is set, the loop ends after the frames that it has read.
+    stop: threading.Event = field(default_factory=threading.Event)
 
     def add_device_ms(self, milliseconds: float | None) -> None:
-        """Of one batch; called by the thread that takes batches apart."""
+        """Adds one batch's time. Called by the thread that decodes batches."""
         if milliseconds is not None:
             self.device_ms = (self.device_ms or 0.0) + milliseconds
 
 
 @dataclass(slots=True)
 class Batch:
-    """``number`` counts batches from 0; ``fits[i]`` says where ``frames[i]`` lies in row i of the
-    slot; ``last``: the source ended in it.
-    """
-
-    number: int
+    number: int  # counted from 0
     request: BatchRequest
     frames: list[Frame]
-    fits: list[Letterbox]
+    fits: list[Letterbox]  # where frames[i] lies in row i of the slot
     outputs: Outputs | None = None
-    device_ms: float | None = None  # of the infer that made them
-    last: bool = False
+    device_ms: float | None = None  # of the infer that made the outputs
+    last: bool = False  # the source ended in it
 
 
 def image_pool(parts: Parts) -> Pool[Image | None]:
-    """Places for pictures in flight. Each starts empty (None): the source makes the picture, the
-    pool then keeps it.
+    """Places for the pictures in flight.
+
+    Each starts empty (None). The source makes the first picture of a place, which is then reused.
     """
     return Pool("image", [None] * image_count(parts))
 
 
 def image_count(parts: Parts) -> int:
-    """As many as all requests hold and a batch being written, within ``image_bytes``; never fewer
-    than a batch and one, or a batch could not be filled.
+    """How many pictures may be in flight: those of all requests and one batch being written.
+
+    ``image_bytes`` limits them, but never below one batch and one picture: a batch could otherwise
+    not be filled.
     """
     info = parts.source.info
     return places(
@@ -116,13 +107,13 @@ def image_count(parts: Parts) -> int:
 def places(
     batch: int, requests: int, width: int, height: int, image_bytes: int = IMAGE_BYTES
 ) -> int:
-    """``image_count`` of parts of these sizes; ``width`` and ``height`` of a picture."""
+    """``image_count`` from sizes alone; ``width`` and ``height`` are those of a picture."""
     affordable = image_bytes // max(1, width * height * 3)
     return max(batch + 1, min(batch * (requests + 1), affordable))
 
 
 def results_ahead(parts: Parts) -> int:
-    """How many batches may be ahead of the one that is written next."""
+    """How many batches may be done ahead of the one that is written next."""
     return parts.queue_batches + parts.concurrency
 
 
@@ -134,11 +125,10 @@ def fill(
     request: BatchRequest,
     number: int,
 ) -> Batch | None:
-    """Reads and preprocesses until the slot is full or the source ends; None when there was nothing
+    """Reads and preprocesses until the slot is full or the source ends; None where nothing was
     left.
 
-    The order of the source is the order of the rows. Spans carry the number of the frame in this
-    run, from 0.
+    The rows have the order of the source. Spans carry the frame's number in this run, from 0.
     """
     batch = Batch(number, request, [], [])
     while len(batch.frames) < len(request.slot) and not progress.stop.is_set():
@@ -160,9 +150,7 @@ def fill(
 def decode(
     track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int
 ) -> list[Candidates]:
-    """The head of every picture in the batch. After it the request may go back: candidates are
-    copies.
-    """
+    """The candidates of each picture in the batch. They are copies, so the request may go back."""
     decoded = []
     for row in range(len(batch.frames)):
         with track.span(HEAD, first + row):
@@ -173,6 +161,7 @@ def decode(
 def select(
     track: AnyTrack, parts: Parts, batch: Batch, decoded: list[Candidates], first: int
 ) -> Generator[tuple[Frame, Detections], None, None]:
+    """NMS of each picture in the batch; yields its frame with detections in source pixels."""
     for row, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True)):
         with track.span(NMS, first + row):
             detections = fit.to_source(parts.nms(decoded[row]))

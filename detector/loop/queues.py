@@ -1,9 +1,7 @@
-"""What the threads of the loop pass to each other: a pool of buffers, a bounded queue, a queue that
-restores order.
+"""How the threads of the loop exchange work: a pool of buffers, a bounded queue, an ordering queue.
 
-Each blocks with a span that names what it waited for, and only when it really blocks: an
-uncontended ``get`` is two lock operations. ``close`` wakes everybody; whoever waits then gets
-``ClosedError``.
+A call that blocks opens a span that names what it waits for. An uncontended ``get`` opens none and
+costs two lock operations. ``close`` wakes all waiting threads, which then get ``ClosedError``.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ AnyTrack = Track | OffTrack
 
 
 class ClosedError(Exception):
-    """The run is over or has failed; the thread that sees this leaves."""
+    """The run is over or has failed. The thread that gets this ends."""
 
 
 class _Channel:
@@ -36,8 +34,9 @@ class _Channel:
 
 
 class Pool(_Channel, Generic[T]):
-    """Things to be lent and given back. Waiting for one is waiting for the threads downstream:
-    ``wait_output``.
+    """Items that are lent and given back.
+
+    A thread that waits for one waits for the threads downstream, so the wait is ``wait_output``.
     """
 
     def __init__(self, name: str, items: Iterable[T]) -> None:
@@ -61,8 +60,9 @@ class Pool(_Channel, Generic[T]):
 
 
 class Queue(_Channel, Generic[T]):
-    """First in, first out, at most ``capacity`` inside. ``finish`` lets the getters empty it and
-    then end.
+    """First in, first out, at most ``capacity`` inside.
+
+    After ``finish`` the getters empty it, and then get None.
     """
 
     def __init__(self, name: str, capacity: int) -> None:
@@ -104,10 +104,10 @@ class Queue(_Channel, Generic[T]):
 
 
 class InOrder(_Channel, Generic[T]):
-    """Items arrive numbered and in any order; they leave as 0, 1, 2... At most ``capacity`` ahead
-    of the next one.
+    """Items arrive numbered, in any order, and leave as 0, 1, 2...
 
-    The item that is next is always let in, whatever else waits inside: nobody can lock it out.
+    At most ``capacity`` may arrive ahead of the next one. The next one itself is always let in,
+    however many wait inside, so no deadlock is possible.
     """
 
     def __init__(self, name: str, capacity: int) -> None:

@@ -1,4 +1,4 @@
-"""The plain loop of the textbook: one batch at a time, every stage in turn, one thread."""
+"""The plain textbook loop: one thread, one batch at a time, every stage in turn."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from detector.types import Detections, Frame
 def frames_in_turn(
     parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yields each frame after its sinks have it; the picture may be used again once the next one is
-    asked for.
+    """Yields each frame after its sinks have written it.
+
+    Its picture is used again as soon as the next frame is asked for.
     """
     with timeline.track("main") as track:
-        yield from deliver(track, parts, progress, _detected(track, parts, progress))
+        yield from deliver(track, parts, progress, _detect(track, parts, progress))
 
 
-def _detected(
+def _detect(
     track: AnyTrack, parts: Parts, progress: Progress
 ) -> Generator[tuple[Frame, Detections], None, None]:
     images, request, number, done = image_pool(parts), parts.requests[0], 0, 0

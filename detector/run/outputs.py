@@ -20,7 +20,7 @@ LONGEST_STEM = 200  # bytes of a source's name in that of its session
 
 
 def stem_of(spec: str) -> str:
-    """The IN of IN-ENGINE-detected: a file's stem, or the name of a folder or of a glob's folder."""
+    """The IN of IN-ENGINE-detected: a file's stem, or the name of a folder (or a glob's)."""
     path = Path(spec)
     if any(sign in spec for sign in "*?[") and not os.path.exists(path):
         path = path.parent

@@ -72,7 +72,7 @@ def _natural_key(path: str) -> list[tuple[bool, int, str]]:
 
 
 class PicturesSource(SteppingSource):
-    """One frame per picture. Frame.index is the number in the list: an unreadable one leaves a gap."""
+    """One frame per picture. ``Frame.index`` counts in the list: an unreadable one leaves a gap."""
 
     decoder = "opencv"
 

@@ -56,8 +56,9 @@ def nms(
 def _greedy_apart(
     boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float
 ) -> NDArray[np.intp]:
-    """The same, each group by itself: at the thresholds of ``eval`` there are thousands of boxes of
-    many classes.
+    """The same as ``_greedy``, one group at a time.
+
+    At the thresholds of ``eval`` there are thousands of boxes of many classes.
     """
     kept = []
     for group in np.unique(groups):
@@ -93,8 +94,9 @@ def _suppresses(
     groups: NDArray[np.int64],
     iou: float,
 ) -> NDArray[np.bool_]:
-    """[len(first), len(second)]: same group and IoU > ``iou``, without a division, so that empty
-    boxes are no case.
+    """[len(first), len(second)]: same group and IoU > ``iou``.
+
+    It compares products instead of dividing, so that empty boxes need no special case.
     """
     a, b = boxes[first][:, None], boxes[second][None]
     width = np.minimum(a[..., 2], b[..., 2]) - np.maximum(a[..., 0], b[..., 0])
@@ -106,22 +108,18 @@ def _suppresses(
     return suppressed
 
 
-# ----------------------------------------------------------------------
-# Candidates of classes that are mapped before NMS: the head of ``eval``.
-#
-# A detection run asks for the best class of a box. For average precision that is too little: every
-# class of a box is a detection of its own, and a class that several of the model's go into
-# (vehicle: car, bus, truck, motorcycle) has the highest of their scores. Mapped afterwards, a lorry
-# found as truck and as bus would be found twice.
-
-
 def mapped(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
-    """``dense``: [1, N, 5 + C] cx, cy, w, h in network pixels, objectness, class probabilities not
-    multiplied.
+    """Candidates of classes that are mapped before NMS: the head of ``eval``.
 
-    ``groups``: for each mapped class the ids of those that go into it. One candidate for every row
-    and mapped class whose objectness x highest probability reaches ``conf``; rows in order, classes
-    in order.
+    A detection run asks for the best class of a box. Average precision needs more: every class of a
+    box is a detection of its own, and a class that several of the model's go into (vehicle: car,
+    bus, truck, motorcycle) has the highest of their scores. If classes were mapped after NMS, a
+    lorry that is detected as truck and as bus would count twice.
+
+    ``dense`` is [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities (not
+    multiplied). ``groups`` holds, for each mapped class, the ids of those that go into it. There is
+    one candidate for every row and mapped class whose objectness x highest probability reaches
+    ``conf``, in the order of rows, then classes.
     """
     rows = dense[0]
     rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities end at 1; NaN compares false

@@ -45,9 +45,11 @@ def letterbox(
 def smallest_input(
     longest: int, stride: int, source_width: int, source_height: int
 ) -> tuple[int, int]:
-    """Height and width of the smallest input that holds a picture whose longest side is scaled to
-    ``longest``: the other side is the next multiple of ``stride``. Of "centre" geometry, where
-    padding costs time and nothing else.
+    """(height, width) of the smallest input whose longest side is ``longest`` and that holds a
+    picture.
+
+    The other side is the next multiple of ``stride``. It is for "centre" geometry, where padding
+    only costs time.
     """
     scale = longest / max(source_width, source_height)
     width, height = max(1, round(source_width * scale)), max(1, round(source_height * scale))

@@ -1,12 +1,10 @@
-"""Threads that are not ours: what decoder, encoder and engine burn in threads of their own, booked
-to the stage whose threads they are.
+"""CPU time that the decoder, the encoder and the engine burn in threads of their own, per stage.
 
-No system tells who made a thread. So it is told by time: a thread that is new when a stage's part
-has been opened, or when the stage's first call returns, is that stage's. Where two stages were at
-it at once, the name decides: the loop's threads are named, and a thread has its maker's name until
-somebody gives it another. One that came at no such moment, or that time and name leave open, stays
-unknown; its CPU seconds are kept and said. Linux tells all this in /proc; elsewhere there is
-nothing to tell.
+No system tells who started a thread, so it is inferred from time. A thread that is new when a
+stage's part has been opened, or when the stage's first call returns, belongs to that stage. If two
+stages were at it at once, the name decides: the loop's threads have names, and a thread keeps its
+creator's name until somebody changes it. Any other thread stays unknown; its CPU time is kept and
+reported as such. Linux tells the times in /proc. On other systems there is nothing to report.
 """
 
 from __future__ import annotations
@@ -23,15 +21,16 @@ TASKS = "/proc/self/task"
 
 
 class Times(NamedTuple):
-    """Of one thread since it began, nanoseconds. ``ready``: runnable, but not scheduled."""
+    """What one thread has used so far, nanoseconds. ``ready``: runnable, but not scheduled."""
 
     cpu: int
     ready: int
 
 
 def task_ids() -> set[int]:
-    """The threads of this process, by the kernel's numbers; empty where the system does not list
-    them.
+    """The threads of this process, by the kernel's numbers.
+
+    Empty where the system does not list them.
     """
     try:
         return {int(name) for name in os.listdir(TASKS)}
@@ -40,8 +39,9 @@ def task_ids() -> set[int]:
 
 
 def times_of(task: int | None = None) -> Times | None:
-    """Of a thread of this process, the calling one by default: the first two numbers of its
-    schedstat (Linux). None where there is none.
+    """The times of a thread of this process, by default of the calling one.
+
+    They are the first two numbers of its schedstat (Linux). None where there is none.
     """
     place = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
     try:
@@ -53,8 +53,9 @@ def times_of(task: int | None = None) -> Times | None:
 
 
 def name_of(task: int | None = None) -> str:
-    """The kernel's name of a thread of this process, the calling one by default; "" where there is
-    none.
+    """The kernel's name of a thread of this process, by default of the calling one.
+
+    "" where there is none.
     """
     try:
         with open(
@@ -66,17 +67,16 @@ def name_of(task: int | None = None) -> str:
 
 
 def give_name(name: str) -> None:
-    """To the calling thread, for the kernel and whoever asks it (``top -H``); 15 bytes of it are
-    kept.
+    """Names the calling thread, for the kernel and for tools such as ``top -H``.
+
+    15 bytes of the name are kept.
     """
     with suppress(OSError), open("/proc/thread-self/comm", "wb") as file:
         file.write(name.encode()[:15])
 
 
 def machine_busy_ns() -> int | None:
-    """What all processes together have burnt on the cores that this one may use, since the machine
-    began.
-    """
+    """What all processes have used of this process's cores since the computer started."""
     try:
         cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
         with open("/proc/stat", "rb") as file:
@@ -91,7 +91,7 @@ def machine_busy_ns() -> int | None:
 
 @dataclass(slots=True)
 class Mark:
-    """One moment: calls of each stage so far, and what every thread had burnt by then."""
+    """One moment: the calls of each stage so far, and what every thread had used by then."""
 
     calls: dict[str, int]
     times: dict[int, Times]
@@ -102,9 +102,10 @@ class Mark:
 
 @dataclass(slots=True)
 class StageThreads:
-    """The threads of one stage between two marks, nanoseconds. ``busiest_ns``: the CPU time of the
-    one that burnt most, ``ready_ns``: how long that one was ready and not scheduled. ``calls`` of
-    the stage meanwhile.
+    """The threads of one stage between two marks, nanoseconds.
+
+    ``busiest_ns`` is the CPU time of the thread that used most; ``ready_ns`` is how long that one
+    was ready and not scheduled. ``calls`` counts the stage's calls meanwhile.
     """
 
     calls: int = 0
@@ -116,9 +117,11 @@ class StageThreads:
 
 @dataclass(slots=True)
 class Burnt:
-    """Between two marks. ``unknown_ns``: CPU time of this process that neither our threads nor a
-    stage's burnt; ``others_ns``: what other processes burnt on the same cores, None where the
-    system does not tell.
+    """What was used between two marks, nanoseconds.
+
+    ``unknown_ns`` is CPU time of this process that belongs neither to our threads nor to a stage.
+    ``others_ns`` is what other processes used of the same cores; None where the system does not
+    tell.
     """
 
     wall_ns: int = 0
@@ -129,7 +132,9 @@ class Burnt:
 
 
 class Natives:
-    """Of one process. ``ids``, ``times`` and ``names`` ask the system; tests hand in fakes."""
+    """The native threads of this process. ``ids``, ``times`` and ``names`` ask the system; tests
+    fake them.
+    """
 
     def __init__(
         self,
@@ -148,7 +153,9 @@ class Natives:
         ] = {}  # as read when a thread of ours ended; that and others may be gone since
 
     def forget_gone(self) -> None:
-        """Before a run: the system gives the numbers of threads that are gone to new ones."""
+        """To be called before a run, because the system reuses the numbers of threads that have
+        ended.
+        """
         alive = self._ids()
         with self._lock:
             self._claims = {task: stages for task, stages in self._claims.items() if task in alive}
@@ -157,7 +164,7 @@ class Natives:
 
     @contextmanager
     def born(self, stage: str) -> Iterator[None]:
-        """Threads that appear inside, and are not Python's, belong to the stage."""
+        """Books threads that appear inside, and are not Python's, to the stage."""
         before = self._ids()
         try:
             yield
@@ -170,8 +177,10 @@ class Natives:
                     stages[stage] = stages.get(stage, False) or self._names(task) == name
 
     def left(self) -> None:
-        """For a thread of ours that is about to end: afterwards nobody could read its times, nor
-        those of the pool that OpenMP gave it, which ends with it.
+        """To be called by a thread of ours that is about to end.
+
+        Afterwards nobody could read its times, nor those of the pool that OpenMP gave it, which
+        ends with it.
         """
         with self._lock:
             self._ours.add(threading.get_native_id())

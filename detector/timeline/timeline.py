@@ -14,12 +14,12 @@ from detector.timeline.spans import INFER, MAX_ROWS, PREPROCESS, READ, WORK, Met
 
 
 class Timeline:
-    """Hands a track to each thread. ``clock`` and ``cpu_clock`` return nanoseconds; tests hand in
-    fakes.
+    """Hands a track to each thread. ``clock`` and ``cpu_clock`` return nanoseconds; tests fake
+    them.
 
-    ``cpu_clock`` is the thread's own CPU time by default. A run in one plain loop hands in
-    ``time.process_time_ns``: there a stage's CPU is the process's, with what the libraries burn in
-    threads of their own. ``natives``: who tells of those threads; None: nobody.
+    ``cpu_clock`` is the thread's own CPU time by default. The plain loop uses
+    ``time.process_time_ns``: a stage's CPU time then includes what libraries use in threads of
+    their own. ``natives`` observes those threads; with None nobody does.
     """
 
     def __init__(
@@ -48,8 +48,10 @@ class Timeline:
 
     @contextmanager
     def run(self, text: str) -> Iterator[None]:
-        """For a tool that records: a mark that says what the ranges after it belong to, and a range
-        "run" across all threads, from here to the end, that a capture can start and stop with.
+        """Marks a run for a tool that records.
+
+        A mark says what the ranges after it belong to. A range "run" lasts from here to the end,
+        across all threads, so that a capture can start and stop with it.
         """
         if self._domain is None:
             yield
@@ -81,20 +83,22 @@ class Timeline:
         return nullcontext() if self._natives is None else self._natives.born(stage)
 
     def mark(self) -> None:
-        """A moment to count the libraries' threads from, or to; the steady state lies between first
-        and last.
+        """Marks a moment for the counts of native threads; the steady state lies from first to
+        last.
         """
         if self._natives is not None:
             self._marks[1:] = [self._natives.mark(self._calls())]
 
     def burnt(self) -> Burnt | None:
-        """Between the marks; None where nobody tells, or nothing lies between."""
+        """What native threads used between the marks; None where nobody observes, or nothing is
+        between.
+        """
         if self._natives is None or len(self._marks) < 2 or not self._marks[-1].times:
             return None
         return self._natives.between(self._marks[0], self._marks[-1])
 
     def _calls(self) -> dict[str, int]:
-        """Of each stage so far, on all threads."""
+        """The calls of each stage so far, on all threads."""
         with self._lock:
             tracks = list(self.tracks.values())
         calls: dict[str, int] = {}
@@ -109,7 +113,7 @@ class Timeline:
 
 
 class OffTimeline:
-    """A timeline that measures nothing, for the cost of the instruments to be measured against."""
+    """A timeline that measures nothing; the cost of the instruments is measured against it."""
 
     def __init__(self) -> None:
         self.tracks: dict[str, Track] = {}
