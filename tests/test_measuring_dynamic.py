@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detector.models import open_network
 from tests.conftest import CHECKOUT
 from tests.known_answers import run_once
+from tests.networks import open_network
 
 sys.path.insert(0, str(CHECKOUT / "scripts"))
 

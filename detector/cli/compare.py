@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -99,6 +98,7 @@ def command(
         from detector.jobs.compare import compare_command
         from detector.report.terminal.compare import print_comparison, progress_bar
         from detector.run.signals import terminated_as_exception
+        from detector.session.codec import to_json
 
         config = resolved(config_file, flags)
         console = Console(width=None if sys.stdout.isatty() else 100)
@@ -120,7 +120,7 @@ def command(
                 mapping=mapping,
             )
         if as_json:
-            click.echo(json.dumps(document, indent=1))
+            click.echo(to_json(document), nl=False)
         else:
             print_comparison(console, document)
         sys.exit(code)

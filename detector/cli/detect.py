@@ -40,6 +40,7 @@ def command(
 
         from detector.config.levels import resolved
         from detector.run.detect import detect
+        from detector.session.codec import to_json
 
         config = resolved(config_file, flags)
         # Piped, there is no width to keep to: the tables stay whole.
@@ -48,7 +49,7 @@ def command(
         building = _building(console) if live is not None else None
         result = _detect_or_document(detect, sources, config, live, building, as_json)
         if as_json:
-            click.echo(json.dumps(result.summary, indent=1))
+            click.echo(to_json(result.summary), nl=False)
         elif not quiet and result.session is not None:
             from detector.report.terminal.run import print_run
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from detector.cli.exits import complain, exit_codes
 from detector.cli.options import options_but
 from detector.config.schema import EVAL_DEFAULTS
+
+if TYPE_CHECKING:
+    from detector.jobs.evaluate import EvalOptions
+    from detector.session.evaluation import Evaluation, FailedEvaluation
 
 # What says where results of a detection run go has no meaning here.
 WITHOUT = ("output", "save", "no_video", "preset", "crf", "classes")
@@ -79,40 +82,43 @@ def command(
     labels. --engine takes several (ort,torch) and says what each differs from the first.
     """
     with exit_codes():
-        from detector.jobs.evaluate import Asked
+        from detector.jobs.evaluate import EvalOptions
+        from detector.session.evaluation import Evaluation
 
-        asked = Asked(dataset, format, images, split, subset, mapping, detections, min_ap50)
-        document = _evaluated(asked, config_file, flags, as_json, quiet)
+        options = EvalOptions(dataset, format, images, split, subset, mapping, detections, min_ap50)
+        document = _evaluate(options, config_file, flags, as_json, quiet)
         if as_json:
-            click.echo(json.dumps(document, indent=1))
-        elif not quiet:
+            from detector.session.codec import to_json
+
+            click.echo(to_json(document), nl=False)
+        elif not quiet and isinstance(document, Evaluation):
             from detector.report.terminal.evaluate import print_evaluation
 
             print_evaluation(_console(), document)
-        code = document["exit"]["code"]
-        if code:
-            click.echo(f"detect-video: {document['exit']['reason']}", err=True)
-        sys.exit(code)
+        if document.exit.code:
+            click.echo(f"detect-video: {document.exit.reason}", err=True)
+        sys.exit(document.exit.code)
 
 
-def _evaluated(
-    asked: Any, config_file: str | None, flags: dict[str, Any], as_json: bool, quiet: bool
-) -> dict[str, Any]:
+def _evaluate(
+    options: EvalOptions, config_file: str | None, flags: dict[str, Any], as_json: bool, quiet: bool
+) -> Evaluation | FailedEvaluation:
     from detector.config.levels import resolved
     from detector.errors import DetectVideoError
-    from detector.jobs.evaluate import evaluate, for_engines
+    from detector.jobs.evaluate import configs_for_engines, evaluate
     from detector.report.plots import plots
+    from detector.session.evaluation import SCHEMA, Exit, FailedEvaluation
 
     try:
         engines = [name.strip() for name in (flags.pop("engine") or "").split(",") if name.strip()]
-        configs = for_engines(resolved(config_file, flags, EVAL_DEFAULTS), engines)
+        configs = configs_for_engines(resolved(config_file, flags, EVAL_DEFAULTS), engines)
         live = None if as_json or quiet or not _console().is_terminal else _live
-        return evaluate(asked, configs, command=sys.argv, live=live, plots=plots).document
+        return evaluate(options, configs, command=sys.argv, live=live, plots=plots)
     except DetectVideoError as error:
         if not as_json:
             raise
         complain(error)
-        return {"schema": 1, "exit": {"code": error.exit_code, "reason": str(error)}}
+        return FailedEvaluation(SCHEMA, Exit(error.exit_code, str(error)))
 
 
 def _console() -> Any:

@@ -1,4 +1,4 @@
-"""``detect-video metrics``: nvprof's metric names in today's words."""
+"""``detect-video metrics``: nvprof's metric names and what Nsight Compute calls them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from detector.cli.exits import exit_codes
 @click.argument("words", nargs=-1, metavar="[WORD]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
 def command(words: tuple[str, ...], as_json: bool) -> None:
-    """What nvprof's metrics are called in Nsight Compute; with WORDs only those whose name or meaning holds one."""
+    """List nvprof's metrics by their names in Nsight Compute.
+
+    With WORDs: only metrics whose name or meaning contains one of them.
+    """
     with exit_codes():
         import difflib
 
@@ -24,20 +27,20 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
 
         _, known = read_layer(folder() / "nvprof_metrics.yaml")
         text = {name: f"{name} {row['ncu']} {row['says']}".lower() for name, row in known.items()}
-        found = {
-            n: row
-            for n, row in known.items()
-            if not words or any(word.lower() in text[n] for word in words)
+        listed = {
+            name: row
+            for name, row in known.items()
+            if not words or any(word.lower() in text[name] for word in words)
         }
-        if not found:
+        if not listed:
             near = difflib.get_close_matches(words[0], known, 3, 0.4)
-            hint = f"; near: {', '.join(near)}" if near else "; without WORD all are listed"
-            raise UsageError(f"no metric of nvprof with {' or '.join(words)}{hint}")
+            hint = f"similar names: {', '.join(near)}" if near else "give no WORD to list all"
+            raise UsageError(f"no metric of nvprof contains {' or '.join(words)}; {hint}")
         if as_json:
-            click.echo(json.dumps({"schema": 1, "metrics": found}, indent=1))
+            click.echo(json.dumps({"schema": 1, "metrics": listed}, indent=1))
             return
         from rich.console import Console
 
         from detector.report.terminal.models import print_metrics
 
-        print_metrics(Console(width=None if sys.stdout.isatty() else 160), found)
+        print_metrics(Console(width=None if sys.stdout.isatty() else 160), listed)

@@ -1,4 +1,4 @@
-"""``detect-video profile SOURCE``: where the time goes, in passes of their own, into one session."""
+"""``detect-video profile SOURCE``: where the time goes, in separate passes, all in one session."""
 
 from __future__ import annotations
 
@@ -12,27 +12,44 @@ from detector.cli.exits import exit_codes
 from detector.cli.options import check, log_to, options_from_config, tracked
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+class _ListsPasses(click.Command):
+    """A command whose help ends with the passes, which are imported only for that."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from detector.jobs.profile import list_passes, open_pass
+
+        rows = []
+        for name in list_passes():
+            one = open_pass(name)
+            asked = f" (only with {one.on_request} or --only)" if one.on_request else ""
+            rows.append((name, f"{one.what}{asked}"))
+        with formatter.section("Passes, in their order"):
+            formatter.write_dl(rows)
+
+
+@click.command(cls=_ListsPasses, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", required=False, metavar="SOURCE")
 @options_from_config
 @click.option(
     "--config", "config_file", metavar="F", help="YAML file of options; flags win over it."
 )
 @click.option(
-    "--only", metavar="A,B", help="These passes only; default: all that can run here but sweep."
+    "--only", metavar="A,B", help="Run these passes only. Default: all but those on request."
 )
 @click.option(
-    "--sweep", is_flag=True, help="Also batches 1 to 8 in every precision: some 15 s, or minutes."
+    "--sweep",
+    is_flag=True,
+    help="Also run batches 1 to 8 in every precision: takes 15 s, or minutes.",
 )
 @click.option(
     "--nsys",
     metavar="FILE",
-    help="Instead of SOURCE: an nsys recording of this program, as SQLite export.",
+    help="Read this instead of SOURCE: an nsys recording of this program, exported to SQLite.",
 )
 @click.option(
     "--prove",
     is_flag=True,
-    help="Put what-if to the test: run again with stages replaced by stand-ins.",
+    help="Test the predictions of what-if: run again with stages replaced by stand-ins.",
 )
 @click.option(
     "--csv",
@@ -44,7 +61,7 @@ from detector.cli.options import check, log_to, options_from_config, tracked
     "--json",
     "as_json",
     is_flag=True,
-    help="Print what was found as one JSON document, and nothing else.",
+    help="Print all facts as one JSON document, and nothing else.",
 )
 @tracked
 def command(
@@ -59,9 +76,9 @@ def command(
     trackers: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Measure SOURCE in separate passes: loop, critical path, what-if, layers, roofline, memory, energy...
+    """Measure SOURCE: a plain run, then separate passes, all in one session.
 
-    Each says how long it took. --only chooses; sweep runs where --sweep or --only asks for it.
+    A pass that needs a profiler runs the pipeline again, so the reported FPS are never disturbed.
     """
     with exit_codes():
         from rich.console import Console
@@ -69,11 +86,11 @@ def command(
         from detector.analysis.profile import profile_document
         from detector.config.levels import resolved
         from detector.errors import UsageError
+        from detector.errors.writing import write_whole
         from detector.jobs.profile import profile
         from detector.report.tables import csv_files
         from detector.report.terminal.profile import print_profile
         from detector.report.terminal.run import print_run
-        from detector.session.store import write_whole
 
         console = Console(width=None if sys.stdout.isatty() else 140)
         if (source is None) == (nsys is None):
@@ -96,18 +113,18 @@ def command(
         wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
         more = ["sweep"] if sweep else []
         config = resolved(config_file, flags)
-        found = profile(
+        session = profile(
             source, config, only=wanted, more=more, prove=prove, command=sys.argv, say=say
         )
         if as_json:
-            click.echo(json.dumps(profile_document(found), indent=1))
+            click.echo(json.dumps(profile_document(session), indent=1))
         else:
-            print_run(console, found.document)
-            print_profile(console, found)
-        for name, text in csv_files(found).items() if as_csv else ():
-            write_whole(found.folder / name, text.encode())
-        log_to(trackers, found)
-        sys.exit(int(found.document["exit"]["code"]))
+            print_run(console, session.document)
+            print_profile(console, session)
+        for name, text in csv_files(session).items() if as_csv else ():
+            write_whole(session.folder / name, text.encode())
+        log_to(trackers, session)
+        sys.exit(int(session.document["exit"]["code"]))
 
 
 def _read_recording(console: Any, path: str, as_json: bool) -> None:

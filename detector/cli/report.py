@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from detector.cli.exits import exit_codes
 from detector.cli.options import log_to, tracked
+
+if TYPE_CHECKING:
+    from detector.session.read import SavedSession
 
 FORMATS = ("html", "table", "json", "csv", "trace")
 
@@ -28,31 +32,29 @@ FORMATS = ("html", "table", "json", "csv", "trace")
 def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
     """Render the saved session of a run, RUN being its folder (runs/NAME)."""
     with exit_codes():
-        from detector.session.read import complete, read_session
+        from detector.session.read import read_session
 
         session = read_session(run)
-        with complete(session):
-            log_to(trackers, session)
-            if kind == "table":
-                _print(session)
-                return
-            files = _files(session, kind)
-        for name, content in files.items():
+        log_to(trackers, session)
+        if kind == "table":
+            _print(session)
+            return
+        for name, content in _files(session, kind).items():
             _write(session.folder, name, content, output, kind == "csv")
 
 
-def _print(session: Any) -> None:
+def _print(session: SavedSession) -> None:
     from rich.console import Console
 
     from detector.report.terminal.profile import print_profile
     from detector.report.terminal.run import print_run
 
     console = Console(width=None if sys.stdout.isatty() else 140)
-    print_run(console, {**session.document, "session": str(session.folder)})
+    print_run(console, replace(session.document, session=str(session.folder)))
     print_profile(console, session)
 
 
-def _files(session: Any, kind: str) -> dict[str, bytes]:
+def _files(session: SavedSession, kind: str) -> dict[str, bytes]:
     if kind == "csv":
         from detector.report.tables import csv_files
 
@@ -72,7 +74,7 @@ def _files(session: Any, kind: str) -> dict[str, bytes]:
 
 def _write(folder: Path, name: str, content: bytes, output: str | None, many: bool) -> None:
     """Under a temporary name first. ``many``: OUT is a folder."""
-    from detector.session.store import write_whole
+    from detector.errors.writing import write_whole
 
     if output == "-":
         sys.stdout.buffer.write(content)

@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from detector import engines
+from detector.engines.base import PRECISIONS
 from detector.errors import UsageError
 
 
@@ -59,7 +61,7 @@ class NetworkConfig:
 class RuntimeConfig:
     engine: str = option(
         "auto",
-        "Engine: auto, trt, ort, openvino, torch, null. auto takes what is installed and says why.",
+        f"Engine: auto, {', '.join(engines.names())}. auto takes what is installed and says why.",
         "E",
     )
     batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=4096)
@@ -84,7 +86,7 @@ class RuntimeConfig:
         "Precision: fp32, tf32, bf16, fp16, int8, or auto: fp32, unless another was measured faster and right "
         "enough on this machine (detect-video compare).",
         "P",
-        choices=("auto", "fp32", "tf32", "bf16", "fp16", "int8"),
+        choices=("auto", *PRECISIONS),
     )
     device: str = option("auto", "Device: auto, cpu, cuda or cuda:N.", "D")
     device_memory: str = option(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config.schema import Config
-from detector.errors import OutputError, UsageError
+from detector.errors import UsageError
+from detector.errors.writing import whole_file
 from detector.run.wire import Phases, open_machine
 
 MAX_PICTURES_BYTES = 1 << 31
@@ -88,18 +87,5 @@ def _decoded(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]
 
 
 def _write(target: Path, arrays: dict[str, NDArray[np.float32]]) -> None:
-    """All of it under its name, or nothing."""
-    try:
-        handle, temporary = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.name}.", suffix=".npz"
-        )
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as exc:
-        raise OutputError(f"{target}: cannot be written: {exc.strerror or exc}") from exc
+    with whole_file(target, "choose another with --output") as temporary:
+        np.savez(temporary, **arrays)  # type: ignore[arg-type]

@@ -8,18 +8,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from detector.config.schema import Config
-from detector.errors import (
-    EXIT_DAMAGED,
-    EXIT_DONE,
-    DetectVideoError,
-    EngineError,
-    OutputError,
-    SourceError,
-)
+from detector.errors import DetectVideoError, EngineError, OutputError, SourceError
 from detector.run.environment import cores, environment, process_age_s, sha256_of
 from detector.run.outputs import OutputPlan, session_name
 from detector.run.signals import Stop, stop_on_signals
@@ -39,6 +33,7 @@ from detector.run.wire import (
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress
     from detector.loop.parts import Progress
+    from detector.session.document import SessionDocument, Summary
     from detector.session.outcome import RunFacts, SourceRun
     from detector.session.store import Session
     from detector.sinks.base import Sink
@@ -63,15 +58,15 @@ class Live(Protocol):
 
 @dataclass(slots=True)
 class Result:
-    """``summary`` as in summary.json; ``session``: its folder, None where nothing could even be opened."""
+    """``summary`` as in summary.json. ``session``: its folder; None where no source could be opened."""
 
-    summary: dict[str, Any]
+    summary: Summary
     session: Path | None
     errors: list[DetectVideoError]
 
     @property
     def exit_code(self) -> int:
-        return int(self.summary["exit"]["code"])
+        return self.summary.exit.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,45 +167,53 @@ class _Job:
 
 def _conclude(job: _Job, runs: list[SourceRun], phases: Phases, command: Sequence[str]) -> Result:
     """Summary and session files. A session of which no source could be opened is taken back."""
-    from detector.analysis.summary import session_document, summarize
+    from detector.analysis.summary import summarize
+    from detector.session.codec import from_builtins
+    from detector.session.document import Environment
+    from detector.session.outcome import exit_of
 
-    errors = [run.error for run in runs if run.error is not None]
+    failed = [run.error for run in runs if run.error is not None]
+    unwritten: list[DetectVideoError] = []
     opened = any(run.info is not None for run in runs)
     with phases("close"):
-        more = _session_facts(job, runs, errors) if opened else {}
+        complete = _session_facts(job, runs, command, unwritten) if opened else None
     summary = summarize(_facts(job), runs, phases.seconds, job.stop.exit_code)
-    if not opened:
+    if complete is None:
         job.session.discard()
-        return Result(summary, None, errors)
-    summary["session"] = str(job.session.folder)
-    document = session_document(
-        summary, job.config.as_dict(), environment(), {"command": list(command), **more}
+        return Result(summary, None, failed)
+    summary = replace(summary, session=str(job.session.folder))
+    document = complete(
+        summary, environment=from_builtins(environment(), Environment, "the environment")
     )
     for name, content in (("summary.json", summary), ("session.json", document)):
-        with _kept_for_later(errors):
+        with _kept_for_later(unwritten):
             job.session.write_json(name, content)
-    if errors and summary["exit"]["code"] in (EXIT_DONE, EXIT_DAMAGED):
-        summary["exit"] = {"code": errors[0].exit_code, "reason": str(errors[0])}
-    return Result(summary, job.session.folder, errors)
+    if unwritten:
+        summary = replace(summary, exit=exit_of(runs, job.stop.exit_code, unwritten))
+    return Result(summary, job.session.folder, [*failed, *unwritten])
 
 
 def _session_facts(
-    job: _Job, runs: list[SourceRun], errors: list[DetectVideoError]
-) -> dict[str, Any]:
-    spans: dict[str, int] = {}
-    with _kept_for_later(errors):
+    job: _Job, runs: list[SourceRun], command: Sequence[str], unwritten: list[DetectVideoError]
+) -> Callable[..., SessionDocument]:
+    """Writes the spans and gathers what session.json holds beside the summary. Returns
+    ``session_document``, which lacks the summary and the environment only."""
+    from detector.analysis.summary import session_document
+    from detector.session.document import Clocks, SpanCounts
+
+    spans = SpanCounts()
+    with _kept_for_later(unwritten):
         spans = job.session.write_spans([run.timeline for run in runs])
-    clips = {run.spec: sha256_of(run.spec) for run in runs}
-    loops = [run.loop for run in runs]
-    # Both clocks at one moment: spans are of the first, other programs' traces of the second.
-    clocks = {"perf_counter_ns": time.perf_counter_ns(), "unix_ns": time.time_ns()}
-    return {
-        "spans": spans,
-        "clocks": clocks,
-        "loop": loops,
-        "clip_sha256": clips,
-        "model_sha256": job.machine.network.sha256,
-    }
+    return partial(
+        session_document,
+        config=job.config.as_dict(),
+        command=command,
+        spans=spans,
+        clocks=Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns()),
+        loop=[run.loop for run in runs],
+        clip_sha256={run.spec: sha256_of(run.spec) for run in runs},
+        model_sha256=job.machine.network.sha256,
+    )
 
 
 @contextmanager
@@ -241,6 +244,7 @@ def _facts(job: _Job) -> RunFacts:
         cores=cores(),
         sync=job.config.loop.sync,
         notes=job.machine.notes,
+        preset=job.config.output.preset,
         layers=job.machine.layers,
     )
 
@@ -304,7 +308,7 @@ def _pump(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
     parts = make_parts(config, job.machine, source, sinks)
     run.loop = loop_shape(parts, config)
     # So that an nsys recording says of itself what its waits mean.
-    shape = "loop " + " ".join(f"{name}={int(value)}" for name, value in run.loop.items())
+    shape = "loop " + " ".join(f"{name}={value:d}" for name, value in run.loop.items())
     if live is not None:
         live.start(source.info, progress, run.timeline, config.input.frames)
     try:

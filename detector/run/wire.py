@@ -16,6 +16,7 @@ from detector.errors import DetectVideoError, EngineError, ModelError, UsageErro
 
 if TYPE_CHECKING:
     from detector.loop.parts import Parts, Progress
+    from detector.session.document import LoopSizes
     from detector.session.outcome import SourceRun
     from detector.sinks.base import Sink
     from detector.sources.base import Source
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress, Engine, EngineOptions
     from detector.loop.parts import Outputs, Parts, Progress
-    from detector.models.base import Network
+    from detector.models.base import ModelRequest, Network
     from detector.session.outcome import ExecutedLayer
     from detector.timeline import Natives, OffTimeline, Timeline
     from detector.types import Candidates, Detections, Frame, Image, Letterbox
@@ -94,7 +95,7 @@ def open_machine(
 
         config, reason = _bound(config)
         if config.runtime.engine != "auto":
-            engines.load(config.runtime.engine)
+            engines.load_library(config.runtime.engine)
     with phases("load"):
         network = open_model(config, picture)
         classes = _class_ids(config.selection.classes, network.names)
@@ -102,7 +103,7 @@ def open_machine(
     config = choice.config
     name = config.runtime.engine
     with phases("import"):
-        engines.load(name)
+        engines.load_library(name)
     with phases("load"):
         # The same spare ones for both loops; --sync has one request at a time by its nature, and gives it all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
@@ -175,8 +176,8 @@ def open_model(config: Config, picture: tuple[int, int] | None = None) -> Networ
     from detector import engines, models
     from detector.stages.preprocess import holding
 
-    options, asked = network_options(config), config.runtime.size
-    network = models.open_network(**options, others=engines.front_ends())
+    request, asked = model_request(config), config.runtime.size
+    network = models.open_network(request, engines.front_ends())
     if (
         asked is None
         or not asked.isdecimal()
@@ -188,29 +189,30 @@ def open_model(config: Config, picture: tuple[int, int] | None = None) -> Networ
     if size == (network.input.height, network.input.width):
         return network
     try:
-        return models.open_network(**{**options, "size": size}, others=engines.front_ends())
+        return models.open_network(replace(request, size=size), engines.front_ends())
     except ModelError as exc:
         network.warnings.append(f"--size {asked}: the input stays {asked}x{asked}: {exc}")
         return network
 
 
-def network_options(config: Config) -> dict[str, Any]:
-    """The arguments of ``models.open_network``. Raises UsageError."""
-    return {
-        "model": config.network.model,
-        "weights": config.network.weights,
-        "names": config.network.names,
-        "random_seed": config.network.random_weights,
-        "size": _size(config.runtime.size),
-        "batch": config.runtime.batch,
-        "family": config.network.family,
-        "cfg": config.network.cfg,
-        "class_names": config.network.class_names or (),
-        "device": config.runtime.device,
-        "trusted": any(
-            text in ("host_code", "host_code=1") for text in config.runtime.engine_options or ()
-        ),
-    }
+def model_request(config: Config) -> ModelRequest:
+    """What the configuration says about the model. Raises UsageError."""
+    from detector.models.base import ModelRequest
+
+    network, runtime = config.network, config.runtime
+    return ModelRequest(
+        model=network.model,
+        weights=None if network.weights is None else Path(network.weights),
+        names=None if network.names is None else Path(network.names),
+        random_seed=network.random_weights,
+        size=_size(runtime.size),
+        batch=runtime.batch,
+        family=network.family,
+        cfg=None if network.cfg is None else Path(network.cfg),
+        class_names=tuple(network.class_names or ()),
+        device=runtime.device,
+        trusted=any(text in ("host_code", "host_code=1") for text in runtime.engine_options or ()),
+    )
 
 
 def _bound(config: Config) -> tuple[Config, str | None]:
@@ -291,7 +293,7 @@ def frames_of(
 # A source, a machine and sinks, put together for the loop.
 
 
-def loop_shape(parts: Parts, config: Config) -> dict[str, Any]:
+def loop_shape(parts: Parts, config: Config) -> LoopSizes:
     """What bounds the loop, for whoever replays it."""
     from detector.loop.parts import image_count, results_ahead
 

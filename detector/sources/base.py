@@ -35,7 +35,7 @@ class Source:
 
     @property
     def damaged(self) -> bool:
-        """True when not everything that the source held came out whole: the run then exits with 7."""
+        """True when not everything that the source held came out whole."""
         return self.ended_early or self.counts.bad > 0
 
     def read(self, into: Image | None = None) -> Frame | None:

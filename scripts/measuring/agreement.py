@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from detector import engines
-from detector.analysis.accuracy.matching import Agreement, agreement, overlaps, pairs
+from detector.analysis.accuracy.agreement import Agreement, agreement, match_pairs
+from detector.analysis.accuracy.matching import overlaps
 from detector.config.schema import CalibrationConfig
 from detector.errors import EngineError
-from detector.models import open_network
+from detector.models import ModelRequest, open_network
 from detector.models.base import Network
 from detector.models.graph.halves import HALVES, convert_to_halves
 from detector.models.graph.qdq import quantised_graph
@@ -60,7 +61,7 @@ def rows(
     Behind each half come the rows of the engines in ``engines_too`` (NAME, or NAME:OPTION=VALUE)
     that have it on this machine.
     """
-    network = open_network(model, weights=weights)
+    network = open_network(ModelRequest(model, weights=weights and Path(weights)))
     references = {clip.name: _reference(network, clip, count) for clip in clips}
     for precision in HALVES:
         if precision in precisions:
@@ -158,7 +159,7 @@ def crossings(
     """
     count = 0
     for one, other, one_below, other_below in zip(a, b, a_below, b_below, strict=True):
-        paired = pairs(one, other)
+        paired = match_pairs(one, other)
         count += _found_below(one, {i for i, _, _ in paired}, other_below, len(other))
         count += _found_below(other, {j for _, j, _ in paired}, one_below, len(one))
     return count

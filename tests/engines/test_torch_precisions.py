@@ -13,10 +13,10 @@ import pytest
 from detector import engines
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError, ModelError, UsageError
-from detector.models import open_network
 from detector.models.graph.halves import convert_to_halves, sensitive_nodes
 from tests.engines.quantised import quantised, small_network
 from tests.known_answers import plus_one
+from tests.networks import open_network
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
@@ -121,7 +121,7 @@ def test_whole_numbers_go_through_a_cast_as_they_are():
 KERNELS = """
 from detector import engines
 from detector.engines.base import EngineOptions
-from detector.models import open_network
+from tests.networks import open_network
 network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
 options = EngineOptions(precision="bf16", threads=1, own={"bf16": "all"})
 with engines.open("torch", network, options) as engine:

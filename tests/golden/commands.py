@@ -35,7 +35,18 @@ def _street(name: str, *argv: str, needs: tuple[str, ...] = (), **more) -> Comma
 
 def _shared(name: str, *argv: str, inputs: tuple[str, ...]) -> Command:
     files = tuple(f"{WEIGHTS}{path}" for path in inputs)
-    whole = ("traffic.mp4", *argv, "--json", "--engines-dir", OWN, "--no-video", "--frames", "3", "--engine", "ort")
+    whole = (
+        "traffic.mp4",
+        *argv,
+        "--json",
+        "--engines-dir",
+        OWN,
+        "--no-video",
+        "--frames",
+        "3",
+        "--engine",
+        "ort",
+    )
     return Command(name, whole, (TRAFFIC, *files), ("*.jsonl",), near=True)
 
 

@@ -48,29 +48,47 @@ def _names(key: str, was: list[str], now: list[str], found: Differences) -> None
     (found.added if key == "options" else found.broken).extend(new)
 
 
-def _document(place: str, was: dict[str, Any], now: dict[str, Any], command: Command, found: Differences) -> None:
+def _document(
+    place: str, was: dict[str, Any], now: dict[str, Any], command: Command, found: Differences
+) -> None:
     """Flat documents: a key may be added; none may go, or change its type or value."""
     for path, value in was.items():
         key = f"{place} {path}"
         if path not in now:
             below = [name for name in now if name.startswith(f"{path}.")]
-            found.broken.append(f"{key}: was {_short(value)}, is " + (f"now {below[0]}..." if below else "gone"))
+            found.broken.append(
+                f"{key}: was {_short(value)}, is " + (f"now {below[0]}..." if below else "gone")
+            )
         elif not _alike(path, value, now[path], command):
             found.broken.append(f"{key}: was {_short(value)}, is {_short(now[path])}")
-    found.added += [f"{place} {path}: {_short(now[path])} is new" for path in now if path not in was]
+    found.added += [
+        f"{place} {path}: {_short(now[path])} is new" for path in now if path not in was
+    ]
 
 
 def _alike(path: str, was: Any, now: Any, command: Command) -> bool:
-    if isinstance(was, str) and was.startswith(MASKED) and isinstance(now, str) and now.startswith(MASKED):
+    if (
+        isinstance(was, str)
+        and was.startswith(MASKED)
+        and isinstance(now, str)
+        and now.startswith(MASKED)
+    ):
         kinds, others = (set(one.removeprefix(MASKED).split("|")) for one in (was, now))
         # Null on one side is as good where both may be null; else a type must be common.
         values, other_values = kinds - {"null"}, others - {"null"}
         return bool(values & other_values if values and other_values else kinds & others)
     mask = mask_of(path, command.name, command.near, False)
-    if mask is not None and mask.kind == "near" and isinstance(was, (int, float)) and isinstance(now, (int, float)):
+    if (
+        mask is not None
+        and mask.kind == "near"
+        and isinstance(was, (int, float))
+        and isinstance(now, (int, float))
+    ):
         return abs(was - now) <= mask.within
     if isinstance(was, float) and isinstance(now, float):
-        return math.isclose(was, now, rel_tol=1e-9)  # numpy adds in the order that the CPU's vectors give
+        return math.isclose(
+            was, now, rel_tol=1e-9
+        )  # numpy adds in the order that the CPU's vectors give
     return type(was) is type(now) and was == now
 
 
@@ -79,7 +97,9 @@ def _content(name: str, was: Any, now: Any, command: Command, found: Differences
         _near_rows(name, was, now, found)
     elif isinstance(was, dict) and isinstance(now, dict):
         if pixels := [key for key in was if key.startswith("pixels by OpenCV") and key not in now]:
-            found.added.append(f"{name}: {pixels[0]} cannot be compared, another version is installed")
+            found.added.append(
+                f"{name}: {pixels[0]} cannot be compared, another version is installed"
+            )
             was = {key: value for key, value in was.items() if key not in pixels}
         _document(name, was, now, command, found)
     elif isinstance(was, list) and isinstance(now, list):
@@ -93,7 +113,9 @@ def _content(name: str, was: Any, now: Any, command: Command, found: Differences
 # ---- rows of real networks
 
 
-def _near_rows(name: str, was: list[dict[str, Any]], now: list[dict[str, Any]], found: Differences) -> None:
+def _near_rows(
+    name: str, was: list[dict[str, Any]], now: list[dict[str, Any]], found: Differences
+) -> None:
     _equal(f"{name}, rows", len(was), len(now), found)
     for at, (one, other) in enumerate(zip(was, now, strict=False)):
         place = f"{name}, row {at}"
@@ -106,7 +128,9 @@ def _near_rows(name: str, was: list[dict[str, Any]], now: list[dict[str, Any]], 
             _near_boxes(place, one["detections"], other["detections"], found)
 
 
-def _near_boxes(place: str, was: list[dict[str, Any]], now: list[dict[str, Any]], found: Differences) -> None:
+def _near_boxes(
+    place: str, was: list[dict[str, Any]], now: list[dict[str, Any]], found: Differences
+) -> None:
     """Each with the nearest of its class; what is left over may only be borderline."""
     left = list(now)
     threshold = min((one["score"] for one in [*was, *now]), default=0.0)

@@ -44,12 +44,16 @@ def scene(at: int) -> NDArray[np.uint8]:
     return image
 
 
-def clip(path: Path, codec: str = "ffv1", pixels: str = "bgr0", frames: int = 20, **options: str) -> None:
+def clip(
+    path: Path, codec: str = "ffv1", pixels: str = "bgr0", frames: int = 20, **options: str
+) -> None:
     with av.open(str(path), "w", options=options) as container:
         stream = container.add_stream(codec, rate=25)
         stream.width, stream.height, stream.pix_fmt = 96, 64, pixels
         for at in range(frames):
-            frame = av.VideoFrame.from_ndarray(scene(at % 20), format="bgr24").reformat(format=pixels)
+            frame = av.VideoFrame.from_ndarray(scene(at % 20), format="bgr24").reformat(
+                format=pixels
+            )
             frame.pts, frame.time_base = at, Fraction(1, 25)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
@@ -66,7 +70,9 @@ def sound(path: Path) -> None:
     with av.open(str(path), "w") as container:
         stream = container.add_stream("aac", rate=8000, layout="mono")
         for at in range(8):
-            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+            frame = av.AudioFrame.from_ndarray(
+                np.zeros((1, 1024), np.float32), format="fltp", layout="mono"
+            )
             frame.sample_rate, frame.pts = 8000, at * 1024
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
@@ -135,18 +141,38 @@ def labels(path: Path) -> None:
     """COCO json of ``pictures``: the box that is found, one that is not, one beside its place."""
     images = [{"id": at, "file_name": f"{at}.png", "width": w, "height": h} for at, w, h in
               [(0, 96, 64), (1, 64, 64), (2, 240, 120)]]  # fmt: skip
-    boxes = [(0, 1, [22.5, 14, 15, 30]), (1, 1, [15, 20, 10, 20]), (1, 3, [36, 17, 16, 8]), (2, 2, [5, 5, 40, 40])]
+    boxes = [
+        (0, 1, [22.5, 14, 15, 30]),
+        (1, 1, [15, 20, 10, 20]),
+        (1, 3, [36, 17, 16, 8]),
+        (2, 2, [5, 5, 40, 40]),
+    ]
     annotations = [
-        {"id": number, "image_id": image, "category_id": kind, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+        {
+            "id": number,
+            "image_id": image,
+            "category_id": kind,
+            "bbox": box,
+            "area": box[2] * box[3],
+            "iscrowd": 0,
+        }
         for number, (image, kind, box) in enumerate(boxes, 1)
     ]
-    categories = [{"id": number, "name": name} for number, name in enumerate(["red", "green", "blue"], 1)]
-    path.write_text(json.dumps({"images": images, "categories": categories, "annotations": annotations}))
+    categories = [
+        {"id": number, "name": name} for number, name in enumerate(["red", "green", "blue"], 1)
+    ]
+    path.write_text(
+        json.dumps({"images": images, "categories": categories, "annotations": annotations})
+    )
 
 
 def found(path: Path) -> None:
     """Detections for ``eval --detections``, in the COCO results layout."""
-    rows = [(0, 1, [22.5, 15, 15, 30], 0.9), (1, 1, [15, 20, 10, 20], 0.8), (1, 3, [1, 1, 5, 5], 0.7)]
+    rows = [
+        (0, 1, [22.5, 15, 15, 30], 0.9),
+        (1, 1, [15, 20, 10, 20], 0.8),
+        (1, 3, [1, 1, 5, 5], 0.7),
+    ]
     path.write_text(json.dumps([
         {"image_id": image, "category_id": kind, "bbox": box, "score": score} for image, kind, box, score in rows
     ]))  # fmt: skip

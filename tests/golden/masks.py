@@ -135,5 +135,12 @@ def masked_name(name: str) -> str:
 
 
 def type_name(value: Any) -> str:
-    kinds = {dict: "object", list: "list", str: "text", bool: "truth", int: "number", float: "number"}
+    kinds = {
+        dict: "object",
+        list: "list",
+        str: "text",
+        bool: "truth",
+        int: "number",
+        float: "number",
+    }
     return kinds.get(type(value), "null")

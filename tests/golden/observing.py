@@ -39,7 +39,9 @@ def observe(ran: Ran) -> dict[str, Any]:
         document["options"] = sorted(set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", ran.stdout)))
     content = {}
     for name in new:
-        if any(_fits(name, pattern) for pattern in command.read) and (at := READERS.get(Path(name).suffix)):
+        if any(_fits(name, pattern) for pattern in command.read) and (
+            at := READERS.get(Path(name).suffix)
+        ):
             content[masked_name(name)] = _without_folder(at(folder / name, command), folder)
     return document | {"content": content} if content else document
 
@@ -85,7 +87,9 @@ def flatten(value: Any, command: Command) -> dict[str, Any]:
     return {path: _merged(values) for path, values in leaves.items()}
 
 
-def _walk(value: Any, path: str, command: Command, alike: bool, leaf: Callable[[str, Any], None]) -> None:
+def _walk(
+    value: Any, path: str, command: Command, alike: bool, leaf: Callable[[str, Any], None]
+) -> None:
     container = isinstance(value, (dict, list))
     mask = mask_of(path, command.name, command.near, container) if path else None
     kind = mask.kind if mask else ("each" if alike and isinstance(value, list) else "")
@@ -160,7 +164,11 @@ def _arrays(path: Path, command: Command) -> Any:
     if path.name == "spans.npz":
         return {name: f"{array.dtype.kind} {array.ndim}d" for name, array in arrays.items()}
     return {
-        name: {"type": str(array.dtype), "shape": list(array.shape), "first": np.round(array[0, :4], 4).tolist()}
+        name: {
+            "type": str(array.dtype),
+            "shape": list(array.shape),
+            "first": np.round(array[0, :4], 4).tolist(),
+        }
         for name, array in arrays.items()
     }
 

@@ -41,7 +41,9 @@ def as_text(document: dict) -> str:
     lines = []
     for key, value in document.items():
         if isinstance(value, dict) and key == "content":
-            parts = ",\n".join(f"  {json.dumps(name)}: {_block(one, '   ')}" for name, one in value.items())
+            parts = ",\n".join(
+                f"  {json.dumps(name)}: {_block(one, '   ')}" for name, one in value.items()
+            )
             lines.append(f' "content": {{\n{parts}\n }}')
         else:
             lines.append(f" {json.dumps(key)}: {_block(value, '  ')}")

@@ -67,7 +67,9 @@ class Runner:
             folder.mkdir()
         else:
             shutil.copytree(self._futures[command.after].result().folder, folder)
-        for name in command.inputs if command.after is None else ():  # a clip made anew has another sha256
+        for name in (
+            command.inputs if command.after is None else ()
+        ):  # a clip made anew has another sha256
             put(name, folder, self.shared)
         before = files_in(folder)
         argv = [word.replace("{engines}", str(self.root / "engines")) for word in command.argv]

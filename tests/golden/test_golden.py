@@ -31,10 +31,14 @@ def lacks(command: Command) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+def runner(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Runner]:
     """Starts what this session will ask for, in the table's order: slow ones first, two at a time."""
     callspecs = [
-        getattr(item, "callspec", None) for item in request.session.items if item.fspath.purebasename == "test_golden"
+        getattr(item, "callspec", None)
+        for item in request.session.items
+        if item.fspath.purebasename == "test_golden"
     ]
     asked = [spec.params["command"] for spec in callspecs if spec is not None]
     try:
@@ -43,7 +47,9 @@ def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         shared = None
     with Runner(tmp_path_factory.mktemp("golden") / "runs", shared) as running:
         running.start(
-            command for command in asked if not lacks(command) and (shared is not None or not needs_shared(command))
+            command
+            for command in asked
+            if not lacks(command) and (shared is not None or not needs_shared(command))
         )
         yield running
 
@@ -61,8 +67,12 @@ def test_does_what_it_did(command: Command, runner: Runner, request: pytest.Fixt
         print(f"added: {line}")
     if found.broken:
         lines = "\n  ".join(found.broken)
-        pytest.fail(f"{' '.join(command.argv)}\n  {lines}\nstderr: {ran.stderr[-500:]}", pytrace=False)
+        pytest.fail(
+            f"{' '.join(command.argv)}\n  {lines}\nstderr: {ran.stderr[-500:]}", pytrace=False
+        )
 
 
 def test_every_recording_has_its_command_line() -> None:
-    assert sorted(path.stem for path in RECORDED.glob("*.json")) == sorted(command.name for command in COMMANDS)
+    assert sorted(path.stem for path in RECORDED.glob("*.json")) == sorted(
+        command.name for command in COMMANDS
+    )

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from detector.errors import ModelError
-from detector.models import open_network
 from detector.models.base import InputRules, Network
 from detector.models.graph.build import GraphBuilder, good_name, output_shapes, tail_nodes
 from detector.models.graph.halves import (
@@ -17,6 +16,7 @@ from detector.models.graph.halves import (
 )
 from detector.types import Candidates
 from tests.known_answers import run_once
+from tests.networks import open_network
 
 HALF = {"fp16": 10, "bf16": 16}  # TensorProto's numbers
 FLOAT = 1

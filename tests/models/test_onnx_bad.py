@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from detector.errors import ModelError, UsageError
-from detector.models import open_network
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import STATED, Export
+from tests.networks import open_network
 
 
 def two_inputs(folder):

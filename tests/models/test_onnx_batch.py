@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from detector.errors import ModelError
-from detector.models import open_network
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import STATED, Export
+from tests.networks import open_network
 
 RNG = np.random.default_rng(3)
 

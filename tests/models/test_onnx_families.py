@@ -7,10 +7,10 @@ import pytest
 
 from detector import Detector
 from detector.errors import ModelError
-from detector.models import open_network
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, SIDE, STATED
+from tests.networks import open_network
 
 # RGB of one pixel in a black picture: the scores of classes 0, 1, 2 are .6, .8 and 0.4
 COLOUR = (153, 204, 102)

@@ -10,6 +10,7 @@ from importlib.util import module_from_spec, spec_from_loader
 import numpy as np
 import pytest
 
+from detector.analysis.accuracy import average_precision as ap
 from detector.analysis.accuracy import matching
 from model import evaluation
 from tests.training.conftest import ROOT
@@ -41,6 +42,6 @@ def test_lowest_score_lets_through_as_many_unmatched_boxes_as_allowed():
     boxes = np.array([[0.0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]])
     nothing = matching.Truth(np.zeros((0, 4)), np.zeros(0, bool), np.zeros(0, bool))
     rows = [matching.judge(boxes, np.array([0.9, 0.6, 0.3]), nothing)]
-    assert matching.unmatched(rows, program.lowest_score(rows, 1)) == 1
-    assert matching.unmatched(rows, program.lowest_score(rows, 2)) == 2
+    assert ap.unmatched(rows, program.lowest_score(rows, 1)) == 1
+    assert ap.unmatched(rows, program.lowest_score(rows, 2)) == 2
     assert program.lowest_score(rows, 3) == evaluation.CONFIDENCE

@@ -7,10 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from detector.models import open_network  # noqa: E402
 from detector.models.formats.darknet.weights import read_weights  # noqa: E402
 from model import export, optimiser  # noqa: E402
 from model.network import CERTAIN, Street, convolve_half, decode, read_plan  # noqa: E402
+from tests.networks import open_network  # noqa: E402
 from tests.training.conftest import ROOT  # noqa: E402
 
 CFG = ROOT / "cfg/darknet/street.cfg"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from detector.analysis.accuracy import matching
+from detector.analysis.accuracy import average_precision as ap
 from model import evaluation
 
 SETS = {
@@ -30,11 +30,9 @@ def test_yolox_nano_has_the_reference_figures(shared):
     for (group, name), rows in results.items():
         wanted = reference[SETS[group]]["yolox_nano"]["per_class"][name]
         assert sum(row.wanted for row in rows) == wanted["boxes"]
-        assert matching.recall(rows, 0.25) == pytest.approx(wanted["recall_conf25"], abs=0.01)
+        assert ap.recall(rows, 0.25) == pytest.approx(wanted["recall_conf25"], abs=0.01)
         if "ap50" in wanted:
-            assert matching.average_precision(rows) == pytest.approx(wanted["ap50"], abs=0.01)
-            assert matching.precision(rows, 0.25) == pytest.approx(
-                wanted["precision_conf25"], abs=0.01
-            )
-            interval = matching.interval(rows, matching.average_precision)
+            assert ap.average_precision(rows) == pytest.approx(wanted["ap50"], abs=0.01)
+            assert ap.precision(rows, 0.25) == pytest.approx(wanted["precision_conf25"], abs=0.01)
+            interval = ap.interval(rows, ap.average_precision)
             assert interval == pytest.approx(wanted["ap50_interval"], abs=0.01)

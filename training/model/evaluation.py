@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.analysis.accuracy import average_precision as ap
 from detector.analysis.accuracy import matching
 from detector.config.schema import CalibrationConfig
 from detector.stages.nms import nms
@@ -125,9 +126,10 @@ def open_ours(
 
     With ``int8`` it is quantised as ``--precision int8 --calibrate ...`` does.
     """
-    from detector.models import open_network
+    from detector.models import ModelRequest, open_network
 
-    network = open_network(model, weights=weights, size=size)
+    request = ModelRequest(model, weights=Path(weights) if weights else None, size=size)
+    network = open_network(request)
     rules, proto = network.input, network.graph.SerializeToString()
     if int8 is not None:
         from detector.models.graph.qdq import quantised_graph
@@ -247,10 +249,10 @@ def figures(results: Results) -> dict[str, float]:
     found = {}
     for (group, name), rows in results.items():
         if group == "elevated":
-            found["elevated recall"] = round(matching.recall(rows, REPORTED), 4)
-            found["elevated unmatched"] = matching.unmatched(rows, REPORTED)
+            found["elevated recall"] = round(ap.recall(rows, REPORTED), 4)
+            found["elevated unmatched"] = ap.unmatched(rows, REPORTED)
         else:
-            found[f"{group} {name}"] = round(matching.average_precision(rows), 4)
+            found[f"{group} {name}"] = round(ap.average_precision(rows), 4)
     return found
 
 

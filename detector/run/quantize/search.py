@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector import engines
-from detector.analysis.accuracy.matching import agreement
+from detector.analysis.accuracy.agreement import agreement
 from detector.config.schema import SelectionConfig
 from detector.engines.base import EngineOptions
 from detector.models.base import Network

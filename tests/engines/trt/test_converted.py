@@ -14,7 +14,6 @@ from detector.analysis.summary import effect, executed
 from detector.config.schema import resolve
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError
-from detector.models import open_network
 from detector.models.base import Network
 from detector.models.graph.build import count_macs
 from detector.run.prepare import prepared
@@ -26,6 +25,7 @@ from scripts.measuring.rounded import rounded
 from tests.conftest import CHECKOUT
 from tests.engines.trt.opening import EVERY
 from tests.fakes.install import MAJORS, install
+from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 PRECISIONS = ("fp16", "bf16", "int8")

@@ -12,7 +12,6 @@ from detector.cli.group import cli
 from detector.engines.base import EngineOptions
 from detector.engines.layer_times import WARMUP
 from detector.errors import EngineError
-from detector.models import open_network
 from detector.models.graph.build import count_macs, joint_cost
 from detector.models.graph.halves import convert_to_halves
 from tests.conftest import CHECKOUT
@@ -20,13 +19,14 @@ from tests.engines.quantised import pictures
 from tests.engines.trt.opening import opened
 from tests.fakes.plans import as_elsewhere, plan_of
 from tests.known_answers import plus_one
+from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 
 
 def times_of(network, runs=3, **options):
     slots = [pictures(network, seed) for seed in range(2)]
-    return engines.layer_times(
+    return engines.time_layers(
         "trt", network, EngineOptions(batch=network.batch, **options), slots, runs
     )
 

@@ -10,7 +10,6 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from detector.models import open_network
 from detector.models.graph.build import GraphBuilder, good_name
 from detector.models.graph.qdq import (
     KINDS,
@@ -22,6 +21,7 @@ from detector.models.graph.qdq import (
 )
 from detector.models.graph.ranges import measure_ranges
 from tests.known_answers import run_once
+from tests.networks import open_network
 from tests.run.quantize.graphs import SIDE, branched, chain, conv, network_of
 
 RANGES = {"0.conv": (-55.0, 200.0), "0.act": (0.0, 200.0), "2.conv": (0.0, 102.0)}

@@ -13,12 +13,12 @@ import pytest
 from detector.config.schema import CalibrationConfig, Config, NetworkConfig
 from detector.engines import store
 from detector.errors import EngineError, ModelError, SourceError, UsageError
-from detector.models import open_network
 from detector.models.base import Network
 from detector.run import quantize
 from detector.run.quantize.calibrate import SUFFIX, Calibration, calibrate
 from detector.run.quantize.frames import hold_out
 from tests.known_answers import run_once
+from tests.networks import open_network
 from tests.run.quantize.graphs import SIDE, branched
 from tests.sources.clips import write_sound, write_video
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detector.errors import ModelError, UsageError
-from detector.models.base import InputRules, Network
+from detector.errors import ModelError
+from detector.models.base import FrontEnd, InputRules, ModelRequest, Network
 from detector.models.formats.onnx.recognise import ALIASES, FAMILIES, LAYOUTS, build_head
 from detector.models.names import find_names, read_names
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from detector.models.formats.onnx.recognise import Layout
 
 SUFFIXES = (".onnx",)
-FAMILY_CHOICES = (*FAMILIES, *ALIASES)
 
 COCO = 80  # classes
 DEFAULT_STRIDE = 32  # where neither the file nor its layout tells
@@ -37,20 +36,8 @@ WEIGHTED = frozenset(
 SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
 
 
-def read(
-    path: Path,
-    *,
-    weights: Path | None = None,
-    names: Path | None = None,
-    random_seed: int | None = None,
-    size: tuple[int, int] | None = None,
-    batch: int = 1,
-    family: str | None = None,
-) -> Network:
-    """The network of an exported file. ``family``: the one that the user named.
-
-    Raises ModelError for the file, UsageError for options that do not fit it.
-    """
+def read(request: ModelRequest) -> Network:
+    """The network of an exported file. Raises ModelError."""
     from detector.models.formats.onnx.load import read_graph
     from detector.models.formats.onnx.metadata import read_metadata
     from detector.models.formats.onnx.recognise import recognise
@@ -63,14 +50,15 @@ def read(
     from detector.models.formats.onnx.shapes import settle_shapes
     from detector.models.graph.build import count_macs, infer_shapes, output_shapes
 
-    _refuse_weights(path, weights, random_seed)
+    path, batch = request.path, request.batch
     foreign, sha256 = read_graph(path)
     metadata = read_metadata(str(path), foreign.metadata)
-    planar, (height, width) = settle_shapes(foreign, metadata, size, batch)
+    planar, (height, width) = settle_shapes(foreign, metadata, request.size, batch)
     parameters = _count_parameters(foreign)
-    result = recognise(foreign, metadata, (height, width), ALIASES.get(family or "", family))
+    family = ALIASES.get(request.family or "", request.family)
+    result = recognise(foreign, metadata, (height, width), family)
     layout, wants = result.layout, result.family
-    class_names, warnings = _class_names(path, layout, metadata, names)
+    class_names, warnings = _class_names(path, layout, metadata, request.names)
     settle_outputs(foreign, layout.outputs, batch)
     foreign.infer()
     simplify_operators(foreign)
@@ -101,12 +89,7 @@ def read(
     )
 
 
-def _refuse_weights(path: Path, weights: Path | None, random_seed: int | None) -> None:
-    advice = f"{path.name} holds its own weights; leave the option out"
-    if weights is not None:
-        raise UsageError(f"--weights {weights}: {advice}")
-    if random_seed is not None:
-        raise UsageError(f"--random-weights {random_seed}: {advice}")
+FRONT_END = FrontEnd(read, families=(*FAMILIES, *ALIASES))
 
 
 def _count_parameters(graph: ForeignGraph) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from detector.errors import ModelError
-from detector.models.base import START_BYTES, mistaken
+from detector.models.base import START_BYTES, mistaken_for
 from detector.models.formats.onnx.foreign import Dims, ForeignGraph, dims_of
 from detector.models.graph.build import OPSET
 
@@ -63,7 +63,7 @@ def _parse(path: Path) -> onnx.ModelProto:
                 "external data"
             )
         data = path.read_bytes()
-        if what := mistaken(data[:START_BYTES]):
+        if what := mistaken_for(data[:START_BYTES]):
             raise ModelError(f"{path}: {what}; download it again")
         model = onnx.load_model_from_string(data)
     except OSError as exc:

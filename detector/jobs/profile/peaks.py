@@ -1,7 +1,8 @@
-"""What this machine reaches at most, measured here in a few seconds: matrix products per type, and memory bandwidth.
+"""The peaks of this computer, measured in a few seconds: matrix products by type, and bandwidth.
 
-FLOPs = 2 x MACs; for int8 they are operations. Each figure is the best of several tries, since a peak is what the
-machine can do, not what it does on average. With the threads of the engine that is judged by them.
+FLOPs = 2 x MACs; for int8 they are integer operations. Each figure is the best of several tries,
+since a peak is what the computer can do, not what it does on average. The peaks are measured with
+the number of threads that the engine had.
 """
 
 from __future__ import annotations
@@ -14,40 +15,45 @@ from typing import Any
 
 import numpy as np
 
-# Of the square matrices: large ones are past the cost of starting threads; small ones are done between two turns of
-# whoever else is on the machine.
+from detector.session.passes import Peaks
+
+# Sides of the square matrices. A large product hides the cost of starting threads; a small one ends
+# before another process gets its turn on the core.
 SIZES = (384, 1024)
 BUDGET_S = 0.6  # for each type; half of it for each size
-TRIAD_BYTES = 96 << 20  # of each of the three arrays: past every cache that such machines have
-BLOCK = 1 << 14  # doubles worked on at once: 128 KB, stays in a core's own cache
+TRIAD_BYTES = 96 << 20  # of each of the three arrays: larger than the caches of such computers
+BLOCK = 1 << 14  # doubles worked on at once: 128 KB, which stays in a core's own cache
 
 
-Made = tuple[str, Callable[[], Any]] | None
-"""The library, and one product by it; None where it is not there."""
+Product = tuple[str, Callable[[], Any]] | None
+"""The library and one product by it; None where the library is not installed."""
 
 
-def measured_peaks(threads: int) -> dict[str, Any]:
-    """``gflops_s`` by type (GFLOP/s, int8: GOP/s), with the library that reached it; ``bandwidth_gbytes_s`` of
-    STREAM's triad: two arrays read, one written."""
-    tries: dict[str, list[Callable[[int, int], Made]]] = {
+def measure_peaks(threads: int) -> Peaks:
+    """GFLOP/s by type (int8: GOP/s) with the library that reached it, and the bandwidth of STREAM's
+    triad: two arrays read, one written."""
+    tries: dict[str, list[Callable[[int, int], Product]]] = {
         "fp32": [_ort_fp32, _torch("float32")],
         "bf16": [_torch("bfloat16")],
         "int8": [_ort_int8],
     }
-    found: dict[str, Any] = {"gflops_s": {}, "by": {}, "threads": threads}
+    gflops_s: dict[str, float] = {}
+    by: dict[str, str] = {}
     for kind, makers in tries.items():
         for maker, size in product(makers, SIZES):
             made = maker(threads, size)
             if made is not None:
                 library, run = made
                 rate = 2 * size**3 / best_s(run, BUDGET_S / len(SIZES)) / 1e9
-                if rate > found["gflops_s"].get(kind, 0.0):
-                    found["gflops_s"][kind], found["by"][kind] = rate, library
-    return found | {"bandwidth_gbytes_s": triad_gbytes_s(threads)}
+                if rate > gflops_s.get(kind, 0.0):
+                    gflops_s[kind], by[kind] = rate, library
+    bandwidth = triad_gbytes_s(threads)
+    return Peaks(gflops_s=gflops_s, by=by, threads=threads, bandwidth_gbytes_s=bandwidth)
 
 
 def best_s(run: Callable[[], Any], budget_s: float) -> float:
-    """Seconds of the fastest of as many calls as fit into the budget, at least three after one to warm up."""
+    """Seconds of the fastest call. Makes as many calls as fit into the budget, but at least three,
+    after one to warm up."""
     run()
     best, until, calls = float("inf"), time.perf_counter() + budget_s, 0
     while calls < 3 or time.perf_counter() < until:
@@ -57,7 +63,7 @@ def best_s(run: Callable[[], Any], budget_s: float) -> float:
     return best
 
 
-def _ort_fp32(threads: int, size: int) -> Made:
+def _ort_fp32(threads: int, size: int) -> Product:
     from onnx import TensorProto
 
     values = np.random.default_rng(0).random((size, size), np.float32)
@@ -71,7 +77,7 @@ def _ort_fp32(threads: int, size: int) -> Made:
     return run and ("onnxruntime", run)
 
 
-def _ort_int8(threads: int, size: int) -> Made:
+def _ort_int8(threads: int, size: int) -> Product:
     from onnx import TensorProto
 
     dice = np.random.default_rng(0)
@@ -88,7 +94,8 @@ def _ort_int8(threads: int, size: int) -> Made:
 def _ort(
     operator: str, threads: int, a: tuple[int, Any], b: tuple[int, Any], out: int
 ) -> Callable[[], Any] | None:
-    """One product in a session of its own; the right matrix is a constant, so that it may be packed, as weights are."""
+    """One product in a session of its own. The right matrix is a constant, so that the library may
+    pack it as it packs weights."""
     try:
         import onnxruntime as ort
     except ImportError:
@@ -111,8 +118,8 @@ def _ort(
     return lambda: session.run(None, {"a": a[1]})
 
 
-def _torch(kind: str) -> Callable[[int, int], Made]:
-    def make(threads: int, size: int) -> Made:
+def _torch(kind: str) -> Callable[[int, int], Product]:
+    def make(threads: int, size: int) -> Product:
         try:
             import torch
         except ImportError:

@@ -1,4 +1,7 @@
-"""What-if put to the test: the same loop changed, or with a stage replaced by a stand-in of next to no cost."""
+"""The predictions of what-if, tested: the same loop with one thing changed.
+
+Where the change is "a stage is free", a stand-in that costs next to nothing replaces the stage.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from detector.run.wire import (
     picture_of,
     sink_options,
 )
+from detector.session.passes import Prediction, Proof
 from detector.timeline import OffTimeline
 from detector.types import Frame, Image
 
@@ -31,20 +34,21 @@ FREE = {"infer free": "infer", "read free": "read", "write free": "write"}
 ROUNDS = 3
 KEPT = 48  # decoded pictures and raw outputs that stand-ins hand out in turn
 KEPT_BYTES = 512 << 20
-APART = 0.2  # of a change's measured gains, lowest to highest; then the measurement proves little itself
+APART = 0.2  # of the lowest and highest measured gain: further apart, the measurement proves little
 
 
-def prove(source: str, config: Config, predicted: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Predictions beside what the loop does when it is changed so, in interleaved rounds: a stage stubbed, the overlap
-    off (on), larger batches. ``config`` says how many threads and requests there are; they stay.
+def prove(source: str, config: Config, predicted: Sequence[Prediction]) -> list[Proof]:
+    """Tries each change that can be tried: a stage replaced, the overlap off (on), larger batches.
 
-    ``measured_gain``: median over the rounds of FPS with the change / FPS without - 1; ``off_by``: predicted FPS /
-    measured FPS - 1. FPS: first read to last frame written, as in the replay.
+    The rounds are interleaved: each runs the plain loop once, then every change. The numbers of
+    threads and requests stay those of ``config``. The measured gain is the median over the rounds
+    of FPS with the change / FPS without - 1. FPS count from the first read to the last frame
+    written, as in the replay.
     """
     changed = {
-        row["change"]: how
+        row.change: how
         for row in predicted
-        if (how := _changed(row["change"], config)) is not None
+        if (how := _apply_change(row.change, config)) is not None
     }
     plain: list[float] = []
     rates: dict[str, list[float]] = {change: [] for change in changed}
@@ -52,11 +56,11 @@ def prove(source: str, config: Config, predicted: Sequence[dict[str, Any]]) -> l
         plain.append(_rate(source, config, ""))
         for change, how in changed.items():
             rates[change].append(_rate(source, *how))
-    return [_row(row, rates[row["change"]], plain) for row in predicted if row["change"] in changed]
+    return [_compare(row, rates[row.change], plain) for row in predicted if row.change in changed]
 
 
-def _changed(change: str, config: Config) -> tuple[Config, str] | None:
-    """How to run a change: with what configuration, and which stage stubbed. None: it cannot be tried here."""
+def _apply_change(change: str, config: Config) -> tuple[Config, str] | None:
+    """The configuration and the stage to replace ("" for none); None if it cannot be tried."""
     if change in FREE:
         return config, FREE[change]
     if change in ("overlap off", "overlap on"):
@@ -67,33 +71,35 @@ def _changed(change: str, config: Config) -> tuple[Config, str] | None:
     return None
 
 
-def _row(row: dict[str, Any], rates: Sequence[float], plain: Sequence[float]) -> dict[str, Any]:
+def _compare(row: Prediction, rates: Sequence[float], plain: Sequence[float]) -> Proof:
     measured = [after / before - 1 for after, before in zip(rates, plain, strict=True)]
     median = statistics.median(measured)
-    return {
-        "change": row["change"],
-        "predicted_gain": row["gain"],
-        "predicted_fps": row["predicted_fps"],
-        "measured_fps": statistics.median(rates),
-        "measured_gain": median,
-        "measured_low": min(measured),
-        "measured_high": max(measured),
-        "off_by": (1 + row["gain"]) / (1 + median) - 1,
-    }
+    return Proof(
+        change=row.change,
+        predicted_gain=row.gain,
+        predicted_fps=row.predicted_fps,
+        measured_fps=statistics.median(rates),
+        measured_gain=median,
+        measured_low=min(measured),
+        measured_high=max(measured),
+        off_by=(1 + row.gain) / (1 + median) - 1,
+    )
 
 
-def unsteady(proofs: Sequence[dict[str, Any]]) -> list[str]:
+def list_unsteady(proofs: Sequence[Proof]) -> list[str]:
     """A line for each change whose own measurements lie far apart."""
-    return [
-        f"{row['change']}: the measured gain went from {row['measured_low']:+.0%} to {row['measured_high']:+.0%}"
-        for row in proofs
-        if row["measured_high"] - row["measured_low"] > APART * (1 + row["measured_gain"])
-    ]
+    lines = []
+    for proof in proofs:
+        low, high = proof.measured_low, proof.measured_high
+        if low is None or high is None or high - low <= APART * (1 + proof.measured_gain):
+            continue
+        lines.append(f"{proof.change}: the measured gain went from {low:+.0%} to {high:+.0%}")
+    return lines
 
 
 def _rate(source: str, config: Config, stage: str) -> float:
-    """Frames a second of the whole loop with a stage stubbed; "" none. From before the first read to the last frame
-    written."""
+    """Frames a second of the whole loop with one stage replaced ("" for none), from before the
+    first read to the last frame written."""
     machine = open_machine(config, Phases(), picture=picture_of([source], config))
     with machine.engine, tempfile.TemporaryDirectory(prefix="detect-video-proof-") as folder:
         options = config.input
@@ -104,7 +110,7 @@ def _rate(source: str, config: Config, stage: str) -> float:
             paths = OutputPlan(output, machine.engine.name, [source]).paths(source, opened.info)
             sinks = open_sinks(paths, opened.info, sink_options(config, machine))
             try:
-                parts = stubbed(make_parts(config, machine, opened, sinks), stage)
+                parts = replace_stage(make_parts(config, machine, opened, sinks), stage)
                 progress = Progress()
                 start = time.perf_counter()
                 for _ in frames_of(parts, config, OffTimeline(), progress):
@@ -115,19 +121,19 @@ def _rate(source: str, config: Config, stage: str) -> float:
                     sink.abort()
 
 
-def stubbed(parts: Parts, stage: str) -> Parts:
-    """The same parts with a stand-in for one stage. Whatever it needs is prepared here, before the clock runs."""
+def replace_stage(parts: Parts, stage: str) -> Parts:
+    """The same parts with a stand-in for one stage, which is prepared before the clock starts."""
     if stage == "read":
         return replace(parts, source=CachedSource(parts.source))
     if stage == "infer":
-        return replace(parts, requests=with_recorded_outputs(parts))
+        return replace(parts, requests=record_outputs(parts))
     if stage == "write":
         return replace(parts, sinks=())
     return parts
 
 
 class CachedSource:
-    """As many frames as the source has, out of a few that were decoded before. Handing one out costs a copy."""
+    """As many frames as the source has, all copies of a few that were decoded in advance."""
 
     def __init__(self, source: FrameSource) -> None:
         self.info = source.info
@@ -157,7 +163,7 @@ class CachedSource:
 
 
 class RecordedRequest:
-    """A request that hands back outputs of real pictures, one batch after the other, without computing them."""
+    """A request that computes nothing: it returns recorded outputs of real pictures in turn."""
 
     device_ms: float | None = None
 
@@ -169,9 +175,12 @@ class RecordedRequest:
         return [output[:n] for output in self._outputs[self._turn() % len(self._outputs)]]
 
 
-def with_recorded_outputs(parts: Parts) -> list[BatchRequest]:
-    """Stand-ins for the parts' requests, with what the engine made of pictures like theirs: noise would give other
-    detections, and head, NMS and drawing would cost something else. The source is read again from its start."""
+def record_outputs(parts: Parts) -> list[BatchRequest]:
+    """Stand-ins for the requests, with outputs of the engine for the first pictures of the source.
+
+    Outputs of noise would give other detections, and then head, NMS and drawing would cost
+    something else. The source is read again from its start.
+    """
     request, rows = parts.requests[0], len(parts.requests[0].slot)
     kept: list[Outputs] = []
     with sources.open(parts.source.info.path) as again:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from detector.analysis.accuracy import average_precision as ap
 from detector.analysis.accuracy import matching
 from detector.analysis.accuracy.matching import NEITHER, RIGHT, WRONG, Judged, Truth, judge
 
@@ -108,19 +109,19 @@ def test_only_the_best_hundred_of_a_picture_count():
     ],
 )
 def test_average_precision_by_hand(rows, wanted, expected):
-    assert matching.average_precision([judged(rows, wanted)]) == pytest.approx(expected)
+    assert ap.average_precision([judged(rows, wanted)]) == pytest.approx(expected)
 
 
 def test_average_precision_sorts_over_all_pictures():
     first, second = judged([WRONG], 1, [0.3]), judged([RIGHT], 0, [0.9])
-    assert matching.average_precision([first, second]) == pytest.approx(1.0)
+    assert ap.average_precision([first, second]) == pytest.approx(1.0)
 
 
 def test_without_a_box_there_is_no_figure():
     empty = [judged([WRONG], 0)]
-    assert np.isnan(matching.average_precision(empty))
-    assert np.isnan(matching.recall(empty))
-    assert np.isnan(matching.precision([judged([NEITHER], 1)]))
+    assert np.isnan(ap.average_precision(empty))
+    assert np.isnan(ap.recall(empty))
+    assert np.isnan(ap.precision([judged([NEITHER], 1)]))
 
 
 def test_recall_precision_and_unmatched_at_a_score():
@@ -128,19 +129,19 @@ def test_recall_precision_and_unmatched_at_a_score():
         judged([RIGHT, WRONG, NEITHER, RIGHT], 4, [0.9, 0.25, 0.25, 0.2]),
         judged([WRONG], 0, [0.1]),
     ]
-    assert matching.recall(rows, 0.25) == 0.25
-    assert matching.recall(rows) == 0.5
-    assert matching.precision(rows, 0.25) == 0.5
-    assert matching.unmatched(rows, 0.25) == 1
-    assert matching.unmatched(rows) == 2
+    assert ap.recall(rows, 0.25) == 0.25
+    assert ap.recall(rows) == 0.5
+    assert ap.precision(rows, 0.25) == 0.5
+    assert ap.unmatched(rows, 0.25) == 1
+    assert ap.unmatched(rows) == 2
 
 
 def test_interval_is_the_same_each_time_and_holds_the_figure():
     rows = [judged([RIGHT if i % 3 else WRONG], 1, [1 - i / 50]) for i in range(40)]
-    low, high = matching.interval(rows, matching.average_precision)
-    assert (low, high) == matching.interval(rows, matching.average_precision)
-    assert low < matching.average_precision(rows) < high
+    low, high = ap.interval(rows, ap.average_precision)
+    assert (low, high) == ap.interval(rows, ap.average_precision)
+    assert low < ap.average_precision(rows) < high
 
 
 def test_interval_of_equal_pictures_is_a_point():
-    assert matching.interval([judged([RIGHT], 1)] * 5, matching.average_precision) == (1.0, 1.0)
+    assert ap.interval([judged([RIGHT], 1)] * 5, ap.average_precision) == (1.0, 1.0)
