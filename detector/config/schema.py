@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from detector import engines
+from detector import engines, sinks, sources
 from detector.engines.base import PRECISIONS
 from detector.errors import UsageError
 
@@ -146,13 +146,12 @@ class InputConfig:
         "auto",
         "Decoder: opencv, av (PyAV), or auto: opencv, and av where it gives up.",
         "D",
-        choices=("auto", "opencv", "av"),
+        choices=sources.decoders,
     )
     frames: int | None = option(None, "Stop after this many frames.", "N", at_least=1)
     stride: int = option(1, "Take every Nth frame.", "N", at_least=1)
 
 
-SAVES = ("video", "pictures", "yolo", "coco", "mot", "jsonl", "csv")
 PRESETS = (
     "ultrafast",
     "superfast",
@@ -176,10 +175,10 @@ class OutputConfig:
     )
     save: tuple[str, ...] | None = option(
         None,
-        "What to write, with commas: video, pictures, jsonl, csv, coco, mot, yolo. Default: video,jsonl "
-        "(pictures,jsonl).",
+        f"What to write, with commas: {', '.join(sinks.names())}. "
+        "Default: video,jsonl (pictures,jsonl).",
         "A,B",
-        choices=SAVES,
+        choices=sinks.names,
     )
     no_video: bool = option(False, "Write no annotated video or pictures.")
     preset: str = option(
@@ -370,6 +369,8 @@ def _convert(wanted: type, value: Any) -> Any:
 
 def _check_limits(where: str, value: Any, limits: Mapping[str, Any]) -> None:
     low, high, choices = limits.get("at_least"), limits.get("at_most"), limits.get("choices")
+    if callable(choices):  # the files of a folder, listed when somebody asks
+        choices = choices()
     if low is not None and value < low:
         raise UsageError(f"{where}: {value} is too small: at least {low}")
     if high is not None and value > high:

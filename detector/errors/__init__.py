@@ -1,15 +1,20 @@
 """The one tree of errors, and the one table of exit codes.
 
-    DetectVideoError                 1  a bug, when nothing more precise fits
-      UsageError                     2  a wrong option, configuration key or value
-      SourceError                    3  a source that cannot be opened, or has no frame
-      ModelError                     4  a model, weights or names file that cannot be used
-      EngineError                    5  an engine that is absent or failed
-      OutputError                    6  an output or a session folder that cannot be written
-      GateError                      8  a gate that was asked for has failed
+    error                   code  meaning
+                               0  done
+    DetectVideoError           1  a bug, when nothing more precise fits
+      UsageError               2  a wrong option, configuration key or value
+      SourceError              3  a source that cannot be opened, or has no frame
+      ModelError               4  a model, weights or names file that cannot be used
+      EngineError              5  an engine that is absent or failed
+      OutputError              6  an output or a session folder that cannot be written
+                               7  done, but a part of a source was lost (``Source.damaged``): frames
+                                  or files could not be read, or the file ended early
+      GateError                8  a gate that was asked for has failed
+                             130  interrupted (Ctrl-C)
+                             143  terminated
 
-Codes that no error carries: 0 done, 7 finished but frames were bad or the file ended early,
-130 interrupted, 143 terminated.
+Codes without an error belong to runs that finish and write their outputs.
 """
 
 EXIT_DONE = 0
@@ -26,7 +31,7 @@ EXIT_TERMINATED = 143
 
 
 class DetectVideoError(Exception):
-    """Base of all errors that are written for the user: one line, what is wrong and how to fix it."""
+    """Base of all errors that the user sees: one line that says what is wrong and how to fix it."""
 
     exit_code = EXIT_INTERNAL
 

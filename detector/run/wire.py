@@ -6,7 +6,7 @@ import difflib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,7 +174,7 @@ def open_model(config: Config, picture: tuple[int, int] | None = None) -> Networ
     """The network as the front end makes it, before any engine has its wishes: at ``--size 640`` of centre geometry as
     large as ``picture`` (width, height) needs; a square where that is fixed. Raises UsageError and ModelError."""
     from detector import engines, models
-    from detector.stages.preprocess import holding
+    from detector.stages.preprocess import smallest_input
 
     request, asked = model_request(config), config.runtime.size
     network = models.open_network(request, engines.front_ends())
@@ -185,7 +185,7 @@ def open_model(config: Config, picture: tuple[int, int] | None = None) -> Networ
         or network.input.geometry != "centre"
     ):
         return network
-    size = holding(int(asked), network.input.stride, *picture)
+    size = smallest_input(int(asked), network.input.stride, *picture)
     if size == (network.input.height, network.input.width):
         return network
     try:
@@ -308,31 +308,15 @@ def loop_shape(parts: Parts, config: Config) -> LoopSizes:
     }
 
 
-def sink_options(config: Config, machine: Machine) -> dict[str, dict[str, Any]]:
-    video = {"preset": config.output.preset, "crf": config.output.crf}
-    return {
-        "video": video,
-        **{name: {"remark": machine.remark} for name in ("jsonl", "csv", "coco", "mot", "yolo")},
-    }
+def sink_options(config: Config, machine: Machine) -> dict[str, Any]:
+    """All that a sink may ask for with ``Sink.options``."""
+    return {**asdict(config.output), "remark": machine.remark}
 
 
-def open_sinks(
-    paths: dict[str, Path], info: SourceInfo, options: dict[str, dict[str, Any]]
-) -> list[Sink]:
-    """Opened sinks, in the order of ``paths``; those that were opened before one failed are aborted."""
+def open_sinks(paths: dict[str, Path], info: SourceInfo, options: dict[str, Any]) -> list[Sink]:
     from detector import sinks
 
-    opened: list[Sink] = []
-    try:
-        for name, path in paths.items():
-            sink = sinks.open(name, path, **options.get(name, {}))
-            sink.open(info)
-            opened.append(sink)
-    except BaseException:
-        for sink in opened:
-            sink.abort()
-        raise
-    return opened
+    return sinks.open_all(paths, info, options)
 
 
 def close_sinks(sinks: list[Sink], run: SourceRun, progress: Progress) -> None:
@@ -351,7 +335,7 @@ def make_parts(config: Config, machine: Machine, source: Source, sinks: Sequence
 
     preprocess, head, nms = stage_functions(config, machine)
     draw: Callable[[Image, Detections], None] | None = None
-    if any(sink.name in ("video", "pictures") for sink in sinks):
+    if any(sink.pictures != "none" for sink in sinks):
         from detector.stages.annotate import annotate
 
         draw = partial(annotate, remark=machine.remark)

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from detector.errors import UsageError
 from detector.session.document import LoopSizes
 from detector.timeline import KINDS
-from detector.timeline.spans import DOMAIN, INFER, PREPROCESS
+from detector.timeline.nvtx_ranges import DOMAIN
+from detector.timeline.spans import INFER, PREPROCESS
 
 PUSH_POP, DOMAIN_CREATE, CATEGORY, MARK = 59, 75, 33, 34  # NVTX_EVENTS.eventType
 LOOP = re.compile(r"loop (?:\w+=\d+ ?)+")

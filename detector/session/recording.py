@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from detector.session.document import LibraryStage, LibraryThreads, StageFigures, ThreadFigures
 from detector.timeline import STAGES, WAIT_INPUT, WAIT_OUTPUT, WORK, Burnt, OffTimeline, Timeline
+from detector.timeline.histogram import Histogram
 from detector.timeline.native import StageThreads
-from detector.timeline.spans import INFER, Histogram, Span
+from detector.timeline.spans import INFER, Span
 
 
 @dataclass(slots=True)

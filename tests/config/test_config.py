@@ -53,7 +53,7 @@ ERRORS = [
     ({"frames": True}, ["input.frames", "a whole number"]),
     ({"sync": "maybe"}, ["loop.sync", "true or false"]),
     ({"save": ["vidoe"]}, ["output.save", "did you mean video?"]),
-    ({"decoder": "ffmpeg"}, ["input.decoder", "auto, opencv, av"]),
+    ({"decoder": "ffmpeg"}, ["input.decoder", "auto, av, opencv"]),
     ({"engine": None}, ["runtime.engine", "needs a value"]),
 ]
 

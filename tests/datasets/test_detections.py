@@ -28,7 +28,7 @@ def detections(at: int) -> Detections:
 
 def write(name: str, folder: Path, paths: list[str | None], **info) -> Path:
     """Detections in every frame but the last."""
-    sink = sinks.open(name, folder / f"out{sinks.find(name).suffix}")
+    sink = sinks.open(name, folder / f"out{sinks.find(name).suffixes[0]}")
     sink.open(make_info(**info))
     for at, path in enumerate(paths):
         found = detections(at) if at < len(paths) - 1 else Detections.empty(NAMES)

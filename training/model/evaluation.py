@@ -128,8 +128,7 @@ def open_ours(
     """
     from detector.models import ModelRequest, open_network
 
-    request = ModelRequest(model, weights=Path(weights) if weights else None, size=size)
-    network = open_network(request)
+    network = open_network(ModelRequest(str(model), weights=weights and Path(weights), size=size))
     rules, proto = network.input, network.graph.SerializeToString()
     if int8 is not None:
         from detector.models.graph.qdq import quantised_graph

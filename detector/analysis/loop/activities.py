@@ -19,16 +19,8 @@ from numpy.typing import NDArray
 from detector.session.document import LoopSizes
 from detector.session.read import SavedSession
 from detector.timeline import KINDS, STAGES, WORK
-from detector.timeline.spans import (
-    ANNOTATE,
-    HEAD,
-    INFER,
-    NMS,
-    PREPROCESS,
-    READ,
-    SAMPLE_FLOORS,
-    WRITE,
-)
+from detector.timeline.histogram import SAMPLE_FLOORS
+from detector.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 
 PROGRAM = "program order"
 DATA = "data"

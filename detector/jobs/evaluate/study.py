@@ -89,10 +89,10 @@ class Study:
     def open_source(self, config: Config, spec: str) -> Source:
         """The labelled pictures, or the video up to its last labelled frame."""
         from detector import sources
-        from detector.sources.images import PictureSource
+        from detector.sources.pictures import PicturesSource
 
         if self.dataset.video is None:
-            return PictureSource(spec, [str(one.path) for one in self.dataset.pictures])
+            return PicturesSource(spec, [str(one.path) for one in self.dataset.pictures])
         options = config.input
         frames = max(one.frame or 0 for one in self.dataset.pictures) // options.stride + 1
         return sources.open(

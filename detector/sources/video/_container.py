@@ -1,8 +1,10 @@
-"""Video by PyAV, packet by packet: slower than cv2, but goes on behind damage, and decodes AV1."""
+"""What a video file says of itself, and whether anything is left behind its last frame.
+
+It is read with PyAV. Only the first picture is decoded, because it knows more than the container.
+"""
 
 from __future__ import annotations
 
-import builtins
 import os
 import struct
 from collections.abc import Iterator
@@ -12,26 +14,16 @@ from itertools import islice
 from typing import Any
 
 import av
-import numpy as np
-from av.video.reformatter import VideoReformatter
 
 from detector.errors import SourceError
-from detector.sources._cv2 import fits, upright
-from detector.sources.base import SteppingSource
-from detector.types import LONGEST_GAP_S, Frame, Image, SourceInfo
-
-# ----------------------------------------------------------------------
-# What a video file says of itself, and whether anything is left behind the last frame. Nothing is decoded here.
+from detector.types import LONGEST_GAP_S, SourceInfo
 
 DEFAULT_FPS = Fraction(25)  # where the container knows none; FFmpeg's own default for raw streams
 CUT_OFF = "the file is shorter than its own structure says: its end was cut off"
 CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
-UNKNOWN_DURATION_S = (
-    30 * 3600.0
-)  # what browsers record has none; so long may a pause be, as in ffmpeg
-FIRST_PICTURE_PACKETS = (
-    64  # after so many without a picture, nobody looks for the first one any more
-)
+# Recordings of browsers state no duration. A pause in them may be as long as in ffmpeg.
+UNKNOWN_DURATION_S = 30 * 3600.0
+FIRST_PICTURE_PACKETS = 64  # in which to look for the first picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +43,9 @@ class Video:
         return max(1, round(1 / (self.info.fps * self.info.time_base)))
 
     def set_displayed(self, width: int, height: int, rotation: int) -> None:
-        """Corrects ``info`` by the first picture: its stored size in pixels, to be turned by ``rotation`` degrees."""
+        """Corrects ``info`` by the first picture: its stored size in pixels, to be turned by
+        ``rotation`` degrees.
+        """
         info, quarter = self.info, round(rotation / 90) % 4 if rotation % 90 == 0 else 0
         info.rotation = quarter * 90  # other angles are not applied, neither by cv2 nor here
         info.width, info.height = (height, width) if quarter % 2 else (width, height)
@@ -69,7 +63,7 @@ class Tail:
 
 
 def open_container(path: str) -> Any:
-    """A PyAV container of ``path``. Raises SourceError that says why not, as far as the bytes tell."""
+    """A PyAV container of ``path``. Raises SourceError that says why it cannot be opened."""
     try:
         # An absolute path is never taken for a protocol ("clip:1.mp4" would be).
         return av.open(os.path.abspath(path))
@@ -114,10 +108,11 @@ def probe(path: str) -> Video:
 
 
 def tail(video: Video, last_pts: int | None, frames: int) -> Tail:
-    """Demuxes what lies behind ``last_pts``, the pts of the last of the ``frames`` that came out. Decodes nothing.
+    """Demuxes what lies behind ``last_pts``, the pts of the last of the ``frames`` that came out.
+    Decodes nothing.
 
-    Without ``last_pts`` (they jumped), or with packets that have none, all packets are counted from the start, and
-    those beyond ``frames`` are left.
+    Without ``last_pts`` (they jumped), or with packets that have none, all packets are counted from
+    the start, and those beyond ``frames`` are left.
     """
     with open_container(video.path) as container:
         stream = container.streams[video.stream]
@@ -134,19 +129,22 @@ def tail(video: Video, last_pts: int | None, frames: int) -> Tail:
 def is_truncated(container: Any, stream: Any) -> bool:
     """True when the file is shorter than its own structure says: its end was cut off.
 
-    Counts in headers play no part here, they lie and harm nobody. Formats made of packets (MPEG-TS) cannot tell.
+    Counts in headers play no part here, they lie and harm nobody. Formats made of packets (MPEG-TS)
+    cannot tell.
     """
     size: int = container.size
     if size <= 0:
         return False
     if "mov" in container.format.name:
         return any(entry.pos + entry.size > size for entry in stream.index_entries)
-    with builtins.open(os.path.abspath(container.name), "rb") as file:
+    with open(os.path.abspath(container.name), "rb") as file:
         return _stated_bytes(file.read(256)) > size
 
 
 def _stated_bytes(head: bytes) -> int:
-    """Where the outermost element of a Matroska or AVI file ends, by its own word; 0: it does not say."""
+    """Where the outermost element of a Matroska or AVI file ends, by its own word; 0: it does not
+    say.
+    """
     if head[:4] == b"RIFF":
         stated = int.from_bytes(head[4:8], "little")
         return 0 if stated >= 0x7FFFFFFF else 8 + stated  # recorders write such placeholders
@@ -162,7 +160,8 @@ def _stated_bytes(head: bytes) -> int:
 
 
 def _video_stream(path: str, container: Any) -> Any:
-    # A cover picture is a video stream too, of one frame; it is not what the user means by the video.
+    # A cover picture is a video stream too, of one frame; it is not what the user means by the
+    # video.
     attached = av.stream.Disposition.attached_pic
     for stream in container.streams.video:
         if not stream.disposition & attached:
@@ -181,14 +180,15 @@ def _not_for_opencv(path: str, container: Any, stream: Any, first: Any, sized: b
     try:
         path.encode()
     except UnicodeEncodeError:
-        return "opencv crashes on a file name that is not UTF-8"  # a segmentation fault in 5.0.0's binding
+        # a segmentation fault in 5.0.0's binding
+        return "opencv crashes on a file name that is not UTF-8"
     if stream.index != container.streams.video[0].index:
         return "opencv would read another stream, a cover picture"  # and cannot be told otherwise
     if not sized and first is not None:
         return "its beginning does not say how large its pictures are: opencv makes none"
     if _is_interlaced(stream, first):
-        # swscale refuses them ("Cannot convert interlaced to progressive frames"), cv2 does not look:
-        # it hands out what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
+        # swscale refuses them ("Cannot convert interlaced to progressive frames"), cv2 does not
+        # look: it hands out what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
         return "interlaced: opencv hands out black frames"
     return ""
 
@@ -208,14 +208,17 @@ def _first_picture(container: Any, stream: Any) -> Any:
 
 def _is_interlaced(stream: Any, first: Any) -> bool:
     """By the container, or by the first picture: Matroska and AVI often do not know."""
-    # 0 unknown, 1 progressive, 2 and more: orders of fields. PyAV tells from 18.1 on; before, the picture does.
+    # 0 unknown, 1 progressive, 2 and more: orders of fields. PyAV tells from 18.1 on; before, the
+    # picture does.
     if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
         return True
     return first is not None and bool(first.interlaced_frame)
 
 
 def _is_mirrored(picture: Any) -> bool:
-    """Whether the display matrix [a b u; c d v; x y w] not only turns the picture: some front cameras write such."""
+    """Whether the display matrix [a b u; c d v; x y w] not only turns the picture: some front
+    cameras write such.
+    """
     for data in picture.side_data:
         if data.type.name == "DISPLAYMATRIX":
             a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data)[:36])  # 16.16 fixed point
@@ -230,7 +233,9 @@ def _duration_s(container: Any, stream: Any) -> float | None:
 
 
 def _longest_gap_s(container: Any, duration_s: float | None) -> float:
-    """A slide that stands for minutes is one frame. Where stamps count from the file's start, such a pause is kept."""
+    """A slide that stands for minutes is one frame. Where stamps count from the file's start, such
+    a pause is kept.
+    """
     if container.format.flags & CLOCK_MAY_JUMP:
         return LONGEST_GAP_S
     return max(LONGEST_GAP_S, duration_s or UNKNOWN_DURATION_S)
@@ -245,7 +250,9 @@ def _seek(container: Any, stream: Any, pts: int) -> bool:
 
 
 def _count_after(container: Any, stream: Any, pts: int | None) -> tuple[int, str, int]:
-    """(packets with a later pts, the demuxer's error if any, packets without pts). pts None: counts all."""
+    """(packets with a later pts, the demuxer's error if any, packets without pts). pts None: counts
+    all.
+    """
     left = undated = 0
     try:
         for packet in _packets(container, stream):
@@ -257,7 +264,9 @@ def _count_after(container: Any, stream: Any, pts: int | None) -> tuple[int, str
 
 
 def _packets(container: Any, stream: Any) -> Iterator[Any]:
-    """Packets that should give a picture: without the flush at the end, and without what an edit list hides."""
+    """Packets that should give a picture: without the flush at the end, and without what an edit
+    list hides.
+    """
     for packet in container.demux(stream):
         if packet.size and not packet.is_discard:
             yield packet
@@ -267,7 +276,7 @@ def _why(path: str, error: Exception) -> str:
     if isinstance(error, UnicodeError):
         return "its name is not valid UTF-8; rename the file"
     try:
-        with builtins.open(path, "rb") as file:
+        with open(path, "rb") as file:
             head = file.read(512)
     except OSError as problem:
         return f"cannot be read ({problem.strerror})"
@@ -281,21 +290,9 @@ def _why(path: str, error: Exception) -> str:
     if head.isascii() and not any(byte < 32 and byte not in b"\t\r\n\f" for byte in head):
         return "it holds text, not video; give a video file, a picture or a folder of pictures"
     reason = getattr(error, "strerror", None) or str(error)
-    return f"FFmpeg cannot read it ({reason}); look at it with ffprobe, or convert it with ffmpeg first"
-
-
-# As ITU-T H.273 numbers them. What cv2's conversion brings to BT.709; kept as they are, colours look washed out.
-BT709, HDR_TRANSFERS, WIDE_PRIMARIES = 1, (16, 18), (9, 11, 12)  # PQ and HLG; BT.2020 and both P3
-MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
-
-
-def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSource:
-    """PyAV alone. Raises SourceError when not one frame can be decoded."""
-    source = AvSource(probe(path), stride, frames)
-    if source.hold_first():
-        return source
-    source.close()
-    raise no_frame(source.video, source.counts.bad)
+    return (
+        f"FFmpeg cannot read it ({reason}); check it with ffprobe, or convert it with ffmpeg first"
+    )
 
 
 def no_frame(video: Video, refused: int) -> SourceError:
@@ -310,140 +307,3 @@ def no_frame(video: Video, refused: int) -> SourceError:
         f"{info.path}: opens ({what}), but no frame can be decoded ({refused} packets refused); "
         "the file is damaged: copy or record it again"
     )
-
-
-class AvSource(SteppingSource):
-    """Counts the packets that the decoder refuses in ``counts.bad`` and goes on with the next."""
-
-    decoder = "av"
-
-    def __init__(
-        self,
-        video: Video,
-        stride: int = 1,
-        frames: int | None = None,
-        size: tuple[int, int] | None = None,
-    ) -> None:
-        """``size``: displayed (width, height) of all frames; None: that of the first."""
-        super().__init__(stride, frames)
-        self.video = video
-        self.info = video.info
-        self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
-        self._size = size
-        # One for all pictures: a picture's own would make its tables anew, 2 ms each, and 1.3 s for HDR's.
-        self._reformatter = VideoReformatter()
-        self._picture: Any = None  # av.VideoFrame
-        self._container = open_container(video.path)
-        self._stream = self._container.streams[video.stream]
-        self._is_avi = self._container.format.name == "avi"
-        self._pictures = self._decode()
-
-    def grab(self) -> bool:
-        self._picture = next(self._pictures, None)
-        if self._picture is None:
-            return False
-        if self._size is None:
-            self._learn_size()
-        self.counts.corrupt += self._picture.is_corrupt
-        # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output does not.
-        pts = self._picture.dts if self._is_avi else self._picture.pts
-        self.pts = self.pts + self.video.ticks if pts is None else pts
-        return True
-
-    def _learn_size(self) -> None:
-        picture = self._picture
-        self.video.set_displayed(picture.width, picture.height, picture.rotation)
-        self._size = (self.info.width, self.info.height)
-
-    def _decode(self) -> Iterator[Any]:
-        """av.VideoFrame after av.VideoFrame, with what the decoder still held at the end."""
-        if not self.video.decodable:
-            return
-        # Frame threading would change which pictures survive an error; slices do not.
-        self._stream.thread_type = "SLICE"
-        for packet in self._packets():
-            yield from self._decode_packet(packet)
-        yield from self._flush()
-        if is_truncated(self._container, self._stream):
-            self.ended_early = True
-            self.notes.append(CUT_OFF)
-
-    def _packets(self) -> Iterator[Any]:
-        try:
-            for packet in self._container.demux(self._stream):
-                if packet.size:  # the empty one at the end is the flush, which is ours
-                    yield packet
-        except av.error.FFmpegError as error:
-            self.ended_early = True
-            self.notes.append(f"the data stops before its end ({error.strerror})")
-
-    def _decode_packet(self, packet: Any) -> list[Any]:
-        try:
-            pictures: list[Any] = self._stream.codec_context.decode(packet)
-        except av.error.FFmpegError:
-            self.counts.bad += 1
-            return []
-        return pictures
-
-    def _flush(self) -> list[Any]:
-        for _ in range(MAX_FLUSH_ERRORS):
-            try:
-                pictures: list[Any] = self._stream.codec_context.decode(None)
-            except av.error.EOFError:
-                break
-            except av.error.FFmpegError:
-                self.counts.bad += 1
-                continue
-            return pictures
-        return []
-
-    def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        picture, self._picture = self._picture, None
-        stored = self._converted(picture)  # [h, w, 3], a view of the picture's memory
-        image = self._copied(stored, into)
-        return Frame(index, self.pts, float(self.pts * self.info.time_base), image)
-
-    def _converted(self, picture: Any) -> Image:
-        width, height = self._stored_size()
-        # Bicubic also for the chroma planes: then the pixels are cv2's own.
-        bgr = self._reformatter.reformat(
-            picture,
-            width=width,
-            height=height,
-            format="bgr24",
-            interpolation="BICUBIC",
-            **_colours_of(picture),
-        )
-        plane: Any = bgr.planes[0]
-        rows = np.frombuffer(plane, np.uint8).reshape(height, plane.line_size)
-        return rows[:, : width * 3].reshape(height, width, 3)
-
-    def _stored_size(self) -> tuple[int, int]:
-        width, height = self._size or (self.info.width, self.info.height)
-        return (height, width) if self.info.rotation in (90, 270) else (width, height)
-
-    def _copied(self, stored: Image, into: Image | None) -> Image:
-        if not fits(into, self.info.width, self.info.height):
-            into = None
-        if self.info.rotation or self.info.mirrored:
-            return upright(stored, self.info.rotation, self.info.mirrored, into)
-        image = np.empty(stored.shape, np.uint8) if into is None else into
-        np.copyto(image, stored)
-        return image
-
-    def close(self) -> None:
-        super().close()
-        self._picture = None
-        self._pictures.close()  # type: ignore[attr-defined]
-        self._container.close()
-
-
-def _colours_of(picture: Any) -> dict[str, int]:
-    """Transfer and primaries that ``reformat`` is to convert to; nothing for ordinary pictures."""
-    hdr, wide = picture.color_trc in HDR_TRANSFERS, picture.color_primaries in WIDE_PRIMARIES
-    if not (hdr or wide):
-        return {}
-    return {
-        "dst_color_trc": BT709 if hdr else int(picture.color_trc),
-        "dst_color_primaries": BT709 if wide else int(picture.color_primaries),
-    }

@@ -1,23 +1,24 @@
 """cv2 as long as it reads, then PyAV: every frame that can be decoded, each once.
 
-cv2 ends in silence, at the end of the file as at the first packet that it cannot decode. So behind its last frame the
-rest is demuxed without decoding. Packets left, or an error, mean that PyAV decodes from the start, drops as many
-frames as cv2 gave, and goes on past the damage. Where that was a false alarm (hidden frames, two packets a
-frame) it cost time; PyAV then has no further frame.
+cv2 gives no reason when it stops, be it at the end of the file or at the first packet that it
+cannot decode. So the rest of the file behind its last frame is demuxed, without decoding. If
+packets are left, or an error comes up, PyAV decodes from the start, drops as many frames as cv2
+gave, and goes on past the damage. A false alarm (hidden frames, two packets per frame) costs time
+and nothing else: PyAV then finds no further frame.
 """
 
 from __future__ import annotations
 
-from detector.sources import av
-from detector.sources.av import AvSource, no_frame
 from detector.sources.base import SteppingSource
-from detector.sources.opencv import OpenCVSource
+from detector.sources.video._container import no_frame, probe
+from detector.sources.video.av import AvSource
+from detector.sources.video.opencv import OpenCVSource
 from detector.types import Frame, Image
 
 
 def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSource:
     """Raises SourceError when neither cv2 nor PyAV decodes a frame."""
-    source = AutoSource(av.probe(path), stride, frames)
+    source = AutoSource(probe(path), stride, frames)
     if source.hold_first():
         return source
     source.close()
@@ -25,7 +26,7 @@ def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSourc
 
 
 class AutoSource(OpenCVSource):
-    """cv2's frames, and where it gave up, the rest from PyAV."""
+    """cv2's frames, then the rest from PyAV where cv2 gave up."""
 
     _rest: AvSource | None = None
 
@@ -59,15 +60,13 @@ class AutoSource(OpenCVSource):
             self.decoder = f"opencv ({self.grabbed} frames) then av" if self.grabbed else "av"
             self.notes.append(f"{stopped}; PyAV reads on from there")
         else:
-            self.notes.append(f"{stopped}; PyAV decoded the whole again and found no further frame")
+            self.notes.append(f"{stopped}; PyAV decoded it again and found no further frame")
         return found
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        return (
-            super().retrieve(index, into)
-            if self._rest is None
-            else self._rest.retrieve(index, into)
-        )
+        if self._rest is None:
+            return super().retrieve(index, into)
+        return self._rest.retrieve(index, into)
 
     def close(self) -> None:
         super().close()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 
 from detector.errors import SourceError
-from detector.sources import av
 from detector.sources._cv2 import cv2, fits, upright
 from detector.sources.base import SteppingSource
+from detector.sources.video import _container
 from detector.types import Frame, Image
 
 
 def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSource:
     """cv2 alone, whatever happens. Raises SourceError when cv2 gives no frame."""
-    source = OpenCVSource(av.probe(path), stride, frames)
+    source = OpenCVSource(_container.probe(path), stride, frames)
     if source.hold_first():
         return source
     source.close()
@@ -22,11 +22,13 @@ def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSourc
 
 
 class OpenCVSource(SteppingSource):
-    """cv2 stops in silence at the first packet that it cannot decode; ``left_behind`` tells that from the end."""
+    """cv2 stops in silence at the first packet that it cannot decode; ``left_behind`` tells that
+    from the end.
+    """
 
     decoder = "opencv"
 
-    def __init__(self, video: av.Video, stride: int = 1, frames: int | None = None) -> None:
+    def __init__(self, video: _container.Video, stride: int = 1, frames: int | None = None) -> None:
         super().__init__(stride, frames)
         self.video = video
         self.info = video.info
@@ -68,7 +70,7 @@ class OpenCVSource(SteppingSource):
         left = self.left_behind()
         if left.truncated:
             self.ended_early = True
-            self.notes.append(av.CUT_OFF)
+            self.notes.append(_container.CUT_OFF)
         if left.packets or left.error:
             self.ended_early = True
             what = left.error or f"{left.packets} packets left"
@@ -77,14 +79,15 @@ class OpenCVSource(SteppingSource):
             )
         return False
 
-    def left_behind(self) -> av.Tail:
+    def left_behind(self) -> _container.Tail:
         """What the file still holds behind the last frame."""
-        return av.tail(self.video, None if self._jumped else self.pts, self.grabbed)
+        return _container.tail(self.video, None if self._jumped else self.pts, self.grabbed)
 
     def _note_pts(self) -> None:
         pts = self.pts + self.video.ticks
-        # POS_MSEC counts from the stream's first timestamp; CAP_PROP_PTS is wrong on several containers. Zero
-        # behind the first frame: no timestamp (the last frames of AVI and MPEG-PS).
+        # POS_MSEC counts from the stream's first timestamp; CAP_PROP_PTS is wrong on several
+        # containers. Zero behind the first frame: no timestamp (the last frames of AVI and
+        # MPEG-PS).
         seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
         if self.video.dated and (seconds != 0 or self.grabbed == 0):
             pts = round(seconds / float(self.info.time_base)) + self.info.start_pts
