@@ -1,7 +1,8 @@
 """Small graphs laid out like the exports of each family, with answers that a test can write down.
 
-The picture decides the scores: class 0 scores the largest red of the picture, class 1 the largest green, class 2 the
-largest blue, in 0..1 (YOLOX, which reads BGR 0..255: blue, green, red). Boxes are the rows of a table.
+The picture decides the scores, in 0..1: class 0 scores the largest red of the picture, class 1 the
+largest green, class 2 the largest blue (for YOLOX, which reads BGR 0..255: blue, green, red). Boxes
+are the rows of a table.
 """
 
 from __future__ import annotations
@@ -285,8 +286,8 @@ def queries(joined: bool = False, classes: int = 3, **more) -> Export:
 def yolox(decode: bool = False, **more) -> Export:
     """Convolutions, a logistic, joins: raw rows [B, 84, 5 + 3] of offsets .5 and sizes of 2 cells.
 
-    Class scores: logistic of (mean of a channel - 127.5) / 8; objectness .88 in the first map's cells, next to
-    nothing elsewhere.
+    Class scores: logistic of (mean of a channel - 127.5) / 8; objectness .88 in the first map's
+    cells, next to nothing elsewhere.
     """
     export = Export(**more)
     maps = []

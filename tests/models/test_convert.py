@@ -180,7 +180,7 @@ def test_the_stem_stays_float32_in_bf16_only(widths: tuple[int, ...], kept: int)
 
 
 def test_what_is_done_to_the_picture_stays_with_what_reads_it() -> None:
-    """The first convolution is thin, not the stem: nothing before it is rounded and widened again."""
+    """The first convolution is thin, not stem: nothing before it is rounded and widened again."""
     network = chain(8, 1)  # 24 of 32 MACs
     assert sensitive_nodes(network.graph) == {"input.cast", "input.transpose", "0.conv", "0.act"}
 

@@ -379,7 +379,7 @@ def test_the_family_of_another_front_end_is_refused(tmp_path):
 
 
 def test_the_user_may_say_what_it_is(tmp_path):
-    """84 rows of 8, as YOLOv6 exports: not YOLOX (there is arithmetic), nor YOLOv8 (5 + 3 columns)."""
+    """84 rows of 8, as of YOLOv6: not YOLOX (there is arithmetic), nor YOLOv8 (5 + 3 columns)."""
     path = exports.decoded(count=84).save(tmp_path / "m.onnx", STATED)
     with pytest.raises(ModelError, match="its family was not recognised"):
         open_network(path)

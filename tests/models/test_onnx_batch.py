@@ -142,7 +142,7 @@ def test_yolox_nano_in_batches(shared):
 
 
 def test_yolox_nano_folded_equals_the_file_as_it_is(shared):
-    """With channel order in the first convolution and Focus resolved: as the file itself, fed BGR."""
+    """With channel order in the first convolution and Focus resolved: like the file fed BGR."""
     import onnxruntime
 
     path = str(shared / "data/weights/yolox_nano.onnx")

@@ -115,7 +115,7 @@ def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set
 
 def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
     """Convolutions with few input channels a group, and the activations behind them."""
-    found: set[str] = set()
+    thin: set[str] = set()
     constants = {tensor.name: tensor.dims for tensor in graph.initializer}
     makers = {name: node.name for node in graph.node for name in node.output}
     for node in graph.node:
@@ -126,11 +126,11 @@ def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
             follows = (
                 node.op_type in ACTIVATIONS
                 and bool(dynamic)
-                and all(maker in found for maker in dynamic)
+                and all(maker in thin for maker in dynamic)
             )
         if follows:
-            found.add(node.name)
-    return found
+            thin.add(node.name)
+    return thin
 
 
 def _stem_nodes(model: onnx.ModelProto) -> set[str]:
@@ -138,13 +138,13 @@ def _stem_nodes(model: onnx.ModelProto) -> set[str]:
     shapes = tensor_shapes(model)
     macs = {node.name: node_macs(node, shapes) for node in model.graph.node}
     left = STEM * sum(macs.values())
-    found: list[str] = []
+    stem: list[str] = []
     for node in model.graph.node:
         left -= macs[node.name]
         if left < 0:
             break
-        found.append(node.name)
-    return set(found) if any(macs[name] for name in found) else set()
+        stem.append(node.name)
+    return set(stem) if any(macs[name] for name in stem) else set()
 
 
 def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
@@ -159,28 +159,28 @@ def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, set()).add(node.name)
-    found: set[str] = set()
+    between: set[str] = set()
     for node in reversed(graph.node):
         if node.op_type in MULTIPLYING or outputs.intersection(node.output):
             continue
-        stays = kept | found if node.name in first else kept
+        stays = kept | between if node.name in first else kept
         if all(readers.get(name, set()) <= stays for name in node.output) and (
             node.name in first or all(makers[name] in kept for name in node.input if name in makers)
         ):
-            found.add(node.name)
-    return found
+            between.add(node.name)
+    return between
 
 
 def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
     """Nodes that work on the picture itself: none multiplies, or comes behind one that does."""
     made: set[str] = set()
-    found: set[str] = set()
+    before: set[str] = set()
     for node in graph.node:
         if node.op_type in MULTIPLYING or made.intersection(node.input):
             made.update(node.output)
         else:
-            found.add(node.name)
-    return found
+            before.add(node.name)
+    return before
 
 
 # The graph
@@ -212,9 +212,8 @@ class _Writer:
         self.opset = max(
             entry.version for entry in self.source.opset_import if entry.domain in ("", "ai.onnx")
         )
-        self.kept = {node.name for node in graph.node if self._stays(node)} | tail_nodes(
-            self.source
-        )
+        self.kept = tail_nodes(self.source)
+        self.kept |= {node.name for node in graph.node if self._stays(node)}
         if precision == "bf16":
             self.kept = sensitive_nodes(self.source, self.kept)
         self.renamed: dict[str, str] = {}

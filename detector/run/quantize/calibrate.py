@@ -1,4 +1,4 @@
-"""A calibration: the ranges of a network's tensors, what stays float in int8, and what that reaches.
+"""A calibration: the ranges of a network's tensors, and what stays float in int8.
 
 It is kept as one file for a model and an input size, whatever the batch and the kind of int8, so
 that every int8 graph of the model comes from the same measurement. ``get_calibration`` finds the

@@ -1,4 +1,4 @@
-"""Which units must stay float, so that int8 agrees with fp32: a search with a bounded number of runs.
+"""Which units must stay float for int8 to agree with fp32: a search of a bounded number of runs.
 
 1. ``rank_units`` makes every unit alone int8 and measures the error of the raw outputs on a few
    frames. It ranks units by that error over the square root of their multiply-accumulates: of two
@@ -202,7 +202,7 @@ def _bisect(
 def _return_expensive_units(
     choice: Choice, measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> None:
-    """Tries the most expensive kept units in int8 again; those that still fit the budget stay so."""
+    """Tries the most expensive kept units in int8 again, and leaves them so within the budget."""
     for unit in sorted(choice.kept, key=lambda unit: -unit.macs)[:TRIALS]:
         fewer = [other for other in choice.kept if other is not unit]
         share = measure(fewer)

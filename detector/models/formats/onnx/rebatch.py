@@ -217,10 +217,10 @@ def _layer_normalization(walk: _Walk, node: onnx.NodeProto) -> int:
 def _concat(walk: _Walk, node: onnx.NodeProto) -> int:
     if len(walk.carried(node)) != len(node.input):
         raise _UnprovenError("one of its inputs is the same for all pictures")
-    found = {walk.axes[name] for name in node.input}
-    if len(found) != 1:
+    axes = {walk.axes[name] for name in node.input}
+    if len(axes) != 1:
         raise _UnprovenError("the batch axes of its inputs do not meet")
-    return _apart(found.pop(), attributes_of(node)["axis"], len(walk.shape(node.input[0])))
+    return _apart(axes.pop(), attributes_of(node)["axis"], len(walk.shape(node.input[0])))
 
 
 def _transpose(walk: _Walk, node: onnx.NodeProto) -> int:

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +30,12 @@ from numpy.typing import NDArray
 from detector.errors import ModelError
 from detector.models.base import Head, InputRules
 from detector.models.formats.onnx.foreign import Dims, ForeignGraph, attributes_of
-from detector.models.formats.onnx.metadata import Metadata
 from detector.stages import heads
 
 if TYPE_CHECKING:
     import onnx
+
+    from detector.models.formats.onnx.metadata import Metadata
 
 # Layouts, with what their columns hold. Boxes are centre x, centre y, width, height.
 DECODED = "decoded"  # a box in network pixels, objectness, class probabilities
@@ -454,12 +455,10 @@ def _anchor_free_head(layout: Layout, rules: InputRules, classes: int) -> tuple[
 
 
 def _queries_head(layout: Layout, rules: InputRules, classes: int) -> tuple[Head, Dense]:
-    options: dict[str, Any] = {
-        "width": rules.width,
-        "height": rules.height,
-        "logits": layout.form == "logits",
-    }
-    return partial(heads.queries, **options), partial(heads.queries_dense, **options)
+    logits = layout.form == "logits"
+    head = partial(heads.queries, width=rules.width, height=rules.height, logits=logits)
+    dense = partial(heads.queries_dense, width=rules.width, height=rules.height, logits=logits)
+    return head, dense
 
 
 def _end_to_end_head(layout: Layout, rules: InputRules, classes: int) -> tuple[Head, Dense]:

@@ -314,6 +314,7 @@ def _free_prefix_names(graph: ForeignGraph) -> None:
 def _follow(
     nodes: list[onnx.NodeProto], operator: str, name: str, *more: str, **attributes: object
 ) -> onnx.NodeProto:
+    """A node that reads what the last of ``nodes`` makes."""
     from onnx import helper
 
     return helper.make_node(operator, [nodes[-1].output[0], *more], [name], name=name, **attributes)
