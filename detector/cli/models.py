@@ -54,10 +54,10 @@ def show(model: str, as_json: bool, **flags: Any) -> None:
     with exit_codes():
         from detector.config.levels import resolved
         from detector.jobs.models import facts
-        from detector.run.wire import network_options
+        from detector.run.wire import network_arguments
 
         config = resolved(None, {"model": model, **flags})
-        options = network_options(config)
+        options = network_arguments(config)
         found = facts(options.pop("model"), **options)
         if as_json:
             click.echo(json.dumps(found, indent=1))

@@ -18,7 +18,7 @@ from detector.engines.base import BuildProgress
 from detector.errors import ModelError, OutputError, UsageError
 from detector.models.base import Network
 from detector.run.prepare import Prepared, prepared, variant_of
-from detector.run.wire import open_model
+from detector.run.wire import open_network
 
 RANGE = ("min_batch", "max_batch")  # options of an engine whose files take a range of batches
 
@@ -43,7 +43,7 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
     engine = config.runtime.engine
     engines.load(engine)
     start = time.perf_counter()
-    network = open_model(config)
+    network = open_network(config)
     ready = prepared(network, engine, config, lambda concurrency: concurrency + 1, progress)
     seconds = time.perf_counter() - start
     return {
@@ -61,7 +61,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     runtime = config.runtime
     start = time.perf_counter()
     wanted = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
-    network = open_model(config)
+    network = open_network(config)
     graph, notes = variant_of(network, wanted, config)
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
     _refuse_the_model(target, config)

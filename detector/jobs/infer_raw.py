@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from detector.config.schema import Config
 from detector.errors import OutputError, UsageError
-from detector.run.wire import Phases, open_machine
+from detector.run.wire import load_model
 
 MAX_PICTURES_BYTES = 1 << 31
 
@@ -72,17 +72,17 @@ def _output_name(name: str) -> str:
 
 
 def _decoded(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
-    machine = open_machine(config, Phases())
-    batch = machine.network.batch
+    loaded = load_model(config)
+    batch = loaded.network.batch
     rows: list[Any] = []
-    with machine.engine as engine:
+    with loaded.engine as engine:
         request = engine.requests[0]
         for start in range(0, len(pictures), batch):
             part = pictures[start : start + batch]
             request.slot[: len(part)] = part
             outputs = request.infer(len(part))
             rows += [
-                machine.network.dense([o[at : at + 1] for o in outputs]) for at in range(len(part))
+                loaded.network.dense([o[at : at + 1] for o in outputs]) for at in range(len(part))
             ]
     return np.concatenate(rows).astype(np.float32, copy=False)
 

@@ -27,7 +27,7 @@ from detector.types import Detections, Frame, Image
 if TYPE_CHECKING:
     from detector.config.schema import Config
     from detector.loop.parts import FrameSource
-    from detector.run.wire import Machine
+    from detector.run.wire import LoadedModel
     from detector.session.outcome import SourceRun
     from detector.sources.base import Source
     from detector.types import Detections, Frame
@@ -144,19 +144,19 @@ class _Opened:
 
     def __init__(self, command: dict[str, Any]) -> None:
         from detector.config.schema import resolve
-        from detector.run.wire import Phases, open_machine
+        from detector.run.wire import PhaseTimer, load_model
 
         self.config: Config = resolve(("compare", command["config"]))
         self.source: str = command["source"]
         self.folder = Path(command["folder"])
-        self._phases = Phases()
-        self.machine: Machine = open_machine(self.config, self._phases)
+        self._timer = PhaseTimer()
+        self.machine: LoadedModel = load_model(self.config, self._timer)
         self._left = (time.perf_counter(), time.process_time())
 
     def facts(self) -> Answer:
         from detector.analysis.summary import executed
 
-        machine, seconds = self.machine, self._phases.seconds
+        machine, seconds = self.machine, self._timer.seconds
         return {
             "load_s": sum(seconds[name] for name in ("import", "load", "warmup")) - machine.build_s,
             "build_s": machine.artefact_s,
@@ -222,15 +222,15 @@ class _Opened:
         )
 
     def _found(
-        self, config: Config, machine: Machine, source: Any
+        self, config: Config, machine: LoadedModel, source: Any
     ) -> Iterator[tuple[Frame, Detections]]:
         """Every frame of the source with what is found in it; nothing is drawn or written."""
         from detector.loop.parts import Progress
-        from detector.run.wire import frames_of, make_parts
+        from detector.run.wire import run_loop, wire_loop
         from detector.timeline import OffTimeline
 
-        yield from frames_of(
-            make_parts(config, machine, source, []), config, OffTimeline(), Progress()
+        yield from run_loop(
+            wire_loop(config, machine, source, []), config, OffTimeline(), Progress()
         )
 
     def round(self, _command: Answer) -> Answer:

@@ -18,7 +18,7 @@ from detector.config.schema import Config
 from detector.datasets.classmap import Bound, ClassMap, bind
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
 from detector.run.detect import Hooks, Live, Result, detect
-from detector.run.wire import Machine
+from detector.run.wire import LoadedModel
 from detector.types import Detections, Frame, LabelledPicture
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Study:
     def hooks(self, config: Config) -> Hooks:
         return Hooks(self.remap, partial(self.source, config), self.detected)
 
-    def remap(self, machine: Machine) -> None:
+    def remap(self, machine: LoadedModel) -> None:
         """Puts the mapped head on the network; from here on its classes are those that are scored."""
         bound = self.bound = bind(self.mapping, machine.network.names, self.dataset.classes)
         refuse_unlabelled(self.dataset, bound)

@@ -14,7 +14,13 @@ from detector.errors import EngineError
 from detector.jobs.profile.base import NotHereError, Occasion, as_it_ran
 from detector.jobs.profile.peaks import measured_peaks
 from detector.models.graph.build import NodeCost, count_macs, joint_cost
-from detector.run.wire import Machine, Phases, open_machine, open_model, picture_of, stage_functions
+from detector.run.wire import (
+    LoadedModel,
+    first_picture_size,
+    load_model,
+    open_network,
+    stage_functions,
+)
 
 ORDER = 40
 WHAT = "every layer under the engine's own profiler, beside this machine's peaks"
@@ -66,11 +72,11 @@ def run(occasion: Occasion) -> dict[str, Any]:
     }
 
 
-def opened(occasion: Occasion) -> tuple[Machine, list[NDArray[np.uint8]]]:
+def opened(occasion: Occasion) -> tuple[LoadedModel, list[NDArray[np.uint8]]]:
     """The machine as in the plain run, closed again, and the batches that its first frames make. Its options name the
     threads that a request had there: one that is opened alone would get all cores."""
     config = as_it_ran(occasion.config, occasion.plain.document)
-    machine = open_machine(config, Phases(), picture=picture_of([occasion.source], config))
+    machine = load_model(config, picture=first_picture_size([occasion.source], config))
     with machine.engine:
         preprocess, _, _ = stage_functions(config, machine)
         shape = machine.network.input_shape
@@ -87,7 +93,7 @@ def opened(occasion: Occasion) -> tuple[Machine, list[NDArray[np.uint8]]]:
 
 
 def _costed(
-    occasion: Occasion, machine: Machine, told: LayerTimes
+    occasion: Occasion, machine: LoadedModel, told: LayerTimes
 ) -> tuple[list[TimedLayer], int | None]:
     """The layers with their costs on the graph as the front end made it, whose nodes keep their names through every
     conversion; and the graph's MACs a picture. A plan has no graph: its layers have times only."""
@@ -95,7 +101,8 @@ def _costed(
     costs = [NodeCost(0, 0)] * len(groups)
     macs = None
     if machine.network.plan is None:
-        graph = open_model(occasion.config, picture_of([occasion.source], occasion.config)).graph
+        picture = first_picture_size([occasion.source], occasion.config)
+        graph = open_network(occasion.config, picture).graph
         costs, macs = joint_cost(graph, groups), count_macs(graph)
     layers = [
         TimedLayer(

@@ -23,7 +23,7 @@ from detector.config.schema import Config
 from detector.errors import DetectVideoError
 from detector.jobs.profile.base import NotHereError, Occasion, as_it_ran, run_again
 from detector.loop.parts import places
-from detector.run.wire import Phases, open_machine, picture_of
+from detector.run.wire import first_picture_size, load_model
 
 ORDER = 2
 WHAT = "the run replayed with one thing changed"
@@ -92,12 +92,12 @@ def _in_larger_batches(
 
 def _cost_ratio(source: str, config: Config, small: int, large: int) -> float:
     """Time of an infer call of one batch over another's, one request at a time, called in turn; the median."""
-    picture = picture_of([source], config)
+    picture = first_picture_size([source], config)
     with ExitStack() as opened:
         requests = []
         for batch in (small, large):
             runtime = replace(config.runtime, batch=batch, concurrency=1)
-            machine = open_machine(replace(config, runtime=runtime), Phases(), picture=picture)
+            machine = load_model(replace(config, runtime=runtime), picture=picture)
             requests.append((opened.enter_context(machine.engine).requests[0], batch))
         took: dict[int, list[float]] = {small: [], large: []}
         for _ in range(CALLS):

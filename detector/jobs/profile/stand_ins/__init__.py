@@ -15,15 +15,7 @@ from detector import sources
 from detector.config.schema import Config
 from detector.loop.parts import BatchRequest, FrameSource, Outputs, Parts, Progress
 from detector.run.outputs import OutputPlan
-from detector.run.wire import (
-    Phases,
-    frames_of,
-    make_parts,
-    open_machine,
-    open_sinks,
-    picture_of,
-    sink_options,
-)
+from detector.run.wire import first_picture_size, load_model, open_sinks, run_loop, wire_loop
 from detector.timeline import OffTimeline
 from detector.types import Frame, Image
 
@@ -94,7 +86,7 @@ def unsteady(proofs: Sequence[dict[str, Any]]) -> list[str]:
 def _rate(source: str, config: Config, stage: str) -> float:
     """Frames a second of the whole loop with a stage stubbed; "" none. From before the first read to the last frame
     written."""
-    machine = open_machine(config, Phases(), picture=picture_of([source], config))
+    machine = load_model(config, picture=first_picture_size([source], config))
     with machine.engine, tempfile.TemporaryDirectory(prefix="detect-video-proof-") as folder:
         options = config.input
         with sources.open(
@@ -102,12 +94,12 @@ def _rate(source: str, config: Config, stage: str) -> float:
         ) as opened:
             output = replace(config.output, output=f"{folder}/", run_dir=None)
             paths = OutputPlan(output, machine.engine.name, [source]).paths(source, opened.info)
-            sinks = open_sinks(paths, opened.info, sink_options(config, machine))
+            sinks = open_sinks(paths, opened.info, config, machine)
             try:
-                parts = stubbed(make_parts(config, machine, opened, sinks), stage)
+                parts = stubbed(wire_loop(config, machine, opened, sinks), stage)
                 progress = Progress()
                 start = time.perf_counter()
-                for _ in frames_of(parts, config, OffTimeline(), progress):
+                for _ in run_loop(parts, config, OffTimeline(), progress):
                     pass
                 return progress.written / (time.perf_counter() - start)
             finally:
