@@ -28,10 +28,10 @@ class Detector:
     """
 
     def __init__(self, model: str = "street", *, engine: str = "auto", **options: Any) -> None:
-        from detector.config.levels import resolved
+        from detector.config.levels import resolve_config
         from detector.run.wire import load_model
 
-        self._config = resolved(None, {"model": str(model), "engine": engine, **options})
+        self._config = resolve_config(None, {"model": str(model), "engine": engine, **options})
         # A call waits for its picture: one request on all threads answers soonest. concurrency=N has a stream run N.
         self._loaded = load_model(self._config, spare_requests=1, one_at_a_time=True)
         turns = threading.BoundedSemaphore(self._loaded.engine.concurrency)

@@ -15,9 +15,7 @@ from detector.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OUTPUT, Detect
 
 
 @contextmanager
-def exit_codes(
-    interrupted: str = "stopped at once; what was being written stays under *.partial.*",
-) -> Iterator[None]:
+def exit_codes(interrupted: str) -> Iterator[None]:
     """``interrupted``: what to say after a Ctrl-C that nobody below took care of."""
     try:
         yield

@@ -13,7 +13,7 @@ import click
 from detector import __version__
 
 DEFAULT = "detect"
-_NOT_COMMANDS = {"__init__", "group", "exits", "options"}
+_NOT_COMMANDS = {"__init__", "command", "exits", "group", "options"}
 
 
 def command_names() -> list[str]:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detector.config.schema import COMMAND_LINE, Config, read_layer, resolve
+from detector.config.schema import COMMAND_LINE, Config, merge_levels, read_level
 from detector.errors import UsageError
 
 FILES = ("model", "cfg", "weights", "names", "calibrate")  # options that name files
 
 
-def resolved(
+def resolve_config(
     config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> Config:
     """``flags``: option name -> value, None = not given. ``defaults``: a command's own, above those of the model.
@@ -22,20 +22,22 @@ def resolved(
     from detector.models.catalogue import folder, known
 
     given = {name: value for name, value in flags.items() if value is not None}
-    base = [read_layer(folder() / "default.yaml")]
-    upper = [*([_own_layer(config_file)] if config_file else []), (COMMAND_LINE, given)]
-    model = resolve(*base, *upper).network.model
+    base = [read_level(folder() / "default.yaml")]
+    upper = [*([_read_own_level(config_file)] if config_file else []), (COMMAND_LINE, given)]
+    model = merge_levels(*base, *upper).network.model
     if model in known():
-        path, description = read_layer(folder() / "models" / f"{model}.yaml")
+        path, description = read_level(folder() / "models" / f"{model}.yaml")
         base.append((path, description.get("options") or {}))
     elif config_file is None and (beside := _beside_a_plan(model)) is not None:
-        upper.insert(0, _own_layer(beside))
-    return resolve(*base, *([("defaults of the command", defaults)] if defaults else []), *upper)
+        upper.insert(0, _read_own_level(beside))
+    return merge_levels(
+        *base, *([("defaults of the command", defaults)] if defaults else []), *upper
+    )
 
 
-def _own_layer(config_file: str | Path) -> tuple[str, dict[str, Any]]:
+def _read_own_level(config_file: str | Path) -> tuple[str, dict[str, Any]]:
     """A user's file. Files that it names may lie beside it; ``names`` may be the names themselves."""
-    origin, content = read_layer(config_file)
+    origin, content = read_level(config_file)
     place = Path(config_file).parent
     for group in (content, content.get("network"), content.get("calibration")):
         if not isinstance(group, dict):

@@ -239,7 +239,7 @@ def flag_of(leaf: dataclasses.Field[Any]) -> str:
     return "--" + leaf.name.replace("_", "-")
 
 
-def resolve(*layers: tuple[str, Mapping[str, Any]]) -> Config:
+def merge_levels(*layers: tuple[str, Mapping[str, Any]]) -> Config:
     """The layers ("where it comes from", nested or flat keys), later ones winning, checked and frozen."""
     values: dict[str, dict[str, Any]] = {group.name: {} for group in dataclasses.fields(Config)}
     for origin, layer in layers:
@@ -249,7 +249,7 @@ def resolve(*layers: tuple[str, Mapping[str, Any]]) -> Config:
     return Config(**groups)
 
 
-def read_layer(path: str | Path) -> tuple[str, dict[str, Any]]:
+def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
     """A YAML file as a layer for ``resolve``."""
     try:
         text = Path(path).read_text(encoding="utf-8")

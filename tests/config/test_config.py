@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import yaml
 
-from detector.config.schema import COMMAND_LINE, Config, flag_of, options, read_layer, resolve
+from detector.config.schema import COMMAND_LINE, Config, flag_of, merge_levels, options, read_level
 from detector.errors import UsageError
 from tests.conftest import CHECKOUT
 
 
 def test_default_yaml_says_what_the_tree_says():
-    assert resolve(read_layer(CHECKOUT / "cfg/default.yaml")) == Config()
+    assert merge_levels(read_level(CHECKOUT / "cfg/default.yaml")) == Config()
 
 
 def test_default_yaml_has_every_option_in_its_group():
@@ -22,7 +22,7 @@ def test_default_yaml_has_every_option_in_its_group():
 
 
 def test_later_layers_win_leaf_by_leaf():
-    config = resolve(
+    config = merge_levels(
         ("default", {"selection": {"conf": 0.1, "iou": 0.2}, "runtime": {"batch": 2}}),
         ("file", {"selection": {"conf": 0.3}}),
         (COMMAND_LINE, {"batch": "8"}),
@@ -31,7 +31,7 @@ def test_later_layers_win_leaf_by_leaf():
 
 
 def test_a_leaf_may_stand_at_the_top_level():
-    assert resolve(("f", {"conf": 0.7})) == resolve(("f", {"selection": {"conf": 0.7}}))
+    assert merge_levels(("f", {"conf": 0.7})) == merge_levels(("f", {"selection": {"conf": 0.7}}))
 
 
 def test_the_tree_is_frozen():
@@ -61,7 +61,7 @@ ERRORS = [
 @pytest.mark.parametrize(("layer", "parts"), ERRORS, ids=[str(row[0]) for row in ERRORS])
 def test_errors_name_the_path_and_the_cure(layer, parts):
     with pytest.raises(UsageError) as caught:
-        resolve(("f.yaml", layer))
+        merge_levels(("f.yaml", layer))
     assert "\n" not in str(caught.value)
     for part in parts:
         assert part in str(caught.value)
@@ -69,7 +69,7 @@ def test_errors_name_the_path_and_the_cure(layer, parts):
 
 def test_errors_of_the_command_line_name_the_flag():
     with pytest.raises(UsageError, match=r"^--max-det: 0 is too small: at least 1$"):
-        resolve((COMMAND_LINE, {"max_det": "0"}))
+        merge_levels((COMMAND_LINE, {"max_det": "0"}))
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_bad_files(tmp_path, text, message):
     file = tmp_path / "c.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=message):
-        resolve(read_layer(file))
+        merge_levels(read_level(file))
 
 
 def test_absent_file(tmp_path):
     with pytest.raises(UsageError, match=r"none\.yaml: cannot read the configuration"):
-        read_layer(tmp_path / "none.yaml")
+        read_level(tmp_path / "none.yaml")
 
 
 def test_every_option_has_help_and_a_flag_of_its_own():

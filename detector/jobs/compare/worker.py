@@ -143,10 +143,10 @@ class _Opened:
     """The variant, warmed up."""
 
     def __init__(self, command: dict[str, Any]) -> None:
-        from detector.config.schema import resolve
+        from detector.config.schema import merge_levels
         from detector.run.wire import PhaseTimer, load_model
 
-        self.config: Config = resolve(("compare", command["config"]))
+        self.config: Config = merge_levels(("compare", command["config"]))
         self.source: str = command["source"]
         self.folder = Path(command["folder"])
         self._timer = PhaseTimer()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from detector.analysis.energy import IN_ALL, KEPT, Metered, net, samples
-from detector.config.levels import resolved
+from detector.config.levels import resolve_config
 from detector.jobs.profile import energy
 from detector.jobs.profile.base import NotHereError, Occasion
 from detector.jobs.profile.energy import Gpu, Meter, joules_between, rapl_counters, why_not
@@ -159,7 +159,9 @@ def powered(tmp_path, monkeypatch):
 
 def occasion(place):
     session = ran(place)
-    config = resolved(None, {"engine": "null", "frames": FRAMES, "save": "jsonl", "no_video": True})
+    config = resolve_config(
+        None, {"engine": "null", "frames": FRAMES, "save": "jsonl", "no_video": True}
+    )
     return Occasion(str(CLIP), config, Session(session), read_session(session))
 
 
