@@ -16,7 +16,7 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
     """
     import difflib
 
-    from detector.config.schema import read_level
+    from detector.config.levels import read_level
     from detector.errors import UsageError
     from detector.models.catalogue import folder
     from detector.report.terminal.models import print_metrics

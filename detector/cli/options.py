@@ -48,6 +48,5 @@ def _click_option(leaf: dataclasses.Field[Any], default: Any) -> click.Option:
 
 
 def _help(text: str, default: Any) -> str:
-    if default is None or isinstance(default, bool) or "auto" in text.lower() or ":" in text:
-        return text
-    return f"{text}  [default: {default}]"
+    plain = default is None or isinstance(default, bool)
+    return text if plain else f"{text}  [default: {default}]"

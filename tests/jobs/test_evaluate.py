@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detector.config.levels import resolve_config
-from detector.config.schema import COMMAND_LINE, Config, merge_levels
+from detector.config.levels import COMMAND_LINE, merge_levels, resolve_config
+from detector.config.schema import Config
 from detector.datasets.base import Dataset, picture
 from detector.datasets.classmap import Bound
 from detector.errors import EngineError, SourceError, UsageError

@@ -143,7 +143,7 @@ class _Opened:
     """The variant, warmed up."""
 
     def __init__(self, command: dict[str, Any]) -> None:
-        from detector.config.schema import merge_levels
+        from detector.config.levels import merge_levels
         from detector.run.wire import PhaseTimer, load_model
 
         self.config: Config = merge_levels(("compare", command["config"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from detector import engines
-from detector.config.schema import merge_levels
+from detector.config.levels import merge_levels
 from detector.engines.base import EngineOptions
 from tests.fakes.install import MAJORS
 from tests.fakes.packages import PACKAGES

@@ -11,7 +11,7 @@ import pytest
 
 from detector import engines, sources
 from detector.analysis.summary import effect, executed
-from detector.config.schema import merge_levels
+from detector.config.levels import merge_levels
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError
 from detector.models import open_network
