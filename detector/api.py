@@ -1,4 +1,4 @@
-"""The Python API: ``Detector``, on one picture or on a stream of frames."""
+"""The Python API: ``Detector`` finds objects in one picture, or in a stream of frames."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 class Detector:
     """A model on an engine, warmed up.
 
-    ``model``: path of a .cfg or a known name; "street" (person, vehicle) comes with the package. ``engine``: "auto",
-    "ort", "torch", "null". ``options``: any option of the command line under its name (``conf=0.4``, ``batch=8``,
-    ``classes=["person"]``, ``weights=...``); an unknown one raises UsageError. Raises ModelError and EngineError like
-    the command. Close it, or use ``with``.
+    ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
+    package. ``engine``: "auto", "ort", "openvino", "torch", "trt" or "null". ``options``: any
+    option of the command line under its name (``conf=0.4``, ``batch=8``, ``classes=["person"]``,
+    ``weights=...``); an unknown one raises UsageError. Raises ModelError and EngineError as the
+    command does. Close it, or use ``with``.
     """
 
     def __init__(self, model: str = "street", *, engine: str = "auto", **options: Any) -> None:
@@ -32,7 +33,8 @@ class Detector:
         from detector.run.wire import load_model
 
         self._config = resolve_config(None, {"model": str(model), "engine": engine, **options})
-        # A call waits for its picture: one request on all threads answers soonest. concurrency=N has a stream run N.
+        # A call waits for its picture, and one request on all threads answers soonest. With
+        # concurrency=N a stream runs N requests.
         self._loaded = load_model(self._config, spare_requests=1, one_at_a_time=True)
         turns = threading.BoundedSemaphore(self._loaded.engine.concurrency)
         self._requests = [_Turn(request, turns) for request in self._loaded.engine.requests]
@@ -48,7 +50,10 @@ class Detector:
         return self._loaded.engine.name
 
     def __call__(self, image: Image) -> Detections:
-        """The objects of one picture: u8 BGR [h, w, 3], as ``cv2.imread`` gives it. The picture is not changed."""
+        """The objects in one picture: u8 BGR [h, w, 3], as ``cv2.imread`` returns it.
+
+        The picture is not changed. Raises UsageError for anything else.
+        """
         from detector.run.wire import stage_functions
 
         if (
@@ -57,8 +62,8 @@ class Detector:
             or image.dtype.name != "uint8"
             or not image.size
         ):
-            found = f"{getattr(image, 'dtype', type(image).__name__)} {getattr(image, 'shape', '')}"
-            raise UsageError(f"a picture must be uint8 BGR [height, width, 3], not {found.strip()}")
+            kind = f"{getattr(image, 'dtype', type(image).__name__)} {getattr(image, 'shape', '')}"
+            raise UsageError(f"a picture must be uint8 BGR [height, width, 3], not {kind.strip()}")
         preprocess, head, nms = stage_functions(self._config, self._loaded)
         request = self._requests[-1]  # the spare one: a stream may be using the others
         fit = preprocess(image, request.slot[0])
@@ -67,8 +72,9 @@ class Detector:
     def stream(self, source: str) -> Iterator[tuple[Frame, Detections]]:
         """Every frame of a video, a picture, a folder or a glob, with its objects, in order.
 
-        Reading and inference run in threads of their own while the caller works. Frames are the caller's to keep.
-        Leaving the loop early stops the threads. Raises SourceError. One stream at a time.
+        Reading and inference run in threads of their own while the caller works. The caller may
+        keep the frames. Leaving the loop early stops the threads. One stream at a time. Raises
+        SourceError, and UsageError for a second stream.
         """
         from detector.loop.parts import Parts, Progress
         from detector.run.wire import open_source, run_loop, stage_functions
@@ -77,7 +83,7 @@ class Detector:
 
         if self._streaming:
             raise UsageError(
-                "this Detector is streaming already: close that stream first, or make another Detector"
+                "this Detector is streaming already; close that stream first, or make another one"
             )
         self._streaming = True
         try:
@@ -118,7 +124,10 @@ class Detector:
 
 
 class _Turn:
-    """A request that waits until the engine has room: a call and a stream together must not exceed its concurrency."""
+    """A request that waits until the engine has room.
+
+    A call and a stream together must not exceed the engine's concurrency.
+    """
 
     def __init__(self, request: Request, turns: threading.BoundedSemaphore) -> None:
         self._request = request

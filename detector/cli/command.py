@@ -91,7 +91,7 @@ def print_json(document: Any) -> None:
 
 
 def terminal(piped_width: int) -> Console:
-    """Standard output for tables. A pipe has no width to keep to: ``piped_width`` holds them whole."""
+    """Standard output for tables. In a pipe they get ``piped_width`` columns, to stay whole."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else piped_width)

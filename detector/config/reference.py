@@ -74,10 +74,10 @@ def _limits(leaf: dataclasses.Field[Any]) -> list[str]:
     meta = leaf.metadata
     text, low, high = meta["help"], meta.get("at_least"), meta.get("at_most")
     sentences = []
-    if high is not None and f"to {high}" not in text:
-        sentences.append(f"{int(low)} to {int(high)}.")
-    elif high is None and low is not None:
+    if low is not None and high is None:
         sentences.append(f"At least {low}.")
+    elif low is not None and f"to {high}" not in text:
+        sentences.append(f"{int(low)} to {int(high or 0)}.")
     missing = [choice for choice in choices_of(leaf) if choice not in text]
     if missing:
         sentences.append(f"One of {', '.join(choices_of(leaf))}.")

@@ -1,4 +1,4 @@
-"""Decoded outputs for arrays that somebody hands over: what a comparison with another implementation needs."""
+"""Decoded outputs for given arrays: what a comparison with another implementation needs."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ MAX_PICTURES_BYTES = 1 << 31
 
 
 def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int, ...]]:
-    """Runs every picture of ``given`` through the model and engine of ``config``, and writes ``output``.
+    """Runs every picture of ``given`` through the model and engine of ``config``.
 
-    ``given``: .npz of u8 RGB arrays [N, H, W, 3] or [N, 3, H, W], each run at its own size. ``output``: .npz with, for
-    ``input`` and ``input_NAME``, ``output`` and ``output_NAME`` float32 [N, rows, 5 + classes]: cx, cy, w, h in network
-    pixels, objectness, class probabilities not multiplied. Returns their shapes. Raises DetectVideoError.
+    ``given``: .npz of u8 RGB arrays [N, H, W, 3] or [N, 3, H, W]; each is run at its own size.
+    ``output``: .npz that is written. It holds, for ``input`` and ``input_NAME``, ``output`` and
+    ``output_NAME``: float32 [N, rows, 5 + classes] of cx, cy, w, h in network pixels, objectness,
+    and class probabilities that are not multiplied with it. Returns their shapes. Raises
+    DetectVideoError.
     """
     pictures = read_pictures(given)
     results: dict[str, NDArray[np.float32]] = {}
     for name, array in pictures.items():
         runtime = replace(config.runtime, size=f"{array.shape[2]}x{array.shape[1]}")
-        results[_output_name(name)] = _decoded(replace(config, runtime=runtime), array)
+        results[_output_name(name)] = _decode(replace(config, runtime=runtime), array)
     _write(output, results)
     return {name: array.shape for name, array in results.items()}
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
-    """The u8 pictures of an .npz by name, as [N, H, W, 3]; other arrays in it are left alone. Raises UsageError."""
-    found: dict[str, NDArray[np.uint8]] = {}
+    """Name -> u8 pictures [N, H, W, 3] of an .npz; other arrays are ignored. Raises UsageError."""
+    pictures: dict[str, NDArray[np.uint8]] = {}
     try:
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:
@@ -47,14 +49,14 @@ def read_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
                     and array.ndim == 4
                     and array.nbytes <= MAX_PICTURES_BYTES
                 ):
-                    found[name] = _channels_last(path, name, array)
+                    pictures[name] = _channels_last(path, name, array)
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as exc:
-        raise UsageError(f"{path}: is no .npz of arrays: {' '.join(str(exc).split())}") from exc
-    if not found:
+        raise UsageError(f"{path}: not an .npz of arrays: {' '.join(str(exc).split())}") from exc
+    if not pictures:
         raise UsageError(
-            f"{path}: holds no pictures: wanted are uint8 RGB arrays [N, H, W, 3] or [N, 3, H, W]"
+            f"{path}: no pictures in it; give uint8 RGB arrays [N, H, W, 3] or [N, 3, H, W]"
         )
-    return found
+    return pictures
 
 
 def _channels_last(path: Path, name: str, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -63,7 +65,7 @@ def _channels_last(path: Path, name: str, array: NDArray[np.uint8]) -> NDArray[n
     if array.shape[1] == 3 and len(array):
         return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
     raise UsageError(
-        f"{path}: {name} is {list(array.shape)}: wanted is RGB, [N, H, W, 3] or [N, 3, H, W]"
+        f"{path}: {name} is {list(array.shape)}; give RGB, [N, H, W, 3] or [N, 3, H, W]"
     )
 
 
@@ -71,7 +73,7 @@ def _output_name(name: str) -> str:
     return f"output{name.removeprefix('input')}" if name.startswith("input") else f"output_{name}"
 
 
-def _decoded(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _decode(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
     loaded = load_model(config)
     batch = loaded.network.batch
     rows: list[Any] = []
@@ -88,7 +90,7 @@ def _decoded(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]
 
 
 def _write(target: Path, arrays: dict[str, NDArray[np.float32]]) -> None:
-    """All of it under its name, or nothing."""
+    """Writes the whole file under its name, or nothing."""
     try:
         handle, temporary = tempfile.mkstemp(
             dir=target.parent, prefix=f".{target.name}.", suffix=".npz"

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class Live(Protocol):
-    """Watches a run: reads ``progress`` and ``timeline`` when it likes, from a thread of its own."""
+    """Watches a run: reads ``progress`` and ``timeline`` at will, from a thread of its own."""
 
     def start(
         self,

@@ -1,4 +1,4 @@
-"""detect-video eval: figures of the same run as the speed, round trips of the sinks, gates, and bad input."""
+"""detect-video eval: figures and speed of one run, round trips of the sinks, gates, bad input."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ MODELS = {
     "model", [name for name, (file, *_) in MODELS.items() if Path(file).suffix in suffixes()]
 )
 def test_the_reference_figures(shared, tmp_path, model, subset):
-    """The independent figures of ../shared: other implementations of the networks, and pycocotools."""
+    """The independent figures of ../shared: other implementations of the networks; pycocotools."""
     wanted = json.loads((shared / "data/reference_ap.json").read_text())["results"][subset][model]
     file, options, near = MODELS[model]
     part, split, *names = subset.split("/")
