@@ -11,16 +11,19 @@ from detector.cli.command import print_json, subcommand, terminal
 from detector.cli.exits import complain
 from detector.cli.options import config_options
 
+VERBOSE = click.Option(
+    ["--verbose", "-v"], is_flag=True, help="Say more: why this engine, how many threads."
+)
+
 
 @subcommand(
-    options=config_options(),
+    options=[*config_options(), VERBOSE],
     config_file=True,
     json="the summary",
     quiet="Print nothing but errors.",
     error_document=True,
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("--verbose", "-v", is_flag=True, help="Say more: why this engine, how many threads.")
 def command(
     sources: tuple[str, ...],
     config_file: str | None,
