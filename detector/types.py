@@ -1,4 +1,6 @@
-"""The nouns that cross rooms: Frame, SourceInfo, Letterbox, Candidates, Detections, LabelledPicture."""
+"""The nouns that cross rooms: Frame, SourceInfo, Letterbox, Candidates, Detections,
+LabelledPicture.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ LONGEST_GAP_S = 10.0  # between two frames, where nothing more is known of the s
 class Frame:
     """One decoded picture.
 
-    ``index`` is its number in the source, counted from 0 before ``--stride`` drops any. ``pts`` is in ticks of
-    the source's time base, as stored (it need not start at 0); ``time_s`` = pts * time_base. ``path`` is the
-    picture's own file where the source is a folder or glob, else None.
+    ``index`` is its number in the source, counted from 0 before ``--stride`` drops any. ``pts`` is
+    in ticks of the source's time base, as stored (it need not start at 0); ``time_s`` = pts *
+    time_base. ``path`` is the picture's own file where the source is a folder or glob, else None.
     """
 
     index: int
@@ -31,7 +33,9 @@ class Frame:
 
 @dataclass(slots=True)
 class SourceInfo:
-    """What a source says of itself before the first frame. Counts and durations are hints: containers lie."""
+    """What a source says of itself before the first frame. Counts and durations are hints:
+    containers lie.
+    """
 
     path: str
     kind: str  # "video" | "pictures"
@@ -54,7 +58,7 @@ class SourceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Letterbox:
-    """Where a source picture lies in the network's input: network = source * scale + pad, per axis."""
+    """Where the picture lies in the network's input: per axis, network = source * scale + pad."""
 
     scale_x: float
     scale_y: float
@@ -64,7 +68,9 @@ class Letterbox:
     height: int
 
     def to_source(self, detections: Detections) -> Detections:
-        """Boxes from network pixels to source pixels, clipped to the picture. Returns a new Detections."""
+        """Boxes from network pixels to source pixels, clipped to the picture. Returns a new
+        Detections.
+        """
         pad = np.array([self.pad_x, self.pad_y] * 2, np.float32)
         scale = np.array([self.scale_x, self.scale_y] * 2, np.float32)
         boxes = (detections.boxes - pad) / scale
@@ -86,8 +92,9 @@ class Candidates(NamedTuple):
 class Detections:
     """The objects of one frame, best score first.
 
-    ``boxes`` are x1, y1, x2, y2 in pixels of the displayed source frame, origin at the outer corner of the first
-    pixel, clipped to the frame. ``names`` maps a class id to its name. ``cut`` counts what ``--max-det`` dropped.
+    ``boxes`` are x1, y1, x2, y2 in pixels of the displayed source frame, origin at the outer corner
+    of the first pixel, clipped to the frame. ``names`` maps a class id to its name. ``cut`` counts
+    what ``--max-det`` dropped.
     """
 
     boxes: NDArray[np.float32]  # xyxy [M, 4]
@@ -121,13 +128,15 @@ class Detections:
 
 @dataclass(slots=True)
 class LabelledPicture:
-    """One picture, or one frame of a video, with what somebody found in it: the truth that detections are held to.
+    """One picture, or one frame of a video, with what somebody found in it: the truth that
+    detections are held to.
 
-    ``path`` is the picture's file, None for a frame of a video; ``frame`` its number there, counted from 0 (None: the
-    picture has none). Two kinds of boxes are no targets: ``ignored`` is matched once, by IoU, and is then neither
-    right nor wrong; ``crowd`` takes any number of detections, by the share of the detection that lies in it (COCO's
-    iscrowd). ``labelled`` holds the class ids that were looked for; other classes may be there, without a box, and
-    nothing found of them counts. None: all were.
+    ``path`` is the picture's file, None for a frame of a video; ``frame`` its number there, counted
+    from 0 (None: the picture has none). Two kinds of boxes are no targets: ``ignored`` is matched
+    once, by IoU, and is then neither right nor wrong; ``crowd`` takes any number of detections, by
+    the share of the detection that lies in it (COCO's iscrowd). ``labelled`` holds the class ids
+    that were looked for; other classes may be there, without a box, and nothing found of them
+    counts. None: all were.
     """
 
     id: int  # as the labels' own file numbers it, else the place in the list

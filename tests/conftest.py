@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.cpu_times"]
+
 CHECKOUT = Path(__file__).parents[1]
 
 
@@ -25,7 +27,7 @@ def shared() -> Path:
 def _never_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Where everything is installed (DETECT_VIDEO_NO_SKIP=1, as CI sets it), a skip is a failure.
 
-    But for reasons that begin with "machine:", such as an absent GPU or mounting that is not allowed.
+    Reasons that begin with "machine:" (an absent GPU, mounting that is not allowed) are exempt.
     """
     if (
         not report.skipped

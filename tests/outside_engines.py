@@ -10,72 +10,95 @@ HEAD = """
 import os, signal, time
 import numpy as np
 from pathlib import Path
-from detector.engines import null
-from detector.engines.base import EngineOptions
+from detector.engines.base import ArtefactBuilder
+from detector.engines.null import NullEngine, NullRequest
 from detector.errors import EngineError
-
-LIBRARY, INSTALL, AUTO, WHY = None, "", 0, ""
-PRECISIONS, DEVICES, OPTIONS = {"fp32": "fp32"}, ("cpu",), {}
 """
 
 # Dies where a driver would: in its first infer.
 CRASHING = """
-class Request(null.NullRequest):
+class CrashingRequest(NullRequest):
     def infer(self, n):
         print("a library's last words", file=__import__("sys").stderr, flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
 
-def create(network, options):
-    engine = null.create(network, options)
-    engine.name = "crashing"
-    engine.requests = [Request(network) for _ in engine.requests]
-    return engine
+class CrashingEngine(NullEngine):
+    name = "crashing"
+    precisions = {"fp32": "fp32"}
+
+    def __init__(self, network, options):
+        super().__init__(network, options)
+        self.requests = [CrashingRequest(network) for _ in self.requests]
 """
 
 # Runs a file that is built beforehand; every build leaves a line in $FORGE_LOG.
 FORGING = """
-SUFFIX = ".forged"
-OPTIONS = {"min_batch": "smallest", "max_batch": "largest", "alloy": "another file"}
+class Forge(ArtefactBuilder):
+    suffix = ".forged"
 
-def build_key(network, options):
-    return {"model": network.sha256, "input": list(network.input_shape), "own": dict(options.own), "library": "1.0"}
+    def key(self, network, options):
+        return {
+            "model": network.sha256,
+            "input": list(network.input_shape),
+            "own": dict(options.own),
+            "library": "1.0",
+        }
 
-def build(network, options, target, progress):
-    with open(os.environ["FORGE_LOG"], "a") as log:
-        log.write(f"{os.getpid()}\\n")
-    for step in range(4):
-        if not progress("hammering", step, 4):
-            raise EngineError("engine forging: the build was cancelled; nothing was kept")
-        time.sleep(float(os.environ.get("FORGE_STEP_S", "0.1")))
-    target.write_text("forged")
-    return {"steps": 4}
+    def build(self, network, options, target, progress):
+        with open(os.environ["FORGE_LOG"], "a") as log:
+            log.write(f"{os.getpid()}\\n")
+        for step in range(4):
+            if not progress("hammering", step, 4):
+                raise EngineError("engine forging: the build was cancelled; nothing was kept")
+            time.sleep(float(os.environ.get("FORGE_STEP_S", "0.1")))
+        target.write_text("forged")
+        return {"steps": 4}
 
-def create(network, options):
-    if Path(options.artefact).read_text() != "forged":
-        raise EngineError(f"engine forging: {options.artefact} is not what was built")
-    return null.create(network, options)
+class ForgingEngine(NullEngine):
+    name = "forging"
+    precisions = {"fp32": "fp32"}
+    own_options = {"min_batch": "smallest", "max_batch": "largest", "alloy": "another file"}
+    artefact = Forge()
+
+    def __init__(self, network, options):
+        if Path(options.artefact).read_text() != "forged":
+            raise EngineError(f"engine forging: {options.artefact} is not what was built")
+        super().__init__(network, options)
 """
 
 # Runs as often as warm-up, a check and two rounds of six frames need it, and never again.
 FORGETFUL = """
-class Request(null.NullRequest):
+class ForgetfulRequest(NullRequest):
     left = 0
 
     def infer(self, n):
-        Request.left -= 1
-        if Request.left < 0:
+        ForgetfulRequest.left -= 1
+        if ForgetfulRequest.left < 0:
             raise EngineError("engine forgetful: lost its weights")
         return super().infer(n)
 
-def create(network, options):
-    engine = null.create(network, options)
-    engine.name, engine.precision = "forgetful", "fp32"
-    engine.requests = [Request(network) for _ in engine.requests]
-    Request.left = len(engine.requests) + 1 + 3 * 6
-    return engine
+class ForgetfulEngine(NullEngine):
+    name = "forgetful"
+    precisions = {"fp32": "fp32"}
+
+    def __init__(self, network, options):
+        super().__init__(network, options)
+        self.precision = "fp32"
+        self.requests = [ForgetfulRequest(network) for _ in self.requests]
+        ForgetfulRequest.left = len(self.requests) + 1 + 3 * 6
 """
 
-ENGINES = {"crashing": CRASHING, "forging": FORGING, "forgetful": FORGETFUL}
+# Computes nothing, and says everything that an engine can say about itself without its library.
+NEWCOMER = """
+class NewcomerEngine(NullEngine):
+    name = "newcomer"
+    library = "a_library_that_nobody_has"
+    install = "pip install a-library-that-nobody-has"
+    precisions = {"fp32": "fp32"}
+    own_options = {"speed": "how fast"}
+"""
+
+ENGINES = {"crashing": CRASHING, "forging": FORGING, "forgetful": FORGETFUL, "newcomer": NEWCOMER}
 
 
 def with_engines(folder: Path, *names: str) -> dict[str, str]:

@@ -7,10 +7,10 @@ import pytest
 
 from detector import engines
 from detector.engines.base import EngineOptions
-from detector.models import open_network
 from detector.stages.annotate import annotate
 from detector.stages.preprocess import letterbox
 from detector.types import Detections
+from tests.networks import open_network
 
 LIMIT_BYTES = 64 * 1024
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.analysis.loop.activities import activities_of, durations_ms, frames_written
+from detector.session.document import SessionDocument
 from detector.session.read import SavedSession
 from detector.timeline import STAGES
 
@@ -115,39 +116,36 @@ def _means(values: NDArray[np.float64], dice: np.random.Generator) -> NDArray[np
 
 def what_differs(before: SavedSession, after: SavedSession) -> list[str]:
     """Settings, libraries and machines that differ: a comparison across them says something else."""
-    facts = [_facts(session.document) for session in (before, after)]
-    names = dict.fromkeys([*facts[0], *facts[1]])
-    pairs = [(name, facts[0].get(name), facts[1].get(name)) for name in names]
-    lines = [f"{name}: {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new]
-    files = [session.document.get("model_sha256") for session in (before, after)]
-    if files[0] != files[1] and facts[0]["model"] == facts[1]["model"]:
+    first, second = _settings(before.document), _settings(after.document)
+    pairs = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
+    lines = [f"{name}: {_shown(a)} -> {_shown(b)}" for name, (a, b) in pairs.items() if a != b]
+    old, new = before.document, after.document
+    if old.model_sha256 != new.model_sha256 and old.model == new.model:
         lines.append("the models of that name are not the same file")
-    clips = [
-        sorted((session.document.get("clip_sha256") or {}).values(), key=str)
-        for session in (before, after)
-    ]
+    clips = [sorted(document.clip_sha256.values(), key=str) for document in (old, new)]
     if clips[0] != clips[1]:
         lines.append("the clips are not the same file")
     return lines
 
 
-def _facts(document: dict[str, Any]) -> dict[str, Any]:
-    """What should be alike in both runs, by the name that it is printed under."""
-    config, environment = document.get("config", {}), document.get("environment", {})
-    cpu = environment.get("cpu", {})
+def _settings(document: SessionDocument) -> dict[str, Any]:
+    """What should be the same in both runs, by the name under which it is printed."""
+    environment = document.environment
     return {
-        **{name: document.get(name) for name in SETTINGS},
+        **{name: getattr(document, name) for name in SETTINGS},
         **{
-            name: config.get(group, {}).get(name)
+            name: document.config.get(group, {}).get(name)
             for group, names in OPTIONS.items()
             for name in names
         },
-        "machine": cpu.get("model"),
-        "cores": cpu.get("cores"),
-        "detect-video": environment.get("detect_video"),
-        **environment.get("libraries", {}),
+        "machine": environment.cpu.model,
+        "cores": environment.cpu.cores,
+        "detect-video": environment.detect_video,
+        **environment.libraries,
     }
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        value = list(value)
     return "-" if value is None else str(value)

@@ -35,6 +35,7 @@ def subcommand(
     error_document: bool = False,
     interrupted: str = STOPPED,
     hidden: bool = False,
+    cls: type[click.Command] = click.Command,
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Makes a command of a function that returns its exit code (None: 0).
 
@@ -67,7 +68,9 @@ def subcommand(
                     code = body(**given)
                 sys.exit(code)
 
-        command: click.Command = click.command(context_settings=CONTEXT, hidden=hidden)(run)
+        command: click.Command = click.command(cls=cls, context_settings=CONTEXT, hidden=hidden)(
+            run
+        )
         command.params += shared
         return command
 
@@ -85,9 +88,9 @@ def _errors_as_documents(wanted: bool) -> Iterator[None]:
 
 
 def print_json(document: Any) -> None:
-    import json
+    from detector.session.codec import to_json
 
-    click.echo(json.dumps(document, indent=1))
+    click.echo(to_json(document), nl=False)
 
 
 def terminal(piped_width: int) -> Console:

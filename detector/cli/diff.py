@@ -20,12 +20,11 @@ def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -
     from detector.analysis.diff import END_TO_END, diff, what_differs
     from detector.errors import GateError, UsageError
     from detector.report.terminal.models import print_diff
-    from detector.session.read import complete, read_session
+    from detector.session.read import read_session
 
     limit = _share(max_regression)
     before, after = read_session(run_a), read_session(run_b)
-    with complete(before), complete(after):
-        changes, differing = diff(before, after), what_differs(before, after)
+    changes, differing = diff(before, after), what_differs(before, after)
     whole = next((change for change in changes if change.what == END_TO_END), None)
     if not changes or (whole is None and limit is not None):
         raise UsageError(

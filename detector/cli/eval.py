@@ -59,23 +59,22 @@ def command(
     the first.
     """
     from detector.config.levels import resolve_config
-    from detector.jobs.evaluate import Asked, evaluate, for_engines
+    from detector.jobs.evaluate import EvalOptions, configs_for_engines, evaluate
     from detector.report.plots import plots
     from detector.report.terminal.evaluate import print_evaluation
     from detector.report.terminal.live import LiveLine
 
-    asked = Asked(**{name: given.pop(name) for name in Asked.__dataclass_fields__})
+    asked = EvalOptions(**{name: given.pop(name) for name in EvalOptions.__dataclass_fields__})
     engines = [name.strip() for name in (engine or "").split(",") if name.strip()]
-    configs = for_engines(resolve_config(config_file, given, EVAL_DEFAULTS), engines)
+    configs = configs_for_engines(resolve_config(config_file, given, EVAL_DEFAULTS), engines)
     console = terminal(piped_width=140)
     watched = console.is_terminal and not (as_json or quiet)
     live = (lambda: LiveLine(console)) if watched else None
-    document = evaluate(asked, configs, command=sys.argv, live=live, plots=plots).document
+    document = evaluate(asked, configs, command=sys.argv, live=live, plots=plots)
     if as_json:
         print_json(document)
     elif not quiet:
         print_evaluation(console, document)
-    code = int(document["exit"]["code"])
-    if code:
-        click.echo(f"detect-video: {document['exit']['reason']}", err=True)
-    return code
+    if document.exit.code:
+        click.echo(f"detect-video: {document.exit.reason}", err=True)
+    return document.exit.code

@@ -30,8 +30,8 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
     }
     if not metrics:
         near = difflib.get_close_matches(words[0], known, 3, 0.4)
-        hint = f"; near: {', '.join(near)}" if near else "; without WORD all are listed"
-        raise UsageError(f"no metric of nvprof with {' or '.join(words)}{hint}")
+        hint = f"similar names: {', '.join(near)}" if near else "give no WORD to list all"
+        raise UsageError(f"no metric of nvprof contains {' or '.join(words)}; {hint}")
     if as_json:
         print_json({"schema": 1, "metrics": metrics})
     else:

@@ -31,9 +31,9 @@ def show(model: str, as_json: bool, **flags: Any) -> None:
     from detector.config.levels import resolve_config
     from detector.jobs.models import facts
     from detector.report.terminal.models import print_model
-    from detector.run.wire import network_arguments
+    from detector.run.wire import model_request
 
-    document = facts(**network_arguments(resolve_config(None, {"model": model, **flags})))
+    document = facts(model_request(resolve_config(None, {"model": model, **flags})))
     if as_json:
         print_json(document)
     else:

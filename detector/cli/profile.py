@@ -11,18 +11,37 @@ from detector.cli.command import log_to_trackers, print_json, require_trackers, 
 from detector.cli.options import config_options
 
 
-@subcommand(options=config_options(), config_file=True, json="what was found", track=True)
+class _ListsPasses(click.Command):
+    """A command whose help ends with the passes, which are imported only for that."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from detector.jobs.profile import list_passes, open_pass
+
+        rows = []
+        for name in list_passes():
+            one = open_pass(name)
+            asked = f" (only with {one.on_request} or --only)" if one.on_request else ""
+            rows.append((name, f"{one.what}{asked}"))
+        with formatter.section("Passes, in their order"):
+            formatter.write_dl(rows)
+
+
+@subcommand(
+    options=config_options(), config_file=True, json="all facts", track=True, cls=_ListsPasses
+)
 @click.argument("source", required=False, metavar="SOURCE")
 @click.option(
-    "--only", metavar="A,B", help="These passes only; default: all that can run here but sweep."
+    "--only", metavar="A,B", help="Run these passes only. Default: all but those on request."
 )
 @click.option(
-    "--sweep", is_flag=True, help="Also batches 1 to 8 in every precision: some 15 s, or minutes."
+    "--sweep",
+    is_flag=True,
+    help="Also run batches 1 to 8 in every precision: takes 15 s, or minutes.",
 )
 @click.option(
     "--nsys",
     metavar="FILE",
-    help="Instead of SOURCE: an nsys recording of this program, as SQLite export.",
+    help="Read this instead of SOURCE: an nsys recording of this program, exported to SQLite.",
 )
 @click.option(
     "--prove", is_flag=True, help="Test what-if: run again with stages replaced by stand-ins."
@@ -45,18 +64,18 @@ def command(
     trackers: tuple[str, ...],
     **flags: Any,
 ) -> int:
-    """Measure SOURCE in separate passes: loop, critical path, what-if, layers, roofline, memory...
+    """Measure SOURCE: a plain run, then separate passes, all in one session.
 
-    Each says how long it took. --only chooses; sweep runs where --sweep or --only asks for it.
+    A pass that needs a profiler runs the pipeline again, so the reported FPS are never disturbed.
     """
     from detector.analysis.profile import profile_document
     from detector.config.levels import resolve_config
     from detector.errors import UsageError
+    from detector.errors.writing import write_whole
     from detector.jobs.profile import profile
     from detector.report.tables import csv_files
     from detector.report.terminal.profile import print_profile
     from detector.report.terminal.run import print_run
-    from detector.session.store import write_whole
 
     if nsys is not None and source is None:
         if as_csv:
@@ -70,7 +89,7 @@ def command(
         if not as_json:
             click.echo(text, nl=whole, err=True)
 
-    found = profile(
+    session = profile(
         source,
         resolve_config(config_file, flags),
         only=[name.strip() for name in only.split(",") if name.strip()] if only else None,
@@ -80,14 +99,14 @@ def command(
         say=say,
     )
     if as_json:
-        print_json(profile_document(found))
+        print_json(profile_document(session))
     else:
-        print_run(terminal(piped_width=140), found.document)
-        print_profile(terminal(piped_width=140), found)
-    for name, text in csv_files(found).items() if as_csv else ():
-        write_whole(found.folder / name, text.encode())
-    log_to_trackers(trackers, found)
-    return int(found.document["exit"]["code"])
+        print_run(terminal(piped_width=140), session.document)
+        print_profile(terminal(piped_width=140), session)
+    for name, text in csv_files(session).items() if as_csv else ():
+        write_whole(session.folder / name, text.encode())
+    log_to_trackers(trackers, session)
+    return int(session.document["exit"]["code"])
 
 
 def _print_recording(path: str, as_json: bool) -> int:

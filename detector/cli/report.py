@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from detector.cli.command import log_to_trackers, subcommand, terminal
+
+if TYPE_CHECKING:
+    from detector.session.read import SavedSession
 
 FORMATS = ("html", "table", "json", "csv", "trace")
 
@@ -25,29 +29,27 @@ FORMATS = ("html", "table", "json", "csv", "trace")
 )
 def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
     """Render the saved session of a run. RUN is its folder (runs/NAME)."""
-    from detector.session.read import complete, read_session
+    from detector.session.read import read_session
 
     session = read_session(run)
-    with complete(session):
-        log_to_trackers(trackers, session)
-        if kind == "table":
-            _print_tables(session)
-            return
-        files = _render(session, kind)
-    for name, content in files.items():
+    log_to_trackers(trackers, session)
+    if kind == "table":
+        _print_tables(session)
+        return
+    for name, content in _render(session, kind).items():
         _write(session.folder, name, content, output, kind == "csv")
 
 
-def _print_tables(session: Any) -> None:
+def _print_tables(session: SavedSession) -> None:
     from detector.report.terminal.profile import print_profile
     from detector.report.terminal.run import print_run
 
     console = terminal(piped_width=140)
-    print_run(console, {**session.document, "session": str(session.folder)})
+    print_run(console, replace(session.document, session=str(session.folder)))
     print_profile(console, session)
 
 
-def _render(session: Any, kind: str) -> dict[str, bytes]:
+def _render(session: SavedSession, kind: str) -> dict[str, bytes]:
     """File name -> content."""
     if kind == "csv":
         from detector.report.tables import csv_files
@@ -68,7 +70,7 @@ def _render(session: Any, kind: str) -> dict[str, bytes]:
 
 def _write(folder: Path, name: str, content: bytes, output: str | None, many: bool) -> None:
     """Writes a whole file or none. ``many``: OUT is a folder."""
-    from detector.session.store import write_whole
+    from detector.errors.writing import write_whole
 
     if output == "-":
         sys.stdout.buffer.write(content)

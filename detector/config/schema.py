@@ -187,7 +187,6 @@ class InputConfig:
     stride: int = option(1, "Take every Nth frame.", "N", at_least=1)
 
 
-SAVES = ("video", "pictures", "yolo", "coco", "mot", "jsonl", "csv")
 PRESETS = (
     "ultrafast",
     "superfast",

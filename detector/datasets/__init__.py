@@ -1,9 +1,8 @@
-"""Labelled data for ``eval``, and detections that were written before. One file a format, found by its name.
+"""Labelled data for ``eval``, and detections that were written before.
 
-A module of this folder holds one or both of these pairs:
-    labelled(path) -> bool, read(path, images, split) -> Dataset           labels
-    written(path) -> bool, found(path, lookup, names) -> Found             detections
-The first of a pair says whether a path looks like the format; it opens no more than a folder's listing.
+Each file here holds one format, or two that are alike, in its ``FORMATS``; a format is found by
+being there. ``open`` reads labels (a ``LabelFormat``), ``open_detections`` reads detections (a
+``DetectionFormat``). ``classmap`` says which classes of the two sides mean the same.
 """
 
 from __future__ import annotations
@@ -11,32 +10,54 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from pathlib import Path
-from types import ModuleType
+from typing import TypeVar
 
-from detector.datasets.base import VIDEOS, Dataset, Found, Lookup
+from detector.datasets.base import (
+    VIDEOS,
+    Dataset,
+    DetectionFormat,
+    LabelFormat,
+    Lookup,
+    StoredDetections,
+)
 from detector.errors import SourceError, UsageError
 
-__all__ = ["names", "open", "open_found"]
+__all__ = ["detection_formats", "label_formats", "open", "open_detections"]
+
+Format = TypeVar("Format", LabelFormat, DetectionFormat)
 
 
-def names(function: str = "read") -> list[str]:
-    """The formats that can be read (``found``: as detections), sorted."""
-    return [name for name in _modules() if hasattr(_modules()[name], function)]
+def label_formats() -> dict[str, LabelFormat]:
+    """The formats of labels by name, sorted."""
+    return _formats(LabelFormat)
 
 
-def _modules() -> dict[str, ModuleType]:
-    found = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    listed = [name for name in found if name != "base" and not name.startswith("_")]
-    return {name: importlib.import_module(f"{__name__}.{name}") for name in listed}
+def detection_formats() -> dict[str, DetectionFormat]:
+    """The formats of detections by name, sorted."""
+    return _formats(DetectionFormat)
+
+
+def _formats(kind: type[Format]) -> dict[str, Format]:
+    modules = [
+        importlib.import_module(f"{__name__}.{module.name}")
+        for module in pkgutil.iter_modules(__path__)
+    ]
+    formats = [each for module in modules for each in getattr(module, "FORMATS", ())]
+    return {each.name: each for each in sorted(formats, key=_name) if isinstance(each, kind)}
+
+
+def _name(each: LabelFormat | DetectionFormat) -> str:
+    return each.name
 
 
 def open(
     spec: str, *, format: str = "auto", images: str | None = None, split: str = "val"
 ) -> Dataset:
-    """Labels with their pictures. ``images``: the folder of the pictures, or the video whose frames are labelled.
+    """Labels with their pictures. ``images``: the folder of the pictures, or the video whose
+    frames are labelled. ``split``: part of a YOLO data.yaml.
 
-    ``split``: part of a YOLO data.yaml. Raises SourceError, one line, for what cannot be read, holds no picture, or
-    speaks of pictures that it does not have.
+    Raises SourceError, one line, for what cannot be read, has no picture, or names pictures that
+    it does not have.
     """
     path = Path(spec)
     if not path.exists():
@@ -44,11 +65,15 @@ def open(
             f"{spec}: no such file or folder; give a COCO json, a YOLO folder or a MOT sequence"
         )
     if path.suffix.lower() in VIDEOS and path.is_file():
-        path, images = _labels_beside(path), images or spec
+        path, images = _find_labels_of(path), images or spec
     if images is not None and not Path(images).exists():
         raise SourceError(f"--images {images}: no such folder or video; check the path")
-    module = _chosen(path, format, "labelled", "read")
-    dataset: Dataset = module.read(path, None if images is None else Path(images), split)
+    wanted = (
+        "a COCO .json, a YOLO data.yaml or a folder with images/ and labels/, a MOT sequence with "
+        "gt/gt.txt"
+    )
+    reader = _choose(path, format, label_formats(), wanted)
+    dataset = reader.read(path, None if images is None else Path(images), split)
     if not dataset.pictures:
         raise SourceError(
             f"{spec}: has no picture, so there is nothing to evaluate; check the path"
@@ -56,40 +81,36 @@ def open(
     return dataset
 
 
-def open_found(
+def open_detections(
     spec: str, dataset: Dataset, *, format: str = "auto", names: tuple[str, ...] | None = None
-) -> Found:
-    """Detections that a sink wrote, for the pictures of a dataset. ``names``: of class numbers, where the file has no
-    names itself. Raises SourceError."""
+) -> StoredDetections:
+    """Detections that a sink wrote, for the pictures of a dataset.
+
+    ``names``: what the class numbers mean, where the file itself has no names. Raises SourceError.
+    """
     path = Path(spec)
     if not path.exists():
         raise SourceError(
             f"{spec}: no such file or folder; give what detect-video --save coco, mot or yolo wrote"
         )
-    module = _chosen(path, format, "written", "found")
-    result: Found = module.found(path, Lookup(dataset), names)
-    return result
+    wanted = "what --save coco, mot, yolo, jsonl or csv wrote"
+    reader = _choose(path, format, detection_formats(), wanted)
+    return reader.read(path, Lookup(dataset), names)
 
 
-def _chosen(path: Path, format: str, sign: str, function: str) -> ModuleType:
-    known = {name: module for name, module in _modules().items() if hasattr(module, function)}
+def _choose(path: Path, format: str, known: dict[str, Format], wanted: str) -> Format:
     if format != "auto":
         if format not in known:
             raise UsageError(f"format {format!r} is not one of {', '.join(known)}")
         return known[format]
-    for module in known.values():
-        if getattr(module, sign)(path):
-            return module
-    wanted = (
-        "a COCO .json, a YOLO data.yaml or a folder with images/ and labels/, a MOT sequence with gt/gt.txt"
-        if function == "read"
-        else "what --save coco, mot, yolo, jsonl or csv wrote"
-    )
+    for each in known.values():
+        if each.claims(path):
+            return each
     raise SourceError(f"{path}: no format that eval knows; it reads {wanted}")
 
 
-def _labels_beside(video: Path) -> Path:
-    """in.mp4 -> in.json, in.gt.txt or in.txt."""
+def _find_labels_of(video: Path) -> Path:
+    """The labels beside in.mp4: in.json, in.gt.txt or in.txt."""
     for suffix in (".json", ".gt.txt", ".txt"):
         path = video.with_name(video.stem + suffix)
         if path.is_file():

@@ -1,4 +1,8 @@
-"""What every reader of labels makes: a Dataset of labelled pictures. And of detections in a file: Found."""
+"""The two contracts of this room, and what every format needs to fulfil them.
+
+A LabelFormat reads a Dataset of labelled pictures. A DetectionFormat reads StoredDetections: the
+detections of a file, laid on the pictures of a Dataset.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,8 @@ MAX_BYTES = 4 << 30  # of a file of labels; COCO's largest has 0.45 GB
 
 @dataclass(slots=True)
 class Dataset:
-    """``pictures`` in the order of their file. ``video``: what their frames belong to; None: they are files."""
+    """``pictures`` in the order of the labels. ``video``: the pictures are its frames; None where
+    they are files."""
 
     path: str
     format: str
@@ -33,7 +38,7 @@ class Dataset:
     notes: list[str] = field(default_factory=list)
 
     def check_readable(self) -> None:
-        """Every picture is there. Raises SourceError that counts those that are not, and names the first."""
+        """Raises SourceError where pictures are missing, with their number and the first."""
         if self.video is not None:
             if not os.path.isfile(self.video):
                 raise SourceError(
@@ -47,19 +52,52 @@ class Dataset:
         ]
         if missing:
             raise SourceError(
-                f"{self.path}: {len(missing)} of its {len(self.pictures)} pictures are missing, first "
-                f"{missing[0].path or missing[0].name}; name their folder with --images DIR"
+                f"{self.path}: {len(missing)} of its {len(self.pictures)} pictures are missing, "
+                f"first {missing[0].path or missing[0].name}; name their folder with --images DIR"
             )
 
 
 @dataclass(slots=True)
-class Found:
-    """Detections read from a file: one entry for each picture of the dataset, in its order."""
+class StoredDetections:
+    """Detections read from a file: one entry for each picture of the dataset, in its order.
+
+    ``names``: of their class ids.
+    """
 
     path: str
     names: tuple[str, ...]
     detections: list[Detections]
     notes: list[str] = field(default_factory=list)
+
+
+class LabelFormat:
+    """One format of labels. A file of this room lists its formats in ``FORMATS``."""
+
+    name: str
+
+    def claims(self, path: Path) -> bool:
+        """Whether the path looks like this format. Opens no more than a folder's listing."""
+        raise NotImplementedError
+
+    def read(self, path: Path, images: Path | None, split: str) -> Dataset:
+        """``images``: the pictures' folder, or the video; None: where the labels say. ``split``:
+        part of the data, for formats that have several. Raises SourceError."""
+        raise NotImplementedError
+
+
+class DetectionFormat:
+    """One format of detections. A file of this room lists its formats in ``FORMATS``."""
+
+    name: str
+
+    def claims(self, path: Path) -> bool:
+        """Whether the path looks like this format. Opens no more than a folder's listing."""
+        raise NotImplementedError
+
+    def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
+        """``lookup``: the pictures. ``names``: what class numbers mean, where the file does not
+        tell. Raises SourceError."""
+        raise NotImplementedError
 
 
 def picture(
@@ -69,7 +107,8 @@ def picture(
     rows: Sequence[tuple[Sequence[float], int, bool, bool, float | None]],
     **more: Any,
 ) -> LabelledPicture:
-    """``size``: width, height. ``rows``: xyxy, class id, ignored, crowd, area (None: the box's own)."""
+    """``size``: width, height in pixels. ``rows``: xyxy in pixels, class id, ignored, crowd, area
+    in pixels (None: the box's own)."""
     boxes = np.array([row[0] for row in rows], np.float64).reshape(-1, 4)
     own = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     given = np.array([np.nan if row[4] is None else row[4] for row in rows], np.float64)
@@ -103,7 +142,7 @@ class Lookup:
             for at, picture in enumerate(pictures)
             if picture.path
         }
-        self._ends: dict[str, int | None] = {}  # None: several pictures end like that
+        self._ends: dict[str, int | None] = {}  # None: the paths of several pictures end so
         for at, one in enumerate(pictures):
             for end in _ends(one.path or one.name):
                 self._ends[end] = at if end not in self._ends else None
@@ -123,7 +162,8 @@ class Lookup:
         return self._frames.get(frame)
 
     def by_name(self, name: str) -> int | None:
-        """By the name in the labels, the file itself, or as much of the end of the path as only one picture has."""
+        """By the name in the labels, by the file itself, or by the end of the path, as far as it
+        is that of one picture only."""
         at = self._names.get(name)
         if at is None:
             at = self._paths.get(os.path.realpath(name))
@@ -155,7 +195,7 @@ class Collector:
         self._listed: set[int] = set()
 
     def place(self, at: int | None, said: Any) -> int | None:
-        """Notes that the file speaks of this picture; ``said``: what it calls it."""
+        """Notes that the file lists this picture. ``said``: what the file calls it."""
         if at is None:
             self._unknown.add(said)
         else:
@@ -170,28 +210,31 @@ class Collector:
             )
         self._rows.setdefault(at, []).append((box, score, class_id))
 
-    def found(self, names: tuple[str, ...]) -> Found:
-        """Raises SourceError when the file is about other pictures altogether."""
+    def finish(self, names: tuple[str, ...]) -> StoredDetections:
+        """Raises SourceError where none of the file's pictures is one of the dataset."""
         dataset = self._lookup.dataset
         if self._unknown and not self._listed:
             first = sorted(map(str, self._unknown))[0]
             raise SourceError(
-                f"{self._path}: none of its pictures is one of {dataset.path}, first {first}; is it of another dataset?"
+                f"{self._path}: none of its pictures is one of {dataset.path}, first {first}; is "
+                "it of another dataset?"
             )
         notes = []
         if self._unknown:
             notes.append(
-                f"{self._path}: {len(self._unknown)} pictures that {dataset.path} does not have were left out"
+                f"{self._path}: {len(self._unknown)} pictures that {dataset.path} does not have "
+                "were left out"
             )
         absent = len(dataset.pictures) - len(self._listed)
         if self._complete and absent:
             notes.append(
-                f"{self._path}: lacks {absent} pictures of {dataset.path}: nothing was found in them"
+                f"{self._path}: lacks {absent} pictures of {dataset.path}: they count as without "
+                "detections"
             )
         detections = [
             _detections(self._rows.get(at, []), names) for at in range(len(dataset.pictures))
         ]
-        return Found(str(self._path), names, detections, notes)
+        return StoredDetections(str(self._path), names, detections, notes)
 
 
 def _detections(
@@ -207,8 +250,8 @@ def _detections(
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """The system's refusals and text that is none, as one line."""
+def translate_read_errors(path: Path) -> Iterator[None]:
+    """A refusal of the system, or bytes that are no text, becomes a SourceError of one line."""
     try:
         yield
     except OSError as error:
@@ -222,8 +265,8 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> Any:
-    """Raises SourceError with the line where JSON breaks off."""
-    with reading(path):
+    """Raises SourceError that names the line where the JSON is wrong."""
+    with translate_read_errors(path):
         if path.stat().st_size > MAX_BYTES:
             raise SourceError(
                 f"{path}: is larger than {MAX_BYTES >> 30} GiB, so it is no file of labels"
@@ -240,8 +283,8 @@ def read_json(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Line number from 1 and text of each line that is not empty."""
-    with reading(path):
+    """Number (from 1) and text of each line that is not empty."""
+    with translate_read_errors(path):
         lines = path.read_text(encoding="utf-8").splitlines()
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
@@ -260,7 +303,8 @@ def numbers(path: Path, line: int, parts: Sequence[str], least: int) -> list[flo
 
 
 def picture_size(path: str) -> tuple[int, int]:
-    """Width and height as the picture is shown. Raises SourceError. JPEG's header says it; others are decoded."""
+    """Width and height of the picture as it is shown. A JPEG tells them in its header; others are
+    decoded. Raises SourceError."""
     size = _jpeg_size(path)
     if size is not None:
         return size
@@ -280,7 +324,8 @@ def picture_size(path: str) -> tuple[int, int]:
 
 
 def _jpeg_size(path: str) -> tuple[int, int] | None:
-    """From the start-of-frame marker; None where there is none, or where EXIF may turn the picture."""
+    """From the start-of-frame marker. None where there is none, or where EXIF may rotate the
+    picture."""
     try:
         with open(path, "rb") as file:
             head = file.read(64 << 10)

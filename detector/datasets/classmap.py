@@ -1,4 +1,4 @@
-"""Which classes of a model and of labels mean the same: given in YAML, or by their names alone."""
+"""Which classes of a model and of labels mean the same: by a mapping in YAML, or by equal names."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ EXAMPLE = "classes: {vehicle: [car, truck, bus, motorcycle]}"
 
 @dataclass(frozen=True, slots=True)
 class ClassMap:
-    """Mapped class -> the names that go into it. ``ignore``: names whose boxes are no targets of that class, and no
-    mistakes. ``optional``: names that nobody needs to have."""
+    """``classes``: scored class -> the names that count as it. ``ignore``: scored class -> names
+    whose boxes neither have to be found nor count as mistakes of that class. ``optional``: names
+    that neither model nor labels need to have."""
 
     path: str
     classes: Mapping[str, tuple[str, ...]]
@@ -28,11 +29,11 @@ class ClassMap:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A mapping between a model and labels. ``targets``: the classes that are scored."""
+    """A mapping bound to the classes of a model and of labels. ``targets``: the scored classes."""
 
     targets: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]  # of each target: the model's class ids
-    label_ids: Mapping[int, int]  # label's class id -> target; those not in it play no part
+    label_ids: Mapping[int, int]  # label's class id -> target; other labels do not count
     ignored_ids: Mapping[int, int]  # the same for boxes that are no targets
     notes: tuple[str, ...] = field(default=())
 
@@ -62,10 +63,10 @@ def read_mapping(spec: str, packaged: Path) -> ClassMap:
         raise UsageError(
             f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}"
         ) from error
-    return _checked(str(path), content)
+    return _check(str(path), content)
 
 
-def _checked(path: str, content: Any) -> ClassMap:
+def _check(path: str, content: Any) -> ClassMap:
     if (
         not isinstance(content, dict)
         or not isinstance(content.get("classes"), dict)
@@ -113,9 +114,9 @@ def _names(path: str, group: str, table: Any, optional: set[str]) -> dict[str, t
 
 
 def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) -> Bound:
-    """A mapping between these class names. None: by equal names.
+    """Binds a mapping to the class names of the two sides. None: equal names mean the same.
 
-    Raises UsageError for a name that neither has, and where nothing is left to score.
+    Raises UsageError for a name that neither side has, and where nothing is left to score.
     """
     if mapping is None:
         return _by_name(model, labels)
@@ -128,9 +129,8 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
         if of_model and of_labels:
             groups[target], wanted[target] = of_model, of_labels
         else:
-            notes.append(
-                f"{target} is not scored: {'the labels have' if of_model else 'the model has'} none of it"
-            )
+            side = "the labels have" if of_model else "the model has"
+            notes.append(f"{target} is not scored: {side} none of it")
     if not groups:
         raise UsageError(f"{mapping.path}: nothing to score: {'; '.join(notes)}")
     targets = tuple(groups)
@@ -160,8 +160,9 @@ def _refuse_unknown(mapping: ClassMap, known: set[str]) -> None:
                     near = difflib.get_close_matches(name, known, 1)
                     hint = f"did you mean {near[0]!r}? " if near else ""
                     raise UsageError(
-                        f"{mapping.path}: {group}.{target} names {name!r}, which neither the model nor the labels "
-                        f"have; {hint}take it out, or write ({name}) where it may be absent"
+                        f"{mapping.path}: {group}.{target} names {name!r}, which neither the model "
+                        f"nor the labels have; {hint}take it out, or write ({name}) where it may "
+                        "be absent"
                     )
 
 
@@ -169,8 +170,8 @@ def _by_name(model: Sequence[str], labels: Sequence[str]) -> Bound:
     targets = tuple(dict.fromkeys(name for name in labels if name in set(model)))
     if not targets:
         raise UsageError(
-            f"the model's classes ({_some(model)}) and those of the labels ({_some(labels)}) have no name in common; "
-            "say what is what with --mapping FILE"
+            f"the model's classes ({_some(model)}) and those of the labels ({_some(labels)}) have "
+            "no name in common; say which mean the same with --mapping FILE"
         )
     absent = [name for name in dict.fromkeys(labels) if name not in targets]
     notes = [f"not scored, since the model does not have it: {', '.join(absent)}"] if absent else []

@@ -1,9 +1,10 @@
-"""COCO: one json with images, annotations and categories. Read as labels, as our own sink's detections, and as a plain
-list of results.
+"""COCO: one json with images, annotations and categories. It is read as labels, as the detections
+of our own sink, and as a plain list of results.
 
-Beyond COCO's own keys: ``images[].frame_index`` (or a name ``in.mp4#12``) makes a picture a frame of a video,
-``images[].labelled`` names the classes that were looked for in it, ``images[].set`` the part of the dataset that it
-belongs to; ``annotations[].ignore`` marks a box that is no target.
+Keys beyond COCO's own: ``images[].frame_index`` (or a name like ``in.mp4#12``) makes a picture a
+frame of a video. ``images[].labelled`` names the classes that were looked for in it.
+``images[].set`` names the part of the dataset that it belongs to. ``annotations[].ignore`` marks a
+box that neither has to be found nor counts as a mistake.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from detector.datasets.base import (
     VIDEOS,
     Collector,
     Dataset,
-    Found,
+    DetectionFormat,
+    LabelFormat,
     Lookup,
+    StoredDetections,
     picture,
     picture_size,
     read_json,
@@ -28,43 +31,44 @@ from detector.types import LabelledPicture
 Row = tuple[list[float], int, bool, bool, float | None]
 
 
-def labelled(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() == ".json"
+class CocoLabels(LabelFormat):
+    name = "coco"
 
+    def claims(self, path: Path) -> bool:
+        return path.is_file() and path.suffix.lower() == ".json"
 
-written = labelled
-
-
-def read(path: Path, images: Path | None, split: str) -> Dataset:
-    document = read_json(path)
-    entries, categories = _listed(path, document, "images"), _listed(path, document, "categories")
-    annotations = _listed(path, document, "annotations")
-    if annotations and "score" in annotations[0]:
-        raise SourceError(
-            f"{path}: its annotations have scores, so they are detections; give it with --detections"
-        )
-    names = tuple(str(_value(path, row, "name", "category")) for row in categories)
-    class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
-    ids = [_number(path, row, "id", "image") for row in entries]
-    if len(set(ids)) != len(ids):
-        raise SourceError(f"{path}: two images have one id; ids must be unique")
-    rows, dropped = _rows(path, annotations, set(ids), class_of)
-    video = _video(path, entries, images)
-    folder = path.parent if video or not entries else _folder(path, entries, images)
-    known = set(names)
-    pictures = []
-    for number, entry in zip(ids, entries, strict=True):
-        pictures.append(
-            _picture(path, number, entry, rows.get(number, []), folder, video, names, known)
-        )
-    notes = [f"{path}: {dropped} boxes without an area were left out"] if dropped else []
-    return Dataset(str(path), "coco", names, pictures, video, notes)
+    def read(self, path: Path, images: Path | None, split: str) -> Dataset:
+        document = read_json(path)
+        entries = _listed(path, document, "images")
+        categories = _listed(path, document, "categories")
+        annotations = _listed(path, document, "annotations")
+        if annotations and "score" in annotations[0]:
+            raise SourceError(
+                f"{path}: its annotations have scores, so they are detections; give it with "
+                "--detections"
+            )
+        names = tuple(str(_value(path, row, "name", "category")) for row in categories)
+        class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
+        ids = [_number(path, row, "id", "image") for row in entries]
+        if len(set(ids)) != len(ids):
+            raise SourceError(f"{path}: two images have one id; ids must be unique")
+        rows, dropped = _rows(path, annotations, set(ids), class_of)
+        video = _video(path, entries, images)
+        folder = path.parent if video or not entries else _folder(path, entries, images)
+        known = set(names)
+        pictures = []
+        for number, entry in zip(ids, entries, strict=True):
+            pictures.append(
+                _picture(path, number, entry, rows.get(number, []), folder, video, names, known)
+            )
+        notes = [f"{path}: {dropped} boxes without an area were left out"] if dropped else []
+        return Dataset(str(path), "coco", names, pictures, video, notes)
 
 
 def _listed(path: Path, document: Any, key: str) -> list[dict[str, Any]]:
     if isinstance(document, list):
         raise SourceError(
-            f"{path}: is a list, as results are, not labels; labels have images, annotations, categories"
+            f"{path}: is a list, as results are; labels have images, annotations and categories"
         )
     rows = document.get(key) if isinstance(document, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -106,7 +110,8 @@ def _rows(
             continue
         if category not in class_of:
             raise SourceError(
-                f"{path}: annotation {row.get('id', '?')} is of category {category}, which is not listed"
+                f"{path}: annotation {row.get('id', '?')} is of category {category}, which is not "
+                "listed"
             )
         box = _box(path, row)
         if box[2] <= box[0] or box[3] <= box[1]:
@@ -125,8 +130,8 @@ def _rows(
         )
     if unknown:
         raise SourceError(
-            f"{path}: {len(unknown)} annotations are of pictures that it does not list, first image_id {unknown[0]}; "
-            "add them to images, or take the annotations out"
+            f"{path}: {len(unknown)} annotations are of pictures that it does not list, first "
+            f"image_id {unknown[0]}; add them to images, or take the annotations out"
         )
     return rows, dropped
 
@@ -174,7 +179,8 @@ def _video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> st
 
 
 def _folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> Path:
-    """Where the pictures lie: as asked, beside the json, or where COCO's own archives put them."""
+    """Where the pictures are: as --images says, beside the json, or where COCO's own archives put
+    them."""
     name = str(entries[0].get("file_name", ""))
     if images is not None:
         return images
@@ -229,33 +235,42 @@ def _picture(
     )
 
 
-def found(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> Found:
-    """Our sink's document (images by file name or frame), or a list of results (images by the labels' own ids)."""
-    document = read_json(path)
-    if isinstance(document, list):
-        return _results(path, document, lookup, names)
-    entries, categories = _listed(path, document, "images"), _listed(path, document, "categories")
-    own = tuple(str(_value(path, row, "name", "category")) for row in categories)
-    class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
-    collector = Collector(path, lookup, every_picture_listed=True)
-    place = {
-        _number(path, row, "id", "image"): collector.place(
-            _place(row, lookup), row.get("file_name")
-        )
-        for row in entries
-    }
-    for row in _listed(path, document, "annotations"):
-        image, category = (
-            _number(path, row, key, "annotation") for key in ("image_id", "category_id")
-        )
-        if image not in place or category not in class_of:
-            raise SourceError(
-                f"{path}: annotation {row.get('id', '?')} is of an image or category that is not listed"
+class CocoDetections(DetectionFormat):
+    name = "coco"
+
+    def claims(self, path: Path) -> bool:
+        return path.is_file() and path.suffix.lower() == ".json"
+
+    def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
+        """Our sink's document (images by file name or frame), or a list of results (images by the
+        ids of the labels)."""
+        document = read_json(path)
+        if isinstance(document, list):
+            return _results(path, document, lookup, names)
+        entries = _listed(path, document, "images")
+        categories = _listed(path, document, "categories")
+        own = tuple(str(_value(path, row, "name", "category")) for row in categories)
+        class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
+        collector = Collector(path, lookup, every_picture_listed=True)
+        place = {
+            _number(path, row, "id", "image"): collector.place(
+                _place(row, lookup), row.get("file_name")
             )
-        at = place[image]
-        if at is not None:
-            collector.add(at, _box(path, row), _score(path, row), class_of[category], str(path))
-    return collector.found(own)
+            for row in entries
+        }
+        for row in _listed(path, document, "annotations"):
+            image, category = (
+                _number(path, row, key, "annotation") for key in ("image_id", "category_id")
+            )
+            if image not in place or category not in class_of:
+                raise SourceError(
+                    f"{path}: annotation {row.get('id', '?')} is of an image or category that is "
+                    "not listed"
+                )
+            at = place[image]
+            if at is not None:
+                collector.add(at, _box(path, row), _score(path, row), class_of[category], str(path))
+        return collector.finish(own)
 
 
 def _place(entry: dict[str, Any], lookup: Lookup) -> int | None:
@@ -264,8 +279,11 @@ def _place(entry: dict[str, Any], lookup: Lookup) -> int | None:
     return at if at is not None or frame is None else lookup.by_frame(frame)
 
 
-def _results(path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...] | None) -> Found:
-    """[{image_id, category_id, bbox, score}]: ids are those of the labels' json; categories too, without names."""
+def _results(
+    path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...] | None
+) -> StoredDetections:
+    """[{image_id, category_id, bbox, score}]. Ids are those of the labels' json; category ids count
+    ``names`` from 1 where these are given."""
     if not all(isinstance(row, dict) for row in rows):
         raise SourceError(
             f"{path}: a list of results holds objects with image_id, category_id, bbox, score"
@@ -281,7 +299,7 @@ def _results(path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...]
         at = collector.place(lookup.by_id(image), f"image_id {image}")
         if at is not None:
             collector.add(at, _box(path, row), _score(path, row), class_of[category], str(path))
-    return collector.found(names or lookup.dataset.classes)
+    return collector.finish(names or lookup.dataset.classes)
 
 
 def _categories(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> dict[int, int]:
@@ -300,6 +318,10 @@ def _score(path: Path, row: dict[str, Any]) -> float:
     score = row.get("score")
     if not isinstance(score, (int, float)) or not math.isfinite(score):
         raise SourceError(
-            f"{path}: annotation {row.get('id', '?')} has no score, so it is a label, not a detection"
+            f"{path}: annotation {row.get('id', '?')} has no score, so it is a label, not a "
+            "detection"
         )
     return float(score)
+
+
+FORMATS = (CocoLabels(), CocoDetections())

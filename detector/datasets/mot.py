@@ -1,10 +1,12 @@
-"""MOTChallenge: a sequence's folder with gt/gt.txt, img1/ and seqinfo.ini; a folder of such; or a gt.txt with a video.
+"""MOTChallenge: the folder of a sequence with gt/gt.txt, img1/ and seqinfo.ini; a folder of such
+folders; or a gt.txt with a video.
 
-A row: frame (from 1), id, x, y, w, h, considered, class, visibility. Rows that are not considered are to be ignored.
-A class counts as looked for in a sequence where at least one of its rows is considered. Class numbers are
-MOTChallenge's, or those of a ``labels.txt`` beside the rows (one name a line, the first is 1, as CVAT writes it).
-Boxes may leave the picture and are used as they are. In a detections file the seventh column is the score, and class
-numbers count the model's classes from 1.
+A row: frame (from 1), id, x, y, w, h, considered, class, visibility. Rows that are not considered
+become boxes to ignore. A class counts as looked for in a sequence where at least one of its rows is
+considered. Class numbers are MOTChallenge's, or those of a ``labels.txt`` beside the rows (one name
+a line, the first is 1, as CVAT writes it). Boxes may leave the picture and are used as they are. In
+a detections file the seventh column is the score, and class numbers count the model's classes
+from 1.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from detector.datasets.base import (
     PICTURES,
     Collector,
     Dataset,
-    Found,
+    DetectionFormat,
+    LabelFormat,
     Lookup,
+    StoredDetections,
     numbers,
     picture,
     picture_size,
     read_lines,
-    reading,
+    translate_read_errors,
 )
 from detector.errors import SourceError
 from detector.types import LabelledPicture
@@ -47,45 +51,49 @@ CLASSES = (
 Rows = dict[int, list[list[float]]]  # frame from 0 -> rows
 
 
-def labelled(path: Path) -> bool:
-    if path.is_file():
-        return path.suffix.lower() == ".txt"
-    return (path / "gt" / "gt.txt").is_file() or bool(_sequences(path))
+class MotLabels(LabelFormat):
+    name = "mot"
 
+    def claims(self, path: Path) -> bool:
+        if path.is_file():
+            return path.suffix.lower() == ".txt"
+        return (path / "gt" / "gt.txt").is_file() or bool(_sequences(path))
 
-def written(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() == ".txt"
+    def read(self, path: Path, images: Path | None, split: str) -> Dataset:
+        single = path.is_file() or (path / "gt" / "gt.txt").is_file()
+        folders = [path] if single else _sequences(path)
+        if not folders:
+            raise SourceError(
+                f"{path}: no gt/gt.txt in it nor in its folders; a MOT sequence has one"
+            )
+        if images is not None and not single:
+            raise SourceError(
+                f"--images {images}: {path} has {len(folders)} sequences; evaluate one of them "
+                "with it"
+            )
+        video = images if images is not None and images.is_file() else None
+        if video is None and path.is_file() and path.parent.name != "gt" and images is None:
+            raise SourceError(
+                f"{path}: no pictures; name their folder, or the video, with --images"
+            )
+        pictures: list[LabelledPicture] = []
+        names: tuple[str, ...] = ()
+        for folder in folders:
+            file = folder if folder.is_file() else folder / "gt" / "gt.txt"
+            own = _names(file)
+            if names and own != names:
+                raise SourceError(
+                    f"{file}: its labels.txt differs from that of the first sequence; evaluate "
+                    "them apart"
+                )
+            names = own
+            root = folder if folder.is_dir() else file.parent.parent
+            pictures += _sequence(file, root, images, names, len(pictures), single)
+        return Dataset(str(path), "mot", names, pictures, None if video is None else str(video))
 
 
 def _sequences(folder: Path) -> list[Path]:
     return sorted(path.parent.parent for path in folder.glob("*/gt/gt.txt"))
-
-
-def read(path: Path, images: Path | None, split: str) -> Dataset:
-    single = path.is_file() or (path / "gt" / "gt.txt").is_file()
-    folders = [path] if single else _sequences(path)
-    if not folders:
-        raise SourceError(f"{path}: no gt/gt.txt in it nor in its folders; a MOT sequence has one")
-    if images is not None and not single:
-        raise SourceError(
-            f"--images {images}: {path} has {len(folders)} sequences; evaluate one of them with it"
-        )
-    video = images if images is not None and images.is_file() else None
-    if video is None and path.is_file() and path.parent.name != "gt" and images is None:
-        raise SourceError(f"{path}: no pictures; name their folder, or the video, with --images")
-    pictures: list[LabelledPicture] = []
-    names: tuple[str, ...] = ()
-    for folder in folders:
-        file = folder if folder.is_file() else folder / "gt" / "gt.txt"
-        own = _names(file)
-        if names and own != names:
-            raise SourceError(
-                f"{file}: its labels.txt differs from that of the first sequence; evaluate them apart"
-            )
-        names = own
-        root = folder if folder.is_dir() else file.parent.parent
-        pictures += _sequence(file, root, images, names, len(pictures), single)
-    return Dataset(str(path), "mot", names, pictures, None if video is None else str(video))
 
 
 def _names(file: Path) -> tuple[str, ...]:
@@ -104,8 +112,8 @@ def _sequence(
     unknown = sorted(frame for frame in rows if frame >= length or (paths and frame not in paths))
     if unknown:
         raise SourceError(
-            f"{file}: {len(unknown)} of its frames have no picture, first frame {unknown[0] + 1} of {length}; "
-            "add the pictures, or name their folder with --images DIR"
+            f"{file}: {len(unknown)} of its frames have no picture, first frame {unknown[0] + 1} "
+            f"of {length}; add the pictures, or name their folder with --images DIR"
         )
     size = _size(info, paths, images if video else None)
     looked_for = frozenset(
@@ -139,7 +147,7 @@ def _sequence(
 
 
 def _rows(file: Path) -> Rows:
-    """Nine columns each, absent ones filled: considered, of class 1."""
+    """Nine columns each. Absent columns are filled: considered, of class 1."""
     rows: Rows = {}
     for line, text in read_lines(file):
         values = numbers(file, line, [part for part in re.split(r"[,\s]+", text) if part], 6)
@@ -156,7 +164,8 @@ def _class(file: Path, row: list[float], names: tuple[str, ...]) -> int:
     number = 1 if row[7] == -1 else int(row[7])  # the first challenges have pedestrians only, as -1
     if not 1 <= number <= len(names):
         raise SourceError(
-            f"{file}: class {number}, but {len(names)} are known, from 1; name it in {file.parent}/labels.txt"
+            f"{file}: class {number}, but {len(names)} are known, from 1; name it in "
+            f"{file.parent}/labels.txt"
         )
     return number - 1
 
@@ -166,7 +175,7 @@ def _info(path: Path) -> dict[str, str]:
         return {}
     parser = configparser.ConfigParser()
     try:
-        with reading(path):
+        with translate_read_errors(path):
             parser.read_string(path.read_text(encoding="utf-8"))
         info = dict(parser["Sequence"])
         for key in ("seqlength", "imwidth", "imheight"):
@@ -182,9 +191,10 @@ def _pictures(folder: Path) -> dict[int, Path]:
     """Frame from 0 -> file: 000001.jpg is frame 0."""
     if not folder.is_dir():
         raise SourceError(
-            f"{folder}: the folder of the pictures is not there; name it, or the video, with --images"
+            f"{folder}: the folder of the pictures is not there; name it, or the video, with "
+            "--images"
         )
-    with reading(folder):
+    with translate_read_errors(folder):
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
     found = {}
     for path in files:
@@ -203,27 +213,38 @@ def _size(info: dict[str, str], paths: dict[int, Path], video: Path | None) -> t
     return picture_size(str(paths[min(paths)]))
 
 
-def found(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> Found:
-    """frame, id, x, y, w, h, score, class, ...: class numbers from 1, of ``names``."""
-    if names is None:
-        raise SourceError(
-            f"{path}: a MOT file has class numbers only; say whose with --names FILE (one name a line), or by a known "
-            "list: --names coco, --names person-vehicle"
-        )
-    if not lookup.has_frames:
-        raise SourceError(
-            f"{path}: has frame numbers, but {lookup.dataset.path} has pictures without; use --save coco for those"
-        )
-    collector = Collector(path, lookup, every_picture_listed=False)
-    for line, text in read_lines(path):
-        row = numbers(path, line, [part for part in re.split(r"[,\s]+", text) if part], 7)
-        number = int(row[7]) if len(row) > 7 else 1
-        if not 1 <= number <= len(names):
+class MotDetections(DetectionFormat):
+    name = "mot"
+
+    def claims(self, path: Path) -> bool:
+        return path.is_file() and path.suffix.lower() == ".txt"
+
+    def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
+        """frame, id, x, y, w, h, score, class, ...: class numbers from 1, of ``names``."""
+        if names is None:
             raise SourceError(
-                f"{path}:{line}: class {number}, but there are {len(names)} names; give the model's own"
+                f"{path}: a MOT file has class numbers only; name the classes with --names FILE "
+                "(one name a line), or by a known list: --names coco, --names person-vehicle"
             )
-        at = collector.place(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
-        if at is not None:
-            box = [row[2], row[3], row[2] + row[4], row[3] + row[5]]
-            collector.add(at, box, row[6], number - 1, f"{path}:{line}")
-    return collector.found(names)
+        if not lookup.has_frames:
+            raise SourceError(
+                f"{path}: has frame numbers, but {lookup.dataset.path} has pictures without; use "
+                "--save coco for those"
+            )
+        collector = Collector(path, lookup, every_picture_listed=False)
+        for line, text in read_lines(path):
+            row = numbers(path, line, [part for part in re.split(r"[,\s]+", text) if part], 7)
+            number = int(row[7]) if len(row) > 7 else 1
+            if not 1 <= number <= len(names):
+                raise SourceError(
+                    f"{path}:{line}: class {number}, but there are {len(names)} names; give the "
+                    "model's own"
+                )
+            at = collector.place(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
+            if at is not None:
+                box = [row[2], row[3], row[2] + row[4], row[3] + row[5]]
+                collector.add(at, box, row[6], number - 1, f"{path}:{line}")
+        return collector.finish(names)
+
+
+FORMATS = (MotLabels(), MotDetections())

@@ -1,7 +1,9 @@
-"""YOLO: a folder of .txt files, one a picture, one row a box: class cx cy w h, relative to the picture.
+"""YOLO: a folder of .txt files, one for each picture, with one row for each box: class cx cy w h,
+relative to the picture.
 
-Labels: a data.yaml, or a folder with images/ and labels/ (and classes.txt). Rows of more than five numbers are
-polygons; their bounding boxes count. Detections: a folder of .txt with the score as sixth number, and classes.txt.
+Labels: a data.yaml, or a folder with images/ and labels/ (and classes.txt). A row of more than five
+numbers is a polygon; its bounding box counts. Detections: a folder of .txt files with the score as
+sixth number, and classes.txt.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from detector.datasets.base import (
     PICTURES,
     Collector,
     Dataset,
-    Found,
+    DetectionFormat,
+    LabelFormat,
     Lookup,
+    StoredDetections,
     numbers,
     picture,
     picture_size,
     read_lines,
-    reading,
+    translate_read_errors,
 )
 from detector.errors import SourceError
 from detector.types import LabelledPicture
@@ -31,38 +35,37 @@ SPLITS = {
     "valid": ("valid", "val"),
 }  # what a split may be called
 NAMES = ("classes.txt", "obj.names", "labels/classes.txt")
-SLACK = 0.01  # boxes may leave the picture by rounding, in its widths
-
-
-def labelled(path: Path) -> bool:
-    if path.is_file():
-        return path.suffix.lower() in (".yaml", ".yml")
-    return _yaml_in(path) is not None or (path / "labels").is_dir()
-
-
-def written(path: Path) -> bool:
-    return path.is_dir() and (path / "classes.txt").is_file()
-
-
-def read(path: Path, images: Path | None, split: str) -> Dataset:
-    description = path if path.is_file() else _yaml_in(path)
-    if description is not None:
-        names, pairs, folders = _of_yaml(description, split, images)
-    else:
-        names, pairs, folders = _of_folder(path, images)
-    video = str(images) if images is not None and images.is_file() else None
-    if video is not None:
-        return Dataset(str(path), "yolo", names, _frames(folders, names, Path(video)), video)
-    _refuse_strangers(pairs, folders)
-    if pairs and not any(label.is_file() for _, label in pairs):
-        raise SourceError(
-            f"{path}: none of its {len(pairs)} pictures has labels, first {pairs[0][1]}; check the paths"
-        )
-    pictures = [_picture(at, image, label, names) for at, (image, label) in enumerate(pairs)]
-    return Dataset(str(path), "yolo", names, pictures)
+SLACK = 0.01  # of the picture's width: by rounding, boxes may leave the picture this far
 
 
 Pairs = list[tuple[Path, Path]]  # a picture, and where its labels are if it has any
+
+
+class YoloLabels(LabelFormat):
+    name = "yolo"
+
+    def claims(self, path: Path) -> bool:
+        if path.is_file():
+            return path.suffix.lower() in (".yaml", ".yml")
+        return _yaml_in(path) is not None or (path / "labels").is_dir()
+
+    def read(self, path: Path, images: Path | None, split: str) -> Dataset:
+        description = path if path.is_file() else _yaml_in(path)
+        if description is not None:
+            names, pairs, folders = _of_yaml(description, split, images)
+        else:
+            names, pairs, folders = _of_folder(path, images)
+        video = str(images) if images is not None and images.is_file() else None
+        if video is not None:
+            return Dataset(str(path), "yolo", names, _frames(folders, names, Path(video)), video)
+        _refuse_strangers(pairs, folders)
+        if pairs and not any(label.is_file() for _, label in pairs):
+            raise SourceError(
+                f"{path}: none of its {len(pairs)} pictures has labels, first {pairs[0][1]}; "
+                "check the paths"
+            )
+        pictures = [_picture(at, image, label, names) for at, (image, label) in enumerate(pairs)]
+        return Dataset(str(path), "yolo", names, pictures)
 
 
 def _yaml_in(folder: Path) -> Path | None:
@@ -79,7 +82,7 @@ def _of_yaml(
 ) -> tuple[tuple[str, ...], Pairs, list[Path]]:
     import yaml
 
-    with reading(path):
+    with translate_read_errors(path):
         text = path.read_text(encoding="utf-8")
     try:
         content = yaml.safe_load(text)
@@ -123,7 +126,8 @@ def _of_folder(path: Path, images: Path | None) -> tuple[tuple[str, ...], Pairs,
     found = [path / name for name in NAMES if (path / name).is_file()]
     if not found:
         raise SourceError(
-            f"{path}: no class names; put a data.yaml, or a classes.txt with one name a line, into it"
+            f"{path}: no class names; put a data.yaml, or a classes.txt with one name a line, "
+            "into it"
         )
     names = tuple(text for _, text in read_lines(found[0]))
     if images is not None and images.is_file():
@@ -136,7 +140,7 @@ def _of_folder(path: Path, images: Path | None) -> tuple[tuple[str, ...], Pairs,
 
 
 def _pictures_under(folder: Path) -> list[Path]:
-    with reading(folder):
+    with translate_read_errors(folder):
         return sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
 
 
@@ -145,17 +149,18 @@ def _label_of(image: Path, labels: Path, images: Path) -> Path:
 
 
 def _pairs(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
-    """Pictures of folders and of lists of pictures, with their labels: images/ becomes labels/ in the path."""
+    """Pictures of folders and of lists, each with the path of its labels, where images/ in the
+    picture's path becomes labels/."""
     pairs: Pairs = []
     folders: list[Path] = []
     for place in places:
         if place.is_dir():
-            pairs += [(image, _swapped(image)) for image in _pictures_under(place)]
-            folders.append(_swapped(place / "x.jpg").parent)
+            pairs += [(image, _labels_path(image)) for image in _pictures_under(place)]
+            folders.append(_labels_path(place / "x.jpg").parent)
         elif place.suffix == ".txt":
             listed = [Path(text) for _, text in read_lines(place)]
             images = [path if path.is_absolute() else place.parent / path for path in listed]
-            pairs += [(image, _swapped(image)) for image in images]
+            pairs += [(image, _labels_path(image)) for image in images]
         elif place.is_file():
             folders.append(origin.parent / "labels")  # a video: its labels lie beside the YAML
         else:
@@ -165,7 +170,7 @@ def _pairs(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
     return pairs, folders
 
 
-def _swapped(image: Path) -> Path:
+def _labels_path(image: Path) -> Path:
     parts = list(image.parts)
     for at in range(len(parts) - 2, -1, -1):
         if parts[at] == "images":
@@ -175,7 +180,7 @@ def _swapped(image: Path) -> Path:
 
 
 def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
-    """Labels of pictures that are not there: a wrong folder, or a set that lost some."""
+    """Raises SourceError for labels without a picture: a wrong folder, or pictures are lost."""
     wanted = {label for _, label in pairs}
     found = [
         path for folder in folders if folder.is_dir() for path in sorted(folder.rglob("*.txt"))
@@ -183,8 +188,8 @@ def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
     strangers = [path for path in found if path not in wanted and path.name != "classes.txt"]
     if strangers:
         raise SourceError(
-            f"{len(strangers)} label files have no picture, first {strangers[0]}; add the picture, remove the file, "
-            "or name the pictures' folder with --images DIR"
+            f"{len(strangers)} label files have no picture, first {strangers[0]}; add the picture, "
+            "remove the file, or name the pictures' folder with --images DIR"
         )
 
 
@@ -236,7 +241,8 @@ def _boxes(
         values = numbers(path, line, text.split(), 5)
         if len(values) == 6:
             raise SourceError(
-                f"{path}:{line}: six numbers are a detection, not a label; give it with --detections"
+                f"{path}:{line}: six numbers are a detection, not a label; give it with "
+                "--detections"
             )
         class_id = _class(path, line, values[0], names)
         rows.append((_xyxy(path, line, values[1:], size), class_id, False, False, None))
@@ -246,7 +252,8 @@ def _boxes(
 def _class(path: Path, line: int, value: float, names: tuple[str, ...]) -> int:
     if value != int(value) or not 0 <= value < len(names):
         raise SourceError(
-            f"{path}:{line}: class {value:g}, but there are {len(names)} names, from 0; add its name"
+            f"{path}:{line}: class {value:g}, but there are {len(names)} names, from 0; add its "
+            "name"
         )
     return int(value)
 
@@ -269,31 +276,42 @@ def _xyxy(path: Path, line: int, values: Sequence[float], size: tuple[int, int])
     return [box[0] * size[0], box[1] * size[1], box[2] * size[0], box[3] * size[1]]
 
 
-def found(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> Found:
-    """A folder that the sink wrote: NAME.txt for picture NAME, frame_000123.txt for frame 123 of a video."""
-    if names is None:
-        names = tuple(text for _, text in read_lines(path / "classes.txt"))
-    collector = Collector(path, lookup, every_picture_listed=True)
-    for file in sorted(path.glob("*.txt")):
-        if file.name == "classes.txt":
-            continue
-        at = collector.place(_place(file.stem, lookup), file.name)
-        if at is None:
-            continue
-        one = lookup.dataset.pictures[at]
-        if not one.width:
-            raise SourceError(
-                f"{one.name}: its size is unknown, and rows of {file} are relative to it; add the picture"
-            )
-        for line, text in read_lines(file):
-            values = numbers(file, line, text.split(), 6)
-            class_id = _class(file, line, values[0], names)
-            box = _xyxy(file, line, values[1:5], (one.width, one.height))
-            collector.add(at, box, values[5], class_id, f"{file}:{line}")
-    return collector.found(names)
+class YoloDetections(DetectionFormat):
+    name = "yolo"
+
+    def claims(self, path: Path) -> bool:
+        return path.is_dir() and (path / "classes.txt").is_file()
+
+    def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
+        """A folder that the sink wrote: NAME.txt for picture NAME, frame_000123.txt for frame 123
+        of a video."""
+        if names is None:
+            names = tuple(text for _, text in read_lines(path / "classes.txt"))
+        collector = Collector(path, lookup, every_picture_listed=True)
+        for file in sorted(path.glob("*.txt")):
+            if file.name == "classes.txt":
+                continue
+            at = collector.place(_place(file.stem, lookup), file.name)
+            if at is None:
+                continue
+            one = lookup.dataset.pictures[at]
+            if not one.width:
+                raise SourceError(
+                    f"{one.name}: its size is unknown, and rows of {file} are relative to it; add "
+                    "the picture"
+                )
+            for line, text in read_lines(file):
+                values = numbers(file, line, text.split(), 6)
+                class_id = _class(file, line, values[0], names)
+                box = _xyxy(file, line, values[1:5], (one.width, one.height))
+                collector.add(at, box, values[5], class_id, f"{file}:{line}")
+        return collector.finish(names)
 
 
 def _place(stem: str, lookup: Lookup) -> int | None:
     at = lookup.by_stem(stem)
     number = frame_number(stem)
     return at if at is not None or number is None else lookup.by_frame(number)
+
+
+FORMATS = (YoloLabels(), YoloDetections())

@@ -1,302 +1,205 @@
-"""Interchangeable engines: one module of this folder each. Adding one is one file and its test.
+"""Interchangeable engines: each is a subclass of ``base.Engine`` in a module of this folder.
 
-A module ``NAME.py`` (``NAME_.py`` where the plain name is its library's) holds:
-    LIBRARY   what must be importable, or None
-    INSTALL   the command that installs it
-    AUTO      how early ``--engine auto`` takes it; 0 never. WHY: the reason, for the user. Either a value for all
-              precisions, or precision -> value, "" standing for the others
-    PRECISIONS  precision -> the graph that it wants for it: fp32 (as the front end made it), fp16, bf16 (converted),
-              int8-u8, int8-s8 (Q/DQ nodes with asymmetric u8 or symmetric s8 activations)
-    DEVICES   of "cpu", "cuda"
-    OPTIONS   its own options (--engine-options NAME=VALUE) -> what they do
-    create(network, options) -> Engine
-and, where it needs more:
-    absent() -> why it cannot be used though its library is installed, or None; starts nothing that may crash
-    refusal(precision, device) -> why this cannot run here, or None; asked only where the library is installed
-    concurrency(options) -> how many requests at once are best here, where the user does not say
-    import_library() imports LIBRARY, where a plain import does more than it should
-    SUFFIX, build_key(network, options), build(network, options, target, progress): a file built once, kept by
-              artefacts.py; the key (JSON values) holds all that makes another file necessary
-    covers(found, wanted) -> whether a file that was built for one key runs what another one asks for
-    layer_profiler(network, options) -> layer_timing.LayerProfiler: one request under the engine's own profiler, with
-              the threads of ``options``. NOT_TIMED: why there is none, where there is none
-    MODEL_SUFFIXES  of model files that it alone runs; model.py of its folder is their front end
-    RUNS_PLANS  True where it runs ``Network.plan``, a file that TensorRT built elsewhere
-and imports its library late, so that listing costs nothing. Folders here are parts of engines, not engines.
+Adding an engine is one file, ``NAME.py`` or a folder ``NAME/``, with one such class, and its test. The file must
+import its library late, so that the engines can be listed where the library is missing. Modules without such a class
+(base, store, layer_times) are what the engines share.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-import pkgutil
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
-from detector.engines.layer_times import LayerTimes, timed
+from detector.engines.layer_times import LayerTimes, measure_layers
 from detector.errors import EngineError, UsageError
-from detector.models.base import Network
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from detector.models.base import Network
 
 __all__ = [
-    "build_of",
-    "choose",
-    "concurrency",
-    "front_ends",
+    "find",
     "graph_wanted",
-    "install_command",
-    "layer_times",
-    "library",
-    "load",
+    "is_installed",
+    "load_library",
+    "front_ends",
     "names",
     "only_engine",
     "open",
-    "own_options",
     "plan_refusal",
-    "precisions",
-    "ranked",
+    "time_layers",
     "usable",
 ]
 
-PARTS = ("base", "layer_times", "store")  # modules of this folder that are no engine
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+ENGINE_CLASS = re.compile(r"^class (\w+)\(\w*Engine\):", re.MULTILINE)
 
 
 def names() -> list[str]:
-    """All engines of this folder, whether usable here or not."""
-    return sorted(_files())
+    """All engines of this folder, whether they can be used here or not. Read from the files: nothing is imported."""
+    return sorted(_class_names())
+
+
+def find(name: str) -> type[Engine]:
+    """The engine's class. Raises UsageError for an unknown name."""
+    classes = _class_names()
+    if name not in classes:
+        known = ", ".join(sorted(classes))
+        raise UsageError(f"unknown engine {name!r}; engines are {known}, or auto")
+    module = importlib.import_module(f"{__name__}.{name}")
+    engine: type[Engine] = getattr(module, classes[name])
+    return engine
+
+
+def _class_names() -> dict[str, str]:
+    """Module of this folder -> its engine's class, of those that have one."""
+    found = {}
+    for folder in map(Path, __path__):
+        for file in (*folder.glob("*.py"), *folder.glob("*/__init__.py")):
+            if match := ENGINE_CLASS.search(file.read_text(encoding="utf-8")):
+                found[file.parent.name if file.stem == "__init__" else file.stem] = match[1]
+    return found
+
+
+def _all() -> dict[str, type[Engine]]:
+    return {name: find(name) for name in names()}
 
 
 def usable() -> dict[str, str | None]:
     """Engine -> None, or the reason why it cannot be used here. Imports no library."""
-    return {name: _absent(_module(name)) for name in names()}
+    return {name: _absence(engine) for name, engine in _all().items()}
 
 
-def install_command(name: str) -> str:
-    return str(_module(name).INSTALL)
+def is_installed(name: str) -> bool:
+    """Whether the engine's library is there. Does not import it."""
+    library = find(name).library
+    return library is None or find_spec(library) is not None
 
 
-def precisions(name: str) -> list[str]:
-    """Those that an engine has, in the order of ``PRECISIONS``; whether they run here, ``graph_wanted`` says."""
-    return [precision for precision in PRECISIONS if precision in _module(name).PRECISIONS]
+def _absence(engine: type[Engine]) -> str | None:
+    if engine.library is None or find_spec(engine.library) is not None:
+        return engine.absent()
+    return f"{engine.library} is not installed; install it with: {engine.install}"
 
 
-def own_options(name: str) -> dict[str, str]:
-    """An engine's own options (--engine-options) and what they do."""
-    return dict(_module(name).OPTIONS)
-
-
-def library(name: str) -> str | None:
-    """What an engine imports; None where it needs nothing."""
-    found: str | None = _module(name).LIBRARY
-    return found
-
-
-def ranked(precision: str = "fp32") -> list[str]:
-    """Engines in the order in which ``--engine auto`` tries them; those that it never takes are not among them."""
-    ranks = {name: int(_for(_module(name).AUTO, precision)) for name in names()}
-    return sorted((name for name in ranks if ranks[name]), key=lambda name: -ranks[name])
-
-
-def choose(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
-    """The engine that ``--engine auto`` means here for a precision and a device, and a sentence that says why.
-
-    Raises UsageError and EngineError as ``graph_wanted`` does, of the first engine, where none can do this.
-    """
-    modules = {name: _module(name) for name in names()}
-    order = ranked(precision)
-    absent = [name for name in order if _absent(modules[name]) is not None]
-    there = [name for name in order if name not in absent]
-    if not there:
-        cures = " or ".join(
-            modules[name].INSTALL for name in order if _worth_installing(modules[name])
-        )
-        raise EngineError(f"no engine is installed; install one: {cures}")
-    name = next((name for name in there if _can(name, precision, device)), there[0])
-    graph_wanted(name, precision, device)
-    better = [modules[other] for other in order[: order.index(name)] if other in absent]
-    missing = [module.LIBRARY for module in better if _worth_installing(module)]
-    without = f" ({', '.join(missing)} not installed)" if missing else ""
-    return name, f"engine {name}: {_for(modules[name].WHY, precision)}{without}"
-
-
-def _for(value: Any, precision: str) -> Any:
-    return value.get(precision, value[""]) if isinstance(value, dict) else value
-
-
-def _can(name: str, precision: str, device: str) -> bool:
-    try:
-        graph_wanted(name, precision, device)
-    except EngineError:
-        return False
-    return True
-
-
-def load(name: str) -> None:
-    """Imports the engine and its library, so that a run can time this apart. Raises UsageError or EngineError."""
-    if name not in _files():
-        raise UsageError(f"unknown engine {name!r}; engines are {', '.join(names())}, or auto")
-    module = _module(name)
-    if reason := _absent(module):
+def load_library(name: str) -> None:
+    """Imports the engine's library, so that a run can time that apart. Raises UsageError and EngineError."""
+    engine = find(name)
+    if reason := _absence(engine):
         raise EngineError(f"engine {name}: {reason}")
-    if module.LIBRARY is not None:
-        with translated(name, f"import {module.LIBRARY} (install it anew with: {module.INSTALL})"):
-            getattr(module, "import_library", partial(importlib.import_module, module.LIBRARY))()
+    with translated(name, f"import {engine.library} (install it anew with: {engine.install})"):
+        engine.import_library()
 
 
 def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
-    """The graph that an engine wants for a precision (``PRECISIONS`` above). Raises UsageError for a word that is no
-    precision or device, EngineError for what this engine, or this machine, cannot do."""
+    """The graph that an engine wants for a precision (``Engine.precisions``).
+
+    Raises UsageError for a word that is no precision, device or engine, and EngineError for what this engine, or this
+    machine, cannot do.
+    """
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}; precisions are {', '.join(PRECISIONS)}")
     if not DEVICE.fullmatch(device):
         raise UsageError(
             f"--device {device}: devices are auto, cpu, cuda, or cuda:N for the Nth GPU"
         )
-    module = _module(name)
+    engine = find(name)
     kind = device.partition(":")[0]
-    if kind not in ("auto", *module.DEVICES):
+    if kind not in ("auto", *engine.devices):
         raise EngineError(
-            f"engine {name} does not run on {kind}; it runs on {' and '.join(module.DEVICES)}"
+            f"engine {name} does not run on {kind}; it runs on {' and '.join(engine.devices)}"
         )
-    if precision not in module.PRECISIONS:
-        able = (
-            ", ".join(other for other in names() if precision in _module(other).PRECISIONS)
-            or "none here"
-        )
+    if precision not in engine.precisions:
+        able = [other for other, each in _all().items() if precision in each.precisions]
         raise EngineError(
-            f"engine {name} cannot run {precision}; it can {', '.join(module.PRECISIONS)}; {precision}: {able}"
+            f"engine {name} cannot run {precision}; it can {', '.join(engine.precisions)}; "
+            f"{precision}: {', '.join(able) or 'none here'}"
         )
-    if (
-        _absent(module) is None
-        and hasattr(module, "refusal")
-        and (reason := module.refusal(precision, device))
-    ):
+    if _absence(engine) is None and (reason := engine.refusal(precision, device)):
         raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
-    return str(module.PRECISIONS[precision])
-
-
-def concurrency(name: str, options: EngineOptions) -> int:
-    """Requests that should be inside the engine at once: as asked, else the engine's own choice."""
-    module = _module(name)
-    own = module.concurrency(options) if hasattr(module, "concurrency") else 1
-    return options.concurrency or int(own)
-
-
-def build_of(name: str) -> ModuleType | None:
-    """The engine's module, with SUFFIX, build_key and build, where the engine runs a file built beforehand."""
-    module = _module(name)
-    return module if hasattr(module, "build") else None
+    return engine.precisions[precision]
 
 
 def open(name: str, network: Network, options: EngineOptions | None = None) -> Engine:
-    """The engine of that name, running the network. Raises UsageError for a name that is none, else EngineError."""
-    load(name)
+    """The engine of that name, running the network. Raises UsageError for an unknown name, else EngineError."""
+    load_library(name)
+    engine = find(name)
     options = options or EngineOptions(batch=network.batch)
     if options.batch != network.batch:
         raise EngineError(
-            f"the graph of {network.name} was built for batch {network.batch}, the engine asked for {options.batch}"
+            f"the graph of {network.name} was built for batch {network.batch}, "
+            f"the engine was asked for {options.batch}"
         )
-    if network.plan is not None and not getattr(_module(name), "RUNS_PLANS", False):
+    if network.plan is not None and not engine.runs_plans:
         raise EngineError(plan_refusal(name, network.plan))
     if options.requests < 1 or options.threads < 0 or options.concurrency < 0:
         raise EngineError(
-            f"an engine needs at least one request, and no negative threads or concurrency: {options}"
+            "an engine needs at least one request, and no negative threads or concurrency: "
+            f"{options}"
         )
-    _check_own(name, options)
-    engine: Engine = _module(name).create(network, options)
-    return engine
+    for key in options.own.keys() - engine.own_options.keys():
+        there = ", ".join(engine.own_options) or "none"
+        raise UsageError(
+            f"--engine-options {key}: engine {name} has no such option; it has {there}"
+        )
+    return engine(network, options)
 
 
-def layer_times(
+def time_layers(
     name: str,
     network: Network,
     options: EngineOptions,
-    slots: Sequence[Any],
+    slots: Sequence[NDArray[np.uint8]],
     runs: int,
     budget_s: float = math.inf,
 ) -> LayerTimes:
-    """The layers with their median ms, beside a forward pass without a profiler: the same threads, one request each,
-    ``runs`` of each in turn, fewer past ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where
-    an engine cannot."""
-    load(name)
-    module = _module(name)
-    if not hasattr(module, "layer_profiler"):
-        reason = getattr(module, "NOT_TIMED", "it has no profiler of its layers")
-        raise EngineError(f"engine {name}: no layer times: {reason}")
+    """Median ms of every layer, beside the forward pass without a profiler: both with the same threads and one
+    request, ``runs`` of each in turn, fewer once ``budget_s`` has passed.
+
+    ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where the engine has no profiler of its layers.
+    """
+    load_library(name)
     alone = replace(options, requests=1, concurrency=1)
     with open(name, network, alone) as engine:
-        profiler = module.layer_profiler(network, replace(alone, threads=engine.threads))
+        profiler = engine.layer_profiler(network, replace(alone, threads=engine.threads))
         try:
-            return timed(engine.requests[0], profiler, slots, runs, budget_s)._replace(
-                notes=tuple(engine.notes)
-            )
+            times = measure_layers(engine.requests[0], profiler, slots, runs, budget_s)
         finally:
             profiler.close()
+        return times._replace(notes=tuple(engine.notes))
 
 
-def only_engine(model: str) -> str | None:
-    """The engine that alone runs this file; None for all that become a graph."""
-    suffix = Path(model).suffix.lower()
-    return next((name for name in names() if suffix in _own_suffixes(name)), None)
+# ---- model files that only one engine reads
 
 
-def front_ends() -> dict[str, ModuleType]:
-    """Suffix -> front end of the files that only one engine reads and runs."""
+def front_ends() -> dict[str, str]:
+    """Suffix -> module whose FRONT_END (models.base) reads the files that only one engine runs."""
     return {
-        suffix: importlib.import_module(f"{_module(name).__name__}.model")
-        for name in names()
-        for suffix in _own_suffixes(name)
+        suffix: engine.model_front_end
+        for engine in _all().values()
+        for suffix in engine.model_suffixes
     }
 
 
-def _own_suffixes(name: str) -> tuple[str, ...]:
-    return tuple(getattr(_module(name), "MODEL_SUFFIXES", ()))
+def only_engine(model: str) -> str | None:
+    """The one engine that runs this model file; None for a file that becomes a graph, which every engine runs."""
+    suffix = Path(model).suffix.lower()
+    return next((name for name, each in _all().items() if suffix in each.model_suffixes), None)
 
 
 def plan_refusal(name: str, plan: str) -> str:
     """Why an engine does not run a file that TensorRT built, and what does."""
-    able = [other for other in names() if getattr(_module(other), "RUNS_PLANS", False)]
+    able = [other for other, each in _all().items() if each.runs_plans]
     return (
-        f"engine {name}: {plan} is a TensorRT plan, and no graph is left in it; use --engine {' or '.join(able)}, or "
-        "give --model the file that it was built from"
+        f"engine {name}: {plan} is a TensorRT plan, and no graph is left in it; "
+        f"use --engine {' or '.join(able)}, or give --model the file that it was built from"
     )
-
-
-def _check_own(name: str, options: EngineOptions) -> None:
-    known = _module(name).OPTIONS
-    for key in options.own:
-        if key not in known:
-            there = ", ".join(known) or "none"
-            raise UsageError(
-                f"--engine-options {key}: engine {name} has no such option; it has {there}"
-            )
-
-
-def _files() -> dict[str, str]:
-    """Engine name -> module name. A trailing underscore keeps a module apart from the library that it wraps."""
-    modules = [info.name for info in pkgutil.iter_modules(__path__) if info.name not in PARTS]
-    return {module: module for module in modules}
-
-
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"{__name__}.{_files()[name]}")
-
-
-def _worth_installing(module: ModuleType) -> bool:
-    """Not what is there and lacks something else, nor what could not run here even if it were installed."""
-    return find_spec(module.LIBRARY) is None and (
-        not hasattr(module, "absent") or module.absent() is None
-    )
-
-
-def _absent(module: ModuleType) -> str | None:
-    if module.LIBRARY is None or find_spec(module.LIBRARY) is not None:
-        return str(reason) if hasattr(module, "absent") and (reason := module.absent()) else None
-    return f"{module.LIBRARY} is not installed; install it with: {module.INSTALL}"

@@ -7,28 +7,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, islice
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from detector.engines.base import LayerExecution, LayerProfiler, Request
 
-from detector.engines.base import LayerExecution, Request
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 WARMUP = 3  # of each, not counted: caches, pools and packed weights
 QUIET = 4  # of so many runs the fastest one counts: who shares the machine stretches a pass, and hardly a short layer
 FEWEST = 10  # runs that a median is taken of, where there are so many
-
-
-class LayerProfiler(Protocol):
-    """An engine of one request under its profiler."""
-
-    def run(self, slot: NDArray[np.uint8]) -> None:
-        """One forward pass of pictures u8 RGB [B, H, W, 3]."""
-
-    def times(self) -> list[tuple[LayerExecution, Sequence[float]]]:
-        """Every layer, and nothing that holds others, with the milliseconds of each run so far. Called once."""
-
-    def close(self) -> None: ...
 
 
 class LayerTimes(NamedTuple):
@@ -46,7 +35,7 @@ class LayerTimes(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def timed(
+def measure_layers(
     plain: Request,
     profiler: LayerProfiler,
     slots: Sequence[NDArray[np.uint8]],
@@ -61,17 +50,17 @@ def timed(
     for slot in islice(cycle(slots), WARMUP + runs):
         if len(forward) >= WARMUP + FEWEST and time.perf_counter() > until:
             break
-        np.copyto(plain.slot, slot)
+        plain.slot[:] = slot
         forward.append(_ms(plain.infer, len(slot)))
         profiled.append(_ms(profiler.run, slot))
     told = profiler.times()
     sums = [sum(times) for times in zip(*(times for _, times in told), strict=True)]
-    runs_of_layers = quiet(sums)
+    runs_of_layers = quiet_runs(sums)
     layers = [
         replace(layer, median_ms=statistics.median(times[at] for at in runs_of_layers))
         for layer, times in told
     ]
-    outside = statistics.median(profiled[at] - sums[at] for at in quiet(profiled))
+    outside = statistics.median(profiled[at] - sums[at] for at in quiet_runs(profiled))
     return LayerTimes(
         layers, _median(forward), _median(profiled), _median(sums), outside, len(runs_of_layers)
     )
@@ -83,17 +72,17 @@ def _ms(function: Any, argument: Any) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-def quiet(times: Sequence[float]) -> list[int]:
+def quiet_runs(times: Sequence[float]) -> list[int]:
     """Places of the runs that count, by what they took in all."""
     order = sorted(range(WARMUP, len(times)), key=lambda at: times[at])
     return order[: max(FEWEST, len(order) // QUIET)]
 
 
 def _median(times: Sequence[float]) -> float:
-    return statistics.median(times[at] for at in quiet(times))
+    return statistics.median(times[at] for at in quiet_runs(times))
 
 
-def in_order(
+def match_layers(
     layers: Sequence[LayerExecution], told: Sequence[Sequence[tuple[str, str, float]]]
 ) -> list[tuple[LayerExecution, list[float]]]:
     """What a profiler told of each run, (name, type, ms) in order, beside the layers that the engine says it has.

@@ -1,23 +1,12 @@
-"""No network: hands back constants. Shows what the rest of the program costs; the smallest example of an engine."""
+"""No network: returns constants. Shows what the rest of the program costs, and is the smallest example of an engine."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.engines.base import Engine, EngineOptions, Request
+from detector.engines.base import PRECISIONS, Engine, EngineOptions, Request
 from detector.models.base import Network
-
-LIBRARY = None
-INSTALL = ""
-AUTO = 0  # never by itself
-WHY = ""
-PRECISIONS = {
-    name: "fp32" for name in ("fp32", "tf32", "bf16", "fp16", "int8")
-}  # it computes nothing
-DEVICES = ("cpu",)
-OPTIONS: dict[str, str] = {}
-NOT_TIMED = "it computes nothing"
 
 # As a raw objectness, a probability of 4e-44; as a probability, below every threshold. Zeros would mean 0.5 in a
 # head that ends in a logistic: thousands of boxes, and the cost of NMS would be measured instead of the loop's.
@@ -37,12 +26,10 @@ class NullRequest(Request):
 
 class NullEngine(Engine):
     name = "null"
+    precisions = dict.fromkeys(PRECISIONS, "fp32")  # it takes every one, since it computes nothing
     precision = "none"
+    not_timed = "it computes nothing"
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
         self.requests = [NullRequest(network) for _ in range(options.requests)]
         self.concurrency = options.concurrency or 1
-
-
-def create(network: Network, options: EngineOptions) -> Engine:
-    return NullEngine(network, options)

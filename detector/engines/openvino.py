@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 
 from detector.engines.base import (
     BF16_OPTION,
+    AutoChoice,
     Engine,
     EngineOptions,
     LayerExecution,
     Request,
+    best_streams,
     cpu_threads,
     stays_fp32,
-    streams,
     translated,
 )
-from detector.engines.layer_times import in_order
+from detector.engines.layer_times import match_layers
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
 from detector.models.graph.build import MOVING, MULTIPLYING
@@ -207,24 +208,6 @@ def _marked(graph: Path, names: Set[str]) -> bytes:
     return ElementTree.tostring(root)
 
 
-LIBRARY = "openvino"
-INSTALL = "pip install 'detect-video[openvino]'"
-# In fp32 as fast as ONNX Runtime, which is always there and loads sooner; in fewer bits well ahead of it, or alone
-# (docs/performance.md).
-AUTO = {"": 15, "bf16": 30, "int8": 30}
-WHY = {
-    "": "openvino is installed",
-    "bf16": "the fastest in bf16 on a CPU",
-    "int8": "the fastest in int8 on a CPU",
-}
-# bf16 and fp16 are the plugin's own conversion of the fp32 graph: it knows which of its kernels have them. What bf16
-# hurts most is marked, so that it stays fp32.
-PRECISIONS = {"fp32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "int8-u8"}
-DEVICES = ("cpu",)
-OPTIONS = {
-    "mode": "throughput (default): requests of few threads side by side; latency: one request on all threads"
-} | BF16_OPTION
-
 # int8 is in the graph, as Q/DQ nodes; what those leave in float runs as f32. Never unset: on a CPU with bf16 the
 # plugin would take bf16 by itself.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
@@ -235,50 +218,6 @@ NO_LAYERS = ("Const", "Input", "Output")
 RUNS_OF_A_MEAN = 16  # under the profiler, before it starts anew
 # u8 in these layers is the picture being moved, or cast; in all others it is quantised arithmetic.
 LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
-
-
-def import_library() -> None:
-    """Imports openvino without its telemetry, which sends an event from inside the import, asked or not.
-
-    openvino falls back to a stub of its own where ``openvino_telemetry`` cannot be imported.
-    """
-    if LIBRARY in sys.modules:
-        return
-    name = "openvino_telemetry"
-    before = {name: sys.modules[name]} if name in sys.modules else {}
-    sys.modules[name] = None  # type: ignore[assignment]  # Python's own way to make an import fail
-    try:
-        importlib.import_module(LIBRARY)
-    finally:
-        del sys.modules[name]
-        sys.modules.update(before)
-
-
-def refusal(precision: str, device: str) -> str | None:
-    """fp16 where the CPU lacks it: the plugin would run bf16 or f32 in its place and name it f16 to nobody."""
-    if precision != "fp16":
-        return None
-    import_library()
-    import openvino
-
-    able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    if "FP16" in able:
-        return None
-    instead = "--precision bf16" if "BF16" in able else "--precision int8"
-    return f"this CPU has no fp16 arithmetic (AVX512-FP16), OpenVINO would run another type; {instead} runs here"
-
-
-def concurrency(options: EngineOptions) -> int:
-    return 1 if _mode(options) == "latency" else streams(options)
-
-
-def _mode(options: EngineOptions) -> str:
-    mode = options.own.get("mode", "throughput")
-    if mode not in ("throughput", "latency"):
-        raise UsageError(
-            f"--engine-options mode={mode}: modes of openvino are throughput and latency"
-        )
-    return mode
 
 
 class OpenvinoRequest(Request):
@@ -309,10 +248,73 @@ class OpenvinoRequest(Request):
 
 class OpenvinoEngine(Engine):
     name = "openvino"
+    library = "openvino"
+    install = "pip install 'detect-video[openvino]'"
+    # In fp32 it is as fast as ONNX Runtime, which is always there and loads sooner. In fewer bits it is well ahead of
+    # ONNX Runtime, or the only one (docs/performance.md).
+    auto = AutoChoice(15, "openvino is installed")
+    auto_in = {
+        "bf16": AutoChoice(30, "the fastest in bf16 on a CPU"),
+        "int8": AutoChoice(30, "the fastest in int8 on a CPU"),
+    }
+    # bf16 and fp16 are the plugin's own conversion of the fp32 graph: it knows which of its kernels have them. What
+    # bf16 hurts most is marked, so that it stays fp32.
+    precisions = {"fp32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "int8-u8"}
+    own_options = {
+        "mode": "throughput (default): requests of few threads side by side; "
+        "latency: one request on all threads"
+    } | BF16_OPTION
+
+    @classmethod
+    def import_library(cls) -> None:
+        """Imports openvino without its telemetry, which sends an event from inside the import, asked or not.
+
+        openvino falls back to a stub of its own where ``openvino_telemetry`` cannot be imported.
+        """
+        if "openvino" in sys.modules:
+            return
+        name = "openvino_telemetry"
+        before = {name: sys.modules[name]} if name in sys.modules else {}
+        sys.modules[name] = None  # type: ignore[assignment]  # Python's own way to make an import fail
+        try:
+            importlib.import_module("openvino")
+        finally:
+            del sys.modules[name]
+            sys.modules.update(before)
+
+    @classmethod
+    def refusal(cls, precision: str, device: str) -> str | None:
+        """fp16 where the CPU lacks it: the plugin would silently run bf16 or f32 in its place."""
+        if precision != "fp16":
+            return None
+        cls.import_library()
+        import openvino
+
+        able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if "FP16" in able:
+            return None
+        instead = "--precision bf16" if "BF16" in able else "--precision int8"
+        return (
+            "this CPU has no fp16 arithmetic (AVX512-FP16), and OpenVINO would run another type; "
+            f"{instead} runs here"
+        )
+
+    @classmethod
+    def best_concurrency(cls, options: EngineOptions) -> int:
+        mode = options.own.get("mode", "throughput")
+        if mode not in ("throughput", "latency"):
+            raise UsageError(
+                f"--engine-options mode={mode}: modes of openvino are throughput and latency"
+            )
+        return 1 if mode == "latency" else best_streams(options)
+
+    @classmethod
+    def layer_profiler(cls, network: Network, options: EngineOptions) -> OpenvinoLayerProfiler:
+        return OpenvinoLayerProfiler(network, options)
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
         self.precision = options.precision
-        self.concurrency = options.concurrency or concurrency(options)
+        self.concurrency = options.concurrency or self.best_concurrency(options)
         self.threads = cpu_threads(options, self.concurrency)
         self._nodes = {node.name for node in network.graph.graph.node}
         stays = stays_fp32(network, options)
@@ -336,10 +338,6 @@ class OpenvinoEngine(Engine):
         self._compiled = None
         for request in self.requests:
             request.release()
-
-
-def create(network: Network, options: EngineOptions) -> Engine:
-    return OpenvinoEngine(network, options)
 
 
 class OpenvinoLayerProfiler:
@@ -387,14 +385,10 @@ class OpenvinoLayerProfiler:
         return name, mean.node_type, max(0.0, total - before)
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:
-        return in_order(self._layers, self._told)
+        return match_layers(self._layers, self._told)
 
     def close(self) -> None:
         self._request = None
-
-
-def layer_profiler(network: Network, options: EngineOptions) -> OpenvinoLayerProfiler:
-    return OpenvinoLayerProfiler(network, options)
 
 
 def _compile(

@@ -13,15 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.engines.base import (
+    AutoChoice,
     Engine,
     EngineOptions,
     LayerExecution,
     Request,
+    best_streams,
     cpu_threads,
-    streams,
     translated,
 )
-from detector.engines.layer_times import in_order
+from detector.engines.layer_times import match_layers
 from detector.errors import EngineError
 from detector.models.base import Network
 
@@ -181,14 +182,6 @@ def _folded(graph: Any) -> set[str]:
 # ----------------------------------------------------------------------
 # ONNX Runtime on the CPU or on an NVIDIA GPU: one session, any number of requests inside it at once.
 
-LIBRARY = "onnxruntime"
-INSTALL = "pip install onnxruntime"
-AUTO = 20
-WHY = "onnxruntime is installed, the first choice on a CPU"
-PRECISIONS = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "int8": "int8-u8"}
-DEVICES = ("cpu", "cuda")
-OPTIONS: dict[str, str] = {}
-
 SILENT = 4  # fatal only: what fails comes back as an exception, and stdout and stderr are not its to write on
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 WITH_CUDA = "pip install onnxruntime-gpu (after: pip uninstall onnxruntime)"
@@ -200,23 +193,6 @@ ON_GPU_ONLY = {
     # Seen: a cast on each edge, all 47 convolutions of street in fp32, the same speed; bf16: no convolution at all.
     "fp16": "ONNX Runtime computes an fp16 graph in fp32 on a CPU, with casts",
 }
-
-
-def refusal(precision: str, device: str) -> str | None:
-    if device.startswith("cuda") and not _has_cuda():
-        return f"--device {device}: {_no_cuda()}"
-    if precision == "int8" and device.startswith("cuda"):
-        return "ONNX Runtime has no int8 convolution on a GPU and would compute them in fp32; --device cpu has, or trt"
-    if precision not in ON_GPU_ONLY or (device != "cpu" and _has_cuda()):
-        return None
-    return f"{ON_GPU_ONLY[precision]}, and " + (
-        "--device is cpu" if device == "cpu" else _no_cuda()
-    )
-
-
-def concurrency(options: EngineOptions) -> int:
-    """On a CPU, as many as fill the cores. On a GPU one: not measured there yet."""
-    return 1 if _wanted_device(options) != "cpu" else streams(options)
 
 
 class OrtRequest(Request):
@@ -261,10 +237,38 @@ class OrtRequest(Request):
 
 class OrtEngine(Engine):
     name = "ort"
+    library = "onnxruntime"
+    install = "pip install onnxruntime"
+    auto = AutoChoice(20, "onnxruntime is installed, the first choice on a CPU")
+    precisions = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "int8": "int8-u8"}
+    devices = ("cpu", "cuda")
+
+    @classmethod
+    def refusal(cls, precision: str, device: str) -> str | None:
+        if device.startswith("cuda") and not _has_cuda():
+            return f"--device {device}: {_no_cuda()}"
+        if precision == "int8" and device.startswith("cuda"):
+            return (
+                "ONNX Runtime has no int8 convolution on a GPU and would compute them in fp32; "
+                "use --device cpu, or --engine trt"
+            )
+        if precision not in ON_GPU_ONLY or (device != "cpu" and _has_cuda()):
+            return None
+        why = "--device is cpu" if device == "cpu" else _no_cuda()
+        return f"{ON_GPU_ONLY[precision]}, and {why}"
+
+    @classmethod
+    def best_concurrency(cls, options: EngineOptions) -> int:
+        """On a CPU, as many as fill the cores. On a GPU one: not measured there yet."""
+        return 1 if _wanted_device(options) != "cpu" else best_streams(options)
+
+    @classmethod
+    def layer_profiler(cls, network: Network, options: EngineOptions) -> OrtLayerProfiler:
+        return OrtLayerProfiler(network, options)
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
         self.precision = options.precision
-        self.concurrency = options.concurrency or concurrency(options)
+        self.concurrency = options.concurrency or self.best_concurrency(options)
         self.threads = cpu_threads(options, self.concurrency)
         self._network: Network | None = network
         self.notes: list[str] = []
@@ -310,10 +314,6 @@ class OrtEngine(Engine):
             request.release()
 
 
-def create(network: Network, options: EngineOptions) -> Engine:
-    return OrtEngine(network, options)
-
-
 class OrtLayerProfiler:
     """A session that writes a trace of every node, and its optimised graph beside it."""
 
@@ -342,10 +342,6 @@ class OrtLayerProfiler:
         self._request.release()
         self._session = None
         self._folder.cleanup()
-
-
-def layer_profiler(network: Network, options: EngineOptions) -> OrtLayerProfiler:
-    return OrtLayerProfiler(network, options)
 
 
 def _has_cuda() -> bool:
@@ -482,7 +478,7 @@ def node_times(
 
     optimised = onnx.load(Path(folder, OPTIMISED), load_external_data=False)
     events = json.loads(Path(trace).read_text(encoding="utf-8"))
-    return in_order(layers(optimised, graph, float_math), runs_of(events))
+    return match_layers(layers(optimised, graph, float_math), runs_of(events))
 
 
 def runs_of(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:

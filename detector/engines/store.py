@@ -16,14 +16,16 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from detector import __version__
 from detector.errors import OutputError
+from detector.errors.writing import write_whole
 from detector.models.base import Network
 
+CURE = "give --engines-dir DIR"
 LOCK = ".lock"
 READ_BYTES = 1 << 20
 
@@ -65,38 +67,6 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
     return artefact
 
 
-def write_onnx(network: Network, target: Path) -> Path:
-    """The network's graph as a file of the user's, with its names, stride and size as metadata for other tools.
-
-    All of it under its name, or nothing. Raises OutputError, and ModelError where ONNX's checker refuses the graph.
-    """
-    import onnx
-    from onnx import helper
-
-    from detector.models.graph.build import infer_shapes
-
-    whole = onnx.ModelProto()
-    whole.CopyFrom(network.graph)
-    infer_shapes(whole)
-    facts = {
-        "description": f"{network.name}: {network.family}, by detect-video {__version__}; input u8 RGB NHWC",
-        "task": "detect",
-        "names": repr(dict(enumerate(network.names))),
-        "stride": str(network.input.stride),
-        "imgsz": str([network.input.height, network.input.width]),
-        "batch": str(network.batch),
-    }
-    helper.set_model_props(whole, facts)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _write(target, whole.SerializeToString(deterministic=True))
-    except OSError as exc:
-        raise OutputError(
-            f"{target}: the graph cannot be written there: {exc.strerror or exc}"
-        ) from exc
-    return target
-
-
 def built(
     folder: Path,
     stem: str,
@@ -132,7 +102,8 @@ def change(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Pa
     with _written(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            _write(target, made(target.read_bytes() if target.exists() else None))
+            before = target.read_bytes() if target.exists() else None
+            write_whole(target, made(before), CURE)
     return target
 
 
@@ -176,7 +147,12 @@ def _build(
             "file_bytes": made.stat().st_size,
         }
         os.replace(made, target)
-    _write(target.with_suffix(".json"), (json.dumps(manifest, indent=2) + "\n").encode())
+    _write_manifest(target, manifest)
+
+
+def _write_manifest(target: Path, manifest: Mapping[str, Any]) -> None:
+    text = json.dumps(manifest, indent=2) + "\n"
+    write_whole(target.with_suffix(".json"), text.encode(), CURE)
 
 
 def _is_built(target: Path, key: Mapping[str, Any]) -> bool:
@@ -217,8 +193,8 @@ def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
             if _is_broken(target, manifest)
             else ()
         )
-        _write(target, data)
-        _write(target.with_suffix(".json"), (json.dumps(manifest, indent=2) + "\n").encode())
+        write_whole(target, data, CURE)
+        _write_manifest(target, manifest)
     return Artefact(str(target), True, notes)
 
 
@@ -286,29 +262,11 @@ def _locked(place: Path) -> Iterator[None]:
         yield
 
 
-def _write(target: Path, data: bytes) -> None:
-    """All of it under the final name, or nothing: a run that is killed leaves at most a temporary file."""
-    handle, temporary = tempfile.mkstemp(
-        dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"
-    )
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
 @contextmanager
 def _written(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
         raise OutputError(
-            f"{place}: the graph cannot be written there: {exc.strerror or exc}; give --engines-dir DIR"
+            f"{place}: the graph cannot be written there: {exc.strerror or exc}; {CURE}"
         ) from exc

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,10 @@ from detector import engines
 from detector.config.schema import Config
 from detector.engines import store
 from detector.engines.base import BuildProgress
-from detector.errors import ModelError, OutputError, UsageError
+from detector.errors import ModelError, UsageError
+from detector.errors.writing import whole_file
 from detector.models.base import Network
+from detector.run.choose import choose_by_rank
 from detector.run.prepare import Prepared, prepared, variant_of
 from detector.run.wire import open_network
 
@@ -41,7 +41,7 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
     """
     config = _with_engine(config, batches)
     engine = config.runtime.engine
-    engines.load(engine)
+    engines.load_library(engine)
     start = time.perf_counter()
     network = open_network(config)
     ready = prepared(network, engine, config, lambda concurrency: concurrency + 1, progress)
@@ -66,7 +66,8 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
     _refuse_the_model(target, config)
     _check(graph)
-    _write_whole(target, graph.graph.SerializeToString(deterministic=True))
+    with whole_file(target, "choose another with -o") as temporary:
+        temporary.write_bytes(graph.graph.SerializeToString(deterministic=True))
     return {
         "schema": 1,
         "engine": runtime.engine,
@@ -84,11 +85,13 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     engine = (
-        engines.choose(precision, runtime.device)[0] if runtime.engine == "auto" else runtime.engine
+        choose_by_rank(precision, runtime.device)[0] if runtime.engine == "auto" else runtime.engine
     )
     own = runtime.engine_options
     if batches[0] != batches[1]:
-        able = [name for name in engines.names() if set(RANGE) <= set(engines.own_options(name))]
+        able = [
+            name for name in engines.names() if set(RANGE) <= engines.find(name).own_options.keys()
+        ]
         if engine not in able:
             there = " and ".join(able) or "no engine here"
             raise UsageError(
@@ -160,29 +163,3 @@ def _check(network: Network) -> None:
         raise ModelError(
             f"the graph of {network.name}: ONNX refuses it: {' '.join(str(error).split())}"
         ) from error
-
-
-def _write_whole(target: Path, data: bytes) -> None:
-    """All of it under its name, or nothing."""
-    if target.is_dir():
-        raise OutputError(f"{target}: is a folder; give the name of a file with -o")
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException as error:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise OutputError(
-                f"{target}: cannot be written: {error.strerror}; choose another with -o"
-            ) from error
-        raise

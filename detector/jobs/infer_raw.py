@@ -1,9 +1,7 @@
-"""Decoded outputs for given arrays: what a comparison with another implementation needs."""
+"""Decoded outputs for arrays that somebody hands over: what a comparison with another implementation needs."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,33 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.config.schema import Config
-from detector.errors import OutputError, UsageError
+from detector.errors import UsageError
+from detector.errors.writing import whole_file
 from detector.run.wire import load_model
 
 MAX_PICTURES_BYTES = 1 << 31
 
 
 def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int, ...]]:
-    """Runs every picture of ``given`` through the model and engine of ``config``.
+    """Runs every picture of ``given`` through the model and engine of ``config``, and writes ``output``.
 
-    ``given``: .npz of u8 RGB arrays [N, H, W, 3] or [N, 3, H, W]; each is run at its own size.
-    ``output``: .npz that is written. It holds, for ``input`` and ``input_NAME``, ``output`` and
-    ``output_NAME``: float32 [N, rows, 5 + classes] of cx, cy, w, h in network pixels, objectness,
-    and class probabilities that are not multiplied with it. Returns their shapes. Raises
-    DetectVideoError.
+    ``given``: .npz of u8 RGB arrays [N, H, W, 3] or [N, 3, H, W], each run at its own size. ``output``: .npz with, for
+    ``input`` and ``input_NAME``, ``output`` and ``output_NAME`` float32 [N, rows, 5 + classes]: cx, cy, w, h in network
+    pixels, objectness, class probabilities not multiplied. Returns their shapes. Raises DetectVideoError.
     """
     pictures = read_pictures(given)
     results: dict[str, NDArray[np.float32]] = {}
     for name, array in pictures.items():
         runtime = replace(config.runtime, size=f"{array.shape[2]}x{array.shape[1]}")
-        results[_output_name(name)] = _decode(replace(config, runtime=runtime), array)
+        results[_output_name(name)] = _decoded(replace(config, runtime=runtime), array)
     _write(output, results)
     return {name: array.shape for name, array in results.items()}
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
-    """Name -> u8 pictures [N, H, W, 3] of an .npz; other arrays are ignored. Raises UsageError."""
-    pictures: dict[str, NDArray[np.uint8]] = {}
+    """The u8 pictures of an .npz by name, as [N, H, W, 3]; other arrays in it are left alone. Raises UsageError."""
+    found: dict[str, NDArray[np.uint8]] = {}
     try:
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:
@@ -49,14 +46,14 @@ def read_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
                     and array.ndim == 4
                     and array.nbytes <= MAX_PICTURES_BYTES
                 ):
-                    pictures[name] = _channels_last(path, name, array)
+                    found[name] = _channels_last(path, name, array)
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as exc:
-        raise UsageError(f"{path}: not an .npz of arrays: {' '.join(str(exc).split())}") from exc
-    if not pictures:
+        raise UsageError(f"{path}: is no .npz of arrays: {' '.join(str(exc).split())}") from exc
+    if not found:
         raise UsageError(
-            f"{path}: no pictures in it; give uint8 RGB arrays [N, H, W, 3] or [N, 3, H, W]"
+            f"{path}: holds no pictures: wanted are uint8 RGB arrays [N, H, W, 3] or [N, 3, H, W]"
         )
-    return pictures
+    return found
 
 
 def _channels_last(path: Path, name: str, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -65,7 +62,7 @@ def _channels_last(path: Path, name: str, array: NDArray[np.uint8]) -> NDArray[n
     if array.shape[1] == 3 and len(array):
         return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
     raise UsageError(
-        f"{path}: {name} is {list(array.shape)}; give RGB, [N, H, W, 3] or [N, 3, H, W]"
+        f"{path}: {name} is {list(array.shape)}: wanted is RGB, [N, H, W, 3] or [N, 3, H, W]"
     )
 
 
@@ -73,35 +70,22 @@ def _output_name(name: str) -> str:
     return f"output{name.removeprefix('input')}" if name.startswith("input") else f"output_{name}"
 
 
-def _decode(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
-    loaded = load_model(config)
-    batch = loaded.network.batch
+def _decoded(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
+    machine = load_model(config)
+    batch = machine.network.batch
     rows: list[Any] = []
-    with loaded.engine as engine:
+    with machine.engine as engine:
         request = engine.requests[0]
         for start in range(0, len(pictures), batch):
             part = pictures[start : start + batch]
             request.slot[: len(part)] = part
             outputs = request.infer(len(part))
             rows += [
-                loaded.network.dense([o[at : at + 1] for o in outputs]) for at in range(len(part))
+                machine.network.dense([o[at : at + 1] for o in outputs]) for at in range(len(part))
             ]
     return np.concatenate(rows).astype(np.float32, copy=False)
 
 
 def _write(target: Path, arrays: dict[str, NDArray[np.float32]]) -> None:
-    """Writes the whole file under its name, or nothing."""
-    try:
-        handle, temporary = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.name}.", suffix=".npz"
-        )
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as exc:
-        raise OutputError(f"{target}: cannot be written: {exc.strerror or exc}") from exc
+    with whole_file(target, "choose another with --output") as temporary:
+        np.savez(temporary, **arrays)  # type: ignore[arg-type]

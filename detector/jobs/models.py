@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from detector.errors import ModelError
-from detector.models import known, open_network
+from detector.models import ModelRequest, known, open_network
 from detector.models.base import Network
 from detector.models.catalogue import KnownModel, known_model
 from detector.models.names import read_names
@@ -16,27 +17,23 @@ def listing() -> list[dict[str, Any]]:
     return [_described(known_model(name)) for name in known()]
 
 
-def facts(model: str, **options: Any) -> dict[str, Any]:
-    """Everything about one model, counted on its graph. ``options`` are those of ``open_network``.
+def facts(request: ModelRequest) -> dict[str, Any]:
+    """Everything about one model, counted on its graph.
 
     A known model whose weights are not here is counted with random numbers in their place; where even its layers are
     in the absent file, the figures of its description stand alone. Raises ModelError.
     """
-    entry = known_model(model) if model in known() else None
+    entry = known_model(request.model) if request.model in known() else None
     try:
-        return _counted(open_network(model, **options), entry)
+        return _counted(open_network(request), entry)
     except ModelError:
-        if (
-            entry is None
-            or options.get("weights") is not None
-            or options.get("random_seed") is not None
-        ):
+        if entry is None or request.weights is not None or request.random_seed is not None:
             raise
         if entry.path.is_file() and entry.path.suffix != ".cfg":
             raise  # it is there, and broken
     if entry.path.suffix != ".cfg" and entry.layers is None:
         return _described(entry) | {"needs": _needs(entry) and entry.how_to_get()}
-    return _counted(open_network(model, **{**options, "random_seed": 0}), entry)
+    return _counted(open_network(replace(request, random_seed=0)), entry)
 
 
 def _counted(network: Network, entry: KnownModel | None) -> dict[str, Any]:

@@ -4,9 +4,10 @@
     worker threads         infer                                            (engine's concurrency)
     the caller's thread    head, nms, annotate, write, in the source's order
 
-Requests and pictures come from pools, filled batches wait in a bounded queue, results in a queue that restores order.
-Nothing is allocated per frame in steady state. A stage that fails closes every queue; the threads leave, are joined,
-and the caller gets the stage's own error. Memory is bounded by the pools: requests x batch pictures and one batch.
+Requests and pictures come from pools, filled batches wait in a bounded queue, results in a queue
+that restores order. Nothing is allocated per frame in steady state. A stage that fails closes every
+queue; the threads leave, are joined, and the caller gets the stage's own error. Memory is bounded
+by the pools: requests x batch pictures and one batch.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from detector.types import Detections, Frame
 def frames_overlapped(
     parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yields each frame after its sinks have it; the picture may be used again once the next one is asked for.
+    """Yields each frame after its sinks have it; the picture may be used again once the next one is
+    asked for.
 
     Closing the generator early stops and joins the threads.
     """
@@ -122,7 +124,7 @@ class _Crew:
             channel.close()
 
     def dismiss(self) -> None:
-        """Ends and joins the threads. After a normal end they are gone already and nothing waits."""
+        """Ends and joins the threads. After a normal end they are gone and nothing waits."""
         self._close()
         for thread in self._threads:
             thread.join()

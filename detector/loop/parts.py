@@ -1,4 +1,6 @@
-"""The two halves of a batch's life that both loops share: filling a request, and taking its outputs apart."""
+"""The two halves of a batch's life that both loops share: filling a request, and taking its outputs
+apart.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +83,9 @@ class Progress:
 
 @dataclass(slots=True)
 class Batch:
-    """``number`` counts batches from 0; ``fits[i]`` says where ``frames[i]`` lies in row i of the slot; ``last``: the
-    source ended in it."""
+    """``number`` counts batches from 0; ``fits[i]`` says where ``frames[i]`` lies in row i of the
+    slot; ``last``: the source ended in it.
+    """
 
     number: int
     request: BatchRequest
@@ -94,13 +97,16 @@ class Batch:
 
 
 def image_pool(parts: Parts) -> Pool[Image | None]:
-    """Places for pictures in flight. Each starts empty (None): the source makes the picture, the pool then keeps it."""
+    """Places for pictures in flight. Each starts empty (None): the source makes the picture, the
+    pool then keeps it.
+    """
     return Pool("image", [None] * image_count(parts))
 
 
 def image_count(parts: Parts) -> int:
-    """As many as all requests hold and a batch being written, within ``image_bytes``; never fewer than a batch and
-    one, or a batch could not be filled."""
+    """As many as all requests hold and a batch being written, within ``image_bytes``; never fewer
+    than a batch and one, or a batch could not be filled.
+    """
     info = parts.source.info
     return places(
         len(parts.requests[0].slot), len(parts.requests), info.width, info.height, parts.image_bytes
@@ -128,9 +134,11 @@ def fill(
     request: BatchRequest,
     number: int,
 ) -> Batch | None:
-    """Reads and preprocesses until the slot is full or the source ends; None when there was nothing left.
+    """Reads and preprocesses until the slot is full or the source ends; None when there was nothing
+    left.
 
-    The order of the source is the order of the rows. Spans carry the number of the frame in this run, from 0.
+    The order of the source is the order of the rows. Spans carry the number of the frame in this
+    run, from 0.
     """
     batch = Batch(number, request, [], [])
     while len(batch.frames) < len(request.slot) and not progress.stop.is_set():
@@ -152,7 +160,9 @@ def fill(
 def decode(
     track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int
 ) -> list[Candidates]:
-    """The head of every picture in the batch. After it the request may go back: candidates are copies."""
+    """The head of every picture in the batch. After it the request may go back: candidates are
+    copies.
+    """
     decoded = []
     for row in range(len(batch.frames)):
         with track.span(HEAD, first + row):

@@ -1,7 +1,9 @@
-"""What the threads of the loop pass to each other: a pool of buffers, a bounded queue, a queue that restores order.
+"""What the threads of the loop pass to each other: a pool of buffers, a bounded queue, a queue that
+restores order.
 
-Each blocks with a span that names what it waited for, and only when it really blocks: an uncontended ``get`` is two
-lock operations. ``close`` wakes everybody; whoever waits then gets ``ClosedError``.
+Each blocks with a span that names what it waited for, and only when it really blocks: an
+uncontended ``get`` is two lock operations. ``close`` wakes everybody; whoever waits then gets
+``ClosedError``.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class _Channel:
 
 
 class Pool(_Channel, Generic[T]):
-    """Things to be lent and given back. Waiting for one is waiting for the threads downstream: ``wait_output``."""
+    """Things to be lent and given back. Waiting for one is waiting for the threads downstream:
+    ``wait_output``.
+    """
 
     def __init__(self, name: str, items: Iterable[T]) -> None:
         super().__init__(name)
@@ -57,7 +61,9 @@ class Pool(_Channel, Generic[T]):
 
 
 class Queue(_Channel, Generic[T]):
-    """First in, first out, at most ``capacity`` inside. ``finish`` lets the getters empty it and then end."""
+    """First in, first out, at most ``capacity`` inside. ``finish`` lets the getters empty it and
+    then end.
+    """
 
     def __init__(self, name: str, capacity: int) -> None:
         super().__init__(name)
@@ -98,7 +104,8 @@ class Queue(_Channel, Generic[T]):
 
 
 class InOrder(_Channel, Generic[T]):
-    """Items arrive numbered and in any order; they leave as 0, 1, 2... At most ``capacity`` ahead of the next one.
+    """Items arrive numbered and in any order; they leave as 0, 1, 2... At most ``capacity`` ahead
+    of the next one.
 
     The item that is next is always let in, whatever else waits inside: nobody can lock it out.
     """

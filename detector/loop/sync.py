@@ -13,7 +13,9 @@ from detector.types import Detections, Frame
 def frames_in_turn(
     parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yields each frame after its sinks have it; the picture may be used again once the next one is asked for."""
+    """Yields each frame after its sinks have it; the picture may be used again once the next one is
+    asked for.
+    """
     with timeline.track("main") as track:
         yield from deliver(track, parts, progress, _detected(track, parts, progress))
 

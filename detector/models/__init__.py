@@ -1,146 +1,130 @@
-"""Model file -> Network. A front end is a module of this folder with ``SUFFIXES`` and ``read``: one file each."""
+"""Model file -> Network.
+
+Each module or folder of models/formats is one front end: it reads one kind of model file. It holds
+
+    SUFFIXES = (".cfg",)     on one line, as literals
+    FRONT_END = FrontEnd(read, ...)
+
+Adding a kind of model file is adding one such module and its test. The suffixes are read from the
+source of the modules, so that a run imports only the front end of its own model file.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType, ModuleType
-from typing import Any
+from types import MappingProxyType
 
 from detector.errors import ModelError, UsageError
 from detector.models import formats
-from detector.models.base import Network
+from detector.models.base import FrontEnd, ModelRequest, Network
 from detector.models.catalogue import known, known_model, network_yaml
 
-__all__ = ["known", "open_network", "suffixes"]
+__all__ = ["ModelRequest", "front_ends", "known", "open_network"]
 
 MAX_BATCH = 1024
+SUFFIXES_LINE = re.compile(r"^SUFFIXES = (\(.*\))$", re.MULTILINE)
 
 
 def open_network(
-    model: str,
-    *,
-    weights: str | None = None,
-    names: str | None = None,
-    random_seed: int | None = None,
-    size: tuple[int, int] | None = None,
-    batch: int = 1,
-    family: str | None = None,
-    cfg: str | None = None,
-    class_names: Sequence[str] = (),
-    trusted: bool = False,
-    device: str = "auto",
-    others: Mapping[str, ModuleType] = MappingProxyType({}),
+    request: ModelRequest, engine_front_ends: Mapping[str, str] = MappingProxyType({})
 ) -> Network:
-    """The network of a model file, or of a model known by name.
+    """The network of a model file, or of a model that is known by name.
 
-    ``size``: (height, width) of the input in place of the model's own. ``random_seed``: numbers from this seed in
-    place of a weights file. ``family``: what an .onnx file is, where it does not tell. ``cfg`` and ``class_names``
-    describe a file that does not describe itself (a TensorRT plan). ``trusted``: code that such a file carries may run;
-    ``device``: where it will, which alone can read it. ``others``: suffix -> front end of files that only
-    one engine can read (``engines.front_ends``).
+    ``engine_front_ends``: suffix -> module, like ``front_ends``, of the files that only one engine
+    can read (``engines.front_ends``).
     Raises ModelError, and UsageError for options that do not go with the model.
     """
-    if not 1 <= batch <= MAX_BATCH:
-        raise ModelError(f"batch {batch} is out of range: --batch takes 1 to {MAX_BATCH}")
-    path, default_weights, default_names = _locate(model, random_seed, weights, others)
-    reader = _front_end(path, {**suffixes(), **others})
-    more = _family_option(reader, path, family)
-    network: Network = reader.read(
-        path,
-        weights=_path(weights) or (default_weights if random_seed is None else None),
-        names=_path(names) or default_names,
-        random_seed=random_seed,
-        size=size,
-        batch=batch,
-        **more,
-        **_description(reader, path, cfg, class_names, {"trusted": trusted, "device": device}),
-    )
-    return network
+    if not 1 <= request.batch <= MAX_BATCH:
+        raise ModelError(f"batch {request.batch} is out of range: --batch takes 1 to {MAX_BATCH}")
+    modules = {**front_ends(), **engine_front_ends}
+    request = _locate(request, tuple(modules))
+    front_end = _front_end(request.path, modules)
+    _check_options(front_end, request)
+    return front_end.read(request)
 
 
-def _family_option(reader: ModuleType, path: Path, family: str | None) -> dict[str, str]:
-    """``--family`` for a front end of several families (FAMILY_CHOICES); the others know theirs."""
-    if family is None:
-        return {}
-    choices = getattr(reader, "FAMILY_CHOICES", ())
-    if family not in choices:
-        known = (
-            f"it can be {', '.join(choices)}"
-            if choices
-            else "such a file tells its family itself; leave it out"
-        )
-        raise UsageError(f"--family {family}: not for {path.name}: {known}")
-    return {"family": family}
+@cache
+def front_ends() -> Mapping[str, str]:
+    """Suffix of a model file -> the module whose FRONT_END reads it. Imports none of the modules."""
+    modules: dict[str, str] = {}
+    for info in pkgutil.iter_modules(formats.__path__, f"{formats.__name__}."):
+        spec = find_spec(info.name)
+        assert spec is not None
+        assert spec.origin is not None
+        line = SUFFIXES_LINE.search(Path(spec.origin).read_text(encoding="utf-8"))
+        assert line is not None, f"{spec.origin}: needs a line SUFFIXES = (...)"
+        modules |= dict.fromkeys(ast.literal_eval(line[1]), info.name)
+    return MappingProxyType(modules)
 
 
-def _description(
-    reader: ModuleType, path: Path, cfg: str | None, class_names: Sequence[str], how: dict[str, Any]
-) -> dict[str, Any]:
-    """Arguments for a front end whose files do not say what they are (DESCRIBED); the others know."""
-    if getattr(reader, "DESCRIBED", False):
-        return {"cfg": _path(cfg), "class_names": tuple(class_names), **how}
-    if cfg is not None or class_names:
-        given = f"--cfg {cfg}" if cfg else "a list of names"
-        raise UsageError(
-            f"{given}: for TensorRT plans, which do not describe themselves; {path.name} does"
-        )
-    return {}
-
-
-def suffixes() -> dict[str, ModuleType]:
-    """Suffix of a model file -> its front end, by listing formats/. Front ends import their libraries late."""
-    found: dict[str, ModuleType] = {}
-    for info in pkgutil.iter_modules(formats.__path__):
-        module = importlib.import_module(f"{formats.__name__}.{info.name}")
-        found |= {suffix: module for suffix in getattr(module, "SUFFIXES", ())}
-    return found
-
-
-def _locate(
-    model: str, random_seed: int | None, weights: str | None, others: Mapping[str, ModuleType]
-) -> tuple[Path, Path | None, Path | None]:
-    """The model file with the weights and names that belong to it, where a description states them."""
-    path = Path(model)
+def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
+    """The request with the path of the model file, and what the package knows to belong to it."""
+    model, path = request.model, request.path
     if path.is_file():
-        return path, None, None
+        return request
     if path.is_dir():
-        raise ModelError(
-            f"{model}: is a folder; give a model file ({', '.join((*suffixes(), *others))})"
-        )
+        raise ModelError(f"{model}: is a folder; give a model file ({', '.join(suffixes)})")
     if (described := network_yaml(model)) is not None:
-        return described, None, None
-    if path.suffix.lower() in {*suffixes(), *others} or len(path.parts) != 1:
+        return replace(request, model=str(described))
+    if path.suffix.lower() in suffixes or len(path.parts) != 1:
         raise ModelError(
-            f"{model}: no such file; give the path of a model file, or a known name: {', '.join(known())}"
+            f"{model}: no such file; give the path of a model file, or a known name: "
+            f"{', '.join(known())}"
         )
     entry = known_model(model)
-    if random_seed is not None and entry.layers is not None:
-        return entry.layers, None, entry.names
-    if (
-        entry.download is not None
-        and entry.weights is None
-        and weights is None
-        and random_seed is None
-    ):
+    request = replace(request, names=request.names or entry.names)
+    if request.random_seed is not None:
+        return replace(request, model=str(entry.layers or entry.file_to_run()))
+    if entry.download is not None and entry.weights is None and request.weights is None:
         entry.file_to_run(entry.download.target)
-    return entry.file_to_run(), entry.weights, entry.names
+    file, weights = entry.file_to_run(), request.weights or entry.weights
+    return replace(request, model=str(file), weights=weights)
 
 
-def _front_end(path: Path, readers: Mapping[str, ModuleType]) -> ModuleType:
+def _front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
     suffix = path.suffix.lower()
     if suffix == ".weights":
         raise ModelError(
-            f"{path}: weights alone describe no network; give its .cfg: --model {path.with_suffix('.cfg')}"
+            f"{path}: weights alone describe no network; "
+            f"give its .cfg: --model {path.with_suffix('.cfg')}"
         )
-    if suffix not in readers:
+    if suffix not in modules:
         raise ModelError(
-            f"{path}: model family {suffix or 'without suffix'} is not supported yet; supported: {', '.join(readers)}"
+            f"{path}: model family {suffix or 'without suffix'} is not supported yet; "
+            f"supported: {', '.join(modules)}"
         )
-    return readers[suffix]
+    front_end: FrontEnd = importlib.import_module(modules[suffix]).FRONT_END
+    return front_end
 
 
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
+def _check_options(front_end: FrontEnd, request: ModelRequest) -> None:
+    """Refuses the options that do not go with this kind of file. Raises UsageError."""
+    name, family, families = request.path.name, request.family, front_end.families
+    if family is not None and family not in families:
+        cure = (
+            f"it can be {', '.join(families)}"
+            if families
+            else "such a file tells its family itself; leave the option out"
+        )
+        raise UsageError(f"--family {family}: not for {name}: {cure}")
+    if front_end.self_describing and (request.cfg is not None or request.class_names):
+        given = f"--cfg {request.cfg}" if request.cfg else "a list of class names"
+        raise UsageError(
+            f"{given}: only TensorRT plans need it, which do not describe themselves; "
+            f"{name} does: leave the option out"
+        )
+    weights, seed = f"--weights {request.weights}", f"--random-weights {request.random_seed}"
+    if request.weights is not None and not front_end.takes_weights:
+        raise UsageError(f"{weights}: {name} holds its own weights; leave the option out")
+    if request.random_seed is not None and not front_end.takes_random_weights:
+        raise UsageError(f"{seed}: {name} holds its own weights; leave the option out")
+    if request.weights is not None and request.random_seed is not None:
+        raise UsageError(f"{weights} and {seed} exclude each other; give only one of them")

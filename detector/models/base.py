@@ -1,9 +1,13 @@
-"""What a model file becomes: one ONNX graph plus a small description. Every engine runs the graph."""
+"""What a front end is asked (``ModelRequest``) and what it makes of a model file (``Network``).
+
+A network is one ONNX graph, which every engine runs, and a small description of what goes in and comes out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,14 +77,63 @@ class Network:
         return (self.batch, self.input.height, self.input.width, 3)
 
 
-# ----------------------------------------------------------------------
-# Files that are often taken for a model: what their first bytes say they are.
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """Everything a user can say about the model. ``open_network`` answers it; a front end reads it.
 
-START_BYTES = 512  # enough for every one of them
+    ``model`` is the path of a file or the name of a known model. A front end gets the request with
+    the path in its place, and with the weights and the class names that belong to a known model.
+    """
+
+    model: str
+    weights: Path | None = None
+    names: Path | None = None  # a file of class names, one a line
+    random_seed: int | None = None  # numbers from this seed instead of a weights file
+    size: tuple[int, int] | None = None  # (height, width) instead of the model's own
+    batch: int = 1
+    family: str | None = None  # what the file is, where it does not tell (FrontEnd.families)
+    # For files that do not describe themselves (FrontEnd.self_describing):
+    cfg: Path | None = None  # the darknet file that describes it
+    class_names: tuple[str, ...] = ()  # class names, given one by one
+    trusted: bool = False  # code that the file carries may run
+    device: str = "auto"  # where it will run: only that device can read a TensorRT plan
+
+    @property
+    def path(self) -> Path:
+        """The model file."""
+        return Path(self.model)
 
 
-def mistaken(start: bytes) -> str | None:
-    """What a file with this beginning is, as words after its name; None where it may be a model."""
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """Reads one kind of model file: the ``FRONT_END`` of a module in models/formats.
+
+    The other attributes say which options go with such a file. ``open_network`` refuses the rest,
+    so that ``read`` does not have to.
+    """
+
+    read: Callable[[ModelRequest], Network]
+    families: tuple[str, ...] = ()  # what --family may say; () where the file itself tells
+    self_describing: bool = True  # False: --cfg and a list of class names say what it is
+    takes_weights: bool = False  # --weights FILE goes with it
+    takes_random_weights: bool = False  # --random-weights SEED goes with it
+
+
+def random_weights_warning(random_seed: int | None) -> list[str]:
+    """The warning that belongs to a network with random weights; [] for stored ones."""
+    if random_seed is None:
+        return []
+    return [f"random weights (seed {random_seed}): boxes are meaningless"]
+
+
+START_BYTES = 512  # of a file: enough for ``mistaken_for``
+
+
+def mistaken_for(start: bytes) -> str | None:
+    """What a file that begins with ``start`` is when it is no model, as words that follow its name.
+
+    None where it may be a model.
+    """
     if not start:
         return "is empty"
     if start.startswith(b"version https://git-lfs"):

@@ -13,10 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from detector.errors import ModelError
-from detector.models.formats.darknet import head_layers, letter_boxed
-from detector.models.formats.darknet.cfg import read_cfg
-from detector.models.formats.darknet.layers import make_plan
-from detector.models.formats.onnx.recognise import MAX_DETECTIONS, PYRAMIDS, cells
 from detector.stages.heads import (
     anchor_free,
     anchor_free_dense,
@@ -66,6 +62,8 @@ class Description:
 
     def boxes_a_cell(self, rows: int) -> int | None:
         """1 or 3, where so many rows are that many boxes for each cell of this input's maps."""
+        from detector.models.formats.onnx.recognise import PYRAMIDS, cells
+
         pyramids = [cells(self.height, self.width, strides) for strides in PYRAMIDS]
         return next(
             (boxes for boxes in (1, 3) if rows in [boxes * count for count in pyramids]), None
@@ -104,12 +102,16 @@ def _darknet(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
     """Raw maps of a cfg's [yolo] layers, found by their shape, since a plan keeps no order."""
     if description.cfg is None:
         return None
+    from detector.models.formats.darknet import head_layers, input_geometry
+    from detector.models.formats.darknet.cfg import read_cfg
+    from detector.models.formats.darknet.layers import read_architecture
+
     sections, _, _ = read_cfg(description.cfg)
-    plan = make_plan(
+    architecture = read_architecture(
         sections, size=(description.height, description.width), batch=description.batch
     )
     found = []
-    for yolo in plan.yolos:
+    for yolo in architecture.yolos:
         shape = (len(yolo.anchors) * (5 + yolo.classes), yolo.height, yolo.width)
         fitting = [tensor.name for tensor in outputs if tensor.shape[1:] == shape]
         if len(fitting) != 1:
@@ -119,14 +121,14 @@ def _darknet(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
                 f"picture, the plan has {seen}; is it the cfg that the plan was made of?"
             )
         found += fitting
-    layers = head_layers(plan)
-    geometry, pad = letter_boxed(plan)
+    layers = head_layers(architecture)
+    geometry, pad = input_geometry(architecture)
     return PlanHead(
         "darknet",
         tuple(found),
         partial(darknet_yolo, layers=layers),
         partial(darknet_yolo_dense, layers=layers),
-        plan.yolos[0].classes,
+        architecture.yolos[0].classes,
         geometry,
         pad,
     )
@@ -178,6 +180,8 @@ def _queries(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
 
 def _end_to_end(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
     """One output [B, detections, 6] of finished detections: exported with NMS inside, or YOLOv10 and YOLO26."""
+    from detector.models.formats.onnx.recognise import MAX_DETECTIONS
+
     shape = _only(outputs)
     if shape is None or shape[2] != FINISHED or shape[1] > MAX_DETECTIONS:
         return None

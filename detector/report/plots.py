@@ -1,36 +1,40 @@
-"""Precision-recall curves and a confusion matrix as SVG, which any browser shows and no library is needed for."""
+"""Precision-recall curves and a confusion matrix as SVG: any browser shows it, and writing it needs
+no library."""
 
 from __future__ import annotations
 
-from typing import Any
 from xml.sax.saxutils import escape
+
+from detector.session.evaluation import ConfusionMatrix, EngineResult, FileResult
 
 COLOURS = ("#1f5fa8", "#c8501e", "#2c8a4b", "#8a3f9c", "#b08a00", "#0f8f96", "#a52a44", "#5a5a5a")
 SIDE = 400  # pixels of the drawing's square
 LEFT, TOP, RIGHT, BOTTOM = 60, 40, 220, 50
-FEW = 12  # classes that get a line in the legend, and a number in the matrix's cells
+FEW = 12  # up to so many classes have a line in the legend, and numbers in the matrix's cells
 
 
-def plots(figures: dict[str, Any]) -> dict[str, str]:
-    """File name -> text, of one engine's figures."""
-    engine = figures.get("engine")
-    title = f"{figures['model']} on {engine}" if engine else str(figures.get("detections", ""))
+def plots(result: EngineResult | FileResult) -> dict[str, str]:
+    """File name -> text of each plot, for one row of ``eval``."""
+    if isinstance(result, EngineResult):
+        title = f"{result.model} on {result.engine}"
+    else:
+        title = result.detections
     return {
-        "precision-recall.svg": precision_recall(title, figures),
-        "confusion.svg": confusion(title, figures["confusion"]),
+        "precision-recall.svg": precision_recall(title, result),
+        "confusion.svg": confusion(title, result.confusion),
     }
 
 
-def precision_recall(title: str, figures: dict[str, Any]) -> str:
-    """One line a class, precision at IoU 0.5 over recall; the best twelve have their name beside it."""
+def precision_recall(title: str, result: EngineResult | FileResult) -> str:
+    """Precision at IoU 0.5 over recall, a line for each class. The best twelve are named."""
     parts = [
         _text(LEFT, TOP - 18, f"{title}: precision and recall at IoU 0.5", "start", 14),
         *_axes(),
     ]
-    ranked = sorted(figures["curves"], key=lambda name: -(figures["per_class"][name]["ap50"] or 0))
+    ranked = sorted(result.curves, key=lambda name: -(result.per_class[name].ap50 or 0))
     for at, name in enumerate(ranked):
-        curve = figures["curves"][name]
-        if curve[0] is None:
+        curve = [value for value in result.curves[name] if value is not None]
+        if not curve:
             continue  # no box to find
         colour = COLOURS[at % len(COLOURS)]
         points = " ".join(
@@ -43,9 +47,10 @@ def precision_recall(title: str, figures: dict[str, Any]) -> str:
         if at < FEW:
             line = TOP + 10 + 18 * at
             parts.append(
-                f'<rect x="{LEFT + SIDE + 16}" y="{line - 8}" width="12" height="8" fill="{colour}"/>'
+                f'<rect x="{LEFT + SIDE + 16}" y="{line - 8}" width="12" height="8" '
+                f'fill="{colour}"/>'
             )
-            ap50 = figures["per_class"][name]["ap50"]
+            ap50 = result.per_class[name].ap50
             parts.append(_text(LEFT + SIDE + 34, line, f"{name} {ap50:.3f}", "start"))
     if len(ranked) > FEW:
         more = f"and {len(ranked) - FEW} more"
@@ -62,7 +67,8 @@ def _axes() -> list[str]:
         parts.append(_text(_x(value), TOP + SIDE + 18, f"{value:.1f}"))
         parts.append(_text(LEFT - 8, _y(value) + 4, f"{value:.1f}", "end"))
         parts.append(
-            f'<path d="M{_x(value):.1f} {TOP}v{SIDE}M{LEFT} {_y(value):.1f}h{SIDE}" stroke="#e4e4e4"/>'
+            f'<path d="M{_x(value):.1f} {TOP}v{SIDE}M{LEFT} {_y(value):.1f}h{SIDE}" '
+            'stroke="#e4e4e4"/>'
         )
     parts.append(_text(LEFT + SIDE / 2, TOP + SIDE + 38, "recall"))
     parts.append(_text(16, TOP + SIDE / 2, "precision", turn=True))
@@ -77,9 +83,9 @@ def _y(value: float) -> float:
     return TOP + SIDE * (1 - value)
 
 
-def confusion(title: str, matrix: dict[str, Any]) -> str:
-    """Rows are labels, columns what was found; a cell's darkness is its share of the row."""
-    names, counts = matrix["names"], matrix["counts"]
+def confusion(title: str, matrix: ConfusionMatrix) -> str:
+    """Rows are labels, columns are detections. A cell's darkness is its share of the row."""
+    names, counts = matrix.names, matrix.counts
     cell = max(12, min(70, SIDE // len(names)))
     left, top = 130, 130
     parts = [
@@ -87,7 +93,7 @@ def confusion(title: str, matrix: dict[str, Any]) -> str:
         _text(
             10,
             38,
-            f"score {matrix['conf']:g} and more, IoU {matrix['iou']:g}; rows: labels, columns: found",
+            f"scores from {matrix.conf:g}, IoU {matrix.iou:g}; rows: labels, columns: detections",
             "start",
         ),
     ]
@@ -107,8 +113,8 @@ def confusion(title: str, matrix: dict[str, Any]) -> str:
             x, y = left + cell * column, top + cell * row
             share = count / whole
             parts.append(
-                f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="#1f5fa8" fill-opacity="{share:.3f}" '
-                'stroke="#ccc"/>'
+                f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="#1f5fa8" '
+                f'fill-opacity="{share:.3f}" stroke="#ccc"/>'
             )
             if len(names) <= FEW + 1:
                 colour = "#fff" if share > 0.5 else "#222"
@@ -128,14 +134,15 @@ def _text(
 ) -> str:
     turned = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turn else ""
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"{turned}>'
-        f"{escape(text)}</text>"
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
+        f'fill="{colour}"{turned}>{escape(text)}</text>'
     )
 
 
 def _document(width: int, height: int, parts: list[str]) -> str:
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="sans-serif">\n<rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif">\n'
+        f'<rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
     )

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from detector.analysis.loop.activities import step_rows
+from detector.session.codec import to_builtins
+from detector.session.passes import EnergyFacts, LayersFacts
 from detector.session.read import SavedSession
 
 STEPS = ("step", "total", "count", "avg", "std", "min", "max", "share", "p50", "p90", "p99")
@@ -18,21 +20,15 @@ ENERGY = ("timestamp", "tag", "duration", "package", "core", "dram", "joules_per
 def csv_files(session: SavedSession) -> dict[str, str]:
     """File name -> text. Times in milliseconds; energy in joules and seconds. Passes that did not run have no file."""
     found = {"steps_timer.csv": _text(STEPS, step_rows(session))}
-    layers = session.passes.get("layers", {})
-    if layers.get("available"):
+    if (layers := session.facts(LayersFacts)) is not None:
         rows = [
-            {
-                "layer": row["name"],
-                "type": row["type"],
-                "calls": row.get("calls", 1),
-                "ms": row["ms"],
-            }
-            for row in layers["rows"]
+            {"layer": row.name, "type": row.type, "calls": row.calls, "ms": row.ms}
+            for row in layers.rows
         ]
         found["layer_timer.csv"] = _text(LAYERS, rows)
-    energy = session.passes.get("energy", {})
-    if energy.get("available"):
-        found["energy.csv"] = _text(ENERGY, [*energy["rows"], *energy.get("samples", [])])
+    if (energy := session.facts(EnergyFacts)) is not None:
+        lines = [to_builtins(row) for row in (*energy.rows, *energy.samples)]
+        found["energy.csv"] = _text(ENERGY, lines)
     return found
 
 

@@ -24,18 +24,17 @@ def trace(session: SavedSession) -> bytes:
         "traceEvents": list(events(session)),
         "displayTimeUnit": "ms",
         "otherData": {
-            "model": session.document["model"],
-            "engine": session.document["engine"],
-            "precision": session.document["precision"],
+            "model": session.document.model,
+            "engine": session.document.engine,
+            "precision": session.document.precision,
         },
     }
     return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
 
 
 def events(session: SavedSession) -> Iterator[Event]:
-    pid = int(session.document.get("pid", 1))
-    origin = session.document["clocks"]
-    shift = origin["unix_ns"] - origin["perf_counter_ns"]
+    pid, clocks = session.document.pid, session.document.clocks
+    shift = clocks.unix_ns - clocks.perf_counter_ns
     us = lambda ns: (ns + shift) / 1e3  # noqa: E731
     threads = {
         name: number + 1 for number, name in enumerate(session.spans["thread_names"].tolist())
@@ -44,7 +43,7 @@ def events(session: SavedSession) -> Iterator[Event]:
     for name, tid in threads.items():
         yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
     yield from (one | {"pid": pid} for one in _slices(session, us))
-    for source, loop in enumerate(session.document["loop"]):
+    for source, loop in enumerate(session.document.loop):
         if loop:
             activities, shape = activities_of(session.spans, source), LoopShape.of(loop)
             yield from (

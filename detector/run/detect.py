@@ -12,18 +12,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from detector.config.schema import Config
-from detector.errors import (
-    EXIT_DAMAGED,
-    EXIT_DONE,
-    DetectVideoError,
-    EngineError,
-    OutputError,
-    SourceError,
-)
+from detector.errors import DetectVideoError, EngineError, OutputError, SourceError
 from detector.run.environment import cores, environment, process_age_s, sha256_of
 from detector.run.outputs import OutputPlan, session_name
 from detector.run.signals import Stop, stop_on_signals
@@ -41,6 +35,7 @@ from detector.run.wire import (
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress
     from detector.loop.parts import Parts, Progress
+    from detector.session.document import LoopSizes, SessionDocument, Summary
     from detector.session.outcome import RunFacts, SourceRun
     from detector.session.store import Session
     from detector.sinks.base import Sink
@@ -67,13 +62,13 @@ class Live(Protocol):
 class Result:
     """``summary`` as in summary.json; ``session``: its folder, None where no source was opened."""
 
-    summary: dict[str, Any]
+    summary: Summary
     session: Path | None
     errors: list[DetectVideoError]
 
     @property
     def exit_code(self) -> int:
-        return int(self.summary["exit"]["code"])
+        return self.summary.exit.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +217,7 @@ def _drive_loop(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) ->
     parts = wire_loop(config, job.loaded, source, sinks)
     run.loop = loop_bounds(parts, config)
     # The range carries these numbers, so that an nsys recording says by itself what its waits mean.
-    label = "loop " + " ".join(f"{name}={int(value)}" for name, value in run.loop.items())
+    label = "loop " + " ".join(f"{name}={value:d}" for name, value in run.loop.items())
     if live is not None:
         live.start(source.info, progress, run.timeline, config.input.frames)
     try:
@@ -256,7 +251,7 @@ def _drive_loop(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) ->
         run.notes += source.notes
 
 
-def loop_bounds(parts: Parts, config: Config) -> dict[str, Any]:
+def loop_bounds(parts: Parts, config: Config) -> LoopSizes:
     """What limits the loop: requests, pictures and queue places. Whoever replays it needs these."""
     from detector.loop.parts import image_count, results_ahead
 
@@ -273,44 +268,53 @@ def loop_bounds(parts: Parts, config: Config) -> dict[str, Any]:
 
 def _write_session(job: _Job, runs: list[SourceRun], command: Sequence[str]) -> Result:
     """Writes summary and session files. Where no source could be opened, the session is removed."""
-    from detector.analysis.summary import session_document, summarize
+    from detector.analysis.summary import summarize
+    from detector.session.codec import from_builtins
+    from detector.session.document import Environment
+    from detector.session.outcome import exit_of
 
-    errors = [run.error for run in runs if run.error is not None]
+    failed = [run.error for run in runs if run.error is not None]
+    unwritten: list[DetectVideoError] = []
     opened = any(run.info is not None for run in runs)
     with job.timer.phase("close"):
-        more = _spans_and_hashes(job, runs, errors) if opened else {}
+        complete = _write_spans(job, runs, command, unwritten) if opened else None
     summary = summarize(_run_facts(job), runs, job.timer.seconds, job.stop.exit_code)
-    if not opened:
+    if complete is None:
         job.session.discard()
-        return Result(summary, None, errors)
-    summary["session"] = str(job.session.folder)
-    document = session_document(
-        summary, job.config.as_dict(), environment(), {"command": list(command), **more}
+        return Result(summary, None, failed)
+    summary = replace(summary, session=str(job.session.folder))
+    document = complete(
+        summary, environment=from_builtins(environment(), Environment, "the environment")
     )
     for name, content in (("summary.json", summary), ("session.json", document)):
-        with _output_errors_into(errors):
+        with _output_errors_into(unwritten):
             job.session.write_json(name, content)
-    if errors and summary["exit"]["code"] in (EXIT_DONE, EXIT_DAMAGED):
-        summary["exit"] = {"code": errors[0].exit_code, "reason": str(errors[0])}
-    return Result(summary, job.session.folder, errors)
+    if unwritten:
+        summary = replace(summary, exit=exit_of(runs, job.stop.exit_code, unwritten))
+    return Result(summary, job.session.folder, [*failed, *unwritten])
 
 
-def _spans_and_hashes(
-    job: _Job, runs: list[SourceRun], errors: list[DetectVideoError]
-) -> dict[str, Any]:
-    """Writes the spans. Returns what session.json says beyond the summary."""
-    spans: dict[str, int] = {}
-    with _output_errors_into(errors):
+def _write_spans(
+    job: _Job, runs: list[SourceRun], command: Sequence[str], unwritten: list[DetectVideoError]
+) -> Callable[..., SessionDocument]:
+    """Writes the spans. Returns ``session_document`` without its summary and environment."""
+    from detector.analysis.summary import session_document
+    from detector.session.document import Clocks, SpanCounts
+
+    spans = SpanCounts()
+    with _output_errors_into(unwritten):
         spans = job.session.write_spans([run.timeline for run in runs])
-    # Both clocks at one moment: spans use the first, traces of other programs the second.
-    clocks = {"perf_counter_ns": time.perf_counter_ns(), "unix_ns": time.time_ns()}
-    return {
-        "spans": spans,
-        "clocks": clocks,
-        "loop": [run.loop for run in runs],
-        "clip_sha256": {run.spec: sha256_of(run.spec) for run in runs},
-        "model_sha256": job.loaded.network.sha256,
-    }
+    return partial(
+        session_document,
+        config=job.config.as_dict(),
+        command=command,
+        spans=spans,
+        # Both clocks at one moment: spans use the first, traces of other programs the second.
+        clocks=Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns()),
+        loop=[run.loop for run in runs],
+        clip_sha256={run.spec: sha256_of(run.spec) for run in runs},
+        model_sha256=job.loaded.network.sha256,
+    )
 
 
 @contextmanager
@@ -341,5 +345,6 @@ def _run_facts(job: _Job) -> RunFacts:
         cores=cores(),
         sync=job.config.loop.sync,
         notes=job.loaded.notes,
+        preset=job.config.output.preset,
         layers=job.loaded.layers,
     )

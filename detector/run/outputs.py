@@ -1,4 +1,8 @@
-"""Where a source's results go: names and folders, settled before anything is written."""
+"""Where a source's results go: names and folders, settled before anything is written.
+
+Which outputs there are, which suffixes they take and which of them are the default is declared by
+the sinks themselves (``sinks.base.Sink``); this file names none of them.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,17 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from detector.config.schema import SAVES, OutputConfig
+from detector import sinks
+from detector.config.schema import OutputConfig
 from detector.errors import OutputError, UsageError
+from detector.sinks.base import Sink
 from detector.types import SourceInfo
 
 LONGEST_STEM = 200  # bytes of a source's name in that of its session
-VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv")
-ROW_SUFFIXES = {
-    ".jsonl": "jsonl",
-    ".csv": "csv",
-    ".json": "coco",
-    ".txt": "mot",
-}  # -o FILE alone writes that alone
 
 
 def stem_of(spec: str) -> str:
-    """The IN of IN-ENGINE-detected: the file's stem, or the folder's name for a folder or a glob."""
+    """The IN of IN-ENGINE-detected: a file's stem, or the name of a folder or of a glob's folder."""
     path = Path(spec)
     if any(sign in spec for sign in "*?[") and not os.path.exists(path):
         path = path.parent
@@ -31,15 +30,22 @@ def stem_of(spec: str) -> str:
 
 
 def session_name(spec: str, engine: str) -> str:
-    """IN-ENGINE, with an IN that leaves room for the rest: a file's name may fill the 255 bytes alone."""
+    """IN-ENGINE. A long IN is cut to leave room for the rest: a file's name may fill 255 bytes
+    alone.
+    """
     stem = stem_of(spec)
     while len(os.fsencode(stem)) > LONGEST_STEM:
         stem = stem[:-1]
     return f"{stem}-{engine}"
 
 
+def _defaults_for(kind: str) -> list[type[Sink]]:
+    """What is saved of a source of this kind without --save."""
+    return [sink for sink in sinks.find_all() if kind in sink.default_for]
+
+
 class OutputPlan:
-    """Hands out the paths of each source; no two sources of a run share one."""
+    """Hands out the paths of each source. No two sources of a run share one."""
 
     def __init__(self, config: OutputConfig, engine: str, specs: Sequence[str]) -> None:
         self._config = config
@@ -47,13 +53,16 @@ class OutputPlan:
         self._specs = specs
         self._taken: set[Path] = set()
         self._file = self._target_file()
+        # The sink that writes the file of -o; None where -o is no file.
+        self._file_sink = None if self._file is None else sinks.find_by_suffix(self._file.suffix)
 
     def _target_file(self) -> Path | None:
         """-o as a file, or None where it is a folder or not given."""
         output = self._config.output
         if output == "-":
             raise UsageError(
-                "--output -: results do not go to standard output; give a file (--json prints a summary)"
+                "--output -: results are not written to standard output; "
+                "give a file (--json prints a summary)"
             )
         if (
             output is None
@@ -62,27 +71,31 @@ class OutputPlan:
             or not Path(output).suffix
         ):
             return None
+        path = Path(output)
         if len(self._specs) > 1:
             raise UsageError(
-                f"--output {output}: {len(self._specs)} sources need a folder: -o {Path(output).stem}/"
+                f"--output {output}: {len(self._specs)} sources need a folder: -o {path.stem}/"
             )
-        path = Path(output)
-        if path.suffix.lower() not in (*VIDEO_SUFFIXES, *ROW_SUFFIXES):
-            known = ", ".join((*VIDEO_SUFFIXES, *ROW_SUFFIXES))
+        if sinks.find_by_suffix(path.suffix) is None:
+            ends = (Path(f"x{end}").suffix for sink in sinks.find_all() for end in sink.suffixes)
+            known = ", ".join(dict.fromkeys(end for end in ends if end))
             raise UsageError(
-                f"--output {output}: cannot write {path.suffix}; known: {known}, or a folder: -o DIR/"
+                f"--output {output}: cannot write {path.suffix}; known: {known}, "
+                "or a folder: -o DIR/"
             )
         return path
 
     def paths(self, spec: str, info: SourceInfo) -> dict[str, Path]:
         """Output name -> final path, in the order in which the sinks are to be opened."""
-        saves = self._saves(info)
+        chosen = self._choose_sinks(info)
         folder, stem = self._place(spec)
         for number in range(1, 10_000):
             numbered = stem if number == 1 else f"{stem}-{number}"
             paths = {
-                name: self._named(name) or folder / (numbered + self._suffix(name))
-                for name in saves
+                sink.name: self._file
+                if self._file is not None and sink is self._file_sink
+                else folder / (numbered + sink.suffixes[0])
+                for sink in chosen
             }
             if not self._taken.intersection(paths.values()):
                 break
@@ -91,26 +104,35 @@ class OutputPlan:
             self._refuse_sources(path)
         return paths
 
-    def _saves(self, info: SourceInfo) -> list[str]:
-        pictures = info.kind == "pictures"
-        chosen = self._config.save
-        if chosen is None and self._file is not None and self._file.suffix.lower() in ROW_SUFFIXES:
-            chosen = (ROW_SUFFIXES[self._file.suffix.lower()],)
-        if chosen is None and pictures and self._file is not None and not self._config.no_video:
-            folder = f"{self._file.with_suffix('')}{os.sep}"
+    def _choose_sinks(self, info: SourceInfo) -> list[type[Sink]]:
+        """Those of --save, else the default of this kind of source, in the order of opening."""
+        drawn = not self._config.no_video
+        if self._config.save is None:
+            chosen = self._default_sinks(info)
+        else:
+            chosen = [sink for sink in sinks.find_all() if sink.name in self._config.save]
+        for sink in chosen:
+            if info.kind not in sink.kinds:
+                fitting = ",".join(one.name for one in _defaults_for(info.kind))
+                raise UsageError(
+                    f"--save {sink.name} needs a {' or '.join(sink.kinds)}, but {info.path} is "
+                    f"{info.kind}; use --save {fitting}"
+                )
+        return [sink for sink in chosen if drawn or sink.pictures == "none"]
+
+    def _default_sinks(self, info: SourceInfo) -> list[type[Sink]]:
+        given = self._file_sink
+        if given is not None and given.alone:
+            return [given]
+        if given is not None and info.kind not in given.kinds and not self._config.no_video:
             raise UsageError(
-                f"--output {self._file}: pictures make no video; give a folder: -o {folder}"
+                f"--output {self._file}: {info.kind} make no {given.name}; "
+                f"give a folder: -o {Path(str(self._file)).with_suffix('')}{os.sep}"
             )
-        if chosen is None:
-            chosen = ("pictures" if pictures else "video", "jsonl")
-        if pictures and "video" in chosen:
-            raise UsageError("--save video needs a video; for pictures use --save pictures")
-        if self._config.no_video:
-            chosen = tuple(name for name in chosen if name not in ("video", "pictures"))
-        # Cheap rows first: a full disk is then met by the video, and the rows of its frames are there.
-        return [name for name in reversed(SAVES) if name in chosen]
+        return _defaults_for(info.kind)
 
     def _place(self, spec: str) -> tuple[Path, str]:
+        """Folder and stem of the names that are not given."""
         if self._file is not None:
             return self._file.parent, self._file.stem
         folder = Path(self._config.output) if self._config.output else Path()
@@ -121,19 +143,6 @@ class OutputPlan:
                 f"{folder}: the output folder cannot be made: {error.strerror}; choose another"
             ) from error
         return folder, f"{stem_of(spec)}-{self._engine}-detected"
-
-    def _named(self, name: str) -> Path | None:
-        """The path as given with -o, where it is of this output's own kind."""
-        if self._file is None:
-            return None
-        suffix = self._file.suffix.lower()
-        own = suffix in VIDEO_SUFFIXES if name == "video" else ROW_SUFFIXES.get(suffix) == name
-        return self._file if own else None
-
-    def _suffix(self, name: str) -> str:
-        from detector import sinks
-
-        return sinks.find(name).suffix
 
     def _refuse_sources(self, path: Path) -> None:
         for spec in self._specs:

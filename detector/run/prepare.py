@@ -94,12 +94,12 @@ def _variant(
     if wanted == network.precision:
         return network, []
     if wanted in ("fp16", "bf16"):
-        from detector.models.graph.halves import converted
+        from detector.models.graph.halves import convert_to_halves
 
-        return converted(network, wanted), []
-    from detector.run.quantize import quantized
+        return convert_to_halves(network, wanted), []
+    from detector.run.quantize import quantize_network
 
-    return quantized(network, wanted, config, folder, progress)
+    return quantize_network(network, wanted, config, folder, progress)
 
 
 def _options(
@@ -115,7 +115,9 @@ def _options(
         device_memory=runtime.device_memory,
         own=dict(_pair(text) for text in runtime.engine_options or ()),
     )
-    concurrency = asked.concurrency or (1 if one_at_a_time else engines.concurrency(engine, asked))
+    concurrency = asked.concurrency or (
+        1 if one_at_a_time else engines.find(engine).best_concurrency(asked)
+    )
     return replace(asked, concurrency=concurrency, requests=requests(concurrency))
 
 
@@ -128,21 +130,15 @@ def _pair(text: str) -> tuple[str, str]:
 def _built(
     network: Network, engine: str, options: EngineOptions, folder: Path, progress: BuildProgress
 ) -> store.Artefact | None:
-    module = engines.build_of(engine)
-    if module is None:
+    builder = engines.find(engine).artefact
+    if builder is None:
         return None
-    key = {"engine": engine, "precision": options.precision, **module.build_key(network, options)}
-    stem = f"{store.stem(network)}-{engine}-{options.precision}"
-    if hasattr(
-        module, "covers"
-    ):  # built for more than is asked for now: a range of batches that holds this one
-        found = store.standing(folder, module.SUFFIX, lambda made: bool(module.covers(made, key)))
-        if found is not None:
-            return found
-    return store.built(
+    key = {"engine": engine, "precision": options.precision, **builder.key(network, options)}
+    standing = store.standing(folder, builder.suffix, lambda made: builder.covers(made, key))
+    return standing or store.built(
         folder,
-        stem,
-        module.SUFFIX,
+        f"{store.stem(network)}-{engine}-{options.precision}",
+        builder.suffix,
         key,
-        lambda target: module.build(network, options, target, progress),
+        lambda target: builder.build(network, options, target, progress),
     )

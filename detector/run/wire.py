@@ -17,10 +17,10 @@ import difflib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detector.config.schema import Config
 from detector.errors import DetectVideoError, EngineError, ModelError, UsageError
@@ -28,7 +28,7 @@ from detector.errors import DetectVideoError, EngineError, ModelError, UsageErro
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress, Engine, EngineOptions
     from detector.loop.parts import Outputs, Parts, Progress
-    from detector.models.base import Network
+    from detector.models.base import ModelRequest, Network
     from detector.session.outcome import ExecutedLayer
     from detector.sinks.base import Sink
     from detector.sources.base import Source
@@ -108,7 +108,7 @@ def load_model(
 
         config, reason = _with_engine_of_the_file(config)
         if config.runtime.engine != "auto":
-            engines.load(config.runtime.engine)
+            engines.load_library(config.runtime.engine)
     with timer.phase("load"):
         network = open_network(config, picture)
         classes = _class_ids(config.selection.classes, network.names)
@@ -116,7 +116,7 @@ def load_model(
     config = choice.config
     name = config.runtime.engine
     with timer.phase("import"):
-        engines.load(name)
+        engines.load_library(name)
     with timer.phase("load"):
         # The same number of spare requests for both loops. --sync has one request at a time by its
         # nature and gives it all threads.
@@ -175,41 +175,42 @@ def open_network(config: Config, picture: tuple[int, int] | None = None) -> Netw
     ``picture`` (width, height); else the input is a square. Raises UsageError and ModelError.
     """
     from detector import engines, models
-    from detector.stages.preprocess import holding
+    from detector.stages.preprocess import smallest_input
 
-    arguments, asked = network_arguments(config), config.runtime.size
-    network = models.open_network(**arguments, others=engines.front_ends())
+    request, asked = model_request(config), config.runtime.size
+    network = models.open_network(request, engines.front_ends())
     if picture is None or asked is None or not asked.isdecimal():
         return network
     if network.input.geometry != "centre":
         return network
-    size = holding(int(asked), network.input.stride, *picture)
+    size = smallest_input(int(asked), network.input.stride, *picture)
     if size == (network.input.height, network.input.width):
         return network
     try:
-        return models.open_network(**{**arguments, "size": size}, others=engines.front_ends())
+        return models.open_network(replace(request, size=size), engines.front_ends())
     except ModelError as exc:
         network.warnings.append(f"--size {asked}: the input stays {asked}x{asked}: {exc}")
         return network
 
 
-def network_arguments(config: Config) -> dict[str, Any]:
-    """The arguments of ``models.open_network``. Raises UsageError."""
+def model_request(config: Config) -> ModelRequest:
+    """What the configuration says about the model. Raises UsageError."""
+    from detector.models.base import ModelRequest
+
     network, runtime = config.network, config.runtime
-    own_options = runtime.engine_options or ()
-    return {
-        "model": network.model,
-        "weights": network.weights,
-        "names": network.names,
-        "random_seed": network.random_weights,
-        "size": _height_and_width(runtime.size),
-        "batch": runtime.batch,
-        "family": network.family,
-        "cfg": network.cfg,
-        "class_names": network.class_names or (),
-        "device": runtime.device,
-        "trusted": any(text in ("host_code", "host_code=1") for text in own_options),
-    }
+    return ModelRequest(
+        model=network.model,
+        weights=None if network.weights is None else Path(network.weights),
+        names=None if network.names is None else Path(network.names),
+        random_seed=network.random_weights,
+        size=_height_and_width(runtime.size),
+        batch=runtime.batch,
+        family=network.family,
+        cfg=None if network.cfg is None else Path(network.cfg),
+        class_names=tuple(network.class_names or ()),
+        device=runtime.device,
+        trusted=any(text in ("host_code", "host_code=1") for text in runtime.engine_options or ()),
+    )
 
 
 def first_picture_size(specs: Sequence[str], config: Config) -> tuple[int, int] | None:
@@ -290,25 +291,10 @@ def open_source(spec: str, config: Config) -> Source:
 def open_sinks(
     paths: dict[str, Path], info: SourceInfo, config: Config, loaded: LoadedModel
 ) -> list[Sink]:
-    """Opened sinks, in the order of ``paths``; when one fails, those before it are aborted."""
+    """Opened sinks, in the order of ``paths``. Each takes the options that it declares."""
     from detector import sinks
 
-    remark = {"remark": loaded.remark}
-    options: dict[str, dict[str, Any]] = {
-        "video": {"preset": config.output.preset, "crf": config.output.crf},
-        **dict.fromkeys(("jsonl", "csv", "coco", "mot", "yolo"), remark),
-    }
-    opened: list[Sink] = []
-    try:
-        for name, path in paths.items():
-            sink = sinks.open(name, path, **options.get(name, {}))
-            sink.open(info)
-            opened.append(sink)
-    except BaseException:
-        for sink in opened:
-            sink.abort()
-        raise
-    return opened
+    return sinks.open_all(paths, info, {**asdict(config.output), "remark": loaded.remark})
 
 
 # ----------------------------------------------------------------------
@@ -341,7 +327,7 @@ def wire_loop(config: Config, loaded: LoadedModel, source: Source, sinks: Sequen
 
     preprocess, head, nms = stage_functions(config, loaded)
     draw: Callable[[Image, Detections], None] | None = None
-    if any(sink.name in ("video", "pictures") for sink in sinks):
+    if any(sink.pictures != "none" for sink in sinks):
         from detector.stages.annotate import annotate
 
         draw = partial(annotate, remark=loaded.remark)

@@ -1,9 +1,11 @@
-"""An Nsight Systems recording of our runs, read as if it were a session: its SQLite export has our NVTX ranges.
+"""A recording of a run by Nsight Systems, read as if it were a session.
 
-    nsys profile -t nvtx,osrt,cuda -o run detect-video in.mp4; nsys export --type sqlite run.nsys-rep
+    nsys profile -t nvtx,osrt,cuda -o run detect-video in.mp4
+    nsys export --type sqlite run.nsys-rep
 
-Tables and columns as of schema 3.28 (nsys 2026.4); tables that hold nothing are absent and are done without. Times are
-nanoseconds from the start of the recording.
+The SQLite export holds our NVTX ranges. Its tables and columns are those of schema 3.28 (nsys
+2026.4). A table that would be empty is absent from an export, so every table is optional here.
+Times are nanoseconds from the start of the recording.
 """
 
 from __future__ import annotations
@@ -20,28 +22,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import UsageError
+from detector.session.document import LoopSizes
 from detector.timeline import KINDS
-from detector.timeline.spans import DOMAIN, INFER, PREPROCESS
+from detector.timeline.nvtx_ranges import DOMAIN
+from detector.timeline.spans import INFER, PREPROCESS
 
 PUSH_POP, DOMAIN_CREATE, CATEGORY, MARK = 59, 75, 33, 34  # NVTX_EVENTS.eventType
 LOOP = re.compile(r"loop (?:\w+=\d+ ?)+")
-SIZES = ("batch", "concurrency", "requests", "images", "queue_batches", "results", "sync")
+SIZES = LoopSizes.__annotations__.keys()
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """``columns``: as of spans.npz. ``loop``: the sizes that bound the loop; guessed where the recording does not say.
-    ``blocked``: (thread, name of the system call, start, end). ``kernels``: (start, end) on the GPU."""
+    """``columns``: as of spans.npz. ``loop``: the sizes that bound the loop, guessed where the
+    recording does not hold them (``loop_is_known`` is then False). ``blocked``: (thread, name of
+    the system call, start, end). ``kernels``: (start, end) on the GPU."""
 
     columns: dict[str, NDArray[Any]]
-    loop: dict[str, Any]
+    loop: LoopSizes
     loop_is_known: bool
     blocked: Sequence[tuple[str, str, int, int]] = field(default_factory=tuple)
     kernels: Sequence[tuple[int, int]] = field(default_factory=tuple)
 
 
 def read_nsys(path: str | Path) -> Recorded:
-    """Raises UsageError for what is no such export, or holds no ranges of ours."""
+    """Raises UsageError where the file is no such export, or holds no ranges of this program."""
     if not Path(path).is_file():
         raise UsageError(
             f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
@@ -53,7 +58,8 @@ def read_nsys(path: str | Path) -> Recorded:
             return _read(database, str(path))
     except sqlite3.Error as error:
         raise UsageError(
-            f"{path}: no SQLite export of nsys ({error}); make it with: nsys export --type sqlite RUN.nsys-rep"
+            f"{path}: no SQLite export of nsys ({error}); make it with: "
+            "nsys export --type sqlite RUN.nsys-rep"
         ) from error
     except (ValueError, TypeError, OverflowError) as error:  # SQLite keeps any value in any column
         raise UsageError(
@@ -75,9 +81,9 @@ def _read(database: sqlite3.Connection, path: str) -> Recorded:
     ranges = list(_ranges(database, tables))
     if not ranges:
         raise UsageError(
-            f"{path}: no ranges of the domain {DOMAIN}; is it a recording of this program with nvtx on?"
+            f"{path}: no ranges of the domain {DOMAIN}; record a run of this program with nvtx on"
         )
-    names = _thread_names(database, tables, sorted({row[0] for row in ranges}), ranges)
+    names = _thread_names(sorted({row[0] for row in ranges}), ranges)
     columns = _columns(ranges, names)
     stated = _stated_loop(database, tables)
     return Recorded(
@@ -94,18 +100,27 @@ Row = tuple[int, str, str, int, int, int]
 
 
 def _ranges(database: sqlite3.Connection, tables: set[str]) -> Iterator[Row]:
-    """Registered strings stand in StringIds, others in the row itself. Category names are events of their own."""
+    """Our ranges by their start. A registered string stands in StringIds, any other in the row
+    itself. The names of categories are events of their own."""
     text = "coalesce(n.text, s.value)" if "StringIds" in tables else "n.text"
     join = "left join StringIds s on s.id = n.textId" if "StringIds" in tables else ""
-    ours = f"select domainId, globalTid / 0x1000000 from ({_named(text, join, DOMAIN_CREATE)}) where said = '{DOMAIN}'"
-    domains = set(database.execute(ours))
+    process_of = "globalTid / 0x1000000"
+    domain_events = _named(text, join, DOMAIN_CREATE)
+    domains = set(
+        database.execute(
+            f"select domainId, {process_of} from ({domain_events}) where said = '{DOMAIN}'"
+        )
+    )
+    category_events = _named(text, join, CATEGORY)
     kinds = {
         (domain, process, category): said
         for domain, process, category, said in database.execute(
-            f"select domainId, globalTid / 0x1000000, category, said from ({_named(text, join, CATEGORY)})"
+            f"select domainId, {process_of}, category, said from ({category_events})"
         )
     }
-    columns = f"n.globalTid, n.globalTid / 0x1000000, n.domainId, n.category, {text}, n.int64Value, n.start, n.end"
+    columns = (
+        f"n.globalTid, n.{process_of}, n.domainId, n.category, {text}, n.int64Value, n.start, n.end"
+    )
     picked = f"n.eventType = {PUSH_POP} and n.end is not null"
     query = f"select {columns} from NVTX_EVENTS n {join} where {picked} order by n.start"
     for tid, process, domain, category, stage, index, start, end in database.execute(query):
@@ -119,10 +134,8 @@ def _named(text: str, join: str, event: int) -> str:
     return f"select {columns} from NVTX_EVENTS n {join} where n.eventType = {event}"
 
 
-def _thread_names(
-    database: sqlite3.Connection, tables: set[str], tids: Sequence[int], ranges: Sequence[Row]
-) -> dict[int, str]:
-    """Our own names where nsys saw them (a thread's name is cut at 15 letters), else by what ran there."""
+def _thread_names(tids: Sequence[int], ranges: Sequence[Row]) -> dict[int, str]:
+    """The name of each thread as a session has it, told by the stages that ran there."""
     doing: dict[int, set[str]] = {tid: set() for tid in tids}
     for tid, stage, *_ in ranges:
         doing[tid].add(stage)
@@ -163,19 +176,25 @@ def _columns(ranges: Sequence[Row], names: dict[int, str]) -> dict[str, NDArray[
     }
 
 
-def _stated_loop(database: sqlite3.Connection, tables: set[str]) -> dict[str, Any] | None:
-    """From the mark that a run leaves at its start."""
+def _stated_loop(database: sqlite3.Connection, tables: set[str]) -> LoopSizes | None:
+    """The sizes from the mark that a run leaves at its start; None where there is no mark."""
     text = "coalesce(n.text, s.value)" if "StringIds" in tables else "n.text"
     join = "left join StringIds s on s.id = n.textId" if "StringIds" in tables else ""
     for (said,) in database.execute(
         f"select {text} from NVTX_EVENTS n {join} where n.eventType = {MARK}"
     ):
         if said and LOOP.fullmatch(said):
-            sizes: dict[str, Any] = {
-                name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", said)
-            }
-            if set(SIZES) <= sizes.keys():
-                return {name: sizes[name] for name in SIZES} | {"sync": bool(sizes["sync"])}
+            sizes = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", said)}
+            if sizes.keys() >= SIZES:
+                return {
+                    "batch": sizes["batch"],
+                    "concurrency": sizes["concurrency"],
+                    "requests": sizes["requests"],
+                    "images": sizes["images"],
+                    "queue_batches": sizes["queue_batches"],
+                    "results": sizes["results"],
+                    "sync": bool(sizes["sync"]),
+                }
     return None
 
 
@@ -188,8 +207,8 @@ def _count(columns: dict[str, NDArray[Any]], stage: str) -> int:
     )
 
 
-def _guessed_loop(columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """The defaults, with the batch and the workers that the ranges show."""
+def _guessed_loop(columns: dict[str, NDArray[Any]]) -> LoopSizes:
+    """The default sizes, with the batch and the number of workers that the ranges show."""
     threads = columns["thread_names"].tolist()
     batch = -(-_count(columns, PREPROCESS) // max(1, _count(columns, INFER))) or 1
     workers = max(1, sum(name.startswith("worker") for name in threads))
@@ -210,7 +229,10 @@ def _blocked(
 ) -> Iterator[tuple[str, str, int, int]]:
     if not {"OSRT_API", "StringIds"} <= tables:
         return
-    query = "select o.globalTid, s.value, o.start, o.end from OSRT_API o join StringIds s on s.id = o.nameId"
+    query = (
+        "select o.globalTid, s.value, o.start, o.end "
+        "from OSRT_API o join StringIds s on s.id = o.nameId"
+    )
     for tid, call, start, end in database.execute(query):
         if tid in names and end is not None:
             yield names[tid], call, start, end

@@ -1,20 +1,22 @@
-"""A saved session, read back: here, later, or on another machine. Nothing of the run is needed for it."""
+"""A saved session, read back: here, later, or on another machine. Nothing of the run is needed."""
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from detector.errors import UsageError
-from detector.session.store import PASSES, SCHEMA
+from detector.session.codec import check_schema, from_builtins, parse_json
+from detector.session.document import LoopSizes, SessionDocument
+from detector.session.passes import Facts, PassRecord, find_facts, read_passes
+from detector.session.store import PASSES
 
 COLUMNS = (
     "thread",
@@ -28,122 +30,73 @@ COLUMNS = (
     "stage_names",
     "kind_names",
 )
-# Of session.json, what every table and drawing stands on.
-FIELDS: dict[str, type] = {
-    "model": str,
-    "engine": str,
-    "precision": str,
-    "batch": int,
-    "model_input": list,
-    "frames": dict,
-    "fps": dict,
-    "seconds": dict,
-    "stages": dict,
-    "threads": dict,
-    "verdict": dict,
-    "loop": list,
-    "clocks": dict,
-    "exit": dict,
-}
-# Of what those hold by name, the kind of each.
-VALUES: dict[str, type | tuple[type, ...]] = {
-    "frames": int,
-    "fps": (float, int, type(None)),
-    "seconds": (float, int),
-    "stages": dict,
-    "threads": dict,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """``document``: session.json. ``spans``: the columns of spans.npz (docs/measurement.md). ``passes``: what each
-    pass of ``profile`` found, by name."""
+    """``document``: session.json. ``spans``: the columns of spans.npz (docs/measurement.md).
+    ``passes``: what each pass of ``profile`` left, by name."""
 
     folder: Path
-    document: dict[str, Any]
+    document: SessionDocument
     spans: dict[str, NDArray[Any]]
-    passes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    passes: dict[str, PassRecord] = field(default_factory=dict)
+
+    def facts(self, kind: type[Facts]) -> Facts | None:
+        """A pass's facts, by their type; None where the pass did not run, or could not."""
+        return find_facts(self.passes, kind)
 
 
 def read_session(folder: str | Path) -> SavedSession:
-    """Raises UsageError where the folder holds no session, or a damaged one."""
+    """Raises UsageError, with the file and the key, where the folder holds no whole session."""
     place = Path(folder)
     if not (place / "session.json").is_file():
         raise UsageError(f"{place}: no session.json in it; give the folder of a run (runs/NAME)")
-    document = _document(place / "session.json")
-    return SavedSession(place, document, _spans(place / "spans.npz"), _passes(place / PASSES))
+    document = _read_document(place / "session.json")
+    spans = _read_spans(place / "spans.npz")
+    return SavedSession(place, document, spans, read_passes(place / PASSES))
 
 
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{path}: damaged, or no session of this program ({_line(error)}); run again"
-        ) from error
-    if not isinstance(document, dict) or "stages" not in document:
-        raise UsageError(f"{path}: no session of this program: it lacks the stages")
-    if document.get("schema") != SCHEMA:
-        raise UsageError(
-            f"{path}: a session of schema {document.get('schema')!r}, this version reads {SCHEMA}; "
-            "read it with the version that wrote it"
-        )
-    for name, kind in FIELDS.items():
-        if not isinstance(document.get(name), kind):
-            raise UsageError(
-                f"{path}: damaged, or no session of this program: its {name!r} is missing or wrong"
-            )
-    for name, kinds in VALUES.items():
-        if wrong := [key for key, value in document[name].items() if not isinstance(value, kinds)]:
-            raise UsageError(
-                f"{path}: damaged, or no session of this program: its '{name}.{wrong[0]}' is wrong"
-            )
+def _read_document(path: Path) -> SessionDocument:
+    content = parse_json(_read_bytes(path), path)
+    check_schema(content, path)
+    document = from_builtins(content, SessionDocument, path)
+    for wrong in _contradictions(document):
+        raise UsageError(f"{path}: damaged, or written by another version: {wrong}")
     return document
 
 
-def _no_number(text: str) -> float:
-    """NaN and Infinity are no JSON, and nothing that we wrote."""
-    raise ValueError(f"{text} is no number")
+def _contradictions(document: SessionDocument) -> Iterator[str]:
+    """What the types cannot say about a document that a run wrote."""
+    for source, sizes in enumerate(document.loop):
+        missing = LoopSizes.__annotations__.keys() - sizes.keys()
+        if sizes and missing:
+            yield f"'loop[{source}]' lacks {min(missing)!r}"
+    for name, stage in document.stages.items():
+        for thread in stage.threads:
+            if stage.calls and thread not in document.threads:
+                yield f"'threads' lacks {thread!r}, in which 'stages.{name}' ran"
+    for name in ("sources",) if document.video is UNSET else ("outputs", "partial_outputs"):
+        if getattr(document, name) is UNSET:
+            yield f"it lacks {name!r}"
 
 
-@contextmanager
-def complete(session: SavedSession) -> Iterator[None]:
-    """Around whatever reads a session's facts. Raises UsageError where one lacks a figure that is asked for."""
+def _read_bytes(path: Path) -> bytes:
     try:
-        yield
-    except KeyError as error:
-        raise UsageError(
-            f"{session.folder}: a file of this session is damaged, or was written by another version: it lacks "
-            f"{error}; read it with the version that wrote it"
-        ) from error
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _passes(folder: Path) -> dict[str, dict[str, Any]]:
-    found = {}
-    for path in sorted(folder.glob("*.json")):
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                f"{path}: damaged ({_line(error)}); run that pass again, or delete the file"
-            ) from error
-        if not isinstance(content, dict) or not isinstance(content.get("available"), bool):
-            raise UsageError(
-                f"{path}: not what a pass found; run that pass again, or delete the file"
-            )
-        found[path.stem] = content
-    return found
-
-
-def _spans(path: Path) -> dict[str, NDArray[Any]]:
+def _read_spans(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        # Opened here: numpy leaves the file open where it is no archive.
+        # Opened here, because numpy leaves a file open that is no archive.
         with path.open("rb") as data, np.load(data, allow_pickle=False) as file:
             columns = {name: file[name] for name in COLUMNS}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        # What numpy takes for a pickle is no file of ours, and its advice to load it all the same is none for a user.
-        reason = "no archive of columns" if type(error) is ValueError else _line(error)
+        # A ValueError means that numpy takes the file for a pickle and advises to load it all the
+        # same. That is no advice for a user, so its message is not shown.
+        reason = "no archive of columns" if type(error) is ValueError else _one_line(error)
         raise UsageError(
             f"{path}: damaged or missing ({reason}); the session's spans cannot be read"
         ) from error
@@ -153,5 +106,5 @@ def _spans(path: Path) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
+from detector.session.document import LibraryStage, LibraryThreads, StageFigures, ThreadFigures
 from detector.timeline import STAGES, WAIT_INPUT, WAIT_OUTPUT, WORK, Burnt, OffTimeline, Timeline
+from detector.timeline.histogram import Histogram
 from detector.timeline.native import StageThreads
-from detector.timeline.spans import INFER, Histogram, Span
+from detector.timeline.spans import INFER, Span
 
 
 @dataclass(slots=True)
@@ -21,20 +22,22 @@ class StageSum:
     cpu_ns: int = 0
     durations: Histogram = field(default_factory=Histogram)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "thread": ",".join(self.threads),
-            "calls": self.calls,
-            "busy_s": self.busy_ns / 1e9,
-            "cpu_s": self.cpu_ns / 1e9,
-            **{f"p{p}_ms": _ms(self.durations.percentile(p)) for p in (50, 90, 99)},
-            "max_ms": _ms(self.durations.maximum) if self.calls else None,
-        }
+    def figures(self) -> StageFigures:
+        return StageFigures(
+            thread=",".join(self.threads),
+            calls=self.calls,
+            busy_s=self.busy_ns / 1e9,
+            cpu_s=self.cpu_ns / 1e9,
+            p50_ms=_ms(self.durations.percentile(50)),
+            p90_ms=_ms(self.durations.percentile(90)),
+            p99_ms=_ms(self.durations.percentile(99)),
+            max_ms=_ms(self.durations.maximum) if self.calls else None,
+        )
 
 
 @dataclass(slots=True)
 class ThreadSum:
-    """One thread's wall time and what it went into: busy + waits + other = wall. Nanoseconds."""
+    """One thread's wall time and its parts: busy + waits + other = wall. Nanoseconds."""
 
     busy_ns: int = 0
     wait_input_ns: int = 0
@@ -52,17 +55,17 @@ class ThreadSum:
                 f"a thread's ledger does not add up: {total} ns of {self.wall_ns} ns"
             )
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "busy_s": self.busy_ns / 1e9,
-            "wait_input_s": self.wait_input_ns / 1e9,
-            "wait_output_s": self.wait_output_ns / 1e9,
-            "other_s": self.other_ns / 1e9,
-            "wall_s": self.wall_ns / 1e9,
-            "cpu_s": self.cpu_ns / 1e9,
-            "ready_s": None if self.ready_ns is None else self.ready_ns / 1e9,
-            "waits": {what: ns / 1e9 for what, ns in sorted(self.waits.items())},
-        }
+    def figures(self) -> ThreadFigures:
+        return ThreadFigures(
+            busy_s=self.busy_ns / 1e9,
+            wait_input_s=self.wait_input_ns / 1e9,
+            wait_output_s=self.wait_output_ns / 1e9,
+            other_s=self.other_ns / 1e9,
+            wall_s=self.wall_ns / 1e9,
+            cpu_s=self.cpu_ns / 1e9,
+            ready_s=None if self.ready_ns is None else self.ready_ns / 1e9,
+            waits={what: ns / 1e9 for what, ns in sorted(self.waits.items())},
+        )
 
 
 @dataclass(slots=True)
@@ -70,7 +73,8 @@ class Recording:
     stages: dict[str, StageSum] = field(default_factory=dict)
     threads: dict[str, ThreadSum] = field(default_factory=dict)
     infer_ns: int = 0  # time in which at least one infer was running
-    burnt: Burnt | None = None  # by libraries' threads; None where the system does not tell
+    # CPU time of libraries' own threads; None where the system does not tell.
+    burnt: Burnt | None = None
 
     def self_check(self) -> None:
         for thread in self.threads.values():
@@ -78,7 +82,7 @@ class Recording:
 
 
 def record(timeline: Timeline | OffTimeline) -> Recording:
-    """The sums of a finished timeline. Every thread's ledger is checked to add up to its wall time."""
+    """The sums of a finished timeline. Checks that every thread's times add up to its wall time."""
     recording = Recording({stage: StageSum() for stage in STAGES})
     if isinstance(timeline, OffTimeline):
         return recording
@@ -111,13 +115,13 @@ def _add(stage: StageSum, thread: str, span: Span) -> None:
     stage.durations.merge(span.durations())
 
 
-def merged(recordings: Iterable[Recording]) -> Recording:
+def merge_recordings(recordings: Iterable[Recording]) -> Recording:
     """The sums of several sources, one after the other."""
     total = Recording({stage: StageSum() for stage in STAGES})
     for recording in recordings:
         total.infer_ns += recording.infer_ns
         if recording.burnt is not None:
-            total.burnt = _both(total.burnt or Burnt(others_ns=0), recording.burnt)
+            total.burnt = _add_burnt(total.burnt or Burnt(others_ns=0), recording.burnt)
         for name, stage in recording.stages.items():
             into = total.stages.setdefault(name, StageSum())
             into.threads = list(dict.fromkeys([*into.threads, *stage.threads]))
@@ -130,8 +134,8 @@ def merged(recordings: Iterable[Recording]) -> Recording:
     return total
 
 
-def _both(one: Burnt, other: Burnt) -> Burnt:
-    """One source after the other: sums, but for the number of threads."""
+def _add_burnt(one: Burnt, other: Burnt) -> Burnt:
+    """Two sources, one after the other: the sums, and the larger number of threads."""
     others = (
         None
         if one.others_ns is None or other.others_ns is None
@@ -156,27 +160,26 @@ def _both(one: Burnt, other: Burnt) -> Burnt:
     )
 
 
-def burnt_json(burnt: Burnt | None) -> dict[str, Any] | None:
-    """CPU seconds of libraries' threads in the steady state, by the stage whose threads they are. ``busiest_s``: the
-    one that burnt most; ``ready_s``: how long that one waited for a core."""
+def library_threads(burnt: Burnt | None) -> LibraryThreads | None:
+    """CPU seconds of libraries' threads in the steady state, by the stage that they work for."""
     if burnt is None:
         return None
-    return {
-        "wall_s": burnt.wall_ns / 1e9,
-        "process_s": burnt.process_ns / 1e9,
-        "unknown_s": burnt.unknown_ns / 1e9,
-        "others_s": None if burnt.others_ns is None else burnt.others_ns / 1e9,
-        "stages": {
-            name: {
-                "threads": stage.threads,
-                "calls": stage.calls,
-                "cpu_s": stage.cpu_ns / 1e9,
-                "busiest_s": stage.busiest_ns / 1e9,
-                "ready_s": stage.ready_ns / 1e9,
-            }
+    return LibraryThreads(
+        wall_s=burnt.wall_ns / 1e9,
+        process_s=burnt.process_ns / 1e9,
+        unknown_s=burnt.unknown_ns / 1e9,
+        others_s=None if burnt.others_ns is None else burnt.others_ns / 1e9,
+        stages={
+            name: LibraryStage(
+                threads=stage.threads,
+                calls=stage.calls,
+                cpu_s=stage.cpu_ns / 1e9,
+                busiest_s=stage.busiest_ns / 1e9,
+                ready_s=stage.ready_ns / 1e9,
+            )
             for name, stage in sorted(burnt.stages.items())
         },
-    }
+    )
 
 
 def _merge_thread(into: ThreadSum, thread: ThreadSum) -> None:

@@ -1,12 +1,12 @@
-"""The folder of a run: session.json, summary.json, spans.npz, detections.jsonl. The only reader and writer of it."""
+"""The folder of a run: session.json, summary.json, spans.npz, detections.jsonl. Only this file
+writes there."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import OutputError
+from detector.errors.writing import whole_file
+from detector.session.codec import to_json
+from detector.session.document import SpanCounts
 from detector.timeline import KINDS, OTHER, OffTimeline, Timeline
 from detector.timeline.spans import Span
 
-SCHEMA = 1
-PASSES = "passes"  # folder of what each pass of `profile` found, NAME.json
+PASSES = "passes"  # folder of the records of `profile`'s passes, NAME.json
 FILES = (
     "session.json",
     "summary.json",
@@ -31,7 +33,8 @@ FILES = (
 
 
 class Session:
-    """Made before the run, so that a folder that cannot be written is known before an hour of work."""
+    """A run's folder. It is made before the run, so that a folder that cannot be written is known
+    before an hour of work."""
 
     def __init__(self, folder: Path, made: bool = True) -> None:
         self.folder = folder
@@ -47,7 +50,7 @@ class Session:
             if run_dir:
                 folder.mkdir(exist_ok=True)
             else:
-                folder = _fresh(folder)
+                folder = _make_new_folder(folder)
             probe = folder / f".probe-{os.getpid()}"
             probe.write_bytes(b"")
             probe.unlink()
@@ -62,13 +65,14 @@ class Session:
                 else error.strerror
             )
             raise OutputError(
-                f"{folder}: the session's folder cannot be written: {reason}; choose another with --run-dir DIR"
+                f"{folder}: the session's folder cannot be written: {reason}; choose another with "
+                "--run-dir DIR"
             ) from error
         return cls(folder, made)
 
     def discard(self) -> None:
-        """Takes the folder back, and the empty ``runs`` above it, when nothing came of the run. What holds anything
-        stays."""
+        """Removes the folder, and an empty ``runs`` above it, after a run that could not start. A
+        folder that holds anything stays."""
         with contextlib.suppress(OSError):
             if self._made:
                 self.folder.rmdir()
@@ -79,10 +83,9 @@ class Session:
         return self.folder / name
 
     def write_json(self, name: str, content: Any) -> Path:
+        """``content``: a document, or plain dicts, lists, text and numbers."""
         with self._whole(name) as temporary:
-            temporary.write_text(
-                json.dumps(content, indent=1, ensure_ascii=True) + "\n", encoding="utf-8"
-            )
+            temporary.write_text(to_json(content), encoding="utf-8")
         return self.path(name)
 
     def write_pass(self, name: str, content: dict[str, Any]) -> Path:
@@ -94,22 +97,9 @@ class Session:
             temporary.write_text(content, encoding="utf-8")
         return self.path(name)
 
-    @contextlib.contextmanager
-    def _whole(self, name: str) -> Iterator[Path]:
-        """A temporary path to write; it gets its name when the block ends well, and is removed when it does not."""
-        path = self.path(name)
-        temporary = path.with_name(
-            f".{os.getpid()}-{path.name}"
-        )  # the suffix stays: numpy would add one
-        try:
-            yield temporary
-            os.replace(temporary, path)
-        except OSError as error:
-            raise OutputError(
-                f"{path}: cannot be written: {error.strerror}; the run's outputs are kept"
-            ) from error
-        finally:
-            temporary.unlink(missing_ok=True)
+    def _whole(self, name: str) -> AbstractContextManager[Path]:
+        """A path to write to; the file gets its name when the block ends well."""
+        return whole_file(self.path(name), "the run's outputs are kept")
 
     def adopt(self, path: Path) -> None:
         """Appends a source's finished JSONL to the session's detections.jsonl."""
@@ -124,32 +114,17 @@ class Session:
                 f"{target}: cannot be written: {error.strerror}; {path} is whole"
             ) from error
 
-    def write_spans(self, timelines: list[Timeline | OffTimeline]) -> dict[str, int]:
-        """Columns of every span kept, as spans.npz. Returns how many there were and how many are kept."""
+    def write_spans(self, timelines: list[Timeline | OffTimeline]) -> SpanCounts:
+        """Writes the columns of every span that was kept, as spans.npz."""
         columns, seen, kept = span_columns(timelines)
         with self._whole("spans.npz") as temporary:
             np.savez_compressed(temporary, **columns)  # type: ignore[arg-type]
-        return {"seen": seen, "kept": kept}
+        return SpanCounts(seen=seen, kept=kept)
 
 
-def write_whole(target: Path, content: bytes) -> None:
-    """A file under its final name, whole or not at all. Raises OutputError."""
-    temporary = target.with_name(f".{os.getpid()}-{target.name}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise OutputError(
-            f"{target}: cannot be written: {error.strerror or error}; choose another with -o"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def _fresh(folder: Path) -> Path:
-    """mkdir is the lock: two runs that start together get two folders."""
+def _make_new_folder(folder: Path) -> Path:
+    """``folder``, or NAME-2, NAME-3, ... mkdir is the lock: two runs that start together get two
+    folders."""
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         try:
@@ -163,8 +138,12 @@ def _fresh(folder: Path) -> Path:
 def span_columns(
     timelines: list[Timeline | OffTimeline],
 ) -> tuple[dict[str, NDArray[Any]], int, int]:
-    """thread, stage, kind (codes into the name columns), source, index, start_ns and end_ns, plus the gaps between
-    top-level spans as rows of kind "other": what nobody claimed is kept, not computed away."""
+    """The columns of spans.npz, the number of spans that there were, and of those that are kept.
+
+    thread, stage and kind are codes into the columns of their names; then source, index, start_ns
+    and end_ns. Gaps between top-level spans are rows of kind "other", so that time that no stage
+    claimed can be seen.
+    """
     names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
     blocks: list[NDArray[np.int64]] = []
     seen = kept = 0
@@ -221,8 +200,11 @@ def _code(names: list[str], name: str) -> int:
 
 
 def _gaps(lives: NDArray[np.int64], spans: NDArray[np.int64], whole: bool) -> NDArray[np.int64]:
-    """[G, 2] start and end of what lies in ``lives`` and in none of ``spans`` [S, 2]. Where rows were dropped (not
-    ``whole``), what comes after the first dropped one is unknown, not "other"; then there are none."""
+    """[G, 2] int64: start and end of each gap in ``lives`` that none of ``spans`` [S, 2] covers.
+
+    Where spans were dropped (not ``whole``), the time after the first dropped one is unknown and
+    not "other", so no gap is returned.
+    """
     if not len(lives) or not whole:
         return np.zeros((0, 2), np.int64)
     spans = spans[np.argsort(spans[:, 0], kind="stable")]

@@ -1,31 +1,68 @@
-"""What is written: annotated video, annotated pictures, rows. One file a sink, found by its name."""
+"""Where results go: annotated video, annotated pictures, rows. One file here is one sink.
+
+``base.Sink`` says what such a file declares. Listing the names imports nothing, so ``--help`` may.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detector.errors import UsageError
-from detector.sinks.base import Sink
+
+if TYPE_CHECKING:
+    from detector.sinks.base import Sink
+    from detector.types import SourceInfo
 
 
 def names() -> list[str]:
-    """The sinks there are: this folder's files."""
-    found = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in found if name != "base" and not name.startswith("_"))
+    """The sinks there are, sorted: the files of this folder."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in modules if name != "base" and not name.startswith("_"))
 
 
 def find(name: str) -> type[Sink]:
-    """The class of a sink, e.g. for its ``suffix``: ``VideoSink`` in ``video.py``. Imports that one file."""
+    """The class of a sink: ``VideoSink`` of ``video``. Raises UsageError for an unknown name."""
     if name not in names():
         raise UsageError(f"no output is called {name!r}; choose from {', '.join(names())}")
     module = importlib.import_module(f"{__name__}.{name}")
-    kind: type[Sink] = getattr(module, f"{name.capitalize()}Sink")
-    return kind
+    sink: type[Sink] = getattr(module, f"{name.capitalize()}Sink")
+    return sink
+
+
+def find_all() -> list[type[Sink]]:
+    """Every sink's class, in the order in which sinks are opened."""
+    return sorted(map(find, names()), key=lambda sink: (sink.order, sink.name))
+
+
+def find_by_suffix(suffix: str) -> type[Sink] | None:
+    """The sink that writes a file with this suffix (".json"); None where no sink does."""
+    return next((sink for sink in find_all() if suffix.lower() in sink.suffixes), None)
 
 
 def open(name: str, path: Path, **options: Any) -> Sink:
     """A sink that will write ``path``. Nothing is on disk until its own ``open(info)``."""
     return find(name)(path, **options)
+
+
+def open_all(paths: Mapping[str, Path], info: SourceInfo, options: Mapping[str, Any]) -> list[Sink]:
+    """Opened sinks, in the order of ``paths`` (name -> path).
+
+    Each takes of ``options`` those that it declares. When one cannot be opened, those before it are
+    aborted.
+    """
+    opened: list[Sink] = []
+    try:
+        for name, path in paths.items():
+            wanted = find(name).options
+            sink = open(name, path, **{key: options[key] for key in wanted if key in options})
+            sink.open(info)
+            opened.append(sink)
+    except BaseException:
+        for sink in opened:
+            sink.abort()
+        raise
+    return opened

@@ -1,7 +1,8 @@
-"""One COCO json: annotations with scores, images, categories. pycocotools and faster-coco-eval load it as it is.
+"""One COCO JSON file: annotations with scores, images, categories.
 
-Annotations go to the file as they come; the images, some 120 bytes each, wait in memory for the end. Image ids are
-frame numbers + 1, category ids class ids + 1, since some readers take 0 for none.
+pycocotools and faster-coco-eval read it as it is. Annotations go to the file as they come. The list
+of images, some 120 bytes each, waits in memory for the end. Image ids are frame numbers + 1 and
+category ids are class ids + 1, because some readers take 0 to mean "none".
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import os
 from pathlib import Path
 
-from detector.sinks.base import RowsSink, output_errors
+from detector.sinks._partial import output_errors
+from detector.sinks._rows import RowsSink
 from detector.types import Detections, Frame
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -18,10 +20,12 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 class CocoSink(RowsSink):
     name = "coco"
-    suffix = ".coco.json"
+    suffixes = (".coco.json", ".json")
+    order = 1  # after the other rows: its list of images is only written when it is closed
+    options = ("remark",)
 
     def __init__(self, path: Path, *, remark: str = "") -> None:
-        """``remark`` stands in ``info`` under that key; none, and there is no such key."""
+        """``remark`` is in ``info`` under that key. Without one there is no such key."""
         super().__init__(path)
         info = {
             "description": "detections of detect-video",
@@ -29,7 +33,7 @@ class CocoSink(RowsSink):
         }
         self.header = f'{{"info":{_encode(info)},"annotations":['
         self._images: list[str] = []
-        self._ends: list[int] = []  # bytes of the file after each frame
+        self._ends: list[int] = []  # size of the file after each frame, bytes
         self._names: tuple[str, ...] = ()
         self._count = 0  # annotations
 
@@ -81,11 +85,13 @@ class CocoSink(RowsSink):
         return super().close()
 
     def abort(self) -> Path | None:
-        """What is whole: as many frames as fit together with their list, in the space that the file already has."""
+        """Keeps as many frames as fit, with their list of images, in the space that the file
+        already has.
+        """
         if self._partial is None or not self._images:
             self._whole_bytes = 0  # nothing to keep
             return super().abort()
-        frames = self._fitting(self._ends[-1])
+        frames = self._count_fitting(self._ends[-1])
         try:
             with output_errors(self.path):
                 os.ftruncate(self._partial.fd, self._ends[frames - 1])
@@ -96,8 +102,10 @@ class CocoSink(RowsSink):
             self._whole_bytes = 0
         return super().abort()
 
-    def _fitting(self, space: int) -> int:
-        """The most frames whose rows and list take no more than ``space`` bytes; all where the disk is not full."""
+    def _count_fitting(self, space: int) -> int:
+        """How many frames, with their list, take at most ``space`` bytes; all where the disk is not
+        full.
+        """
         assert self._partial is not None
         try:
             disk = os.fstatvfs(self._partial.fd)

@@ -1,4 +1,4 @@
-"""One row per detection, quoted as RFC 4180 wants it. A frame without detections has no row."""
+"""CSV: one row per detection, quoted as in RFC 4180. A frame without detections has no row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import io
 from pathlib import Path
 
-from detector.sinks.base import RowsSink, plain
+from detector.sinks._rows import RowsSink, plain_values
 from detector.types import Detections, Frame
 
 COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1", "y1", "x2", "y2")
@@ -14,13 +14,14 @@ COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1
 
 class CsvSink(RowsSink):
     name = "csv"
-    suffix = ".csv"
+    suffixes = (".csv",)
+    options = ("remark",)
 
     def __init__(self, path: Path, *, remark: str = "") -> None:
-        """``remark`` is a last column of every row; none, and there is no such column."""
+        """``remark`` is the last column of every row. Without one there is no such column."""
         super().__init__(path)
         columns = (*COLUMNS, "remark") if remark else COLUMNS
-        self.header = ",".join(columns) + "\r\n"  # RFC 4180 ends lines so
+        self.header = ",".join(columns) + "\r\n"  # RFC 4180's line end
         self._remark = (remark,) if remark else ()
 
     def rows(self, frame: Frame, detections: Detections) -> str:
@@ -28,6 +29,6 @@ class CsvSink(RowsSink):
         lines = io.StringIO(newline="")
         csv.writer(lines).writerows(
             (*place, name, class_id, score, *box, *self._remark)
-            for name, class_id, score, box in plain(detections)
+            for name, class_id, score, box in plain_values(detections)
         )
         return lines.getvalue()

@@ -1,11 +1,11 @@
-"""One line of JSON per frame, frames without detections included."""
+"""JSON lines: one object per frame, frames without detections included."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from detector.sinks.base import RowsSink, plain
+from detector.sinks._rows import RowsSink, plain_values
 from detector.types import Detections, Frame, SourceInfo
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -13,10 +13,12 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 class JsonlSink(RowsSink):
     name = "jsonl"
-    suffix = ".jsonl"
+    suffixes = (".jsonl",)
+    default_for = ("video", "pictures")
+    options = ("remark",)
 
     def __init__(self, path: Path, *, remark: str = "") -> None:
-        """``remark`` stands in every line under that key; none, and there is no such key."""
+        """``remark`` is in every line under that key. Without one there is no such key."""
         super().__init__(path)
         self._remark = {"remark": remark} if remark else {}
         self._time_base = ""
@@ -35,7 +37,7 @@ class JsonlSink(RowsSink):
             **self._remark,
             "detections": [
                 {"class": name, "class_id": class_id, "score": score, "box": box}
-                for name, class_id, score, box in plain(detections)
+                for name, class_id, score, box in plain_values(detections)
             ],
         }
         return _encode(line) + "\n"

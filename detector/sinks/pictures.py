@@ -1,4 +1,4 @@
-"""Annotated pictures in a folder, under the names of their sources."""
+"""Annotated pictures in a folder, under the names of the source's pictures."""
 
 from __future__ import annotations
 
@@ -9,35 +9,29 @@ from pathlib import Path
 import cv2
 
 from detector.errors import OutputError
-from detector.sinks.base import FolderSink
+from detector.sinks._folder import FolderSink
 from detector.types import Detections, Frame, Image
 
-SUFFIXES = (
-    ".jpg",
-    ".jpeg",
-    ".jpe",
-    ".png",
-    ".webp",
-    ".bmp",
-    ".dib",
-    ".tif",
-    ".tiff",
-    ".jp2",
-    ".ppm",
-    ".pnm",
-)
+# What cv2.imencode writes. QUALITY applies to the lossy formats.
+LOSSY = (".jpg", ".jpeg", ".jpe", ".webp")
+ENCODED = (*LOSSY, ".png", ".bmp", ".dib", ".tif", ".tiff", ".jp2", ".ppm", ".pnm")
 QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_WEBP_QUALITY, 95]
 
 
 class PicturesSink(FolderSink):
     name = "pictures"
+    suffixes = ("",)
+    pictures = "bgr"
+    default_for = ("pictures",)
+    order = 3
     manifest = ".detect-video-pictures"
     holds = "pictures"
 
     def write(self, frame: Frame, detections: Detections) -> None:
         if frame.path is not None and Path(os.path.realpath(frame.path)).parent == self.target:
             raise OutputError(
-                f"cannot write pictures into {self.path}: {frame.path} is there; choose another -o"
+                f"cannot write pictures into {self.path}: it holds {frame.path}, a picture of the "
+                "source; choose another -o"
             )
         wanted = Path(frame.path).name if frame.path is not None else f"frame_{frame.index:06d}.jpg"
         suffix, data = _encode(frame.image, Path(wanted).suffix)
@@ -45,15 +39,15 @@ class PicturesSink(FolderSink):
 
 
 def _encode(image: Image, suffix: str) -> tuple[str, bytes]:
-    """The file's content in the source's own format where OpenCV writes it, else as PNG; suffix and bytes."""
+    """(suffix, the file's bytes): in the source's format if OpenCV can write it, else PNG."""
     for choice in (suffix, ".png"):
-        if choice.lower() in SUFFIXES:
+        if choice.lower() in ENCODED:
             with suppress(cv2.error):  # e.g. WebP ends at 16383 pixels
-                done, data = cv2.imencode(
-                    choice, image, QUALITY if choice.lower() in SUFFIXES[:5] else []
-                )
+                quality = QUALITY if choice.lower() in LOSSY else []
+                done, data = cv2.imencode(choice, image, quality)
                 if done:
                     return choice, data.tobytes()
     raise OutputError(
-        f"OpenCV cannot encode a picture of {image.shape[1]}x{image.shape[0]} pixels; use --save video"
+        f"OpenCV cannot encode a picture of {image.shape[1]}x{image.shape[0]} pixels; "
+        "use --save video"
     )

@@ -1,14 +1,14 @@
-"""YOLO's text files in a folder: one a frame, named like the picture, and classes.txt.
+"""YOLO's text files in a folder: one per frame, named like the picture, and classes.txt.
 
-A row: class cx cy w h score; class from 0, the four relative to the picture. A frame without detections has an empty
-file. Frames of a video are frame_000123.txt.
+A row is "class cx cy w h score". Classes count from 0; the box is relative to the picture's size. A
+frame without detections has an empty file. Frames of a video are named frame_000123.txt.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from detector.sinks.base import FolderSink
+from detector.sinks._folder import FolderSink
 from detector.types import Detections, Frame
 
 CLASSES = "classes.txt"
@@ -16,33 +16,31 @@ CLASSES = "classes.txt"
 
 class YoloSink(FolderSink):
     name = "yolo"
-    suffix = "-labels"  # beside the folder of annotated pictures
+    suffixes = ("-labels",)  # a folder, beside that of the annotated pictures
+    order = 2
+    options = ("remark",)
     manifest = ".detect-video-yolo"
     holds = "labels"
 
     def __init__(self, path: Path, *, remark: str = "") -> None:
-        """``remark`` has no place in the format: it is a note of the run."""
+        """The format has no place for ``remark``, so it becomes a note of the run."""
         super().__init__(path)
         self._named = False
         if remark:
-            self.notes.append(f"{self.path}: {remark}; the files do not say so")
+            self.notes.append(f"{self.path}: {remark}; the format has no field that says so")
 
     def write(self, frame: Frame, detections: Detections) -> None:
         if not self._named:
             self._named = True
             self._taken.add(CLASSES)
-            self.add(
-                CLASSES,
-                "".join(f"{name}\n" for name in detections.names).encode(
-                    "utf-8", "backslashreplace"
-                ),
-            )
+            names = "".join(f"{name}\n" for name in detections.names)
+            self.add(CLASSES, names.encode("utf-8", "backslashreplace"))
         stem = Path(frame.path).stem if frame.path is not None else f"frame_{frame.index:06d}"
         height, width = frame.image.shape[:2]
-        self.add(self.free_name(stem, ".txt"), _rows(detections, width, height).encode())
+        self.add(self.free_name(stem, ".txt"), _format_rows(detections, width, height).encode())
 
 
-def _rows(detections: Detections, width: int, height: int) -> str:
+def _format_rows(detections: Detections, width: int, height: int) -> str:
     boxes, scores, ids = (
         detections.boxes.tolist(),
         detections.scores.tolist(),

@@ -1,4 +1,4 @@
-"""cv2, kept from writing to the user's terminal: damage is counted and said by us, once."""
+"""cv2, kept from writing to the user's terminal. We count damage and report it once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import cv2
 __all__ = ["cv2", "fits", "upright"]
 
 if "OPENCV_LOG_LEVEL" not in os.environ:
-    # By call, not by the variable: another room may have imported cv2 before us.
+    # By a call, because the variable is read on import, and cv2 may have been imported before.
     if hasattr(cv2, "setLogLevel"):  # OpenCV 4
         cv2.setLogLevel(0)
     else:
@@ -27,13 +27,19 @@ _UPSIDE_DOWN, _LEFT_RIGHT, _BOTH = 0, 1, -1  # cv2.flip's codes
 
 
 def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> Image:
-    """``image``, put upside down if ``mirrored``, then turned counter-clockwise by 0, 90, 180 or 270 degrees, at least
-    one of both; ``into`` itself where one that fits is given."""
+    """``image``, put upside down if ``mirrored``, then turned counter-clockwise by ``degrees``.
+
+    ``degrees`` is 0, 90, 180 or 270, and not 0 unless ``mirrored``. The result is ``into`` itself
+    if that is given and fits.
+    """
     if not mirrored:
-        return cv2.rotate(image, _ROTATE[degrees], dst=into)  # type: ignore[no-any-return]
+        rotated: Image = cv2.rotate(image, _ROTATE[degrees], dst=into)
+        return rotated
+    turned: Image
     if degrees % 180 == 0:
-        return cv2.flip(image, _LEFT_RIGHT if degrees else _UPSIDE_DOWN, dst=into)  # type: ignore[no-any-return]
-    turned: Image = cv2.transpose(image, dst=into)
+        turned = cv2.flip(image, _LEFT_RIGHT if degrees else _UPSIDE_DOWN, dst=into)
+        return turned
+    turned = cv2.transpose(image, dst=into)
     return turned if degrees == 270 else cv2.flip(turned, _BOTH, dst=turned)
 
 

@@ -10,8 +10,8 @@ from detector.types import Detections, Image
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 FONT_HEIGHT = 21.0  # pixels of a capital at scale 1.0
 
-# Bright, well apart, and readable under black or white text (BGR). Class 0 is the orange-red of a warning, since the
-# first class is nearly always the person.
+# Bright, well apart, and readable under black or white text (BGR). Class 0 is the orange-red of a
+# warning, since the first class is nearly always the person.
 _HAND_PICKED = (
     (56, 87, 255),
     (219, 152, 52),
@@ -29,7 +29,9 @@ _HAND_PICKED = (
 
 
 def _palette(n: int) -> tuple[tuple[int, int, int], ...]:
-    """n distinct colours, BGR: the hand-picked ones, then hues a golden angle apart at three lightnesses."""
+    """n distinct colours, BGR: the hand-picked ones, then hues a golden angle apart at three
+    lightnesses.
+    """
     i = np.arange(n - len(_HAND_PICKED))
     hsv = np.stack([i * 67 % 180, 130 + i % 2 * 90, 255 - i % 3 * 45], axis=1).astype(
         np.uint8
@@ -39,7 +41,9 @@ def _palette(n: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def _ink(color: tuple[int, int, int]) -> tuple[int, int, int]:
-    """White text on a dark colour, black on a light one: a contrast of 3 : 1 at least, as WCAG 2 counts it."""
+    """White text on a dark colour, black on a light one: a contrast of 3 : 1 at least, as WCAG 2
+    counts it.
+    """
     blue, green, red = ((channel / 255) ** 2.2 for channel in color)
     return (255, 255, 255) if 0.0722 * blue + 0.7152 * green + 0.2126 * red < 0.29 else (0, 0, 0)
 
@@ -53,8 +57,8 @@ def annotate(image: Image, detections: Detections, remark: str = "") -> None:
 
     ``remark`` is written at the bottom left of the picture: what whoever sees it must know.
 
-    The best score is drawn last, so that it lies on top. Line width and text grow with the picture. Letters
-    beyond ASCII in a class name need OpenCV 5; OpenCV 4 has only "?" for them.
+    The best score is drawn last, so that it lies on top. Line width and text grow with the picture.
+    Letters beyond ASCII in a class name need OpenCV 5; OpenCV 4 has only "?" for them.
     """
     height, width = image.shape[:2]
     size = min(max((height * width) ** 0.5, 1.0), 16384.0)
@@ -65,7 +69,8 @@ def annotate(image: Image, detections: Detections, remark: str = "") -> None:
         x1, y1, x2, y2 = (round(value) for value in boxes[i])
         shade = int(detections.class_ids[i]) % len(PALETTE)
         color = PALETTE[shade]
-        # A box ends at an outer corner (x2 = width is the right edge): its last pixel is the one before.
+        # A box ends at an outer corner (x2 = width is the right edge): its last pixel is the one
+        # before.
         cv2.rectangle(image, (x1, y1), (max(x1, x2 - 1), max(y1, y2 - 1)), color, line)
         _label(image, f"{detections.name(i)} {scores[i]:.2f}", x1, y1, shade, scale, line)
     if remark:
@@ -73,7 +78,9 @@ def annotate(image: Image, detections: Detections, remark: str = "") -> None:
 
 
 def _label(image: Image, text: str, x: int, y: int, shade: int, scale: float, line: int) -> None:
-    """Text on a filled background: above the box's top left corner, or inside where the picture ends."""
+    """Text on a filled background: above the box's top left corner, or inside where the picture
+    ends.
+    """
     height, width = image.shape[:2]
     stroke = max(1, round(scale * 1.6))
     (text_width, text_height), below = cv2.getTextSize(text, FONT, scale, stroke)

@@ -1,4 +1,22 @@
-"""YOLOX's raw rows: one box a cell, offsets from the cell and logarithms of sizes. Objectness first, then the grid."""
+"""What each family of networks puts out, turned into candidates: the head layouts, side by side.
+
+    layout        outputs                               networks
+    anchored      maps [1, A*(5+C), h, w], raw          YOLOv5, YOLOv7
+    darknet_yolo  maps [1, A*(5+C), h, w], raw          darknet [yolo]
+    decoded       rows [1, N, 5 + C], decoded           exports of YOLOv5, YOLOv7 with their boxes
+    yolox         rows [1, N, 5 + C], offsets in cells  YOLOX
+    anchor_free   columns [1, 4 + C, N] or transposed   YOLOv8, 9, 11, 12: no objectness
+    end_to_end    finished detections                   YOLOv10, YOLO26, exports that hold NMS
+    queries       [1, Q, 4 + C], or scores and boxes    RT-DETR: needs no NMS
+
+A, anchors; C, classes; N, cells of all maps; Q, queries. Each layout is a function of the outputs
+of one picture (float32) and a confidence threshold, and returns the candidates that reach it: boxes
+xyxy in network pixels, not clipped. NaN counts as below any threshold. Nothing that is returned
+shares memory with the outputs.
+
+``LAYOUT_dense`` is the plain twin for comparisons, not for speed: every row, [1, N, 5 + C] float32
+of cx, cy, w, h in network pixels, objectness and class probabilities.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.types import Candidates
-
-# ----------------------------------------------------------------------
-# What heads share: logistic, its inverse as a sieve, and boxes by their corners.
 
 Floats = NDArray[np.float32]
 
@@ -29,7 +44,7 @@ def sigmoid(x: Floats) -> Floats:
 
 
 def logit(p: float) -> float:
-    """Raw objectness at probability p, a little below: a sieve, the exact comparison comes after."""
+    """Raw objectness at probability p, minus a margin: a sieve before the exact comparison."""
     if not 0 < p < 1:
         return -np.inf if p <= 0 else 15.0
     return float(np.log(p / (1 - p))) - 1e-3
@@ -43,39 +58,23 @@ def xyxy(boxes: Floats) -> Floats:
 
 
 def sound(boxes: Floats) -> NDArray[np.bool_]:
-    """[M]: boxes of numbers that are numbers, and whose areas float32 can hold: no picture has 1e13 pixels a side."""
+    """[M]: whether a box is finite and float32 can hold its area. No picture has 1e13 pixels a
+    side.
+    """
     below: NDArray[np.bool_] = np.abs(boxes) < np.float32(1e13)  # NaN and inf compare false
     return np.all(below, axis=1)  # type: ignore[no-any-return]
 
 
-def objectness_first(
-    rows: Floats, conf: float
-) -> tuple[Floats, Floats, NDArray[np.int64], NDArray[np.intp]]:
-    """Of rows [N, 5 + C] with probabilities from column 4 on, those whose objectness x best class reaches ``conf``.
-
-    Returns (rows [M, 5 + C], a copy; scores [M]; class ids [M]; their places among the N). Classes are looked at only
-    where the objectness alone reaches the threshold. Numbers that are no numbers count as below it.
-    """
-    at = np.flatnonzero(rows[:, 4] >= np.float32(conf))  # NaN compares false
-    found = rows[at]
-    class_ids = found[:, 5:].argmax(axis=1)
-    best = np.take_along_axis(found[:, 5:], class_ids[:, None], axis=1)[:, 0]
-    with np.errstate(invalid="ignore", over="ignore"):
-        scores = found[:, 4] * best
-        keep = (scores >= np.float32(conf)) & np.isfinite(scores)
-    return found[keep], scores[keep], class_ids[keep], at[keep]
-
-
-# ----------------------------------------------------------------------
-# Objectness first, for maps with anchors: only cells whose objectness alone reaches the threshold are decoded.
-#
-# On a street scene that is some 50 of 2,535, so the exponentials of all the others are never computed.
+# Raw maps with anchors. Only cells whose objectness alone reaches the threshold are decoded. In a
+# street scene that is some 50 of 2,535, so the exponentials of all the others are never computed.
 
 Indices = NDArray[np.intp]
 
 
 class Survivors(NamedTuple):
-    """M cells of one map: which (anchor, row, column), their numbers, their best class and its number."""
+    """M cells of one map: which (anchor, row, column), their numbers, their best class and its
+    number.
+    """
 
     a: Indices
     y: Indices
@@ -92,10 +91,12 @@ def cells_of(output: Floats, anchors: int) -> Floats:
 
 
 def survivors(raw: Floats, threshold: float, *, anchors_last: bool) -> Survivors:
-    """Cells of ``raw`` [A, 5+C, h, w] whose objectness and best class both reach the threshold; NaN never does.
+    """Cells of ``raw`` [A, 5+C, h, w] whose objectness and best class both reach the threshold; NaN
+    never does.
 
-    The second sieve is as safe as the first: the product of two probabilities is below each of them. A network
-    without trained objectness has all of its cells there. Order: y, x, anchor, or anchor, y, x.
+    The second sieve is as safe as the first: the product of two probabilities is below each of
+    them. A network without trained objectness has all of its cells there. Order: y, x, anchor, or
+    anchor, y, x.
     """
     passed = raw[:, 4] >= threshold
     if anchors_last:
@@ -109,8 +110,8 @@ def survivors(raw: Floats, threshold: float, *, anchors_last: bool) -> Survivors
     return Survivors(a[alive], y[alive], x[alive], cells[alive], class_ids[alive], best[alive])
 
 
-def joined(parts: Sequence[Candidates]) -> Candidates:
-    """The layers' candidates, one layer after the other."""
+def join(parts: Sequence[Candidates]) -> Candidates:
+    """The candidates of all layers, one layer after the other."""
     if len(parts) == 1:
         return parts[0]
     return Candidates(
@@ -118,13 +119,6 @@ def joined(parts: Sequence[Candidates]) -> Candidates:
         np.concatenate([part.scores for part in parts]),
         np.concatenate([part.class_ids for part in parts]),
     )
-
-
-# ----------------------------------------------------------------------
-# YOLOv5's and YOLOv7's detection layers: raw maps with anchors, all numbers through a logistic.
-#
-# Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor, s the logistic of the raw number. Objectness first:
-# see ``sieve.py``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +133,11 @@ class AnchoredLayer:
 def anchored(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]) -> Candidates:
     """Candidates whose objectness x best class score reaches ``conf``; by layer, anchor, y, x.
 
-    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels, not clipped.
-    Numbers that are no numbers count as below any threshold. Nothing returned shares memory with ``outputs``.
+    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels,
+    not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
+    memory with ``outputs``.
     """
-    return joined(
+    return join(
         [
             _anchored_candidates(output, conf, layer)
             for output, layer in zip(outputs, layers, strict=True)
@@ -151,7 +146,8 @@ def anchored(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]
 
 
 def anchored_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
-    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class probabilities.
+    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
+    probabilities.
 
     Rows by layer, anchor, y, x. The plain twin of ``anchored``: for comparisons, not for speed.
     """
@@ -184,16 +180,16 @@ def _anchored_centres_sizes(
     x: NDArray[np.intp],
     layer: AnchoredLayer,
 ) -> Floats:
-    """[M, 4] cx, cy, w, h in network pixels, of cells [M, 5+C] at rows y, columns x with anchors a."""
+    """cx, cy, w, h [M, 4] in network pixels of cells [M, 5+C] at rows y, columns x, anchors a.
+
+    Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor, with s the logistic of the raw
+    number.
+    """
     doubled = sigmoid(cells[:, :4]) * 2
     origin = np.stack([x, y], axis=1).astype(np.float32) - np.float32(0.5)
     centres = (doubled[:, :2] + origin) * np.float32(layer.stride)
     sizes = np.square(doubled[:, 2:]) * np.array(layer.anchors, np.float32)[a]
     return np.concatenate([centres, sizes], axis=1)
-
-
-# ----------------------------------------------------------------------
-# Darknet's [yolo] layers: raw maps with anchors. Objectness first: see ``sieve.py``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +207,14 @@ class YoloLayer:
 
 
 def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]) -> Candidates:
-    """Candidates whose objectness x best class score reaches ``conf``, layers in cfg order, each by y, x, anchor.
+    """Candidates whose objectness x best class score reaches ``conf``, layers in cfg order, each by
+    y, x, anchor.
 
-    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels, not clipped.
-    Numbers that are no numbers count as below any threshold. Nothing returned shares memory with ``outputs``.
+    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels,
+    not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
+    memory with ``outputs``.
     """
-    return joined(
+    return join(
         [
             _darknet_candidates(output, conf, layer)
             for output, layer in zip(outputs, layers, strict=True)
@@ -225,7 +223,8 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
 
 
 def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
-    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class probabilities.
+    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
+    probabilities.
 
     Rows by layer, y, x, anchor. The plain twin of ``darknet_yolo``: for comparisons, not for speed.
     """
@@ -256,7 +255,7 @@ def _darknet_candidates(output: Floats, conf: float, layer: YoloLayer) -> Candid
 def _darknet_centres_sizes(
     cells: Floats, y: NDArray[np.intp], x: NDArray[np.intp], a: NDArray[np.intp], layer: YoloLayer
 ) -> Floats:
-    """[M, 4] cx, cy, w, h in network pixels, of cells [M, 5+C] at rows y, columns x with anchors a."""
+    """cx, cy, w, h [M, 4] in network pixels of cells [M, 5+C] at rows y, columns x, anchors a."""
     anchors = np.array(layer.anchors, np.float32)[a]
     scale = np.float32(layer.scale_x_y)
     cell = np.array([layer.cell_width, layer.cell_height], np.float32)
@@ -269,14 +268,105 @@ def _darknet_centres_sizes(
     return np.concatenate([centres, sizes * anchors], axis=1)
 
 
-# ----------------------------------------------------------------------
-# One box a cell without objectness, decoded by the network (YOLOv8, 9, 11, 12): [1, 4 + C, N], or its transpose.
+# Rows with an objectness: decoded by the network, or (YOLOX) still relative to their cells.
+
+
+def objectness_first(
+    rows: Floats, conf: float
+) -> tuple[Floats, Floats, NDArray[np.int64], NDArray[np.intp]]:
+    """The rows of [N, 5 + C], probabilities from column 4 on, whose best score reaches ``conf``.
+
+    The score is objectness x class probability.
+
+    Returns (rows [M, 5 + C], a copy; scores [M]; class ids [M]; their places among the N). Classes
+    are looked at only where the objectness alone reaches the threshold. Numbers that are no numbers
+    count as below it.
+    """
+    at = np.flatnonzero(rows[:, 4] >= np.float32(conf))  # NaN compares false
+    found = rows[at]
+    class_ids = found[:, 5:].argmax(axis=1)
+    best = np.take_along_axis(found[:, 5:], class_ids[:, None], axis=1)[:, 0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        scores = found[:, 4] * best
+        keep = (scores >= np.float32(conf)) & np.isfinite(scores)
+    return found[keep], scores[keep], class_ids[keep], at[keep]
+
+
+def decoded(outputs: list[Floats], conf: float) -> Candidates:
+    """Candidates whose objectness x best class score reaches ``conf``, in the order of the rows.
+
+    ``outputs``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities.
+    Nothing returned shares memory with it.
+    """
+    rows, scores, class_ids, _ = objectness_first(outputs[0][0], conf)
+    boxes = xyxy(rows[:, :4])
+    keep = sound(boxes)
+    return Candidates(boxes[keep], scores[keep], class_ids[keep])
+
+
+def decoded_dense(outputs: list[Floats]) -> Floats:
+    """A copy: the rows are dense already."""
+    return outputs[0].copy()
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The cells of an input of height x width pixels: maps by ``strides``, each by y, x."""
+
+    height: int
+    width: int
+    strides: tuple[int, ...] = (8, 16, 32)
+
+
+@cache
+def yolox_cells(grid: Grid) -> Floats:
+    """[N, 3]: column, row and stride of every cell."""
+    maps = []
+    for stride in grid.strides:
+        y, x = np.indices((-(-grid.height // stride), -(-grid.width // stride))).reshape(2, -1)
+        maps.append(np.stack([x, y, np.full_like(x, stride)], axis=1))
+    cells = np.concatenate(maps).astype(np.float32)
+    cells.setflags(write=False)  # shared by all who ask
+    return cells
+
+
+def yolox(outputs: list[Floats], conf: float, *, grid: Grid) -> Candidates:
+    """Candidates whose objectness x best class score reaches ``conf``, in the order of the cells.
+
+    ``outputs``: [1, N, 5 + C]: offsets x and y in cells, logarithms of width and height in cells,
+    objectness and class probabilities (the network ends in their logistic).
+    """
+    rows, scores, class_ids, at = objectness_first(outputs[0][0], conf)
+    boxes = xyxy(_yolox_centres_sizes(rows, yolox_cells(grid)[at]))
+    keep = sound(boxes)
+    return Candidates(boxes[keep], scores[keep], class_ids[keep])
+
+
+def yolox_dense(outputs: list[Floats], *, grid: Grid) -> Floats:
+    """Every cell: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
+    probabilities.
+    """
+    raw = outputs[0][0]
+    return np.concatenate([_yolox_centres_sizes(raw, yolox_cells(grid)), raw[:, 4:]], axis=1)[None]
+
+
+@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
+def _yolox_centres_sizes(rows: Floats, cells: Floats) -> Floats:
+    """[M, 4] cx, cy, w, h in network pixels."""
+    stride = cells[:, 2:]
+    centres = (rows[:, :2] + cells[:, :2]) * stride
+    sizes = np.exp(np.minimum(rows[:, 2:4], MAX_LOG_SIZE)) * stride
+    return np.concatenate([centres, sizes], axis=1)
+
+
+# One box per cell without an objectness, decoded by the network.
 
 
 def anchor_free(outputs: list[Floats], conf: float, *, rows: bool = False) -> Candidates:
     """Candidates whose best class score reaches ``conf``, in the order of the cells.
 
-    ``outputs``: [1, 4 + C, N]: cx, cy, w, h in network pixels, class probabilities; with ``rows`` [1, N, 4 + C].
+    ``outputs``: [1, 4 + C, N]: cx, cy, w, h in network pixels, class probabilities; with ``rows``
+    [1, N, 4 + C].
     """
     columns = _columns(outputs, rows)
     best = columns[4:].max(
@@ -303,36 +393,14 @@ def _columns(outputs: list[Floats], rows: bool) -> Floats:
     return columns
 
 
-# ----------------------------------------------------------------------
-# Rows that the network decoded itself (YOLOv5, YOLOv7 and others exported with their boxes): [1, N, 5 + C].
-
-
-def decoded(outputs: list[Floats], conf: float) -> Candidates:
-    """Candidates whose objectness x best class score reaches ``conf``, in the order of the rows.
-
-    ``outputs``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities. Nothing returned
-    shares memory with it.
-    """
-    rows, scores, class_ids, _ = objectness_first(outputs[0][0], conf)
-    boxes = xyxy(rows[:, :4])
-    keep = sound(boxes)
-    return Candidates(boxes[keep], scores[keep], class_ids[keep])
-
-
-def decoded_dense(outputs: list[Floats]) -> Floats:
-    """They are dense already: a copy."""
-    return outputs[0].copy()
-
-
-# ----------------------------------------------------------------------
-# Finished detections: networks that need no NMS (YOLOv10, YOLO26), and exports that hold it.
+# Finished detections, in four forms:
 #
 #     rows               [1, K, 6]  x1, y1, x2, y2, score, class
 #     batch-rows         [1, K, 7]  batch, x1, y1, x2, y2, class, score (YOLOv7)
 #     parts              boxes [1, K, 4], scores [1, K], classes [1, K]
 #     boxes-with-scores  [1, K, 5]  x1, y1, x2, y2, score; classes [1, K]
 #
-# Boxes are in network pixels. Rows that fill a list up have a score of zero.
+# Boxes are in network pixels. Rows that pad a list have a score of zero.
 
 
 def end_to_end(outputs: list[Floats], conf: float, *, form: str = "rows") -> Candidates:
@@ -378,8 +446,7 @@ def _ids(classes: Floats) -> NDArray[np.bool_]:
     return valid
 
 
-# ----------------------------------------------------------------------
-# RT-DETR's queries: a fixed number of boxes in 0..1, each with a score a class. They need no NMS.
+# A fixed number of boxes in 0..1 of the input, each with a score per class.
 
 
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
@@ -388,8 +455,8 @@ def queries(
 ) -> Candidates:
     """Queries whose best class score reaches ``conf``, in their order; one box a query.
 
-    ``outputs``: [1, Q, 4 + C], or class scores [1, Q, C] and boxes [1, Q, 4]. Boxes are cx, cy, w, h in 0..1 of the
-    input. ``logits``: the scores are raw, before the logistic.
+    ``outputs``: [1, Q, 4 + C], or class scores [1, Q, C] and boxes [1, Q, 4]. Boxes are cx, cy, w,
+    h in 0..1 of the input. ``logits``: the scores are raw, before the logistic.
     """
     boxes, scores = _apart(outputs)
     class_ids = scores.argmax(axis=1)
@@ -415,51 +482,3 @@ def _apart(outputs: list[Floats]) -> tuple[Floats, Floats]:
     if len(outputs) == 2:
         return outputs[1][0], outputs[0][0]
     return outputs[0][0][:, :4], outputs[0][0][:, 4:]
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The cells of an input of height x width pixels: maps by ``strides``, each by y, x."""
-
-    height: int
-    width: int
-    strides: tuple[int, ...] = (8, 16, 32)
-
-
-@cache
-def yolox_cells(grid: Grid) -> Floats:
-    """[N, 3]: column, row and stride of every cell."""
-    maps = []
-    for stride in grid.strides:
-        y, x = np.indices((-(-grid.height // stride), -(-grid.width // stride))).reshape(2, -1)
-        maps.append(np.stack([x, y, np.full_like(x, stride)], axis=1))
-    cells = np.concatenate(maps).astype(np.float32)
-    cells.setflags(write=False)  # shared by all who ask
-    return cells
-
-
-def yolox(outputs: list[Floats], conf: float, *, grid: Grid) -> Candidates:
-    """Candidates whose objectness x best class score reaches ``conf``, in the order of the cells.
-
-    ``outputs``: [1, N, 5 + C]: offsets x and y in cells, logarithms of width and height in cells, objectness and class
-    probabilities (the network ends in their logistic).
-    """
-    rows, scores, class_ids, at = objectness_first(outputs[0][0], conf)
-    boxes = xyxy(_yolox_centres_sizes(rows, yolox_cells(grid)[at]))
-    keep = sound(boxes)
-    return Candidates(boxes[keep], scores[keep], class_ids[keep])
-
-
-def yolox_dense(outputs: list[Floats], *, grid: Grid) -> Floats:
-    """Every cell: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class probabilities."""
-    raw = outputs[0][0]
-    return np.concatenate([_yolox_centres_sizes(raw, yolox_cells(grid)), raw[:, 4:]], axis=1)[None]
-
-
-@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
-def _yolox_centres_sizes(rows: Floats, cells: Floats) -> Floats:
-    """[M, 4] cx, cy, w, h in network pixels."""
-    stride = cells[:, 2:]
-    centres = (rows[:, :2] + cells[:, :2]) * stride
-    sizes = np.exp(np.minimum(rows[:, 2:4], MAX_LOG_SIZE)) * stride
-    return np.concatenate([centres, sizes], axis=1)

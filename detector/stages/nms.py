@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from detector.stages.heads import Floats, xyxy
 from detector.types import Candidates, Detections
 
-# Candidates are taken in blocks of this many, best first: pairs are compared inside a block and with what was kept
-# before, never n x n over all. 256 x 256 float32 fits in a core's L2 cache.
+# Candidates are taken in blocks of this many, best first: pairs are compared inside a block and
+# with what was kept before, never n x n over all. 256 x 256 float32 fits in a core's L2 cache.
 BLOCK = 256
 
 
@@ -24,12 +24,14 @@ def nms(
     classes: Sequence[int] | None = None,
     names: tuple[str, ...] = (),
 ) -> Detections:
-    """Equal to plain greedy NMS: the best box is kept and suppresses every later one with IoU > ``iou``.
+    """Equal to plain greedy NMS: the best box is kept and suppresses every later one with IoU >
+    ``iou``.
 
-    ``iou`` None: nothing is suppressed, for networks whose boxes are final.
-    Boxes suppress their own class only, or any with ``agnostic``. ``classes`` keeps these ids and drops the rest
-    before anything is suppressed. Ties go to the lower index. At most ``max_det`` are returned, best first; what the
-    limit cut off is counted in ``Detections.cut``. Boxes stay in network pixels, unclipped.
+    ``iou`` None: nothing is suppressed, for networks whose boxes are final. Boxes suppress their
+    own class only, or any with ``agnostic``. ``classes`` keeps these ids and drops the rest before
+    anything is suppressed. Ties go to the lower index. At most ``max_det`` are returned, best
+    first; what the limit cut off is counted in ``Detections.cut``. Boxes stay in network pixels,
+    unclipped.
     """
     boxes, scores, class_ids = candidates
     if classes is not None:
@@ -54,7 +56,9 @@ def nms(
 def _greedy_apart(
     boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float
 ) -> NDArray[np.intp]:
-    """The same, each group by itself: at the thresholds of ``eval`` there are thousands of boxes of many classes."""
+    """The same, each group by itself: at the thresholds of ``eval`` there are thousands of boxes of
+    many classes.
+    """
     kept = []
     for group in np.unique(groups):
         members = np.nonzero(groups == group)[0]
@@ -63,7 +67,9 @@ def _greedy_apart(
 
 
 def _greedy(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -> NDArray[np.intp]:
-    """Indices that survive, ascending. ``boxes`` [N, 4] best first; only equal ``groups`` [N] suppress each other."""
+    """Indices that survive, ascending. ``boxes`` [N, 4] best first; only equal ``groups`` [N]
+    suppress each other.
+    """
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     kept = np.zeros(0, np.intp)
     for start in range(0, len(boxes), BLOCK):
@@ -87,7 +93,9 @@ def _suppresses(
     groups: NDArray[np.int64],
     iou: float,
 ) -> NDArray[np.bool_]:
-    """[len(first), len(second)]: same group and IoU > ``iou``, without a division, so that empty boxes are no case."""
+    """[len(first), len(second)]: same group and IoU > ``iou``, without a division, so that empty
+    boxes are no case.
+    """
     a, b = boxes[first][:, None], boxes[second][None]
     width = np.minimum(a[..., 2], b[..., 2]) - np.maximum(a[..., 0], b[..., 0])
     height = np.minimum(a[..., 3], b[..., 3]) - np.maximum(a[..., 1], b[..., 1])
@@ -101,16 +109,19 @@ def _suppresses(
 # ----------------------------------------------------------------------
 # Candidates of classes that are mapped before NMS: the head of ``eval``.
 #
-# A detection run asks for the best class of a box. For average precision that is too little: every class of a box is a
-# detection of its own, and a class that several of the model's go into (vehicle: car, bus, truck, motorcycle) has the
-# highest of their scores. Mapped afterwards, a lorry found as truck and as bus would be found twice.
+# A detection run asks for the best class of a box. For average precision that is too little: every
+# class of a box is a detection of its own, and a class that several of the model's go into
+# (vehicle: car, bus, truck, motorcycle) has the highest of their scores. Mapped afterwards, a lorry
+# found as truck and as bus would be found twice.
 
 
 def mapped(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
-    """``dense``: [1, N, 5 + C] cx, cy, w, h in network pixels, objectness, class probabilities not multiplied.
+    """``dense``: [1, N, 5 + C] cx, cy, w, h in network pixels, objectness, class probabilities not
+    multiplied.
 
-    ``groups``: for each mapped class the ids of those that go into it. One candidate for every row and mapped class
-    whose objectness x highest probability reaches ``conf``; rows in order, classes in order.
+    ``groups``: for each mapped class the ids of those that go into it. One candidate for every row
+    and mapped class whose objectness x highest probability reaches ``conf``; rows in order, classes
+    in order.
     """
     rows = dense[0]
     rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities end at 1; NaN compares false

@@ -14,10 +14,12 @@ GEOMETRIES = ("centre", "top-left-truncate", "stretch")
 def letterbox(
     image: Image, slot: NDArray[uint8], *, geometry: str, pad_value: int = 114
 ) -> Letterbox:
-    """Resizes ``image`` (u8 BGR [h, w, 3]) into ``slot`` (u8 RGB [H, W, 3], written whole) without a buffer of its own.
+    """Resizes ``image`` (u8 BGR [h, w, 3]) into ``slot`` (u8 RGB [H, W, 3], written whole) without
+    a buffer of its own.
 
     ``geometry``:
-      "centre"             scale = min(W/w, H/h), size round(w*scale) x round(h*scale), padding split evenly with the
+      "centre"             scale = min(W/w, H/h), size round(w*scale) x round(h*scale), padding
+      split evenly with the
                            odd pixel right and below (YOLOv5, v7, v8...)
       "top-left-truncate"  the same scale, size int(w*scale) x int(h*scale), at the top left (YOLOX)
       "stretch"            both axes scaled on their own, no padding (darknet)
@@ -40,9 +42,13 @@ def letterbox(
     return letter
 
 
-def holding(longest: int, stride: int, source_width: int, source_height: int) -> tuple[int, int]:
-    """Height and width of the smallest input that holds a picture whose longest side is scaled to ``longest``: the
-    other side is the next multiple of ``stride``. Of "centre" geometry, where padding costs time and nothing else."""
+def smallest_input(
+    longest: int, stride: int, source_width: int, source_height: int
+) -> tuple[int, int]:
+    """Height and width of the smallest input that holds a picture whose longest side is scaled to
+    ``longest``: the other side is the next multiple of ``stride``. Of "centre" geometry, where
+    padding costs time and nothing else.
+    """
     scale = longest / max(source_width, source_height)
     width, height = max(1, round(source_width * scale)), max(1, round(source_height * scale))
     return -(-height // stride) * stride, -(-width // stride) * stride
@@ -51,7 +57,9 @@ def holding(longest: int, stride: int, source_width: int, source_height: int) ->
 def place(
     source_width: int, source_height: int, width: int, height: int, geometry: str
 ) -> tuple[int, int, int, int, Letterbox]:
-    """Left, top, width and height of the picture inside the network's input, and the mapping back. Pixels."""
+    """Left, top, width and height of the picture inside the network's input, and the mapping back.
+    Pixels.
+    """
     if geometry == "stretch":
         letter = Letterbox(
             width / source_width, height / source_height, 0, 0, source_width, source_height

@@ -1,11 +1,12 @@
-"""Threads that are not ours: what decoder, encoder and engine burn in threads of their own, booked to the stage whose
-threads they are.
+"""Threads that are not ours: what decoder, encoder and engine burn in threads of their own, booked
+to the stage whose threads they are.
 
-No system tells who made a thread. So it is told by time: a thread that is new when a stage's part has been opened, or
-when the stage's first call returns, is that stage's. Where two stages were at it at once, the name decides: the loop's
-threads are named, and a thread has its maker's name until somebody gives it another. One that came at no such moment,
-or that time and name leave open, stays unknown; its CPU seconds are kept and said. Linux tells all this in /proc;
-elsewhere there is nothing to tell.
+No system tells who made a thread. So it is told by time: a thread that is new when a stage's part
+has been opened, or when the stage's first call returns, is that stage's. Where two stages were at
+it at once, the name decides: the loop's threads are named, and a thread has its maker's name until
+somebody gives it another. One that came at no such moment, or that time and name leave open, stays
+unknown; its CPU seconds are kept and said. Linux tells all this in /proc; elsewhere there is
+nothing to tell.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Times(NamedTuple):
 
 
 def task_ids() -> set[int]:
-    """The threads of this process, by the kernel's numbers; empty where the system does not list them."""
+    """The threads of this process, by the kernel's numbers; empty where the system does not list
+    them.
+    """
     try:
         return {int(name) for name in os.listdir(TASKS)}
     except OSError:
@@ -37,8 +40,9 @@ def task_ids() -> set[int]:
 
 
 def times_of(task: int | None = None) -> Times | None:
-    """Of a thread of this process, the calling one by default: the first two numbers of its schedstat (Linux). None
-    where there is none."""
+    """Of a thread of this process, the calling one by default: the first two numbers of its
+    schedstat (Linux). None where there is none.
+    """
     place = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
     try:
         with open(f"{place}/schedstat", "rb") as file:
@@ -49,7 +53,9 @@ def times_of(task: int | None = None) -> Times | None:
 
 
 def name_of(task: int | None = None) -> str:
-    """The kernel's name of a thread of this process, the calling one by default; "" where there is none."""
+    """The kernel's name of a thread of this process, the calling one by default; "" where there is
+    none.
+    """
     try:
         with open(
             "/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb"
@@ -60,18 +66,23 @@ def name_of(task: int | None = None) -> str:
 
 
 def give_name(name: str) -> None:
-    """To the calling thread, for the kernel and whoever asks it (``top -H``); 15 bytes of it are kept."""
+    """To the calling thread, for the kernel and whoever asks it (``top -H``); 15 bytes of it are
+    kept.
+    """
     with suppress(OSError), open("/proc/thread-self/comm", "wb") as file:
         file.write(name.encode()[:15])
 
 
 def machine_busy_ns() -> int | None:
-    """What all processes together have burnt on the cores that this one may use, since the machine began."""
+    """What all processes together have burnt on the cores that this one may use, since the machine
+    began.
+    """
     try:
         cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
         with open("/proc/stat", "rb") as file:
             rows = [line.split() for line in file if line.split()[0] in cores]
-        # user, nice, system, then idle and iowait, which are no work, then irq, softirq, steal; guests are in user
+        # user, nice, system, then idle and iowait, which are no work, then irq, softirq, steal;
+        # guests are in user
         ticks = sum(int(row[at]) for row in rows for at in (1, 2, 3, 6, 7, 8))
         return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
@@ -91,8 +102,10 @@ class Mark:
 
 @dataclass(slots=True)
 class StageThreads:
-    """The threads of one stage between two marks, nanoseconds. ``busiest_ns``: the CPU time of the one that burnt most,
-    ``ready_ns``: how long that one was ready and not scheduled. ``calls`` of the stage meanwhile."""
+    """The threads of one stage between two marks, nanoseconds. ``busiest_ns``: the CPU time of the
+    one that burnt most, ``ready_ns``: how long that one was ready and not scheduled. ``calls`` of
+    the stage meanwhile.
+    """
 
     calls: int = 0
     threads: int = 0
@@ -103,8 +116,10 @@ class StageThreads:
 
 @dataclass(slots=True)
 class Burnt:
-    """Between two marks. ``unknown_ns``: CPU time of this process that neither our threads nor a stage's burnt;
-    ``others_ns``: what other processes burnt on the same cores, None where the system does not tell."""
+    """Between two marks. ``unknown_ns``: CPU time of this process that neither our threads nor a
+    stage's burnt; ``others_ns``: what other processes burnt on the same cores, None where the
+    system does not tell.
+    """
 
     wall_ns: int = 0
     process_ns: int = 0
@@ -124,7 +139,8 @@ class Natives:
     ) -> None:
         self._ids, self._times, self._names = ids, times, names
         self._lock = threading.Lock()
-        # thread -> stages that may have made it -> whether it has the name of the thread that was at it
+        # thread -> stages that may have made it -> whether it has the name of the thread that was
+        # at it
         self._claims: dict[int, dict[str, bool]] = {}
         self._ours: set[int] = set()
         self._left: dict[
@@ -154,8 +170,9 @@ class Natives:
                     stages[stage] = stages.get(stage, False) or self._names(task) == name
 
     def left(self) -> None:
-        """For a thread of ours that is about to end: afterwards nobody could read its times, nor those of the pool that
-        OpenMP gave it, which ends with it."""
+        """For a thread of ours that is about to end: afterwards nobody could read its times, nor
+        those of the pool that OpenMP gave it, which ends with it.
+        """
         with self._lock:
             self._ours.add(threading.get_native_id())
             self._left |= self._all_times()

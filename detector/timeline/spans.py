@@ -1,21 +1,23 @@
-"""A track: everything that one thread recorded. Only its own thread writes to it, so it needs no lock."""
+"""What one thread records: a ``Track`` of ``Span``s, one for each stage and each kind of wait.
+
+Only its own thread writes to a track, so it needs no lock. From top to bottom: the names of stages
+and kinds, the meter that several threads share, a span, a track, and their stand-ins for a timeline
+that is off.
+"""
 
 from __future__ import annotations
 
-import math
 import threading
 from array import array
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
+from detector.timeline.histogram import Histogram
 from detector.timeline.native import Natives, times_of
+from detector.timeline.nvtx_ranges import ThreadRange
 
-# ----------------------------------------------------------------------
-# The seven stages of a frame's life. The same names stand in JSON, NVTX, tables and verdicts.
-
+# The seven stages of a frame's life. JSON, NVTX, tables and verdicts use the same names.
 READ = "read"
 PREPROCESS = "preprocess"
 INFER = "infer"
@@ -26,14 +28,21 @@ WRITE = "write"
 
 STAGES = (READ, PREPROCESS, INFER, HEAD, NMS, ANNOTATE, WRITE)
 
+WORK = "work"  # a stage's own call
+WAIT_INPUT = "wait_input"  # nothing to do yet: the stage before is not ready
+WAIT_OUTPUT = "wait_output"  # no room: the stage after has not given buffers or queue places back
+OTHER = "other"  # what lies between spans
 
-# ----------------------------------------------------------------------
-# How long at least one of several threads was inside a stage.
+KINDS = (WORK, WAIT_INPUT, WAIT_OUTPUT, OTHER)
 
 
 class Meter:
-    """Length of the union of intervals, streaming. Inference FPS stands on it: frames / seconds in which at least one
-    ``infer`` was running, so that neither a slow reader nor several requests at once distort it."""
+    """How long at least one of several threads was inside a stage: the length of a union of
+    intervals.
+
+    Inference FPS is frames / seconds in which at least one ``infer`` was running. So neither a slow
+    reader nor several requests at once distort it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +53,8 @@ class Meter:
     def enter(self, now: int) -> None:
         with self._lock:
             if not self._inside:
-                # A thread may read its clock and be overtaken before it gets the lock: never count time twice.
+                # A thread may read its clock and be overtaken before it gets the lock. ``max``
+                # keeps time from being counted twice.
                 self._since = max(now, self._since)
             self._inside += 1
 
@@ -56,135 +66,20 @@ class Meter:
                 self._since = now
 
 
-# ----------------------------------------------------------------------
-# A streaming histogram with bounded relative error, for percentiles over any number of samples.
-
-# Smallest number of samples below which a percentile says nothing: it would be the maximum under another name.
-SAMPLE_FLOORS = {50: 5, 90: 20, 99: 200}
-
-
-class Histogram:
-    """Counts durations in buckets whose edges grow by a constant factor, so that any quantile is within ``error``.
-
-    The scheme of DDSketch (Masson, Rim, Lee, VLDB 2019), sections 2.1 and 2.2: bucket i holds (g^(i-1), g^i] with
-    g = (1 + error) / (1 - error), and is reported as 2 g^i / (g + 1). Values are integers (nanoseconds), 0 included.
-    """
-
-    __slots__ = ("_counts", "_gamma", "_inverse_log", "count", "maximum", "minimum")
-
-    def __init__(self, error: float = 0.01) -> None:
-        self._gamma = (1 + error) / (1 - error)
-        self._inverse_log = 1 / math.log(self._gamma)
-        self._counts: dict[int, int] = {}
-        self.count = 0
-        self.minimum = 0
-        self.maximum = 0
-
-    def add_many(self, values: array[int]) -> None:
-        """``values``: array("q")."""
-        if not values:
-            return
-        durations = np.frombuffer(values, np.int64)
-        buckets = np.where(
-            durations > 0, np.ceil(np.log(np.maximum(durations, 1)) * self._inverse_log), -1
-        )
-        for bucket, count in zip(*np.unique(buckets, return_counts=True), strict=True):
-            self._counts[int(bucket)] = self._counts.get(int(bucket), 0) + int(count)
-        self.minimum = (
-            min(self.minimum, int(durations.min())) if self.count else int(durations.min())
-        )
-        self.maximum = max(self.maximum, int(durations.max()))
-        self.count += len(durations)
-
-    def merge(self, other: Histogram) -> None:
-        if not other.count:
-            return
-        for bucket, count in other._counts.items():
-            self._counts[bucket] = self._counts.get(bucket, 0) + count
-        self.minimum = min(self.minimum, other.minimum) if self.count else other.minimum
-        self.maximum = max(self.maximum, other.maximum)
-        self.count += other.count
-
-    def quantile(self, q: float) -> float | None:
-        """The value of rank ceil(q * count) (nearest rank), within the relative error; None without samples."""
-        rank = max(1, math.ceil(q * self.count))
-        seen = 0
-        for bucket in sorted(self._counts):
-            seen += self._counts[bucket]
-            if seen >= rank:
-                estimate = 0.0 if bucket < 0 else 2 * self._gamma**bucket / (self._gamma + 1)
-                return float(min(max(estimate, self.minimum), self.maximum))
-        return None
-
-    def percentile(self, p: int) -> float | None:
-        """Like ``quantile(p / 100)``, but None below the sample floor of p50, p90 and p99."""
-        return self.quantile(p / 100) if self.count >= SAMPLE_FLOORS[p] else None
-
-
-# ----------------------------------------------------------------------
-# NVTX: one push/pop range per span on its own thread, in the domain ``detect-video``.
-#
-# name = stage, payload = frame or batch number, category = span kind. Without a tool attached nvtx hands out a domain of
-# its own that does nothing; then no range object is made at all, and a span pays for one ``is not None``.
-
-DOMAIN = "detect-video"
-
-_COLORS = {"work": "green", "wait_input": "yellow", "wait_output": "orange"}
-
-
-class ThreadRange:
-    """The ranges of one span on one thread. Attributes are prebuilt (70 ns a range instead of 900) and, since their
-    payload changes with each push, never shared between threads."""
-
-    __slots__ = ("_attributes", "_push", "pop")
-
-    def __init__(self, domain: Any, stage: str, kind: str) -> None:
-        self._attributes = domain.get_event_attributes(
-            message=stage, color=_COLORS.get(kind, "gray"), category=kind, payload=0
-        )
-        self._push = domain.push_range
-        self.pop = domain.pop_range
-
-    def push(self, index: int) -> None:
-        self._attributes.payload = index
-        self._push(self._attributes)
-
-
-def open_domain() -> Any | None:
-    """The NVTX domain, or None where no tool is attached (or nvtx is not installed)."""
-    try:
-        import nvtx
-    except ImportError:
-        return None
-    domain = nvtx.get_domain(DOMAIN)
-    if (
-        domain.get_event_attributes(message="probe") is None
-    ):  # what the stand-in without a tool answers
-        return None
-    return domain
-
-
-# ----------------------------------------------------------------------
-# One kind of span on one thread: a stage's calls, or one sort of wait, with two clock reads each.
-
-WORK = "work"  # a stage's own call
-WAIT_INPUT = "wait_input"  # nothing to do yet: the stage before is not ready
-WAIT_OUTPUT = "wait_output"  # no room: the stage after has not given buffers or queue places back
-OTHER = "other"  # what lies between spans
-
-KINDS = (WORK, WAIT_INPUT, WAIT_OUTPUT, OTHER)
-
-# Durations go into the histogram in blocks: one numpy call for 4096 of them costs 0.05 us each, one by one 0.5 us.
+# Durations go into the histogram in blocks: 0.05 us each in one numpy call for 4096 of them, 0.5 us
+# each one by one.
 BLOCK = 4096
 
 
 class Span:
-    """Context manager around one call after the other. Made once for each stage and kind on a track, then used again
-    for every call, so that a call allocates nothing. Nested spans count once, in the innermost: the outer keeps the
-    rest. A stage cannot nest in itself.
+    """Context manager around each call of a stage, or each wait of one kind, on one thread.
 
-    Totals: ``calls``, ``self_ns`` (without what nested spans took), ``cpu_ns``. Rows: ``indices``, ``starts``,
-    ``ends``.
+    It is made once per stage and kind of a track and used for every call, so that a call costs two
+    clock reads and allocates nothing. Time in nested spans counts for the innermost only. A stage
+    cannot nest in itself.
+
+    Totals: ``calls``, ``self_ns`` (without what nested spans took), ``cpu_ns``. One row per call,
+    up to ``room``: ``indices``, ``starts``, ``ends``.
     """
 
     __slots__ = (
@@ -296,7 +191,7 @@ class Span:
 
 
 class OffSpan:
-    """Shared stand-in of a timeline that is off."""
+    """The span of a timeline that is off; all calls share one."""
 
     __slots__ = ()
 
@@ -312,13 +207,15 @@ class OffSpan:
         return None
 
 
-# Rows of index, start and end, 24 bytes each, for every stage and wait of a track: 7 MB, beyond any clip of three
-# hours. Sums and percentiles go on after it; the session says how many rows it kept.
+# Rows (index, start, end: 24 bytes) that are kept for every stage and kind of wait of a track: 7
+# MB, more than a clip of three hours needs. Sums and percentiles go on after that; the session says
+# how many rows it kept.
 MAX_ROWS = 300_000
 
 
 class Track:
-    """``with timeline.track("reader") as track:`` around a thread's life, ``with track.span(READ, i):`` in it.
+    """``with timeline.track("reader") as track:`` around a thread's life, ``with track.span(READ,
+    i):`` in it.
 
     The same name may be entered again later; its sums go on.
     """
@@ -377,7 +274,10 @@ class Track:
             self._natives.left()
 
     def span(self, stage: str, index: int, kind: str = WORK) -> Span | FirstCall:
-        """To be entered at once: the object is the same for every call of a stage on this track but the first."""
+        """The context manager for one call; enter it at once.
+
+        It is the same object for every call of a stage on this track after the first.
+        """
         span = self.spans.get((stage, kind))
         if span is None:
             span = self.spans[stage, kind] = self._make(stage, kind)
@@ -394,7 +294,7 @@ class Track:
         work = kind == WORK
         nvtx = ThreadRange(self._domain, stage, kind) if self._domain is not None else None
         meter = self._meters.get(stage) if work else None
-        # What a wait burns is not asked: the two clock reads would be most of it.
+        # A wait's CPU time is not measured: the two clock reads would be most of it.
         return Span(
             self, stage, kind, self._cpu_clock if work else None, meter, nvtx, self._max_rows
         )
@@ -404,7 +304,7 @@ class Track:
 
 
 class FirstCall:
-    """A stage's first call on a thread: libraries start their threads in it, which are then known as the stage's."""
+    """A stage's first call on a thread. Threads that libraries start in it are the stage's."""
 
     def __init__(self, span: Span, natives: Natives) -> None:
         self._span, self._born = span, natives.born(span.stage)
@@ -424,7 +324,7 @@ class FirstCall:
 
 
 def _ready_ns() -> int | None:
-    """Nanoseconds that the calling thread spent on a run queue, so far."""
+    """Nanoseconds that the calling thread has spent on a run queue so far."""
     times = times_of()
     return None if times is None else times.ready
 

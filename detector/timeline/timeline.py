@@ -9,25 +9,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from detector.timeline.native import Burnt, Mark, Natives
-from detector.timeline.spans import (
-    INFER,
-    MAX_ROWS,
-    PREPROCESS,
-    READ,
-    WORK,
-    Meter,
-    OffTrack,
-    Track,
-    open_domain,
-)
+from detector.timeline.nvtx_ranges import open_domain
+from detector.timeline.spans import INFER, MAX_ROWS, PREPROCESS, READ, WORK, Meter, OffTrack, Track
 
 
 class Timeline:
-    """Hands a track to each thread. ``clock`` and ``cpu_clock`` return nanoseconds; tests hand in fakes.
+    """Hands a track to each thread. ``clock`` and ``cpu_clock`` return nanoseconds; tests hand in
+    fakes.
 
-    ``cpu_clock`` is the thread's own CPU time by default. A run in one plain loop hands in ``time.process_time_ns``:
-    there a stage's CPU is the process's, with what the libraries burn in threads of their own. ``natives``: who tells
-    of those threads; None: nobody.
+    ``cpu_clock`` is the thread's own CPU time by default. A run in one plain loop hands in
+    ``time.process_time_ns``: there a stage's CPU is the process's, with what the libraries burn in
+    threads of their own. ``natives``: who tells of those threads; None: nobody.
     """
 
     def __init__(
@@ -56,8 +48,9 @@ class Timeline:
 
     @contextmanager
     def run(self, text: str) -> Iterator[None]:
-        """For a tool that records: a mark that says what the ranges after it belong to, and a range "run" across all
-        threads, from here to the end, that a capture can start and stop with."""
+        """For a tool that records: a mark that says what the ranges after it belong to, and a range
+        "run" across all threads, from here to the end, that a capture can start and stop with.
+        """
         if self._domain is None:
             yield
             return
@@ -88,7 +81,9 @@ class Timeline:
         return nullcontext() if self._natives is None else self._natives.born(stage)
 
     def mark(self) -> None:
-        """A moment to count the libraries' threads from, or to; the steady state lies between first and last."""
+        """A moment to count the libraries' threads from, or to; the steady state lies between first
+        and last.
+        """
         if self._natives is not None:
             self._marks[1:] = [self._natives.mark(self._calls())]
 

@@ -1,4 +1,4 @@
-"""Agreement with fp32 of every precision, on the clip that int8 was calibrated on and on clips that it never saw."""
+"""Agreement of every precision with fp32, on the clip of the calibration and on other clips."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from pathlib import Path
 import numpy as np
 
 from detector import engines
-from detector.analysis.accuracy.matching import Agreement, agreement, overlaps, pairs
+from detector.analysis.accuracy.agreement import Agreement, agreement, match_pairs
+from detector.analysis.accuracy.matching import overlaps
 from detector.config.schema import CalibrationConfig
 from detector.errors import EngineError
-from detector.models import open_network
+from detector.models import ModelRequest, open_network
 from detector.models.base import Network
-from detector.models.graph.halves import HALVES, converted
+from detector.models.graph.halves import HALVES, convert_to_halves
 from detector.models.graph.qdq import quantised_graph
 from detector.run.quantize import KINDS
-from detector.run.quantize import calibrate as frames
-from detector.run.quantize.calibrate import Calibration, calibrated
-from detector.run.quantize.search import ENGINE, SELECTION, Reference, detections, outputs
+from detector.run.quantize.calibrate import Calibration, calibrate
+from detector.run.quantize.frames import read_frames
+from detector.run.quantize.search import ENGINE, SELECTION, Reference, detections, raw_outputs
 from detector.types import Detections
 from measuring.rounded import rounded
 
 PRECISIONS = (*HALVES, "int8")
-BELOW, IOU = (
-    0.2,
-    0.5,
-)  # of the threshold: how far down a partner is looked for; and what makes a partner
+BELOW = 0.2  # of the threshold: how far down a partner is looked for
+IOU = 0.5  # what makes a partner
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``clips``: clip -> agreement; ``alone``: detections that have no partner, over all clips, and how many of these
-    have one below the threshold. ``float_*``: of the multiplying layers and their MACs; None for what is no int8."""
+    """One precision. ``clips``: clip -> agreement. ``alone``: detections that have no partner, over
+    all clips, and how many of these have one below the threshold. ``layers``, ``float_*``: of the
+    multiplying layers and their MACs; None for other precisions than int8.
+    """
 
     model: str
     precision: str
@@ -55,20 +56,23 @@ def rows(
     precisions: Sequence[str] = PRECISIONS,
     engines_too: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """One a precision: fp16, bf16, then both kinds of int8, first with every layer int8, then as searched. Behind each
-    half, the same by every engine of ``engines_too`` (NAME, or NAME:OPTION=VALUE) that has it here."""
-    network = open_network(model, weights=weights)
+    """Rows for fp16, bf16, then both kinds of int8, first with every layer int8, then as searched.
+
+    Behind each half come the rows of the engines in ``engines_too`` (NAME, or NAME:OPTION=VALUE)
+    that have it on this machine.
+    """
+    network = open_network(ModelRequest(model, weights=weights and Path(weights)))
     references = {clip.name: _reference(network, clip, count) for clip in clips}
     for precision in HALVES:
         if precision in precisions:
-            graph = rounded(converted(network, precision).graph)
+            graph = rounded(convert_to_halves(network, precision).graph)
             yield Row(network.name, precision, *_compared(network, graph, references))
             yield from _by_engines(network, precision, engines_too, references, say)
     if "int8" not in precisions:
         return
     began = time.perf_counter()
-    found = calibrated(
-        network, frames.read(str(asked.calibrate), network.input, asked.calibrate_frames), asked
+    found = calibrate(
+        network, read_frames(str(asked.calibrate), network.input, asked.calibrate_frames), asked
     )
     say(
         f"{network.name}: calibrated in {time.perf_counter() - began:.0f} s, "
@@ -92,7 +96,11 @@ def _by_engines(
         except EngineError as error:
             say(str(error))
             continue
-        graph = network.graph if wanted == network.precision else converted(network, wanted).graph
+        graph = (
+            network.graph
+            if wanted == network.precision
+            else convert_to_halves(network, wanted).graph
+        )
         own = dict([option.split("=")]) if option else {}
         compared = _compared(network, graph, references, engine, precision=precision, own=own)
         yield Row(network.name, f"{precision}, {name}", *compared)
@@ -112,7 +120,7 @@ def _int8(
 
 
 def _reference(network: Network, clip: Path, count: int) -> Reference:
-    read = frames.read(str(clip), network.input, count)
+    read = read_frames(str(clip), network.input, count)
     return Reference.of(
         network, np.concatenate([read.seen, read.held_out]) if read.apart else read.seen
     )
@@ -127,12 +135,14 @@ def _compared(
 ) -> tuple[dict[str, Agreement], tuple[int, int]]:
     found, alone, crossed = {}, 0, 0
     for name, reference in references.items():
-        raw = outputs(network, graph, reference.slots, engine, **options)  # type: ignore[arg-type]
+        raw = raw_outputs(network, graph, reference.slots, engine, **options)  # type: ignore[arg-type]
         own = detections(network, raw)
-        found[name] = agreement(reference.found, own)
+        found[name] = agreement(reference.detections, own)
         alone += found[name].reference + found[name].other - 2 * found[name].matched
-        below = (detections(network, one, BELOW * SELECTION.conf) for one in (reference.raw, raw))
-        crossed += crossings(reference.found, own, *below)
+        below = (
+            detections(network, one, BELOW * SELECTION.conf) for one in (reference.outputs, raw)
+        )
+        crossed += crossings(reference.detections, own, *below)
     return found, (alone, crossed)
 
 
@@ -142,13 +152,14 @@ def crossings(
     a_below: Sequence[Detections],
     b_below: Sequence[Detections],
 ) -> int:
-    """Detections of ``a`` or ``b`` without a partner in the other at the threshold, that have one below it.
+    """How many detections of ``a`` or ``b`` have their partner in the other below the threshold.
 
-    ``*_below``: the same frames with the boxes of low score too, best first: those above come out of NMS unchanged.
+    ``*_below``: the same frames with boxes of low score too, best first; the boxes above the
+    threshold come out of NMS unchanged.
     """
     count = 0
     for one, other, one_below, other_below in zip(a, b, a_below, b_below, strict=True):
-        paired = pairs(one, other)
+        paired = match_pairs(one, other)
         count += _found_below(one, {i for i, _, _ in paired}, other_below, len(other))
         count += _found_below(other, {j for _, j, _ in paired}, one_below, len(one))
     return count

@@ -1,4 +1,4 @@
-"""Inference alone, nothing else in the loop: what an engine takes for a picture when it has the cores to itself."""
+"""Inference alone: the time that an engine takes for a picture with the cores to itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from detector.engines.base import Engine, Request
 from detector.models.base import Network
 from detector.run import prepare as variants
 
-WARM_UP = 3  # inferences of each request before every turn: the others' threads have gone to sleep by then
+# Inferences of each request before every turn; by then the other engines' threads are asleep.
+WARM_UP = 3
 
 
 class Variant(NamedTuple):

@@ -1,8 +1,9 @@
-"""A half-precision graph as float32 with every rounding spelt out, so that a CPU shows what half precision loses.
+"""A half-precision graph in float32 with every rounding written out: what half precision loses.
 
-onnxruntime has no half kernels on most CPUs: it computes fp16 in float32 and leaves out roundings between its own
-kernels, which flatters; bf16 it refuses. Here each node computes in float32, as tensor cores accumulate, and what it
-makes is rounded to half and back by two explicit Casts. Hardware that fuses an activation rounds once less.
+ONNX Runtime has no half kernels on most CPUs. It computes fp16 in float32 without the roundings
+between its own kernels, which shows too small a loss, and it refuses bf16. Here each node computes
+in float32, as tensor cores accumulate, and two explicit Casts round its result to half and back.
+Hardware that fuses an activation rounds once less.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same inputs and outputs; all half tensors of ``model`` are float32 in between, with half values."""
+    """The graph with the same inputs and outputs; its half tensors are float32 with half values."""
     graph = model.graph
     types = {
         info.name: info.type.tensor_type.elem_type for info in (*graph.value_info, *graph.output)

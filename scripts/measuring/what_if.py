@@ -12,9 +12,12 @@ Row = dict[str, float]
 
 
 def row_of(document: dict[str, Any]) -> Row:
-    """One ``profile --only what_if --prove --json`` as figures. ``1x``: wall time of the replay of the run as it was,
-    over the run's, - 1. Of each change that was tried ``CHANGE predicted`` and ``CHANGE measured`` (gains), ``CHANGE
-    off`` (predicted FPS over measured FPS - 1)."""
+    """The figures of one ``profile --only what_if --prove --json``.
+
+    ``1x``: wall time of the replay of the run as it was, over that of the run, - 1. For each change
+    that was tried: ``CHANGE predicted`` and ``CHANGE measured`` (gains), and ``CHANGE off``
+    (predicted FPS over measured FPS, - 1).
+    """
     row = {"fps": document["fps"]["end_to_end"], "1x": document["what_if_replay_error"]}
     for proof in document["what_if_proofs"]:
         change = proof["change"]
@@ -31,7 +34,8 @@ def changes_of(rows: Sequence[Row]) -> list[str]:
 
 def table(name: str, rows: Sequence[Row]) -> str:
     """Medians over the rounds with their range, a line for each change."""
-    first = f"{name}: {_spread([row['fps'] for row in rows], '.1f')} FPS; replay at 1x off by {_shares(rows, '1x')}"
+    fps = _spread([row["fps"] for row in rows], ".1f")
+    first = f"{name}: {fps} FPS; replay at 1x off by {_shares(rows, '1x')}"
     lines = [f"  {'change':16} {'predicted':22} {'measured':22} predicted FPS off by"]
     for change in changes_of(rows):
         figures = (f"{_shares(rows, f'{change} {figure}'):22}" for figure in FIGURES)
@@ -49,8 +53,9 @@ def verdict(found: dict[str, Sequence[Row]]) -> str:
     replays = [statistics.median(row["1x"] for row in rows) for rows in found.values()]
     kept = sum(abs(error) <= WITHIN for error in errors)
     return (
-        f"{kept} of {len(errors)} predictions within {WITHIN:.0%} of what was measured, the worst off by "
-        f"{max(errors, key=abs, default=0.0):+.1%}; replay at 1x within {max(map(abs, replays), default=0.0):.1%}"
+        f"{kept} of {len(errors)} predictions within {WITHIN:.0%} of what was measured, the worst "
+        f"off by {max(errors, key=abs, default=0.0):+.1%}; replay at 1x within "
+        f"{max(map(abs, replays), default=0.0):.1%}"
     )
 
 

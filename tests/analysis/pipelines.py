@@ -101,7 +101,7 @@ class _Loop:
 
     def work(self, stage: str, number: int, beside: bool = False):
         start = self.env.now
-        yield self.env.timeout((self.one.aside if beside else self.one.of)(stage, number))
+        yield self.env.timeout((self.one.beside_s if beside else self.one.call_s)(stage, number))
         self.calls[stage, number, beside] = (start, self.env.now)
 
     def read(self, frame: int):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from detector.analysis.accuracy import average_precision as ap
 from detector.analysis.accuracy import matching
-from detector.analysis.accuracy.precision import accuracy, confusion, difference
+from detector.analysis.accuracy.average_precision import accuracy, difference
+from detector.analysis.accuracy.matching import confusion
 from detector.datasets.base import picture
 from detector.types import Detections
 
@@ -37,41 +39,41 @@ def found(*rows):
 
 def test_everything_right():
     figures = accuracy([labels((HERE, 0), (FAR, 1))], [found((HERE, 0.9, 0), (FAR, 0.8, 1))], NAMES)
-    assert (figures["ap"], figures["ap50"], figures["ap75"]) == (1, 1, 1)
-    assert figures["ap50_interval"] == [1, 1]
-    assert (figures["ap_small"], figures["ap_medium"], figures["ap_large"]) == (
+    assert (figures.ap, figures.ap50, figures.ap75) == (1, 1, 1)
+    assert figures.ap50_interval == (1, 1)
+    assert (figures.ap_small, figures.ap_medium, figures.ap_large) == (
         1,
         1,
         None,
     )  # 20 x 20 and 40 x 40
-    assert figures["curves"]["person"] == [1] * 101
-    assert figures["confusion"]["counts"] == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert figures.curves["person"] == (1,) * 101
+    assert figures.confusion.counts == ((1, 0, 0), (0, 1, 0), (0, 0, 0))
 
 
 def test_a_loose_box_counts_up_to_its_overlap():
     figures = accuracy([labels((HERE, 0))], [found((NEAR, 0.9, 0))], NAMES)
-    assert figures["ap"] == pytest.approx(0.7)  # at .50 to .80, not at .85, .90, .95
-    assert figures["per_class"]["vehicle"]["ap"] is None  # no box, so it is no part of the mean
+    assert figures.ap == pytest.approx(0.7)  # at .50 to .80, not at .85, .90, .95
+    assert figures.per_class["vehicle"].ap is None  # no box, so it is no part of the mean
 
 
 def test_ignored_once_crowd_often():
     both = [found((FAR, 0.9, 0), (FAR, 0.8, 0), (HERE, 0.7, 0))]
-    assert accuracy([labels((HERE, 0), (FAR, 0, "crowd"))], both, NAMES)["ap50"] == 1
-    assert accuracy([labels((HERE, 0), (FAR, 0, "ignored"))], both, NAMES)["ap50"] == pytest.approx(
+    assert accuracy([labels((HERE, 0), (FAR, 0, "crowd"))], both, NAMES).ap50 == 1
+    assert accuracy([labels((HERE, 0), (FAR, 0, "ignored"))], both, NAMES).ap50 == pytest.approx(
         0.5
     )
-    assert accuracy([labels((HERE, 0))], both, NAMES)["ap50"] == pytest.approx(1 / 3)
+    assert accuracy([labels((HERE, 0))], both, NAMES).ap50 == pytest.approx(1 / 3)
 
 
 def test_a_class_that_nobody_looked_for_is_no_mistake():
     pictures = [labels((HERE, 0)), labels(number=1, labelled=frozenset({1}))]
     detections = [found((HERE, 0.5, 0)), found((FAR, 0.9, 0))]
     figures = accuracy(pictures, detections, NAMES)
-    assert figures["ap50"] == 1
-    assert [figures["per_class"][name]["pictures"] for name in NAMES] == [1, 2]
-    assert figures["confusion"]["counts"][-1] == [0, 0, 0]
+    assert figures.ap50 == 1
+    assert [figures.per_class[name].pictures for name in NAMES] == [1, 2]
+    assert figures.confusion.counts[-1] == (0, 0, 0)
     pictures[1].labelled = None
-    assert accuracy(pictures, detections, NAMES)["ap50"] == pytest.approx(0.5)
+    assert accuracy(pictures, detections, NAMES).ap50 == pytest.approx(0.5)
 
 
 def random_set(seed, pictures=80):
@@ -116,33 +118,33 @@ def test_the_library_and_our_evaluator_agree(seed):
             mine, hits = truth.class_ids == class_id, one.class_ids == class_id
             held = matching.Truth(truth.boxes[mine], truth.ignored[mine], truth.crowd[mine])
             rows.append(matching.judge(one.boxes[hits], one.scores[hits], held))
-        of_class = figures["per_class"][name]
-        assert of_class["ap50"] == pytest.approx(matching.average_precision(rows), abs=1e-9)
-        assert of_class["boxes"] == sum(row.wanted for row in rows) > 20
-        assert of_class["ap50_interval"] == pytest.approx(
-            matching.interval(rows, matching.average_precision), abs=1e-9
+        of_class = figures.per_class[name]
+        assert of_class.ap50 == pytest.approx(ap.average_precision(rows), abs=1e-9)
+        assert of_class.boxes == sum(row.wanted for row in rows) > 20
+        assert of_class.ap50_interval == pytest.approx(
+            ap.interval(rows, ap.average_precision), abs=1e-9
         )
-        assert of_class["recall_conf25"] == pytest.approx(matching.recall(rows, 0.25))
-    low, high = figures["ap50_interval"]
-    assert low < figures["ap50"] < high
+        assert of_class.recall_conf25 == pytest.approx(ap.recall(rows, 0.25))
+    low, high = figures.ap50_interval
+    assert low < figures.ap50 < high
 
 
 def test_no_detection_at_all():
     figures = accuracy([labels((HERE, 0))], [Detections.empty()], NAMES)
-    assert (figures["ap"], figures["ap50_interval"]) == (0, [0, 0])
-    assert figures["per_class"]["person"]["precision_conf25"] is None
+    assert (figures.ap, figures.ap50_interval) == (0, (0, 0))
+    assert figures.per_class["person"].precision_conf25 is None
 
 
 def test_no_box_at_all():
     figures = accuracy([labels()], [found((HERE, 0.9, 0))], NAMES)
-    assert (figures["ap"], figures["ap50"], figures["ap50_interval"]) == (None, None, [None, None])
+    assert (figures.ap, figures.ap50, figures.ap50_interval) == (None, None, (None, None))
 
 
 def test_difference_to_the_first():
     right = accuracy([labels((HERE, 0))], [found((HERE, 0.9, 0))], NAMES)
     wrong = accuracy([labels((HERE, 0))], [found((FAR, 0.9, 0))], NAMES)
-    assert difference(wrong, right)["ap50"] == -1
-    assert difference(wrong, right)["ap_large"] is None
+    assert difference(wrong, right).ap50 == -1
+    assert difference(wrong, right).ap_large is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from detector.analysis.accuracy.matching import agreement, pairs
+from detector.analysis.accuracy.agreement import agreement, match_pairs
 from detector.types import Detections
 
 Row = tuple[float, float, float, float, float, int]  # x1, y1, x2, y2, score, class
@@ -58,7 +58,7 @@ def test_the_best_overlap_is_taken_first() -> None:
     """The first box of a overlaps with both of b by half or more; only the second is its own."""
     a = frame((0, 0, 10, 10, 0.9, 0), (0, 3, 10, 13, 0.8, 0))
     b = frame((0, 3, 10, 13, 0.7, 0), (0, 0, 10, 9, 0.6, 0))
-    assert [(i, j) for i, j, _ in pairs(a, b)] == [(1, 0), (0, 1)]
+    assert [(i, j) for i, j, _ in match_pairs(a, b)] == [(1, 0), (0, 1)]
 
 
 def test_means_are_over_pairs() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from detector.analysis.accuracy.matching import Agreement
-from detector.analysis.compare import Round, Variant, compared, contenders, label
+from detector.analysis.accuracy.agreement import Agreement
+from detector.analysis.compare import Variant, compare_variants, find_contenders, label
+from detector.session.codec import from_json, to_builtins, to_json
+from detector.session.comparison import About, Comparison, Interval, Round, VariantFacts
 
 CPU = {"read": 1.0, "annotate": 0.5, "write": 2.0}
 
@@ -24,24 +24,24 @@ def variant(name="a", *fps: float, digest="d", **more):
     return Variant(name, "fp32", 1, name, rounds=turns(*fps, **more), frames_digest=digest)
 
 
-def document(*variants, rounds=3, **about):
-    return compared(variants, {"rounds": rounds, **about})
+def document(*variants, rounds=3):
+    return compare_variants(variants, About(source="in.mp4", rounds=rounds, budget=0.95))
 
 
 def test_median_interval_and_ratio_are_taken_round_by_round():
     """The machine slowed down to a half in round 3: both rows did, so the ratio did not."""
     made = document(variant("a", 10, 12, 5), variant("b", 20, 36, 10))
-    first, second = made["rows"]
-    assert first["fps"]["inference"] == {"median": 10, "low": 5, "high": 12}
-    assert second["fps"]["end_to_end"] == {"median": 10, "low": 5, "high": 18}
-    assert (first["ratio"]["inference"], second["ratio"]["inference"]) == (1, 2)
-    assert second["ratio_interval"]["inference"] == [2, 3]
-    assert made["baseline"] == "a"
-    json.dumps(made, allow_nan=False)
+    first, second = made.rows
+    assert first.fps["inference"] == Interval(median=10, low=5, high=12)
+    assert second.fps["end_to_end"] == Interval(median=10, low=5, high=18)
+    assert (first.ratio["inference"], second.ratio["inference"]) == (1, 2)
+    assert second.ratio_interval["inference"] == (2, 3)
+    assert made.baseline == "a"
+    assert from_json(to_json(made), Comparison, "x") == made
 
 
 def test_the_promised_keys():
-    made = document(variant("a", 10, 12, 11))
+    made = to_builtins(document(variant("a", 10, 12, 11)))
     assert {"rows", "comparable", "baseline"} <= set(made)
     promised = "engine precision precision_executed batch fps ratio agreement memory_mb load_s build_s error".split()
     assert set(promised) <= set(made["rows"][0])
@@ -55,14 +55,14 @@ def test_a_row_that_failed_keeps_its_error_and_the_next_one_is_the_baseline():
         "a", "int8", 1, "a int8", error="its process ended by signal 11", rounds=turns(9.0)
     )
     made = document(failed, variant("b", 10, 10, 10))
-    assert made["baseline"] == "b"
-    assert made["rows"][0]["error"] == "its process ended by signal 11"
-    assert made["rows"][0]["fps"] == {"inference": None, "end_to_end": None}, (
+    assert made.baseline == "b"
+    assert made.rows[0].error == "its process ended by signal 11"
+    assert made.rows[0].fps == {"inference": None, "end_to_end": None}, (
         "one round of three is no figure"
     )
-    assert made["rows"][1]["ratio"] == {"inference": 1, "end_to_end": 1}
-    assert document(failed)["baseline"] is None
-    assert document(failed)["comparable"] is None
+    assert made.rows[1].ratio == {"inference": 1, "end_to_end": 1}
+    assert document(failed).baseline is None
+    assert document(failed).comparable is None
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_a_row_that_failed_keeps_its_error_and_the_next_one_is_the_baseline():
 )
 def test_no_winner_inside_the_noise(other, rounds, winner):
     made = document(variant("a", *(10, 11, 12)[:rounds]), variant("b", *other), rounds=rounds)
-    assert made["fastest"]["inference"] == winner
+    assert made.fastest["inference"] == winner
 
 
 def test_those_that_the_noise_does_not_tell_apart_are_named():
     made = document(variant("a", 10, 11, 12), variant("b", 11, 13, 14), variant("c", 1, 2, 3))
-    assert contenders(made, "inference") == ["b", "a"]
+    assert find_contenders(made.rows, "inference") == ["b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_those_that_the_noise_does_not_tell_apart_are_named():
 )
 def test_rows_are_comparable_only_where_everything_else_is_equal(changed, comparable):
     made = document(variant("a", 10, 10, 10), variant("b", 10, 10, 10, **changed))
-    assert made["comparable"] is comparable
-    assert bool(made["warnings"]) is not comparable
+    assert made.comparable is comparable
+    assert bool(made.warnings) is not comparable
     if not comparable:
-        assert made["fastest"] == {"inference": None, "end_to_end": None}
+        assert made.fastest == {"inference": None, "end_to_end": None}
 
 
 def test_the_rounds_own_spread_is_the_tolerance():
@@ -113,9 +113,9 @@ def test_the_rounds_own_spread_is_the_tolerance():
     for turn, write in zip(noisy.rounds, (2.0, 4.0, 9.0), strict=True):
         turn.cpu_ms["write"] = write
     assert (
-        document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.0}))["comparable"] is True
+        document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.0})).comparable is True
     )  # 7 apart, as 9 - 2
-    [warning] = document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.1}))["warnings"]
+    [warning] = document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.1})).warnings
     assert warning.startswith("write costs 11.10 ms of CPU a frame beside b and 4.00 beside a")
 
 
@@ -127,12 +127,12 @@ def test_who_finds_other_boxes_pays_for_others():
     ]
     for one, boxes in zip(found, (222, 0), strict=True):
         one.agreement = Agreement(12, 222, boxes, boxes, boxes / 222, 1.0, 0.0)
-    (warning,) = document(*found)["warnings"]
+    (warning,) = document(*found).warnings
     assert "beside a: they found 0 and 222 boxes, so these rows are not comparable" in warning
 
 
 def test_one_round_says_nothing_of_the_noise():
-    assert document(variant("a", 10), variant("b", 20), rounds=1)["comparable"] is None
+    assert document(variant("a", 10), variant("b", 20), rounds=1).comparable is None
 
 
 def test_agreement_of_nothing_with_nothing_is_no_agreement():
@@ -140,23 +140,20 @@ def test_agreement_of_nothing_with_nothing_is_no_agreement():
     empty, found = variant("a", 1, 1, 1), variant("b", 1, 1, 1)
     empty.agreement = Agreement(60, 0, 0, 0, 1.0, nan, nan)
     found.agreement = Agreement(60, 10, 10, 9, 0.9, 0.8, 0.01)
-    rows = document(empty, found)["rows"]
-    assert rows[0]["agreement"]["matched"] is None
-    assert rows[0]["agreement"]["mean_iou"] is None
-    assert [rows[1]["agreement"][key] for key in ("matched", "mean_iou", "mean_score_diff")] == [
-        0.9,
-        0.8,
-        0.01,
-    ]
+    rows = document(empty, found).rows
+    assert rows[0].agreement.matched is None
+    assert rows[0].agreement.mean_iou is None
+    second = rows[1].agreement
+    assert (second.matched, second.mean_iou, second.mean_score_diff) == (0.9, 0.8, 0.01)
 
 
 def test_a_request_that_changed_nothing_is_in_its_row():
     ran = Variant("torch", "bf16", 1, "torch bf16", rounds=turns(1, 1, 1), frames_digest="d")
-    ran.facts = {"precision_executed": {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}}
-    [row] = document(ran)["rows"]
+    shares = {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}
+    ran.facts = VariantFacts(precision_executed=shares)
+    [row] = document(ran).rows
     assert (
-        row["precision_effect"]
-        == "bf16 was asked for and changed nothing: executed fp32 100% of MACs"
+        row.precision_effect == "bf16 was asked for and changed nothing: executed fp32 100% of MACs"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from detector.analysis.loop.what_if import Alone, Aside, Cost, alone_in, costs, doubts
+from detector.analysis.loop.what_if import Alone, Aside, Cost, alone_in, list_doubts, stage_costs
 
 FRAMES = 100
 
@@ -73,23 +73,23 @@ def plain(**inside: float) -> Alone:
 
 
 def test_cpu_is_the_runs_own_and_seconds_are_those_of_a_plain_loop():
-    found = costs(RUN, plain())
+    found = stage_costs(RUN, plain())
     assert near(found["infer"]) == (9.9, 9.9)  # never shorter than the CPU time of its own thread
     assert near(found["write"]) == (3.6, 5.0)
     assert found["write"].aside is None
 
 
 def test_a_decoder_works_beside_the_calls_where_little_of_its_cpu_is_burnt_inside_them():
-    read = costs(RUN, plain())["read"]  # 0.9 - 0.5 of 1.2 ms inside
+    read = stage_costs(RUN, plain())["read"]  # 0.9 - 0.5 of 1.2 ms inside
     assert near(read) == (0.5, 0.5)
     assert read.aside == Aside(pytest.approx(0.6e-3), pytest.approx(1.2e-3), 2)
     assert (
-        costs(RUN, plain(read=1.7))["read"].aside is None
+        stage_costs(RUN, plain(read=1.7))["read"].aside is None
     )  # all of it inside: a decoder of slices
 
 
 def test_an_encoder_works_on_after_write_where_little_of_its_cpu_is_burnt_inside():
-    write = costs(RUN, plain(write=1.5))["write"]
+    write = stage_costs(RUN, plain(write=1.5))["write"]
     assert near(write) == (1.0, 1.0)
     assert write.aside == Aside(
         pytest.approx(1.6e-3), pytest.approx(4.0e-3), 2
@@ -99,13 +99,13 @@ def test_an_encoder_works_on_after_write_where_little_of_its_cpu_is_burnt_inside
 def test_an_engine_never_works_beside_infer():
     """Its calls wait, by contract; where its threads work instead of the caller's, the call takes as long as they."""
     run = document(infer=(12.0, 0.1), libraries={"infer": (3, 10.0, 5.2, 0.0)})
-    found = costs(run, Alone({"infer": 5.0e-3}, {"infer": 0.2e-3}))["infer"]
+    found = stage_costs(run, Alone({"infer": 5.0e-3}, {"infer": 0.2e-3}))["infer"]
     assert near(found) == (5.2, 10.1)
     assert found.aside is None
 
 
 def test_a_call_takes_no_less_than_its_thread_and_the_busiest_of_its_library_one_after_the_other():
-    assert near(costs(RUN, Alone({"write": 0.1e-3}, {"write": 5e-3}))["write"]) == (2.6, 5.0)
+    assert near(stage_costs(RUN, Alone({"write": 0.1e-3}, {"write": 5e-3}))["write"]) == (2.6, 5.0)
 
 
 def test_a_plain_loop_is_without_what_others_did_to_it():
@@ -115,7 +115,7 @@ def test_a_plain_loop_is_without_what_others_did_to_it():
     found = alone_in(session)
     assert found.seconds["infer"] == pytest.approx(10e-3)
     assert found.cpu["infer"] == pytest.approx(10e-3)
-    assert near(costs(session)["infer"]) == (10.0, 10.0)
+    assert near(stage_costs(session)["infer"]) == (10.0, 10.0)
     session["threads"]["infer"]["ready_s"] = 9.0  # of several threads, added up
     assert alone_in(session).seconds["infer"] == pytest.approx(
         5e-3
@@ -123,7 +123,7 @@ def test_a_plain_loop_is_without_what_others_did_to_it():
 
 
 def test_without_a_plain_loop_decoders_read_ahead_and_encoders_are_waited_for():
-    found = costs(RUN)
+    found = stage_costs(RUN)
     assert found["read"].aside is not None
     assert found["write"].aside is None
     assert near(found["infer"]) == (16.0, 9.9)  # nothing says that it was hindered
@@ -131,7 +131,7 @@ def test_without_a_plain_loop_decoders_read_ahead_and_encoders_are_waited_for():
 
 def test_where_nobody_tells_whose_the_threads_are_the_engine_gets_what_its_threads_can_burn():
     """6 ms of library threads a frame; two threads for 4 ms of wall time leave room for 4 of them."""
-    found = costs(document(infer=(4.0, 4.0), write=(3.0, 1.0)))
+    found = stage_costs(document(infer=(4.0, 4.0), write=(3.0, 1.0)))
     assert near(found["infer"]) == (4.0, 8.0)
     assert near(found["write"]) == (3.0, 3.0)
 
@@ -139,9 +139,9 @@ def test_where_nobody_tells_whose_the_threads_are_the_engine_gets_what_its_threa
 DOUBTS = [
     ("nothing", {}, 0.02, None),
     ("the replay misses", {}, -0.14, "off by -14%"),
-    ("foreign CPU", {"others_s": 0.4}, 0.0, "other processes took 20% of the cores"),
-    ("unknown threads", {"unknown_s": 0.18}, 0.0, "10% of the CPU seconds were burnt by threads"),
-    ("the system does not say", None, 0.0, "does not tell what libraries' threads burn"),
+    ("foreign CPU", {"others_s": 0.4}, 0.0, "20% of the cores"),
+    ("unknown threads", {"unknown_s": 0.18}, 0.0, "10% of the CPU time was used by threads"),
+    ("the system does not say", None, 0.0, "by a guess"),
     ("others unknown", {"others_s": None}, 0.0, None),
 ]
 
@@ -153,7 +153,7 @@ def test_each_reason_to_doubt_is_said(change, error, said):
     session = document(infer=(4.0, 4.0), libraries={})
     libraries = session["cpu"]["libraries"]
     session["cpu"]["libraries"] = None if change is None else libraries | change
-    found = doubts(session, error)
+    found = list_doubts(session, error)
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
 
@@ -161,10 +161,10 @@ def test_each_reason_to_doubt_is_said(change, error, said):
 def test_ticks_of_a_short_run_accuse_nobody():
     session = document(infer=(4.0, 4.0), libraries={})
     session["cpu"]["libraries"] |= {"wall_s": 0.05, "others_s": 0.2}
-    assert doubts(session, 0.0) == []
+    assert list_doubts(session, 0.0) == []
 
 
 def test_few_frames_are_a_reason():
     session = document(infer=(4.0, 4.0), libraries={})
     session["frames"]["written"] = 24
-    assert "24 frames are few" in doubts(session, 0.0)[0]
+    assert "24 frames are few" in list_doubts(session, 0.0)[0]

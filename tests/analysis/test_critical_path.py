@@ -183,9 +183,9 @@ def test_waits_and_self_times_add_up_to_the_wall_also_with_hand_overs():
     path = critical_path(activity_graph(later, one.shape))
     assert sum(stage.self_ns + stage.wait_ns for stage in path.stages.values()) == path.wall_ns
     assert any(stage.wait_ns for stage in path.stages.values())
-    document = path.as_json()
-    assert sum(row["share"] for row in document["stages"]) == pytest.approx(1)
-    spans = document["startup_s"] + document["wall_s"] + document["teardown_s"]
+    facts = path.facts()
+    assert sum(row.share for row in facts.stages) == pytest.approx(1)
+    spans = facts.startup_s + facts.wall_s + facts.teardown_s
     assert spans == pytest.approx((later[-1].end_ns - later[0].start_ns) / 1e9)
 
 

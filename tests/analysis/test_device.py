@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.layers import LAUNCHING, UNASKED, device_facts, merged
+from detector.analysis.layers import LAUNCHING, UNASKED, device_facts, merge
 
 
 @pytest.mark.parametrize(
@@ -19,15 +19,11 @@ from detector.analysis.layers import LAUNCHING, UNASKED, device_facts, merged
     ],
 )
 def test_busy_and_idle(kernels, host, busy_ms, idle, launch_bound):
-    facts = device_facts(kernels, host)
-    assert (facts["busy_ms"], facts["idle_ms"], facts["launch_bound"]) == (
-        busy_ms,
-        idle,
-        launch_bound,
-    )
-    assert facts["busy_ms"] + sum(idle.values()) == pytest.approx(facts["window_ms"])
-    assert facts["busy_share"] == pytest.approx(busy_ms / facts["window_ms"])
+    facts = device_facts(kernels, host, device="cuda:0", batches=1)
+    assert (facts.busy_ms, facts.idle_ms, facts.launch_bound) == (busy_ms, idle, launch_bound)
+    assert facts.busy_ms + sum(idle.values()) == pytest.approx(facts.window_ms)
+    assert facts.busy_share == pytest.approx(busy_ms / facts.window_ms)
 
 
 def test_merged():
-    assert merged([(5, 6), (0, 2), (1, 3), (3, 4)]) == [(0, 4), (5, 6)]
+    assert merge([(5, 6), (0, 2), (1, 3), (3, 4)]) == [(0, 4), (5, 6)]

@@ -8,6 +8,7 @@ import pytest
 from detector.analysis.diff import END_TO_END, change, diff, what_differs
 from detector.session.read import SavedSession, read_session
 from tests.report.sessions import ran
+from tests.session.documents import document
 
 NOISE = np.random.default_rng(1).normal(0, 1, 2000)
 
@@ -55,13 +56,13 @@ def test_a_slow_minute_widens_the_interval():
 
 def test_what_changes_a_stage_or_the_library_is_said(tmp_path):
     """Other thresholds make annotate 80 times as long; another onnxruntime is what a gate is for."""
-    document = {
+    about = {
         "model": "street",
         "model_sha256": "a",
         "config": {"selection": {"conf": 0.25}, "output": {"crf": 23}},
         "environment": {"cpu": {"model": "x", "cores": 2}, "libraries": {"onnxruntime": "1.31.1"}},
     }
-    other = document | {
+    other = about | {
         "model_sha256": "b",
         "config": {"selection": {"conf": 1.0}, "output": {"crf": 23, "output": "elsewhere/"}},
         "environment": {
@@ -69,7 +70,7 @@ def test_what_changes_a_stage_or_the_library_is_said(tmp_path):
             "libraries": {"onnxruntime": "1.32.0", "torch": "2.13.0"},
         },
     }
-    one, two = SavedSession(tmp_path, document, {}), SavedSession(tmp_path, other, {})
+    one, two = (SavedSession(tmp_path, document(**each), {}) for each in (about, other))
     assert what_differs(one, one) == []
     assert what_differs(one, two) == [
         "conf: 0.25 -> 1.0",

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from detector.analysis.loop.replay import replay, wall
-from detector.analysis.loop.what_if import Aside, Cost, load_of, predictions, rebatched, replayed
+from detector.analysis.loop.what_if import Aside, Cost, build_load, predict, rebatch, replay_load
 from tests.analysis.pipelines import by_simpy, load, recorded, shape, with_libraries
 
 # Durations are multiples of 1/1024 s, so that sums are exact in binary floats and "equal" means equal.
@@ -112,17 +112,17 @@ def test_a_free_stage_has_a_free_library():
 def test_larger_batches_take_what_was_measured_of_them():
     """Seven frames in batches of 1, each 2 s; a call of 4 takes 6 times as long as a call of 1: 12 s, the ragged one
     too."""
-    one = rebatched(load(7, shape(), infer=2.0), 4, ratio=6.0, images=20)
+    one = rebatch(load(7, shape(), infer=2.0), 4, ratio=6.0, images=20)
     assert one.seconds["infer"] == [12.0, 12.0]
     assert (one.shape.batch, one.shape.images) == (4, 20)
-    back = rebatched(one, 1, ratio=1 / 6, images=8)
+    back = rebatch(one, 1, ratio=1 / 6, images=8)
     assert back.seconds["infer"][:4] == [2.0] * 4
 
 
-def test_the_measured_rate_of_larger_batches_is_among_the_predictions():
+def test_the_measured_rate_of_larger_batches_is_among_the_predict():
     one = load(400, shape(requests=3, images=40), infer=4.0)
-    base = replayed(one, wall(replay(one)))
-    found = {p.change: p for p in predictions(base, rebatched(one, 4, ratio=2.0, images=40))}
+    base = replay_load(one, wall(replay(one)))
+    found = {p.change: p for p in predict(base, rebatch(one, 4, ratio=2.0, images=40))}
     assert found["batch 4"].gain == pytest.approx(1.0, abs=0.02)  # four frames in the time of two
 
 
@@ -153,12 +153,12 @@ def test_a_recorded_run_is_taken_back_to_what_its_calls_take_alone():
     true = replace(load(100, shape(), read=1.0, infer=1.0), cores=1)
     calls = replay(true)
     assert max(call.end - call.start for call in calls) == pytest.approx(2.0)
-    one = load_of(
+    one = build_load(
         recorded(calls), true.shape, {"read": Cost(1.0, 1.0), "infer": Cost(1.0, 1.0)}, {}, 1
     )
-    again = replayed(one, wall(calls))
+    again = replay_load(one, wall(calls))
     assert again.error == pytest.approx(0, abs=0.02)
-    free = {p.change: p for p in predictions(again)}["read free"]
+    free = {p.change: p for p in predict(again)}["read free"]
     assert free.predicted_fps == pytest.approx(
         1.0, rel=0.03
     )  # not the 0.5 of the durations as they were recorded
@@ -166,19 +166,19 @@ def test_a_recorded_run_is_taken_back_to_what_its_calls_take_alone():
 
 def test_predictions_are_those_of_arithmetic():
     one = load(400, shape(), read=2.0, infer=4.0, write=3.0)
-    found = {p.change: p for p in predictions(replayed(one, wall(replay(one))))}
+    found = {p.change: p for p in predict(replay_load(one, wall(replay(one))))}
     assert found["infer free"].gain == pytest.approx(4 / 3 - 1, abs=0.01)
     assert found["read free"].gain == pytest.approx(0, abs=0.01)
     assert found["overlap off"].gain == pytest.approx(4 / 9 - 1, abs=0.01)
     assert found["infer twice as fast"].predicted_fps == pytest.approx(1 / 3, abs=0.01)
     assert found["one more core"].gain == pytest.approx(0)
-    gains = [p.gain for p in predictions(replayed(one, wall(replay(one))))]
+    gains = [p.gain for p in predict(replay_load(one, wall(replay(one))))]
     assert gains == sorted(gains, reverse=True)
 
 
 def test_one_more_core_helps_where_the_cores_are_full():
     one = replace(load(300, shape(), read=1.0, infer=1.0, write=1.0), cores=2)
-    found = {p.change: p for p in predictions(replayed(one, wall(replay(one))))}
+    found = {p.change: p for p in predict(replay_load(one, wall(replay(one))))}
     assert math.isclose(found["one more core"].gain, 0.5, abs_tol=0.02)
 
 
@@ -194,10 +194,10 @@ def test_a_decoder_is_found_again_from_a_run_that_it_slowed_down():
         "infer": Cost(2.0, 2.0),
         "write": Cost(1.0, 1.0),
     }
-    again = replayed(load_of(recorded(calls), true.shape, costs, {}, 2), wall(calls))
+    again = replay_load(build_load(recorded(calls), true.shape, costs, {}, 2), wall(calls))
     assert again.error == pytest.approx(0, abs=0.02)
     for change, factors in (("read free", {"read": 0.0}), ("infer free", {"infer": 0.0})):
-        found = {p.change: p for p in predictions(again)}[change]
+        found = {p.change: p for p in predict(again)}[change]
         assert found.predicted_fps == pytest.approx(
             200 / wall(replay(true.scaled(factors))), rel=0.03
         )

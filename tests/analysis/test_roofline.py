@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.layers import COMPUTE, LAUNCH, MEMORY, Peaks, placed, whole
+from detector.analysis.layers import COMPUTE, LAUNCH, MEMORY, place_layer, place_model
+from detector.session.passes import LayerRow, Peaks
 
-PEAKS = Peaks({"fp32": 100.0, "int8": 400.0}, 10.0)
+PEAKS = Peaks(gflops_s={"fp32": 100.0, "int8": 400.0}, bandwidth_gbytes_s=10.0)
 
 
 def layer(ms, mflops, kbytes, precision="fp32"):
-    return {
-        "ms": ms,
-        "macs": mflops * 5e5,
-        "flops": mflops * 1e6,
-        "bytes": kbytes * 1e3,
-        "precision": precision,
-    }
+    return LayerRow(
+        name="x",
+        type="Conv",
+        ms=ms,
+        share=1.0,
+        macs=int(mflops * 5e5),
+        flops=int(mflops * 1e6),
+        bytes=int(kbytes * 1e3),
+        precision=precision,
+    )
 
 
 CASES = [
@@ -35,37 +39,35 @@ CASES = [
     ("row", "share", "bound"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_a_layers_place(row, share, bound):
-    found = placed(row, PEAKS, launch_ms=0.01)
-    assert found["utilisation"] == pytest.approx(share, abs=1e-3)
-    assert found["bound"] == bound
-    assert found["flag"] is None
+    found = place_layer(row, PEAKS, launch_ms=0.01)
+    assert found.utilisation == pytest.approx(share, abs=1e-3)
+    assert found.bound == bound
+    assert found.flag is None
 
 
 def test_more_than_the_peak_is_flagged_and_not_clamped():
-    found = placed(layer(0.5, 100, 1000), PEAKS, 0.01)
-    assert found["utilisation"] == pytest.approx(2.0)
-    assert found["flag"] == "peak under-measured"
+    found = place_layer(layer(0.5, 100, 1000), PEAKS, 0.01)
+    assert found.utilisation == pytest.approx(2.0)
+    assert found.flag == "peak under-measured"
 
 
 def test_rates_and_intensity():
-    found = placed(layer(2.0, 100, 4000), PEAKS, 0.01)
-    assert (found["gflops_s"], found["gbytes_s"], found["intensity"]) == pytest.approx(
-        (50.0, 2.0, 25.0)
-    )
+    found = place_layer(layer(2.0, 100, 4000), PEAKS, 0.01)
+    assert (found.gflops_s, found.gbytes_s, found.intensity) == pytest.approx((50.0, 2.0, 25.0))
 
 
 def test_a_type_whose_peak_nobody_measured_has_no_share():
-    assert placed(layer(1.0, 10, 10, "fp16"), PEAKS, 0.01)["utilisation"] is None
+    assert place_layer(layer(1.0, 10, 10, "fp16"), PEAKS, 0.01).utilisation is None
 
 
 def test_the_whole_model():
     rows = [layer(1.0, 100, 1000), layer(3.0, 10, 10_000)]
-    rows = [row | placed(row, PEAKS, 0.01) for row in rows]
-    found = whole(rows, PEAKS, forward_ms=5.0)
-    assert found["flops"] == 110e6 == 2 * found["macs"]
-    assert found["utilisation"] == pytest.approx((1.0 + 1.0) / 5.0)
-    assert found["bound"] == MEMORY  # 3 ms of 4
-    assert found["ridge"] == {"fp32": 10.0}
-    best = max(row["utilisation"] for row in rows)
-    mean = sum(row["utilisation"] * row["ms"] for row in rows) / sum(row["ms"] for row in rows)
-    assert best >= mean >= found["utilisation"]
+    rows = [place_layer(row, PEAKS, 0.01) for row in rows]
+    found = place_model(rows, PEAKS, forward_ms=5.0)
+    assert found.flops == 110e6 == 2 * found.macs
+    assert found.utilisation == pytest.approx((1.0 + 1.0) / 5.0)
+    assert found.bound == MEMORY  # 3 ms of 4
+    assert found.ridge == {"fp32": 10.0}
+    best = max(row.utilisation for row in rows)
+    mean = sum(row.utilisation * row.ms for row in rows) / sum(row.ms for row in rows)
+    assert best >= mean >= found.utilisation

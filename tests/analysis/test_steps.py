@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detector.analysis.loop.activities import percentiles
-from detector.timeline.spans import Histogram
+from detector.timeline.histogram import Histogram
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 19, 20, 80, 199, 200, 401])

@@ -1,11 +1,14 @@
-"""The rates of a summary."""
+"""The rates of a summary, and the exit code of a run."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
 from detector.analysis.summary import summarize
-from detector.session.outcome import RunFacts, SourceRun
+from detector.errors import OutputError, SourceError
+from detector.session.outcome import RunFacts, SourceRun, exit_of
 from detector.timeline import OffTimeline
 
 FACTS = RunFacts(
@@ -44,6 +47,29 @@ def source(written, device_ms):
 )
 def test_device_fps_is_frames_over_the_devices_own_time(runs, total, each):
     summary = summarize(FACTS, [source(*run) for run in runs], {}, None)
-    assert summary["fps"]["device"] == total
+    assert summary.fps.device == total
     if each is not None:
-        assert [one["fps"]["device"] for one in summary["sources"]] == each
+        assert [one.fps.device for one in summary.each] == each
+
+
+FAILED, UNWRITTEN = SourceError("no such file"), OutputError("the disk is full")
+
+
+@pytest.mark.parametrize(
+    ("runs", "stop_code", "unwritten", "code", "reason"),
+    [
+        ([{}], None, [], 0, "done"),
+        ([{}, {"bad": 1}], None, [], 7, "1 bad packet was skipped"),
+        ([{"bad": 2, "ended_early": True}], None, [], 7, "2 bad packets .* and .* ended early"),
+        ([{"bad": 2}, {"error": FAILED}], None, [], 3, "no such file"),  # a failure over damage
+        ([{"bad": 2}], None, [UNWRITTEN], 6, "disk is full"),
+        ([{"error": FAILED}], None, [UNWRITTEN], 3, "no such file"),
+        ([{"error": FAILED}], 130, [UNWRITTEN], 130, "interrupted"),  # an interruption over all
+    ],
+)
+def test_one_function_decides_the_exit_code(runs, stop_code, unwritten, code, reason):
+    told = exit_of(
+        [SourceRun("in.mp4", OffTimeline(), **run) for run in runs], stop_code, unwritten
+    )
+    assert told.code == code
+    assert re.search(reason, told.reason)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.compare import swept
+from detector.analysis.compare import Variant, compare_variants, sweep_curves
+from detector.session.comparison import About, Round
 
 
-def row(precision, batch, rate):
-    fps = (
-        None
-        if rate is None
-        else {"inference": {"median": rate, "low": rate, "high": rate}, "end_to_end": None}
-    )
-    return {"precision": precision, "batch": batch, "fps": fps}
+def sweep(*points):
+    """Points: precision, batch, and frames a second; None where the variant failed."""
+    variants = []
+    for precision, batch, rate in points:
+        rounds = [Round({"inference": rate, "end_to_end": None}, {}, 24)]
+        error = "it crashed" if rate is None else None
+        variants.append(Variant("ort", precision, batch, rounds=rounds, error=error))
+    about = About(source="in.mp4", rounds=1, budget=0.95)
+    return sweep_curves(compare_variants(variants, about).rows)
 
 
 @pytest.mark.parametrize(
@@ -26,11 +29,11 @@ def row(precision, batch, rate):
     ],
 )
 def test_knee(rates, knee):
-    found = swept([row("fp32", batch, rate) for batch, rate in rates.items()])
-    assert found["knees"].get("fp32") == knee
+    curves = sweep(*(("fp32", batch, rate) for batch, rate in rates.items()))
+    assert curves.knees.get("fp32") == knee
 
 
 def test_each_precision_has_its_own_and_a_batch_takes_its_frames_together():
-    found = swept([row("fp32", 1, 100.0), row("bf16", 1, 100.0), row("bf16", 4, 400.0)])
-    assert found["knees"] == {"fp32": 1, "bf16": 4}
-    assert [one["batch_ms"] for one in found["rows"]] == [10.0, 10.0, 10.0]
+    curves = sweep(("fp32", 1, 100.0), ("bf16", 1, 100.0), ("bf16", 4, 400.0))
+    assert curves.knees == {"fp32": 1, "bf16": 4}
+    assert [row.batch_ms for row in curves.rows] == [10.0, 10.0, 10.0]

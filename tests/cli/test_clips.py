@@ -304,7 +304,7 @@ def test_piped_output_is_tables_without_progress_noise(shared, tmp_path):
         "library threads",
         "wait for output",
         "other",
-        "-bound",
+        "limits this run",
     ):
         assert text in process.stdout
 

@@ -27,4 +27,4 @@ def test_a_word_picks(tmp_path, word, name):
 def test_an_unknown_word_is_a_usage_error(tmp_path):
     done = detect_video("metrics", "achieved_ocupancy", cwd=tmp_path)
     assert done.returncode == 2
-    assert "near: achieved_occupancy" in done.stderr
+    assert "achieved_occupancy" in done.stderr

@@ -14,7 +14,7 @@ import av
 import numpy as np
 import pytest
 
-from detector.jobs.profile import chosen, names
+from detector.jobs.profile import choose_passes, list_passes
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.report.sessions import with_passes
@@ -172,13 +172,13 @@ def test_progress_says_what_takes_how_long_and_a_sweep_is_asked_for(tmp_path):
     assert re.fullmatch(r"pass 1 of 3, critical_path: .+ \.\.\. [\d.]+ s", lines[0])
     assert lines[1].startswith("pass 2 of 3, layers: ")
     assert lines[1].endswith("... not available: engine null: no layer times: it computes nothing")
-    assert "sweep" not in chosen(None)
+    assert "sweep" not in choose_passes(None)
     assert (
-        chosen(None, ["sweep"])
-        == names()
-        == sorted(chosen(["sweep"], chosen(None)), key=names().index)
+        choose_passes(None, ["sweep"])
+        == list_passes()
+        == sorted(choose_passes(["sweep"], choose_passes(None)), key=list_passes().index)
     )
-    assert chosen(["layers"], ["sweep"]) == ["layers", "sweep"]
+    assert choose_passes(["layers"], ["sweep"]) == ["layers", "sweep"]
 
 
 def test_counters_that_may_not_be_read_are_a_line_and_the_others_go_on(tmp_path):

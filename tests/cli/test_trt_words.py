@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from detector import Detector
 from detector.cli.group import cli
 from detector.engines.trt import driver
-from detector.models import open_network
 from tests.conftest import CHECKOUT
 from tests.fakes.install import MAJORS, install
 from tests.fakes.packages import PACKAGES
 from tests.fakes.plans import as_elsewhere, plan_of
+from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 

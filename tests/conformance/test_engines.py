@@ -16,15 +16,15 @@ import pytest
 from detector import engines
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError, UsageError
-from detector.models import open_network
 from tests.known_answers import plus_one, run_once
+from tests.networks import open_network
 
 COMPUTING = [name for name in engines.names() if name != "null"]
 # Every engine in every precision that it takes the fp32 graph for; converted and quantised ones come from variants.
 CASES = [
     (name, precision)
     for name in COMPUTING
-    for precision, graph in engines._module(name).PRECISIONS.items()
+    for precision, graph in engines.find(name).precisions.items()
     if graph == "fp32"
 ]
 STEP = {
@@ -312,15 +312,18 @@ def test_options_that_cannot_be_are_refused(name, options):
 
 
 def test_an_absent_library_names_its_cure(monkeypatch, computing):
-    module = engines._module(computing)
+    engine = engines.find(computing)
     monkeypatch.setattr(engines, "find_spec", lambda library: None)
     assert (
         engines.usable()[computing]
-        == f"{module.LIBRARY} is not installed; install it with: {module.INSTALL}"
+        == f"{engine.library} is not installed; install it with: {engine.install}"
     )
-    for call in (lambda: engines.open(computing, plus_one()), lambda: engines.load(computing)):
+    for call in (
+        lambda: engines.open(computing, plus_one()),
+        lambda: engines.load_library(computing),
+    ):
         with pytest.raises(
-            EngineError, match=rf"{module.LIBRARY} is not installed; install it with: pip install"
+            EngineError, match=rf"{engine.library} is not installed; install it with: pip install"
         ):
             call()
 
@@ -328,7 +331,7 @@ def test_an_absent_library_names_its_cure(monkeypatch, computing):
 def test_an_unknown_engine_is_a_usage_error_that_lists_the_known():
     for call in (
         lambda: engines.open("tensorflow", plus_one()),
-        lambda: engines.load("tensorflow"),
+        lambda: engines.load_library("tensorflow"),
     ):
         with pytest.raises(
             UsageError,

@@ -8,8 +8,8 @@ import pytest
 
 from detector import engines
 from detector.engines.base import EngineOptions
-from detector.models import open_network
 from tests.known_answers import run_once
+from tests.networks import open_network
 
 COMPUTING = [name for name in engines.names() if name != "null"]
 SLOW = pytest.mark.slow

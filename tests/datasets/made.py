@@ -67,7 +67,8 @@ def coco(
 
 
 def yolo(folder: Path, *, yaml: bool = True) -> Path:
-    """Picture a has a car in its upper left quarter and a person as a polygon; picture b has no labels."""
+    """Picture a has a car in its upper left quarter and a person as a polygon; picture b has no
+    labels."""
     picture(folder / "images/val/a.jpg")
     picture(folder / "images/val/b.png")
     labels = folder / "labels/val"
@@ -83,7 +84,8 @@ def yolo(folder: Path, *, yaml: bool = True) -> Path:
 
 
 def mot(folder: Path, frames: int = 2, *, info: bool = True) -> Path:
-    """A pedestrian in both frames, one not considered in the first, a car that is never considered."""
+    """A pedestrian in both frames, one not considered in the first, a car that is never
+    considered."""
     for frame in range(frames):
         picture(folder / f"img1/{frame + 1:06d}.jpg")
     (folder / "gt").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Labels of three formats become the same noun; what is wrong with them is one line that says how to mend it."""
+"""Labels of three formats become the same Dataset. A damaged file is one line with the cure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.datasets import made
 
 
 def test_formats_are_the_folders_files():
-    assert datasets.names() == ["coco", "mot", "yolo"]
-    assert datasets.names("found") == ["coco", "csv", "jsonl", "mot", "yolo"]
+    assert list(datasets.label_formats()) == ["coco", "mot", "yolo"]
+    assert list(datasets.detection_formats()) == ["coco", "csv", "jsonl", "mot", "yolo"]
 
 
 def test_coco(tmp_path):
@@ -169,7 +169,7 @@ def changed(kind, at, **values):
             without("images"),
             "has no list 'images': a COCO json has images, annotations and categories",
         ),
-        ([{"image_id": 1}], "is a list, as results are, not labels"),
+        ([{"image_id": 1}], "is a list"),
         (
             {**made.coco_document(), "images": [], "annotations": []},
             "has no picture, so there is nothing to evaluate",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from detector.models import open_network
 from detector.models.base import Network
+from tests.networks import open_network
 
 CFG = """[net]
 width=64

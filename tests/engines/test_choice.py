@@ -7,6 +7,7 @@ import pytest
 from detector import engines
 from detector.engines.base import EngineOptions, cpu_threads, translated
 from detector.errors import EngineError, ModelError, UsageError
+from detector.run.choose import choose_by_rank
 
 
 def installed(monkeypatch, *libraries: str) -> None:
@@ -60,15 +61,15 @@ def test_auto_takes_what_is_installed_and_says_why(
 ):
     """``cpu``, so that engines of a GPU stay out of it."""
     installed(monkeypatch, *libraries)
-    assert engines.choose(precision, "cpu") == (name, sentence)
+    assert choose_by_rank(precision, "cpu") == (name, sentence)
 
 
 def test_auto_says_what_is_wrong_where_no_engine_can(monkeypatch):
     installed(monkeypatch, "onnxruntime")
     with pytest.raises(EngineError, match="engine ort cannot run bf16; it can "):
-        engines.choose("bf16", "cpu")
+        choose_by_rank("bf16", "cpu")
     with pytest.raises(UsageError, match="unknown precision 'int4'"):
-        engines.choose("int4")
+        choose_by_rank("int4")
 
 
 def test_auto_without_any_library_says_what_to_install_and_never_takes_null(monkeypatch):
@@ -76,7 +77,7 @@ def test_auto_without_any_library_says_what_to_install_and_never_takes_null(monk
     with pytest.raises(
         EngineError, match=r"install one: .*pip install onnxruntime or .*'detect-video\[torch\]'"
     ):
-        engines.choose()
+        choose_by_rank()
     assert engines.usable()["null"] is None
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from detector import engines
 from detector.engines.base import EngineOptions, LayerExecution
-from detector.engines.layer_times import FEWEST, WARMUP, in_order, quiet
+from detector.engines.layer_times import FEWEST, WARMUP, match_layers, quiet_runs
 from detector.engines.ort import runs_of
 from detector.errors import EngineError
-from detector.models import open_network
 from detector.models.graph.build import count_macs, joint_cost
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one
+from tests.networks import open_network
 
 TIMED = ["ort", "torch", "openvino"]
 
@@ -25,7 +25,7 @@ def times_of(engine, network, precision="fp32"):
         pytest.skip(f"machine: engine {engine}: {reason}")
     options = EngineOptions(threads=1, batch=network.batch, precision=precision)
     slots = [pictures(network, seed) for seed in range(2)]
-    return engines.layer_times(engine, network, options, slots, runs=3)
+    return engines.time_layers(engine, network, options, slots, runs=3)
 
 
 def covered(layers):
@@ -70,30 +70,29 @@ def test_engines_that_cannot_say_why():
     network = plus_one()
     slots = [np.zeros(network.input_shape, np.uint8)]
     with pytest.raises(EngineError, match="engine null: no layer times: it computes nothing"):
-        engines.layer_times("null", network, EngineOptions(), slots, 1)
+        engines.time_layers("null", network, EngineOptions(), slots, 1)
 
 
 def test_torch_tells_that_compiled_code_has_no_layers():
     if reason := engines.usable()["torch"]:
         pytest.skip(f"machine: engine torch: {reason}")
-    from detector.engines.torch import layer_profiler
-
     with pytest.raises(EngineError, match="no layer times: --engine-options compile"):
-        layer_profiler(plus_one(), EngineOptions(own={"compile": "1"}))
+        engines.find("torch").layer_profiler(plus_one(), EngineOptions(own={"compile": "1"}))
 
 
 def test_torchs_layers_tile_the_pass():
     """What one layer takes is in its row and in no other's; beside the layers there is hardly anything."""
     if reason := engines.usable()["torch"]:
         pytest.skip(f"machine: engine torch: {reason}")
-    from detector.engines.torch import TorchEngine, TorchLayerProfiler
+    from detector.engines.torch import TorchEngine
+    from detector.engines.torch.layers import TorchLayerProfiler
 
     network = plus_one()
     engine = TorchEngine(network, EngineOptions(threads=1, requests=1))
     slow = engine.module.get_submodule("1.conv")
     forward = slow.forward
     slow.forward = lambda given: (time.sleep(0.2), forward(given))[1]
-    profiler = TorchLayerProfiler(engine)
+    profiler = TorchLayerProfiler(engine, engine.module)
     begin = time.perf_counter()
     for seed in range(2):
         profiler.run(pictures(network, seed))
@@ -117,7 +116,7 @@ def test_told_beside_listed():
         [("a", "Conv", 1.0), ("r", "R", 2.0), ("r", "R", 3.0), ("new", "Cast", 4.0)],
         [("a", "Conv", 5.0), ("r", "R", 6.0), ("r", "R", 7.0), ("new", "Cast", 8.0)],
     ]
-    assert in_order(listed, told) == [
+    assert match_layers(listed, told) == [
         (listed[0], [1.0, 5.0]),
         (listed[1], [2.0, 6.0]),
         (listed[2], [3.0, 7.0]),
@@ -127,10 +126,10 @@ def test_told_beside_listed():
 
 def test_the_quiet_runs_count():
     times = [0.0] * WARMUP + [9.0, 1.0, 5.0]
-    assert quiet(times) == [WARMUP + 1, WARMUP + 2, WARMUP]  # so few: all
+    assert quiet_runs(times) == [WARMUP + 1, WARMUP + 2, WARMUP]  # so few: all
     many = [0.0] * WARMUP + [float(at) for at in range(100, 0, -1)]
-    assert quiet(many) == list(range(WARMUP + 99, WARMUP + 74, -1))  # the fastest quarter
-    assert len(quiet(many[:33])) == FEWEST
+    assert quiet_runs(many) == list(range(WARMUP + 99, WARMUP + 74, -1))  # the fastest quarter
+    assert len(quiet_runs(many[:33])) == FEWEST
 
 
 def test_onnx_runtimes_events_fall_into_runs():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detector import engines
-from detector.models import open_network
+from tests.networks import open_network
 
 
 @pytest.mark.parametrize("conf", [0.001, 0.25])

@@ -29,7 +29,7 @@ if reason := engines.usable()["openvino"]:
 
 @pytest.fixture(scope="module")
 def openvino():
-    engines.load("openvino")
+    engines.load_library("openvino")
     import openvino
 
     return openvino
@@ -142,7 +142,7 @@ def test_what_is_timed_is_what_runs(tmp_path, own):
     network, options = small_network(tmp_path), EngineOptions(precision="bf16", own=own)
     with engines.open("openvino", network, options) as engine:
         ran = {layer.name: layer.precision for layer in engine.execution()}
-    timed = engines.layer_times("openvino", network, options, [pictures(network, 1)], runs=1)
+    timed = engines.time_layers("openvino", network, options, [pictures(network, 1)], runs=1)
     assert {layer.name: layer.precision for layer in timed.layers} == ran
 
 
@@ -247,19 +247,18 @@ def test_int8_runs_the_quantised_graph_and_tells_what_stayed_float(tmp_path):
         (EngineOptions(), 8),
         (EngineOptions(threads=2), 4),
         (EngineOptions(threads=16), 1),
-        (EngineOptions(concurrency=3), 3),
         (EngineOptions(own={"mode": "latency"}), 1),
         (EngineOptions(own={"mode": "throughput"}), 8),
     ],
 )
 def test_requests_at_once_fill_the_cores(monkeypatch, options, at_once):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    assert engines.concurrency("openvino", options) == at_once
+    assert engines.find("openvino").best_concurrency(options) == at_once
 
 
 def test_a_mode_that_is_none_lists_the_modes():
     with pytest.raises(UsageError, match="mode=fast: modes of openvino are throughput and latency"):
-        engines.concurrency("openvino", EngineOptions(own={"mode": "fast"}))
+        engines.find("openvino").best_concurrency(EngineOptions(own={"mode": "fast"}))
 
 
 @pytest.mark.parametrize(("concurrency", "threads"), [(1, 1), (1, 2), (2, 1)])

@@ -43,12 +43,11 @@ def test_threads_are_what_was_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("options", "at_once"),
-    [(EngineOptions(), 4), (EngineOptions(threads=2), 2), (EngineOptions(concurrency=3), 3)],
+    ("options", "at_once"), [(EngineOptions(), 4), (EngineOptions(threads=2), 2)]
 )
 def test_requests_at_once_fill_the_cores_of_a_cpu(monkeypatch, options, at_once):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
-    assert engines.concurrency("ort", options) == at_once
+    assert engines.find("ort").best_concurrency(options) == at_once
 
 
 # --- what really ran ----------------------------------------------------------------------------------------------

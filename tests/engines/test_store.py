@@ -146,7 +146,7 @@ def test_a_whole_one_in_a_folder_that_cannot_be_written_is_used(tmp_path, monkey
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    monkeypatch.setattr(store, "_write", refuse)
+    monkeypatch.setattr(store, "write_whole", refuse)
     monkeypatch.setattr(store, "_locked", refuse)
     assert export(plus_one(), tmp_path) == (path, False, ())
 
@@ -213,28 +213,3 @@ def test_the_folder_is_the_checkouts_or_the_users_cache(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert default_folder() == tmp_path / "home/.cache/detect-video/engines"
-
-
-@pytest.mark.parametrize("model", ["street", "yolov4-tiny"])
-def test_a_graph_for_other_tools(tmp_path, model):
-    """ONNX's checker and shape inference accept it, ONNX Runtime opens it, and it says what it is."""
-    import onnx
-    import onnxruntime
-
-    from detector.models import open_network
-
-    network = open_network(model, random_seed=1, size=(64, 96))
-    path = store.write_onnx(network, tmp_path / "new/m.onnx")
-    onnx.checker.check_model(str(path), full_check=True)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    assert session.get_inputs()[0].shape == [1, 64, 96, 3]
-    facts = session.get_modelmeta().custom_metadata_map
-    assert facts["imgsz"] == "[64, 96]"
-    assert facts["names"].startswith("{0: 'person', 1: ")
-    assert [path.name for path in path.parent.iterdir()] == ["m.onnx"]
-
-
-def test_a_graph_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="the graph cannot be written there"):
-        store.write_onnx(plus_one(), tmp_path / "file/m.onnx")

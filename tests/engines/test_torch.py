@@ -7,8 +7,8 @@ import pytest
 
 from detector import engines
 from detector.errors import EngineError
-from detector.models import open_network
 from tests.known_answers import plus_one
+from tests.networks import open_network
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 

@@ -232,18 +232,17 @@ def test_auto_takes_the_gpu_and_says_so(gpu):
     device, note = abilities.device_of("auto")
     assert str(device) == "cuda:0"
     assert note == "engine torch runs on cuda:0, Tesla T4"
-    assert engines.concurrency("torch", EngineOptions()) == 2
-    assert engines.concurrency("torch", EngineOptions(concurrency=5)) == 5
-    assert engines.concurrency("torch", EngineOptions(device="cpu")) == 1
+    assert engines.find("torch").best_concurrency(EngineOptions()) == 2
+    assert engines.find("torch").best_concurrency(EngineOptions(device="cpu")) == 1
     assert str(abilities.device_of("cuda")[0]) == "cuda:0"
 
 
 @pytest.mark.parametrize(
     ("precision", "device", "message"),
     [
-        ("fp32", "cuda:1", "--device cuda:1: there is no such GPU; there is cuda:0"),
-        ("tf32", "cuda", r"Tesla T4 \(compute capability 7.5\) has none; it takes 8.0"),
-        ("bf16", "auto", r"Tesla T4 \(compute capability 7.5\) has none"),
+        ("fp32", "cuda:1", "--device cuda:1: .*cuda:0"),
+        ("tf32", "cuda", r"Tesla T4 .*7\.5.*8\.0"),
+        ("bf16", "auto", r"Tesla T4 .*7\.5"),
         (
             "int8",
             "cuda:0",
@@ -285,7 +284,7 @@ def test_a_gpu_that_is_not_there_is_a_clear_error(monkeypatch, built, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(EngineError, match=message):
         engines.open("torch", plus_one(), EngineOptions(device="cuda"))
-    assert torch_.refusal("fp32", "cuda").startswith("--device cuda: t")
+    assert torch_.TorchEngine.refusal("fp32", "cuda").startswith("--device cuda: t")
     with engines.open("torch", plus_one()) as engine:
         assert engine.device == "cpu"
         assert engine.notes[0].startswith("engine torch runs on the CPU: t")

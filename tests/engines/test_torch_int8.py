@@ -11,9 +11,9 @@ import pytest
 
 from detector import engines
 from detector.engines.base import EngineOptions
-from detector.models import open_network
 from detector.models.base import Network
 from tests.known_answers import plus_one, run_once
+from tests.networks import open_network
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 

@@ -13,10 +13,10 @@ import pytest
 from detector import engines
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError, ModelError, UsageError
-from detector.models import open_network
-from detector.models.graph.halves import converted, sensitive
+from detector.models.graph.halves import convert_to_halves, sensitive_nodes
 from tests.engines.quantised import quantised, small_network
 from tests.known_answers import plus_one
+from tests.networks import open_network
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
@@ -85,7 +85,7 @@ def test_what_bf16_hurts_most_stays_float32_with_a_cast_on_either_side(network):
     """yolov4-tiny: 3 to 32 channels, 32 to 64, and 64 to 64, where a fifth of the MACs ends."""
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
         layers = {layer.name: layer.precision for layer in engine.execution()}
-        wanted = sensitive(network.graph)
+        wanted = sensitive_nodes(network.graph)
         done = "bf16" if abilities.has_bf16() else "fp32"
         convolutions = {name: kind for name, kind in layers.items() if name.endswith("conv")}
         assert convolutions == {name: "fp32" if name in wanted else done for name in convolutions}
@@ -108,7 +108,7 @@ def test_a_file_that_is_quantised_already_has_no_halves(monkeypatch, tmp_path, p
     with pytest.raises(EngineError, match=f"engine torch: {said}"):
         engines.open("torch", network, EngineOptions(precision=precision, device="cpu"))
     with pytest.raises(ModelError, match=said):
-        converted(network, precision)
+        convert_to_halves(network, precision)
 
 
 def test_whole_numbers_go_through_a_cast_as_they_are():
@@ -121,7 +121,7 @@ def test_whole_numbers_go_through_a_cast_as_they_are():
 KERNELS = """
 from detector import engines
 from detector.engines.base import EngineOptions
-from detector.models import open_network
+from tests.networks import open_network
 network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
 options = EngineOptions(precision="bf16", threads=1, own={"bf16": "all"})
 with engines.open("torch", network, options) as engine:

@@ -22,12 +22,7 @@ from tests.fakes.packages import fake_cuda_python
 
 WHEELS = Path(os.environ.get("DETECT_VIDEO_WHEELS", Path(sys.prefix) / "wheels"))
 PACKAGE = CHECKOUT / "detector"
-SOURCES = [
-    *(PACKAGE / "engines/tensorrt_parts").glob("*.py"),
-    *(PACKAGE / "nvidia").glob("*.py"),
-    PACKAGE / "engines/trt.py",
-    PACKAGE / "models/plan.py",
-]
+SOURCES = list((PACKAGE / "engines/trt").rglob("*.py"))
 # What the bindings import from libnvinfer, libnvinfer_plugin and libnvonnxparser.
 SYMBOLS = [
     "createInferBuilder_INTERNAL",
@@ -58,7 +53,7 @@ OBJECTS = {  # our variables -> TensorRT's classes
     "verbosity": "ProfilingVerbosity",
     "inspector": "EngineInspector",
 }
-IN_WHICH = {"building.py", "inspection.py", "running.py", "plan.py", "trt.py"}
+IN_WHICH = {"__init__.py", "build.py", "layers.py", "running.py", "plan_file.py"}
 
 
 def names_used() -> dict[str, set[str]]:
@@ -69,7 +64,7 @@ def names_used() -> dict[str, set[str]]:
             if not isinstance(node, ast.Attribute):
                 continue
             chain = dotted(node)
-            if chain[:1] == ["trt"] and file.parent.name != "models" and len(chain) > 1:
+            if chain[:1] == ["trt"] and len(chain) > 1:
                 found.setdefault(".".join(chain[1:-1]), set()).add(chain[-1])
             elif (
                 file.name in IN_WHICH
@@ -144,8 +139,8 @@ class Log(trt.ILogger):
         self.said.append((int(severity) <= int(trt.ILogger.Severity.ERROR), msg))
 
 sys.path.insert(0, sys.argv[1])
-from detector.engines.tensorrt_parts.monitor import progress_monitor
-from detector.nvidia.log import kept_log
+from detector.engines.trt.build import progress_monitor
+from detector.engines.trt.plan_file import kept_log
 
 log = kept_log(trt)
 log.log(trt.ILogger.Severity.ERROR, "it  broke")
@@ -160,7 +155,7 @@ try:
 except TypeError as exc:
     builder = str(exc)
 dims = list(trt.Dims([8, 2, 3, 3]))
-from detector.engines.tensorrt_parts.profiling import kept_times
+from detector.engines.trt.layers import kept_times
 profiler = kept_times(trt)
 profiler.report_layer_time("0.conv", 0.5)
 print(json.dumps({"version": trt.__version__, "missing": missing, "reason": log.reason(), "answers": answers,

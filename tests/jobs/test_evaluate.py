@@ -15,7 +15,8 @@ from detector.datasets.base import Dataset, picture
 from detector.datasets.classmap import Bound
 from detector.errors import EngineError, SourceError, UsageError
 from detector.jobs import evaluate as evaluation
-from detector.jobs.evaluate.study import Study, mapped_picture
+from detector.jobs.evaluate.scoring import map_labels
+from detector.jobs.evaluate.study import Study
 from detector.types import Detections, Frame
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
@@ -35,7 +36,7 @@ def labels(*rows, **more):
 
 
 def test_labels_are_mapped():
-    one = mapped_picture(labels((A, 2, False), (B, 3, False), (C, 4, False), (A, 0, True)), BOUND)
+    one = map_labels(labels((A, 2, False), (B, 3, False), (C, 4, False), (A, 0, True)), BOUND)
     assert one.boxes.tolist() == [A, B, A]  # class 4 is of no target
     assert one.class_ids.tolist() == [1, 1, 0]
     assert one.ignored.tolist() == [False, True, False]
@@ -43,7 +44,7 @@ def test_labels_are_mapped():
 
 
 def test_a_crowd_of_what_is_ignored_stays_a_crowd():
-    one = mapped_picture(labels((A, 3, True)), BOUND)
+    one = map_labels(labels((A, 3, True)), BOUND)
     assert (one.ignored.tolist(), one.crowd.tolist()) == ([False], [True])
 
 
@@ -58,7 +59,7 @@ def test_a_crowd_of_what_is_ignored_stays_a_crowd():
 )
 def test_a_picture_counts_for_what_was_looked_for(looked_for, judged, boxes):
     looked_for = None if looked_for is None else frozenset(looked_for)
-    one = mapped_picture(labels((A, 0, False), (B, 1, False), labelled=looked_for), BOUND)
+    one = map_labels(labels((A, 0, False), (B, 1, False), labelled=looked_for), BOUND)
     assert one.labelled == (None if judged is None else frozenset(judged))
     assert len(one.boxes) == boxes
 
@@ -106,21 +107,21 @@ def frame(index):
 def test_frames_of_a_video_find_their_labels():
     study = Study(dataset(labels(frame=0), labels(frame=5), video="in.mp4"), None)
     for index in range(7):
-        study.detected(frame(index), Detections.empty())
+        study.collect(frame(index), Detections.empty())
     assert sorted(study.found) == [0, 1]
 
 
 def test_a_session_for_each_engine():
     config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
-    assert [one.output.run_dir for one in evaluation.for_engines(config, ["ort"])] == ["r"]
-    several = evaluation.for_engines(config, ["ort", "null"])
+    assert [one.output.run_dir for one in evaluation.configs_for_engines(config, ["ort"])] == ["r"]
+    several = evaluation.configs_for_engines(config, ["ort", "null"])
     assert [(one.runtime.engine, one.output.run_dir) for one in several] == [
         ("ort", "r/ort"),
         ("null", "r/null"),
     ]
-    assert evaluation.for_engines(config, []) == [config]
-    with pytest.raises(UsageError, match="stands there twice"):
-        evaluation.for_engines(config, ["ort", "ort"])
+    assert evaluation.configs_for_engines(config, []) == [config]
+    with pytest.raises(UsageError, match="twice"):
+        evaluation.configs_for_engines(config, ["ort", "ort"])
 
 
 def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
@@ -130,10 +131,10 @@ def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
         raise EngineError(f"engine {name}: not installed")
 
     monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "other": "not installed"})
-    monkeypatch.setattr(engines, "load", load)
-    evaluation._check_engines(evaluation.for_engines(Config(), ["ort"]))
+    monkeypatch.setattr(engines, "load_library", load)
+    evaluation._check_engines(evaluation.configs_for_engines(Config(), ["ort"]))
     with pytest.raises(EngineError, match="engine other"):
-        evaluation._check_engines(evaluation.for_engines(Config(), ["ort", "other"]))
+        evaluation._check_engines(evaluation.configs_for_engines(Config(), ["ort", "other"]))
 
 
 def test_own_defaults_lie_below_a_file_and_above_the_package(tmp_path):

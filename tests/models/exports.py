@@ -138,7 +138,7 @@ def finished(columns: int = 6, count: int = 300, **more) -> Export:
 
 
 def best_cells(slices: bool = False, **more) -> Export:
-    """YOLOv10's own end: the ten best of all cells by TopK, their boxes and scores by GatherElements."""
+    """YOLOv10's end: the ten best cells by TopK, their boxes and scores by GatherElements."""
     export = Export(**more)
     colours = export.colours()
     table, scores = export.table(colours, CORNERS, CELLS), export.scores(colours, 2, CELLS)
@@ -199,7 +199,7 @@ def nms_inside(**more) -> Export:
 
 
 def padded(**more) -> Export:
-    """NMS inside as Ultralytics exports it, [B, 300, 6]: a list filled up to a length that only the file states."""
+    """NMS inside as Ultralytics exports it, [B, 300, 6]: only the file states the list's length."""
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, CORNERS, 8)
@@ -258,7 +258,9 @@ def parts(count: int = 100, **more) -> Export:
 
 
 def queries(joined: bool = False, classes: int = 3, **more) -> Export:
-    """RT-DETR: boxes in 0..1 beside logits of 10 x colour - 5, or joined with the colours as probabilities."""
+    """RT-DETR: boxes in 0..1 beside logits, 10 x colour - 5, or joined with probabilities, the
+    colours.
+    """
     export = Export(**more)
     grid = export.const(np.zeros((1, 1, 1, 2)))
     looked = export.add(

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.models.formats.yolo.steps import Convolution, Plan
+from detector.models.formats.yolo.architecture import Architecture, Convolution
 from tests.known_answers import plain_conv
 
 EPSILON = 1e-3
 
 
-def random_tensors(plan: Plan, seed: int = 0) -> dict[str, NDArray[np.float32]]:
+def random_tensors(plan: Architecture, seed: int = 0) -> dict[str, NDArray[np.float32]]:
     """A state dict for a plan: every tensor that training would store."""
     random = np.random.default_rng(seed)
     made: dict[str, NDArray[np.float32]] = {}

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from detector.errors import ModelError
-from detector.models import open_network
 from detector.models.formats.checkpoint import unpickle
 from detector.models.formats.checkpoint import unpickle as allowed
 from detector.models.formats.checkpoint.archive import Archive
 from detector.models.formats.checkpoint.contents import contents_of
 from tests.checkpoints import Reduced, Stored, call, foreign, module, pickled, saved, zipped
+from tests.networks import open_network
 
 
 def refusal(path: Path) -> str:
@@ -198,7 +198,7 @@ def test_one_number_stretched_over_many_is_never_made(tmp_path):
     )
     path = zipped(tmp_path / "x.pt", pickled({"model.0.conv.weight": tensor})[0], {"0": bytes(2)})
     with Archive(path) as archive:
-        stretched = contents_of(unpickle.load(archive), "x").tensors["model.0.conv.weight"]
+        stretched = contents_of(unpickle.unpickle(archive), "x").tensors["model.0.conv.weight"]
         with pytest.raises(ValueError, match="in a storage of 1"):
             stretched.array()
 
@@ -351,7 +351,7 @@ def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
         zipped(path, bytes(broken), storages)
         try:
             with Archive(path) as archive:
-                contents_of(unpickle.load(archive), str(path))
+                contents_of(unpickle.unpickle(archive), str(path))
         except ModelError as error:
             refused.append(str(error))
     assert len(refused) > 500
@@ -367,8 +367,8 @@ def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
 def test_nothing_that_the_file_names_is_imported(shared, name):
     path = shared / "data/weights" / f"{name}.pt"
     code = (
-        "import sys; from detector.models import open_network; "
-        f"print(open_network({str(path)!r}).parameters, "
+        "import sys; from detector.models import ModelRequest, open_network; "
+        f"print(open_network(ModelRequest({str(path)!r})).parameters, "
         "[m for m in sys.modules if m.split('.')[0] in ('models', 'torch', 'utils', 'ultralytics')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

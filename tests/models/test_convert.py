@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 
 from detector.errors import ModelError
-from detector.models import open_network
 from detector.models.base import InputRules, Network
-from detector.models.graph.build import GraphBuilder, good_name, output_shapes, tail
-from detector.models.graph.halves import _bfloat16_bits, converted, operand_name, sensitive
+from detector.models.graph.build import GraphBuilder, good_name, output_shapes, tail_nodes
+from detector.models.graph.halves import (
+    _bfloat16_bits,
+    convert_to_halves,
+    operand_name,
+    sensitive_nodes,
+)
 from detector.types import Candidates
 from tests.known_answers import run_once
+from tests.networks import open_network
 
 HALF = {"fp16": 10, "bf16": 16}  # TensorProto's numbers
 FLOAT = 1
@@ -37,7 +42,10 @@ def network_of(
 
 
 def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
-    """x * scale for each of three planes, by way of eight, then enlarged; ``decode``: a multiplication follows."""
+    """x * scale for each of three planes, by way of eight, then enlarged.
+
+    ``decode``: a multiplication follows.
+    """
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, 2, 2)
     wide = builder.constant("0.conv.weight", np.eye(8, 3, dtype=np.float32).reshape(8, 3, 1, 1))
@@ -79,7 +87,7 @@ def types_of(network: Network) -> dict[str, int]:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("decode", [False, True])
 def test_every_node_reads_one_float_type(precision: str, decode: bool) -> None:
-    network = converted(tiny(decode=decode), precision)
+    network = convert_to_halves(tiny(decode=decode), precision)
     types = types_of(network)
     for node in network.graph.graph.node:
         floats = {
@@ -95,7 +103,7 @@ def test_every_node_reads_one_float_type(precision: str, decode: bool) -> None:
 @pytest.mark.parametrize("name", ["street", "yolov4-tiny-person-vehicle"])
 def test_outputs_keep_names_shapes_and_type(precision: str, name: str) -> None:
     before = open_network(name, random_seed=0, batch=2)
-    after = converted(before, precision)
+    after = convert_to_halves(before, precision)
     assert [info.name for info in after.graph.graph.output] == [
         info.name for info in before.graph.graph.output
     ]
@@ -114,7 +122,7 @@ def test_a_picture_goes_straight_to_fp16_but_never_to_bf16() -> None:
     """Into bf16 it goes behind the first convolution, which is thin."""
     fp16, bf16 = (
         [(node.name, node.attribute[0].i) for node in graph.node if node.op_type == "Cast"]
-        for graph in (converted(tiny(), each).graph.graph for each in HALF)
+        for graph in (convert_to_halves(tiny(), each).graph.graph for each in HALF)
     )
     assert fp16[0] == ("input.cast", HALF["fp16"])
     assert bf16[:2] == [("input.cast", FLOAT), ("0.conv_bf16", HALF["bf16"])]
@@ -131,14 +139,14 @@ def test_thin_convolutions_stay_float32_in_bf16_only() -> None:
     x = builder.add("Conv", "3.conv", [x, "2.conv.weight"], kernel_shape=[1, 1])
     network = network_of(builder, [x], 1, 2, 2)
     names = ["0.conv", "0.act", "1.conv", "1.act", "2.conv", "2.act"]
-    types = types_of(converted(network, "bf16"))
+    types = types_of(convert_to_halves(network, "bf16"))
     assert [types[name] for name in names] == [FLOAT] * 4 + [HALF["bf16"]] * 2
-    types = types_of(converted(network, "fp16"))
+    types = types_of(convert_to_halves(network, "fp16"))
     assert [types[name] for name in names] == [HALF["fp16"]] * 6
 
 
 def chain(*widths: int) -> Network:
-    """Convolutions of 1 x 1, each with its activation, on 2 x 2: MACs of a pixel are width in x width out."""
+    """Convolutions of 1 x 1 with activations, on 2 x 2; MACs of a pixel: width in x width out."""
     builder = GraphBuilder("chain")
     x = builder.input_u8(1, 2, 2)
     for index, (given, made) in enumerate(zip((3, *widths), widths, strict=False)):
@@ -161,25 +169,25 @@ def chain(*widths: int) -> Network:
 def test_the_stem_stays_float32_in_bf16_only(widths: tuple[int, ...], kept: int) -> None:
     """Layers from the first one on, activations with them, up to a fifth of the MACs."""
     network = chain(*widths)
-    types = types_of(converted(network, "bf16"))
+    types = types_of(convert_to_halves(network, "bf16"))
     inner = range(len(widths) - 1)  # the last activation makes the output
     for end in ("conv", "act"):
         assert [types[f"{at}.{end}"] for at in inner] == [
             FLOAT if at < kept else HALF["bf16"] for at in inner
         ]
-    types = types_of(converted(network, "fp16"))
+    types = types_of(convert_to_halves(network, "fp16"))
     assert {types[f"{at}.conv"] for at in inner} == {HALF["fp16"]}
 
 
 def test_what_is_done_to_the_picture_stays_with_what_reads_it() -> None:
-    """The first convolution is thin and no stem: nothing in front of it is rounded to be widened again."""
+    """The first convolution is thin, not the stem: nothing before it is rounded and widened again."""
     network = chain(8, 1)  # 24 of 32 MACs
-    assert sensitive(network.graph) == {"input.cast", "input.transpose", "0.conv", "0.act"}
+    assert sensitive_nodes(network.graph) == {"input.cast", "input.transpose", "0.conv", "0.act"}
 
 
 def test_the_numbers_are_those_of_half_precision() -> None:
-    """0.1 is 0.0999756 in float16; 255 times that is 25.49378, which float16 has as 25.5 (steps of 1/64)."""
-    (output,) = by_reference(converted(tiny(), "fp16"))
+    """0.1 is 0.0999756 in float16; 255 times that is 25.49378, in steps of 1/64 25.5."""
+    (output,) = by_reference(convert_to_halves(tiny(), "fp16"))
     assert output.dtype == np.float32
     assert output.shape == (1, 3, 4, 4)
     assert (output == 25.5).all()
@@ -187,13 +195,13 @@ def test_the_numbers_are_those_of_half_precision() -> None:
 
 def test_onnxruntime_takes_it_and_rounds_less() -> None:
     """On a CPU it computes in float32 and leaves out its own roundings in between."""
-    (output,) = run_once(converted(tiny(), "fp16"), np.full((1, 2, 2, 3), 255, np.uint8))
+    (output,) = run_once(convert_to_halves(tiny(), "fp16"), np.full((1, 2, 2, 3), 255, np.uint8))
     assert output == pytest.approx(25.5, abs=2**-6)
 
 
 def test_what_follows_the_last_convolution_stays_float32() -> None:
-    network = converted(tiny(decode=True), "fp16")
-    assert tail(tiny(decode=True).graph) == {"2.upsample", "3"}
+    network = convert_to_halves(tiny(decode=True), "fp16")
+    assert tail_nodes(tiny(decode=True).graph) == {"2.upsample", "3"}
     assert types_of(network)["2.upsample"] == FLOAT
     kinds = [node.op_type for node in network.graph.graph.node]
     assert kinds == ["Cast", "Transpose", "Conv", "Conv", "Cast", "Resize", "Mul"]
@@ -202,11 +210,11 @@ def test_what_follows_the_last_convolution_stays_float32() -> None:
 
 @pytest.mark.parametrize(("scale", "expected"), [(1e5, FLOAT), (6e4, 10), (-1e5, FLOAT)])
 def test_constants_beyond_float16_keep_their_node_in_float32(scale: float, expected: int) -> None:
-    assert types_of(converted(tiny(scale=scale), "fp16"))["1.conv"] == expected
+    assert types_of(convert_to_halves(tiny(scale=scale), "fp16"))["1.conv"] == expected
 
 
 def test_bfloat16_has_the_range_of_float32() -> None:
-    assert types_of(converted(tiny(scale=1e5), "bf16"))["1.conv"] == HALF["bf16"]
+    assert types_of(convert_to_halves(tiny(scale=1e5), "bf16"))["1.conv"] == HALF["bf16"]
 
 
 @pytest.mark.parametrize(
@@ -237,4 +245,4 @@ def test_names_of_other_forms(tensor: str, name: str) -> None:
 
 def test_only_fp32_is_converted() -> None:
     with pytest.raises(ModelError, match="the graph is fp16"):
-        converted(converted(tiny(), "fp16"), "bf16")
+        convert_to_halves(convert_to_halves(tiny(), "fp16"), "bf16")

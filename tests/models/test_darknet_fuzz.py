@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from detector.errors import ModelError
-from detector.models import open_network
 from detector.models.formats.darknet import layers as plan_module
+from tests.networks import open_network
 
 CFG = b"""[net]
 width=32

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.models import open_network
 from detector.models.formats.darknet.cfg import parse_cfg
-from detector.models.formats.darknet.layers import make_plan
+from detector.models.formats.darknet.layers import read_architecture
 from detector.models.formats.darknet.weights import random_weights
 from detector.models.graph.build import ACTIVATIONS, count_macs, good_name
 from tests.known_answers import darknet_maxpool, plain_conv, run_once
+from tests.networks import open_network
 
 ENGINES = ("ort", "torch")
 
@@ -32,7 +32,7 @@ def cfg(tmp_path: Path):
 
 def filters_of(path: Path, seed: int = 3):
     sections, _ = parse_cfg(path.read_text(), str(path))
-    return random_weights(make_plan(sections), seed)
+    return random_weights(read_architecture(sections), seed)
 
 
 def picture(height: int = 8, width: int = 8, seed: int = 5) -> np.ndarray:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.models import open_network
 from tests.known_answers import run_once
+from tests.networks import open_network
 
 # The reference folds batch normalisation with eps 1e-6, darknet and we with 1e-5: hence 1e-3 and not 1e-6.
 BOXES, SCORES = 2e-3, 1e-3

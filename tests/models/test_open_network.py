@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from detector.errors import ModelError
-from detector.models import catalogue, known, open_network, suffixes
+from detector.models import catalogue, front_ends, known
+from tests.networks import open_network
 
 
 def write_cfg(folder: Path, stem: str = "t", classes: int = 2) -> str:
@@ -148,9 +149,14 @@ def test_a_batch_out_of_range_is_refused(tmp_path, batch):
 
 def test_front_ends_and_engines_are_listed_without_heavy_imports():
     code = (
-        "import sys; from detector import engines, models; from detector.engines import store; models.suffixes(); engines.usable(); "
-        "engines.choose(); print([m for m in ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml') if m in sys.modules])"
+        "import sys; heavy = ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml')\n"
+        "from detector import engines, models; from detector.engines import store\n"
+        "models.front_ends(); engines.usable()\n"
+        "found = [name for name in heavy if name in sys.modules]\n"
+        "from detector.run.choose import choose_by_rank  # the configuration takes yaml\n"
+        "choose_by_rank()\n"
+        "print(found + [name for name in heavy[:-1] if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert ".cfg" in suffixes()
+    assert ".cfg" in front_ends()

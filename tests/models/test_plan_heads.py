@@ -13,10 +13,10 @@ from detector import engines, sources
 from detector.cli.group import cli
 from detector.engines.base import EngineOptions
 from detector.errors import ModelError
-from detector.models import open_network
 from tests.conftest import CHECKOUT
 from tests.fakes.install import install
 from tests.fakes.plans import plan_of, with_header
+from tests.networks import open_network
 
 SIDE = 64
 CELLS = 8 * 8 + 4 * 4 + 2 * 2  # of strides 8, 16 and 32

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from detector.errors import ModelError
-from detector.models import catalogue, open_network
+from detector.models import catalogue
 from detector.models.catalogue import pull
+from tests.networks import open_network
 
 CONTENT = bytes(range(256)) * 1000  # 256,000 bytes: several blocks
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

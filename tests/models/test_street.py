@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from detector import Detector
+from detector.analysis.accuracy import average_precision as ap
 from detector.analysis.accuracy import matching
 from detector.config.schema import Config
 from detector.errors import ModelError
-from detector.models import catalogue, open_network
+from detector.models import catalogue
 from detector.models.formats.darknet.cfg import parse_cfg
-from detector.models.formats.darknet.layers import make_plan
+from detector.models.formats.darknet.layers import read_architecture
 from detector.models.formats.darknet.weights import read_weights
+from tests.networks import open_network
 
 ROOT = Path(__file__).parents[2]
 TINY = "[net]\nwidth=8\nheight=8\n{}[convolutional]\nfilters=7\nactivation=linear\n[yolo]\nanchors=4,4\nclasses=2\n"
@@ -57,7 +59,7 @@ def half_file(folder: Path, numbers: int) -> Path:
 
 
 def test_half_floats_are_read(tmp_path):
-    plan = make_plan(parse_cfg(TINY.format(""), "t.cfg")[0])
+    plan = read_architecture(parse_cfg(TINY.format(""), "t.cfg")[0])
     filters, _ = read_weights(half_file(tmp_path, 28), plan)
     assert filters[0].biases.dtype == np.float32
     np.testing.assert_array_equal(
@@ -66,7 +68,7 @@ def test_half_floats_are_read(tmp_path):
 
 
 def test_half_floats_of_another_cfg_are_refused(tmp_path):
-    plan = make_plan(parse_cfg(TINY.format(""), "t.cfg")[0])
+    plan = read_architecture(parse_cfg(TINY.format(""), "t.cfg")[0])
     with pytest.raises(ModelError, match="wants 28 floats, found 27: truncated"):
         read_weights(half_file(tmp_path, 27), plan)
 
@@ -96,5 +98,5 @@ def test_it_finds_most_of_the_rendered_street(engine):
                 mine = found.class_ids == class_id
                 truth = matching.Truth(boxes, none, none)
                 judged.append(matching.judge(found.boxes[mine], found.scores[mine], truth))
-    assert matching.recall(judged) > 0.6
-    assert matching.precision(judged) > 0.6
+    assert ap.recall(judged) > 0.6
+    assert ap.precision(judged) > 0.6

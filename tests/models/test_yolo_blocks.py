@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from detector.errors import ModelError
-from detector.models import open_network
+from detector.models.formats.yolo.blocks import BLOCKS, Design
 from detector.models.formats.yolo.description import parse_description
-from detector.models.formats.yolo.plan import BLOCKS, Build
 from detector.models.graph.build import count_macs, good_name
 from tests.checkpoints import module, saved
 from tests.known_answers import plain_conv, run_once
@@ -23,6 +22,7 @@ from tests.models.plain_yolo import (
     silu,
     upsample,
 )
+from tests.networks import open_network
 
 ENGINES = ("ort", "torch")
 ANCHORS = [[4, 4, 6, 5]]  # two anchors; with one class a head has 12 channels
@@ -38,7 +38,7 @@ def run(tmp_path: Path):
     """``run(description, engine)``: stores its tensors, reads them again; (picture [c, h, w] 0..1, tensors, raw)."""
 
     def go(values: dict, engine: str = "ort", side: int = 8):
-        tensors = random_tensors(Build(parse_description(values, "t")).plan(side, side))
+        tensors = random_tensors(Design(parse_description(values, "t")).architecture(side, side))
         path = tmp_path / "t.yaml"
         path.write_text(yaml.safe_dump(values))
         saved(tmp_path / "t.pt", tensors)
@@ -192,7 +192,7 @@ def test_implicit_layers_are_folded(run, engine):
 def test_auxiliary_layers_are_counted_as_stored_and_left_out_of_the_graph(tmp_path):
     values = described([STEM, [-1, 1, "Conv", [16, 1, 1]]], "IAuxDetect")
     values["head"][-1][0] = [0, 1]
-    plan = Build(parse_description(values, "t")).plan(8, 8)
+    plan = Design(parse_description(values, "t")).architecture(8, 8)
     tensors = random_tensors(plan)
     network = open_network(
         str(saved(tmp_path / "t.pt", {"model": whole_model(values, tensors)})), size=(8, 8)
@@ -245,7 +245,7 @@ def whole_model(
 
 def test_the_checkpoints_own_modules_state_activation_and_epsilon(tmp_path):
     values = described([STEM])
-    tensors = random_tensors(Build(parse_description(values, "t")).plan(8, 8))
+    tensors = random_tensors(Design(parse_description(values, "t")).architecture(8, 8))
     path = saved(
         tmp_path / "t.pt", {"model": whole_model(values, tensors, act="LeakyReLU", eps=0.5)}
     )
@@ -278,7 +278,7 @@ def test_the_checkpoints_own_modules_state_activation_and_epsilon(tmp_path):
 )
 def test_a_changed_block_is_refused(tmp_path, changed, message):
     values = described([STEM])
-    tensors = random_tensors(Build(parse_description(values, "t")).plan(8, 8))
+    tensors = random_tensors(Design(parse_description(values, "t")).architecture(8, 8))
     path = saved(tmp_path / "t.pt", {"model": whole_model(values, tensors, **changed)})
     with pytest.raises(ModelError) as caught:
         open_network(str(path), size=(8, 8))
@@ -332,7 +332,7 @@ def test_the_plan_counts_what_the_graph_holds(name):
         for tensor in graph.initializer
         if tensor.name.endswith((".weight", ".bias"))
     )
-    plan = Build(parse_description(yaml.safe_load(packaged_text(name)), name)).plan(64, 96)
+    plan = Design(parse_description(yaml.safe_load(packaged_text(name)), name)).architecture(64, 96)
     assert network.parameters_fused == plan.parameters_fused == held
     assert network.macs == plan.macs == count_macs(network.graph)
     assert network.parameters == plan.parameters

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from detector.models.catalogue import folder
+from detector.models.formats.yolo.blocks import Design, family_of
 from detector.models.formats.yolo.description import read_description
-from detector.models.formats.yolo.plan import Build, family_of
 
 PUBLISHED = [  # name, side, fused parameters in M, GFLOPs
     ("yolov5n", 640, 1.87, 4.5),
@@ -49,7 +49,7 @@ EXACT = {  # as stored, fused: what the originals print
 
 def plan_of(name: str, side: int):
     description, _ = read_description(folder() / "yolo" / f"{name}.yaml")
-    return Build(description).plan(side, side)
+    return Design(description).architecture(side, side)
 
 
 @pytest.mark.parametrize(("name", "side", "parameters_m", "gflops"), PUBLISHED)
@@ -72,7 +72,7 @@ def test_two_macs_are_a_flop_pair_of_the_graph_for_s():
 
 def test_every_packaged_description_plans_and_says_its_stride():
     paths = sorted((folder() / "yolo").glob("*.yaml"))
-    strides = {path.stem: Build(read_description(path)[0]).stride for path in paths}
+    strides = {path.stem: Design(read_description(path)[0]).stride for path in paths}
     large = {name for name, stride in strides.items() if stride == 64}
     assert large == {f"yolov5{size}6" for size in "nsmlx"} | {
         f"yolov7-{size}" for size in ("w6", "e6", "d6", "e6e")

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from detector.errors import ModelError
-from detector.models import open_network
 from detector.models.formats.yolo.description import Activation, parse_activation
+from tests.networks import open_network
 
 GOOD = {
     "nc": 1,

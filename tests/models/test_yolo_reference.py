@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from detector import engines
-from detector.models import open_network
 from tests.known_answers import run_once
+from tests.networks import open_network
 
 CASES = [  # boxes within 1e-3 of the input's size, scores within 1e-4
     ("yolov5n", "yolov5n_reference.npz", "input_320", "output_320"),

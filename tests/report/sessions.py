@@ -9,6 +9,7 @@ from typing import Any
 from detector.analysis.layers import device_facts
 from detector.config.levels import resolve_config
 from detector.run.detect import detect
+from detector.session.codec import to_builtins
 from tests.conftest import CHECKOUT
 
 CLIP = CHECKOUT / "videos/street.mp4"
@@ -231,14 +232,16 @@ PASSES: dict[str, dict[str, Any]] = {
         ],
     },
     "device": {
-        "device": "cuda:0",
-        "batches": 10,
-        "slowdown": 1.1,
-        "rows": [operator(at, "") for at in range(5)],
-        **device_facts(
-            [(1.0 + 3 * at, 2.5 + 3 * at) for at in range(30)],
-            [(3.0 * at, 3.0 * at + 1.2) for at in range(30)],
+        **to_builtins(
+            device_facts(
+                [(1.0 + 3 * at, 2.5 + 3 * at) for at in range(30)],
+                [(3.0 * at, 3.0 * at + 1.2) for at in range(30)],
+                device="cuda:0",
+                batches=10,
+                slowdown=1.1,
+            )
         ),
+        "rows": [operator(at, "") for at in range(5)],
     },
     "sweep": {
         "engine": "ort",

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
-from detector.analysis.accuracy.matching import Agreement
-from detector.analysis.compare import Round, Variant, compared
+from detector.analysis.accuracy.agreement import Agreement
+from detector.analysis.compare import Variant, compare_variants
 from detector.report.terminal.compare import print_comparison
+from detector.session.comparison import About, ComparedLabels, ComparedVideo, Round, VariantFacts
+from detector.session.evaluation import ClassAccuracy, MeanAccuracy
 
 SHARES = {
     "int8": {"layers": 0.9, "macs": 0.96, "bytes": 0.8},
     "fp32": {"layers": 0.1, "macs": 0.04, "bytes": 0.2},
 }
-FACTS = {
-    "load_s": 1.25,
-    "build_s": 12.5,
-    "threads": 2,
-    "concurrency": 1,
-    "device": "cpu",
-    "notes": ["calibrated"],
-}
-ABOUT = {
-    "source": "in.mp4",
-    "model": "yolov4-tiny-person-vehicle",
-    "model_input": [416, 416],
-    "random_weights": None,
-    "rounds": 3,
-    "frames": 60,
-    "reference": "torch fp32",
-    "budget": 0.95,
-    "video": {"path": "in.mp4", "width": 1280, "height": 720},
-}
+FACTS = VariantFacts(
+    load_s=1.25, build_s=12.5, threads=2, concurrency=1, device="cpu", notes=("calibrated",)
+)
+ABOUT = About(
+    source="in.mp4",
+    model="yolov4-tiny-person-vehicle",
+    model_input=(416, 416),
+    rounds=3,
+    frames=60,
+    reference="torch fp32",
+    budget=0.95,
+)
+VIDEO = ComparedVideo("in.mp4", 1280, 720, 25.0)
 
 
 def variant(engine, precision, *fps, share=0.99, **facts):
@@ -47,14 +44,15 @@ def variant(engine, precision, *fps, share=0.99, **facts):
         frames_digest="d",
         memory_mb=251.4,
     )
-    made.facts = {**FACTS, **facts}
+    made.facts = replace(FACTS, **facts)
     made.agreement = Agreement(60, 100, 100, 99, share, 0.875, 0.0125)
     return made
 
 
 def printed(*variants, **about):
     out = io.StringIO()
-    print_comparison(Console(file=out, width=100), compared(variants, {**ABOUT, **about}))
+    document = replace(compare_variants(variants, replace(ABOUT, **about)), video=VIDEO)
+    print_comparison(Console(file=out, width=100), document)
     return out.getvalue()
 
 
@@ -88,9 +86,9 @@ def test_every_figure_is_there_within_100_columns():
 
 
 def test_inside_the_noise_and_below_the_budget_are_said():
-    assert "no winner, inside the noise are b fp32, a fp32" in printed(
-        variant("a", "fp32", 10, 11, 12), variant("b", "fp32", 11, 12, 13)
-    )
+    text = printed(variant("a", "fp32", 10, 11, 12), variant("b", "fp32", 11, 12, 13))
+    assert "no winner" in text
+    assert "b fp32, a fp32" in text
     text = printed(variant("a", "fp32", 10, 11, 12), variant("b", "int8", 20, 21, 22, share=0.8))
     assert "but its agreement 0.80 is below the budget of 0.95" in " ".join(text.split())
 
@@ -109,27 +107,34 @@ def test_a_comparison_in_which_nothing_ran():
     assert "fastest" not in text
 
 
-LABELS = {
-    "path": "in.json",
-    "classes": ["person", "vehicle"],
-    "pictures": 60,
-    "boxes": 538,
-    "conf": 0.001,
-    "iou": 0.65,
-    "notes": ["not scored, since the model does not have it: zebra"],
-}
+LABELS = ComparedLabels(
+    path="in.json",
+    format="coco",
+    mapping=None,
+    classes=("person", "vehicle"),
+    pictures=60,
+    boxes=538,
+    conf=0.001,
+    iou=0.65,
+    max_det=300,
+    notes=("not scored, since the model does not have it: zebra",),
+)
+MEANS = dict.fromkeys(("ap75", "ap_small", "ap_medium", "ap_large"))
 
 
-def judged(*fps, **ap):
+def of_class(ap50):
+    rates = dict.fromkeys(("ap", "recall", "recall_conf25", "precision_conf25"))
+    counts = {"pictures": 60, "boxes": 9, "ignored_boxes": 0}
+    return ClassAccuracy(ap50=ap50, ap50_interval=(None, None), **counts, **rates, **MEANS)
+
+
+def judged(*fps, interval=(0.955, 0.977)):
     made = variant("openvino", "int8", *fps)
-    per_class = {"person": {"ap50": 0.934}, "vehicle": {"ap50": None}}
-    made.ap = {
-        "ap": 0.534,
-        "ap50": 0.967,
-        "ap50_interval": [0.955, 0.977],
-        "per_class": per_class,
-        **ap,
-    }
+    per_class = {"person": of_class(0.934), "vehicle": of_class(None)}
+    per_class |= {name: of_class(0.5) for name in "abcde"}
+    made.ap = MeanAccuracy(
+        ap=0.534, ap50=0.967, ap50_interval=interval, per_class=per_class, **MEANS
+    )
     return made
 
 
@@ -147,17 +152,18 @@ def test_average_precision_stands_beside_its_settings_within_100_columns():
         "0.534",
         "0.934",
         "in.json: 60 frames, 538 boxes",
-        "scores from 0.001, NMS IoU 0.65",
+        "scores from 0.001",
+        "NMS IoU 0.65",
         "note: not scored, since the model",
     ):
         assert fact in plain, fact
     assert max(map(len, text.splitlines())) <= 100
     assert "AP50 person" not in printed(
-        judged(10, 11, 12), labels={**LABELS, "classes": list("abcde")}
+        judged(10, 11, 12), labels=replace(LABELS, classes=tuple("abcde"))
     )
 
 
 def test_no_table_of_what_was_not_judged():
     assert "AP50" not in printed(variant("a", "fp32", 10, 11, 12), labels=None)
     assert "AP50" not in printed(variant("a", "fp32", 10, 11, 12), labels=LABELS)
-    assert "-" in printed(judged(10, 11, 12, ap50_interval=[None, None]), labels=LABELS)
+    assert "-" in printed(judged(10, 11, 12, interval=(None, None)), labels=LABELS)

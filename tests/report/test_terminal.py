@@ -1,6 +1,7 @@
 """What a person sees: the tables hold the summary's own figures, and the live line says where the run is."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -9,58 +10,16 @@ from detector.analysis.summary import stage_rows, thread_rows
 from detector.report.terminal.live import LiveLine, line
 from detector.report.terminal.profile import what_if_table
 from detector.report.terminal.run import print_run
+from detector.session.codec import from_builtins
+from detector.session.passes import WhatIfFacts
 from detector.timeline import Timeline
 from tests.report.sessions import PASSES
-
-STAGE = {"p50_ms": 4.0, "p90_ms": None, "p99_ms": None, "max_ms": 9.0, "calls": 10}
-SUMMARY = {
-    "model": "m",
-    "engine": "ort",
-    "engine_reason": None,
-    "precision": "fp32",
-    "batch": 1,
-    "model_input": [256, 416],
-    "engine_threads": 2,
-    "video": {"path": "in.mp4", "width": 640, "height": 360},
-    "frames": {"read": 11, "written": 10, "dropped": 1, "bad": 2, "corrupt": 0, "skipped": 0},
-    "fps": {"end_to_end": 12.5, "inference": 25.0, "device": None},
-    "seconds": {"import": 0.1, "load": 0.2, "warmup": 0.3, "run": 0.8, "close": 0.0},
-    "stages": {
-        "read": {**STAGE, "thread": "reader", "busy_s": 0.2, "cpu_s": 0.1},
-        "infer": {**STAGE, "thread": "worker-0,worker-1", "busy_s": 0.8, "cpu_s": 0.7},
-        "annotate": {**STAGE, "thread": "", "busy_s": 0.0, "cpu_s": 0.0, "calls": 0},
-    },
-    "threads": {
-        name: {
-            "busy_s": busy,
-            "wait_input_s": 0.3,
-            "wait_output_s": 0.0,
-            "other_s": 0.1,
-            "wall_s": busy + 0.4,
-            "waits": {"batch": 0.3},
-        }
-        for name, busy in (("reader", 0.4), ("worker-0", 0.4), ("worker-1", 0.4))
-    },
-    "cpu": {
-        "cores": 2,
-        "process_s": 1.0,
-        "our_threads_s": 0.9,
-        "library_threads_s": 0.1,
-        "stages_include_libraries": False,
-    },
-    "verdict": {"bottleneck": "infer", "sentence": "infer-bound: and so on"},
-    "detections": {"total": 3, "by_class": {"person": 2, "car": 1}, "cut_by_max_det": 4},
-    "exit": {"code": 7, "reason": "finished, but 2 bad packets were skipped"},
-    "notes": ["random weights (seed 0): boxes are meaningless"],
-    "outputs": {"jsonl": "in-ort-detected.jsonl"},
-    "partial_outputs": ["x.partial.mp4"],
-    "session": "runs/in-ort",
-}
+from tests.session.documents import DOCUMENT, document
 
 
 def printed(width=140, **more):
     out = io.StringIO()
-    print_run(Console(file=out, width=width), {**SUMMARY, **more}, verbose=True)
+    print_run(Console(file=out, width=width), document(**more), verbose=True)
     return out.getvalue()
 
 
@@ -76,7 +35,7 @@ def test_every_fact_is_printed():
         "= wall",
         "library threads",
         "10.00",
-        "infer-bound",
+        "Inference limits this run",
         "11 read, 10 written, 1 dropped, 2 bad",
         "2 person, 1 car",
         "4 more were cut by --max-det",
@@ -109,22 +68,22 @@ def test_narrow_terminals_lose_nothing(width):
 
 def test_without_a_frame_there_are_no_tables():
     text = printed(
-        frames={**SUMMARY["frames"], "written": 0}, fps={"end_to_end": None, "inference": None}
+        frames={**DOCUMENT["frames"], "written": 0}, fps={"end_to_end": None, "inference": None}
     )
     assert "ledger" not in text
     assert "exit 7" in text
 
 
 def test_shares_are_of_the_threads_wall():
-    rows = {row.stage: row for row in stage_rows(SUMMARY, 10)}
+    rows = {row.stage: row for row in stage_rows(document(), 10)}
     assert rows["read"].share == pytest.approx(0.2 / 0.8)
     assert rows["infer"].share == pytest.approx(0.8 / 1.6)
 
 
 def test_a_ledger_that_does_not_add_up_is_refused():
-    threads = {"reader": {**SUMMARY["threads"]["reader"], "other_s": 0.5}}
+    threads = {"reader": {**DOCUMENT["threads"]["reader"], "other_s": 0.5}}
     with pytest.raises(AssertionError, match="does not add up"):
-        thread_rows({**SUMMARY, "threads": threads}, 10)
+        thread_rows(document(threads=threads), 10)
 
 
 def test_live_line():
@@ -165,7 +124,7 @@ def test_the_executed_precision_is_said_where_it_is_not_simply_fp32():
         "precision_effect": None,
     }
     out = io.StringIO()
-    print_run(Console(file=out, width=140), {**SUMMARY, **told})
+    print_run(Console(file=out, width=140), document(**told))
     assert "of MACs" not in out.getvalue(), "what everybody expects"
     assert "precision: fp32 100% of MACs (asked for: bf16)" in printed(**told, precision="bf16")
     assert "precision: changed nothing" in printed(
@@ -175,7 +134,8 @@ def test_the_executed_precision_is_said_where_it_is_not_simply_fp32():
 
 def test_what_if_shows_predicted_beside_measured_and_why_not_to_believe_it():
     out = io.StringIO()
-    facts = PASSES["what_if"] | {"doubts": ["other processes took 30% of the cores"]}
+    doubts = ["other processes took 30% of the cores"]
+    facts = from_builtins(PASSES["what_if"] | {"doubts": doubts}, WhatIfFacts, "the test")
     Console(file=out, width=140).print(what_if_table(facts))
     lines = out.getvalue().splitlines()
     tested = next(line for line in lines if line.strip().startswith("infer free"))
@@ -194,6 +154,6 @@ def test_what_if_shows_predicted_beside_measured_and_why_not_to_believe_it():
     assert next(line for line in lines if "write free" in line).split()[2:] == ["44.00", "+10.0%"]
     assert "unreliable: other processes took 30% of the cores" in lines
     out = io.StringIO()
-    Console(file=out, width=140).print(what_if_table({**facts, "proofs": [], "doubts": []}))
+    Console(file=out, width=140).print(what_if_table(replace(facts, proofs=[], doubts=[])))
     assert "measured" not in out.getvalue().splitlines()[2]
     assert "unreliable" not in out.getvalue()

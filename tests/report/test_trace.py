@@ -14,6 +14,7 @@ from detector.report.trace import trace
 from detector.session.read import SavedSession
 from detector.timeline import KINDS, STAGES
 from tests.analysis.pipelines import load, recorded, shape
+from tests.session.documents import document
 
 
 def session_of(one, tmp_path, waits=()) -> SavedSession:
@@ -43,16 +44,8 @@ def session_of(one, tmp_path, waits=()) -> SavedSession:
         "kind_names": np.array(KINDS),
     }
     loop = {name: getattr(one.shape, name) for name in one.shape.__slots__}
-    document = {
-        "schema": 1,
-        "pid": 7,
-        "model": "m",
-        "engine": "e",
-        "precision": "fp32",
-        "loop": [loop],
-        "clocks": {"perf_counter_ns": 1000, "unix_ns": 5000},
-    }
-    return SavedSession(tmp_path, document, columns)
+    clocks = {"perf_counter_ns": 1000, "unix_ns": 5000}
+    return SavedSession(tmp_path, document(pid=7, loop=[loop], clocks=clocks), columns)
 
 
 def events_of(session: SavedSession) -> list[dict]:

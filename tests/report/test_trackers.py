@@ -13,6 +13,7 @@ import pytest
 from detector.cli.command import TRACKERS
 from detector.errors import OutputError, UsageError
 from detector.report.trackers import entries_of, track
+from detector.session.codec import to_builtins
 from detector.session.read import read_session
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
@@ -65,12 +66,12 @@ def test_mlflow_gets_settings_figures_tables_and_the_report(session, monkeypatch
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     assert track("mlflow", session) == "mlflow: run 7f at http://mlflow"
     assert fake.open is None
-    assert fake.metrics["fps/end_to_end"] == session.document["fps"]["end_to_end"]
+    assert fake.metrics["fps/end_to_end"] == session.document.fps.end_to_end
     assert fake.metrics["what_if_fps/infer free"] == 61.5
     assert fake.metrics["layers/forward_ms"] == 13.2
     assert fake.metrics["memory/peak_mb"] == 261.5
     assert (fake.params["engine"], fake.params["model_input"]) == ("null", "416x256")
-    assert fake.tags["verdict"] == session.document["verdict"]["sentence"]
+    assert fake.tags["verdict"] == session.document.verdict.sentence
     assert set(fake.texts) == {"steps_timer.csv", "layer_timer.csv", "energy.csv", "report.html"}
     assert fake.texts["report.html"].startswith("<!doctype html>")
 
@@ -158,7 +159,7 @@ def test_report_logs_too_and_keeps_stdout_for_the_document(session, tmp_path, mo
         "tensorboard",
         cwd=tmp_path,
     )
-    assert json.loads(done.stdout)["fps"] == session.document["fps"]
+    assert json.loads(done.stdout)["fps"] == to_builtins(session.document.fps)
     assert done.stderr.startswith("tensorboard: ")
 
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from detector import engines
+from detector.analysis.compare import Variant, compare_variants
 from detector.config.schema import CalibrationConfig, Config, RuntimeConfig
 from detector.run import choose
+from detector.session.comparison import About, Interval, MeasuredMachine, RowAgreement
 
 SHA, SIZE = "ab" * 32, [256, 416]
 ABLE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0"}
@@ -18,26 +20,19 @@ ABLE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0"}
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
     """ort is what auto takes by rank; both engines are there, in known versions, on a known machine."""
-    monkeypatch.setattr(engines, "choose", lambda *_: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(choose, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(ABLE))
-    monkeypatch.setattr(engines, "ranked", lambda: list(ABLE))
+    monkeypatch.setattr(choose, "rank_engines", lambda: list(ABLE))
     monkeypatch.setattr(choose, "_library", ABLE.get)
-    monkeypatch.setattr(
-        choose, "_machine", lambda: {"cpu": "C", "flags": "f", "cores": 2, "gpu_driver": None}
-    )
+    monkeypatch.setattr(choose, "_machine", lambda: MeasuredMachine("C", "f", 2, None))
 
 
 def row(engine, precision, low, median, high, agreement: float | None = 1.0, batch=1, error=None):
-    fps = {"median": median, "low": low, "high": high}
-    return {
-        "engine": engine,
-        "precision": precision,
-        "precision_text": "",
-        "batch": batch,
-        "error": error,
-        "fps": {"inference": fps, "end_to_end": fps},
-        "agreement": None if agreement is None else {"matched": agreement},
-    }
+    fps = Interval(median, low, high)
+    variant = Variant(engine, precision, batch, error=error)
+    made = compare_variants([variant], About(source="in.mp4", rounds=5, budget=0.95)).rows[0]
+    matched = None if agreement is None else RowAgreement(agreement, None, None, 9, 9, 60)
+    return replace(made, fps={"inference": fps, "end_to_end": fps}, agreement=matched)
 
 
 DEFAULT = row("ort", "fp32", 9, 10, 11)
@@ -48,20 +43,16 @@ def config(folder, **runtime) -> Config:
 
 
 def recorded(folder, *rows, rounds=5, comparable=True, sha=SHA, used=None, **about):
-    document = {
-        "model": "m",
-        "model_sha256": sha,
-        "model_input": SIZE,
-        "rounds": rounds,
-        "frames": 60,
-    }
-    document |= {
-        "source": "in.mp4",
-        "comparable": comparable,
-        "random_weights": None,
-        "rows": list(rows),
-        **about,
-    }
+    same = About(
+        source="in.mp4",
+        model="m",
+        model_sha256=sha,
+        model_input=tuple(SIZE),
+        rounds=rounds,
+        frames=60,
+        budget=0.95,
+    )
+    document = replace(compare_variants([], same), rows=rows, comparable=comparable, **about)
     return choose.record(document, used or config(folder))
 
 

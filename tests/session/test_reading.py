@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from detector.errors import UsageError
-from detector.session.read import FIELDS, complete, read_session
-from detector.session.store import SCHEMA, Session
+from detector.session.codec import SCHEMA, to_json
+from detector.session.read import read_session
+from detector.session.store import Session
 from detector.timeline import Timeline
+from tests.session.documents import DOCUMENT, document
 
 
 def saved(folder):
@@ -19,18 +21,37 @@ def saved(folder):
         pass
     session = Session.create(str(folder), "x")
     session.write_spans([timeline])
-    session.write_json(
-        "session.json", {"schema": SCHEMA} | {name: kind() for name, kind in FIELDS.items()}
-    )
+    session.write_json("session.json", document())
     session.write_pass("memory", {"available": False, "reason": "made by hand"})
     return folder
 
 
 def test_what_was_written_is_read(tmp_path):
     found = read_session(saved(tmp_path / "run"))
-    assert found.document["schema"] == SCHEMA
+    assert found.document == document()
     assert found.spans["stage_names"].tolist() == ["read"]
     assert len(found.spans["start_ns"]) == len(found.spans["kind"])
+
+
+def test_a_document_is_written_as_it_is_read():
+    """The keys in their order; what a run does not have is absent, and not null."""
+    written = json.loads(to_json(document()))
+    assert [key for key in written if key in DOCUMENT] == list(DOCUMENT)
+    assert {key: written[key] for key in DOCUMENT}["frames"] == DOCUMENT["frames"]
+    assert "sources" not in written
+    assert "kind" not in written["video"]
+
+
+def test_a_session_of_an_older_version_lacks_what_was_added_since(tmp_path):
+    folder = saved(tmp_path / "run")
+    for names in (("fps", "device"), ("environment",), ("model_sha256",), ("pid",)):
+        lacking(*names)(folder / "session.json")
+    old = read_session(folder).document
+    assert (old.fps.device, old.model_sha256, old.environment.cpu.model) == (None, None, None)
+
+
+def test_a_source_that_could_not_be_opened_has_an_empty_loop():
+    assert document(loop=[*DOCUMENT["loop"], {}]).loop[1] == {}
 
 
 def cut(path):
@@ -50,33 +71,53 @@ def uneven(path):
 
 def with_value(group, name, value):
     def change(path):
-        document = json.loads(path.read_text())
-        document[group][name] = value
-        path.write_text(json.dumps(document))
+        content = json.loads(path.read_text())
+        content[group][name] = value
+        path.write_text(json.dumps(content))
+
+    return change
+
+
+def lacking(*names):
+    def change(path):
+        content = json.loads(path.read_text())
+        *groups, last = names
+        place = content
+        for name in groups:
+            place = place[name]
+        del place[last]
+        path.write_text(json.dumps(content))
 
     return change
 
 
 BROKEN = [
     ("session.json", lambda path: path.unlink(), "no session.json in it"),
-    ("session.json", cut, "damaged, or no session of this program"),
-    ("session.json", lambda path: path.write_text("[1]"), "lacks the stages"),
-    (
-        "session.json",
-        lambda path: path.write_text(json.dumps({"stages": {}, "schema": 99})),
-        "schema 99",
-    ),
-    ("session.json", lambda path: path.write_bytes(b"\xff\xfe\x00"), "damaged, or no session"),
+    ("session.json", cut, "not JSON"),
+    ("session.json", lambda path: path.write_text("[1]"), "no 'schema'"),
+    ("session.json", lambda path: path.write_text('{"stages": {}}'), "no 'schema'"),
+    ("session.json", lambda path: path.write_text('{"schema": 99}'), "schema 99"),
+    ("session.json", lambda path: path.write_bytes(b"\xff\xfe\x00"), "not JSON"),
     (
         "session.json",
         lambda path: path.write_text(json.dumps({"stages": {}, "schema": SCHEMA})),
-        "'model' is missing",
+        "missing required field `model`",
     ),
-    ("session.json", with_value("frames", "written", "80"), "its 'frames.written' is wrong"),
-    ("session.json", with_value("stages", "read", 5), "its 'stages.read' is wrong"),
-    ("session.json", with_value("fps", "inference", float("nan")), "NaN is no number"),
+    ("session.json", with_value("frames", "written", "80"), r"\$.frames.written"),
+    ("session.json", with_value("stages", "read", 5), r"\$.stages"),
+    ("session.json", with_value("fps", "inference", float("nan")), "NaN is not a JSON number"),
+    ("session.json", lacking("cpu"), "`cpu`"),
+    ("session.json", lacking("clocks", "unix_ns"), "`unix_ns`.*clocks"),
+    ("session.json", lacking("loop", 0, "results"), r"loop\[0\].*'results'"),
+    ("session.json", lacking("threads", "reader"), "threads.*'reader'"),
+    ("session.json", lacking("video"), "lacks 'sources'"),
+    ("session.json", lacking("outputs"), "lacks 'outputs'"),
     ("passes/memory.json", cut, "damaged"),
-    ("passes/memory.json", lambda path: path.write_text('{"rows": []}'), "not what a pass found"),
+    (
+        "passes/memory.json",
+        lambda path: path.write_text('{"rows": []}'),
+        "memory.json: .*`available`",
+    ),
     ("spans.npz", lambda path: path.write_text("neither"), "no archive of columns"),
     ("spans.npz", lambda path: path.unlink(), "damaged or missing"),
     ("spans.npz", cut, "damaged or missing"),
@@ -95,10 +136,8 @@ def test_a_broken_session_is_one_line(tmp_path, name, breaking, message):
     assert str(folder) in str(caught.value)
 
 
-def test_a_figure_that_is_not_there_is_one_line(tmp_path):
-    found = read_session(saved(tmp_path / "run"))
-    with (
-        pytest.raises(UsageError, match="it lacks 'rows'; read it with the version"),
-        complete(found),
-    ):
-        found.passes["memory"]["rows"]
+def test_a_fact_that_a_pass_lacks_is_one_line(tmp_path):
+    path = saved(tmp_path / "run") / "passes/memory.json"
+    path.write_text('{"available": true, "start_mb": 1.0}')
+    with pytest.raises(UsageError, match="memory.json: .*missing required field"):
+        read_session(tmp_path / "run")

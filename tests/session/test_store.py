@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from detector.errors import OutputError
+from detector.session.document import SpanCounts
 from detector.session.store import Session
 from detector.timeline import Timeline
 
@@ -59,7 +60,7 @@ def test_spans_can_be_read_back(tmp_path):
             with track.span("read", i), track.span("image", i, "wait_output"):
                 pass
     session = Session.create(str(tmp_path), "x")
-    assert session.write_spans([timeline]) == {"seen": 6, "kept": 6}
+    assert session.write_spans([timeline]) == SpanCounts(seen=6, kept=6)
     with np.load(tmp_path / "spans.npz") as columns:
         names = columns["stage_names"][columns["stage"][columns["kind"] != 3]].tolist()
         assert sorted(set(names)) == ["image", "read"]

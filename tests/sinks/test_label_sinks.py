@@ -23,7 +23,9 @@ def two() -> Detections:
 
 def opened(name: str, folder: Path, remark: str = "", **info: Any) -> sinks.Sink:
     sink = sinks.open(
-        name, folder / f"out{sinks.find(name).suffix}", **({"remark": remark} if remark else {})
+        name,
+        folder / f"out{sinks.find(name).suffixes[0]}",
+        **({"remark": remark} if remark else {}),
     )
     sink.open(make_info(**info))
     return sink

@@ -18,7 +18,7 @@ FOLDERS = ("pictures", "yolo")
 
 
 def target(name: str, folder: Path) -> Path:
-    return folder / f"out{sinks.find(name).suffix}"
+    return folder / f"out{sinks.find(name).suffixes[0]}"
 
 
 def partial(name: str, folder: Path) -> Path:
@@ -42,7 +42,7 @@ def write(sink: sinks.Sink, n: int = 3) -> None:
 def test_the_folder_is_the_list() -> None:
     assert sinks.names() == ["coco", "csv", "jsonl", "mot", "pictures", "video", "yolo"]
     assert sorted((*FILES, *FOLDERS)) == sinks.names()
-    suffixes = [sinks.find(name).suffix for name in sinks.names()]
+    suffixes = [sinks.find(name).suffixes[0] for name in sinks.names()]
     assert suffixes == [".coco.json", ".csv", ".jsonl", ".mot.txt", "", ".mp4", "-labels"]
     assert all(sinks.find(name).name == name for name in sinks.names())
 
@@ -113,7 +113,7 @@ def test_a_second_writer_is_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_two_links_to_one_target_share_the_lock_and_stay_links(name: str, tmp_path: Path) -> None:
-    link = tmp_path / f"link{sinks.find(name).suffix}"
+    link = tmp_path / f"link{sinks.find(name).suffixes[0]}"
     link.symlink_to(target(name, tmp_path))
     sink = opened(name, link)
     with pytest.raises(OutputError, match="another run"):
@@ -176,7 +176,7 @@ def test_no_permission(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sinks.names())
 def test_names_that_are_hard_to_write(name: str, tmp_path: Path) -> None:
     for stem in ("视频 out", "a:b%03d", "-", "file:x", os.fsdecode(b"caf\xe9"), "#[x]?"):
-        sink = opened(name, tmp_path / f"{stem}{sinks.find(name).suffix}")
+        sink = opened(name, tmp_path / f"{stem}{sinks.find(name).suffixes[0]}")
         write(sink)
         assert sink.close().exists()
 

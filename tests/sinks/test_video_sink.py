@@ -282,8 +282,8 @@ def test_frames_that_do_not_arrive_are_noticed(tmp_path: Path) -> None:
     sink.open(make_info())
     for i in range(5):
         sink.write(make_frame(i), NONE)
-    sink._sent += 1  # as if the muxer had swallowed one
-    with pytest.raises(OutputError, match="6 frames were sent, 5 arrived"):
+    sink._file.sent += 1  # as if the muxer had swallowed one
+    with pytest.raises(OutputError, match=r"\b6 frames.*\b5\b"):
         sink.close()
     assert not (tmp_path / "x.mp4").exists()
     assert sink.abort() == tmp_path / "x.partial.mp4"
@@ -312,7 +312,7 @@ def test_conversion_equals_the_plain_one(tmp_path: Path) -> None:
     b, g, r = (image[..., c].astype(float) / 255 for c in range(3))
     luma = 0.299 * r + 0.587 * g + 0.114 * b
     y, u, v = 16 + 219 * luma, 128 + 112 * (b - luma) / 0.886, 128 + 112 * (r - luma) / 0.701
-    assert np.abs(sink._canvas.yuv[:48] - y).max() <= 1
-    assert np.abs(sink._canvas.yuv[48:60].reshape(24, 32) - u[::2, ::2]).max() <= 1
-    assert np.abs(sink._canvas.yuv[60:].reshape(24, 32) - v[::2, ::2]).max() <= 1
+    assert np.abs(sink._file._canvas.yuv[:48] - y).max() <= 1
+    assert np.abs(sink._file._canvas.yuv[48:60].reshape(24, 32) - u[::2, ::2]).max() <= 1
+    assert np.abs(sink._file._canvas.yuv[60:].reshape(24, 32) - v[::2, ::2]).max() <= 1
     sink.abort()

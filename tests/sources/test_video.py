@@ -9,7 +9,7 @@ import pytest
 
 from detector import sources
 from detector.errors import SourceError, UsageError
-from detector.sources import av as av_source
+from detector.sources.video import av as av_source
 
 from .clips import HEIGHT, WIDTH, cut, pts_of, write_video
 
@@ -32,7 +32,7 @@ def read_all(path, **options):
 
 
 def test_names_are_the_files_of_the_folder():
-    assert sources.names() == ["auto", "av", "images", "opencv"]
+    assert sources.names() == ["pictures", "video"]
     assert sources.decoders() == ["auto", "av", "opencv"]
 
 
@@ -228,7 +228,7 @@ def test_interlaced_is_left_to_av(folder):
 
 
 def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
-    from detector.sources import av as _container
+    from detector.sources.video import _container
 
     expected, _ = read_all(plain)
     monkeypatch.setattr(_container, "tail", lambda *_: _container.Tail(packets=3))
@@ -241,7 +241,7 @@ def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
 @pytest.fixture
 def cv2_gives_up(monkeypatch):
     """cv2 reads ten frames, then no more."""
-    from detector.sources.opencv import OpenCVSource
+    from detector.sources.video.opencv import OpenCVSource
 
     real = OpenCVSource.grab
 

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.stages.preprocess import holding, letterbox, place
+from detector.stages.preprocess import letterbox, place, smallest_input
 from detector.types import Detections
 
 RNG = np.random.default_rng(1)
@@ -91,7 +91,7 @@ def test_unknown_geometry():
     ],
 )
 def test_the_smallest_input_that_holds_a_picture(longest, picture, wanted):
-    assert holding(longest, 32, *picture) == wanted
+    assert smallest_input(longest, 32, *picture) == wanted
     height, width = wanted
     left, top, inner_width, inner_height, _ = place(*picture, width, height, "centre")
     assert inner_width == width or inner_height == height

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.timeline.spans import Histogram
+from detector.timeline.histogram import Histogram
 
 
 def filled(values):

@@ -1,4 +1,4 @@
-"""Labels mapped to two classes, pictures placed with their boxes, batches that come again."""
+"""Labels become two classes, boxes move with their pictures, batches are reproducible."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from training import data, validation
-from training.augment import Augmenter, place
-from training.batches import batches, cell_fields, make_batch
-from training.cells import centres
-from training.data import Picture, mapped, pack, unpack
+from model import data, evaluation
+from model.batches import Augmenter, batches, cell_fields, make_batch, place
+from model.data import Picture, map_labels, pack, unpack
+from model.teacher import cell_centres
 
 NAMES = {1: "person", 2: "bicycle", 3: "car", 6: "bus", 7: "train", 9: "kite"}
 
@@ -27,14 +26,14 @@ def picture(seed=0, kind="coco"):
 
 
 def no_teacher(images):
-    cells = len(centres(*images.shape[1:3]))
+    cells = len(cell_centres(*images.shape[1:3]))
     return np.zeros((len(images), cells, 4), np.float32), np.zeros(
         (len(images), cells, 2), np.float32
     )
 
 
 def test_classes_are_mapped_and_others_ignored_or_left_out():
-    boxes, classes, ignored = mapped(
+    boxes, classes, ignored = map_labels(
         [row(1), row(3), row(6), row(2), row(7), row(9), row(1, crowd=1)], NAMES
     )
     assert classes.tolist() == [0, 1, 1, 1, 1, 0]
@@ -50,7 +49,7 @@ def test_vehicles_are_drawn_more_often():
 
 
 def test_a_placed_box_holds_the_same_pixels():
-    """One bright rectangle: wherever it lands, the box must lie around it."""
+    """Wherever the one bright rectangle lands, its box lies around it."""
     for seed in range(20):
         image = np.zeros((60, 100, 3), np.uint8)
         image[20:50, 10:40] = 255
@@ -90,12 +89,12 @@ def test_fields_of_trust_and_of_regions_to_ignore():
     sample.boxes, sample.classes = np.array([[0, 0, 16, 16]], np.float32), np.array([1])
     sample.ignored = np.array([True])
     trust, counts = cell_fields(sample, 64, 96)
-    middle = centres(64, 96)
-    left = middle[:, 0] < 48
+    centres = cell_centres(64, 96)
+    left = centres[:, 0] < 48
     assert (trust[left] == [1.0, 0.5]).all()
     assert (trust[~left] == 0).all()
     assert (counts[:, 0] == 1).all()
-    assert set(counts[(middle < 16).all(axis=1), 1]) == {0.0}
+    assert set(counts[(centres < 16).all(axis=1), 1]) == {0.0}
 
 
 def test_a_batch_depends_on_seed_and_number_alone():
@@ -122,24 +121,24 @@ def test_packed_pictures_come_back(tmp_path):
 
 
 def test_half_of_the_validation_pictures_is_kept_for_the_last_figure(shared):
-    asked = list(validation.pictures(shared / "data/labelled"))
-    share = np.mean([picture.last for picture in asked])
+    pictures = list(evaluation.read_validation(shared / "data/labelled"))
+    share = np.mean([picture.held_out for picture in pictures])
     assert 0.4 < share < 0.6
-    assert {picture.group for picture in asked if picture.last} == {
+    assert {picture.group for picture in pictures if picture.held_out} == {
         "coco",
         "road",
         "overpass",
         "elevated",
     }
-    overpass = next(picture for picture in asked if picture.group == "overpass")
+    overpass = next(picture for picture in pictures if picture.group == "overpass")
     assert overpass.truths[0] is None
     assert overpass.truths[1] is not None
 
 
 def test_training_reads_no_validation_picture(shared, monkeypatch):
     read = []
-    monkeypatch.setattr(data, "coco_pictures", lambda path, *_: read.append(path) or iter(()))
-    list(data.labelled(shared / "data/labelled"))
+    monkeypatch.setattr(data, "read_coco", lambda path, *_: read.append(path) or iter(()))
+    list(data.read_labelled(shared / "data/labelled"))
     assert [str(path.relative_to(shared / "data/labelled")) for path in read] == [
         "coco/train.json",
         "coco/extra.json",

@@ -1,4 +1,4 @@
-"""A run that is stopped and goes on ends like one that was not."""
+"""An interrupted run ends like one that was not interrupted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training import loop  # noqa: E402
-from training.augment import Augmenter  # noqa: E402
-from training.network import Street, plan_of  # noqa: E402
-
+from model import loop  # noqa: E402
+from model.batches import Augmenter  # noqa: E402
+from model.network import Street, read_plan  # noqa: E402
 from tests.training.conftest import ROOT  # noqa: E402
 from tests.training.test_data import no_teacher, picture  # noqa: E402
 
@@ -24,7 +23,7 @@ def _small(monkeypatch):
 
 def run(folder, steps, **more):
     torch.manual_seed(3)
-    network = Street(plan_of(ROOT / "cfg/darknet/street.cfg"))
+    network = Street(read_plan(ROOT / "cfg/darknet/street.cfg"))
     options = loop.Options(folder, steps, batch=2, bf16=False, **more)
     average = loop.train(
         network,
@@ -78,7 +77,7 @@ def test_the_canvas_grows_with_the_steps(tmp_path):
 
 
 def test_a_warm_start_goes_on_from_the_average_at_a_lower_rate(tmp_path):
-    """From step 0 of its own schedule, so the log begins anew; its own checkpoint comes first when it is stopped."""
+    """--start begins a new schedule at step 0; a checkpoint in the run's folder wins over it."""
     before = run(tmp_path / "first", 3)
     start = tmp_path / "first" / "checkpoint.pt"
     after = run(tmp_path / "second", 1, start=start, peak=1e-6, full_canvas=True)
@@ -88,9 +87,9 @@ def test_a_warm_start_goes_on_from_the_average_at_a_lower_rate(tmp_path):
     assert rows[0]["step"] == 0
     assert rows[0]["rate"] == 0  # as rounded
     trained = [
-        name for name, _ in Street(plan_of(ROOT / "cfg/darknet/street.cfg")).named_parameters()
+        name for name, _ in Street(read_plan(ROOT / "cfg/darknet/street.cfg")).named_parameters()
     ]
-    names = list(Street(plan_of(ROOT / "cfg/darknet/street.cfg")).state_dict())
+    names = list(Street(read_plan(ROOT / "cfg/darknet/street.cfg")).state_dict())
     for name, one, other in zip(names, before, after, strict=True):
         if name in trained:
             np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-5)

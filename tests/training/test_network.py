@@ -7,12 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training import export, optimise  # noqa: E402
-from training.half_convolution import convolve  # noqa: E402
-from training.network import CERTAIN, Street, decoded, plan_of, write_weights  # noqa: E402
-
-from detector.models import open_network  # noqa: E402
 from detector.models.formats.darknet.weights import read_weights  # noqa: E402
+from model import export, optimiser  # noqa: E402
+from model.network import CERTAIN, Street, convolve_half, decode, read_plan  # noqa: E402
+from tests.networks import open_network  # noqa: E402
 from tests.training.conftest import ROOT  # noqa: E402
 
 CFG = ROOT / "cfg/darknet/street.cfg"
@@ -22,7 +20,7 @@ SIZE = (64, 96)
 @pytest.fixture
 def network():
     torch.manual_seed(1)
-    made = Street(plan_of(CFG))
+    made = Street(read_plan(CFG))
     for block in made.blocks.values():  # as after some training
         if block.norm is not None:
             block.norm.running_mean.normal_(0, 0.1)
@@ -45,7 +43,7 @@ def rows_of_package(weights, picture):
 def rows_of_training(network, picture):
     x = torch.from_numpy(picture).permute(2, 0, 1)[None].float() / 255
     with torch.no_grad():
-        boxes, logits = decoded(network(x), SIZE)
+        boxes, logits = decode(network(x), SIZE)
     boxes = boxes[0].numpy()
     return (
         (boxes[:, :2] + boxes[:, 2:]) / 2,
@@ -67,7 +65,7 @@ def test_exported_files_give_the_same_rows(network, tmp_path, suffix, tolerance)
 
 
 def test_folding_changes_nothing(network, tmp_path):
-    write_weights(network, tmp_path / "a.weights", 0)
+    export.write_weights(network, tmp_path / "a.weights", 0)
     filters = export.read(tmp_path / "a.weights", CFG)
     export.write_filters(filters, tmp_path / "b.weights", "<f4")
     picture = np.random.default_rng(0).integers(0, 255, (*SIZE, 3), dtype=np.uint8)
@@ -76,7 +74,7 @@ def test_folding_changes_nothing(network, tmp_path):
 
 
 def test_shifted_scores(network, tmp_path):
-    write_weights(network, tmp_path / "a.weights", 0)
+    export.write_weights(network, tmp_path / "a.weights", 0)
     filters = export.read(tmp_path / "a.weights", CFG)
     export.shift_scores(filters, CFG, (-1.0, 0.5))
     export.write_filters(filters, tmp_path / "b.weights", "<f4")
@@ -89,13 +87,13 @@ def test_shifted_scores(network, tmp_path):
 
 
 def test_objectness_is_pinned(network, tmp_path):
-    optimisers = optimise.Optimisers(network.train())
+    optimisers = optimiser.Optimisers(network.train())
     maps = network(torch.rand(2, 3, *SIZE))
     sum(m.square().mean() for m in maps).backward()
     optimisers.step(1.0)
     network.pin_objectness()
-    write_weights(network, tmp_path / "a.weights", 0)
-    plan = plan_of(CFG)
+    export.write_weights(network, tmp_path / "a.weights", 0)
+    plan = read_plan(CFG)
     indices = [layer.index for layer in plan.convolutions]
     filters = dict(zip(indices, read_weights(tmp_path / "a.weights", plan)[0], strict=True))
     for layer in plan.yolos:
@@ -117,7 +115,7 @@ def test_half_convolution_has_torchs_gradients(inputs, filters, kernel, stride):
         .contiguous(memory_format=torch.channels_last)
         .requires_grad_()
     )
-    out, half = conv(x), convolve(conv, x)
+    out, half = conv(x), convolve_half(conv, x)
     direction = torch.randn_like(out)
     parts = [x, conv.weight, conv.bias]
     for exact, near in zip(
@@ -131,13 +129,13 @@ def test_half_convolution_has_torchs_gradients(inputs, filters, kernel, stride):
 def test_orthogonal_matrices_have_singular_values_near_one():
     torch.manual_seed(0)
     for shape in ((3, 8, 20), (3, 20, 8)):
-        values = torch.linalg.svdvals(optimise.orthogonal(torch.randn(*shape)))
+        values = torch.linalg.svdvals(optimiser.orthogonalise(torch.randn(*shape)))
         assert 0.6 < values.min() <= values.max() < 1.3
 
 
 def test_rate_warms_up_and_falls():
-    assert optimise.rate(0, 1000) == pytest.approx(1 / 150)
-    assert optimise.rate(150, 1000) == pytest.approx(1.0)
-    assert optimise.rate(1000, 1000) == pytest.approx(optimise.LAST)
-    falling = [optimise.rate(step, 1000) for step in range(150, 1000)]
+    assert optimiser.rate(0, 1000) == pytest.approx(1 / 150)
+    assert optimiser.rate(150, 1000) == pytest.approx(1.0)
+    assert optimiser.rate(1000, 1000) == pytest.approx(optimiser.LAST)
+    falling = [optimiser.rate(step, 1000) for step in range(150, 1000)]
     assert falling == sorted(falling, reverse=True)

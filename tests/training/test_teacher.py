@@ -1,4 +1,4 @@
-"""The teacher by ONNX Runtime and as a torch module says the same, at any size."""
+"""The teacher says the same on ONNX Runtime and as a torch module, at any size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from training.teacher import Teacher, any_size, decoded, focus, torch_module  # noqa: E402
+from model.teacher import Teacher, decode_yolox, focus, free_size, torch_module  # noqa: E402
 
 
 @pytest.mark.parametrize("size", [(96, 160), (128, 128)])
@@ -20,8 +20,8 @@ def test_both_ways_agree(shared, size):
         np.ascontiguousarray(images[..., ::-1].transpose(0, 3, 1, 2), np.float32)
     )
     with torch.no_grad():
-        maps = torch_module(any_size(model))(focus(bgr))
+        maps = torch_module(free_size(model))(focus(bgr))
     rows = torch.cat([m.flatten(2) for m in maps], 2).transpose(1, 2).numpy()
-    other_boxes, other_scores = decoded(rows, *size)
+    other_boxes, other_scores = decode_yolox(rows, *size)
     np.testing.assert_allclose(boxes, other_boxes, atol=0.05)
     np.testing.assert_allclose(scores, other_scores, atol=1e-4)

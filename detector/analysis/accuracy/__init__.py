@@ -1,1 +1,1 @@
-"""Matching detections with labels or with each other, and average precision."""
+"""Detections held against labels (average precision) and against each other (agreement)."""

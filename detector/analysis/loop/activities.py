@@ -16,18 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.session.document import LoopSizes
 from detector.session.read import SavedSession
 from detector.timeline import KINDS, STAGES, WORK
-from detector.timeline.spans import (
-    ANNOTATE,
-    HEAD,
-    INFER,
-    NMS,
-    PREPROCESS,
-    READ,
-    SAMPLE_FLOORS,
-    WRITE,
-)
+from detector.timeline.histogram import SAMPLE_FLOORS
+from detector.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 
 PROGRAM = "program order"
 DATA = "data"
@@ -53,9 +46,9 @@ class LoopShape:
     sync: bool = False
 
     @classmethod
-    def of(cls, document: dict[str, Any]) -> LoopShape:
-        """From the ``loop`` of session.json."""
-        return cls(**{name: document[name] for name in cls.__slots__})
+    def of(cls, sizes: LoopSizes) -> LoopShape:
+        """From one source's ``loop`` in session.json."""
+        return cls(**sizes)
 
 
 class Activity(NamedTuple):

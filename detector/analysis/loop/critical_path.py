@@ -1,8 +1,9 @@
-"""The critical path: the chain of calls, and of hand-overs between threads, that the run's wall time consists of.
+"""The critical path: the chain of calls and hand-overs that the run's wall time consists of.
 
-Walked backwards from the last frame written: each call leads to the predecessor that was there last. What lies between
-that predecessor's end and the call's start is nobody's work: the hand-over (waking a thread, a lock, the interpreter),
-booked as the call's wait, with its cause. Self times and waits add up to the wall time exactly.
+The path is walked backwards from the last frame written. Each call leads to the predecessor that
+ended last, because the call could not start before that. The time between the predecessor's end and
+the call's start is a hand-over (waking a thread, a lock, the interpreter). It is booked as the
+call's wait, with its cause. Self times and waits add up to the wall time exactly.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from detector.analysis.loop.activities import PROGRAM, ActivityGraph, frames_written
+from detector.session.passes import CriticalPathFacts, PathStage
 from detector.timeline.spans import READ
 
 
 class Step(NamedTuple):
-    """One call on the path. ``self_ns``: its own part of the path; ``wait_ns``: from what it was bound by, the
-    ``cause``, to its start."""
+    """One call on the path. ``self_ns``: its own part of the path. ``wait_ns``: from the end of
+    what it waited for (the ``cause``) to its start."""
 
     at: int
     self_ns: int
@@ -36,7 +38,8 @@ class StageOnPath:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Of the steady state, first frame written to last frame read; what comes before and after stands apart."""
+    """Of the steady state, from the first frame written to the last frame read. Start-up and
+    tear-down are counted apart."""
 
     steps: Sequence[Step]
     stages: dict[str, StageOnPath]
@@ -46,33 +49,34 @@ class CriticalPath:
     frames: int  # written in the steady state
 
     def self_check(self) -> None:
+        """Raises AssertionError where the parts are not the whole."""
         total = sum(stage.self_ns + stage.wait_ns for stage in self.stages.values())
         if total != self.wall_ns:
             raise AssertionError(
                 f"the critical path does not add up: {total} ns of {self.wall_ns} ns"
             )
 
-    def as_json(self) -> dict[str, Any]:
-        """``share`` of the wall time is self and wait together: the shares add up to 1."""
+    def facts(self) -> CriticalPathFacts:
+        """In seconds and shares of the wall time, the stage with the largest share first."""
         wall = self.wall_ns or 1
         rows = sorted(self.stages.items(), key=lambda item: -(item[1].self_ns + item[1].wait_ns))
-        return {
-            "wall_s": self.wall_ns / 1e9,
-            "startup_s": self.startup_ns / 1e9,
-            "teardown_s": self.teardown_ns / 1e9,
-            "frames": self.frames,
-            "stages": [
-                {
-                    "name": name,
-                    "share": (stage.self_ns + stage.wait_ns) / wall,
-                    "self_s": stage.self_ns / 1e9,
-                    "wait_s": stage.wait_ns / 1e9,
-                    "calls": stage.calls,
-                    "wait_causes": {cause: ns / 1e9 for cause, ns in stage.causes.most_common()},
-                }
+        return CriticalPathFacts(
+            wall_s=self.wall_ns / 1e9,
+            startup_s=self.startup_ns / 1e9,
+            teardown_s=self.teardown_ns / 1e9,
+            frames=self.frames,
+            stages=[
+                PathStage(
+                    name=name,
+                    share=(stage.self_ns + stage.wait_ns) / wall,
+                    self_s=stage.self_ns / 1e9,
+                    wait_s=stage.wait_ns / 1e9,
+                    calls=stage.calls,
+                    wait_causes={cause: ns / 1e9 for cause, ns in stage.causes.most_common()},
+                )
                 for name, stage in rows
             ],
-        }
+        )
 
 
 def critical_path(graph: ActivityGraph) -> CriticalPath | None:
@@ -101,8 +105,8 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
 
 
 def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
-    """From the first frame's end to the last frame that was written while there was something left to read. A run too
-    short for that is taken whole."""
+    """From the end of the first frame to the last frame that was written while there was still one
+    to read. A run too short for that counts as a whole."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
     until = max(reads, default=written[-1])
     inside = [when for when in written if when <= until]
@@ -114,7 +118,8 @@ def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
 
 
 def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[Step]:
-    """Steps backwards, clipped to [start, end]. ``until``: where the part that is not yet explained ends."""
+    """The steps from the last to the first, clipped to [start, end]. ``until`` is the end of the
+    part that is not yet explained."""
     steps, at, until = [], last, end
     while until > start:
         one = graph.activities[at]
@@ -143,8 +148,11 @@ def _by_stage(graph: ActivityGraph, steps: Sequence[Step]) -> dict[str, StageOnP
 
 
 def slack(graph: ActivityGraph) -> list[int]:
-    """How much longer each activity could take, in nanoseconds, without the last one ending later: durations as they
-    were, hand-overs free, each activity as early as its predecessors allow."""
+    """How much longer each activity could take, in nanoseconds, before the last one ends later.
+
+    Durations stay as they were, hand-overs take no time, and each activity starts as early as its
+    predecessors allow.
+    """
     order = graph.order()
     starts, ends = _earliest(graph, order)
     finish = max(ends, default=0)

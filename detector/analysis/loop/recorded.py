@@ -14,6 +14,7 @@ from detector.analysis.loop.activities import (
     step_rows_of,
 )
 from detector.analysis.loop.critical_path import critical_path
+from detector.session.codec import to_builtins
 from detector.session.nsys import Recorded
 from detector.timeline import KINDS, WORK
 
@@ -32,7 +33,7 @@ def recorded_facts(recorded: Recorded) -> dict[str, Any]:
         "stages": step_rows_of(recorded.columns),
         "waits": waits(recorded.columns),
         "blocked": blocked_inside(activities, recorded.blocked),
-        "critical_path": path.as_json() if path else None,
+        "critical_path": to_builtins(path.facts()) if path else None,
         "loop": recorded.loop,
         "loop_is_known": recorded.loop_is_known,
         "gpu": gpu_busy(recorded.kernels, activities),

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from importlib.util import find_spec
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from detector.engines.base import (
     BF16_OPTION,
+    AutoChoice,
     Engine,
     EngineOptions,
     LayerExecution,
@@ -20,27 +15,15 @@ from detector.engines.base import (
     stays_fp32,
     translated,
 )
-from detector.engines.layer_times import in_order
 from detector.errors import EngineError, UsageError
 from detector.models.base import Network
 from detector.models.graph.build import QUANTISED, is_quantised
 
 if TYPE_CHECKING:
+    from detector.engines.torch.layers import TorchLayerProfiler
     from detector.engines.torch.requests import CudaRequest, Run, TorchRequest
 
 
-LIBRARY = "torch"
-INSTALL = "pip install 'detect-video[torch]'"
-AUTO = 10
-WHY = "torch is installed"
-# The halves are cast here, module by module: torch needs no graph of another type for that.
-PRECISIONS = {"fp32": "fp32", "tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "int8": "int8-u8"}
-DEVICES = ("cpu", "cuda")
-OPTIONS = {
-    "channels_last": "1: weights of convolutions as NHWC (default); 0: everything as NCHW",
-    "compile": "1: torch.compile; on a CPU that takes a C++ compiler, and some 20 s to load",
-    "graphs": "1: each request's kernels as one CUDA graph; GPUs only",
-} | BF16_OPTION
 SWITCH = {
     "1": True,
     "true": True,
@@ -53,39 +36,59 @@ SWITCH = {
 }
 
 
-def refusal(precision: str, device: str) -> str | None:
-    """Why this precision or device cannot be had here, or None."""
-    if find_spec(LIBRARY) is None:
-        return None  # that is said elsewhere
-    from detector.engines.torch import abilities
-
-    try:
-        found, _ = abilities.device_of(device)
-    except EngineError as error:
-        return str(error).removeprefix("engine torch: ")
-    return abilities.refusal(precision, found)
-
-
-def concurrency(options: EngineOptions) -> int:
-    """On a GPU the picture of one request is uploaded while another computes."""
-    from detector.engines.torch import abilities
-
-    return 2 if abilities.device_of(options.device)[0].type == "cuda" else 1
-
-
 class TorchEngine(Engine):
     """``module`` is the GraphModule, for torch's own tools; ``torch.compile`` and CUDA graphs run it in their ways."""
 
     name = "torch"
+    library = "torch"
+    install = "pip install 'detect-video[torch]'"
+    auto = AutoChoice(10, "torch is installed")
+    # The halves are cast here, module by module: torch needs no graph of another type for that.
+    precisions = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), "fp32") | {"int8": "int8-u8"}
+    devices = ("cpu", "cuda")
+    own_options = {
+        "channels_last": "1: weights of convolutions as NHWC (default); 0: everything as NCHW",
+        "compile": "1: torch.compile; on a CPU that takes a C++ compiler, and some 20 s to load",
+        "graphs": "1: each request's kernels as one CUDA graph; GPUs only",
+    } | BF16_OPTION
+
+    @classmethod
+    def refusal(cls, precision: str, device: str) -> str | None:
+        from detector.engines.torch import abilities
+
+        try:
+            found, _ = abilities.device_of(device)
+        except EngineError as error:
+            return str(error).removeprefix("engine torch: ")
+        return abilities.refusal(precision, found)
+
+    @classmethod
+    def best_concurrency(cls, options: EngineOptions) -> int:
+        """On a GPU the picture of one request is uploaded while another one computes."""
+        from detector.engines.torch import abilities
+
+        return 2 if abilities.device_of(options.device)[0].type == "cuda" else 1
+
+    @classmethod
+    def layer_profiler(cls, network: Network, options: EngineOptions) -> TorchLayerProfiler:
+        for name in ("compile", "graphs"):
+            if read_switches(options.own)[name]:
+                raise EngineError(
+                    f"engine torch: no layer times: --engine-options {name} runs no layer by itself"
+                )
+        from detector.engines.torch.layers import TorchLayerProfiler
+
+        engine = cls(network, options)
+        return TorchLayerProfiler(engine, engine.module)
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
-        self.concurrency = options.concurrency or concurrency(options)
+        self.concurrency = options.concurrency or self.best_concurrency(options)
         self.precision = options.precision
         self.threads = cpu_threads(options)
         self.notes: list[str] = []
         self._last_ms: float | None = None
         self._executed: list[LayerExecution] | None = None
-        wanted = switches(options.own)
+        wanted = read_switches(options.own)
         with translated("torch", "load the graph"):
             self._device = self._place(options, wanted)
             self.device = str(self._device)
@@ -233,7 +236,7 @@ class TorchEngine(Engine):
         if self._executed is None:
             import torch
 
-            from detector.engines.torch.integers import executed
+            from detector.engines.torch.execution import executed
 
             with translated("torch", "run the network"):
                 example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
@@ -246,7 +249,7 @@ class TorchEngine(Engine):
             request.release()
 
 
-def switches(own: Mapping[str, str]) -> dict[str, bool]:
+def read_switches(own: Mapping[str, str]) -> dict[str, bool]:
     """The own options that are on or off, as they are to be. Raises UsageError for a value that is neither."""
     found = {"channels_last": True, "compile": False, "graphs": False}
     for name in found.keys() & own.keys():
@@ -255,86 +258,3 @@ def switches(own: Mapping[str, str]) -> dict[str, bool]:
             raise UsageError(f"--engine-options {name}={value}: write {name}=1 or {name}=0")
         found[name] = SWITCH[value.lower()]
     return found
-
-
-def create(network: Network, options: EngineOptions) -> Engine:
-    return TorchEngine(network, options)
-
-
-def layer_profiler(network: Network, options: EngineOptions) -> TorchLayerProfiler:
-    for name in ("compile", "graphs"):
-        if switches(options.own)[name]:
-            raise EngineError(
-                f"engine torch: no layer times: --engine-options {name} runs no layer by itself"
-            )
-
-    return TorchLayerProfiler(TorchEngine(network, options))
-
-
-# ----------------------------------------------------------------------
-# Runs that time every layer: the graph's own code with a look at the clock after each of its modules.
-#
-# The graph is nothing but calls of leaf modules, one after the other, so a layer's time lasts from the end of the one
-# before it to its own: its arithmetic, the call of its module and the freeing of what it read last. A look costs some
-# 100 ns. Hooks cost several us a module, most of it between the layers, where no layer's time shows it
-# (docs/decisions.md). On a GPU each call is waited for: a layer's time holds its launch.
-
-
-class TorchLayerProfiler:
-    def __init__(self, engine: TorchEngine) -> None:
-        self._engine = engine
-        self._layers = engine.execution()
-        self._stamps: list[int] = []
-        self._timed = clocked(engine.module, self._stamps, engine.device != "cpu")
-        self._told: list[list[tuple[str, str, float]]] = []
-
-    def run(self, slot: NDArray[np.uint8]) -> None:
-        self._stamps.clear()
-        request = self._engine.requests[0]
-        np.copyto(request.slot, slot)
-        request.infer(len(slot))
-        took = np.diff(self._stamps) / 1e6
-        self._told.append(
-            [(name, kind, ms) for (name, kind), ms in zip(self._timed, took.tolist(), strict=True)]
-        )
-
-    def times(self) -> list[tuple[LayerExecution, list[float]]]:
-        return in_order(self._layers, self._told)
-
-    def close(self) -> None:
-        self._engine.close()
-
-
-def clocked(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
-    """Writes looks at the clock into the module's code: one before its first node, one after each. They append
-    nanoseconds to ``stamps``. Returns (name, type) of what lies between them, in order; of a node that calls no module
-    its own name and ``Function``."""
-    graph = module.graph
-    work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
-    look = _look(stamps, on_gpu)
-    with graph.inserting_before(work[0]):
-        graph.call_function(look)
-    for node in work:
-        with graph.inserting_after(node):
-            graph.call_function(look)
-    module.recompile()
-    return [_what(module, node) for node in work]
-
-
-def _what(module: Any, node: Any) -> tuple[str, str]:
-    if node.op != "call_module":
-        return str(node.name), "Function"
-    return str(node.target), type(module.get_submodule(node.target)).__name__
-
-
-def _look(stamps: list[int], on_gpu: bool) -> Callable[[], None]:
-    append, now = stamps.append, time.perf_counter_ns
-
-    def look() -> None:
-        append(now())
-
-    def look_when_done() -> None:
-        torch.cuda.synchronize()
-        append(now())
-
-    return look_when_done if on_gpu else look

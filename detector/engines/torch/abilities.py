@@ -1,4 +1,4 @@
-"""What torch can do on this machine, and why not."""
+"""What torch can do on this machine, and where it cannot, the reason."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CUDA_TORCH = (
 
 
 def device_of(asked: str) -> tuple[Any, str]:
-    """The torch.device that "auto", "cpu", "cuda" or "cuda:N" means, and for auto a line that says so; else "".
+    """The torch.device for "auto", "cpu", "cuda" or "cuda:N", and for auto a line that says which.
 
-    Raises EngineError where there is no such GPU.
+    Raises EngineError where that GPU does not exist.
     """
     import torch
 
@@ -27,16 +27,15 @@ def device_of(asked: str) -> tuple[Any, str]:
     if asked == "auto":
         if reason:
             return torch.device("cpu"), f"engine torch runs on the CPU: {reason}"
-        return torch.device(
-            "cuda:0"
-        ), f"engine torch runs on cuda:0, {torch.cuda.get_device_name(0)}"
+        name = torch.cuda.get_device_name(0)
+        return torch.device("cuda:0"), f"engine torch runs on cuda:0, {name}"
     if reason:
         cure = "" if torch.version.cuda else f", {CUDA_TORCH}"
         raise EngineError(f"engine torch: --device {asked}: {reason}; use --device cpu{cure}")
     device = torch.device(asked if ":" in asked else "cuda:0")
     if device.index >= (count := torch.cuda.device_count()):
         there = ", ".join(f"cuda:{at}" for at in range(count))
-        raise EngineError(f"engine torch: --device {asked}: there is no such GPU; there is {there}")
+        raise EngineError(f"engine torch: --device {asked}: no such GPU; use one of {there}")
     return device, ""
 
 
@@ -46,36 +45,38 @@ def without_cuda() -> str:
 
     if torch.version.cuda is None and torch.version.hip is None:
         return f"this torch ({torch.__version__}) is built without CUDA"
-    return (
-        ""
-        if torch.cuda.is_available()
-        else "torch finds no GPU, or no driver for it (nvidia-smi shows both)"
-    )
+    if torch.cuda.is_available():
+        return ""
+    return "torch finds no GPU, or no driver for it (nvidia-smi shows both)"
 
 
 def refusal(precision: str, device: Any) -> str | None:
     """Why a precision cannot run on a torch.device; None where it can."""
-    return (
-        _refused_by_gpu(precision, device) if device.type == "cuda" else _refused_by_cpu(precision)
-    )
+    if device.type == "cuda":
+        return _gpu_refusal(precision, device)
+    return _cpu_refusal(precision)
 
 
-def _refused_by_cpu(precision: str) -> str | None:
+def _cpu_refusal(precision: str) -> str | None:
     if precision == "tf32":
         return "TF32 is a format of NVIDIA GPUs, and torch runs on the CPU; use --precision bf16"
     if precision == "fp16" and not has_fp16():
-        return "this CPU has no arithmetic for fp16 (AVX512-FP16 or AMX-FP16); use --precision fp32 or bf16"
+        return (
+            "this CPU has no fp16 arithmetic (AVX512-FP16 or AMX-FP16); "
+            "use --precision fp32 or bf16"
+        )
     return None
 
 
-def _refused_by_gpu(precision: str, device: Any) -> str | None:
+def _gpu_refusal(precision: str, device: Any) -> str | None:
     import torch
 
     if precision == "int8":
         return "torch has no int8 convolutions for GPUs; use --engine trt, or --device cpu"
     major, minor = torch.cuda.get_device_capability(device)
     if precision in ("tf32", "bf16") and major < 8:
-        return f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor}) has none; it takes 8.0"
+        name = torch.cuda.get_device_name(device)
+        return f"{name} has compute capability {major}.{minor}; {precision} needs 8.0"
     return None
 
 
@@ -86,17 +87,20 @@ def has_fp16() -> bool:
 
 
 def has_bf16() -> bool:
-    """Multiplies bf16 as such. Without it, oneDNN converts to float32 and back."""
+    """Whether the CPU multiplies bf16 itself. Without that, oneDNN converts to float32 and back."""
     return bool(cpu_facts() & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def has_vnni() -> bool:
-    """Sums of u8 x s8 products in 32 bits. Without it, oneDNN sums two in 16 bits, which may saturate."""
+    """Whether the CPU sums u8 x s8 products in 32 bits.
+
+    Without that, oneDNN sums two products in 16 bits, which may saturate.
+    """
     return bool(cpu_facts() & {"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
 def cpu_facts() -> set[str]:
-    """What the CPU can do, in the kernel's words; torch's own words where the machine's are not to be read."""
+    """The CPU's flags as the kernel names them; torch's own names where /proc cannot be read."""
     import torch
 
     try:
@@ -122,12 +126,13 @@ def has_int8_kernels() -> bool:
 
 
 def check_compiler(device: Any) -> None:
-    """torch.compile writes C++ for a CPU. Raises EngineError where nothing can compile it."""
+    """torch.compile writes C++ for a CPU. Raises EngineError where no compiler is installed."""
     asked = os.environ.get("CXX")
     if device.type == "cpu" and not any(
         shutil.which(name) for name in ([asked] if asked else ["g++", "clang++"])
     ):
         what = f"CXX={asked} is not there" if asked else "there is no g++ or clang++"
         raise EngineError(
-            f"engine torch: compile needs a C++ compiler, and {what}; install one (apt install g++), or leave it out"
+            f"engine torch: compile needs a C++ compiler, and {what}; "
+            "install one (apt install g++), or leave compile out"
         )

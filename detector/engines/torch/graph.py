@@ -1,17 +1,15 @@
 """ONNX graph -> ``torch.fx.GraphModule`` of ordinary modules whose paths are the nodes' names.
 
-    operators.py  one function an ONNX operator: node -> torch module
-    arrays.py, selection.py  more of them: arithmetic on arrays; what chooses among results
-    modules.py    the few modules that torch lacks
-    halves.py     the same module in bf16 or fp16, but for what must stay float32
-    integers.py   a graph with Q/DQ nodes on kernels of int8
-    executed.py   a run that notes the precision of every layer
-    timed.py      runs that time every layer
-    requests.py   a request on the CPU
-    cuda.py       a request on a GPU
-    machine.py    what torch can do here
+    operators.py  one function for each ONNX operator: node -> torch module
+    modules.py    the modules that torch lacks
+    halves.py     the same module in bf16 or fp16, except what must stay float32
+    integers.py   a graph with Q/DQ nodes on int8 kernels
+    execution.py  one run that notes the precision of every layer
+    requests.py   a request on the CPU or on a GPU
+    abilities.py  what torch can do on this machine
 
-No trace and no generated code: node ``17.conv`` is ``module.get_submodule("17.conv")``, an ``nn.Conv2d``.
+Nothing is traced and no code is generated. Node ``17.conv`` is ``module.get_submodule("17.conv")``,
+an ``nn.Conv2d``, so torch's own tools (hooks, profiler, compile, training) work on it.
 """
 
 from __future__ import annotations
@@ -29,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class QuantizedConstant(NamedTuple):
-    """Integers of a constant: (values - zero) * scale; ``scale``, ``zero`` [1], or one for each place of ``axis``."""
+    """A quantised constant: (values - zero) * scale.
+
+    ``scale`` and ``zero`` hold one number, or one for each place of ``axis``.
+    """
 
     values: NDArray[Any]
     scale: NDArray[np.float32]
@@ -41,9 +42,10 @@ Signature = tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, 
 
 
 def graph_module(model: onnx.ModelProto) -> GraphModule:
-    """The module: takes u8 [B, H, W, 3], returns a tuple of the graph's outputs. In eval mode, without gradients.
+    """A module that takes u8 [B, H, W, 3] and returns a tuple of the graph's outputs.
 
-    Raises EngineError that lists every operator for which there is no torch module here.
+    It is in eval mode, without gradients. Raises EngineError that lists every operator for which
+    there is no torch module here.
     """
     import torch
     from onnx import numpy_helper
@@ -54,7 +56,8 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
     lacking = sorted({node.op_type for node in model.graph.node} - OPERATORS.keys())
     if lacking:
         raise EngineError(
-            f"engine torch: no module for the operators {', '.join(lacking)} of this graph; use --engine ort"
+            f"engine torch: no module for the operators {', '.join(lacking)} of this graph; "
+            "use --engine ort"
         )
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     weights = dequantized_constants(model, constants)
@@ -81,9 +84,8 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
                 place = f"constants.{name}.value"
                 attach(root, place, torch.tensor(constants[name]))
                 values[name] = graph.get_attr(place)
-        place = (
-            proto.name
-        )  # of the first output that is read; the others as naming.py calls the tensors
+        # The first output that is read has the node's name; the others are numbered.
+        place = proto.name
         for at, part in enumerate(module if isinstance(module, list) else [module]):
             if proto.output[at] in read:
                 attach(root, place, part)
@@ -106,7 +108,10 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
 def dequantized_constants(
     model: onnx.ModelProto, constants: dict[str, NDArray[Any]]
 ) -> dict[str, QuantizedConstant]:
-    """Puts the floats of every constant that a DequantizeLinear reads into ``constants``; returns the steps."""
+    """Puts the floats of every constant that a DequantizeLinear reads into ``constants``.
+
+    Returns the quantised constants by the name of the tensor that holds their floats.
+    """
     from onnx import helper
 
     found = {}
@@ -126,7 +131,8 @@ def dequantized_constants(
         )
         if attributes.get("block_size"):
             raise EngineError(
-                f"engine torch: node {proto.name}: scales by blocks are not supported; use --engine ort"
+                f"engine torch: node {proto.name}: scales by blocks are not supported; "
+                "use --engine ort"
             )
         axis = int(attributes.get("axis", 1))
         sides = [1] * values.ndim
@@ -141,11 +147,12 @@ def dequantized_constants(
 
 
 def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
-    """Weights of convolutions as NHWC, or all as NCHW; in place.
+    """Lays the weights of convolutions out as NHWC (``channels_last``), or as NCHW; in place.
 
-    The picture comes as NHWC, so what Transpose hands on lies channels last. With weights laid out otherwise every
-    convolution reorders them anew: measured 5 times slower on yolov4-tiny (2 threads, AVX-512). On each weight, not on
-    the module: that would reach for buffers of other than four dimensions too, and fail.
+    The picture comes as NHWC, so Transpose hands on a tensor that lies channels last. With weights
+    laid out otherwise, every convolution reorders them in every run: 5 times slower on yolov4-tiny
+    (2 threads, AVX-512). The layout is set on each weight, because setting it on the module would
+    also reach buffers that have other than four dimensions, and fail.
     """
     import torch
     from torch import nn
@@ -162,13 +169,14 @@ def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
 
 
 def signature(model: onnx.ModelProto) -> Signature:
-    """(type, shape) of the inputs and of the outputs; -1 for a dimension that is not fixed."""
-    return [_described(info) for info in model.graph.input], [
-        _described(info) for info in model.graph.output
+    """(type, shape) of the inputs and of the outputs; -1 is a dimension that is not fixed."""
+    graph = model.graph
+    return [_type_and_shape(one) for one in graph.input], [
+        _type_and_shape(one) for one in graph.output
     ]
 
 
-def _described(info: Any) -> tuple[str, tuple[int, ...]]:
+def _type_and_shape(info: Any) -> tuple[str, tuple[int, ...]]:
     from onnx import helper
 
     tensor = info.type.tensor_type
@@ -177,7 +185,7 @@ def _described(info: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def attach(root: Any, path: str, part: Any) -> None:
-    """Puts a module or a tensor at a dotted path, making the modules on the way."""
+    """Puts a module or a tensor at a dotted path and makes the modules on the way to it."""
     from torch import Tensor, nn
 
     *way, last = path.split(".")

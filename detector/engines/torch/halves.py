@@ -1,9 +1,9 @@
-"""The module in bfloat16 or float16, cast part by part; the fp32 graph stays what it is.
+"""Casts a module to bfloat16 or float16, part by part. The fp32 graph stays as it is.
 
-What stays float32: the layers that the caller names, and the tail, that is what no convolution or product of matrices
-comes after. Decoding boxes up to 640 pixels in half precision would round them to half a pixel (float16) or to four
-(bfloat16), and costs nothing in float32. Where a tensor goes from one type to the other it is cast; the outputs are
-float32 always.
+Two things stay float32: the layers that the caller names, and the tail, which is everything after
+the last convolution or matrix product. Decoding boxes of up to 640 pixels in half precision would
+round them to half a pixel (float16) or to four (bfloat16); in float32 it costs nothing. A tensor
+that crosses from one type to the other is cast. The outputs are always float32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from detector.models.graph.build import MULTIPLYING
 def halved(
     module: fx.GraphModule, dtype: torch.dtype, kept: Set[str] = frozenset()
 ) -> fx.GraphModule:
-    """Changes the module in place. ``dtype``: bfloat16 or float16. ``kept``: names of layers that stay float32."""
+    """Casts the module in place to ``dtype``. ``kept``: names of layers that stay float32."""
     body = _body(module, kept)
     for node in body:
         _cast(module.get_submodule(str(node.target)), dtype)
@@ -39,7 +39,7 @@ def halved(
 
 
 def _body(module: fx.GraphModule, kept: Set[str]) -> set[fx.Node]:
-    """The nodes that a multiplying one comes after, and these themselves, without what is kept."""
+    """The multiplying nodes and all nodes before them, without those in ``kept``."""
     operators = module.meta["operators"]
     leads: set[fx.Node] = set()
     for node in reversed(module.graph.nodes):
@@ -74,7 +74,7 @@ def _floats_to(x: Tensor, dtype: torch.dtype) -> Tensor:
 def _constant_for(
     module: fx.GraphModule, node: fx.Node, body: Set[fx.Node], dtype: torch.dtype
 ) -> None:
-    """A constant that the body reads gets a second form; what else reads it keeps the first."""
+    """Copies a constant that the body reads to ``dtype``; other readers keep the first."""
     inside = [user for user in node.users if user in body]
     value = module.get_buffer(str(node.target))
     if not inside or not value.is_floating_point():

@@ -1,23 +1,25 @@
-"""A graph with Q/DQ nodes on kernels of int8: oneDNN's convolutions of u8 x s8.
+# mypy: allow-subclassing-any
+"""Runs a graph with Q/DQ nodes on int8 kernels: oneDNN's u8 x s8 convolutions.
 
-Three rules, each exact but for what the third says:
-1. Q moves up through what only moves or chooses values (MaxPool, Resize, Concat, Slice, Transpose): these then work on
-   bytes. The picture's Cast from u8 is a DQ with scale 1 and zero point 0.
-2. Q behind DQ of the same scale and zero point: both fall away.
-3. DQ -> Conv with s8 weights -> activation -> Q becomes one ``QuantizedConv``. Where a Q/DQ pair stands between
-   convolution and activation, the convolution's float sum goes into the activation without that rounding.
-What is left runs in float32, as the nodes say.
+Q is QuantizeLinear, DQ is DequantizeLinear. Three rules rewrite the graph. They are exact, except
+where the third says otherwise.
+1. Q moves up through nodes that only move or choose values (MaxPool, Resize, Concat, Slice,
+   Transpose), which then work on bytes. The picture's Cast from u8 is a DQ with scale 1 and zero
+   point 0.
+2. A DQ followed by a Q of the same scale and zero point cancel out.
+3. DQ -> Conv with s8 weights -> activation -> Q becomes one ``QuantizedConv``. Where a Q/DQ pair
+   stands between the convolution and the activation, that rounding is left out: the convolution's
+   float sum goes into the activation directly.
+All other nodes run in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from detector.engines.base import LayerExecution
 from detector.engines.torch.graph import QuantizedConstant
 from detector.engines.torch.modules import (
     Clamp,
@@ -29,11 +31,12 @@ from detector.engines.torch.modules import (
 )
 from detector.models.graph.build import MOVING
 
-# mypy: allow-subclassing-any
-
 
 class QuantizedConv(nn.Module):
-    """u8 -> u8 or float32 with s8 weights, a scale for each output channel; the activation inside."""
+    """A u8 convolution with s8 weights, one scale for each output channel, and its activation.
+
+    Returns u8, or float32 where no ``result`` is given.
+    """
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class QuantizedConv(nn.Module):
         result: tuple[float, int] | None,
         activation: nn.Module | None = None,
     ) -> None:
-        """``given``, ``result``: scale and zero point of what comes and of what goes; no result: float32."""
+        """``given``, ``result``: scale and zero point of the input and of the output."""
         super().__init__()
         self.given, self.result = given, result
         self.stride, self.padding, self.dilation, self.groups = (
@@ -59,13 +62,12 @@ class QuantizedConv(nn.Module):
             and tuple(conv.kernel_size) == (1, 1)
         )
         self.fused, self.arguments, self.slope = _post_op(activation)
-        if (
-            self.slope is not None and self.pointwise
-        ):  # the kernel for matrices has a leaky slope, the other has not
+        # Only the matrix kernel has a leaky slope.
+        if self.slope is not None and self.pointwise:
             self.fused, self.arguments, self.slope = "leaky_relu", [self.slope], None
         self.pointwise = self.fused == "leaky_relu"
-        # A leaky slope and a scale commute: the kernel hands on float32 in steps of the result, and what is left is
-        # the slope, the zero point and the cut.
+        # A leaky slope and a scale commute: the kernel returns float32 in steps of the result. The
+        # slope, the zero point and the clamp are left to do.
         divisor = result[0] if self.slope is not None and result is not None else 1.0
         scales = torch.from_numpy(weights.scale.copy()).expand(conv.out_channels) / divisor
         self.register_buffer("scales", scales.contiguous())
@@ -75,7 +77,7 @@ class QuantizedConv(nn.Module):
         self._packed: Tensor | None = None
 
     def _pack(self, x: Tensor) -> Tensor:
-        """The weights as the kernel wants them: made once, for the shape that comes."""
+        """Packs the weights for the kernel, once, for the shape of ``x``."""
         if self.pointwise:
             packed = torch.ops.onednn.qlinear_prepack(
                 self.weight.flatten(1), [x.numel() // x.shape[1], x.shape[1]]
@@ -146,8 +148,11 @@ class QuantizedConv(nn.Module):
 
 
 class BytePool(nn.Module):
-    """A pooling of bytes, by way of float32, which holds them exactly: torch's own of bytes fails on larger pictures
-    ("Expected input_depth * input_height * input_width <= max", torch 2.13)."""
+    """Pools bytes by way of float32, which holds them exactly.
+
+    torch's own pooling of bytes fails on larger pictures ("Expected input_depth * input_height *
+    input_width <= max", torch 2.13).
+    """
 
     def __init__(self, pool: nn.Module) -> None:
         super().__init__()
@@ -158,8 +163,10 @@ class BytePool(nn.Module):
 
 
 def on_integers(module: fx.GraphModule) -> fx.GraphModule:
-    """Changes the module in place; ``meta["fused"]``: module -> the nodes that it stands for, where there are
-    several."""
+    """Rewrites the module in place by the three rules.
+
+    ``meta["fused"]`` then maps a fused module to the nodes that it stands for.
+    """
     work = _Rewriting(module)
     work.picture_is_quantised()
     work.move_up()
@@ -199,7 +206,7 @@ class _Rewriting:
                 self.put(node, Dequantize(1.0, 0, torch.uint8))
 
     def move_up(self) -> None:
-        """From the back, so that a Q that has moved is met again further up."""
+        """Rule 1. Goes from the last node up, so that a moved Q is met again further up."""
         for node in reversed(list(self.graph.nodes)):
             if node.op == "call_module" and self.operators.get(str(node.target)) in (
                 *MOVING,
@@ -223,7 +230,7 @@ class _Rewriting:
         for at, given in enumerate(node.args):
             assert isinstance(given, fx.Node)
             with self.graph.inserting_before(node):
-                # Several parts: one Q each, all of one module, which holds no more than scale and zero point.
+                # Each input gets a Q. They share one module: it holds only scale and zero point.
                 node.update_arg(at, self.graph.call_module(str(quantize.target), (given,)))
         if isinstance(self.part(node), (nn.MaxPool2d, PaddedMaxPool)):
             self.put(node, BytePool(self.part(node)))
@@ -264,7 +271,7 @@ class _Rewriting:
                 self.graph.erase_node(one)
 
     def _chain(self, conv: fx.Node) -> tuple[list[fx.Node], nn.Module | None, Quantize | None]:
-        """What follows the convolution alone and goes into its kernel: nodes, the activation, the Q at the end."""
+        """The nodes behind a convolution that its kernel can do, the activation, and the last Q."""
         first = self._only_reader(conv)
         if first is None:
             return [], None, None
@@ -301,7 +308,7 @@ class _Rewriting:
 
 
 def _is_symmetric(weights: QuantizedConstant, conv: nn.Conv2d) -> bool:
-    """s8, no zero point, one scale for all or one for each output channel."""
+    """Whether the weights are s8 without a zero point, with one scale, or one an output channel."""
     per_channel = weights.scale.size == 1 or (
         weights.axis == 0 and weights.scale.size == conv.out_channels
     )
@@ -315,7 +322,7 @@ def _goes_inside(part: Any) -> bool:
 
 
 def _post_op(activation: nn.Module | None) -> tuple[str, list[float], float | None]:
-    """The kernel's word for an activation, its numbers, and the slope of one that the kernel does not have."""
+    """The kernel's name for an activation, its numbers, and the slope that the kernel lacks."""
     if isinstance(activation, nn.ReLU):
         return "relu", [], None
     if isinstance(activation, nn.Hardswish):
@@ -325,66 +332,3 @@ def _post_op(activation: nn.Module | None) -> tuple[str, list[float], float | No
     if isinstance(activation, Clamp):
         return "hardtanh", [float(activation.low or 0), float(activation.high or 0)], None
     return "none", [], None
-
-
-# ----------------------------------------------------------------------
-# One run of the module that notes what every layer really computed in.
-
-# mypy: allow-subclassing-any
-
-
-NAMES = {
-    torch.float32: "fp32",
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-    torch.uint8: "u8",
-    torch.int8: "s8",
-}
-CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
-
-
-def executed(
-    module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]
-) -> list[LayerExecution]:
-    """The layers in order, by the types of the tensors that went in and came out. ``example``: u8 [B, H, W, 3] on the
-    module's device. ``multiplied``: precision of the tensors -> of the arithmetic of convolutions, where that differs
-    (TF32 on a GPU; bf16 on a CPU that multiplies it as float32)."""
-    fused: Mapping[str, tuple[str, ...]] = module.meta.get("fused", {})
-    layers: list[LayerExecution] = []
-
-    def note(name: str, part: nn.Module, result: Any) -> None:
-        layers.append(
-            LayerExecution(
-                name, _type(part), _precision(part, result, multiplied), nodes=fused.get(name, ())
-            )
-        )
-
-    with torch.inference_mode():
-        _Noting(module, note).run(example)
-    return layers
-
-
-class _Noting(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, note: Callable[[str, nn.Module, Any], None]) -> None:
-        super().__init__(module)
-        self._note = note
-
-    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        result = super().call_module(target, args, kwargs)
-        self._note(str(target), self.module.get_submodule(str(target)), result)
-        return result
-
-
-def _type(part: nn.Module) -> str:
-    return type(part).__name__
-
-
-def _precision(part: nn.Module, result: Any, multiplied: Mapping[str, str]) -> str:
-
-    if isinstance(part, QuantizedConv):
-        return "int8"
-    precision = NAMES.get(result.dtype, str(result.dtype).removeprefix("torch."))
-    if isinstance(part, CONVOLUTIONS):
-        precision = NAMES.get(part.weight.dtype, precision)
-        return multiplied.get(precision, precision)
-    return precision

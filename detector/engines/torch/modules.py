@@ -1,5 +1,8 @@
 # mypy: allow-subclassing-any
-"""Operators that torch offers as functions only, as modules: so that hooks and profilers see them by name."""
+"""Operators that torch offers only as functions, as modules.
+
+Hooks and profilers see a module by its name, but not a function.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class ToType(nn.Module):
 
 
 class Permute(nn.Module):
-    """A view, unless ``copies``: then laid out anew in the order of its dimensions."""
+    """A view; with ``copies``, a copy laid out in the order of its dimensions."""
 
     copies = False
 
@@ -42,7 +45,7 @@ class Concat(nn.Module):
 
 
 class Narrow(nn.Module):
-    """Elements start..stop-1 along dimensions, every ``step``-th, a view."""
+    """A view of every ``step``-th element from start to stop - 1, along several dimensions."""
 
     def __init__(self, ranges: list[tuple[int, int, int, int]]) -> None:
         super().__init__()
@@ -77,7 +80,10 @@ class Clamp(nn.Module):
 
 
 class PaddedMaxPool(nn.MaxPool2d):
-    """Max pooling whose sides are padded unequally, which nn.MaxPool2d cannot. ``pads``: left, right, top, bottom."""
+    """Max pooling with unequal padding, which nn.MaxPool2d lacks.
+
+    ``pads``: left, right, top, bottom.
+    """
 
     def __init__(
         self, kernel: tuple[int, ...], stride: tuple[int, ...], pads: tuple[int, int, int, int]
@@ -91,7 +97,11 @@ class PaddedMaxPool(nn.MaxPool2d):
 
 
 class Quantize(nn.Module):
-    """float32 -> u8 or s8, as ONNX rounds: x / scale to the nearest, halves to even; + zero point; cut to the type."""
+    """float32 -> u8 or s8, as ONNX defines it.
+
+    x / scale is rounded to the nearest integer, halves to even; the zero point is added; the result
+    is clamped to the type.
+    """
 
     def __init__(self, scale: float, zero: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -125,8 +135,11 @@ class Dequantize(nn.Module):
 
 
 def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whole numbers in float32 -> bytes. By way of int32: both steps are vectorised on a CPU, the direct one is not
-    (three times slower, AVX-512, torch 2.13)."""
+    """Whole numbers in float32 -> bytes, by way of int32.
+
+    Both steps are vectorised on a CPU. The direct conversion is not: it takes three times as long
+    (AVX-512, torch 2.13).
+    """
     return x.to(torch.int32).to(dtype)
 
 
@@ -142,7 +155,7 @@ class Called(nn.Module):
 
 
 class Reshape(nn.Module):
-    """To a shape in ONNX's words: 0 keeps a side, -1 takes what is left."""
+    """Reshapes as ONNX does: 0 keeps a side, -1 takes the rest."""
 
     def __init__(self, shape: list[int]) -> None:
         super().__init__()
@@ -153,7 +166,7 @@ class Reshape(nn.Module):
 
 
 class Picked(nn.Module):
-    """Places along an axis, by a list of indices."""
+    """Picks places along an axis by a constant list of indices."""
 
     indices: Tensor
 

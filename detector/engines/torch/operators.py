@@ -1,4 +1,8 @@
-"""One function an ONNX operator: node -> (torch module, names of the tensors that it is called with)."""
+"""One function for each ONNX operator: node -> (torch module, names of the tensors that it reads).
+
+``OPERATORS`` at the end is the table. An operator with several outputs gives a list of modules, one
+for each output.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-Made = tuple[
-    nn.Module | list[nn.Module], list[str]
-]  # a list: of a node with several outputs, one module an output
+Made = tuple[nn.Module | list[nn.Module], list[str]]
 
 
 class Node:
@@ -38,12 +40,12 @@ class Node:
         self._constants = constants
 
     def constant(self, at: int) -> NDArray[Any] | None:
-        """Input number ``at``; None where it is absent. Raises where it is not a constant."""
+        """Input number ``at``; None where it is absent. Raises EngineError for a computed one."""
         if at >= len(self.inputs) or not self.inputs[at]:
             return None
         if self.inputs[at] not in self._constants:
             raise self.error(
-                f"input {self.inputs[at]} is computed, only constants are supported there"
+                f"input {self.inputs[at]} is computed; only a constant is supported there"
             )
         return self._constants[self.inputs[at]]
 
@@ -67,15 +69,23 @@ class Node:
         )
 
     def refuse(self, **allowed: tuple[Any, ...]) -> None:
-        """Attributes with values that are not written here; an absent one is allowed."""
+        """Raises EngineError for an attribute with a value that is not in ``allowed``."""
         for key, values in allowed.items():
             if key in self.attributes and self.attributes[key] not in values:
                 raise self.error(f"{key}={self.attributes[key]!r} is not supported")
 
 
 def _plain(make: Callable[[], nn.Module]) -> Callable[[Node], Made]:
-    """An operator without settings."""
+    """An operator without settings that is a module of torch or of ours."""
     return lambda node: (make(), node.inputs)
+
+
+def of_all_inputs(function: Callable[..., Tensor]) -> Callable[[Node], Made]:
+    """An operator without settings that is a function of all its inputs."""
+    return lambda node: (modules.Called(function), node.inputs)
+
+
+# Layers.
 
 
 def _conv(node: Node) -> Made:
@@ -87,7 +97,7 @@ def _conv(node: Node) -> Made:
     top, left, bottom, right = node.attributes.get("pads", [0] * 4)
     if (top, left) != (bottom, right):
         raise node.error(f"unequal padding {top, left, bottom, right} is not supported")
-    # skip_init: the numbers come from the graph, drawing others first would double the time to load.
+    # skip_init: the numbers come from the graph. Drawing random ones first would double the time.
     module = nn.utils.skip_init(
         nn.Conv2d,
         weight.shape[1] * groups,
@@ -165,7 +175,7 @@ def _cast(node: Node) -> Made:
 
 
 def _stepped(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable[[Node], Made]:
-    """QuantizeLinear and DequantizeLinear of what is computed; of constants, torch_graph folds them."""
+    """Quantize or dequantize a computed tensor; graph.py folds those of constants."""
 
     def made(node: Node) -> Made:
         scale, zero = node.constant(1), node.constant(2)
@@ -183,19 +193,15 @@ def _clip(node: Node) -> Made:
     return modules.Clamp(node.scalar(1), node.scalar(2)), node.inputs[:1]
 
 
-# ----------------------------------------------------------------------
-# Operators that choose among what is computed: the best cells of YOLOv10 and YOLO26, the places that RT-DETR looks at.
-# As in operators.py, one function an ONNX operator; of one with several outputs a list of modules, one an output.
+# Operators that choose among computed values: the best cells of YOLOv10 and YOLO26, and the places
+# that RT-DETR looks at.
 
-SAMPLING = {
-    b"bilinear": "bilinear",
-    b"linear": "bilinear",
-    b"nearest": "nearest",
-}  # opset 16, 20, both
+# The names of opset 16, of opset 20, and of both.
+SAMPLING = {b"bilinear": "bilinear", b"linear": "bilinear", b"nearest": "nearest"}
 
 
 def _split(node: Node) -> Made:
-    """Parts of the sizes given; without them, equal ones, of which the last may be smaller."""
+    """Splits into the given sizes, or into equal ones, of which the last may be smaller."""
     axis, count = node.attributes.get("axis", 0), len(node.outputs)
     ends = list(accumulate(node.numbers(1))) if len(node.inputs) > 1 and node.inputs[1] else []
 
@@ -215,15 +221,15 @@ def _split(node: Node) -> Made:
 
 
 def _top(node: Node) -> Made:
-    """Values, and their places; of equal ones the first come first, which torch.topk does not promise. Both modules
-    sort: a call of a module gives one tensor here."""
-    count, axis, largest = (
-        node.constant(1),
-        node.attributes.get("axis", -1),
-        bool(node.attributes.get("largest", 1)),
-    )
+    """The largest values and their places. Among equal values the first comes first.
+
+    torch.topk does not promise that order, so this sorts. Both modules sort, because a module gives
+    one tensor here.
+    """
+    count, axis = node.constant(1), node.attributes.get("axis", -1)
+    largest = bool(node.attributes.get("largest", 1))
     if count is None:
-        raise node.error("how many are wanted must be given")
+        raise node.error("the number of values must be given")
     wanted = int(count.item())
 
     def part(at: int) -> Callable[[Tensor], Tensor]:
@@ -240,7 +246,7 @@ def _gather_elements(node: Node) -> Made:
 
 
 def gather_computed(node: Node) -> Made:
-    """Gather whose indices are computed, or of several dimensions: these take the axis's place."""
+    """Gather with computed indices. Indices of several dimensions replace the axis."""
     axis = node.attributes.get("axis", 0)
 
     def gather(x: Tensor, at: Tensor) -> Tensor:
@@ -262,15 +268,17 @@ def _tile(node: Node) -> Made:
 
 
 def _expand(node: Node) -> Made:
-    """Either side may be the one that is repeated."""
+    """Broadcasts both ways: either side may be the one that is repeated."""
     sides = node.numbers(1)
-    return modules.Called(lambda x: x.expand(torch.broadcast_shapes(x.shape, sides))), node.inputs[
-        :1
-    ]
+
+    def expand(x: Tensor) -> Tensor:
+        return x.expand(torch.broadcast_shapes(x.shape, sides))
+
+    return modules.Called(expand), node.inputs[:1]
 
 
 def _mod(node: Node) -> Made:
-    """The sign is the divisor's, or with fmod the dividend's."""
+    """The result has the divisor's sign, or with fmod the dividend's."""
     function = torch.fmod if node.attributes.get("fmod", 0) else torch.remainder
     return modules.Called(function), node.inputs
 
@@ -291,11 +299,6 @@ def _grid_sample(node: Node) -> Made:
         return torch.nn.functional.grid_sample(x, grid, mode, padding, corners)
 
     return modules.Called(sample), node.inputs
-
-
-def of_all_inputs(function: Callable[..., Tensor]) -> Callable[[Node], Made]:
-    """An operator without settings that is a function of torch."""
-    return lambda node: (modules.Called(function), node.inputs)
 
 
 SELECTION: dict[str, Callable[[Node], Any]] = {
@@ -320,9 +323,7 @@ SELECTION: dict[str, Callable[[Node], Any]] = {
 }
 
 
-# ----------------------------------------------------------------------
-# Operators on arrays that decode boxes and build attention: reshapes, products of matrices, reductions. As in
-# operators.py, one function an ONNX operator: node -> (torch module, names of the tensors that it is called with).
+# Operators that decode boxes and build attention: reshapes, matrix products, reductions.
 
 
 def _reshape(node: Node) -> Made:
@@ -351,7 +352,7 @@ def _unsqueeze(node: Node) -> Made:
 
 
 def _flatten(node: Node) -> Made:
-    """Always two axes: what lies before ``axis``, and the rest."""
+    """Flattens to two axes: those before ``axis``, and the rest."""
     axis = node.attributes.get("axis", 1)
     return modules.Called(lambda x: x.reshape(math.prod(x.shape[:axis]), -1)), node.inputs
 
@@ -374,7 +375,7 @@ def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[
 
 
 def _gather(node: Node) -> Made:
-    """Of a constant list of indices, or of one, which removes the axis; others are in selection.py."""
+    """Gather with a constant list of indices, or with one index, which removes the axis."""
     axis = node.attributes.get("axis", 0)
     indices = node.constant(1) if node.is_constant(1) else None
     if indices is None or indices.ndim > 1:
@@ -386,7 +387,7 @@ def _gather(node: Node) -> Made:
 
 
 def _quotient(a: Tensor, b: Tensor) -> Tensor:
-    """Of whole numbers without the rest, as ONNX divides them."""
+    """Whole numbers are divided without the rest, as ONNX does."""
     return torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc")
 
 
@@ -406,7 +407,7 @@ def _average_pool(node: Node) -> Made:
 
 
 def _batch_norm(node: Node) -> Made:
-    """As it stands in inference: a factor and a shift per channel."""
+    """Batch normalisation in inference: a factor and a shift for each channel."""
     node.refuse(training_mode=(0,))
     parts = [node.constant(at) for at in range(1, 5)]
     if any(part is None for part in parts):

@@ -1,6 +1,8 @@
-"""A request on a GPU: a stream of its own, pinned memory at both ends, and an event that it waits for.
+"""One request of the torch engine, on the CPU (``TorchRequest``) or on a GPU (``CudaRequest``).
 
-Nothing in ``infer`` waits for the device as a whole, nor for another request. Loading may: it takes place once.
+A GPU request has a stream of its own, pinned memory at both ends, and an event to wait for. Its
+``infer`` never waits for the whole device, nor for another request. Opening the engine may wait for
+the device, because it happens once.
 """
 
 from __future__ import annotations
@@ -18,9 +20,6 @@ from detector.engines.base import Request, translated
 from detector.errors import EngineError
 from detector.models.base import Network
 
-# ----------------------------------------------------------------------
-# A request on the CPU: torch computes in the calling thread and in the threads of its own pool.
-
 Run = Callable[[Tensor], Sequence[Tensor]]
 """u8 [B, H, W, 3] -> the graph's outputs, float32."""
 
@@ -28,8 +27,9 @@ Run = Callable[[Tensor], Sequence[Tensor]]
 class CallingThreads(threading.local):
     """Sets torch's number of threads once in each thread that runs the network.
 
-    OpenMP keeps that number per calling thread: what was set where the engine was opened does not hold in a worker,
-    whose sums are then split otherwise and differ in the last bit from those of the plain loop.
+    OpenMP keeps that number per calling thread. A worker does not inherit what the thread that
+    opened the engine has set; without this call it would split its sums in another way, and they
+    would differ in the last bit from those of the plain loop.
     """
 
     ready = False
@@ -44,7 +44,11 @@ class CallingThreads(threading.local):
 
 
 class TorchRequest(Request):
-    """``slot`` is shared with a tensor; results are copied into arrays of this request's own, made once."""
+    """A request on the CPU: torch computes in the calling thread and in the threads of its pool.
+
+    ``slot`` shares its memory with the input tensor. Results are copied into arrays that belong to
+    this request and are made once.
+    """
 
     def __init__(self, run: Run, network: Network, threads: CallingThreads) -> None:
         self._threads = threads
@@ -71,17 +75,17 @@ WARM_UPS = 3  # before a capture: libraries choose their kernels and allocate on
 
 
 class CudaRequest(Request):
-    """``slot`` is pinned, so that the upload of u8 is a copy that the device does alone; so is what is read back.
+    """A request on a GPU. ``slot`` and the results are pinned: the device copies them by itself.
 
-    ``tf32``: whether convolutions of float32 may round what they multiply to TF32. That is a setting of the process;
-    torch allows it by default, and with it fp32 would be no fp32. It is set before each launch, where another engine
-    of this process may have asked for the other.
+    ``tf32``: whether float32 convolutions may round their operands to TF32. This is a setting of
+    the whole process. torch allows it by default, and fp32 would then not be fp32. It is set before
+    each launch, because another engine of this process may have set it the other way.
     """
 
     def __init__(
         self, run: Run, network: Network, device: Any, tf32: bool, finished: Callable[[float], None]
     ) -> None:
-        """``finished``: told the milliseconds on the device after each run."""
+        """``finished`` is called after each run with its milliseconds on the device."""
         self._stream = torch.cuda.Stream(device)
         self._pinned = pinned(network.input_shape, torch.uint8)  # [B, H, W, 3] RGB
         self.slot = self._pinned.numpy()
@@ -89,9 +93,8 @@ class CudaRequest(Request):
         self._results = [pinned(shape, torch.float32) for shape in network.output_shapes]
         self._outputs = [result.numpy() for result in self._results]
         self._begun = torch.cuda.Event(enable_timing=True)
-        self._ended = torch.cuda.Event(
-            enable_timing=True, blocking=True
-        )  # the waiting thread sleeps
+        # blocking: the waiting thread sleeps.
+        self._ended = torch.cuda.Event(enable_timing=True, blocking=True)
         self._tf32, self._finished = tf32, finished
         self._run: Any = run  # None after close
         self._graph: Any = None
@@ -116,8 +119,10 @@ class CudaRequest(Request):
         return [output[:n] for output in self._outputs]
 
     def capture(self) -> None:
-        """Records the kernels of one run as a CUDA graph over this request's own buffers; ``infer`` then replays it:
-        one launch for all of them."""
+        """Records the kernels of one run as a CUDA graph over this request's own buffers.
+
+        From then on ``infer`` replays the graph: one launch instead of one a kernel.
+        """
         run = self._run
         allow_tf32(self._tf32)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
@@ -125,7 +130,7 @@ class CudaRequest(Request):
                 run(self._given)
             self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # Only this thread's unsafe calls end a capture: another request may be running.
+        # thread_local: only unsafe calls of this thread end the capture; another request may run.
         with (
             torch.inference_mode(),
             torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
@@ -154,27 +159,27 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> None:
-    """Runs one full batch on as many streams as there will be requests at once, so that what does not fit fails while
-    loading. Raises EngineError that says the batch that fits."""
+    """Runs one full batch on ``concurrency`` streams, so that a lack of memory shows while opening.
+
+    Raises EngineError that names the batch that fits.
+    """
     if fits(run, network, device, concurrency, network.batch):
         return
-    # Not inside an except clause: the exception would hold the frames, and these the memory.
+    # Not inside an except clause: the exception would keep the frames, and the frames the memory.
     raise EngineError(
         out_of_memory(network.batch, lambda batch: fits(run, network, device, concurrency, batch))
     )
 
 
 def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) -> bool:
+    """Whether ``batch`` pictures on each of ``concurrency`` streams fit into the GPU's memory."""
+    shape = (batch, *network.input_shape[1:])
     streams = [torch.cuda.Stream(device) for _ in range(concurrency)]
     try:
         with torch.inference_mode():
-            for stream in streams:  # one after the other; what each allocated stays with its stream
+            for stream in streams:  # one after the other; memory stays with the stream that took it
                 with torch.cuda.stream(stream):
-                    run(
-                        torch.zeros(
-                            (batch, *network.input_shape[1:]), dtype=torch.uint8, device=device
-                        )
-                    )
+                    run(torch.zeros(shape, dtype=torch.uint8, device=device))
                     stream.synchronize()
     except torch.OutOfMemoryError:
         return False
@@ -184,14 +189,14 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
 
 
 def out_of_memory(batch: int, fits: Callable[[int], bool]) -> str:
-    """One line for the user; tries half of the batch, half of that, and so on."""
+    """The message for the user. Halves the batch until one fits, to name it."""
     smaller = batch // 2
     while smaller and not fits(smaller):
         smaller //= 2
     said = f"engine torch: out of GPU memory at batch {batch}; "
     if not smaller:
         return (
-            said
-            + "not even batch 1 fits: free the GPU of other programs, or use a smaller --size or --device cpu"
+            f"{said}not even batch 1 fits: close other programs that use the GPU, or use a smaller "
+            "--size or --device cpu"
         )
     return said + f"batch {smaller} fits: use --batch {smaller}"

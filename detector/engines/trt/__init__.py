@@ -9,11 +9,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detector.engines.base import BuildProgress, Engine, EngineOptions, LayerExecution, translated
-from detector.engines.trt import build as key
-from detector.engines.trt import build as settings
-from detector.engines.trt import driver, memory
-from detector.engines.trt import plan_file as plan
+from detector.engines.base import (
+    ArtefactBuilder,
+    AutoChoice,
+    BuildProgress,
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    translated,
+)
+from detector.engines.trt import build as plans
+from detector.engines.trt import driver, memory, plan_file
 from detector.engines.trt.plan_file import kept_log
 from detector.engines.trt.running import TrtRequest
 from detector.errors import EngineError
@@ -23,17 +29,6 @@ from detector.models.plan_heads import Tensor
 if TYPE_CHECKING:
     from detector.engines.trt.layers import TrtLayerProfiler
 
-LIBRARY = "tensorrt"
-INSTALL = "pip install 'detect-video[trt]'"
-AUTO = 40
-WHY = "tensorrt is installed and an NVIDIA GPU is there"
-PRECISIONS = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8-s8"}
-DEVICES = ("cuda",)
-OPTIONS = settings.OPTIONS
-SUFFIX = ".plan"
-MODEL_SUFFIXES = (".trt", ".engine", ".plan")
-RUNS_PLANS = True  # Network.plan: a file that TensorRT built elsewhere
-
 OLDEST = (7, 5)  # Turing: the oldest compute capability of TensorRT 10.15 to 11
 AMPERE = (8, 0)  # the first with tf32 and bf16
 IN_FLIGHT = 2  # one request's copies hide behind another one's work
@@ -41,87 +36,87 @@ OUT_OF_MEMORY = re.compile(r"out ?of ?memory|MemoryAllocation", re.IGNORECASE)
 MB = 1 << 20
 
 
-def absent() -> str | None:
-    """TensorRT without a driver crashes: nothing of it is touched before the driver has answered."""
-    return driver.absent() or _driver_too_old()
+class PlanBuilder(ArtefactBuilder):
+    """A plan: what TensorRT builds from the graph, for one GPU and a range of batches."""
 
+    suffix = ".plan"
 
-def refusal(precision: str, device: str) -> str | None:
-    if driver.absent() is not None:  # said by absent()
-        return None
-    try:
-        gpu = driver.gpu_of(device)
-    except driver.DriverError as exc:
-        return str(exc)
-    found = f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]}"
-    if gpu.capability < OLDEST:
-        return f"{found}; TensorRT needs 7.5 (Turing) or newer"
-    if precision in ("tf32", "bf16") and gpu.capability < AMPERE:
-        return f"{found}; {precision} needs 8.0 (Ampere) or newer"
-    return None
+    def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
+        import tensorrt as trt
 
+        return plans.plan_key(trt, network, options, _gpu(options.device))
 
-def concurrency(options: EngineOptions) -> int:
-    return IN_FLIGHT
+    def build(
+        self, network: Network, options: EngineOptions, target: Path, progress: BuildProgress
+    ) -> Mapping[str, Any]:
+        import tensorrt as trt
 
+        gpu = _gpu(options.device)
+        with translated("trt", "build a plan"), driver.current(gpu.index):
+            return plans.build_plan(trt, network, options, gpu, target, progress)
 
-def build_key(network: Network, options: EngineOptions) -> dict[str, Any]:
-    import tensorrt as trt
-
-    return key.plan_key(trt, network, options, _gpu(options.device))
-
-
-covers = key.covers
-
-
-def build(
-    network: Network, options: EngineOptions, target: Path, progress: BuildProgress
-) -> Mapping[str, Any]:
-    """The plan of the network's graph at ``target``; facts about it. Raises EngineError."""
-    import tensorrt as trt
-
-    from detector.engines.trt.build import build_plan
-
-    gpu = _gpu(options.device)
-    with translated("trt", "build a plan"), driver.current(gpu.index):
-        return build_plan(trt, network, options, gpu, target, progress)
-
-
-def create(network: Network, options: EngineOptions) -> TrtEngine:
-    settings.read(options)
-    file = network.plan or options.artefact
-    if file is not None:
-        return TrtEngine(network, options, Path(file).read_bytes(), file)
-    with tempfile.TemporaryDirectory(
-        prefix="detect-video-"
-    ) as place:  # nobody keeps plans for this caller
-        target = Path(place) / f"network{SUFFIX}"
-        build(network, options, target, lambda *_: True)
-        return TrtEngine(network, options, target.read_bytes(), network.name)
-
-
-def layer_profiler(network: Network, options: EngineOptions) -> TrtLayerProfiler:
-    """An engine of its own, from the same plan: a profiler is never attached to one whose FPS are reported."""
-    import tensorrt as trt
-
-    from detector.engines.trt.layers import TrtLayerProfiler
-
-    profiled = create(network, options)
-    try:
-        return TrtLayerProfiler(trt, profiled, profiled.requests[0])
-    except BaseException:
-        profiled.close()
-        raise
+    def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+        return plans.covers(built, wanted)
 
 
 class TrtEngine(Engine):
     name = "trt"
+    library = "tensorrt"
+    install = "pip install 'detect-video[trt]'"
+    auto = AutoChoice(40, "tensorrt is installed and an NVIDIA GPU is there")
+    precisions = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8-s8"}
+    devices = ("cuda",)
+    own_options = plans.OPTIONS
+    artefact = PlanBuilder()
+    model_suffixes = (".trt", ".engine", ".plan")
+    model_front_end = f"{__name__}.model"
+    runs_plans = True
 
-    def __init__(self, network: Network, options: EngineOptions, data: bytes, file: str) -> None:
+    @classmethod
+    def absent(cls) -> str | None:
+        """TensorRT without a driver crashes: nothing of it is touched before the driver has answered."""
+        return driver.absent() or _driver_too_old()
+
+    @classmethod
+    def refusal(cls, precision: str, device: str) -> str | None:
+        if driver.absent() is not None:  # said by absent()
+            return None
+        try:
+            gpu = driver.gpu_of(device)
+        except driver.DriverError as exc:
+            return str(exc)
+        found = f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+        if gpu.capability < OLDEST:
+            return f"{found}; TensorRT needs 7.5 (Turing) or newer"
+        if precision in ("tf32", "bf16") and gpu.capability < AMPERE:
+            return f"{found}; {precision} needs 8.0 (Ampere) or newer"
+        return None
+
+    @classmethod
+    def best_concurrency(cls, options: EngineOptions) -> int:
+        return IN_FLIGHT
+
+    @classmethod
+    def layer_profiler(cls, network: Network, options: EngineOptions) -> TrtLayerProfiler:
+        """An engine of its own, from the same plan: a profiler is never attached to one whose FPS are reported."""
         import tensorrt as trt
 
+        from detector.engines.trt.layers import TrtLayerProfiler
+
+        profiled = cls(network, options)
+        try:
+            return TrtLayerProfiler(trt, profiled, profiled.requests[0])
+        except BaseException:
+            profiled.close()
+            raise
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        import tensorrt as trt
+
+        plans.read(options)  # before anything is built: it refuses a wrong value
+        data, file = self._read_plan(network, options)
         gpu = _gpu(options.device)
-        self.concurrency = options.concurrency or concurrency(options)
+        self.concurrency = options.concurrency or self.best_concurrency(options)
         self.device = f"cuda:{gpu.index}"
         self._foreign = network.plan is not None
         self.precision = "as built" if self._foreign else options.precision
@@ -149,19 +144,28 @@ class TrtEngine(Engine):
             *self._lacking(file),
         )
 
+    def _read_plan(self, network: Network, options: EngineOptions) -> tuple[bytes, str]:
+        """The plan and what to call it: the user's own, the one that was built beforehand, or one built now."""
+        if file := network.plan or options.artefact:
+            return Path(file).read_bytes(), file
+        with tempfile.TemporaryDirectory(prefix="detect-video-") as place:
+            target = Path(place) / "network.plan"  # nobody keeps plans for this caller
+            self.artefact.build(network, options, target, lambda *_: True)
+            return target.read_bytes(), network.name
+
     def _open(self, data: bytes, file: str, options: EngineOptions) -> None:
-        own = settings.read(options)
+        own = plans.read(options)
         try:
-            _, body = plan.split(data)
-            self._runtime, self._engine = plan.deserialize(
+            _, body = plan_file.split(data)
+            self._runtime, self._engine = plan_file.deserialize(
                 self._trt,
                 body,
                 self._log,
                 host_code=own.host_code or (own.version_compatible and not self._foreign),
             )
-        except plan.PlanError as exc:
+        except plan_file.PlanError as exc:
             raise EngineError(f"engine trt: {file}: {exc}") from exc
-        tensors = plan.tensors(self._trt, self._engine)
+        tensors = plan_file.tensors(self._trt, self._engine)
         outputs = _checked(self._network, tensors)
         for _ in range(options.requests):
             request = TrtRequest(self._memory, self._log, self._last_ms)

@@ -1,4 +1,9 @@
-"""Graph -> plan, by one path for TensorRT 10.15 to 11: strongly typed, so that the graph's types are what is run."""
+"""Builds a plan from a graph, in one way for TensorRT 10.15 to 11.
+
+The network is strongly typed: the types of the graph are the types that run. The file has, in
+order: the settings of trt, a graph for any batch, the key of a plan, the progress monitor, the
+build.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +28,16 @@ if TYPE_CHECKING:
     import onnx
 
 
-# ----------------------------------------------------------------------
-# The options of trt alone, ``--engine-options NAME=VALUE,...``, read once and checked.
-
 OPTIONS = {
     "min_batch": "smallest batch that the plan takes; default: --batch",
     "max_batch": "largest batch that the plan takes; default: --batch",
     "opt_batch": "batch that the plan is tuned for; default: the largest",
-    "workspace_mb": "GPU memory that a layer may use while it works, at most; default: all",
+    "workspace_mb": "most GPU memory that a layer may use while it runs; default: all",
     "level": "how long TensorRT searches, 0 to 5; default: its own (3)",
     "version_compatible": "1: the plan runs with later versions of the same TensorRT major too",
     "hardware_compatible": "same: any GPU of this compute capability; ampere: any from 8.0 on",
-    "detailed": "0: leave the layers' types out of the plan: precision executed is then unknown",
-    "host_code": "1: let a plan of yours start the runtime that it carries; only for files that you trust",
+    "detailed": "0: leave the layers' types out of the plan; precision executed is then unknown",
+    "host_code": "1: a plan may start the runtime that it carries; only for files that you trust",
 }
 HARDWARE = {"": "NONE", "same": "SAME_COMPUTE_CAPABILITY", "ampere": "AMPERE_PLUS"}
 LEVELS = range(6)
@@ -43,7 +45,7 @@ LEVELS = range(6)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``batches``: (smallest, best, largest) that the plan takes."""
+    """``batches``: the smallest batch that the plan takes, the one it is tuned for, the largest."""
 
     batches: tuple[int, int, int]
     workspace_mb: int = 0
@@ -55,12 +57,10 @@ class Settings:
 
 
 def read(options: EngineOptions) -> Settings:
-    """Raises UsageError."""
+    """Reads and checks ``--engine-options NAME=VALUE,...``. Raises UsageError."""
     own = options.own
-    low, high = (
-        _number(own, "min_batch", options.batch, 1),
-        _number(own, "max_batch", options.batch, 1),
-    )
+    low = _number(own, "min_batch", options.batch, 1)
+    high = _number(own, "max_batch", options.batch, 1)
     best = _number(own, "opt_batch", high, 1)
     if not low <= options.batch <= high:
         raise UsageError(f"--batch {options.batch} is outside of the plan's batches {low}..{high}")
@@ -91,7 +91,7 @@ def _number(own: Mapping[str, str], name: str, default: int, at_least: int) -> i
         return default
     if not text.isdecimal() or int(text) < at_least:
         raise UsageError(
-            f"--engine-options {name}={text}: a whole number from {at_least} on is wanted"
+            f"--engine-options {name}={text}: give a whole number, at least {at_least}"
         )
     return int(text)
 
@@ -101,21 +101,19 @@ def _switch(own: Mapping[str, str], name: str, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
-        raise UsageError(f"--engine-options {name}={text}: 1 or 0 is wanted")
+        raise UsageError(f"--engine-options {name}={text}: give 1 or 0")
     return text.lower() in ("1", "true", "yes")
 
-
-# ----------------------------------------------------------------------
-# A graph of fixed batch -> the same graph for any batch, as a plan with a range of batches needs it.
 
 BATCH = "batch"  # the name of the first dimension
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy whose inputs and outputs begin with a batch that is chosen at run time.
+    """A copy of a graph of fixed batch whose batch is chosen at run time.
 
-    Constants of Reshape that hold the batch become 0, which means: as it comes in. Raises EngineError that names the
-    node at which the batch is lost, where another one holds it.
+    A plan for a range of batches needs such a graph. A Reshape whose constant holds the batch gets
+    0 instead, which keeps the dimension. Raises EngineError that names the node that holds the
+    batch in another way.
     """
     import onnx
     from onnx import shape_inference
@@ -145,13 +143,13 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     for name in wanted:
         if name not in open_ended:
             raise EngineError(
-                f"engine trt: {_culprit(shaped, open_ended)}; build it for one batch: --batch {batch}"
+                f"engine trt: {_culprit(shaped, open_ended)}; build for one batch: --batch {batch}"
             )
     return whole
 
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int) -> None:
-    """The first number of a Reshape's shape, where it is the batch."""
+    """Puts 0 for the batch at the beginning of a Reshape's constant shape."""
     from onnx import numpy_helper
 
     shapes = {node.input[1] for node in graph.node if node.op_type == "Reshape"}
@@ -164,7 +162,7 @@ def _free_reshapes(graph: onnx.GraphProto, batch: int) -> None:
 
 
 def _without_claims(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Outputs without shapes: inference must find them, not be told."""
+    """A copy whose outputs have no shapes, so that shape inference must find them."""
     import onnx
 
     bare = onnx.ModelProto()
@@ -182,19 +180,19 @@ def _begins_open(info: onnx.ValueInfoProto) -> bool:
 def _culprit(graph: onnx.GraphProto, open_ended: set[str]) -> str:
     for node in graph.node:
         if any(name in open_ended for name in node.input) and node.output[0] not in open_ended:
-            return f"node {node.name} ({node.op_type}) holds the batch in its constants, so no range of batches fits"
+            return (
+                f"node {node.name} ({node.op_type}) holds the batch in its constants, "
+                "so no range of batches fits"
+            )
     return "the batch is held in constants, so no range of batches fits"
 
 
-# ----------------------------------------------------------------------
-# All that makes another plan necessary, as JSON values; and when a plan for a range of batches serves for one.
-
-
 def plan_key(trt: Any, network: Network, options: EngineOptions, gpu: Gpu) -> dict[str, Any]:
-    """A plan is good for the very graph, the TensorRT and the GPU that it was built with, and for nothing else.
+    """Everything that makes another plan necessary, as JSON values.
 
-    Of the driver its CUDA major alone counts: NVIDIA ties plans to TensorRT and the GPU, and a newer driver of the same
-    major runs what an older one ran.
+    A plan fits only the graph, the TensorRT and the GPU that it was built with. Of the driver only
+    the CUDA major counts: NVIDIA ties plans to TensorRT and to the GPU, and a newer driver of the
+    same major runs what an older one ran.
     """
     settings = read(options)
     return {
@@ -212,8 +210,10 @@ def plan_key(trt: Any, network: Network, options: EngineOptions, gpu: Gpu) -> di
 
 
 def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a plan that was built for the key ``found`` can run what ``wanted`` asks for: all equal but the batches,
-    and those within its range."""
+    """Whether a plan built for the key ``found`` runs what ``wanted`` asks for.
+
+    Everything must be equal, except that the wanted batches may lie within its range.
+    """
     low, _, high = found.get("batches") or (0, 0, 0)
     first, _, last = wanted["batches"]
     return (
@@ -229,20 +229,19 @@ def _gpu(gpu: Gpu, settings: Settings) -> dict[str, str]:
 
 
 def _digest(network: Network) -> str:
-    """Of the graph for any batch, so that it is the same whatever batch the network was opened with."""
+    """sha256 of the graph for any batch, so that it does not depend on the batch of the network."""
     try:
         model = any_batch(network.graph)
-    except EngineError:  # the batch is in its constants: each batch is a graph of its own
+    except EngineError:  # its constants hold the batch: each batch is another graph
         model = network.graph
     return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
 
 
-# ----------------------------------------------------------------------
-# TensorRT tells how far it is through an ``IProgressMonitor``; what it calls must never raise.
-
-
 def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
-    """Hands every step to ``progress``. ``cancelled`` is set once that said no; ``raised`` is what it raised."""
+    """An ``IProgressMonitor`` that hands every step to ``progress``. It never raises.
+
+    ``cancelled`` is set when ``progress`` returns False; ``raised`` holds what it raised.
+    """
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -267,9 +266,7 @@ def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
                 return
             try:
                 go_on = progress(phase_name, done, self._steps.get(phase_name, done))
-            except (
-                BaseException
-            ) as exc:  # Ctrl-C too: TensorRT's C++ is no place for an exception to pass through
+            except BaseException as exc:  # Ctrl-C too: none may pass through TensorRT's C++
                 self.raised, go_on = exc, False
             self.cancelled = not go_on
 
@@ -283,7 +280,7 @@ OUT_OF_MEMORY = re.compile(
 
 
 def graph_bytes(network: Network, settings: Settings) -> bytes:
-    """The ONNX that TensorRT is given: for one batch as it is, for a range with the first dimension open."""
+    """The ONNX file for TensorRT. For a range of batches its first dimension is open."""
     low, _, high = settings.batches
     model = network.graph if low == high else any_batch(network.graph)
     return bytes(model.SerializeToString(deterministic=True))
@@ -297,7 +294,10 @@ def build_plan(
     target: Path,
     progress: BuildProgress,
 ) -> dict[str, Any]:
-    """Writes the plan to ``target``; facts for its manifest. The GPU must be current. Raises EngineError."""
+    """Writes the plan to ``target`` and returns facts for its manifest.
+
+    The GPU must be current in this thread. Raises EngineError.
+    """
     settings, log = read(options), kept_log(trt)
     builder = trt.Builder(log)
     typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
@@ -339,7 +339,7 @@ def _parse(trt: Any, parser: Any, graph: bytes, name: str, log: Any) -> None:
     reason = "; ".join(dict.fromkeys(" ".join(text.split()) for text in said)) or log.reason()
     cure = "; use --engine ort or openvino" if any(_unsupported(error) for error in errors) else ""
     raise EngineError(
-        f"engine trt: the graph of {name} cannot be read by TensorRT {trt.__version__}: {reason}{cure}"
+        f"engine trt: TensorRT {trt.__version__} cannot read the graph of {name}: {reason}{cure}"
     )
 
 
@@ -348,7 +348,7 @@ def _unsupported(error: Any) -> bool:
 
 
 def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> None:
-    if precision != "tf32":  # on by default, and then fp32 is not what its name says
+    if precision != "tf32":  # it is on by default, and fp32 would not be fp32
         config.clear_flag(trt.BuilderFlag.TF32)
     else:
         config.set_flag(trt.BuilderFlag.TF32)
@@ -361,7 +361,7 @@ def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> Non
     config.hardware_compatibility_level = getattr(
         trt.HardwareCompatibilityLevel, HARDWARE[settings.hardware_compatible]
     )
-    # Names of layers for NVTX and the inspector are kept by either; their types by DETAILED alone.
+    # Both keep the layers' names for NVTX and the inspector. Only DETAILED keeps their types.
     verbosity = trt.ProfilingVerbosity
     config.profiling_verbosity = (
         verbosity.DETAILED if settings.detailed else verbosity.LAYER_NAMES_ONLY
@@ -369,7 +369,10 @@ def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> Non
 
 
 def _profiles(trt: Any, builder: Any, definition: Any, settings: Settings) -> list[Any]:
-    """None for a fixed batch. For a range: one for the smallest batch alone, tuned for it, and one for all."""
+    """Optimisation profiles: none for a fixed batch, two for a range of batches.
+
+    One is for the smallest batch alone and tuned for it, the other for the whole range.
+    """
     low, best, high = settings.batches
     if low == high:
         return []
@@ -397,10 +400,9 @@ def _why_no_plan(cancelled: bool, reason: str, network: Network, options: Engine
 
 
 def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
-    """Measured times of layers, kept beside the plans: another build on the same GPU need not measure them again."""
-    folder = (
-        target.parent.parent if target.parent.name.startswith(".") else target.parent
-    )  # past the store's own
+    """Where measured layer times are kept, so that the next build on this GPU is faster."""
+    # The store builds in a hidden folder of its own.
+    folder = target.parent.parent if target.parent.name.startswith(".") else target.parent
     name = re.sub(r"[^A-Za-z0-9]+", "-", gpu.name).strip("-") or "gpu"
     digest = hashlib.sha256(f"{trt.__version__} {gpu.name} {gpu.capability}".encode()).hexdigest()[
         :8
@@ -409,7 +411,7 @@ def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
 
 
 def _load_timings(config: Any, cache: Path) -> None:
-    """An absent or refused file means an empty cache: it only saves time."""
+    """Loads the cache. An absent or refused file means an empty cache, which only costs time."""
     try:
         known = cache.read_bytes()
     except OSError:
@@ -424,8 +426,6 @@ def _save_timings(config: Any, cache: Path) -> None:
     if timings is None:
         return
     temporary = cache.with_name(f".{cache.name}.tmp")
-    with suppress(
-        OSError
-    ):  # the plan is there; a cache that cannot be kept is no reason to lose it
+    with suppress(OSError):  # the plan is built; a cache that cannot be kept must not lose it
         temporary.write_bytes(timings.serialize())
         temporary.replace(cache)

@@ -1,7 +1,8 @@
-"""The NVIDIA driver, asked through ctypes. TensorRT without one crashes the process, so this comes before it.
+"""Asks the NVIDIA driver through ctypes, before TensorRT is used.
 
-Seen with TensorRT 10.16 and 11.4 where no driver answers: ``Runtime`` logs an error, hands out an object, and dies of
-a segmentation fault at the next use of it or at the end of the process.
+TensorRT without a driver crashes the process. Seen with TensorRT 10.16 and 11.4: ``Runtime`` logs
+an error, returns an object, and the process dies of a segmentation fault at the next use of that
+object or at its end.
 """
 
 from __future__ import annotations
@@ -33,16 +34,19 @@ class DriverError(Exception):
 
 
 def library() -> Any:
-    """libcuda. Raises OSError where there is none."""
+    """Opens libcuda. Raises OSError where it is not installed."""
     return ctypes.CDLL(LIBRARY)
 
 
 def absent() -> str | None:
-    """Why no NVIDIA GPU can be used here, with the cure; None where one can."""
+    """Why no NVIDIA GPU can be used here, and what to do about it; None where one can."""
     try:
         cuda = library()
     except OSError:
-        return f"no NVIDIA driver ({LIBRARY} cannot be opened): needs a machine with an NVIDIA GPU and its driver"
+        return (
+            f"no NVIDIA driver ({LIBRARY} cannot be opened): needs a machine with an NVIDIA GPU "
+            "and its driver"
+        )
     code = cuda.cuInit(0)
     count = ctypes.c_int(0)
     if code == 0:
@@ -55,7 +59,7 @@ def absent() -> str | None:
 
 
 def gpus() -> list[Gpu]:
-    """All GPUs that this process may use; empty where there is none."""
+    """All GPUs that this process may use."""
     if absent() is not None:
         return []
     cuda = library()
@@ -65,7 +69,10 @@ def gpus() -> list[Gpu]:
 
 
 def gpu_of(device: str) -> Gpu:
-    """The GPU that ``--device`` means: "cuda:N", or the first one for "auto" and "cuda". Raises DriverError."""
+    """The GPU for ``--device``: the Nth for "cuda:N", the first for "auto" and "cuda".
+
+    Raises DriverError.
+    """
     if reason := absent():
         raise DriverError(reason)
     found = gpus()
@@ -79,7 +86,7 @@ def gpu_of(device: str) -> Gpu:
 
 
 def cuda_version() -> tuple[int, int]:
-    """The newest CUDA that the driver serves, (13, 1); (0, 0) without a driver."""
+    """The newest CUDA version that the driver supports, as (13, 1); (0, 0) without a driver."""
     try:
         cuda = library()
     except OSError:
@@ -92,7 +99,7 @@ def cuda_version() -> tuple[int, int]:
 
 @contextmanager
 def current(index: int) -> Iterator[None]:
-    """The primary context of a GPU, the one that torch and the CUDA runtime use too, current in this thread."""
+    """Makes a GPU's primary context current in this thread. torch and the CUDA runtime share it."""
     cuda = library()
     context = ctypes.c_void_p()
     device = _device(cuda, index)
@@ -108,7 +115,7 @@ def current(index: int) -> Iterator[None]:
 
 
 def free_bytes(index: int) -> int:
-    """Memory of a GPU that nobody has taken."""
+    """Bytes of a GPU's memory that are free."""
     free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
     with current(index):
         _call(library(), "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))

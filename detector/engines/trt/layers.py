@@ -1,4 +1,8 @@
-"""What TensorRT made of the layers, from the JSON of its ``EngineInspector``; its form differs between 10 and 11."""
+"""The layers that TensorRT made of the graph: their precision, and the time that each takes.
+
+The precision comes from the JSON of ``EngineInspector``, whose form differs between TensorRT 10 and
+11. The times come from TensorRT's ``IProfiler``, on an engine that does nothing else.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.engines.base import Engine, LayerExecution
-from detector.engines.layer_times import in_order
+from detector.engines.layer_times import match_layers
 from detector.engines.trt.running import TrtRequest
 from detector.errors import EngineError
-from detector.models.graph.halves import originals
+from detector.models.graph.halves import original_names
 
 if TYPE_CHECKING:
     import onnx
 
 
-# Words in a tensor's type or format ("Row major linear FP32", "Half", "Thirty-two wide ... Int8 format") -> our name.
-# bf16 stands before fp16 and u8 before int8: the longer word holds the shorter one.
+# Words in a tensor's type or format ("Row major linear FP32", "Half", "Thirty-two wide ... Int8
+# format") -> our name. bf16 stands before fp16 and u8 before int8, because the longer word contains
+# the shorter one.
 TYPES = (
     (r"bf16|bfloat16", "bf16"),
     (r"fp16|half|float16", "fp16"),
@@ -33,14 +38,10 @@ TYPES = (
     (r"bool", "bool"),
     (r"fp32|float", "fp32"),
 )
-MOVES = (
-    "Reformat",
-    "Cast",
-    "NoOp",
-    "Quantize",
-    "Dequantize",
-)  # their result's type is what they are for
-COPY = "Reformatting CopyNode"  # what TensorRT puts in itself is named by the layer that it is put in front of
+# Layers that exist for the type of their result.
+MOVES = ("Reformat", "Cast", "NoOp", "Quantize", "Dequantize")
+# TensorRT inserts these and names each by the layer that it stands in front of.
+COPY = "Reformatting CopyNode"
 ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)", re.DOTALL)
 UNKNOWN = "unknown"
 
@@ -48,12 +49,14 @@ UNKNOWN = "unknown"
 def executed(
     trt: Any, engine: Any, context: Any, graph: onnx.ModelProto | None
 ) -> list[LayerExecution]:
-    """Layers in the engine's order; none where the plan was built without their names. ``graph``: what it was built
-    of; None where that is not known, and the names of nodes are those that the plan kept."""
+    """The layers in the engine's order; empty where the plan was built without their names.
+
+    ``graph``: the graph that the plan was built from. None where it is not known; the nodes then
+    have the names that the plan kept.
+    """
     inspector = engine.create_engine_inspector()
-    inspector.execution_context = (
-        context  # fixes the shapes: without it types are "N/A due to dynamic shapes"
-    )
+    # The context fixes the shapes: without it types are "N/A due to dynamic shapes".
+    inspector.execution_context = context
     text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
     return layers_of(json.loads(text), None if graph is None else _known(graph))
 
@@ -61,7 +64,7 @@ def executed(
 def layers_of(
     information: Mapping[str, Any], known: Mapping[str, str] | None
 ) -> list[LayerExecution]:
-    """``known``: node of the graph -> its name before the graph was converted; None: take every node that is told."""
+    """``known``: node of the graph -> its name before the graph was converted. None: all nodes."""
     told = [
         {"Name": layer} if isinstance(layer, str) else layer
         for layer in information.get("Layers") or []
@@ -79,7 +82,7 @@ def layers_of(
 
 
 def _known(graph: onnx.ModelProto) -> dict[str, str]:
-    renamed = originals(graph)
+    renamed = original_names(graph)
     return {node.name: renamed.get(node.name, node.name) for node in graph.graph.node}
 
 
@@ -95,7 +98,7 @@ def _precision(layer: Mapping[str, Any]) -> str:
 
 
 def _type_of(tensor: Any) -> str | None:
-    """TensorRT 10 has "Format/Datatype" in one text, 11 has them apart."""
+    """TensorRT 10 writes "Format/Datatype" as one text, 11 writes two."""
     if not isinstance(tensor, Mapping):
         return None
     keys = {str(key).lower().replace(" ", ""): str(value) for key, value in tensor.items()}
@@ -107,8 +110,12 @@ def _type_of(tensor: Any) -> str | None:
 
 
 def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[str]:
-    """The nodes that a layer stands for, by its metadata, "[ONNX Layer: 0.conv]\\x1f[ONNX Layer: 0.act]"; where a plan
-    without details has none, by its name, "0.conv + 0.act". A copy that TensorRT put in stands for none."""
+    """The nodes that a layer stands for.
+
+    They stand in its metadata, "[ONNX Layer: 0.conv]\\x1f[ONNX Layer: 0.act]". A plan without
+    details has no metadata; they then stand in its name, "0.conv + 0.act". A copy that TensorRT
+    inserted stands for no node.
+    """
     name = str(layer.get("Name", ""))
     words = ONNX_NODE.findall(str(layer.get("Metadata", "")))
     if not words and known is not None and not name.startswith(COPY):
@@ -117,8 +124,11 @@ def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[st
 
 
 def _shared_out(told: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
-    """Every node once, or its cost would count twice: of several layers that name it, it is the first one's that does
-    more than move (True: it only moves)."""
+    """Gives every node to one layer, so that its cost counts once.
+
+    Of several layers that name it, the first that does more than move values gets it. ``told``
+    holds (only moves values, nodes) for each layer.
+    """
     owners: dict[str, int] = {}
     for wanted in (False, True):
         for at, (moves, nodes) in enumerate(told):
@@ -131,12 +141,11 @@ def _shared_out(told: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, .
     ]
 
 
-# ----------------------------------------------------------------------
-# What every layer takes, by TensorRT's own ``IProfiler``, on an engine that runs for nothing else.
-
-
 def kept_times(trt: Any) -> Any:
-    """An ``IProfiler`` that keeps what it is told. ``taken()`` hands that out, (layer, ms) in order, and forgets it."""
+    """An ``IProfiler`` that keeps the times it is told.
+
+    ``taken()`` returns them as (layer, ms) in order, and forgets them.
+    """
 
     class KeptTimes(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -144,7 +153,10 @@ def kept_times(trt: Any) -> Any:
             self._told: list[tuple[str, float]] = []
 
         def report_layer_time(self, layer_name: str, ms: float) -> None:
-            """Called by TensorRT's C++, which no exception may pass through: nothing here can raise."""
+            """TensorRT's C++ calls this.
+
+            No exception may pass through it, so nothing here raises.
+            """
             self._told.append((layer_name, ms))
 
         def taken(self) -> list[tuple[str, float]]:
@@ -155,11 +167,11 @@ def kept_times(trt: Any) -> Any:
 
 
 class TrtLayerProfiler:
-    """``engine``: of one request; it becomes the profiler's own."""
+    """``engine``: an engine of one request. The profiler owns it from now on and closes it."""
 
     def __init__(self, trt: Any, engine: Engine, request: TrtRequest) -> None:
-        self._engine, self._request = engine, request
-        self._layers = engine.execution()
+        self._owned, self._request = engine, request
+        self._layers = self._owned.execution()
         self._kept = kept_times(trt)  # outlives the context that calls it
         self._told: list[list[tuple[str, str, float]]] = []
         request.attach(self._kept)
@@ -176,7 +188,7 @@ class TrtLayerProfiler:
         self._told.append(run)
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:
-        return in_order(self._layers, self._told)
+        return match_layers(self._layers, self._told)
 
     def close(self) -> None:
-        self._engine.close()
+        self._owned.close()

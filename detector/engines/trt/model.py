@@ -14,51 +14,34 @@ from typing import TYPE_CHECKING, Any
 
 from detector.engines.trt import driver
 from detector.engines.trt.plan_file import PlanError, deserialize, kept_log, split, tensors
-from detector.errors import EngineError, ModelError, UsageError
-from detector.models.base import InputRules, Network
+from detector.errors import EngineError, ModelError
+from detector.models.base import FrontEnd, InputRules, ModelRequest, Network
 from detector.models.names import read_names
 from detector.models.plan_heads import COCO, Description, PlanHead, Tensor, head_of
 
 if TYPE_CHECKING:
-    from detector.models.formats.onnx.recognise import Metadata
+    from detector.models.formats.onnx.metadata import Metadata
 
 
 SUFFIXES = (".trt", ".engine", ".plan")
-DESCRIBED = True  # takes ``cfg`` and ``class_names``
 STRIDE = 32  # where no header says
 
 
-def read(
-    path: Path,
-    *,
-    weights: Path | None = None,
-    names: Path | None = None,
-    random_seed: int | None = None,
-    size: tuple[int, int] | None = None,
-    batch: int = 1,
-    cfg: Path | None = None,
-    class_names: Sequence[str] = (),
-    trusted: bool = False,
-    device: str = "auto",
-) -> Network:
-    """The network of a plan. ``cfg``: the darknet file that it was made of; ``class_names``: given one by one;
-    ``trusted``: code that the file carries may run; ``device``: the GPU that will run it, which must read it too."""
+def read(request: ModelRequest) -> Network:
+    """The network of a plan. Raises ModelError and EngineError."""
     import onnx
 
-    if weights is not None or random_seed is not None:
-        raise UsageError(
-            f"{path} is a TensorRT plan and holds its weights: leave --weights and --random-weights out"
-        )
+    path, batch = request.path, request.batch
     data = _bytes(path)
     try:
         header, plan = split(data)
     except PlanError as exc:
         raise ModelError(f"{path}: {exc}") from exc
     told = _metadata(path, header or {})
-    cfg = cfg or _beside(path, ".cfg")
-    known = _names(path, names, class_names, told)
-    found = _tensors(path, plan, trusted, device)
-    height, width = _input_size(path, found, size, told)
+    cfg = request.cfg or _beside(path, ".cfg")
+    known = _names(path, request.names, request.class_names, told)
+    found = _tensors(path, plan, request.trusted, request.device)
+    height, width = _input_size(path, found, request.size, told)
     _check_batch(path, found, batch)
     outputs = [tensor for tensor in found if not tensor.is_input]
     finished = told.nms or told.end2end
@@ -89,6 +72,9 @@ def read(
     )
 
 
+FRONT_END = FrontEnd(read, self_describing=False)
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -104,7 +90,7 @@ def _beside(path: Path, suffix: str) -> Path | None:
 def _metadata(path: Path, header: dict[str, Any]) -> Metadata:
     """What Ultralytics' header says: the keys that its ONNX files have, as JSON. Raises ModelError for a task that is
     not detection."""
-    from detector.models.formats.onnx.recognise import read_metadata
+    from detector.models.formats.onnx.metadata import read_metadata
 
     told = {key: value for key, value in header.items() if value is not None}
     texts = {

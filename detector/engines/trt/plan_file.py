@@ -1,6 +1,7 @@
-"""TensorRT plan files: bare ones, and those with a JSON header in front, as Ultralytics writes it.
+"""Reads TensorRT plan files, and keeps the log in which TensorRT says why it refuses one.
 
-The header: its length as a little-endian int32, that many bytes of JSON, then the plan. A plan begins with "ftrt".
+A plan begins with "ftrt". Ultralytics writes a JSON header in front of it: its length as a
+little-endian int32, that many bytes of JSON, then the plan.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from typing import Any
 
 from detector.models.plan_heads import Tensor
 
-# ----------------------------------------------------------------------
-# TensorRT says in its log why a call failed, and returns None or False. So the log is kept, and nothing is printed.
-
-KEPT = 40  # messages
+KEPT = 40  # messages of TensorRT's log
 
 
 def kept_log(trt: Any) -> Any:
-    """An ``ILogger`` that keeps the last errors and warnings. ``errors()`` hands out the errors and forgets them."""
+    """An ``ILogger`` that keeps the last errors and prints nothing.
+
+    TensorRT returns None or False where a call fails and says the reason in its log. ``errors()``
+    returns the errors and forgets them.
+    """
 
     class KeptLog(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -35,7 +37,7 @@ def kept_log(trt: Any) -> Any:
             return found
 
         def reason(self) -> str:
-            """The errors since the last call, first one first: the first is mostly the cause."""
+            """The errors since the last call, in order: the first is usually the cause."""
             return "; ".join(dict.fromkeys(self.errors())) or "TensorRT gave no reason"
 
     return KeptLog()
@@ -43,7 +45,7 @@ def kept_log(trt: Any) -> Any:
 
 MAGIC = b"ftrt"
 
-# What TensorRT's log says -> what it means for somebody who has only the file. In the order in which they are tried.
+# Words in TensorRT's log -> what they mean for a user who has only the file, tried in this order.
 MEANINGS = (
     (
         ("version tag", "serialization version", "current version"),
@@ -55,7 +57,7 @@ MEANINGS = (
     ),
     (
         ("host code", "host_code", "enginehostcodeallowed"),
-        "it carries a runtime of its own; --engine-options host_code=1 lets that run, for a file that you trust",
+        "it carries a runtime of its own; for a file that you trust: --engine-options host_code=1",
     ),
     (
         ("magic", "crc", "checksum", "truncated", "serialization assertion"),
@@ -65,7 +67,7 @@ MEANINGS = (
 
 
 class PlanError(Exception):
-    """A file that is no plan, or one that this TensorRT cannot run here. The text does not name the file."""
+    """The file is no plan, or this TensorRT cannot run it. The text does not name the file."""
 
 
 def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
@@ -76,7 +78,8 @@ def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
     body = 4 + length
     if not (0 < length < len(data) - 4 and data[4:5] == b"{" and data[body : body + 4] == MAGIC):
         raise PlanError(
-            f"no TensorRT plan: it begins with {data[:4]!r}; a plan begins with {MAGIC!r}, or with a JSON header"
+            f"no TensorRT plan: it begins with {data[:4]!r}; a plan begins with {MAGIC!r}, "
+            "or with a JSON header"
         )
     try:
         header = json.loads(data[4:body])
@@ -86,10 +89,10 @@ def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
 
 
 def deserialize(trt: Any, plan: bytes, log: Any, host_code: bool = False) -> tuple[Any, Any]:
-    """(runtime, ICudaEngine). The runtime must live as long as the engine. Raises PlanError.
+    """Returns (runtime, ICudaEngine). The runtime must live as long as the engine.
 
-    ``host_code``: allow a plan that was built for other versions too to start the runtime inside it. A driver must
-    have answered before (``driver.absent``).
+    ``host_code``: a version-compatible plan may start the runtime that it carries. The driver must
+    have answered before (``driver.absent``). Raises PlanError.
     """
     runtime = trt.Runtime(log)
     if host_code:
@@ -106,7 +109,7 @@ def tensors(trt: Any, engine: Any) -> list[Tensor]:
     return [_tensor(trt, engine, engine.get_tensor_name(at)) for at in range(engine.num_io_tensors)]
 
 
-# By name, since numbers of enum members moved between TensorRT 10 and 11.
+# By name, because the numbers of enum members changed between TensorRT 10 and 11.
 DTYPES = {
     "FLOAT": "float32",
     "HALF": "float16",

@@ -1,4 +1,4 @@
-"""A request: a slot, an execution context and a stream of its own, and the events that bound its work."""
+"""A request of TensorRT: a slot, an execution context, a stream and two events of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ CHANNELS = 3
 
 
 class TrtRequest(Request):
-    """``last_ms``: one place that all requests write to, the device's time of a run, upload and read-back included."""
+    """``last_ms`` is one place for all requests: the device's time of the run that ended last.
+
+    It includes upload and read-back.
+    """
 
     def __init__(self, memory: DeviceMemory, log: Any, last_ms: list[float | None]) -> None:
         self._memory, self._log, self._last_ms = memory, log, last_ms
@@ -34,8 +37,11 @@ class TrtRequest(Request):
         batch: int,
         foreign: bool,
     ) -> None:
-        """Takes what it needs of the device; ``release`` gives back also what half a preparation took. ``foreign``: the
-        input may be anything that takes pictures, not only u8 NHWC as in our graphs."""
+        """Allocates on the device. ``release`` frees it, also after a preparation that failed
+        midway.
+
+        ``foreign``: the plan is not ours, so its input may be float or NCHW instead of u8 NHWC.
+        """
         self._context = engine.create_execution_context()
         if self._context is None:
             raise EngineError(f"engine trt: no execution context: {self._log.reason()}")
@@ -49,7 +55,7 @@ class TrtRequest(Request):
         self.slot, self._planes = _slot(self._given.host) if foreign else (self._given.host, None)
 
     def _take_batch(self, given: Tensor, batch: int) -> None:
-        """Fixes the shapes. Of the profiles that take the batch, the narrowest: it was tuned the closest to it."""
+        """Fixes the shapes. The narrowest profile that takes the batch is tuned best for it."""
         if not given.profiles:
             return
         fitting = [
@@ -72,7 +78,7 @@ class TrtRequest(Request):
             shape = tuple(int(side) for side in self._context.get_tensor_shape(tensor.name))
             if -1 in shape:
                 raise EngineError(
-                    f"engine trt: {tensor}: its size depends on the picture, which is not supported"
+                    f"engine trt: {tensor}: a size that depends on the picture is not supported"
                 )
             buffer = self._buffers[tensor.name] = self._memory.buffer(shape, np.dtype(tensor.dtype))
             if not self._context.set_tensor_address(tensor.name, buffer.address):
@@ -95,7 +101,7 @@ class TrtRequest(Request):
             for output in self._outputs:
                 output.download(self._stream)
             self._end.record(self._stream)
-            self._end.wait()  # this request's own work; other streams go on
+            self._end.wait()  # for this request's work only; other streams go on
             self.device_ms = self._last_ms[0] = self._end.ms_since(self._begin)
         for output, result in zip(self._outputs, self._results, strict=True):
             if result is not output.host:
@@ -103,15 +109,14 @@ class TrtRequest(Request):
         return [result[:n] for result in self._results]
 
     def attach(self, profiler: Any) -> None:
-        """From now on each run is timed layer by layer, and ``report`` tells an ``IProfiler`` of it."""
+        """Times each run layer by layer from now on; ``report`` hands the times to ``profiler``."""
         with translated("trt", "attach a profiler"), self._memory.active():
-            self._context.enqueue_emits_profile = (
-                False  # else TensorRT itself waits, inside the call that starts a run
-            )
+            # Otherwise TensorRT waits for the device inside the call that starts a run.
+            self._context.enqueue_emits_profile = False
             self._context.profiler = profiler
 
     def report(self) -> None:
-        """Tells the attached profiler of the run that ended last. Raises EngineError."""
+        """Hands the layer times of the last run to the attached profiler. Raises EngineError."""
         with translated("trt", "report layer times"), self._memory.active():
             if not self._context.report_to_profiler():
                 raise EngineError(f"engine trt: no layer times: {self._log.reason()}")
@@ -121,7 +126,10 @@ class TrtRequest(Request):
         return self._context
 
     def release(self) -> None:
-        """Twice is once. The memory must be active. Arrays that somebody still holds stay readable."""
+        """Frees the device's memory. May be called twice; the memory must be active.
+
+        Arrays that a caller still holds stay readable.
+        """
         if self._released:
             return
         self._released = True
@@ -133,10 +141,10 @@ class TrtRequest(Request):
 
 
 def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
-    """(slot u8 [B, H, W, 3], what must be filled from it before each run, seen as [B, H, W, 3], or None).
+    """The slot u8 [B, H, W, 3], and the input as [B, H, W, 3] to be filled from it before each run.
 
-    A graph of ours takes u8 NHWC, and the page-locked array itself is the slot; a plan from elsewhere may do so too.
-    Mostly that takes float NCHW: then the slot is plain memory.
+    The second is None where the input is u8 NHWC, as in our graphs: the page-locked array is then
+    the slot itself. Most plans from elsewhere take float NCHW, and the slot is plain memory.
     """
     if host.dtype == np.uint8 and host.shape[1] != CHANNELS:
         return host, None
@@ -145,7 +153,7 @@ def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
 
 
 def _fill(planes: NDArray[Any], slot: NDArray[np.uint8]) -> None:
-    """Layout and scale on the way in: u8 0..255 -> 0..1 where the input is float."""
+    """Copies the slot into the input; a float input takes 0..1 instead of 0..255."""
     if planes.dtype == np.uint8:
         np.copyto(planes, slot)
     else:
@@ -153,5 +161,5 @@ def _fill(planes: NDArray[Any], slot: NDArray[np.uint8]) -> None:
 
 
 def _as_float(host: NDArray[Any]) -> NDArray[np.float32]:
-    """The array itself, or one to put its numbers into."""
+    """``host`` itself where it is float32, otherwise a float32 array of its shape."""
     return host if host.dtype == np.float32 else np.zeros(host.shape, np.float32)

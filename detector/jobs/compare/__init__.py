@@ -1,16 +1,23 @@
-"""From what was typed to a plan, and from the result to an exit code and a record."""
+"""``compare``: engines, precisions and batches on the same frames.
+
+The command line becomes a plan here, and the result becomes an exit code and a record.
+
+rounds.py   opens all variants and lets them take turns
+worker.py   one variant in a process of its own, and the parent's end of it
+labels.py   average precision of each row, where the frames have labels
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from detector.analysis.compare import Variant
 from detector.config.schema import Config
 from detector.engines.base import PRECISIONS
 from detector.errors import EXIT_DONE, OutputError, SourceError, UsageError
-from detector.jobs.compare.labels import Labels, open_beside
+from detector.jobs.compare.labels import Labels, open_labels_of
 from detector.jobs.compare.rounds import Plan, Watch, compare, with_frames
+from detector.session.comparison import ComparedVideo, Comparison
 
 LARGEST_BATCH = 4096
 
@@ -27,30 +34,37 @@ def compare_command(
     watch: Watch,
     labels: str | None = None,
     mapping: str | None = None,
-) -> tuple[dict[str, Any], int]:
-    """The document and the exit code: 0 where at least one row has figures, else that of the first row's error.
+) -> tuple[Comparison, int]:
+    """The document, and the exit code: 0 where a row has figures, else that of the first error.
 
-    ``labels`` of the frames and ``mapping`` of classes as ``eval`` reads them. Raises UsageError for words that are no
-    engine, precision or batch, SourceError before anything is loaded.
+    ``labels`` of the frames and ``mapping`` of classes are what ``eval`` reads. Raises UsageError
+    for an unknown engine or precision or an impossible batch, and SourceError, both before a model
+    is loaded.
     """
     if mapping is not None and labels is None:
         raise UsageError(
-            f"--mapping {mapping}: says which classes of model and labels mean the same; add --labels FILE"
+            f"--mapping {mapping}: maps the classes of labels, and there are none; add "
+            "--labels FILE"
         )
     plan = Plan(
-        source, config, _engines(engines), _precisions(precisions), _batches(batches), rounds
+        source,
+        config,
+        _parse_engines(engines),
+        _parse_precisions(precisions),
+        _parse_batches(batches),
+        rounds,
     )
-    video, opened = _looked_at(plan, labels, mapping)
-    plan = replace(plan, labels=opened)
-    document, variants = compare(plan, watch)
-    document["video"] = video
+    video, opened = _inspect_source(plan, labels, mapping)
+    document, variants = compare(replace(plan, labels=opened), watch)
+    document = replace(document, video=video)
     if recorded:
-        document["recorded"] = _recorded(document, config)
+        document = replace(document, recorded=_record(document, config))
     return document, _exit_code(variants)
 
 
-def _recorded(document: dict[str, Any], config: Config) -> str:
-    """The file, or why there is none: a folder that cannot be written must not cost the minutes of measuring."""
+def _record(document: Comparison, config: Config) -> str:
+    """The file that keeps the result, or why there is none. A folder that cannot be written must
+    not cost minutes of measuring."""
     from detector.run import choose
 
     try:
@@ -64,62 +78,57 @@ def _exit_code(variants: list[Variant]) -> int:
     return failed[0] if len(failed) == len(variants) else EXIT_DONE
 
 
-def _looked_at(
+def _inspect_source(
     plan: Plan, labels: str | None, mapping: str | None
-) -> tuple[dict[str, Any], Labels | None]:
-    """Source and labels, opened once before anything is loaded: a file that is none must not cost a minute of loading
-    first."""
+) -> tuple[ComparedVideo, Labels | None]:
+    """Opens source and labels once, so that a wrong file is known before a minute of loading."""
     from detector import sources
 
     with sources.open(plan.source, decoder=plan.config.input.decoder) as opened:
         info = opened.info
         if opened.read() is None:
             raise SourceError(f"{plan.source}: no frame could be read")
-        video = {
-            "path": plan.source,
-            "width": info.width,
-            "height": info.height,
-            "fps": float(info.fps),
-        }
+        video = ComparedVideo(plan.source, info.width, info.height, float(info.fps))
         if labels is None:
             return video, None
-        return video, open_beside(labels, mapping, plan.source, opened, with_frames(plan.config))
+        return video, open_labels_of(labels, mapping, plan.source, opened, with_frames(plan.config))
 
 
-def _words(text: str, option: str) -> list[str]:
-    found = [word.strip() for word in text.split(",") if word.strip()]
-    if not found:
+def _split(text: str, option: str) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
         raise UsageError(f"{option} needs a value, or several with commas")
-    return found
+    return words
 
 
-def _engines(text: str | None) -> list[str]:
+def _parse_engines(text: str | None) -> list[str]:
     from detector import engines
+    from detector.run.choose import choose_by_rank, rank_engines
 
     if text is None:
         usable = [name for name, reason in engines.usable().items() if reason is None]
-        return [name for name in engines.ranked() if name in usable] or [engines.choose()[0]]
+        return [name for name in rank_engines() if name in usable] or [choose_by_rank()[0]]
     found = []
-    for name in _words(text, "--engine"):
+    for name in _split(text, "--engine"):
         if name != "auto" and name not in engines.names():
             raise UsageError(
                 f"unknown engine {name!r}; engines are {', '.join(engines.names())}, or auto"
             )
-        found.append(engines.choose()[0] if name == "auto" else name)
+        found.append(choose_by_rank()[0] if name == "auto" else name)
     return found
 
 
-def _precisions(text: str) -> list[str]:
-    found = _words(text, "--precision")
+def _parse_precisions(text: str) -> list[str]:
+    found = _split(text, "--precision")
     for name in found:
         if name not in PRECISIONS:
             raise UsageError(f"unknown precision {name!r}; precisions are {', '.join(PRECISIONS)}")
     return found
 
 
-def _batches(text: str) -> list[int]:
+def _parse_batches(text: str) -> list[int]:
     found = []
-    for word in _words(text, "--batch"):
+    for word in _split(text, "--batch"):
         if not word.isdecimal() or not 1 <= int(word) <= LARGEST_BATCH:
             raise UsageError(f"--batch {word}: a batch is a whole number from 1 to {LARGEST_BATCH}")
         found.append(int(word))

@@ -1,45 +1,41 @@
-"""Labels beside the source of a comparison: checked before anything is loaded, then the average precision of a row.
+"""Labels of a comparison's source: checked before a model is loaded, then each row's average
+precision.
 
-Reading, mapping and scoring are ``eval``'s own (``detector.jobs.evaluate``). What is judged is a pass of its own, at
-``eval``'s thresholds: average precision needs the boxes of low score that ``--conf`` of a timed round leaves out.
+They are read, mapped and scored as ``eval`` does (``detector.jobs.evaluate``). The detections come
+from a pass of its own at ``eval``'s thresholds, because average precision needs the boxes of low
+score that ``--conf`` keeps out of a timed round.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from detector.config.schema import EVAL_DEFAULTS, Config
 from detector.datasets.base import Dataset, Lookup
 from detector.datasets.classmap import Bound, ClassMap, bind
 from detector.errors import SourceError
-from detector.jobs.evaluate import Asked, keep_reached, open_labels
-from detector.jobs.evaluate.study import another_size, figures, other_sizes, refuse_unlabelled
-from detector.types import Detections
+from detector.jobs.compare.worker import SeenFrame
+from detector.jobs.evaluate import EvalOptions, keep_reached, open_labels
+from detector.jobs.evaluate.scoring import refuse_unlabelled, score
+from detector.jobs.evaluate.study import find_size_mismatch, note_size_mismatches
+from detector.session.comparison import ComparedLabels
+from detector.session.evaluation import MeanAccuracy
+from detector.types import Detections, LabelledPicture
 
 if TYPE_CHECKING:
     from detector.sources.base import Source
 
-WITHOUT = (
-    "curves",
-    "confusion",
-)  # of eval's figures: long, and the same command says them for one row
-
-
-class Seen(NamedTuple):
-    """A frame that a row was judged on, by its number in the source. ``path``: of a picture; None in a video."""
-
-    frame: int
-    path: str | None
-    width: int
-    height: int
-
 
 @dataclass(slots=True)
 class Labels:
-    """``bound``: between labels and model, once a row has told the model's classes."""
+    """``bound``: the mapping of classes, once a variant has told those of the model.
+
+    ``pictures``, ``boxes`` and ``notes`` are the same for all rows: the first that is scored sets
+    them.
+    """
 
     dataset: Dataset
     mapping: ClassMap | None
@@ -49,7 +45,8 @@ class Labels:
     notes: list[str] = field(default_factory=list)
 
     def bind(self, names: Sequence[str]) -> Bound:
-        """Raises UsageError where model and labels share no class, SourceError where no box is left to find."""
+        """Raises UsageError where model and labels share no class, and SourceError where there is
+        no box to find."""
         if self.bound is None:
             self.bound = bind(self.mapping, names, self.dataset.classes)
             refuse_unlabelled(self.dataset, self.bound)
@@ -57,37 +54,38 @@ class Labels:
         return self.bound
 
     def score(
-        self, seen: Sequence[Seen], found: Sequence[Detections], whole: bool
-    ) -> dict[str, Any]:
-        """``eval``'s figures of the labelled ones among these frames. ``whole``: everything could be read.
+        self, seen: Sequence[SeenFrame], found: Sequence[Detections], whole: bool
+    ) -> MeanAccuracy:
+        """``eval``'s figures, of the frames of ``seen`` that are labelled.
 
-        Raises SourceError where none of them is labelled, or labelled frames are not in a video that was read whole.
+        ``whole``: everything in the source could be read. Raises SourceError where no frame is
+        labelled, and where labelled frames are missing from a video that was read whole.
         """
         assert self.bound is not None
         dataset = self.dataset
         place_of = self._places(seen)
         missing = [one for at, one in enumerate(dataset.pictures) if at not in place_of]
         if not place_of or (missing and whole and dataset.video is not None):
-            raise _strangers(dataset, missing)
+            raise _foreign_labels(dataset, missing)
         at = sorted(place_of)
-        sizes = [
-            another_size(dataset.pictures[i], place_of[i].width, place_of[i].height) for i in at
-        ]
         by_frame = {one.frame: detections for one, detections in zip(seen, found, strict=True)}
-        row = figures(dataset, self.bound, at, [by_frame[place_of[i].frame] for i in at])
-        if not self.pictures:  # the same for every row: they are given the same frames
-            self.pictures, self.boxes = (
-                len(at),
-                sum(one["boxes"] for one in row["per_class"].values()),
-            )
-            self.notes += other_sizes([said for said in sizes if said is not None])
+        row = score(dataset, self.bound, at, [by_frame[place_of[i].frame] for i in at])
+        if not self.pictures:
+            self.pictures = len(at)
+            self.boxes = sum(one.boxes for one in row.per_class.values())
+            mismatches = [
+                find_size_mismatch(dataset.pictures[i], place_of[i].width, place_of[i].height)
+                for i in at
+            ]
+            self.notes += note_size_mismatches([one for one in mismatches if one is not None])
             if missing and dataset.video is not None:
                 self.notes.append(
                     f"{len(missing)} labelled frames could not be read and are not scored"
                 )
-        return {key: value for key, value in row.items() if key not in WITHOUT}
+        # Without curves and confusion matrix, which are long; eval gives them for one engine.
+        return MeanAccuracy(**{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)})
 
-    def _places(self, seen: Sequence[Seen]) -> dict[int, Seen]:
+    def _places(self, seen: Sequence[SeenFrame]) -> dict[int, SeenFrame]:
         """Place in the dataset -> the frame that it labels."""
         lookup = Lookup(self.dataset)
         found = {}
@@ -97,29 +95,32 @@ class Labels:
                 found[at] = one
         return found
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "path": self.dataset.path,
-            "format": self.dataset.format,
-            "mapping": self.mapping and self.mapping.path,
-            "classes": list(self.bound.targets) if self.bound else None,
-            "pictures": self.pictures,
-            "boxes": self.boxes,
-            **EVAL_DEFAULTS,
-            "notes": self.notes,
-        }
+    def describe(self) -> ComparedLabels:
+        return ComparedLabels(
+            path=self.dataset.path,
+            format=self.dataset.format,
+            mapping=self.mapping.path if self.mapping is not None else None,
+            classes=self.bound.targets if self.bound else None,
+            pictures=self.pictures,
+            boxes=self.boxes,
+            conf=EVAL_DEFAULTS["conf"],
+            iou=EVAL_DEFAULTS["iou"],
+            max_det=int(EVAL_DEFAULTS["max_det"]),
+            notes=tuple(self.notes),
+        )
 
 
-def open_beside(
+def open_labels_of(
     labels: str, mapping: str | None, source: str, opened: Source, config: Config
 ) -> Labels:
-    """Labels of the frames of ``source``, of which ``opened`` has handed out the first.
+    """The labels of ``source``. ``opened``: the same, open, of which the first frame has been read.
+    ``config``: with the frames of a round.
 
-    Raises SourceError where they cannot be read or are of other pictures, UsageError for a mapping that is none and
-    where ``--frames`` and ``--stride`` come to no labelled frame. ``config``: with the frames of a round.
+    Raises SourceError for labels that cannot be read or are of other pictures, and UsageError for a
+    damaged mapping and where --frames and --stride leave no labelled frame.
     """
     from detector import sources
-    from detector.analysis.accuracy.precision import check_installed
+    from detector.analysis.accuracy.average_precision import check_installed
 
     check_installed()
     paths = sources.pictures_of(source)
@@ -128,7 +129,7 @@ def open_beside(
         if paths is None
         else os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
     )
-    dataset, found = open_labels(Asked(labels, images=images, mapping=mapping))
+    dataset, found = open_labels(EvalOptions(labels, images=images, mapping=mapping))
     if paths is None:
         _refuse_beyond_the_end(dataset, opened)
         keep_reached(dataset, config.input.stride, config.input.frames)
@@ -140,16 +141,17 @@ def open_beside(
 
 
 def _refuse_beyond_the_end(dataset: Dataset, opened: Source) -> None:
-    """Labels of a longer clip. Counts its frames only where its container does not promise enough of them."""
+    """Raises SourceError for labels of a longer clip. The frames are counted only where the
+    container does not declare enough of them."""
     last = max(one.frame or 0 for one in dataset.pictures)
-    promised = opened.info.frames_declared
-    if promised is not None and last < promised:
+    declared = opened.info.frames_declared
+    if declared is not None and last < declared:
         return
     end = 0  # the first frame has been read
     while end < last and (frame := opened.read()) is not None:
         end = frame.index
     if end < last and not opened.damaged:
-        raise _strangers(
+        raise _foreign_labels(
             dataset, [one for one in dataset.pictures if (one.frame or 0) > end], end + 1
         )
 
@@ -158,19 +160,23 @@ def _refuse_other_pictures(dataset: Dataset, source: str, paths: Sequence[str]) 
     if dataset.video is not None:
         video = os.path.basename(dataset.video)
         raise SourceError(
-            f"{dataset.path}: labels frames of {video}, and {source} is made of pictures; give its own labels"
+            f"{dataset.path}: labels frames of {video}, but {source} consists of pictures; give "
+            "the labels of these"
         )
     lookup = Lookup(dataset)
     if all(lookup.by_name(path) is None for path in paths):
         raise SourceError(
-            f"{dataset.path}: labels none of the {len(paths)} pictures of {source} that a round looks at, first "
-            f"{paths[0]}; give the labels of these pictures, or more --frames"
+            f"{dataset.path}: labels none of the {len(paths)} pictures of {source} that a round "
+            f"reads, first {paths[0]}; give the labels of these pictures, or more --frames"
         )
 
 
-def _strangers(dataset: Dataset, missing: Sequence[Any], frames: int | None = None) -> SourceError:
+def _foreign_labels(
+    dataset: Dataset, missing: Sequence[LabelledPicture], frames: int | None = None
+) -> SourceError:
     length = "" if frames is None else f", which has {frames}"
     return SourceError(
-        f"{dataset.path}: {len(missing)} of its frames are not in {dataset.video or 'the pictures'}{length}, first "
-        f"{missing[0].name}; are these the labels of another clip?"
+        f"{dataset.path}: {len(missing)} of its frames are not in "
+        f"{dataset.video or 'the pictures'}{length}, first {missing[0].name}; are these the labels "
+        "of another clip?"
     )

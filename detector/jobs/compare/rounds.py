@@ -1,133 +1,44 @@
-"""All variants open side by side, each in its process; then A B C A B C, one at a time, for some rounds."""
+"""All variants are opened side by side, each in its own process. Then they take turns, A B C A B C,
+one at a time, for several rounds."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-from detector.analysis.accuracy.matching import agreement
-from detector.analysis.compare import Round, Variant, compared, label
+from detector.analysis.accuracy.agreement import agreement
+from detector.analysis.compare import Variant, compare_variants, label
 from detector.config.schema import Config
-from detector.errors import EXIT_ENGINE, SourceError
-from detector.jobs.compare.labels import Labels, Seen
-from detector.jobs.compare.worker import load_detections
+from detector.errors import SourceError
+from detector.jobs.compare.labels import Labels
+from detector.jobs.compare.worker import (
+    Check,
+    Child,
+    Command,
+    Judgement,
+    MappedClasses,
+    Opening,
+    Wanted,
+    read_detections,
+)
+from detector.session.comparison import About, Comparison, Round, VariantFacts
 from detector.types import Detections
 
-# ----------------------------------------------------------------------
-# The parent's end of a worker: start, ask, stop. Death of a worker is an answer like any other.
-
-ROOT = Path(__file__).parents[3]
-# -P: a folder called detector in the current directory must not be taken for this package.
-COMMAND = [
-    sys.executable,
-    "-P",
-    "-c",
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "from detector.jobs.compare.worker import main; main()",
-]
-GRACE_S = 3.0  # to leave in order before it is killed
-LAST_WORDS = 300  # characters of stderr in a message
-
-
-class Child:
-    """A worker process. ``folder`` is its own; it must exist."""
-
-    def __init__(self, folder: Path) -> None:
-        self._stderr = folder / "stderr.txt"
-        with self._stderr.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                COMMAND,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                encoding="utf-8",
-                start_new_session=True,  # a Ctrl-C in the terminal reaches the parent only, which then ends all
-            )
-
-    def ask(self, command: dict[str, Any]) -> dict[str, Any]:
-        """The worker's answer; ``error`` and ``exit_code`` in it where it refused, or died."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(command) + "\n")
-            self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            return self._epitaph(command["do"])
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _epitaph(self, doing: str) -> dict[str, Any]:
-        code = self._process.wait()
-        how = f"by signal {-code} ({_signal_name(-code)})" if code < 0 else f"with status {code}"
-        words = " ".join(self._stderr.read_text(encoding="utf-8", errors="replace").split())[
-            -LAST_WORDS:
-        ]
-        hint = "; killed for want of memory?" if code == -signal.SIGKILL else ""
-        text = f"its process ended {how} during {doing}{hint}" + (
-            f"; its last words: {words}" if words else ""
-        )
-        return {"error": text, "exit_code": EXIT_ENGINE}
-
-    def close(self) -> None:
-        """Lets it go in order; may be called twice."""
-        with suppress(OSError, ValueError):
-            assert self._process.stdin is not None
-            self._process.stdin.write('{"do": "close"}\n')
-            self._process.stdin.close()
-        self._end()
-
-    def stop(self) -> None:
-        """Ends it now, whatever it is doing."""
-        self._signal(signal.SIGTERM)
-        self._end()
-
-    def _end(self) -> None:
-        try:
-            self._process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
-        finally:
-            self._signal(signal.SIGKILL)  # what it may have started itself
-            for pipe in (self._process.stdin, self._process.stdout):
-                with suppress(OSError):
-                    assert pipe is not None
-                    pipe.close()
-
-    def _signal(self, number: int) -> None:
-        """To its whole process group, which outlives it as long as anything of it runs."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
-
-
-FRAMES = 60  # a round, where the user does not say: two seconds at 30 frames a second
-Watch = Callable[[str, int, int], None]
-"""(what is being done, steps done, steps in all)"""
+FRAMES = 60  # of a round, by default: two seconds at 30 frames a second
+Watch = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``config``: of all variants, engine, precision and batch apart. ``rounds``: timed turns of each. ``labels``: of
-    the frames of a round, where there are any."""
+    """Every engine with every precision and every batch.
+
+    ``config``: the other options, the same for all. ``rounds``: timed turns of each variant.
+    ``labels``: of the frames of a round, where there are any.
+    """
 
     source: str
     config: Config
@@ -138,22 +49,22 @@ class Plan:
     labels: Labels | None = None
 
     def variants(self) -> list[Variant]:
-        """Engines outermost, batches innermost; one that was asked for twice is told apart by its number."""
-        found: list[Variant] = []
+        """Engines outermost, batches innermost. A variant that was named twice gets a number."""
+        made: list[Variant] = []
         for engine, precision, batch in product(self.engines, self.precisions, self.batches):
             name = label(engine, precision, batch)
-            twins = sum(label(one.engine, one.precision, one.batch) == name for one in found)
-            found.append(
-                Variant(engine, precision, batch, f"{name} #{twins + 1}" if twins else name)
-            )
-        return found
+            twins = sum(label(one.engine, one.precision, one.batch) == name for one in made)
+            unique = f"{name} #{twins + 1}" if twins else name
+            made.append(Variant(engine, precision, batch, unique))
+        return made
 
 
-def compare(plan: Plan, watch: Watch) -> tuple[dict[str, Any], list[Variant]]:
-    """Measures, and says what came of it (``analysis.compare.compared``), with the raw rounds.
+def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
+    """Runs the plan. Returns the document, and the variants with their raw rounds.
 
-    Leaves neither process nor file behind, also when it is interrupted. A variant that fails has its ``error``; the
-    others go on. Raises SourceError and UsageError for labels that do not fit the model, before anything is timed.
+    Leaves neither process nor file behind, even when it is interrupted. A variant that fails has
+    its ``error``, and the others go on. Raises SourceError and UsageError for labels that do not
+    fit the model, before anything is timed.
     """
     variants = plan.variants()
     steps = len(variants) * (2 + plan.rounds + (plan.labels is not None))
@@ -168,25 +79,25 @@ def compare(plan: Plan, watch: Watch) -> tuple[dict[str, Any], list[Variant]]:
         for at, variant in enumerate(variants):
             step(f"open {variant.name}")
             crew.open(at, variant, plan)
-            if plan.labels is not None and variant.error is None:
-                plan.labels.bind(variant.facts["class_names"])  # before the next one is loaded
+            if plan.labels is not None and variant.facts is not None:
+                plan.labels.bind(variant.facts.class_names)  # before the next one is loaded
         reference = _check_all(crew, variants, plan, step)
         for number in range(plan.rounds):
             for at, variant in enumerate(variants):
                 step(f"round {number + 1} of {plan.rounds}: {variant.name}")
                 if variant.error is None:
-                    _round(crew, at, variant)
+                    _run_round(crew, at, variant)
         if plan.labels is not None:
             for at, variant in enumerate(variants):
                 step(f"judge {variant.name}")
                 if variant.error is None:
                     _judge(crew, at, variant, plan.labels)
         watch("done", steps, steps)
-    return compared(variants, _about(plan, variants, reference)), variants
+    return compare_variants(variants, _about(plan, variants, reference)), variants
 
 
 class _Crew:
-    """The worker processes by number, and their folder."""
+    """The worker processes, by the number of their variant, and the folder that they share."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -197,21 +108,17 @@ class _Crew:
         place.mkdir()
         self._children[at] = Child(place)
         config = _config_of(plan, variant)
-        answer = self.ask(
-            at,
-            variant,
-            {"do": "open", "config": config.as_dict(), "source": plan.source, "folder": str(place)},
-        )
-        variant.facts = answer or {}
+        opening = Opening(config.as_dict(), plan.source, str(place))
+        variant.facts = self.ask(at, variant, Command("open", opening), VariantFacts)
 
-    def ask(self, at: int, variant: Variant, command: dict[str, Any]) -> dict[str, Any] | None:
-        """None where it failed; the variant then says why, and its process is let go."""
-        answer = self._children[at].ask(command)
-        if "error" in answer:
-            variant.error, variant.exit_code = answer["error"], answer["exit_code"]
+    def ask(self, at: int, variant: Variant, command: Command, kind: type[Wanted]) -> Wanted | None:
+        """None where the variant failed: its ``error`` then says why, and its process has ended."""
+        answer, reply = self._children[at].ask(command, kind)
+        if answer is None:
+            variant.error, variant.exit_code = reply.error, reply.exit_code
             self.close(at)
             return None
-        variant.memory_mb = answer.pop("memory_mb", None)
+        variant.memory_mb = reply.memory_mb
         return answer
 
     def close(self, at: int) -> None:
@@ -240,7 +147,7 @@ def _crew() -> Iterator[_Crew]:
 
 
 def with_frames(config: Config) -> Config:
-    """The number of frames of a round, where the user does not say one."""
+    """With the number of frames of a round, where the user names none."""
     frames = config.input.frames if config.input.frames is not None else FRAMES
     return replace(config, input=replace(config.input, frames=frames))
 
@@ -256,17 +163,24 @@ def _config_of(plan: Plan, variant: Variant) -> Config:
 def _check_all(
     crew: _Crew, variants: list[Variant], plan: Plan, step: Callable[[str], None]
 ) -> str | None:
-    """What each finds in the same pictures, held against fp32. Returns the reference's name."""
-    found = {}
+    """Compares what the variants detect in the same pictures with fp32's detections, untimed.
+
+    Returns the name of the reference; None where no engine here can run fp32.
+    """
+    found: dict[int, list[Detections]] = {}
     for at, variant in enumerate(variants):
         step(f"check {variant.name}")
-        if variant.error is None and (answer := crew.ask(at, variant, {"do": "check"})):
-            variant.frames_digest = answer["frames_digest"]
-            found[at] = load_detections(Path(answer["detections"]))
-    computing = [at for at in found if variants[at].facts["computes"]]
+        if variant.error is None:
+            answer = crew.ask(at, variant, Command("check"), Check)
+            if answer is not None:
+                variant.frames_digest = answer.frames_digest
+                found[at] = read_detections(answer.detections)
+    computing = [at for at in found if (facts := variants[at].facts) and facts.computes]
     fp32 = [at for at in computing if variants[at].precision == "fp32"]
-    reference = (variants[fp32[0]].name, found[fp32[0]]) if fp32 else None
-    reference = reference or _reference(crew, plan, [variants[at].engine for at in computing])
+    if fp32:
+        reference: tuple[str, list[Detections]] | None = (variants[fp32[0]].name, found[fp32[0]])
+    else:
+        reference = _run_reference(crew, plan, [variants[at].engine for at in computing])
     if reference is None:
         return None
     name, truth = reference
@@ -279,65 +193,67 @@ def _check_all(
     return name
 
 
-def _reference(
+def _run_reference(
     crew: _Crew, plan: Plan, engines: Sequence[str]
 ) -> tuple[str, list[Detections]] | None:
-    """fp32 on the first engine that can, the default one last: only for what it finds, never timed."""
-    from detector.engines import choose
+    """fp32 on the first engine that can run it, the default engine last. It is never timed."""
+    from detector.run.choose import choose_by_rank
 
-    for number, engine in enumerate(dict.fromkeys([*engines, choose()[0]])):
+    for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
         at = -1 - number
         variant = Variant(engine, "fp32", 1, f"{engine} fp32 (reference)")
         crew.open(at, variant, plan)
-        answer = crew.ask(at, variant, {"do": "check"}) if variant.error is None else None
-        if answer:
-            found = load_detections(Path(answer["detections"]))
+        if variant.error is not None:
+            continue
+        answer = crew.ask(at, variant, Command("check"), Check)
+        if answer is not None:
+            found = read_detections(answer.detections)
             crew.close(at)
             return variant.name, found
     return None
 
 
 def _judge(crew: _Crew, at: int, variant: Variant, labels: Labels) -> None:
-    """Average precision of what it finds. After all rounds, so that neither times nor the peak of memory have any part
-    in it; and whatever goes wrong here leaves what was measured as it is."""
-    bound, memory_mb = labels.bind(variant.facts["class_names"]), variant.memory_mb
-    answer = crew.ask(
-        at, variant, {"do": "judge", "targets": bound.targets, "groups": bound.groups}
-    )
+    """Average precision of a variant.
+
+    It comes after all rounds, so that it is no part of their times or of the peak of memory. What
+    goes wrong here becomes a note, and what was measured stays.
+    """
+    facts, memory_mb = variant.facts, variant.memory_mb
+    assert facts is not None
+    bound = labels.bind(facts.class_names)
+    mapping = MappedClasses(bound.targets, bound.groups)
+    answer = crew.ask(at, variant, Command("judge", mapping=mapping), Judgement)
     variant.memory_mb = memory_mb
     reason, variant.error, variant.exit_code = variant.error, None, 0
     if answer is not None:
-        found = load_detections(Path(answer["detections"]))
+        found = read_detections(answer.detections)
         try:
-            variant.ap = labels.score(
-                [Seen(*row) for row in answer["seen"]], found, not answer["damaged"]
-            )
+            variant.ap = labels.score(answer.seen, found, not answer.damaged)
         except SourceError as error:
             reason = str(error)
     if reason is not None:
-        variant.facts = {
-            **variant.facts,
-            "notes": [*variant.facts["notes"], f"no average precision: {reason}"],
-        }
+        notes = (*facts.notes, f"no average precision: {reason}")
+        variant.facts = replace(facts, notes=notes)
 
 
-def _round(crew: _Crew, at: int, variant: Variant) -> None:
-    if answer := crew.ask(at, variant, {"do": "round"}):
-        variant.rounds.append(
-            Round(answer["fps"], answer["cpu_ms"], answer["frames"], answer["idle_cpu"])
-        )
+def _run_round(crew: _Crew, at: int, variant: Variant) -> None:
+    answer = crew.ask(at, variant, Command("round"), Round)
+    if answer is not None:
+        variant.rounds.append(answer)
 
 
-def _about(plan: Plan, variants: Sequence[Variant], reference: str | None) -> dict[str, Any]:
-    """What is the same for all rows."""
-    facts = next((variant.facts for variant in variants if variant.facts), {})
-    same = ("model", "model_sha256", "model_input", "random_weights")
-    return {
-        "source": plan.source,
-        **{key: facts.get(key) for key in same},
-        "rounds": plan.rounds,
-        "frames": next((turn.frames for variant in variants for turn in variant.rounds), None),
-        "reference": reference,
-        "budget": plan.config.calibration.budget,
-        "labels": plan.labels and plan.labels.as_json(),
-    }
+def _about(plan: Plan, variants: Sequence[Variant], reference: str | None) -> About:
+    facts = next((variant.facts for variant in variants if variant.facts), VariantFacts())
+    return About(
+        source=plan.source,
+        model=facts.model,
+        model_sha256=facts.model_sha256,
+        model_input=facts.model_input,
+        random_weights=facts.random_weights,
+        rounds=plan.rounds,
+        frames=next((turn.frames for variant in variants for turn in variant.rounds), None),
+        reference=reference,
+        budget=plan.config.calibration.budget,
+        labels=plan.labels.describe() if plan.labels is not None else None,
+    )

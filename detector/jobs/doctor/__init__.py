@@ -21,6 +21,7 @@ from detector.engines import store
 from detector.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
 from detector.jobs.doctor.attempt import default_job, tried
 from detector.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
+from detector.run.choose import choose_by_rank
 from detector.run.environment import environment
 
 # ----------------------------------------------------------------------
@@ -151,7 +152,7 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
     facts = {
         "name": name,
         "usable": False,
-        "install": engines.install_command(name),
+        "install": engines.find(name).install,
         "precisions": {},
         "tried": False,
     }
@@ -174,7 +175,7 @@ def _default_job(
 ) -> dict[str, Any]:
     """Whether ``detect-video in.mp4`` would run: really done on a clip made for it, or judged by what is there."""
     try:
-        engine, why = engines.choose()
+        engine, why = choose_by_rank()
     except EngineError as error:
         return {"engine": None, "why": None, "exit_code": error.exit_code, "reason": str(error)}
     facts: dict[str, Any] = {"engine": engine, "why": why}

@@ -91,9 +91,9 @@ def _try(name: str) -> dict[str, str | None]:
     from detector.engines.base import EngineOptions
     from detector.errors import EngineError
 
-    engines.load(name)
+    engines.load_library(name)
     able: dict[str, str | None] = {}
-    for precision in engines.precisions(name):
+    for precision in engines.find(name).precisions:
         try:
             engines.graph_wanted(name, precision)
             able[precision] = None

@@ -41,7 +41,7 @@ def nvtx_tool() -> dict[str, Any]:
             "attached": False,
             "reason": f"nvtx cannot be imported ({error}): pip install nvtx",
         }
-    from detector.timeline.spans import ThreadRange, open_domain
+    from detector.timeline.nvtx_ranges import ThreadRange, open_domain
 
     domain = open_domain()
     if domain is not None:

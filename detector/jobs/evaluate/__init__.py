@@ -1,32 +1,50 @@
-"""``eval``: a dataset through the same loop as ``detect``, and what was found held to the labels.
+"""``eval``: a dataset goes through the loop of ``detect``; labels judge its detections.
 
 study.py    a dataset on its way through one engine
-scoring.py  what was found, or read from a file, held to the labels
+scoring.py  detections, of a run or of a file, held against the labels
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from detector.analysis.accuracy.matching import MAX_DETECTIONS
 from detector.config.schema import Config
 from detector.datasets.classmap import ClassMap, read_mapping
 from detector.errors import EXIT_DONE, EXIT_GATE, UsageError
-from detector.jobs.evaluate.study import Plots, Study, run_study, score_file
-from detector.run.detect import Live, Result
-from detector.types import LabelledPicture
+from detector.jobs.evaluate.scoring import Plots, score_file
+from detector.jobs.evaluate.study import Study, run_study
+from detector.run.detect import Live
+from detector.run.detect import Result as RunResult
+from detector.session.evaluation import (
+    SCHEMA,
+    EngineResult,
+    EvaluatedData,
+    Evaluation,
+    Exit,
+    FileResult,
+    GivenDetections,
+    InterruptedResult,
+    Result,
+    Settings,
+    Thresholds,
+)
 
 if TYPE_CHECKING:
     from detector.datasets.base import Dataset
 
-SCHEMA = 1
-
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is evaluated, and against what."""
+class EvalOptions:
+    """What is evaluated, and against what: the options of ``eval`` that are not a run's.
+
+    ``dataset``: the labels. ``images``: their pictures or video, where the labels do not tell.
+    ``detections``: a file to score in place of a run. ``min_ap50``: the gate.
+    """
 
     dataset: str
     format: str = "auto"
@@ -38,83 +56,72 @@ class Asked:
     min_ap50: float | None = None
 
 
-@dataclass(slots=True)
-class Evaluation:
-    """``document``: what ``--json`` prints; ``runs``: a summary for each engine, none for a file of detections."""
-
-    document: dict[str, Any]
-    runs: list[Result]
-
-    @property
-    def exit_code(self) -> int:
-        return int(self.document["exit"]["code"])
-
-
 def evaluate(
-    asked: Asked,
+    options: EvalOptions,
     configs: Sequence[Config],
     *,
     command: Sequence[str] = (),
     live: Callable[[], Live] | None = None,
     plots: Plots | None = None,
 ) -> Evaluation:
-    """One configuration an engine. ``plots``: figures -> the text of each plot, by its file's name.
+    """One row for each configuration, that is, for each engine; or the row of a detections file.
 
-    Raises DetectVideoError for what cannot be read, run or scored. A failed gate is in ``document["exit"]``.
+    ``plots`` draws a row: file name -> text. Raises DetectVideoError for what cannot be read, run
+    or scored. A failed gate and an interruption are told in the document's ``exit``.
     """
-    from detector.analysis.accuracy.precision import check_installed
+    from detector.analysis.accuracy.average_precision import check_installed
 
     check_installed()
-    dataset, mapping = _opened(asked, configs[0])
-    runs: list[Result] = []
-    if asked.detections is not None:
-        results = [score_file(asked.detections, configs[0], dataset, mapping, plots)]
+    dataset, mapping = _open_dataset(options, configs[0])
+    runs: list[RunResult] = []
+    results: list[Result] = []
+    if options.detections is not None:
+        results.append(score_file(options.detections, configs[0], dataset, mapping, plots))
     else:
         dataset.check_readable()
         _check_engines(configs)
-        results = []
         for config in configs:
-            run, figures = run_study(
+            run, result = run_study(
                 Study(dataset, mapping), config, command, live and live(), plots
             )
             runs.append(run)
-            results.append(figures)
-            if "exit" in figures:  # interrupted: no next one
+            results.append(result)
+            if isinstance(result, InterruptedResult):
                 break
-    _compare(results)
-    document = {
-        "schema": SCHEMA,
-        "dataset": _described(asked, dataset),
-        "settings": _settings(configs[0])
-        if asked.detections is None
-        else {"detections": asked.detections},
-        "mapping": mapping and mapping.path,
-        "results": results,
-        "notes": dataset.notes,
-        "exit": _exit(results, runs, asked.min_ap50),
-    }
-    return Evaluation(document, runs)
+    return Evaluation(
+        schema=SCHEMA,
+        dataset=_describe_data(options, dataset),
+        settings=_settings(options, configs[0]),
+        mapping=mapping.path if mapping is not None else None,
+        results=tuple(_add_differences(results)),
+        notes=tuple(dataset.notes),
+        exit=_exit(results, runs, options.min_ap50),
+    )
 
 
 def _check_engines(configs: Sequence[Config]) -> None:
-    """That the last engine is not installed is said before the first one runs. Raises EngineError and UsageError."""
+    """An engine that is not installed is reported before the first one runs. Raises EngineError and
+    UsageError."""
     from detector import engines
 
     usable = engines.usable()
     for config in configs:
         name = config.runtime.engine
         if name != "auto" and usable.get(name, "unknown") is not None:
-            engines.load(name)  # says why not, and how to install it
+            engines.load_library(
+                name
+            )  # raises with the reason, and with the command that installs it
 
 
-def for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
-    """The same for each engine; of several, each has its own session below --run-dir. Raises UsageError."""
+def configs_for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
+    """The configuration for each engine. Each of several has a session of its own below --run-dir.
+
+    Raises UsageError where an engine is named twice.
+    """
     if not engines:
         return [config]
     if len(set(engines)) != len(engines):
-        raise UsageError(
-            f"--engine {','.join(engines)}: an engine stands there twice; name each once"
-        )
+        raise UsageError(f"--engine {','.join(engines)}: names an engine twice; name each once")
     folder = config.output.run_dir
     made = []
     for name in engines:
@@ -129,9 +136,9 @@ def for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
     return made
 
 
-def _opened(asked: Asked, config: Config) -> tuple[Dataset, ClassMap | None]:
-    """Labels, cut to what is asked for; and the mapping. Raises before any model is loaded."""
-    dataset, mapping = open_labels(asked)
+def _open_dataset(options: EvalOptions, config: Config) -> tuple[Dataset, ClassMap | None]:
+    """The labels of the pictures that --frames and --stride leave, and the mapping."""
+    dataset, mapping = open_labels(options)
     stride, frames = config.input.stride, config.input.frames
     if dataset.video is None:
         dataset.pictures = dataset.pictures[::stride][:frames]
@@ -140,86 +147,89 @@ def _opened(asked: Asked, config: Config) -> tuple[Dataset, ClassMap | None]:
     return dataset, mapping
 
 
-def open_labels(asked: Asked) -> tuple[Dataset, ClassMap | None]:
-    """All labels of the part that is asked for, and the mapping. Raises SourceError and UsageError."""
+def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
+    """The labels of --split and --subset, and the mapping. Raises SourceError and UsageError."""
     from detector import datasets
     from detector.models.catalogue import folder
 
-    mapping = None if asked.mapping is None else read_mapping(asked.mapping, folder() / "mappings")
-    dataset = datasets.open(
-        asked.dataset, format=asked.format, images=asked.images, split=asked.split
+    mapping = (
+        None if options.mapping is None else read_mapping(options.mapping, folder() / "mappings")
     )
-    if asked.subset is not None:
+    dataset = datasets.open(
+        options.dataset, format=options.format, images=options.images, split=options.split
+    )
+    if options.subset is not None:
         known = sorted({one.subset for one in dataset.pictures if one.subset})
-        dataset.pictures = [one for one in dataset.pictures if one.subset == asked.subset]
+        dataset.pictures = [one for one in dataset.pictures if one.subset == options.subset]
         if not dataset.pictures:
             raise UsageError(
-                f"--subset {asked.subset}: no picture is of it; {asked.dataset} has {known or 'no parts'}"
+                f"--subset {options.subset}: no picture is of it; {options.dataset} has "
+                f"{', '.join(known) or 'no subsets'}"
             )
     return dataset, mapping
 
 
 def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:
-    """Leaves the frames of its video that a run with these options comes to. Raises UsageError where none is left."""
-    last = None if frames is None else frames * stride
-    dataset.pictures = [one for one in dataset.pictures if _reached(one, stride, last)]
+    """Drops the labels of frames that a run with --stride and --frames does not reach. Raises
+    UsageError where none is left."""
+    end = math.inf if frames is None else frames * stride
+    dataset.pictures = [
+        one
+        for one in dataset.pictures
+        if one.frame is not None and one.frame % stride == 0 and one.frame < end
+    ]
     if not dataset.pictures:
         raise UsageError("--frames and --stride leave no labelled frame of the video; change them")
 
 
-def _reached(one: LabelledPicture, stride: int, last: int | None) -> bool:
-    return one.frame is not None and one.frame % stride == 0 and (last is None or one.frame < last)
+def _add_differences(results: Sequence[Result]) -> list[Result]:
+    """Every row after the first with its distance from the first; none where one is unscored."""
+    from detector.analysis.accuracy.average_precision import difference
+
+    scored = [row for row in results if isinstance(row, EngineResult)]
+    if not scored or len(scored) < len(results):
+        return list(results)
+    first = scored[0]
+    return [first, *(replace(row, difference=difference(row, first)) for row in scored[1:])]
 
 
-def _compare(results: list[dict[str, Any]]) -> None:
-    """What each engine differs from the first, in the first's own figures."""
-    from detector.analysis.accuracy.precision import difference
-
-    if any("ap50" not in row for row in results):
-        return  # interrupted
-    for row in results[1:]:
-        row["difference"] = difference(row, results[0])
-
-
-def _described(asked: Asked, dataset: Dataset) -> dict[str, Any]:
-    boxes = sum(len(one.boxes) for one in dataset.pictures)
-    return {
-        "path": dataset.path,
-        "format": dataset.format,
-        "subset": asked.subset,
-        "video": dataset.video,
-        "pictures": len(dataset.pictures),
-        "boxes": boxes,
-        "classes": list(dataset.classes),
-    }
+def _describe_data(options: EvalOptions, dataset: Dataset) -> EvaluatedData:
+    return EvaluatedData(
+        path=dataset.path,
+        format=dataset.format,
+        subset=options.subset,
+        video=dataset.video,
+        pictures=len(dataset.pictures),
+        boxes=sum(len(one.boxes) for one in dataset.pictures),
+        classes=tuple(dataset.classes),
+    )
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    selection = config.selection
-    return {
-        "conf": selection.conf,
-        "iou": selection.iou,
-        "agnostic": selection.agnostic,
-        "max_det": selection.max_det,
-        "max_det_class": 100,
-    }
+def _settings(options: EvalOptions, config: Config) -> Settings:
+    if options.detections is not None:
+        return GivenDetections(options.detections)
+    own = config.selection
+    return Thresholds(own.conf, own.iou, own.agnostic, own.max_det, MAX_DETECTIONS)
 
 
-def _exit(results: list[dict[str, Any]], runs: list[Result], least: float | None) -> dict[str, Any]:
-    """An interruption first, then a failed gate, then damage."""
+def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | None) -> Exit:
+    """An interruption counts first, then a failed gate, then a damaged input."""
     for row in results:
-        if "exit" in row:
-            return {**row["exit"], "reason": f"{row['exit']['reason']}; nothing is scored"}
-    if least is not None:
-        for row in results:
-            if row["ap50"] is None or row["ap50"] < least:
-                who = row.get("engine") or row["detections"]
-                reached = "there is none" if row["ap50"] is None else f"it is {row['ap50']:.4f}"
-                return {
-                    "code": EXIT_GATE,
-                    "reason": f"gate failed: AP50 of at least {least} is asked for, {reached} ({who})",
-                }
+        if isinstance(row, InterruptedResult):
+            return Exit(row.exit.code, f"{row.exit.reason}; nothing is scored")
+    for row in results:
+        if isinstance(row, EngineResult | FileResult) and _is_below(row.ap50, least):
+            who = row.engine if isinstance(row, EngineResult) else row.detections
+            reached = "there is none" if row.ap50 is None else f"it is {row.ap50:.4f}"
+            return Exit(
+                EXIT_GATE,
+                f"gate failed: --min-ap50 {least} needs AP50 of at least that; {reached} ({who})",
+            )
     for run in runs:
         if run.exit_code != EXIT_DONE:
-            return dict(run.summary["exit"])
-    return {"code": EXIT_DONE, "reason": "done"}
+            return Exit(**run.summary["exit"])
+    return Exit(EXIT_DONE, "done")
+
+
+def _is_below(ap50: float | None, least: float | None) -> bool:
+    return least is not None and (ap50 is None or ap50 < least)

@@ -1,12 +1,14 @@
-"""The passes of ``detect-video profile``: one module of this folder each, one after the other, never one in another.
+"""The passes of ``detect-video profile``: one module of this folder each, run one after the other.
 
-A module ``NAME.py`` holds:
-    ORDER     when its turn is; ``loop`` is first, since others compare themselves with it
-    WHAT      what it does, in a few words, for whoever waits for it
-    run(occasion) -> facts (JSON values) for passes/NAME.json; raises NotHereError with the reason where it cannot run
-    ON_REQUEST  the option that asks for it, where it would keep users waiting who did not
-and imports what it profiles with late. A pass that disturbs what it measures says ``slowdown``: its time a frame, or a
-forward pass, over the plain one's; one that does not has UNDISTURBED, the reason why.
+A module ``NAME.py`` holds ``PASS``, a ``base.Pass``: what it does, when its turn is, the function
+that measures, and the type of the facts that the function returns. That file is all it takes:
+``--only NAME``, the help and passes/NAME.json of the session follow from it. ``critical_path.py``
+is the shortest example. A pass imports what it profiles with inside its function, and only the
+passes that are chosen are imported. Facts that reports use have their type in
+detector/session/passes.py; facts of any other type are written all the same.
+
+A pass that slows down what it measures has a fact ``slowdown``: its time a frame, or a forward
+pass, over the plain one's. A pass that does not gives the reason in ``undisturbed``.
 """
 
 from __future__ import annotations
@@ -21,38 +23,50 @@ from typing import Any
 
 from detector.config.schema import Config
 from detector.errors import DetectVideoError, UsageError
-from detector.jobs.profile.base import NotHereError, Occasion
+from detector.jobs.profile.base import NotHereError, Occasion, Pass
 from detector.run.detect import detect
+from detector.session.passes import PassRecord
 from detector.session.read import SavedSession, read_session
 from detector.session.store import Session
 
 Say = Callable[[str, bool], None]
 """Told of the progress: a text, and whether its line ends with it."""
 
-__all__ = ["chosen", "names", "profile", "run_passes"]
+__all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
+
+BESIDE = ("base", "batches", "peaks", "stand_ins")  # modules of this folder that are no pass
 
 
-def names() -> list[str]:
-    """All passes, in the order in which they run."""
-    found = [
-        info.name
-        for info in pkgutil.iter_modules(__path__)
-        if info.name != "base" and not info.ispkg
-    ]
-    return sorted(found, key=lambda name: (_module(name).ORDER, name))
+def list_passes() -> list[str]:
+    """The names of all passes, in the order in which they run. Imports all of them."""
+    return _in_order(_list_files())
 
 
-def chosen(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
-    """The passes asked for, in order: ``only`` those, or all but those that run on request, and ``more``.
+def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
+    """The passes asked for, in order, and ``more``. Without ``only``: all but those that run on
+    request.
 
-    Raises UsageError for a name that is none.
+    Imports no other pass. Raises UsageError for an unknown name.
     """
-    known = names()
+    files = _list_files()
     for name in only or ():
-        if name not in known:
-            raise UsageError(f"--only {name}: no such pass; passes are {', '.join(known)}")
-    wanted = only or [name for name in known if not hasattr(_module(name), "ON_REQUEST")]
-    return [name for name in known if name in wanted or name in more]
+        if name not in files:
+            raise UsageError(f"--only {name}: no such pass; passes are {', '.join(list_passes())}")
+    wanted = only or [name for name in files if open_pass(name).on_request is None]
+    return _in_order({*wanted, *more})
+
+
+def open_pass(name: str) -> Pass[Any]:
+    found: Pass[Any] = importlib.import_module(f"{__name__}.{name}").PASS
+    return found
+
+
+def _list_files() -> set[str]:
+    return {info.name for info in pkgutil.iter_modules(__path__) if info.name not in BESIDE}
+
+
+def _in_order(names: set[str]) -> list[str]:
+    return sorted(names, key=lambda name: (open_pass(name).order, name))
 
 
 def profile(
@@ -65,13 +79,13 @@ def profile(
     command: Sequence[str] = (),
     say: Say = lambda text, whole: None,
 ) -> SavedSession:
-    """The plain run, then every pass; all of it in one session. The outputs are the plain run's, in the session.
+    """The plain run, then every pass, all in one session. The outputs are those of the plain run.
 
     Raises UsageError for an unknown pass, and what the plain run raises.
     """
-    wanted = chosen(only, more)
+    wanted = choose_passes(only, more)
     say("the plain run ... ", False)
-    result = detect([source], _into_session(config), command=command)
+    result = detect([source], _keep_video_in_session(config), command=command)
     for error in result.errors:
         say("failed", True)
         raise error
@@ -82,49 +96,39 @@ def profile(
     return read_session(result.session)
 
 
-def _into_session(config: Config) -> Config:
-    """The annotated video lies in the session, unless the user gave it a place: the report shows its frames."""
+def _keep_video_in_session(config: Config) -> Config:
+    """The report shows frames of the annotated video, so it lies in the session unless the user
+    gave it a place."""
     if config.output.output is not None or config.output.run_dir is None:
         return config
     return replace(config, output=replace(config.output, output=f"{config.output.run_dir}/"))
 
 
 def run_passes(occasion: Occasion, wanted: Sequence[str], say: Say) -> None:
-    """Runs them and writes what each found. One that cannot run, or fails, says why; the others go on."""
+    """Runs the passes and writes the record of each. If one cannot run or fails, its record says
+    why and the others go on."""
     for number, name in enumerate(wanted, 1):
-        say(f"pass {number} of {len(wanted)}, {name}: {_module(name).WHAT} ... ", False)
+        one = open_pass(name)
+        say(f"pass {number} of {len(wanted)}, {name}: {one.what} ... ", False)
         start = time.perf_counter()
-        facts = _facts(name, occasion)
-        if facts["available"] and "slowdown" not in facts:
-            facts["undisturbed"] = _module(name).UNDISTURBED
-        facts["seconds"] = round(time.perf_counter() - start, 3)
-        occasion.found[name] = facts
-        occasion.session.write_pass(name, facts)
-        say(
-            f"{facts['seconds']:.1f} s"
-            if facts["available"]
-            else f"not available: {facts['reason']}",
-            True,
-        )
+        record = _run_pass(name, one, occasion)
+        record = replace(record, seconds=round(time.perf_counter() - start, 3))
+        occasion.records[name] = record
+        occasion.session.write_pass(name, record.as_builtins())
+        went = f"{record.seconds:.1f} s" if record.available else f"not available: {record.reason}"
+        say(went, True)
 
 
-def _facts(name: str, occasion: Occasion) -> dict[str, Any]:
+def _run_pass(name: str, one: Pass[Any], occasion: Occasion) -> PassRecord:
     try:
-        return {"available": True, "reason": None, **_module(name).run(occasion)}
-    except NotHereError as reason:
-        return {"available": False, "reason": str(reason)}
+        return PassRecord(available=True, facts=one.run(occasion), undisturbed=one.undisturbed)
+    except NotHereError as error:
+        reason = str(error)
     except DetectVideoError as error:
-        return {"available": False, "reason": f"failed: {' '.join(str(error).split())}"}
-    except (
-        Exception
-    ) as error:  # a bug of ours must not cost the other passes; its traceback stays in the session
+        reason = f"failed: {' '.join(str(error).split())}"
+    except Exception as error:
+        # A bug of ours must not cost the other passes; its traceback stays in the session.
         with occasion.session.path("error.log").open("a", encoding="utf-8") as log:
             log.write(f"pass {name}\n{traceback.format_exc()}\n")
-        return {
-            "available": False,
-            "reason": f"internal error, see error.log: {type(error).__name__}: {error}",
-        }
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"{__name__}.{name}")
+        reason = f"internal error, see error.log: {type(error).__name__}: {error}"
+    return PassRecord(available=False, reason=reason)

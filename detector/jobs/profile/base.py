@@ -1,37 +1,61 @@
-"""What a pass is handed, and how it runs the pipeline once more without leaving anything behind."""
+"""What a pass is, what it is handed, and how it runs the pipeline once more without a trace."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.config.schema import Config
 from detector.run.detect import detect
+from detector.session.document import SessionDocument
+from detector.session.passes import Facts, PassRecord
 from detector.session.read import SavedSession, read_session
 from detector.session.store import Session
 from detector.timeline import KINDS, WORK
 
 
 class NotHereError(Exception):
-    """A pass cannot run on this machine, with this engine, or without that permission. Its text is the reason."""
+    """A pass cannot run on this computer, with this engine or without some permission. Its text is
+    the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass(Generic[Facts]):
+    """One way to look at a run.
+
+    ``order``: when its turn is, lowest first; ``loop`` is 0, since others compare themselves with
+    it. ``what``: a few words for the user who waits for it. ``run``: measures and returns facts of
+    the type ``facts``, or raises NotHereError. ``undisturbed``: why it slows nothing down; without
+    it the facts have a ``slowdown``. ``on_request``: the option that asks for a pass which takes
+    too long for users who did not ask.
+    """
+
+    order: int
+    what: str
+    facts: type[Facts]
+    run: Callable[[Occasion], Facts]
+    undisturbed: str | None = None
+    on_request: str | None = None
 
 
 @dataclass(slots=True)
 class Occasion:
-    """One ``profile`` of one source. ``plain``: the run without any profiler, which all others are compared with.
-    ``found``: what the passes before this one found. ``prove``: whether what-if is to be put to the test."""
+    """One ``profile`` of one source. ``plain``: the run without any profiler, which all others are
+    compared with. ``records``: of the passes before this one. ``prove``: whether to test the
+    predictions of what-if."""
 
     source: str
     config: Config
     session: Session
     plain: SavedSession
     prove: bool = False
-    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    records: dict[str, PassRecord] = field(default_factory=dict)
 
     @property
     def frames(self) -> int:
@@ -43,7 +67,7 @@ class Occasion:
         return 1e3 / float(self.plain.document["fps"]["end_to_end"])
 
     def again(self, **loop: Any) -> SavedSession:
-        """The same run once more, with other settings of the loop; what it writes is thrown away.
+        """The same run once more, with other settings of the loop. Its outputs are thrown away.
 
         Raises what the run raises.
         """
@@ -54,21 +78,22 @@ class Occasion:
         return (1e3 / float(session.document["fps"]["end_to_end"])) / self.period_ms
 
 
-def as_it_ran(config: Config, document: dict[str, Any]) -> Config:
-    """With the engine, threads and requests that the run had, where it chose them itself: another loop, or a request
-    alone, must not choose others, or two things would change at once."""
+def pin_choices(config: Config, document: SessionDocument) -> Config:
+    """``config`` with the engine, threads and requests that the run chose. Another loop, or one
+    request alone, would choose others, and then two things would change at once."""
     runtime = config.runtime
     chosen = (
         {"engine": document["engine"], "precision": document["precision"]}
         if runtime.engine == "auto"
         else {}
     )
-    # A request alone gets all cores; here each keeps the threads that it had.
+    # One request alone would get all cores; here it keeps the threads that it had.
     shape = {"threads": document["engine_threads"], "concurrency": document["concurrency"]}
     return replace(config, runtime=replace(runtime, **chosen, **shape))
 
 
 def run_again(source: str, config: Config) -> SavedSession:
+    """The session of another run; its folder is gone when this returns."""
     with tempfile.TemporaryDirectory(prefix="detect-video-pass-") as folder:
         place = Path(folder)
         output = replace(config.output, output=f"{place / 'outputs'}/", run_dir=str(place / "run"))
@@ -78,8 +103,8 @@ def run_again(source: str, config: Config) -> SavedSession:
         return read_session(place / "run")
 
 
-def written_ns(spans: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """[F] when each frame was done, in order: written, or where nothing is written, after NMS."""
+def done_ns(spans: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """[F] int64: when each frame was done, in order. Without a write stage that is after NMS."""
     names = spans["stage_names"].tolist()
     last = "write" if "write" in names else "nms"
     picked = (spans["kind"] == KINDS.index(WORK)) & (

@@ -1,4 +1,4 @@
-"""The processor's own counters, by ``perf stat`` around a run of the command."""
+"""The processor's own counters, by ``perf stat`` around one more run of the command."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from detector.errors import EXIT_DAMAGED, EXIT_DONE
-from detector.jobs.profile.base import NotHereError, Occasion
+from detector.jobs.profile.base import NotHereError, Occasion, Pass
+from detector.session.passes import CountersFacts
 from detector.session.read import read_session
 
-ORDER = 110
-WHAT = "one more run under perf stat"
 EVENTS = (
     "task-clock",
     "cycles",
@@ -26,7 +25,7 @@ EVENTS = (
 TIMEOUT_S = 600
 
 
-def run(occasion: Occasion) -> dict[str, Any]:
+def count_events(occasion: Occasion) -> CountersFacts:
     perf = shutil.which("perf")
     if perf is None:
         raise NotHereError("perf is not installed; on Debian: apt install linux-perf")
@@ -60,19 +59,18 @@ def run(occasion: Occasion) -> dict[str, Any]:
             cure = "; as root: sysctl kernel.perf_event_paranoid=1" if "ermission" in said else ""
             raise NotHereError(f"perf stat failed: {said}{cure}")
         slowdown = occasion.slowdown(read_session(Path(folder, "run")))
-        return judged(read_perf(report.read_text(encoding="utf-8")), occasion) | {
-            "slowdown": slowdown
-        }
+        counts = read_perf(report.read_text(encoding="utf-8"))
+        return compute_rates(counts, occasion.frames, slowdown)
 
 
 def _command(occasion: Occasion, folder: str) -> list[str]:
-    """The same run in a process of its own, its options in a file."""
+    """The same run as a command of its own, with its options in a file."""
     import yaml
 
     options = occasion.config.as_dict()
     options["output"] |= {"output": f"{folder}/outputs/", "run_dir": f"{folder}/run"}
     file = Path(folder, "options.yaml")
-    file.write_text(yaml.safe_dump(_plain(options)), encoding="utf-8")
+    file.write_text(yaml.safe_dump(_as_yaml(options)), encoding="utf-8")
     return [
         sys.executable,
         "-m",
@@ -85,37 +83,40 @@ def _command(occasion: Occasion, folder: str) -> list[str]:
     ]
 
 
-def _plain(value: Any) -> Any:
+def _as_yaml(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+        return {key: _as_yaml(item) for key, item in value.items()}
+    return [_as_yaml(item) for item in value] if isinstance(value, tuple) else value
 
 
 def read_perf(text: str) -> dict[str, float]:
-    """Event -> count, of perf's ``-x ;`` lines; events that this machine does not count are left out."""
-    found = {}
+    """Event -> count, from perf's ``-x ;`` lines. Events that this computer does not count are left
+    out."""
+    counts = {}
     for line in text.splitlines():
         fields = line.split(";")
         if len(fields) > 2 and fields[2].split(":")[0] in EVENTS:
             try:
-                found[fields[2].split(":")[0]] = float(fields[0])
+                counts[fields[2].split(":")[0]] = float(fields[0])
             except ValueError:
                 continue  # <not supported>, <not counted>
-    return found
+    return counts
 
 
-def judged(counts: dict[str, float], occasion: Occasion) -> dict[str, Any]:
-    """Rates of what was counted; the start of the program is inside."""
+def compute_rates(counts: dict[str, float], frames: int, slowdown: float) -> CountersFacts:
+    """Raises NotHereError where cycles were not counted."""
     if not counts.get("cycles"):
         raise NotHereError("this machine hands out no cycle counter (virtual machines rarely do)")
     instructions, references = counts.get("instructions"), counts.get("cache-references")
     misses = counts.get("cache-misses")
-    return {
-        "counts": counts,
-        "ipc": instructions / counts["cycles"] if instructions else None,
-        "cache_miss_rate": misses / references if misses is not None and references else None,
-        "instructions_per_frame": instructions / occasion.frames
-        if instructions and occasion.frames
-        else None,
-        "includes": "start-up and loading too",
-    }
+    return CountersFacts(
+        counts=counts,
+        ipc=instructions / counts["cycles"] if instructions else None,
+        cache_miss_rate=misses / references if misses is not None and references else None,
+        instructions_per_frame=instructions / frames if instructions and frames else None,
+        includes="start-up and loading too",
+        slowdown=slowdown,
+    )
+
+
+PASS = Pass(order=110, what="one more run under perf stat", facts=CountersFacts, run=count_events)

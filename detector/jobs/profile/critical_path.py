@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from detector.analysis.loop.what_if import path_of
-from detector.jobs.profile.base import NotHereError, Occasion
-
-ORDER = 1
-WHAT = "the chain of calls behind the wall time"
-UNDISTURBED = "nothing is run again"
+from detector.analysis.loop.what_if import find_path
+from detector.jobs.profile.base import NotHereError, Occasion, Pass
+from detector.session.passes import CriticalPathFacts
 
 
-def run(occasion: Occasion) -> dict[str, Any]:
-    path = path_of(occasion.plain)
+def find_critical_path(occasion: Occasion) -> CriticalPathFacts:
+    path = find_path(occasion.plain)
     if path is None:
         raise NotHereError("the run recorded no spans")
-    return path.as_json()
+    return path.facts()
+
+
+PASS = Pass(
+    order=1,
+    what="the chain of calls behind the wall time",
+    facts=CriticalPathFacts,
+    run=find_critical_path,
+    undisturbed="nothing is run again",
+)

@@ -1,4 +1,7 @@
-"""Joules of a run, from counters that the machine really has: RAPL of the processor, NVML of the GPU. No estimates."""
+"""Joules of a run by the computer's own counters: RAPL of the processor, NVML of the GPU.
+
+Nothing is estimated: without a counter the pass does not run.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from detector.analysis.energy import Metered, in_all, net, row, samples
-from detector.jobs.profile.base import NotHereError, Occasion, written_ns
+from detector.analysis.energy import Metered, energy_row, energy_samples, subtract_idle, sum_joules
+from detector.jobs.profile.base import NotHereError, Occasion, Pass, done_ns
+from detector.session.passes import EnergyFacts
 from detector.session.read import SavedSession
 
-ORDER = 90
-WHAT = "two idle seconds, then one more run"
 POWERCAP = Path("/sys/class/powercap")
 IDLE_S = 2.0
-EVERY_S = 0.1  # a counter wraps once in minutes at most, and steps every millisecond (NVML: every 20 to 100)
+# RAPL steps every millisecond and wraps once in minutes at most; NVML steps every 20 to 100 ms.
+EVERY_S = 0.1
 TAGS = {"package": "package", "core": "core", "dram": "dram"}
 
 
@@ -36,46 +39,41 @@ class Counter:
         return int(self.path.read_text())
 
 
-def run(occasion: Occasion) -> dict[str, Any]:
+def meter_energy(occasion: Occasion) -> EnergyFacts:
     counters = rapl_counters(POWERCAP)
     gpu = Gpu.open()
     if not counters and gpu is None:
-        raise NotHereError(why_not(POWERCAP))
+        raise NotHereError(explain_absence(POWERCAP))
     with Meter(counters, gpu) as idling:
         time.sleep(IDLE_S)
     with Meter(counters, gpu) as running:
         session = occasion.again()
-    return facts_of(idling.metered(), running.metered(), session) | {
-        "counters": sorted({*(counter.tag for counter in counters), *(["gpu"] if gpu else [])}),
-        "slowdown": occasion.slowdown(session),
-    }
-
-
-def facts_of(idle: Metered, busy: Metered, session: SavedSession) -> dict[str, Any]:
-    """``rows``: the idle seconds as they were, and the run with the idle power taken off, from its first call to its
-    last: loading is not in it. ``samples``: both over time, loading and idle power included."""
+    idle, busy = idling.metered(), running.metered()
     frames = int(session.document["frames"]["written"])
+    # The row "run" is the loop without the idle power: loading is not in it. The samples hold both.
     start, end = _loop_ns(session, busy)
-    used = net(busy.between(start, end), (end - start) / 1e9, idle)
-    total = in_all(used)
-    idle_end = int(idle.times_ns[-1])
-    return {
-        "rows": [
-            row(idle, "idle", int(idle.times_ns[0]), idle_end, idle.whole(), None),
-            row(busy, "run", start, end, used, frames),
+    used = subtract_idle(busy.between(start, end), (end - start) / 1e9, idle)
+    total = sum_joules(used)
+    idle_ns = int(idle.times_ns[0]), int(idle.times_ns[-1])
+    return EnergyFacts(
+        rows=[
+            energy_row(idle, "idle", *idle_ns, idle.whole(), None),
+            energy_row(busy, "run", start, end, used, frames),
         ],
-        "samples": [
-            *samples(idle, "idle sample"),
-            *samples(busy, "run sample", written_ns(session.spans)),
+        samples=[
+            *energy_samples(idle, "idle sample"),
+            *energy_samples(busy, "run sample", done_ns(session.spans)),
         ],
-        "joules_per_frame": total / frames if frames else None,
-        "frames_per_joule": frames / total if total > 0 else None,
-        "idle_watts": {tag: joules / idle.seconds for tag, joules in idle.whole().items()},
-    }
+        joules_per_frame=total / frames if frames else None,
+        frames_per_joule=frames / total if total > 0 else None,
+        idle_watts={tag: joules / idle.seconds for tag, joules in idle.whole().items()},
+        counters=sorted({*(counter.tag for counter in counters), *(["gpu"] if gpu else [])}),
+        slowdown=occasion.slowdown(session),
+    )
 
 
 def _loop_ns(session: SavedSession, busy: Metered) -> tuple[int, int]:
-    """From the first recorded call to the last; all of it where nothing was recorded."""
+    """From the first recorded call to the last; the whole run where nothing was recorded."""
     spans = session.spans
     if not len(spans["start_ns"]):
         return int(busy.times_ns[0]), int(busy.times_ns[-1])
@@ -83,9 +81,12 @@ def _loop_ns(session: SavedSession, busy: Metered) -> tuple[int, int]:
 
 
 def rapl_counters(root: Path) -> list[Counter]:
-    """Every RAPL domain that may be read, once: a package that is there through its registers and through memory
-    (intel-rapl-mmio) has one counter. Packages of several sockets have one each, of the same tag."""
-    found: dict[str, Counter] = {}
+    """Every RAPL domain that this user may read, once.
+
+    A package that appears both through its registers and through memory (intel-rapl-mmio) counts
+    once. Each socket has a package of its own, and all have the same tag.
+    """
+    counters: dict[str, Counter] = {}
     for folder in sorted(root.glob("*rapl*:*"), key=lambda one: ("mmio" in one.name, one.name)):
         try:
             name = (folder / "name").read_text().strip()
@@ -98,26 +99,29 @@ def rapl_counters(root: Path) -> list[Counter]:
             counter.read()
         except (OSError, ValueError):
             continue
-        found.setdefault(_place(folder, name), counter)
-    return list(found.values())
+        counters.setdefault(_domain_name(folder, name), counter)
+    return list(counters.values())
 
 
-def _place(folder: Path, name: str) -> str:
-    """``package-0/dram`` of intel-rapl:0:2, so that the ways to one counter have one name."""
+def _domain_name(folder: Path, name: str) -> str:
+    """``package-0/dram`` for intel-rapl:0:2: one name for both ways to one counter."""
     above = folder.with_name(folder.name.rpartition(":")[0]) / "name"
     return f"{above.read_text().strip()}/{name}" if above.is_file() else name
 
 
-def why_not(root: Path) -> str:
-    """The reason why there is no counter, for the user."""
+def explain_absence(root: Path) -> str:
+    """Why there is no counter, and what the user can do."""
     domains = [folder for folder in root.glob("*rapl*:*") if (folder / "energy_uj").exists()]
     if not domains:
-        return f"no RAPL counters under {root} (virtual machines rarely have them) and no GPU that NVML reports"
+        return (
+            f"no RAPL counters under {root} (virtual machines rarely have them) "
+            "and no GPU that NVML reports"
+        )
     return f"{domains[0] / 'energy_uj'} may not be read; as root: chmod a+r {root}/*rapl*/energy_uj"
 
 
 class Gpu:
-    """NVML's total energy counter of the first GPU, millijoules since the driver was loaded."""
+    """NVML's energy counter of the first GPU: millijoules since the driver was loaded."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -130,17 +134,18 @@ class Gpu:
             pynvml.nvmlInit()
             gpu = cls(pynvml, pynvml.nvmlDeviceGetHandleByIndex(0))
             gpu.read()
-        except Exception:  # no library, no driver, an old card: there is no counter then
+        except Exception:  # no library, no driver or an old card: there is no counter
             return None
         return gpu
 
     def read(self) -> float:
+        """Joules."""
         return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
 
 
 class Meter:
-    """Reads all counters every 100 ms from a thread of its own. Each reading adds what came since the one before, so
-    a counter may start again at 0 as often as it likes, but once between two readings."""
+    """A thread that reads all counters every 100 ms. A counter may start again at 0 any number of
+    times, but only once between two readings."""
 
     def __init__(self, counters: Sequence[Counter], gpu: Gpu | None) -> None:
         self._counters, self._gpu = counters, gpu
@@ -160,7 +165,7 @@ class Meter:
             self._rows.append(
                 (time.perf_counter_ns(), counts, self._gpu.read() if self._gpu else 0.0)
             )
-        except Exception as error:  # the right to read was taken back, the driver has gone
+        except Exception as error:  # the permission was withdrawn, or the driver was unloaded
             self._failure = error
 
     def __enter__(self) -> Meter:
@@ -190,5 +195,10 @@ class Meter:
 
 
 def joules_between(before_uj: int, after_uj: int, range_uj: int) -> float:
-    """What was used between two readings, also where the counter started again at 0 in between."""
+    """The energy between two readings, also where the counter started again at 0 in between."""
     return (after_uj - before_uj + (range_uj if after_uj < before_uj else 0)) / 1e6
+
+
+PASS = Pass(
+    order=90, what="two idle seconds, then one more run", facts=EnergyFacts, run=meter_energy
+)

@@ -1,7 +1,8 @@
-"""Resident memory over a run: its course, its peak and in which stage, and whether it grows."""
+"""Resident memory over a run: its curve, its peak by stage, and whether it grows."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from typing import Any
@@ -9,39 +10,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.jobs.profile.base import NotHereError, Occasion, written_ns
+from detector.jobs.profile.base import NotHereError, Occasion, Pass, done_ns
+from detector.session.passes import GpuMemory, MemoryFacts, MemorySample
 from detector.timeline import KINDS, WORK
 
-ORDER = 80
-WHAT = "one more run, its memory sampled"
 EVERY_S = 0.02
 KEPT = 2000  # samples in the session; a longer run keeps every second, third, ... one
 MB = 10**6  # bytes, as compare counts them
-SETTLED = 0.5  # the first half of a run fills pools and caches; growth is judged on the second
+SETTLED = 0.5  # the first half of a run fills pools and caches; growth is measured on the second
 
 
-def run(occasion: Occasion) -> dict[str, Any]:
+def sample_memory(occasion: Occasion) -> MemoryFacts:
     with Sampler() as sampler:
         session = occasion.again()
     times, rss = sampler.series()
-    spans = session.spans
-    facts = growth(times, rss, written_ns(spans))
-    return {
-        **facts,
-        "start_mb": float(rss[0]) / MB,
-        "peak_mb": float(rss.max()) / MB,
-        "peak_by_stage_mb": peak_by_stage(times, rss, spans),
-        "samples": [
-            {"t_s": (t - int(times[0])) / 1e9, "rss_mb": value / MB}
-            for t, value in thinned(times, rss)
-        ],
-        "gpu": gpu_memory(),
-        "slowdown": occasion.slowdown(session),
-    }
+    slope, reason = fit_growth(times, rss, done_ns(session.spans))
+    start = int(times[0])
+    return MemoryFacts(
+        slope_mb_per_1000_frames=slope,
+        slope_reason=reason,
+        start_mb=float(rss[0]) / MB,
+        peak_mb=float(rss.max()) / MB,
+        peak_by_stage_mb=peak_by_stage(times, rss, session.spans),
+        samples=[MemorySample((t - start) / 1e9, value / MB) for t, value in thin(times, rss)],
+        gpu=gpu_memory(),
+        slowdown=occasion.slowdown(session),
+    )
 
 
 class Sampler:
-    """Reads the resident set every 20 ms from a thread of its own."""
+    """A thread that reads the resident set of this process every 20 ms."""
 
     def __init__(self) -> None:
         try:
@@ -73,38 +71,35 @@ class Sampler:
         self._sample()
 
     def series(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Nanoseconds of the spans' clock, and bytes."""
+        """Times [N] in nanoseconds of the spans' clock, and sizes [N] in bytes."""
         rows = np.array(self._rows, np.int64)
         return rows[:, 0], rows[:, 1]
 
 
-def growth(
-    times: NDArray[np.int64], rss: NDArray[np.int64], written: NDArray[np.int64]
-) -> dict[str, Any]:
-    """``slope_mb_per_1000_frames``: least squares over the second half of the frames; null below 100 of them."""
-    if len(written) < 100:
-        return {
-            "slope_mb_per_1000_frames": None,
-            "slope_reason": f"{len(written)} frames are too few: 100 are needed",
-        }
-    settled = written[int(len(written) * SETTLED)]
-    inside = (times >= settled) & (times <= written[-1])
+def fit_growth(
+    times: NDArray[np.int64], rss: NDArray[np.int64], done: NDArray[np.int64]
+) -> tuple[float | None, str | None]:
+    """MB per 1000 frames, by least squares over the second half of the frames; or the reason why
+    there is no slope. ``done`` [F]: when each frame was done."""
+    if len(done) < 100:
+        return None, f"{len(done)} frames are too few: 100 are needed"
+    settled = done[int(len(done) * SETTLED)]
+    inside = (times >= settled) & (times <= done[-1])
     if inside.sum() < 5:
-        return {
-            "slope_mb_per_1000_frames": None,
-            "slope_reason": "the run was too short for five samples",
-        }
-    frames = np.searchsorted(written, times[inside])
+        return None, "the run was too short for five samples"
+    frames = np.searchsorted(done, times[inside])
     slope = float(np.polyfit(frames, rss[inside] / MB, 1)[0]) if np.ptp(frames) else 0.0
-    return {"slope_mb_per_1000_frames": slope * 1000, "slope_reason": None}
+    return slope * 1000, None
 
 
 def peak_by_stage(
     times: NDArray[np.int64], rss: NDArray[np.int64], spans: dict[str, NDArray[Any]]
 ) -> dict[str, float | None]:
-    """The highest sample while a stage was running; null where none fell into it. Stages run side by side: a stage at
-    the peak need not be its cause."""
-    found: dict[str, float | None] = {}
+    """MB of the highest sample while each stage ran; None where no sample fell into the stage.
+
+    Stages run at the same time, so the stage at the peak need not be its cause.
+    """
+    peaks: dict[str, float | None] = {}
     for code, name in enumerate(spans["stage_names"].tolist()):
         picked = (spans["kind"] == KINDS.index(WORK)) & (spans["stage"] == code)
         if not picked.any():
@@ -116,37 +111,34 @@ def peak_by_stage(
         )
         at = np.searchsorted(starts, times, side="right") - 1
         inside = (at >= 0) & (times <= ends[np.maximum(at, 0)])
-        found[name] = float(rss[inside].max()) / MB if inside.any() else None
-    return found
+        peaks[name] = float(rss[inside].max()) / MB if inside.any() else None
+    return peaks
 
 
-def thinned(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, int]]:
+def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, int]]:
     step = -(-len(times) // KEPT)
     return list(zip(times[::step].tolist(), values[::step].tolist(), strict=True))
 
 
-def gpu_memory() -> dict[str, Any]:
-    """What NVML and torch say of the GPU's memory now; or why they do not."""
+def gpu_memory() -> GpuMemory:
+    """What NVML and torch say about the GPU's memory now, or the reason why NVML does not."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception as error:  # no library, no driver: both are ordinary here
-        return {
-            "available": False,
-            "reason": f"NVML: {' '.join(str(error).split()) or type(error).__name__}",
-        }
+    except Exception as error:  # no library or no driver: both are ordinary
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return GpuMemory(available=False, reason=f"NVML: {reason}")
     used = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
-    return {"available": True, "used_mb": used / MB, **_torch_memory()}
-
-
-def _torch_memory() -> dict[str, float]:
-    import sys
-
-    torch = sys.modules.get("torch")
+    torch = sys.modules.get("torch")  # not imported for this: then it holds no memory either
     if torch is None or not torch.cuda.is_available():
-        return {}
-    return {
-        "torch_peak_allocated_mb": torch.cuda.max_memory_allocated() / MB,
-        "torch_peak_reserved_mb": torch.cuda.max_memory_reserved() / MB,
-    }
+        return GpuMemory(available=True, used_mb=used / MB)
+    return GpuMemory(
+        available=True,
+        used_mb=used / MB,
+        torch_peak_allocated_mb=torch.cuda.max_memory_allocated() / MB,
+        torch_peak_reserved_mb=torch.cuda.max_memory_reserved() / MB,
+    )
+
+
+PASS = Pass(order=80, what="one more run, its memory sampled", facts=MemoryFacts, run=sample_memory)

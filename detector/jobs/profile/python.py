@@ -1,7 +1,7 @@
-"""Where the interpreter spends its time: cProfile's top functions, folded by room and library, and pyinstrument's tree.
+"""Where the interpreter spends its time: cProfile's functions, and pyinstrument's call tree.
 
-On a run in one plain loop: cProfile sees the thread that it was switched on in. Both slow the run down, by how much is
-said; so shares of Python's own time are read off it, never a rate.
+The run is one plain loop, since cProfile sees only the thread that it was switched on in. Both
+profilers slow the run down, so read shares of Python's time off them, never a rate.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detector.jobs.profile.base import Occasion
+from detector.jobs.profile.base import Occasion, Pass
+from detector.session.passes import FunctionTime, PythonFacts
 from detector.session.read import SavedSession
 
-ORDER = 70
-WHAT = "a plain loop under cProfile, and under pyinstrument"
 TOP = 30
 PACKAGE = Path(__file__).parents[2]
 
 
-def run(occasion: Occasion) -> dict[str, Any]:
+def profile_python(occasion: Occasion) -> PythonFacts:
     plain = occasion.again(sync=True)
     profile = cProfile.Profile()
     profile.enable()
@@ -32,23 +31,23 @@ def run(occasion: Occasion) -> dict[str, Any]:
         profile.disable()
     stats: Mapping[tuple[str, int, str], Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
     rows = [
-        {"function": label(file, line, name), "calls": calls, "self_s": own, "total_s": total}
+        FunctionTime(label(file, line, name), calls, own, total)
         for (file, line, name), (_, calls, own, total, _) in stats.items()
     ]
-    rows.sort(key=lambda row: -float(str(row["self_s"])))
-    return {
-        "functions": rows[:TOP],
-        "folded": folded(stats),
-        "tree": _tree(occasion),
-        "slowdown": _period(session) / _period(plain),
-    }
+    rows.sort(key=lambda row: -row.self_s)
+    return PythonFacts(
+        functions=rows[:TOP],
+        folded=fold_by_owner(stats),
+        tree=_call_tree(occasion),
+        slowdown=_frame_s(session) / _frame_s(plain),
+    )
 
 
-def _period(session: SavedSession) -> float:
+def _frame_s(session: SavedSession) -> float:
     return 1 / float(session.document["fps"]["end_to_end"])
 
 
-def folded(stats: Mapping[tuple[str, int, str], Any]) -> dict[str, float]:
+def fold_by_owner(stats: Mapping[tuple[str, int, str], Any]) -> dict[str, float]:
     """Self seconds by room of this program and by library, longest first."""
     sums: dict[str, float] = defaultdict(float)
     for (file, _, name), (_, _, own, _, _) in stats.items():
@@ -57,9 +56,9 @@ def folded(stats: Mapping[tuple[str, int, str], Any]) -> dict[str, float]:
 
 
 def owner(file: str, name: str) -> str:
-    """``detector.stages``, ``numpy``, ``built-in``, ... of a function's file."""
+    """Whose function it is: ``detector.stages``, ``numpy``, ``built-in: NAME``, ``python``."""
     path = Path(file)
-    if file == "~":  # written in C: pstats knows the name only
+    if file == "~":  # written in C: pstats knows only the name
         return (
             "built-in: "
             + name.strip("<>")
@@ -77,12 +76,12 @@ def owner(file: str, name: str) -> str:
 
 
 def label(file: str, line: int, name: str) -> str:
-    """``detector/run/detect.py:12(detect)``; of what is written in C, which has no place, the name."""
-    return name.strip("<>") if file == "~" else f"{place(file)}:{line}({name})"
+    """``detector/run/detect.py:12(detect)``; the name alone of what is written in C."""
+    return name.strip("<>") if file == "~" else f"{shorten_path(file)}:{line}({name})"
 
 
-def place(file: str) -> str:
-    """A file as short as it stays clear."""
+def shorten_path(file: str) -> str:
+    """The path within this package or its library; elsewhere the file's name."""
     path = Path(file)
     if path.is_relative_to(PACKAGE):
         return str(Path("detector") / path.relative_to(PACKAGE))
@@ -94,8 +93,8 @@ def place(file: str) -> str:
     )
 
 
-def _tree(occasion: Occasion) -> str | None:
-    """pyinstrument's tree of a run of its own; None where it is not installed."""
+def _call_tree(occasion: Occasion) -> str | None:
+    """pyinstrument's tree of another run; None where it is not installed."""
     try:
         from pyinstrument import Profiler
     except ImportError:
@@ -104,3 +103,11 @@ def _tree(occasion: Occasion) -> str | None:
         occasion.again(sync=True)
     text: str = profiler.output_text(unicode=True, color=False)
     return text
+
+
+PASS = Pass(
+    order=70,
+    what="a plain loop under cProfile, and under pyinstrument",
+    facts=PythonFacts,
+    run=profile_python,
+)

@@ -1,37 +1,34 @@
-"""The whole model on the roofline of this machine, whose peaks were measured beside its layers."""
+"""The whole model on this computer's roofline, by the peaks that were measured with its layers."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from detector.analysis.layers import Peaks, whole
-from detector.jobs.profile import layers
-from detector.jobs.profile.base import NotHereError, Occasion
-
-ORDER = 41
-WHAT = "the whole model against those peaks"
-UNDISTURBED = "it is made of the layers"
+from detector.analysis.layers import place_model
+from detector.jobs.profile.base import NotHereError, Occasion, Pass
+from detector.jobs.profile.layers import measure_layers
+from detector.session.passes import LayersFacts, PassRecord, RooflineFacts
 
 
-def run(occasion: Occasion) -> dict[str, Any]:
-    found = occasion.found.get("layers") or layers.run(occasion)
-    if not found.get("available", True):
-        raise NotHereError(f"it is made of the layers: {found['reason']}")
-    if found["peaks"] is None:
-        raise NotHereError(
-            f"peaks are measured on the CPU, and the network ran on {found['device']}"
-        )
-    peaks = found["peaks"]
-    facts = whole(
-        found["rows"], Peaks(peaks["gflops_s"], peaks["bandwidth_gbytes_s"]), found["forward_ms"]
+def place_on_roofline(occasion: Occasion) -> RooflineFacts:
+    layers = _layers_of(occasion)
+    if layers.peaks is None:
+        raise NotHereError(f"peaks are measured on the CPU, and the network ran on {layers.device}")
+    return place_model(layers.rows, layers.peaks, layers.forward_ms, layers.batch)
+
+
+def _layers_of(occasion: Occasion) -> LayersFacts:
+    """What the pass layers found; measured here where that pass was not asked for."""
+    record = occasion.records.get("layers") or PassRecord(
+        available=True, facts=measure_layers(occasion)
     )
-    batch = found["batch"]
-    per_picture = {key: facts[key] // batch for key in ("macs", "flops", "bytes")}
-    under = [row["name"] for row in found["rows"] if (row["utilisation"] or 0) > 1]
-    return {
-        **facts,
-        **per_picture,
-        "peaks": peaks,
-        "forward_ms": found["forward_ms"],
-        "peak_under_measured": under,
-    }
+    if not isinstance(record.facts, LayersFacts):
+        raise NotHereError(f"it is made of the layers: {record.reason}")
+    return record.facts
+
+
+PASS = Pass(
+    order=41,
+    what="the whole model against those peaks",
+    facts=RooflineFacts,
+    run=place_on_roofline,
+    undisturbed="it is made of the layers",
+)

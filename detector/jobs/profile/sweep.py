@@ -1,26 +1,24 @@
-"""Batches and precisions of the run's engine on the same frames, turn by turn, through ``compare``."""
+"""Batches and precisions of the run's engine on the same frames, turn by turn, by ``compare``."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from detector import engines
-from detector.analysis.compare import swept
 from detector.errors import DetectVideoError
-from detector.jobs.compare.rounds import Plan, compare
-from detector.jobs.profile.base import NotHereError, Occasion
+from detector.jobs.profile.base import NotHereError, Occasion, Pass
+from detector.session.codec import from_builtins, to_builtins
+from detector.session.passes import SweepFacts
 
-ORDER = 120
-WHAT = "batches 1 to 8 in every precision, three rounds each"
-ON_REQUEST = "--sweep"  # minutes, where a precision is slow here: fp16 on most CPUs
-UNDISTURBED = "its runs are without a profiler"
 BATCHES = (1, 2, 4, 8)
 ROUNDS = 3
-FRAMES = 24  # a round, three of the largest batch
+FRAMES = 24  # a round: three of the largest batch
 
 
-def run(occasion: Occasion) -> dict[str, Any]:
+def sweep_batches(occasion: Occasion) -> SweepFacts:
+    from detector.analysis.compare import sweep_curves
+    from detector.jobs.compare.rounds import Plan, compare
+
     engine = str(occasion.plain.document["engine"])
     config = occasion.config
     if engines.only_engine(config.network.model) is not None:
@@ -37,23 +35,36 @@ def run(occasion: Occasion) -> dict[str, Any]:
     if not any(variant.rounds for variant in variants):
         raise NotHereError(f"no variant ran: {variants[0].error}")
     kept = ("rounds", "frames", "comparable", "warnings", "reference")
-    return {"engine": engine, **swept(document["rows"]), **{key: document[key] for key in kept}}
+    facts = {
+        "engine": engine,
+        **to_builtins(sweep_curves(document.rows)),
+        **{key: getattr(document, key) for key in kept},
+    }
+    return from_builtins(facts, SweepFacts, "the sweep")
 
 
 def _precisions(engine: str, occasion: Occasion) -> list[str]:
     """The run's own first, then those that the engine has here without a calibration."""
     own, device = str(occasion.plain.document["precision"]), occasion.config.runtime.device
-    able = engines.precisions(engine)
+    able = engines.find(engine).precisions
     own = own if own in able else "fp32"  # the null engine's is none
-    return [
-        own,
-        *(name for name in able if name not in (own, "int8") and _can(engine, name, device)),
-    ]
+    others = [name for name in able if name not in (own, "int8") and _can_run(engine, name, device)]
+    return [own, *others]
 
 
-def _can(engine: str, precision: str, device: str) -> bool:
+def _can_run(engine: str, precision: str, device: str) -> bool:
     try:
         engines.graph_wanted(engine, precision, device)
     except DetectVideoError:
         return False
     return True
+
+
+PASS = Pass(
+    order=120,
+    what="batches 1 to 8 in every precision, three rounds each",
+    facts=SweepFacts,
+    run=sweep_batches,
+    undisturbed="its runs are without a profiler",
+    on_request="--sweep",  # takes minutes where a precision is slow: fp16 on most CPUs
+)

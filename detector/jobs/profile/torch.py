@@ -1,110 +1,91 @@
-"""torch's own profiler over a few steady frames: operators by their own time, by the shapes they got, and a trace."""
+"""torch's own profiler over a few steady frames: operators by name and by shape, and a trace."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle, islice
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from detector import engines
-from detector.engines.base import Request
-from detector.jobs.profile.base import NotHereError, Occasion
-from detector.jobs.profile.layers import opened
+from detector.jobs.profile.base import NotHereError, Occasion, Pass
+from detector.jobs.profile.batches import open_with_batches, time_batches
+from detector.session.passes import Operator, TorchFacts
 
-ORDER = 45
-WHAT = "torch.profiler's operators and a trace"
-WARMUP, FRAMES = (
-    3,
-    5,
-)  # batches before, and under the profiler: a trace has hundreds of events for each
+WARMUP = 3  # batches before the profiler starts
+FRAMES = 5  # batches under the profiler: a trace has hundreds of events for each
 TOP = 40
 TRACE = "passes/torch_trace.json.gz"
 
 
-def run(occasion: Occasion) -> dict[str, Any]:
+def profile_operators(occasion: Occasion) -> TorchFacts:
     used = occasion.plain.document["engine"]
     if used != "torch":
         raise NotHereError(f"the network ran on {used}; torch's profiler sees --engine torch")
-    machine, slots = opened(occasion)
+    machine, batches = open_with_batches(occasion)
     assert machine.options is not None
-    with engines.open(
-        "torch", machine.network, replace(machine.options, requests=1, concurrency=1)
-    ) as engine:
+    alone = replace(machine.options, requests=1, concurrency=1)
+    with engines.open("torch", machine.network, alone) as engine:
         request = engine.requests[0]
-        list(timed_batches(request, slots, WARMUP))
-        plain = list(timed_batches(request, slots, FRAMES))
-        found, profiled = _profiled(occasion, request, slots, engine.device)
-        plain += timed_batches(
-            request, slots, FRAMES
-        )  # before and after: a slow second falls on one of them
-    return found | {
-        "frames": FRAMES,
-        "device": engine.device,
-        "forward_ms": min(plain),  # the fastest of each: so few have no middle worth the name
-        "profiled_ms": min(profiled),
-        "slowdown": min(profiled) / min(plain),
-    }
+        list(time_batches(request, batches, WARMUP))
+        plain = list(time_batches(request, batches, FRAMES))
+        silence_kineto()
+        from torch.profiler import ProfilerActivity, profile
 
-
-def timed_batches(
-    request: Request, slots: Sequence[NDArray[np.uint8]], count: int
-) -> Iterator[float]:
-    """Milliseconds of each of ``count`` forward passes."""
-    for slot in islice(cycle(slots), count):
-        np.copyto(request.slot, slot)
-        start = time.perf_counter()
-        request.infer(len(slot))
-        yield (time.perf_counter() - start) * 1e3
-
-
-def _profiled(
-    occasion: Occasion, request: Request, slots: Sequence[NDArray[np.uint8]], device: str
-) -> tuple[dict[str, Any], list[float]]:
-    quieten()
-    from torch.profiler import ProfilerActivity, profile
-
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device != "cpu" else [])]
-    with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
-        times = list(timed_batches(request, slots, FRAMES))
+        on_gpu = [ProfilerActivity.CUDA] if engine.device != "cpu" else []
+        activities = [ProfilerActivity.CPU, *on_gpu]
+        with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
+            profiled = list(time_batches(request, batches, FRAMES))
+        # Plain passes before and after: a slow second falls on one of the two.
+        plain += time_batches(request, batches, FRAMES)
+        device = engine.device
     path = occasion.session.path(TRACE)
     path.parent.mkdir(exist_ok=True)
     profiler.export_chrome_trace(str(path))
-    by_operator = operator_rows(profiler.key_averages(), FRAMES)
+    by_name = operator_rows(profiler.key_averages(), FRAMES)
     by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), FRAMES)
-    self_ms = sum(row["self_ms"] + row["device_ms"] for row in by_operator)
-    return {
-        "rows": by_operator[:TOP],
-        "by_shape": by_shape[:TOP],
-        "self_ms": self_ms,
-        "trace": TRACE,
-    }, times
+    return TorchFacts(
+        rows=by_name[:TOP],
+        by_shape=by_shape[:TOP],
+        self_ms=sum(row.self_ms + row.device_ms for row in by_name),
+        trace=TRACE,
+        frames=FRAMES,
+        device=device,
+        forward_ms=min(plain),  # the fastest: so few passes have no useful median
+        profiled_ms=min(profiled),
+        slowdown=min(profiled) / min(plain),
+    )
 
 
-def quieten() -> None:
-    """torch 2.13's profiler writes two lines of its own to stderr each time; what fails in it is raised anyway."""
+def silence_kineto() -> None:
+    """torch 2.13's profiler writes two lines to stderr each time. Errors are raised anyway."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
-def operator_rows(events: Sequence[Any], frames: int) -> list[dict[str, Any]]:
-    """torch's averages as plain values, ms a frame, by what an operator takes itself; those that it calls apart."""
+def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
+    """torch's averages as rows, in ms a frame, those with the largest own time first. The operators
+    that one calls have rows of their own."""
+    own_ms = [(one.self_cpu_time_total + _device_us(one)) / 1e3 / frames for one in events]
+    total = sum(own_ms)
     rows = [
-        {
-            "name": str(event.key),
-            "shapes": str(shapes) if (shapes := getattr(event, "input_shapes", None)) else "",
-            "calls": event.count / frames,
-            "self_ms": event.self_cpu_time_total / 1e3 / frames,
-            "total_ms": event.cpu_time_total / 1e3 / frames,
-            "device_ms": getattr(event, "self_device_time_total", 0) / 1e3 / frames,
-        }
-        for event in events
+        Operator(
+            name=str(event.key),
+            shapes=str(shapes) if (shapes := getattr(event, "input_shapes", None)) else "",
+            calls=event.count / frames,
+            self_ms=event.self_cpu_time_total / 1e3 / frames,
+            total_ms=event.cpu_time_total / 1e3 / frames,
+            device_ms=_device_us(event) / 1e3 / frames,
+            share=own / total if total else 0.0,
+        )
+        for event, own in zip(events, own_ms, strict=True)
     ]
-    total = sum(row["self_ms"] + row["device_ms"] for row in rows)
-    for row in rows:
-        row["share"] = (row["self_ms"] + row["device_ms"]) / total if total else 0.0
-    return sorted(rows, key=lambda row: -float(row["share"]))
+    return sorted(rows, key=lambda row: -row.share)
+
+
+def _device_us(event: Any) -> float:
+    return float(getattr(event, "self_device_time_total", 0))
+
+
+PASS = Pass(
+    order=45, what="torch.profiler's operators and a trace", facts=TorchFacts, run=profile_operators
+)

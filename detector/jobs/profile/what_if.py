@@ -1,4 +1,7 @@
-"""What would happen if a stage were faster: the run played again on paper, and with --prove, for real."""
+"""What would happen if a stage were faster: the run replayed with one thing changed.
+
+With ``--prove`` the changes are also tried for real (stand_ins.py).
+"""
 
 from __future__ import annotations
 
@@ -6,79 +9,71 @@ import statistics
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 from detector.analysis.loop.replay import Load
 from detector.analysis.loop.what_if import (
     Alone,
     Cost,
     alone_in,
-    costs,
-    doubts,
-    predictions,
-    rebatched,
-    replay_of,
+    list_doubts,
+    predict,
+    rebatch,
+    replay_session,
+    stage_costs,
 )
 from detector.config.schema import Config
 from detector.errors import DetectVideoError
-from detector.jobs.profile.base import NotHereError, Occasion, as_it_ran, run_again
+from detector.jobs.profile.base import NotHereError, Occasion, Pass, pin_choices, run_again
 from detector.loop.parts import places
 from detector.run.wire import first_picture_size, load_model
+from detector.session.passes import BesideCost, StageCost, WhatIfFacts
 
-ORDER = 2
-WHAT = "the run replayed with one thing changed"
-UNDISTURBED = "what is run again (a plain loop; with --prove more) runs without a profiler"
 LARGER = 4  # times the run's batch
-CALLS = 7  # of infer, to tell what a larger batch costs
+CALLS = 7  # of infer, to measure what a larger batch costs
 
 
-def run(occasion: Occasion) -> dict[str, Any]:
+def predict_changes(occasion: Occasion) -> WhatIfFacts:
     document = occasion.plain.document
     if not document["frames"]["written"]:
         raise NotHereError("the run wrote no frame")
-    config = as_it_ran(occasion.config, document)
-    alone = None if config.loop.sync else _alone(occasion.source, config)
-    played = replay_of(occasion.plain, alone=alone)
+    config = pin_choices(occasion.config, document)
+    alone = None if config.loop.sync else _measure_alone(occasion.source, config)
+    played = replay_session(occasion.plain, alone=alone)
     if played is None:
         raise NotHereError("the run recorded no spans")
     larger, reason = _in_larger_batches(occasion, config, played.load)
-    rows = [prediction.as_json() for prediction in predictions(played, larger)]
-    facts: dict[str, Any] = {
-        "replay_error": played.error,
-        "measured_fps": played.load.frames / played.measured_s,
-        "predictions": rows,
-        "costs": {stage: _as_json(cost) for stage, cost in costs(document, alone).items()},
-        "doubts": doubts(document, played.error),
-        "no_batch_because": reason,
-    }
-    if occasion.prove:
-        from detector.jobs.profile.stand_ins import prove, unsteady
-
-        facts["proofs"] = prove(occasion.source, config, rows)
-        facts["doubts"] += unsteady(facts["proofs"])
-    return facts
-
-
-def _alone(source: str, config: Config) -> Alone:
-    """What the stages take in one plain loop."""
-    return alone_in(
-        run_again(source, replace(config, loop=replace(config.loop, sync=True))).document
+    facts = WhatIfFacts(
+        replay_error=played.error,
+        measured_fps=played.load.frames / played.measured_s,
+        predictions=predict(played, larger),
+        costs={stage: _in_ms(cost) for stage, cost in stage_costs(document, alone).items()},
+        doubts=list_doubts(document, played.error),
+        no_batch_because=reason,
     )
+    if not occasion.prove:
+        return facts
+    from detector.jobs.profile.stand_ins import list_unsteady, prove
+
+    proofs = prove(occasion.source, config, facts.predictions)
+    return replace(facts, proofs=proofs, doubts=[*(facts.doubts or ()), *list_unsteady(proofs)])
 
 
-def _as_json(cost: Cost) -> dict[str, Any]:
-    beside = cost.aside and {
-        "ms": cost.aside.seconds * 1e3,
-        "cpu_ms": cost.aside.cpu * 1e3,
-        "room": cost.aside.room,
-    }
-    return {"ms": cost.seconds * 1e3, "cpu_ms": cost.cpu * 1e3, "beside": beside}
+def _measure_alone(source: str, config: Config) -> Alone:
+    """What the calls of each stage take in one plain loop, where nothing else of ours runs."""
+    plain_loop = replace(config, loop=replace(config.loop, sync=True))
+    return alone_in(run_again(source, plain_loop).document)
+
+
+def _in_ms(cost: Cost) -> StageCost:
+    aside = cost.aside
+    beside = None if aside is None else BesideCost(aside.seconds * 1e3, aside.cpu * 1e3, aside.room)
+    return StageCost(cost.seconds * 1e3, cost.cpu * 1e3, beside)
 
 
 def _in_larger_batches(
     occasion: Occasion, config: Config, load: Load
 ) -> tuple[Load | None, str | None]:
-    """The load in batches ``LARGER`` times as large; None and the reason where that cannot be told."""
+    """The load in batches ``LARGER`` times as large, or None and the reason why it is unknown."""
     batch, video = LARGER * load.shape.batch, occasion.plain.document.get("video")
     if load.frames < LARGER * batch or video is None or video["width"] is None:
         return None, f"batch {batch}: too few frames"
@@ -87,11 +82,14 @@ def _in_larger_batches(
     except DetectVideoError as error:
         return None, f"batch {batch}: {' '.join(str(error).split())}"
     images = places(batch, load.shape.requests, video["width"], video["height"])
-    return rebatched(load, batch, ratio, images), None
+    return rebatch(load, batch, ratio, images), None
 
 
 def _cost_ratio(source: str, config: Config, small: int, large: int) -> float:
-    """Time of an infer call of one batch over another's, one request at a time, called in turn; the median."""
+    """How much longer an infer call of the large batch takes than one of the small batch.
+
+    Medians of calls in turn, one request at a time.
+    """
     picture = first_picture_size([source], config)
     with ExitStack() as opened:
         requests = []
@@ -106,3 +104,12 @@ def _cost_ratio(source: str, config: Config, small: int, large: int) -> float:
                 request.infer(batch)
                 took[batch].append(time.perf_counter() - start)
     return statistics.median(took[large]) / statistics.median(took[small])
+
+
+PASS = Pass(
+    order=2,
+    what="the run replayed with one thing changed",
+    facts=WhatIfFacts,
+    run=predict_changes,
+    undisturbed="what is run again (a plain loop; with --prove more) runs without a profiler",
+)

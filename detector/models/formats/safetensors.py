@@ -1,6 +1,8 @@
-"""Front end for .safetensors: tensors by name, nothing else. The network's description is found by their shapes.
+"""Front end for .safetensors: tensors by name and nothing else.
 
-File: u64 length of the header, the header as JSON (name -> dtype, shape, [start, end) after the header), numbers.
+The network's description is found by the names and shapes of the tensors. The file holds the length
+of the header (u64), the header as JSON (name -> dtype, shape, [start, end) behind the header), and
+the numbers.
 https://github.com/huggingface/safetensors#format
 """
 
@@ -13,54 +15,46 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from detector.errors import ModelError, UsageError
-from detector.models.base import START_BYTES, Network, mistaken
+from detector.errors import ModelError
+from detector.models.base import START_BYTES, FrontEnd, ModelRequest, Network, mistaken_for
 from detector.models.formats.checkpoint.archive import DTYPES, Tensor, item_bytes
-from detector.models.formats.checkpoint.contents import Contents, of_state_dict
+from detector.models.formats.checkpoint.contents import Contents, contents_of_tensors
 
 SUFFIXES = (".safetensors",)
 MAX_HEADER = 16 << 20
 
 
-def read(
-    path: Path,
-    *,
-    weights: Path | None = None,
-    names: Path | None = None,
-    random_seed: int | None = None,
-    size: tuple[int, int] | None = None,
-    batch: int = 1,
-) -> Network:
-    from detector.models.formats.yolo.network import Ask, network_of
+def read(request: ModelRequest) -> Network:
+    """The network of a file of tensors; with a seed, the same network with random numbers."""
+    from detector.models.formats.yolo.network import network_of
 
-    if weights is not None:
-        raise UsageError(
-            f"--weights {weights}: {path} holds its own weights; give only one of the two"
-        )
-    contents, digest = read_safetensors(path)
-    return network_of(contents, digest, Ask(path, names, random_seed, size, batch))
+    contents, digest = read_safetensors(request.path)
+    return network_of(contents, digest, request)
+
+
+FRONT_END = FrontEnd(read, takes_random_weights=True)
 
 
 def read_safetensors(path: Path) -> tuple[Contents, bytes]:
-    """What it holds, and the sha256 of the file. Numbers are read when they are asked for. Raises ModelError."""
+    """What the file holds, and its sha256. Numbers are read on demand. Raises ModelError."""
     try:
         length = path.stat().st_size
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").digest()
             file.seek(0)
-            if what := mistaken(file.read(START_BYTES)):
+            if what := mistaken_for(file.read(START_BYTES)):
                 raise ModelError(f"{path}: {what}; download it again")
             file.seek(0)
             header_bytes = int.from_bytes(file.read(8), "little")
             if length < 8 or header_bytes > min(MAX_HEADER, length - 8):
-                raise _damaged(path, "its header does not lie in the file")
+                raise _damaged(path, "its header reaches beyond its end")
             header = json.loads(file.read(header_bytes))
     except OSError as exc:
         raise ModelError(
             f"{path}: cannot be read: {exc.strerror}; give the path of a .safetensors file"
         ) from exc
     except (ValueError, RecursionError) as exc:
-        raise _damaged(path, "its header is no JSON") from exc
+        raise _damaged(path, "its header is not JSON") from exc
     if not isinstance(header, dict):
         raise _damaged(path, "its header names no tensors")
     start = 8 + header_bytes
@@ -69,7 +63,7 @@ def read_safetensors(path: Path) -> tuple[Contents, bytes]:
         for name, entry in header.items()
         if name != "__metadata__"
     }
-    return of_state_dict(tensors, str(path)), digest
+    return contents_of_tensors(tensors, str(path)), digest
 
 
 def _tensor(path: Path, name: str, entry: Any, start: int, length: int) -> Tensor:
@@ -83,7 +77,8 @@ def _tensor(path: Path, name: str, entry: Any, start: int, length: int) -> Tenso
         raise _damaged(path, f"the entry of {ascii(name)[:80]} is wrong") from exc
     if kind not in DTYPES:
         raise ModelError(
-            f"{path}: {ascii(name)[:80]} is stored as {kind!s:.20}, which is not read; save it as F16 or F32"
+            f"{path}: {ascii(name)[:80]} is stored as {kind!s:.20}, which is not supported; "
+            "save it as F16 or F32"
         )
     if start + last > length:
         raise _damaged(path, f"{ascii(name)[:80]} reaches beyond its end")

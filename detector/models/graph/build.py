@@ -1,6 +1,7 @@
-"""Writing ONNX graphs node by node, by the rules of the house; shapes and MACs of any ONNX graph.
+"""Writes ONNX graphs node by node, and tells the shapes and MACs of any ONNX graph.
 
-Every node has one output, named like the node: identifiers or digits joined by dots, no keyword, no slash.
+Every node that is written has one output, which has the node's name: words joined by dots, each an
+identifier that is no keyword, or digits.
 """
 
 from __future__ import annotations
@@ -22,15 +23,11 @@ if TYPE_CHECKING:
 
 
 OPSET = 17
-IR_VERSION = 8  # the one of opset 17; newer ones lock out older runtimes
+IR_VERSION = 8  # that of opset 17; newer ones lock out older runtimes
 INPUT = "images"
-MULTIPLYING = (
-    "Conv",
-    "ConvTranspose",
-    "Gemm",
-    "MatMul",
-)  # the operators whose multiply-accumulates are counted
-# The operators that move values about or choose among them, and compute none; Resize where it takes the nearest.
+MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # whose multiply-accumulates are counted
+# Operators that move values about, or choose among them, and compute none; a Resize only where it
+# takes the nearest value.
 MOVING = (
     "MaxPool",
     "Transpose",
@@ -44,20 +41,23 @@ MOVING = (
     "DepthToSpace",
     "SpaceToDepth",
 )
-# In a graph of fp32 these come from a file that was quantised before it came here.
+# Operators that change a type, or nothing: how an engine treats them says nothing about how it
+# computes the network.
+CONVERSIONS = ("Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Constant")
+# In an fp32 graph these show that its file was quantised already.
 INTEGER = frozenset(
-    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv QLinearMatMul".split()
+    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv "
+    "QLinearMatMul".split()
 )
-QUANTISED = "its file is quantised already; --precision fp32 runs it as it is, integers and all"
-LIGHT_FLOATS = (
-    4096  # an initializer above this is not handed to shape inference: only its shape matters there
-)
+QUANTISED = "its file is quantised already; --precision fp32 runs it as it is, in integers"
+# Elements of an initializer, above which shape inference gets its shape but not its values.
+LIGHT_FLOATS = 4096
 
 Shape = tuple[int, ...]
 
 
 class GraphBuilder:
-    """Collects nodes and constants; ``model()`` makes the checked ONNX model."""
+    """Collects nodes and constants; ``model`` makes the checked ONNX model of them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -67,17 +67,21 @@ class GraphBuilder:
         self._names: set[str] = set()
 
     def input_u8(self, batch: int, height: int, width: int) -> str:
-        """The one input: u8 RGB [batch, height, width, 3]; returns its float32 form [batch, 3, height, width]."""
+        """Adds the one input, u8 RGB [batch, height, width, 3].
+
+        Returns the name of its float32 form, [batch, 3, height, width].
+        """
         from onnx import TensorProto, helper
 
         self._input = helper.make_tensor_value_info(
             INPUT, TensorProto.UINT8, [batch, height, width, 3]
         )
-        # TensorRT accepts nothing but a conversion as the first reader of u8.
+        # TensorRT accepts only a conversion as the first reader of u8.
         cast = self.add("Cast", "input.cast", [INPUT], to=TensorProto.FLOAT)
         return self.add("Transpose", "input.transpose", [cast], perm=[0, 3, 1, 2])
 
     def constant(self, name: str, values: NDArray[Any]) -> str:
+        """Adds a constant; returns its name."""
         from onnx import numpy_helper
 
         self._take(name)
@@ -85,7 +89,7 @@ class GraphBuilder:
         return name
 
     def add(self, operator: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """One node; returns the name of its output, which is its own. An empty input is an absent one."""
+        """Adds a node; returns the name of its output. An empty input is an absent one."""
         from onnx import helper
 
         self._take(name)
@@ -96,11 +100,11 @@ class GraphBuilder:
 
     def _take(self, name: str) -> None:
         if not good_name(name) or name in self._names:
-            raise ValueError(f"node name {name!r} is taken, or breaks the rule of the house")
+            raise ValueError(f"node name {name!r} is taken, or is not of words joined by dots")
         self._names.add(name)
 
     def model(self, outputs: Sequence[str]) -> onnx.ModelProto:
-        """What leads to ``outputs``, with all shapes inferred and checked."""
+        """The model of everything that ``outputs`` need, with all shapes inferred and checked."""
         from onnx import TensorProto, helper
 
         assert self._input is not None, "input_u8 comes first"
@@ -130,7 +134,7 @@ class GraphBuilder:
 
 
 def good_name(name: str) -> bool:
-    """Names of the house are module paths in torch and file-safe words in every table."""
+    """Whether a name is a module path in torch, and safe in file names and tables."""
     parts = name.split(".")
     return all(
         re.fullmatch(r"[0-9]+|[A-Za-z_]\w*", part, re.ASCII) and not keyword.iskeyword(part)
@@ -138,178 +142,11 @@ def good_name(name: str) -> bool:
     )
 
 
-def infer_shapes(model: onnx.ModelProto) -> None:
-    """Checks the model and writes the shape of every tensor into it, in place.
-
-    Works on a copy without the large weights, whose values matter to neither; protobuf copies cost seconds else.
-    """
-    from onnx import checker, helper, shape_inference
-
-    graph = model.graph
-    heavy = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > LIGHT_FLOATS]
-    heavy_names = {tensor.name for tensor in heavy}
-    standins = [
-        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-        for tensor in heavy
-    ]
-    light = helper.make_model(
-        helper.make_graph(
-            graph.node,
-            graph.name or "graph",
-            [*graph.input, *standins],
-            graph.output,
-            initializer=[tensor for tensor in graph.initializer if tensor.name not in heavy_names],
-        ),
-        opset_imports=model.opset_import,
-        ir_version=model.ir_version,
-    )
-    try:
-        whole = shape_inference.infer_shapes(
-            light, check_type=True, strict_mode=True, data_prop=True
-        )
-        checker.check_model(whole)
-    except (
-        checker.ValidationError,
-        shape_inference.InferenceError,
-        ValueError,
-        RuntimeError,
-    ) as exc:
-        raise ModelError(
-            f"graph {graph.name}: ONNX refuses it: {' '.join(str(exc).split())}"
-        ) from exc
-    del graph.value_info[:]
-    graph.value_info.extend(whole.graph.value_info)
-    del graph.output[:]
-    graph.output.extend(whole.graph.output)
-
-
-def tensor_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
-    """Tensor name -> shape, of all tensors whose dimensions are fixed."""
-    graph = model.graph
-    shapes: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    for info in (*graph.input, *graph.value_info, *graph.output):
-        tensor = info.type.tensor_type
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            shapes[info.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
-    return shapes
-
-
-def output_shapes(model: onnx.ModelProto) -> list[Shape]:
-    shapes = tensor_shapes(model)
-    return [shapes[info.name] for info in model.graph.output]
-
-
-def is_quantised(model: onnx.ModelProto) -> bool:
-    """Whether something in it computes or holds integers in place of floats."""
-    return any(node.op_type in INTEGER for node in model.graph.node)
-
-
-def tail(model: onnx.ModelProto) -> set[str]:
-    """Names of the nodes that no multiplying node (Conv, Gemm, MatMul...) comes after: decoding, where there is any.
-    Multiplying nodes themselves are none of them."""
-    leads: set[str] = set()  # tensors that a multiplying node needs
-    found = set()
-    for node in reversed(model.graph.node):
-        if node.op_type in MULTIPLYING or leads.intersection(node.output):
-            leads.update(node.input)
-        else:
-            found.add(node.name)
-    return found
-
-
-def count_macs(model: onnx.ModelProto) -> int:
-    """Multiply-accumulates of convolutions, Gemm and MatMul for ONE picture. FLOPs = 2 x MACs.
-
-    All shapes must be fixed (``infer_shapes`` writes them); the first input's first dimension is the batch.
-    """
-    shapes = tensor_shapes(model)
-    batch = shapes[model.graph.input[0].name][0]
-    total = sum(node_macs(node, shapes) for node in model.graph.node)
-    return total // batch
-
-
-class NodeCost(NamedTuple):
-    """What one node does to a whole batch. ``elements``: numbers that it reads (weights and activations) and writes;
-    times the size of the type that it runs in, its bytes."""
-
-    macs: int
-    elements: int
-
-
-# Nodes that change a type or nothing at all: what an engine makes of them says nothing of how the network is computed.
-CONVERSIONS = ("Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Constant")
-
-
-def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
-    """Node name -> its cost, for all nodes whose tensors have fixed shapes, conversions left out.
-
-    A node without a name goes by its first output, as in every engine's tables.
-    """
-    shapes = tensor_shapes(model)
-    costs = {}
-    for node in model.graph.node:
-        tensors = [name for name in (*node.input, *node.output) if name]
-        if node.op_type in CONVERSIONS or not all(name in shapes for name in tensors):
-            continue
-        elements = sum(math.prod(shapes[name]) for name in tensors)
-        costs[node.name or node.output[0]] = NodeCost(node_macs(node, shapes), elements)
-    return costs
-
-
-def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
-    """The cost of nodes that run as one, for each group of names: tensors that only nodes of the group see are never
-    in memory, and count for nothing. Names that the graph has not, and groups of conversions alone, cost nothing."""
-    shapes, costs = tensor_shapes(model), node_costs(model)
-    nodes = {node.name or node.output[0]: node for node in model.graph.node}
-    readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}
-    for name, node in nodes.items():
-        for value in node.input:
-            readers.setdefault(value, set()).add(name)
-    return [_joint(group, nodes, costs, shapes, readers) for group in groups]
-
-
-def _joint(
-    group: Sequence[str],
-    nodes: dict[str, onnx.NodeProto],
-    costs: dict[str, NodeCost],
-    shapes: dict[str, Shape],
-    readers: dict[str, set[str]],
-) -> NodeCost:
-    members = {name for name in group if name in nodes}
-    if not members & costs.keys():
-        return NodeCost(0, 0)
-    made = {value for name in members for value in nodes[name].output}
-    read = {value for name in members for value in nodes[name].input if value} - made
-    written = {value for value in made if readers.get(value, set()) - members}
-    elements = sum(math.prod(shapes.get(value, (0,))) for value in (*read, *written))
-    return NodeCost(sum(costs[name].macs for name in members & costs.keys()), elements)
-
-
-def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
-    """Of one node, for the whole batch; 0 for every operator that is not counted."""
-    if node.op_type not in MULTIPLYING:
-        return 0
-    try:
-        left, right, out = shapes[node.input[0]], shapes[node.input[1]], shapes[node.output[0]]
-    except KeyError as exc:
-        raise ModelError(
-            f"node {node.name}: tensor {exc} has no fixed shape, so its MACs cannot be counted"
-        ) from exc
-    if node.op_type == "Conv":
-        return math.prod(out) * math.prod(right[1:])
-    if node.op_type == "ConvTranspose":
-        return math.prod(left) * math.prod(right[1:])
-    if node.op_type == "MatMul":
-        return math.prod(out) * left[-1]
-    transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
-    return math.prod(out) * left[0 if transposed else 1]
-
-
-# ----------------------------------------------------------------------
-# Activation functions as ONNX operators, as data: adding one is one row. Darknet's names, and nearly all of them.
+# Activation functions by Darknet's names, as ONNX operators: adding one is one row.
 #
-# A step is (name part, operator, inputs, attributes). Inputs: "x" is the convolution's output, another text is an
-# earlier step's name part, a number is a constant. The last step is always called "act".
+# A step is (name part, operator, inputs, attributes). Among the inputs "x" is the convolution's
+# output, another text is an earlier step's name part, and a number is a constant. The last step is
+# always called "act".
 
 Step = tuple[str, str, tuple[str | float, ...], dict[str, Any]]
 
@@ -342,3 +179,180 @@ ACTIVATIONS: dict[str, tuple[Step, ...]] = {
     "hardswish": _HARD_SWISH,
     "hard_swish": _HARD_SWISH,
 }
+
+
+# Shapes and costs of any ONNX graph
+
+
+def infer_shapes(model: onnx.ModelProto) -> None:
+    """Checks the model and writes the shape of every tensor into it, in place.
+
+    Works on a copy without the large weights, whose values matter to neither: copying them in
+    protobuf would cost seconds. Raises ModelError where ONNX refuses the graph.
+    """
+    from onnx import checker, helper, shape_inference
+
+    graph = model.graph
+    heavy = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > LIGHT_FLOATS]
+    heavy_names = {tensor.name for tensor in heavy}
+    stand_ins = [
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in heavy
+    ]
+    light = helper.make_model(
+        helper.make_graph(
+            graph.node,
+            graph.name or "graph",
+            [*graph.input, *stand_ins],
+            graph.output,
+            initializer=[tensor for tensor in graph.initializer if tensor.name not in heavy_names],
+        ),
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+    )
+    try:
+        whole = shape_inference.infer_shapes(
+            light, check_type=True, strict_mode=True, data_prop=True
+        )
+        checker.check_model(whole)
+    except (
+        checker.ValidationError,
+        shape_inference.InferenceError,
+        ValueError,
+        RuntimeError,
+    ) as exc:
+        raise ModelError(
+            f"graph {graph.name}: ONNX refuses it: {' '.join(str(exc).split())}"
+        ) from exc
+    del graph.value_info[:]
+    graph.value_info.extend(whole.graph.value_info)
+    del graph.output[:]
+    graph.output.extend(whole.graph.output)
+
+
+def tensor_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
+    """Tensor -> shape, of all tensors whose dimensions are fixed."""
+    graph = model.graph
+    shapes: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            shapes[info.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return shapes
+
+
+def output_shapes(model: onnx.ModelProto) -> list[Shape]:
+    """Of the outputs, in their order."""
+    shapes = tensor_shapes(model)
+    return [shapes[info.name] for info in model.graph.output]
+
+
+def is_quantised(model: onnx.ModelProto) -> bool:
+    """Whether a node computes or holds integers in place of floats."""
+    return any(node.op_type in INTEGER for node in model.graph.node)
+
+
+def tail_nodes(model: onnx.ModelProto) -> set[str]:
+    """Names of the nodes that no multiplying node (Conv, Gemm, MatMul...) comes after.
+
+    They decode, where there is decoding. Multiplying nodes themselves are not among them.
+    """
+    leads: set[str] = set()  # tensors that a multiplying node needs
+    tail = set()
+    for node in reversed(model.graph.node):
+        if node.op_type in MULTIPLYING or leads.intersection(node.output):
+            leads.update(node.input)
+        else:
+            tail.add(node.name)
+    return tail
+
+
+def count_macs(model: onnx.ModelProto) -> int:
+    """Multiply-accumulates of convolutions, Gemm and MatMul for ONE picture. FLOPs = 2 x MACs.
+
+    The first dimension of the first input is the batch. Raises ModelError where a shape is not
+    fixed (``infer_shapes`` writes them).
+    """
+    shapes = tensor_shapes(model)
+    batch = shapes[model.graph.input[0].name][0]
+    total = sum(node_macs(node, shapes) for node in model.graph.node)
+    return total // batch
+
+
+class NodeCost(NamedTuple):
+    """What a node does for a whole batch.
+
+    ``elements``: how many values it reads (weights and activations) and writes; multiplied by the
+    size of the type in which it runs, these are its bytes.
+    """
+
+    macs: int
+    elements: int
+
+
+def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
+    """Node -> its cost, for all nodes whose tensors have fixed shapes, without conversions.
+
+    A node without a name has that of its first output, as in every engine's tables.
+    """
+    shapes = tensor_shapes(model)
+    costs = {}
+    for node in model.graph.node:
+        tensors = [name for name in (*node.input, *node.output) if name]
+        if node.op_type in CONVERSIONS or not all(name in shapes for name in tensors):
+            continue
+        elements = sum(math.prod(shapes[name]) for name in tensors)
+        costs[node.name or node.output[0]] = NodeCost(node_macs(node, shapes), elements)
+    return costs
+
+
+def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
+    """For each group of node names, the cost of these nodes when they run as one.
+
+    Tensors that only nodes of the group see are never in memory and cost nothing. Neither do names
+    that the graph does not have, nor groups of conversions alone.
+    """
+    shapes, costs = tensor_shapes(model), node_costs(model)
+    nodes = {node.name or node.output[0]: node for node in model.graph.node}
+    readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}
+    for name, node in nodes.items():
+        for value in node.input:
+            readers.setdefault(value, set()).add(name)
+    return [_cost_of_group(group, nodes, costs, shapes, readers) for group in groups]
+
+
+def _cost_of_group(
+    group: Sequence[str],
+    nodes: dict[str, onnx.NodeProto],
+    costs: dict[str, NodeCost],
+    shapes: dict[str, Shape],
+    readers: dict[str, set[str]],
+) -> NodeCost:
+    members = {name for name in group if name in nodes}
+    if not members & costs.keys():
+        return NodeCost(0, 0)
+    made = {value for name in members for value in nodes[name].output}
+    read = {value for name in members for value in nodes[name].input if value} - made
+    written = {value for value in made if readers.get(value, set()) - members}
+    elements = sum(math.prod(shapes.get(value, (0,))) for value in (*read, *written))
+    return NodeCost(sum(costs[name].macs for name in members & costs.keys()), elements)
+
+
+def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
+    """Multiply-accumulates of a node for the whole batch; 0 for operators that are not counted."""
+    if node.op_type not in MULTIPLYING:
+        return 0
+    try:
+        left, right, out = shapes[node.input[0]], shapes[node.input[1]], shapes[node.output[0]]
+    except KeyError as exc:
+        raise ModelError(
+            f"node {node.name}: tensor {exc} has no fixed shape, so its MACs cannot be counted"
+        ) from exc
+    if node.op_type == "Conv":
+        return math.prod(out) * math.prod(right[1:])
+    if node.op_type == "ConvTranspose":
+        return math.prod(left) * math.prod(right[1:])
+    if node.op_type == "MatMul":
+        return math.prod(out) * left[-1]
+    transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+    return math.prod(out) * left[0 if transposed else 1]

@@ -1,12 +1,22 @@
-"""A graph in half precision: float16 or bfloat16 between the picture and the raw outputs, typed node by node.
+"""A graph in half precision: float16 or bfloat16 between the picture and the raw outputs.
 
-What every node reads has one float type, so that engines with strong types accept the graph as it is. What stays
-float32, each with a Cast where the types meet:
-- the outputs, which keep their names: a node that made one ends in ``_fp16`` or ``_bf16``, the Cast takes its name;
-- the tail, that is what no convolution, Gemm or MatMul comes after: decoding boxes up to 640 pixels in half precision
-  would round them to half a pixel, and costs nothing in float32;
-- nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only;
-- for bfloat16 the conversion from u8, which goes through float32 first, and what it hurts most (``sensitive.py``).
+Every node reads one float type, so that engines with strong types accept the graph as it is; a Cast
+stands where the types meet. These stay float32:
+
+- The outputs, which keep their names. A node that made one gets the ending ``_fp16`` or ``_bf16``,
+  and the Cast behind it takes its name.
+- The tail, that is everything that no convolution, Gemm or MatMul comes after. Decoding boxes of up
+  to 640 pixels in half precision would round them to half a pixel; in float32 it costs nothing.
+- Nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only.
+- For bfloat16 the conversion from u8, which goes through float32 first, and ``sensitive_nodes``.
+
+``sensitive_nodes`` are those that bfloat16, with its eight bits, hurts most. Engines that convert a
+graph to bfloat16 themselves keep the same ones. Measured in docs/quantisation.md, "bf16, and what
+its mismatches are":
+
+- Thin convolutions (depthwise ones, and the first one) with their activations: matrix units gain
+  nothing on them.
+- The stem: the first layers, up to a fifth of the MACs. What they round goes through all others.
 """
 
 from __future__ import annotations
@@ -27,44 +37,84 @@ from detector.models.graph.build import (
     infer_shapes,
     is_quantised,
     node_macs,
-    tail,
+    tail_nodes,
     tensor_shapes,
 )
 
 if TYPE_CHECKING:
     import onnx
 
-
-# ----------------------------------------------------------------------
-# Which nodes of a graph bfloat16 hurts most. They stay float32 in it, whoever converts: a graph, or an engine.
-#
-# - Thin convolutions (depthwise ones, and the first one) with their activations: matrix units gain nothing on them.
-# - The stem: the first layers, up to a fifth of the MACs. What they round goes through all the others, and bfloat16 has
-#   eight bits.
-#
-# Measured in docs/quantisation.md, "bf16, and what its mismatches are".
-
+HALVES = ("fp16", "bf16")
+# The first opset in which Conv and its kind may be bfloat16, and the IR version that goes with it.
+BF16_OPSET, BF16_IR = 22, 10
+CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # their attribute ``value`` has their type
 THIN = 8  # input channels a group, below which a convolution is thin
-STEM = 0.2  # of the MACs, which the first layers that stay float32 make at most
-ACTIVATIONS = (
-    "Relu",
-    "LeakyRelu",
-    "Clip",
-    "HardSwish",
-    "Sigmoid",
-    "Elu",
-    "Mul",
-)  # SiLU is Sigmoid and Mul
+STEM = 0.2  # of the MACs: the most that the stem may have
+# SiLU is Sigmoid and Mul.
+ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu", "Mul")
 
 
-def sensitive(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
-    """Names of the nodes that stay float32, with those in ``kept``, which do anyway, and what lies between any two."""
-    found = {*kept, *_thin(model.graph), *_stem(model)}
-    return found | _between(model.graph, found)
+def convert_to_halves(network: Network, precision: str) -> Network:
+    """The network with its graph in ``precision``, "fp16" or "bf16".
+
+    Raises ModelError for a graph that is not fp32, or is quantised already.
+    """
+    if precision not in HALVES:
+        raise ValueError(f"half precision is one of {', '.join(HALVES)}; got {precision!r}")
+    if network.precision != "fp32":
+        raise ModelError(
+            f"{network.name}: the graph is {network.precision}; only fp32 can become {precision}"
+        )
+    if is_quantised(network.graph):
+        raise ModelError(f"{network.name} cannot become {precision}: {QUANTISED}")
+    graph = _Writer(network.graph, precision).model()
+    return replace(network, graph=graph, precision=precision, path=None)
 
 
-def _thin(graph: onnx.GraphProto) -> set[str]:
-    """Names of the convolutions with few input channels a group, and of the activations that read nothing else."""
+def operand_name(tensor: str, ending: str) -> str:
+    """A name for another form of a tensor: ``0.conv`` -> ``0.conv_fp16``, ``12`` -> ``n12_fp16``.
+
+    By the rule for names (``good_name``), a word that begins with a digit has digits only.
+    """
+    name = f"{tensor}_{ending}"
+    if good_name(name):
+        return name
+    head, _, last = tensor.rpartition(".")
+    return f"{head}.n{last}_{ending}" if head else f"n{last}_{ending}"
+
+
+def original_names(model: onnx.ModelProto) -> dict[str, str]:
+    """Node of a converted graph -> its name in the fp32 graph, for the nodes whose name changed.
+
+    A node that makes an output got an ending, and the Cast behind it took its name. Here they
+    change names again, so that the Cast has a name that the fp32 graph does not have.
+    """
+    makers = {output: node.name for node in model.graph.node for output in node.output}
+    originals: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.op_type != "Cast" or not node.name:
+            continue
+        maker = makers.get(node.input[0])
+        if maker is not None and maker in [operand_name(node.name, half) for half in HALVES]:
+            originals |= {maker: node.name, node.name: maker}
+    return originals
+
+
+# Which nodes stay float32 in bfloat16
+
+
+def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
+    """Names of the nodes that stay float32 in a bfloat16 graph.
+
+    ``kept``: those that stay float32 anyway. They are among the result, and so is what lies between
+    any two nodes of it.
+    """
+    nodes = {*kept, *_thin_nodes(model.graph), *_stem_nodes(model)}
+    return nodes | _nodes_between(model.graph, nodes)
+
+
+def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
+    """Convolutions with few input channels a group, and the activations behind them."""
     found: set[str] = set()
     constants = {tensor.name: tensor.dims for tensor in graph.initializer}
     makers = {name: node.name for node in graph.node for name in node.output}
@@ -83,8 +133,8 @@ def _thin(graph: onnx.GraphProto) -> set[str]:
     return found
 
 
-def _stem(model: onnx.ModelProto) -> set[str]:
-    """Names of the first nodes, in order, as long as their MACs are at most ``STEM`` of all; none without MACs."""
+def _stem_nodes(model: onnx.ModelProto) -> set[str]:
+    """The first nodes whose MACs are together at most ``STEM`` of all; none without MACs."""
     shapes = tensor_shapes(model)
     macs = {node.name: node_macs(node, shapes) for node in model.graph.node}
     left = STEM * sum(macs.values())
@@ -97,11 +147,14 @@ def _stem(model: onnx.ModelProto) -> set[str]:
     return set(found) if any(macs[name] for name in found) else set()
 
 
-def _between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
-    """Nodes between those that stay, or between the picture and these: two Casts around one would gain nothing."""
+def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
+    """Nodes between ``kept`` ones, or between the picture and these.
+
+    Two Casts around such a node would cost more than it gains.
+    """
     makers = {name: node.name for node in graph.node for name in node.output}
     outputs = {info.name for info in graph.output}
-    first = _before_any_product(graph)
+    first = _nodes_before_products(graph)
     readers: dict[str, set[str]] = {}
     for node in graph.node:
         for name in node.input:
@@ -118,8 +171,8 @@ def _between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
     return found
 
 
-def _before_any_product(graph: onnx.GraphProto) -> set[str]:
-    """Names of the nodes that read nothing which a multiplying node has made: what is done to the picture itself."""
+def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
+    """Nodes that work on the picture itself: none multiplies, or comes behind one that does."""
     made: set[str] = set()
     found: set[str] = set()
     for node in graph.node:
@@ -130,67 +183,22 @@ def _before_any_product(graph: onnx.GraphProto) -> set[str]:
     return found
 
 
-HALVES = ("fp16", "bf16")
-BF16_OPSET, BF16_IR = (
-    22,
-    10,
-)  # the first opset in which Conv and its kind may be bfloat16, and the IR that goes with it
-CONSTANT_MAKERS = (
-    "Constant",
-    "ConstantOfShape",
-)  # what they make has the type of their attribute ``value``
+# The graph
 
 
-def converted(network: Network, precision: str) -> Network:
-    """The same network with its graph in ``precision`` ("fp16" or "bf16"). Raises ModelError."""
-    if precision not in HALVES:
-        raise ValueError(f"half precision is one of {', '.join(HALVES)}; got {precision!r}")
-    if network.precision != "fp32":
-        raise ModelError(
-            f"{network.name}: the graph is {network.precision}; only fp32 can become {precision}"
-        )
-    if is_quantised(network.graph):
-        raise ModelError(f"{network.name} cannot become {precision}: {QUANTISED}")
-    graph = _Halved(network.graph, precision).model()
-    return replace(network, graph=graph, precision=precision, path=None)
+class _Writer:
+    """Writes the nodes anew, in order.
 
-
-def operand_name(tensor: str, ending: str) -> str:
-    """A name for another form of a tensor, by the rule of the house: ``0.conv`` -> ``0.conv_fp16``, ``12`` ->
-    ``n12_fp16``: what is made of digits alone cannot have an ending."""
-    name = f"{tensor}_{ending}"
-    if good_name(name):
-        return name
-    head, _, last = tensor.rpartition(".")
-    return f"{head}.n{last}_{ending}" if head else f"n{last}_{ending}"
-
-
-def originals(model: onnx.ModelProto) -> dict[str, str]:
-    """Node of a converted graph -> its name in the graph before; only those that are called otherwise.
-
-    The node that makes an output got an ending, and the Cast behind it took its name. Here they change names again: the
-    Cast's is then one that the graph before has not.
+    ``kept``: nodes that stay float32. ``types``: each float tensor that was written -> "fp32" or
+    the half. ``renamed``: outputs -> the name that their half-precision form got.
     """
-    makers = {output: node.name for node in model.graph.node for output in node.output}
-    found: dict[str, str] = {}
-    for node in model.graph.node:
-        if node.op_type != "Cast" or not node.name:
-            continue
-        maker = makers.get(node.input[0])
-        if maker is not None and maker in [operand_name(node.name, half) for half in HALVES]:
-            found |= {maker: node.name, node.name: maker}
-    return found
-
-
-class _Halved:
-    """Writes the nodes anew, in order; ``types`` maps each float tensor that was made to "fp32" or the half."""
 
     def __init__(self, model: onnx.ModelProto, precision: str) -> None:
         from onnx import TensorProto, numpy_helper
 
         self.precision = precision
         self.half = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
-        self.source = model if precision == "fp16" else _raised(model)
+        self.source = model if precision == "fp16" else _raise_opset(model)
         graph = self.source.graph
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.values = {
@@ -204,9 +212,11 @@ class _Halved:
         self.opset = max(
             entry.version for entry in self.source.opset_import if entry.domain in ("", "ai.onnx")
         )
-        self.kept = {node.name for node in graph.node if self._stays(node)} | tail(self.source)
+        self.kept = {node.name for node in graph.node if self._stays(node)} | tail_nodes(
+            self.source
+        )
         if precision == "bf16":
-            self.kept = sensitive(self.source, self.kept)
+            self.kept = sensitive_nodes(self.source, self.kept)
         self.renamed: dict[str, str] = {}
         self.types: dict[str, str] = {}
         self.nodes: list[onnx.NodeProto] = []
@@ -250,7 +260,7 @@ class _Halved:
         self.nodes.append(made)
 
     def _operand(self, node: onnx.NodeProto, at: int, name: str, mode: str) -> str:
-        """The tensor, in the type that this node reads it in."""
+        """The name of the input, in the type in which this node reads it."""
         if not self._is_float(name) or (mode != "fp32" and not self._may_be_half(node, at)):
             wanted = "fp32"
         else:
@@ -292,7 +302,7 @@ class _Halved:
         return helper.make_tensor(name, self.half, values.shape, bits.tobytes(), raw=True)
 
     def _retype(self, node: onnx.NodeProto) -> None:
-        """Attributes that name the type of what a node makes."""
+        """Changes the attributes that name the type of what a node makes."""
         from onnx import TensorProto, numpy_helper
 
         for attribute in node.attribute:
@@ -311,7 +321,8 @@ class _Halved:
         """Whether a node must stay float32."""
         if any(attribute.HasField("g") for attribute in node.attribute):
             raise ModelError(
-                f"node {node.name} ({node.op_type}) holds a graph of its own, which cannot be {self.precision}"
+                f"node {node.name} ({node.op_type}) holds a graph of its own, which cannot be "
+                f"{self.precision}"
             )
         reads = [name for name in node.input if name and self._is_float(name)]
         if not reads:
@@ -324,14 +335,14 @@ class _Halved:
         return any(name in self.constants and not self._fits(name) for name in reads)
 
     def _fits(self, name: str) -> bool:
-        """bfloat16 has the range of float32."""
+        """Whether a constant is within the range of the half; bfloat16 has that of float32."""
         if self.precision == "bf16":
             return True
         values = self.values[name]
         return bool((np.abs(values[np.isfinite(values)]) <= np.finfo(np.float16).max).all())
 
     def _may_be_half(self, node: onnx.NodeProto, at: int) -> bool:
-        """What ONNX allows for input number ``at``: ``scales`` of Resize, for one, are float32 always."""
+        """Whether ONNX allows a half as input ``at``; ``scales`` of a Resize are always float32."""
         from onnx import defs
 
         if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, self.opset):
@@ -339,9 +350,8 @@ class _Halved:
         schema = defs.get_schema(node.op_type, self.opset)
         described = schema.inputs[min(at, len(schema.inputs) - 1)].type_str
         allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-        return f"tensor({'float16' if self.precision == 'fp16' else 'bfloat16'})" in allowed.get(
-            described, [described]
-        )
+        half = "float16" if self.precision == "fp16" else "bfloat16"
+        return f"tensor({half})" in allowed.get(described, [described])
 
     def _is_float(self, name: str) -> bool:
         from onnx import TensorProto
@@ -349,7 +359,7 @@ class _Halved:
         return bool(self.elements.get(name) == TensorProto.FLOAT)
 
 
-def _raised(model: onnx.ModelProto) -> onnx.ModelProto:
+def _raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model in an opset that knows bfloat16 convolutions."""
     from onnx import version_converter
 
@@ -360,9 +370,10 @@ def _raised(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     try:
         raised = version_converter.convert_version(model, BF16_OPSET)
-    except Exception as exc:  # the converter's own errors are plain RuntimeErrors, of many texts
+    except Exception as exc:  # the converter raises plain RuntimeErrors
         raise ModelError(
-            f"graph {model.graph.name}: cannot be raised to opset {BF16_OPSET}, which bf16 needs: "
+            f"graph {model.graph.name}: ONNX cannot convert it to opset {BF16_OPSET}, which bf16 "
+            "needs: "
             f"{' '.join(str(exc).split())}"
         ) from exc
     raised.ir_version = max(raised.ir_version, BF16_IR)
@@ -372,7 +383,7 @@ def _raised(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """The upper half of each float32, rounded to the nearest, ties to even; NaN stays one."""
+    """The upper half of each float32, rounded to nearest, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     result: NDArray[np.uint16] = np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")

@@ -1,11 +1,17 @@
-"""Ranges -> a graph with QuantizeLinear and DequantizeLinear nodes. Two kinds from one calibration:
+"""The int8 graph: fp32 plus QuantizeLinear (Q) and DequantizeLinear (DQ) nodes, from given ranges.
 
-int8-u8  activations u8 with a zero point, around every node that is int8: what onnxruntime and OpenVINO turn into
-         integer kernels. Biases int32.
-int8-s8  activations s8 symmetric, only in front of convolutions, Gemm and MatMul: TensorRT knows no zero point, moves
-         Q and DQ itself, and fuses activations only where none stands in between. Biases float32.
+This file writes graphs and runs nothing; calibration and the choice of what stays float are in
+``detector.run.quantize``. It reads from top to bottom: which nodes can be int8 (``Wiring``), which
+of them belong together (``int8_units``), which are int8 in the end (``int8_nodes``), and the graph
+(``quantised_graph``). There are two kinds, from the same ranges:
 
-Weights are s8, symmetric, a scale for each output channel, in both. Scales of both come from the same ranges.
+int8-u8  Activations are u8 with a zero point, around every node that is int8: ONNX Runtime and
+         OpenVINO turn these into integer kernels. Biases are int32.
+int8-s8  Activations are s8 and symmetric, only in front of convolutions, Gemm and MatMul. TensorRT
+         knows no zero point, moves Q and DQ itself, and fuses an activation only where no Q or DQ
+         stands in between. Biases are float32.
+
+In both kinds weights are s8 and symmetric, with a scale for each output channel.
 """
 
 from __future__ import annotations
@@ -24,39 +30,33 @@ from detector.models.graph.build import (
     infer_shapes,
     is_quantised,
     node_macs,
-    tail,
+    tail_nodes,
     tensor_shapes,
 )
 from detector.models.graph.halves import operand_name
+from detector.models.graph.ranges import Range
 
 if TYPE_CHECKING:
     import onnx
 
+KINDS = ("int8-u8", "int8-s8")
 
-# ----------------------------------------------------------------------
-# Which nodes of a graph can be int8, and which of them belong together.
-
-# Operators for which onnxruntime has an integer kernel, or drops Q and DQ around them.
-FUSED = (
-    "Relu",
-    "Clip",
-)  # swallowed by the QuantizeLinear behind them, where it cuts at the same place
+# Operators beside those of MULTIPLYING and MOVING that may be int8: ONNX Runtime has an integer
+# kernel for them, or drops Q and DQ around them.
+# A Relu or Clip is swallowed by the QuantizeLinear behind it, where both cut at the same place.
+FUSED = ("Relu", "Clip")
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 
+PIXELS = (0.0, 255.0)  # the range of the picture's own values, whatever the frames show
+WEIGHT_TOP = 127  # TensorRT takes weights of -127..127
+BIAS_TOP = 2**31 - 2**24  # of the int32 that a bias becomes, with room for what is added to it
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Nodes that are int8 or float together: a multiplying node with what follows it alone (its activation, a
-    pooling), or one node where several come together. ``layers``: its multiplying nodes. ``macs``: for one picture."""
 
-    name: str
-    nodes: tuple[str, ...]
-    layers: int
-    macs: int
+# Which nodes can be int8
 
 
 class Wiring:
-    """Who makes and who reads each tensor, and what may be int8."""
+    """Who makes and who reads each tensor of a graph; ``able``: the nodes that can be int8."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         from onnx import TensorProto
@@ -74,71 +74,77 @@ class Wiring:
         self.floats = {
             info.name for info in infos if info.type.tensor_type.elem_type == TensorProto.FLOAT
         }
-        last = tail(model)
+        decoding = tail_nodes(model)
         self.able = [
-            node.name for node in self.graph.node if node.name not in last and self._can(node)
+            node.name
+            for node in self.graph.node
+            if node.name not in decoding and self._can_be_int8(node)
         ]
         self.shapes = tensor_shapes(model)
         self.batch = self.shapes[self.graph.input[0].name][0]
 
     def tensors_in(self, name: str) -> list[str]:
-        """Float tensors that a node reads and that are no constants."""
-        return [
-            tensor
-            for tensor in self.nodes[name].input
-            if tensor in self.floats and tensor not in self.constants
-        ]
+        """The float tensors that a node reads, constants left out."""
+        return self._computed_floats(self.nodes[name])
 
     def multiplies(self, name: str) -> bool:
         return self.nodes[name].op_type in MULTIPLYING
 
     def macs(self, name: str) -> int:
-        """For one picture."""
+        """Of one node, for one picture."""
         return node_macs(self.nodes[name], self.shapes) // self.batch
 
-    def _can(self, node: onnx.NodeProto) -> bool:
+    def _computed_floats(self, node: onnx.NodeProto) -> list[str]:
+        return [name for name in node.input if name in self.floats and name not in self.constants]
+
+    def _can_be_int8(self, node: onnx.NodeProto) -> bool:
         if len(node.output) != 1 or node.output[0] not in self.floats:
             return False
-        dynamic = [
-            name for name in node.input if name in self.floats and name not in self.constants
-        ]
+        computed = self._computed_floats(node)
         if node.op_type in MULTIPLYING:
-            return (
-                len(dynamic) == 1
-                and dynamic[0] == node.input[0]
-                and node.input[1] in self.constants
-            )
+            return computed == [node.input[0]] and node.input[1] in self.constants
         if node.op_type == "Resize":
             return _attribute(node, "mode") == b"nearest"
         if node.op_type in COMPUTING:
-            return len(dynamic) == len(
-                node.input
-            )  # with a constant among them it is a scale, and cheap
+            # With a constant among its inputs it is a scale, and cheap in float.
+            return len(computed) == len(node.input)
         return node.op_type in MOVING or node.op_type in FUSED
 
 
-def refusal(model: onnx.ModelProto) -> str | None:
+def why_not_int8(model: onnx.ModelProto) -> str | None:
     """Why no layer of a graph can become int8, and what to do; None where one can."""
     wiring = Wiring(model)
     if is_quantised(model):
         return QUANTISED
     if not any(map(wiring.multiplies, wiring.able)):
         return (
-            "none of its layers can be int8: they are in half precision, or their weights are computed; export it in "
-            "single precision, with its weights as constants"
+            "none of its layers can be int8: they are in half precision, or their weights are "
+            "computed; export it in single precision, with its weights as constants"
         )
     return None
 
 
-def units(wiring: Wiring) -> list[Unit]:
-    """All that can be int8, in the graph's order."""
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Nodes that are int8 or float together: a multiplying node with what follows it alone (its
+    activation, a pooling), or a node where several tensors meet.
+    """
+
+    name: str  # of the first node
+    nodes: tuple[str, ...]
+    layers: int  # how many of them multiply
+    macs: int  # for one picture
+
+
+def int8_units(wiring: Wiring) -> list[Unit]:
+    """All nodes that can be int8, as units, in the graph's order."""
     members: dict[str, list[str]] = {}
-    home: dict[str, str] = {}  # node -> the unit's first node
+    first_of: dict[str, str] = {}  # node -> the first node of its unit
     for name in wiring.able:
-        before = {home.get(wiring.maker.get(tensor, "")) for tensor in wiring.tensors_in(name)}
+        before = {first_of.get(wiring.maker.get(tensor, "")) for tensor in wiring.tensors_in(name)}
         joins = before.pop() if len(before) == 1 and not wiring.multiplies(name) else None
-        home[name] = joins or name
-        members.setdefault(home[name], []).append(name)
+        first_of[name] = joins or name
+        members.setdefault(first_of[name], []).append(name)
     return [
         Unit(
             name=first,
@@ -150,23 +156,26 @@ def units(wiring: Wiring) -> list[Unit]:
     ]
 
 
-def settled(wiring: Wiring, kept: Collection[str]) -> set[str]:
-    """The nodes that are int8 when ``kept`` (nodes) stay float. One that multiplies nothing follows its neighbours:
-    it is int8 only if all that it reads, or all that reads it, is int8; alone it would cost precision for nothing."""
-    chosen = [name for name in wiring.able if name not in kept]
-    fed = {name for name in chosen if wiring.multiplies(name)}
+def int8_nodes(wiring: Wiring, kept: Collection[str]) -> set[str]:
+    """The nodes that are int8 when the nodes ``kept`` stay float.
+
+    A node that does not multiply follows its neighbours: it is int8 only if everything that it
+    reads is int8, or everything that reads it. Alone it would cost accuracy and gain no speed.
+    """
+    able = [name for name in wiring.able if name not in kept]
+    fed = {name for name in able if wiring.multiplies(name)}
     drained = set(fed)
-    for name in chosen:
+    for name in able:
         makers = [wiring.maker.get(tensor) for tensor in wiring.tensors_in(name)]
         if makers and all(maker in fed for maker in makers):
             fed.add(name)
-    for name in reversed(chosen):
-        out = wiring.nodes[name].output
-        readers = [reader for tensor in out for reader in wiring.readers.get(tensor, ())]
+    for name in reversed(able):
+        made = wiring.nodes[name].output
+        readers = [reader for tensor in made for reader in wiring.readers.get(tensor, ())]
         if (
             readers
             and all(reader in drained for reader in readers)
-            and not set(out) & set(wiring.outputs)
+            and not set(made) & set(wiring.outputs)
         ):
             drained.add(name)
     return fed | drained
@@ -174,74 +183,64 @@ def settled(wiring: Wiring, kept: Collection[str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What stays float of the multiplying layers: their number and their MACs, of all."""
+    """How much of the multiplying layers stays float."""
 
     layers: int
     all_layers: int
-    macs: float  # 0..1
+    macs: float  # their share of all MACs, 0..1
 
 
 def float_share(model: onnx.ModelProto, kept: Iterable[str]) -> Share:
-    """``kept``: nodes that stay float; those that cannot be int8 at all are counted with them."""
+    """``kept``: nodes that stay float. Layers that cannot be int8 at all are counted with them."""
     wiring = Wiring(model)
-    everything = [name for name in wiring.nodes if wiring.multiplies(name)]
-    whole = settled(wiring, set(kept))
-    stays = [name for name in everything if name not in whole]
-    total = sum(map(wiring.macs, everything))
-    return Share(
-        len(stays), len(everything), sum(map(wiring.macs, stays)) / total if total else 0.0
-    )
+    layers = [name for name in wiring.nodes if wiring.multiplies(name)]
+    quantised = int8_nodes(wiring, set(kept))
+    floats = [name for name in layers if name not in quantised]
+    total = sum(map(wiring.macs, layers))
+    return Share(len(floats), len(layers), sum(map(wiring.macs, floats)) / total if total else 0.0)
 
 
-def _attribute(node: onnx.NodeProto, name: str) -> object:
-    from onnx import helper
-
-    return next(
-        (helper.get_attribute_value(entry) for entry in node.attribute if entry.name == name), None
-    )
+# The graph
 
 
-Range = tuple[float, float]
-KINDS = ("int8-u8", "int8-s8")
-PIXELS = (0.0, 255.0)
-WEIGHT_TOP = 127  # TensorRT takes weights of -127..127
-BIAS_TOP = 2**31 - 2**24  # of the int32 that a bias becomes, with room for what is added to it
-
-
-def watched(model: onnx.ModelProto) -> list[str]:
+def tensors_to_measure(model: onnx.ModelProto) -> list[str]:
     """The tensors whose ranges ``quantised_graph`` may ask for, in the graph's order."""
     wiring = Wiring(model)
-    asked = [
+    names = [
         name
         for node in wiring.able
         for name in (*wiring.tensors_in(node), *wiring.nodes[node].output)
     ]
-    sources = _sources(wiring)
-    return list(dict.fromkeys(sources.get(name, name) for name in asked))
+    sources = _range_sources(wiring)
+    return list(dict.fromkeys(sources.get(name, name) for name in names))
 
 
 def quantised_graph(
     model: onnx.ModelProto, ranges: Mapping[str, Range], kept: Collection[str], kind: str
 ) -> onnx.ModelProto:
-    """``kept``: nodes that stay float. ``kind``: of ``KINDS``. All but the picture's size and batch may differ from
-    the graph that was calibrated on, as long as the tensors' names are the same."""
+    """The graph with Q and DQ nodes.
+
+    ``ranges``: of the ``tensors_to_measure``. They may come from a graph of another batch or input
+    size, as long as its tensors have the same names. ``kept``: nodes that stay float. ``kind``: one
+    of ``KINDS``; anything else raises ValueError.
+    """
     return _Writer(model, ranges, kept, kind).model()
 
 
-def affine(low: float, high: float) -> tuple[np.float32, int]:
+def u8_scale(low: float, high: float) -> tuple[np.float32, int]:
     """Scale and zero point of u8; 0 is always one of the steps."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = np.float32((high - low) / 255) or np.float32(1)
     return scale, int(np.clip(round(-low / float(scale)), 0, 255))
 
 
-def symmetric(low: float, high: float) -> np.float32:
+def s8_scale(low: float, high: float) -> np.float32:
     """Scale of s8 with the zero point 0."""
     return np.float32(max(abs(low), abs(high)) / 127) or np.float32(1)
 
 
 def weight_scales(weights: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
-    """One for each output channel, [channels] float32."""
+    """A scale for each output channel, [channels] float32; ``axis``: where the channels lie."""
     others = tuple(at for at in range(weights.ndim) if at != axis)
     scales = np.abs(weights).max(axis=others) / WEIGHT_TOP
     result: NDArray[np.float32] = np.where(scales > 0, scales, 1).astype(np.float32)
@@ -249,6 +248,11 @@ def weight_scales(weights: NDArray[np.float32], axis: int) -> NDArray[np.float32
 
 
 class _Writer:
+    """Writes the nodes anew, in order.
+
+    ``chosen``: the nodes that are int8. ``quantised``: the tensors that get Q and DQ behind them.
+    """
+
     def __init__(
         self, model: onnx.ModelProto, ranges: Mapping[str, Range], kept: Collection[str], kind: str
     ) -> None:
@@ -258,17 +262,15 @@ class _Writer:
             raise ValueError(f"kind is one of {', '.join(KINDS)}; got {kind!r}")
         self.source, self.ranges, self.unsigned = model, ranges, kind == "int8-u8"
         self.wiring = Wiring(model)
-        self.sources = _sources(self.wiring)
-        chosen = settled(self.wiring, kept)
-        self.chosen = (
-            chosen if self.unsigned else {name for name in chosen if self.wiring.multiplies(name)}
-        )
-        self.quantised = self._tensors()
+        self.sources = _range_sources(self.wiring)
+        able = int8_nodes(self.wiring, kept)
+        self.chosen = able if self.unsigned else set(filter(self.wiring.multiplies, able))
+        self.quantised = self._quantised_tensors()
         self.values = {
             tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
         }
         self.nodes: list[onnx.NodeProto] = []
-        self.made: dict[str, onnx.TensorProto] = {}
+        self.made: dict[str, onnx.TensorProto] = {}  # new constants
 
     def model(self) -> onnx.ModelProto:
         import onnx
@@ -289,17 +291,16 @@ class _Writer:
         infer_shapes(result)
         return result
 
-    def _tensors(self) -> set[str]:
-        """The tensors that get Q and DQ behind them."""
-        found: set[str] = set()
+    def _quantised_tensors(self) -> set[str]:
+        tensors: set[str] = set()
         for name in self.chosen:
-            found.update(self.wiring.tensors_in(name))
+            tensors.update(self.wiring.tensors_in(name))
             if self.unsigned:
-                found.update(self.wiring.nodes[name].output)
-        return {name for name in found if not self._fuses(name)}
+                tensors.update(self.wiring.nodes[name].output)
+        return {name for name in tensors if not self._is_fused(name)}
 
-    def _fuses(self, tensor: str) -> bool:
-        """Between a convolution and its Relu: one kernel does both."""
+    def _is_fused(self, tensor: str) -> bool:
+        """Whether it lies between a convolution and its Relu, which one kernel computes."""
         readers = self.wiring.readers.get(tensor, [])
         maker = self.wiring.maker.get(tensor)
         return (
@@ -319,60 +320,56 @@ class _Writer:
         made.CopyFrom(node)
         for at, name in enumerate(node.input):
             if name in self.quantised and self._reads_quantised(node.name, name):
-                made.input[at] = self._dequantised(name)
+                made.input[at] = self._dequantised_name(name)
         if node.name in self.chosen and self.wiring.multiplies(node.name):
-            self._multiplying(made, node)
+            self._quantise_weights(made, node)
         for at, name in enumerate(node.output):
-            if (
-                self.unsigned
-                and name in self.quantised
-                and name in self.wiring.outputs
-                and node.name in self.chosen
-            ):
+            if name in self.quantised and self._is_int8_output(name):
                 made.output[at] = operand_name(name, "raw")
                 made.name = made.output[at] if made.name == name else made.name
         self.nodes.append(made)
         for name in node.output:
             if name in self.quantised:
-                self._pair(name, node.name in self.chosen)
+                self._write_pair(name)
 
     def _reads_quantised(self, reader: str, tensor: str) -> bool:
-        """All readers of what an int8 node made; of what a float node made, only those that are int8."""
+        """Everything that reads what an int8 node made; of what a float node made, only int8."""
         return reader in self.chosen or (
             self.unsigned and self.wiring.maker.get(tensor) in self.chosen
         )
 
-    def _dequantised(self, tensor: str) -> str:
-        if (
-            tensor in self.wiring.outputs
-            and self.unsigned
+    def _is_int8_output(self, tensor: str) -> bool:
+        """Whether an int8 node makes this output of the graph: then its DQ takes its name."""
+        return (
+            self.unsigned
+            and tensor in self.wiring.outputs
             and self.wiring.maker.get(tensor) in self.chosen
-        ):
-            return tensor
-        return operand_name(tensor, "dq")
+        )
 
-    def _pair(self, tensor: str, by_chosen: bool) -> None:
+    def _dequantised_name(self, tensor: str) -> str:
+        return tensor if self._is_int8_output(tensor) else operand_name(tensor, "dq")
+
+    def _write_pair(self, tensor: str) -> None:
+        """Q and DQ behind a tensor."""
         from onnx import helper
 
         scale, zero = self._scale(tensor)
-        scale_name = self._constant(
-            f"{operand_name(tensor, 'q')}.scale", np.array(scale, np.float32)
-        )
-        zero_name = self._constant(f"{operand_name(tensor, 'q')}.zero", zero)
-        is_output = tensor in self.wiring.outputs and by_chosen and self.unsigned
-        taken = operand_name(tensor, "raw") if is_output else tensor
-        q, dq = operand_name(tensor, "q"), self._dequantised(tensor)
+        q, dq = operand_name(tensor, "q"), self._dequantised_name(tensor)
+        scale_name = self._constant(f"{q}.scale", np.array(scale, np.float32))
+        zero_name = self._constant(f"{q}.zero", zero)
+        given = operand_name(tensor, "raw") if self._is_int8_output(tensor) else tensor
         self.nodes += [
-            helper.make_node("QuantizeLinear", [taken, scale_name, zero_name], [q], name=q),
+            helper.make_node("QuantizeLinear", [given, scale_name, zero_name], [q], name=q),
             helper.make_node("DequantizeLinear", [q, scale_name, zero_name], [dq], name=dq),
         ]
 
     def _scale(self, tensor: str) -> tuple[np.float32, NDArray[Any]]:
+        """Scale and zero point of a tensor."""
         low, high = self._range(tensor)
         if self.unsigned:
-            scale, zero = affine(low, high)
+            scale, zero = u8_scale(low, high)
             return scale, np.array(zero, np.uint8)
-        return symmetric(low, high), np.array(0, np.int8)
+        return s8_scale(low, high), np.array(0, np.int8)
 
     def _range(self, tensor: str) -> Range:
         source = self.sources.get(tensor, tensor)
@@ -380,33 +377,31 @@ class _Writer:
             return PIXELS
         return self.ranges[source]
 
-    def _multiplying(self, made: onnx.NodeProto, node: onnx.NodeProto) -> None:
-        """Weights s8 with a scale for each output channel; for the kind u8 the bias as int32."""
+    def _quantise_weights(self, made: onnx.NodeProto, node: onnx.NodeProto) -> None:
+        """Weights as s8 with a scale for each output channel; for int8-u8 the bias as int32."""
         axis = _output_axis(node)
         weights = self.values[node.input[1]].astype(np.float32)
         scales = weight_scales(weights, axis)
-        bias = (
-            self.values[node.input[2]]
-            if len(node.input) > 2 and node.input[2] in self.values
-            else None
-        )
+        bias = self.values.get(node.input[2]) if len(node.input) > 2 else None
         if bias is not None and self.unsigned and node.op_type == "Conv":
-            given = float(self._scale(node.input[0])[0])
-            # A channel with tiny weights and a large bias: coarser weights, so that the bias fits into its int32.
-            scales = np.maximum(scales, (np.abs(bias) / (given * BIAS_TOP)).astype(np.float32))
-            both = (scales * np.float32(given)).astype(np.float32)
-            steps = np.round(bias.astype(np.float64) / both).astype(np.int32)
-            made.input[2] = self._dequantised_constant(f"{node.name}_bias", steps, both, 0)
+            input_scale = float(self._scale(node.input[0])[0])
+            # A channel with tiny weights and a large bias gets coarser weights, so that its bias
+            # fits into the int32.
+            least = (np.abs(bias) / (input_scale * BIAS_TOP)).astype(np.float32)
+            scales = np.maximum(scales, least)
+            bias_scales = (scales * np.float32(input_scale)).astype(np.float32)
+            steps = np.round(bias.astype(np.float64) / bias_scales).astype(np.int32)
+            made.input[2] = self._dequantised_constant(f"{node.name}_bias", steps, bias_scales, 0)
         shape = [1] * weights.ndim
         shape[axis] = -1
-        steps = np.clip(np.round(weights / scales.reshape(shape)), -WEIGHT_TOP, WEIGHT_TOP).astype(
-            np.int8
-        )
+        steps = np.round(weights / scales.reshape(shape))
+        steps = np.clip(steps, -WEIGHT_TOP, WEIGHT_TOP).astype(np.int8)
         made.input[1] = self._dequantised_constant(f"{node.name}_weight", steps, scales, axis)
 
     def _dequantised_constant(
         self, name: str, steps: NDArray[Any], scales: NDArray[np.float32], axis: int
     ) -> str:
+        """Integers with a DQ behind them; returns the name of the float tensor."""
         from onnx import helper
 
         dq = operand_name(name, "dq")
@@ -426,29 +421,39 @@ class _Writer:
 
 
 def _output_axis(node: onnx.NodeProto) -> int:
-    """The axis of a weight along which output channels lie."""
+    """The axis of a weight along which the output channels lie."""
     if node.op_type == "Conv":
         return 0
     if node.op_type == "Gemm":
-        return 0 if any(entry.name == "transB" and entry.i for entry in node.attribute) else 1
+        return 0 if _attribute(node, "transB") else 1
     return 1  # ConvTranspose [in, out, h, w] and MatMul [in, out]
 
 
-def _sources(wiring: Wiring) -> dict[str, str]:
-    """Tensor -> the one whose values it holds, moved about: both must have one scale, or moving would cost a
-    rounding."""
-    found: dict[str, str] = {}
+def _range_sources(wiring: Wiring) -> dict[str, str]:
+    """Tensor -> the tensor whose values it holds, moved about.
+
+    Both must have one scale, or moving values would round them.
+    """
+    sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:
-            found[node.output[0]] = found.get(node.input[0], node.input[0])
-    return found
+            sources[node.output[0]] = sources.get(node.input[0], node.input[0])
+    return sources
 
 
 def _pictures(wiring: Wiring) -> set[str]:
-    """Tensors that hold the picture's own u8 values, as float."""
-    given = {info.name for info in wiring.graph.input}
+    """The tensors that hold the picture's own u8 values, as float."""
+    inputs = {info.name for info in wiring.graph.input}
     return {
         node.output[0]
         for node in wiring.graph.node
-        if node.op_type == "Cast" and node.input[0] in given
+        if node.op_type == "Cast" and node.input[0] in inputs
     }
+
+
+def _attribute(node: onnx.NodeProto, name: str) -> object:
+    from onnx import helper
+
+    return next(
+        (helper.get_attribute_value(entry) for entry in node.attribute if entry.name == name), None
+    )

@@ -1,4 +1,12 @@
-"""What values each tensor takes on the calibration frames: minmax, percentile or entropy."""
+"""The range of values that each tensor takes on the calibration frames.
+
+``measure_ranges`` runs the fp32 graph on ONNX Runtime, and collects the values of each tensor by
+one of three methods:
+
+minmax      the lowest and the highest value
+percentile  what holds 99.99 % of the values, with as many left out above as below
+entropy     the range whose int8 histogram loses least information, by ONNX Runtime's search
+"""
 
 from __future__ import annotations
 
@@ -11,59 +19,65 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import onnx
 
-Range = tuple[float, float]
+Range = tuple[float, float]  # lowest and highest value
 
-PERCENT = (
-    99.99  # of the values that "percentile" keeps; the rest is cut off, half of it at either end
-)
+PERCENT = 99.99  # of the values that "percentile" keeps
 PERCENTILE_BINS = 4096
-ENTROPY_BINS = 512  # a search in plain Python over all of them, a tensor
+ENTROPY_BINS = 512  # for each tensor, a search in plain Python goes over all of them
 QUANTISED_BINS = 128
-SILENT = 4
+SILENT = 4  # ONNX Runtime's log level for fatal errors only
 
 
-def measured(
+def measure_ranges(
     model: onnx.ModelProto,
     tensors: Iterable[str],
     slots: NDArray[np.uint8],
     method: str,
-    step: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> dict[str, Range]:
-    """Tensor -> (lowest, highest) that int8 must be able to say. ``slots``: u8 RGB [N, H, W, 3], any N >= 1."""
+    """Tensor -> the range that int8 must cover.
+
+    ``slots``: u8 RGB [N, H, W, 3], N >= 1. ``method``: "minmax", "percentile" or "entropy".
+    ``progress`` gets the number of frames done and of all frames.
+    """
     names = list(tensors)
     collectors = {name: _COLLECTORS[method]() for name in names}
-    for done, values in enumerate(_values(model, names, slots), 1):
+    for done, values in enumerate(_values_of_each_frame(model, names, slots), 1):
         for name, array in zip(names, values, strict=True):
             collectors[name].add(array)
-        step(done, len(slots))
+        progress(done, len(slots))
     return {name: collector.result() for name, collector in collectors.items()}
 
 
-def _values(
+def _values_of_each_frame(
     model: onnx.ModelProto, names: list[str], slots: NDArray[np.uint8]
 ) -> Iterator[list[NDArray[np.float32]]]:
-    """The tensors' values, frame by frame, whatever the batch of the graph. A ragged last batch is filled up with
-    copies, whose results are left out; what has no batch dimension is handed out once a frame."""
-    session, given, batch = _session(model, names)
+    """The tensors' values frame by frame, whatever the batch of the graph.
+
+    A last batch that is not full is filled up with copies, whose results are left out. A tensor
+    without a batch dimension is handed out once for each frame.
+    """
+    session, input_name, batch = _open_session(model, names)
     for start in range(0, len(slots), batch):
-        part = slots[start : start + batch]
-        filled = np.concatenate([part, np.repeat(part[-1:], batch - len(part), axis=0)])
-        found = session.run(names, {given: filled})
-        for at in range(len(part)):
+        frames = slots[start : start + batch]
+        full = np.concatenate([frames, np.repeat(frames[-1:], batch - len(frames), axis=0)])
+        values = session.run(names, {input_name: full})
+        for at in range(len(frames)):
             yield [
-                array[at] if array.ndim and array.shape[0] == batch else array for array in found
+                array[at] if array.ndim and array.shape[0] == batch else array for array in values
             ]
 
 
-def _session(model: onnx.ModelProto, names: list[str]) -> tuple[Any, str, int]:
+def _open_session(model: onnx.ModelProto, names: list[str]) -> tuple[Any, str, int]:
+    """A session whose outputs include the tensors ``names``; its input's name, and its batch."""
     import onnx
     import onnxruntime as ort
 
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
-    there = {info.name for info in watched.graph.output}
-    known = {info.name: info for info in watched.graph.value_info}
-    watched.graph.output.extend(known[name] for name in names if name not in there)
+    outputs = {info.name for info in watched.graph.output}
+    infos = {info.name: info for info in watched.graph.value_info}
+    watched.graph.output.extend(infos[name] for name in names if name not in outputs)
     settings = ort.SessionOptions()
     settings.log_severity_level = SILENT
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -79,17 +93,15 @@ class _MinMax:
         self.low, self.high = np.inf, -np.inf
 
     def add(self, values: NDArray[np.float32]) -> None:
-        self.low, self.high = (
-            min(self.low, float(values.min())),
-            max(self.high, float(values.max())),
-        )
+        self.low = min(self.low, float(values.min()))
+        self.high = max(self.high, float(values.max()))
 
     def result(self) -> Range:
         return self.low, self.high
 
 
-class _Histogram:
-    """ONNX Runtime's own: bins around zero that grow outwards as larger values come."""
+class _Percentile:
+    """Uses ONNX Runtime's histogram: bins around zero that grow outwards as larger values come."""
 
     bins = PERCENTILE_BINS
 
@@ -105,10 +117,10 @@ class _Histogram:
 
     def result(self) -> Range:
         counts, edges, low, high, _ = self.collector.get_histogram_dict()[""]
-        return cut(counts, edges, float(low), float(high), PERCENT)
+        return percentile_range(counts, edges, float(low), float(high), PERCENT)
 
 
-class _Entropy(_Histogram):
+class _Entropy(_Percentile):
     bins = ENTROPY_BINS
 
     def result(self) -> Range:
@@ -117,10 +129,14 @@ class _Entropy(_Histogram):
         return max(float(low), float(histogram[2])), min(float(high), float(histogram[3]))
 
 
-def cut(
+def percentile_range(
     counts: NDArray[Any], edges: NDArray[Any], low: float, high: float, percent: float
 ) -> Range:
-    """The range that holds ``percent`` of the values, as many left out above as below; within what was seen."""
+    """The range that holds ``percent`` of a histogram's values, as many left out above as below.
+
+    ``counts``: [bins]; ``edges``: [bins + 1]; ``low`` and ``high``: the extremes that were seen,
+    which the range never exceeds.
+    """
     share = np.cumsum(counts) / max(1, counts.sum())
     outside = (1 - percent / 100) / 2
     first = int(np.searchsorted(share, outside, side="right"))
@@ -129,8 +145,8 @@ def cut(
     return max(low, float(edges[min(first, last)])), min(high, float(edges[last + 1]))
 
 
-_COLLECTORS: dict[str, Callable[[], _MinMax | _Histogram]] = {
+_COLLECTORS: dict[str, Callable[[], _MinMax | _Percentile]] = {
     "minmax": _MinMax,
-    "percentile": _Histogram,
+    "percentile": _Percentile,
     "entropy": _Entropy,
 }

@@ -42,6 +42,15 @@ from detector.report.html.parts import (
     torch,
 )
 from detector.report.terminal.run import counted
+from detector.session.document import SessionDocument
+from detector.session.passes import (
+    CriticalPathFacts,
+    FramesFacts,
+    LoopFacts,
+    PassRecord,
+    Proof,
+    WhatIfFacts,
+)
 from detector.session.read import SavedSession
 
 PAGE = Path(__file__).with_name("page")
@@ -56,7 +65,7 @@ Part = Callable[[SavedSession], str]
 def page(session: SavedSession) -> bytes:
     """The whole file, UTF-8. Facts that a session lacks have no section."""
     document = session.document
-    title = f"{document['model']} on {document['engine']}: {_video(document)}"
+    title = f"{document.model} on {document.engine}: {_video(document)}"
     body = "".join(part(session) for part in PARTS)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -68,45 +77,52 @@ def page(session: SavedSession) -> bytes:
 
 def verdict(session: SavedSession) -> str:
     """One sentence and the three biggest levers, each with what it would give."""
-    facts = session.passes.get("what_if", {})
-    rows = [row for row in facts.get("predictions", []) if row["gain"] > 0][:LEVERS]
-    base = f" instead of {facts['measured_fps']:.1f}" if "measured_fps" in facts else ""
+    sentence = f'<p class="verdict">{escape(session.document.verdict.sentence)}</p>'
+    facts = session.facts(WhatIfFacts)
+    rows = [row for row in facts.predictions if row.gain > 0][:LEVERS] if facts else []
+    if facts is None or not rows:
+        return sentence
+    was = facts.measured_fps
+    base = "" if was is None else f" instead of {was:.1f}"
     levers = "".join(
-        f'<li>{escape(row["change"])}<b data-value="{row["gain"]!r}">{row["gain"]:+.0%}</b>'
-        f"{row['predicted_fps']:.1f} FPS{base} in the loop</li>"
+        f'<li>{escape(row.change)}<b data-value="{row.gain!r}">{row.gain:+.0%}</b>'
+        f"{row.predicted_fps:.1f} FPS{base} in the loop</li>"
         for row in rows
     )
     doubt = ""
     if reasons := _doubts(facts):
-        more = f" (and {len(reasons) - 1} more, with the table)" if len(reasons) > 1 else ""
-        doubt = f'<p class="warning">Take these levers as a ranking at most: {escape(reasons[0])}{more}.</p>'
-    sentence = f'<p class="verdict">{escape(session.document["verdict"]["sentence"])}</p>'
-    return sentence + (f'<ul class="levers" id="levers">{levers}</ul>{doubt}' if levers else "")
+        more = f" (and {len(reasons) - 1} more, below the table)" if len(reasons) > 1 else ""
+        doubt = (
+            '<p class="warning">These predictions are unreliable; use them as a ranking at most: '
+            f"{escape(reasons[0])}{more}.</p>"
+        )
+    return f'{sentence}<ul class="levers" id="levers">{levers}</ul>{doubt}'
 
 
-def _doubts(facts: dict[str, Any]) -> list[str]:
-    """Why not to believe what-if; sessions of the first version say by how much the replay misses, and no more."""
-    if not facts.get("predictions"):
+def _doubts(facts: WhatIfFacts) -> list[str]:
+    """Why not to trust the predictions. Sessions of the first version say only by how much the
+    replay misses."""
+    if not facts.predictions:
         return []
-    missed = abs(facts["replay_error"]) > DOUBTFUL
-    return list(
-        facts.get("doubts", [REPLAY_MISSES.format(facts["replay_error"])] if missed else [])
-    )
+    if facts.doubts is not None:
+        return list(facts.doubts)
+    missed = abs(facts.replay_error) > DOUBTFUL
+    return [REPLAY_MISSES.format(facts.replay_error)] if missed else []
 
 
 def lab(session: SavedSession) -> str:
-    document, fps = session.document, session.document["fps"]
-    height, width = document["model_input"]
+    document, fps = session.document, session.document.fps
+    height, width = document.model_input
     row = [
-        document["model"],
-        document["engine"],
-        document["precision"],
+        document.model,
+        document.engine,
+        document.precision,
         f"{width}x{height}",
-        document["batch"],
+        document.batch,
         _video_size(document),
-        fps["inference"],
-        fps["end_to_end"],
-        document["frames"]["written"],
+        fps.inference,
+        fps.end_to_end,
+        document.frames.written,
     ]
     columns = [
         "model",
@@ -119,14 +135,14 @@ def lab(session: SavedSession) -> str:
         "end-to-end FPS",
         "frames",
     ]
-    if fps.get("device") is not None:
-        row.insert(-3, fps["device"])
+    if fps.device is not None:
+        row.insert(-3, fps.device)
         columns.insert(-3, "device FPS")
     return section("run", "The run", table("lab", columns, [row], sortable=False), how="fps")
 
 
 def ledger(session: SavedSession) -> str:
-    frames = session.document["frames"]["written"]
+    frames = session.document.frames.written
     if not frames:
         return ""
     stages = stage_rows(session.document, frames)
@@ -177,13 +193,13 @@ def ledger(session: SavedSession) -> str:
     )
 
 
-def _beside(document: dict[str, Any], frames: int) -> str:
+def _beside(document: SessionDocument, frames: int) -> str:
     """What is in no thread's bar: CPU of libraries' threads, opening and closing, what came before the run."""
-    cpu = document["cpu"]
-    libraries = cpu["library_threads_s"] * 1e3 / frames
+    cpu = document.cpu
+    libraries = cpu.library_threads_s * 1e3 / frames
     burnt = (
         "CPU of libraries' threads is in the stages."
-        if cpu["stages_include_libraries"]
+        if cpu.stages_include_libraries
         else f'Libraries\' own threads burnt <b data-value="{libraries!r}">{libraries:.2f}</b> ms of CPU a frame.'
     )
     return f"{burnt} Seconds: {escape(seconds_text(document))}."
@@ -270,7 +286,7 @@ def _reader_first(one: Activity) -> tuple[int, str]:
 
 
 def queues(session: SavedSession) -> str:
-    loop = (session.document.get("loop") or [None])[0]
+    loop = session.document.loop[0] if session.document.loop else None
     activities = activities_of(session.spans)
     if not loop or not activities:
         return ""
@@ -316,26 +332,19 @@ def latency(session: SavedSession) -> str:
 
 
 def path(session: SavedSession) -> str:
-    facts = session.passes.get("critical_path", {})
-    if not facts.get("available"):
+    facts = session.facts(CriticalPathFacts)
+    if facts is None:
         return ""
-    parts = [(row["name"], row["name"], row["self_s"]) for row in facts["stages"]]
-    parts.append(("wait", "hand-overs", sum(row["wait_s"] for row in facts["stages"])))
+    parts = [(row.name, row.name, row.self_s) for row in facts.stages]
+    parts.append(("wait", "hand-overs", sum(row.wait_s for row in facts.stages)))
     rows = [
-        [
-            row["name"],
-            Share(row["share"]),
-            row["self_s"],
-            row["wait_s"],
-            row["calls"],
-            ", ".join(row["wait_causes"]),
-        ]
-        for row in facts["stages"]
+        [row.name, Share(row.share), row.self_s, row.wait_s, row.calls, ", ".join(row.wait_causes)]
+        for row in facts.stages
     ]
     columns = ("stage", "share", "self s", "wait s", "calls", "waits because of")
     note = (
-        f"{facts['wall_s']:.3f} s of steady state ({facts['frames']} frames); start-up {facts['startup_s']:.3f} s and "
-        f"tear-down {facts['teardown_s']:.3f} s are apart."
+        f"{facts.wall_s:.3f} s of steady state ({facts.frames} frames), without "
+        f"{facts.startup_s:.3f} s of start-up and {facts.teardown_s:.3f} s of tear-down."
     )
     names = (*(kind for kind, *_ in parts),)
     shown = key([name for name in (*STAGE_NAMES, "wait") if name in names])
@@ -350,54 +359,59 @@ def path(session: SavedSession) -> str:
 
 
 def what_if(session: SavedSession) -> str:
-    facts = session.passes.get("what_if", {})
-    if not facts.get("available"):
+    facts = session.facts(WhatIfFacts)
+    if facts is None:
         return ""
-    proofs = {row["change"]: row for row in facts.get("proofs", [])}
+    proofs = facts.proof_of
     measured = ["measured FPS", "measured gain", "lowest", "highest", "predicted is off by"]
     columns = ["change", "predicted FPS", "gain", *(measured if proofs else [])]
-    rows = []
-    for row in facts["predictions"]:
-        proof = proofs.get(row["change"], {})
-        gains = (
-            Share(proof.get(key))
-            for key in ("measured_gain", "measured_low", "measured_high", "off_by")
-        )
-        rows.append(
-            [
-                row["change"],
-                row["predicted_fps"],
-                Share(row["gain"]),
-                *([proof.get("measured_fps"), *gains] if proofs else []),
-            ]
-        )
-    note = f"<p>The replay of the run as it was is off by {facts['replay_error']:+.1%}. {_loops_fps(facts)}</p>"
+    rows = [
+        [
+            row.change,
+            row.predicted_fps,
+            Share(row.gain),
+            *(_proof_cells(proofs.get(row.change)) if proofs else []),
+        ]
+        for row in facts.predictions
+    ]
+    note = (
+        f"<p>The replay of the run as it was is off by {facts.replay_error:+.1%}. "
+        f"{_explain_fps(facts)}</p>"
+    )
     if reasons := _doubts(facts):
         note += f'<p class="warning">Unreliable: {escape("; ".join(reasons))}.</p>'
-    if facts.get("no_batch_because"):
-        note += f"<p>Not asked: {escape(facts['no_batch_because'])}.</p>"
+    if facts.no_batch_because:
+        note += f"<p>Not predicted: {escape(facts.no_batch_because)}.</p>"
     return section("what-if", "What if", note, table("whatif", columns, rows), how="whatif")
 
 
-def _loops_fps(facts: dict[str, Any]) -> str:
-    """What these FPS are of: the end-to-end ones hold more."""
-    if "measured_fps" not in facts:
+def _proof_cells(proof: Proof | None) -> list[float | None]:
+    if proof is None:
+        return [None] * 5
+    gains = (proof.measured_gain, proof.measured_low, proof.measured_high, proof.off_by)
+    return [proof.measured_fps, *map(Share, gains)]
+
+
+def _explain_fps(facts: WhatIfFacts) -> str:
+    """How these FPS differ from the end-to-end ones."""
+    if facts.measured_fps is None:
         return ""
-    was = f'<b data-value="{facts["measured_fps"]!r}">{facts["measured_fps"]:.2f}</b>'
-    return f"FPS are the loop's, which had {was}: opening the source and closing files are no part of them."
+    was = f'<b data-value="{facts.measured_fps!r}">{facts.measured_fps:.2f}</b>'
+    return f"FPS are those of the loop, here {was}: without opening the source and closing files."
 
 
 def slowest(session: SavedSession) -> str:
-    facts = session.passes.get("frames", {})
-    if not facts.get("available"):
-        return ""
+    facts = session.facts(FramesFacts)
     shown = []
-    for row in facts["rows"]:
+    for row in facts.rows if facts else ():
         try:
-            data = (session.folder / row["file"]).read_bytes()
+            data = (session.folder / row.file).read_bytes()
         except OSError:
             continue
-        text = f"frame {row['frame']}: {row['ms']:.1f} ms, {row['stage']} the longest part ({row['stage_ms']:.1f} ms)"
+        text = (
+            f"frame {row.frame}: {row.ms:.1f} ms, of which {row.stage} took the longest "
+            f"({row.stage_ms:.1f} ms)"
+        )
         source = base64.b64encode(data).decode()
         shown.append(
             f'<figure><img alt="{escape(text)}" src="data:image/jpeg;base64,{source}">'
@@ -408,23 +422,23 @@ def slowest(session: SavedSession) -> str:
 
 
 def others(session: SavedSession) -> str:
-    """Passes that could not run say why; those that could, by how much they slowed the run down."""
+    """By how much each pass slowed the run down, or why it could not run."""
     rows = [
         [
             name,
-            Share(facts["slowdown"] - 1) if "slowdown" in facts else None,
-            facts.get("seconds"),
-            _went(facts),
+            None if record.slowdown is None else Share(record.slowdown - 1),
+            record.seconds,
+            _went(record),
         ]
-        for name, facts in session.passes.items()
+        for name, record in session.passes.items()
     ]
     columns = ("pass", "slower under it", "seconds", "how it went")
-    cost = session.passes.get("loop", {}).get("instruments")
     note = ""
-    if cost:
+    if (loop := session.facts(LoopFacts)) is not None:
+        cost = loop.instruments
         note = (
-            f"<p>The instruments of the plain run cost {cost['median']:+.1%} of a frame's time "
-            f"({cost['low']:+.1%} to {cost['high']:+.1%}).</p>"
+            f"<p>The instruments of the plain run cost {cost.median:+.1%} of a frame's time "
+            f"({cost.low:+.1%} to {cost.high:+.1%}).</p>"
         )
     return (
         section("passes", "Passes", note, table("others", columns, rows), how="passes")
@@ -433,49 +447,42 @@ def others(session: SavedSession) -> str:
     )
 
 
-def _went(facts: dict[str, Any]) -> str:
-    if facts.get("reason"):
-        return f"not available: {facts['reason']}"
-    return str(
-        facts.get("warning") or ", ".join(["ran", *filter(None, [facts.get("undisturbed")])])
-    )
+def _went(record: PassRecord) -> str:
+    if record.reason:
+        return f"not available: {record.reason}"
+    if isinstance(record.facts, LoopFacts) and record.facts.warning:
+        return record.facts.warning
+    return "ran" if record.undisturbed is None else f"ran, {record.undisturbed}"
 
 
 def machine(session: SavedSession) -> str:
-    document = session.document
-    environment = document.get("environment", {})
-    cpu = environment.get("cpu", {})
-    libraries = ", ".join(
-        f"{name} {version}" for name, version in environment.get("libraries", {}).items()
-    )
-    command = " ".join(shlex.quote(str(word)) for word in document.get("command", []))
+    document, environment = session.document, session.document.environment
+    cpu = environment.cpu
+    command = shlex.join(document.command)
     lines = [
-        f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('cores', '?')} cores",
-        f"GPU driver {environment['gpu_driver']}" if environment.get("gpu_driver") else "",
-        environment.get("platform", ""),
-        f"detect-video {environment['detect_video']}, Python {environment.get('python', '?')}"
-        if "detect_video" in environment
+        f"{cpu.model or 'unknown CPU'}, {'?' if cpu.cores is None else cpu.cores} cores",
+        f"GPU driver {environment.gpu_driver}" if environment.gpu_driver else "",
+        environment.platform,
+        f"detect-video {environment.detect_video}, Python {environment.python or '?'}"
+        if environment.detect_video
         else "",
-        libraries,
-        document.get("engine_reason", ""),
-        *document.get("notes", []),
+        ", ".join(f"{name} {version}" for name, version in environment.libraries.items()),
+        document.engine_reason,
+        *document.notes,
     ]
     shown = "".join(f"<p>{escape(line)}</p>" for line in lines if line)
     ran = f"<p>The exact command:</p><pre>{escape(command)}</pre>" if command else ""
     return section("machine", "The machine and the command", shown, ran)
 
 
-def _video(document: dict[str, Any]) -> str:
-    return (
-        Path(document["video"]["path"]).name
-        if "video" in document
-        else f"{len(document['sources'])} sources"
-    )
+def _video(document: SessionDocument) -> str:
+    first, *others = document.each
+    return f"{1 + len(others)} sources" if others else Path(first.video.path).name
 
 
-def _video_size(document: dict[str, Any]) -> str:
-    video = document.get("video") or document["sources"][0]["video"]
-    return f"{video['width']}x{video['height']}"
+def _video_size(document: SessionDocument) -> str:
+    video = document.each[0].video
+    return f"{video.width}x{video.height}"
 
 
 # ----------------------------------------------------------------------
@@ -486,14 +493,14 @@ LINES = (
     (
         "fps",
         "FPS",
-        "End to end: frames written over the seconds of the loop, all in. Inference: frames over the busy "
-        "seconds of the stage infer, requests at once counted as such.",
+        "End-to-end FPS: frames written over the seconds of the whole run. Inference FPS: frames "
+        "over the seconds in which at least one request was running.",
         ("docs/measurement.md", "FPS"),
     ),
     (
         "ledger",
         "ledger",
-        "Each thread reads the clock around every stage call and every wait; what is left of its wall "
+        "Each thread reads the clock around every stage call and every wait; the rest of its wall "
         "time is other. CPU is the thread's own CPU clock.",
         ("docs/reading.md", "Ledger and threads"),
     ),
@@ -520,15 +527,16 @@ LINES = (
     (
         "whatif",
         "what if",
-        "The recorded run played again with one thing changed, cores shared, with the CPU seconds of "
-        "every thread of the process. Its own error is printed with it, and what speaks against it.",
+        "The recorded run is replayed with one thing changed; calls share the cores, and use the "
+        "CPU seconds that every thread used in the run. The report shows the replay's own error "
+        "and the reasons to doubt it.",
         ("docs/reading.md", "What if"),
     ),
     (
         "layers",
         "layers",
-        "A run of its own under the engine's own profiler; medians. Shares may be read off it, rates "
-        "of the whole run may not. FLOPs are 2 x MACs, counted on the graph.",
+        "Medians of a run under the engine's own profiler. Trust the shares, not the rates, since "
+        "the profiler slows the run down. FLOPs are 2 x MACs, counted on the graph.",
         ("docs/reading.md", "Instruments and passes"),
     ),
     (
@@ -566,15 +574,15 @@ LINES = (
     (
         "energy",
         "energy",
-        "The processor's and the GPU's own counters, read every 100 ms; idle power taken off; "
-        "never estimated.",
+        "The processor's and the GPU's own counters, read every 100 ms, without the idle power. "
+        "Nothing is estimated.",
         ("docs/reading.md", "Energy"),
     ),
     ("python", "Python", "One plain loop under cProfile.", ("docs/reading.md", "Python")),
     (
         "passes",
         "passes",
-        "Each pass that disturbs the run is a run of its own, and compared with the plain one.",
+        "A pass that disturbs the run runs separately, and is compared with the plain run.",
         ("docs/reading.md", "Instruments and passes"),
     ),
 )
@@ -583,7 +591,8 @@ LINES = (
 def how(session: SavedSession) -> str:
     del session  # alike in every report
     rows = "".join(
-        f'<dt id="how-{name}">{escape(what)}</dt><dd>{escape(text)} <cite>{escape(file)}, {escape(heading)}</cite></dd>'
+        f'<dt id="how-{name}">{escape(what)}</dt><dd>{escape(text)} '
+        f"<cite>{escape(file)}, {escape(heading)}</cite></dd>"
         for name, what, text, (file, heading) in LINES
     )
     return section("how", "How each number was taken", f"<dl>{rows}</dl>")

@@ -1,4 +1,8 @@
-"""SVG of a session's facts: plain shapes with classes, so that colours follow the page."""
+"""Tables, figures and SVG drawings of the HTML report.
+
+Every number carries its full value beside the shown one. Shapes have classes, so that their colours
+follow the style of the page.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from typing import Any
-
-# ----------------------------------------------------------------------
-# Tables and small pieces of the HTML report; every number carries its full value beside the shown one.
 
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
 LONG = 36  # characters of a cell that wraps
@@ -35,7 +36,7 @@ def key(names: Sequence[str] = (*STAGES, "wait", "other")) -> str:
 
 
 def key_of(parts: Sequence[tuple[str, str]]) -> str:
-    """The same for (class, name)."""
+    """What the colours mean; ``parts``: (class, name)."""
     inside = "".join(f'<span><i class="{kind}"></i>{escape(name)}</span>' for kind, name in parts)
     return f'<div class="key">{inside}</div>'
 
@@ -54,7 +55,7 @@ def zoom_buttons(note: str) -> str:
 
 
 def folded(summary: str, *content: str) -> str:
-    """Shown when it is asked for."""
+    """Content that a click on the summary shows."""
     return f"<details><summary>{escape(summary)}</summary>{''.join(content)}</details>"
 
 
@@ -80,11 +81,14 @@ def table(
 
 def filter_of(name: str, what: str) -> str:
     label = escape(f"filter {what}")
-    return f'<input class="filter screen" type="search" data-table="{name}" placeholder="{label}" aria-label="{label}">'
+    return (
+        f'<input class="filter screen" type="search" data-table="{name}" placeholder="{label}" '
+        f'aria-label="{label}">'
+    )
 
 
 def cell(value: Any) -> str:
-    """Numbers carry their full value for sorting, and for whoever checks the page against the session."""
+    """A number carries its full value, for sorting and for checks against the session."""
     if value is None or (isinstance(value, float) and value != value):
         return '<td class="none">–</td>'
     if isinstance(value, Share):
@@ -105,8 +109,8 @@ FEW = 30  # points of a curve that are shown one by one
 
 
 def bar(parts: Sequence[tuple[str, str, float]], unit: str) -> str:
-    """One horizontal bar that adds up. ``parts``: (class, name, value). A label that does not fit its part is not
-    shown: it wraps to a line below, which is cut off."""
+    """One horizontal bar whose parts add up. ``parts``: (class, name, value). A label that does not
+    fit its part wraps to a line below, which is cut off, so it is not shown."""
     total = sum(value for *_, value in parts) or 1.0
     shapes = []
     for kind, name, value in parts:
@@ -132,7 +136,8 @@ def lanes(
     ]
     shapes = []
     for lane, kind, text, start, end in slices:
-        place = f'x="{start * scale:.2f}" y="{26 * lane + 3}" width="{max(0.3, (end - start) * scale):.2f}" height="20"'
+        width = max(0.3, (end - start) * scale)
+        place = f'x="{start * scale:.2f}" y="{26 * lane + 3}" width="{width:.2f}" height="20"'
         shapes.append(
             f'<rect class="{kind}" {place}>{_title(f"{text}, {end - start:.3f} ms")}</rect>'
         )
@@ -140,14 +145,16 @@ def lanes(
         _tick(LEFT + tick * scale, height - 6, f"{_short(tick)} ms")
         for tick in ticks(0, span_ms, 8)
     )
-    # What moves lies in a picture of its own: zooming stretches its slices, never a letter.
+    # The slices are an inner picture: zooming stretches them, and never a letter.
     inner = (
-        f'<svg x="{LEFT}" y="0" width="{WIDTH - LEFT}" height="{height - 20}" preserveAspectRatio="none" '
-        f'viewBox="0 0 {WIDTH - LEFT} {height - 20}">{"".join(shapes)}</svg>'
+        f'<svg x="{LEFT}" y="0" width="{WIDTH - LEFT}" height="{height - 20}" '
+        f'preserveAspectRatio="none" viewBox="0 0 {WIDTH - LEFT} {height - 20}">'
+        f"{''.join(shapes)}</svg>"
     )
     return (
-        f'<svg class="zoom" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="timeline" data-span="{span_ms!r}" '
-        f'data-left="{LEFT}">{"".join(names)}{inner}<g class="ticks">{marks}</g></svg>'
+        f'<svg class="zoom" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="timeline" '
+        f'data-span="{span_ms!r}" data-left="{LEFT}">{"".join(names)}{inner}'
+        f'<g class="ticks">{marks}</g></svg>'
     )
 
 
@@ -172,10 +179,10 @@ def lines(
     at: Mapping[str, float] | None = None,
     height: int = 200,
 ) -> str:
-    """Several curves on one pair of axes from 0, of the classes ``series-0``, ``series-1``, ... in their order.
+    """Several curves on one pair of axes from 0, with the classes ``series-0``, ``series-1``, ...
 
-    ``dots``: a ring on a curve with a word beside it; ``at``: a word -> x of an upright line. Few points have a mark
-    each, on the curve and below the axis.
+    ``dots``: a ring on a curve with a word beside it; ``at``: a word -> x of an upright line. Where
+    there are few points, each has a mark on the curve and below the axis.
     """
     everything = [point for points in series.values() for point in points]
     axes = Axes.around([(0.0, 0.0), *everything], height)
@@ -207,7 +214,8 @@ def lines(
         )
     for word, x in (at or {}).items():
         shapes.append(
-            f'<line class="mark" x1="{axes.x(x):.1f}" x2="{axes.x(x):.1f}" y1="16" y2="{height - 24}"/>'
+            f'<line class="mark" x1="{axes.x(x):.1f}" x2="{axes.x(x):.1f}" y1="16" '
+            f'y2="{height - 24}"/>'
         )
         shapes.append(
             f'<text class="halo" x="{axes.x(x) + 4:.1f}" y="{height - 32}">{escape(word)}</text>'
@@ -227,7 +235,8 @@ def histogram(
     axes = Axes(0, top, 0, max(counts), height, whole=True)
     shapes = [
         f'<rect class="dot" x="{axes.x(at * top / 60):.1f}" y="{axes.y(count):.1f}" '
-        f'width="{(WIDTH - LEFT - RIGHT) / 60 - 1:.1f}" height="{height - 24 - axes.y(count):.1f}"/>'
+        f'width="{(WIDTH - LEFT - RIGHT) / 60 - 1:.1f}" '
+        f'height="{height - 24 - axes.y(count):.1f}"/>'
         for at, count in enumerate(counts)
         if count
     ]
@@ -236,7 +245,8 @@ def histogram(
         place = f'x="{x - 4:.1f}" text-anchor="end"' if x > WIDTH - 160 else f'x="{x + 4:.1f}"'
         shapes.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="22" y2="{height - 24}"/>')
         shapes.append(
-            f'<text class="halo" {place} y="{34 + 18 * number}">{escape(name)} {value:.2f} {unit}</text>'
+            f'<text class="halo" {place} y="{34 + 18 * number}">{escape(name)} {value:.2f} '
+            f"{unit}</text>"
         )
     return _svg(height, axes.drawn(unit, "calls") + "".join(shapes))
 
@@ -247,8 +257,8 @@ def roofline(
     bandwidth: float,
     height: int = 300,
 ) -> str:
-    """``dots``: (name, FLOPs a byte, GFLOP/s); ``roofs``: GFLOP/s by type; ``bandwidth``: GB/s. Axes are
-    logarithmic."""
+    """``dots``: (name, FLOPs a byte, GFLOP/s). ``roofs``: GFLOP/s by type. ``bandwidth``: GB/s. The
+    axes are logarithmic."""
     xs = [x for _, x, _ in dots if x > 0] + [peak / bandwidth for peak in roofs.values()]
     ys = [y for _, _, y in dots if y > 0] + list(roofs.values())
     axes = Axes(*_decades(xs), *_decades(ys), height, log=True)
@@ -260,10 +270,9 @@ def roofline(
     shapes.append(f"{below}{bandwidth:.1f} GB/s</text>")
     for name, peak in roofs.items():
         x, y = axes.x(axes.x1), axes.y(peak)
-        rise = f"{axes.x(max(axes.x0, axes.y0 / bandwidth)):.1f},{axes.y(max(axes.y0, axes.x0 * bandwidth)):.1f}"
-        shapes.append(
-            f'<polyline class="curve" points="{rise} {axes.x(peak / bandwidth):.1f},{y:.1f} {x:.1f},{y:.1f}"/>'
-        )
+        start = f"{axes.x(left):.1f},{axes.y(max(axes.y0, axes.x0 * bandwidth)):.1f}"
+        ridge = f"{axes.x(peak / bandwidth):.1f},{y:.1f}"
+        shapes.append(f'<polyline class="curve" points="{start} {ridge} {x:.1f},{y:.1f}"/>')
         label = f"{escape(name)} {peak:.0f} GFLOP/s"
         shapes.append(
             f'<text class="halo" x="{x - 4:.1f}" y="{y - 5:.1f}" text-anchor="end">{label}</text>'
@@ -335,9 +344,13 @@ class Axes:
             y = self.y(value)
             shapes.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             shapes.append(
-                f'<text class="dim" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>'
+                f'<text class="dim" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
+                f"{_short(value)}</text>"
             )
-        unit = f'<text class="dim" x="{WIDTH - RIGHT}" y="{low}" text-anchor="end">{escape(x_unit)}</text>'
+        unit = (
+            f'<text class="dim" x="{WIDTH - RIGHT}" y="{low}" text-anchor="end">'
+            f"{escape(x_unit)}</text>"
+        )
         return "".join([*shapes, unit, f'<text class="dim" x="4" y="14">{escape(y_unit)}</text>'])
 
 

@@ -1,4 +1,4 @@
-"""Sections of the HTML report that show what a pass found: nothing where it did not run."""
+"""Sections of the HTML report that show the facts of passes. A pass that did not run has none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from detector.analysis.layers import above_roof, in_no_layer
+from detector.analysis.layers import describe_above_roof, describe_outside
 from detector.report.html import drawings
 from detector.report.html.drawings import (
     MOST_POINTS,
@@ -20,16 +20,23 @@ from detector.report.html.drawings import (
     table,
     zoom_buttons,
 )
+from detector.session.passes import (
+    CountersFacts,
+    DeviceFacts,
+    EnergyFacts,
+    LayersFacts,
+    MemoryFacts,
+    Operator,
+    PythonFacts,
+    RooflineFacts,
+    SweepFacts,
+    SweepRow,
+    TorchFacts,
+)
 from detector.session.read import SavedSession
 
-LEAST = 0.005  # of Python's time, below which a room or library is not listed
+LEAST = 0.005  # of Python's time: a room or library with less is not listed
 TAGS = ("package", "core", "dram", "gpu")
-
-
-def found_by(session: SavedSession, name: str) -> dict[str, Any] | None:
-    """A pass's facts; None where it did not run, or could not."""
-    facts = session.passes.get(name, {})
-    return facts if facts.get("available") else None
 
 
 def text(*sentences: str | None) -> str:
@@ -41,7 +48,7 @@ def sentence(line: str | None) -> str | None:
 
 
 def layers(session: SavedSession) -> str:
-    facts = found_by(session, "layers")
+    facts = session.facts(LayersFacts)
     if facts is None:
         return ""
     columns = (
@@ -62,91 +69,92 @@ def layers(session: SavedSession) -> str:
     )
     rows = [
         [
-            row["name"],
-            row["type"],
-            row["ms"],
-            Share(row["share"]),
-            row["macs"] / 1e6,
-            row["flops"] / 1e6,
-            row["bytes"] / 1e3,
-            row.get("gflops_s"),
-            row.get("gbytes_s"),
-            row.get("intensity"),
-            row["precision"],
-            Share(row.get("utilisation")),
-            row.get("bound") or "",
-            row.get("flag") or "",
+            row.name,
+            row.type,
+            row.ms,
+            Share(row.share),
+            row.macs / 1e6,
+            row.flops / 1e6,
+            row.bytes / 1e3,
+            row.gflops_s,
+            row.gbytes_s,
+            row.intensity,
+            row.precision,
+            Share(row.utilisation),
+            row.bound or "",
+            row.flag or "",
         ]
-        for row in facts["rows"]
+        for row in facts.rows
     ]
-    note = f"{len(rows)} layers, {facts['sum_ms']:.3f} ms together; a forward pass took {facts['forward_ms']:.3f} ms."
-    types = [
-        [row["type"], row["layers"], row["ms"], Share(row["share"])]
-        for row in facts.get("by_type", [])
-    ]
+    note = (
+        f"{len(rows)} layers take {facts.sum_ms:.3f} ms together; a forward pass took "
+        f"{facts.forward_ms:.3f} ms."
+    )
+    types = [[row.type, row.layers, row.ms, Share(row.share)] for row in facts.by_type]
     body = table("types", ("type", "layers", "ms", "share"), types) if types else ""
     body = filter_of("layers", "layers") + table("layers", columns, rows) + body
     said = text(
         note,
-        sentence(in_no_layer(facts)),
-        *(sentence(one) for one in (facts.get("flag"), *facts.get("notes", []))),
+        sentence(describe_outside(facts)),
+        *(sentence(one) for one in (facts.flag, *facts.notes)),
     )
     return section("layers", "Layers", said, body, how="layers")
 
 
 def roofline(session: SavedSession) -> str:
-    facts, measured = found_by(session, "roofline"), found_by(session, "layers")
+    facts, measured = session.facts(RooflineFacts), session.facts(LayersFacts)
     if facts is None or measured is None:
         return ""
-    dots = [
-        (row["name"], row.get("intensity") or 0.0, row.get("gflops_s") or 0.0)
-        for row in measured["rows"]
-    ]
-    used = {row["precision"] for row in measured["rows"] if row["flops"]}
-    roofs = {name: peak for name, peak in facts["peaks"]["gflops_s"].items() if name in used}
-    drawn = drawings.roofline(dots, roofs, facts["peaks"]["bandwidth_gbytes_s"]) if roofs else ""
+    dots = [(row.name, row.intensity or 0.0, row.gflops_s or 0.0) for row in measured.rows]
+    used = {row.precision for row in measured.rows if row.flops}
+    roofs = {name: peak for name, peak in facts.peaks.gflops_s.items() if name in used}
+    drawn = drawings.roofline(dots, roofs, facts.peaks.bandwidth_gbytes_s) if roofs else ""
     note = (
-        f"{facts['macs'] / 1e9:.3f} GMACs = {facts['flops'] / 1e9:.3f} GFLOPs a picture; peaks measured here, "
-        f"{facts['peaks']['bandwidth_gbytes_s']:.1f} GB/s of memory"
+        f"{facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs a picture. The peaks were "
+        f"measured here; memory reaches {facts.peaks.bandwidth_gbytes_s:.1f} GB/s."
     )
-    if facts.get("bound") and facts.get("utilisation") is not None:  # no layer times: neither
-        note += f"; mostly {facts['bound']}-bound, {facts['utilisation']:.1%} of the roof over the whole forward pass"
-    under = facts.get("peak_under_measured")
-    said = text(f"{note}.", sentence(above_roof(len(under))) if under else None)
+    if facts.bound and facts.utilisation is not None:  # without layer times there is neither
+        note += (
+            f" The model is mostly {facts.bound}-bound and reaches {facts.utilisation:.1%} of the "
+            "roof over the whole forward pass."
+        )
+    under = facts.peak_under_measured
+    said = text(note, sentence(describe_above_roof(len(under))) if under else None)
     return section("roofline", "Roofline", said, figure(drawn) if drawn else "", how="roofline")
 
 
 OPERATORS = ("operator", "calls", "self ms", "share", "with its callees ms", "on the GPU ms")
 
 
-def operators(rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
+def operators(rows: Sequence[Operator]) -> list[list[Any]]:
     return [
         [
-            row["name"],
-            float(row["calls"]),
-            row["self_ms"],
-            Share(row["share"]),
-            row["total_ms"],
-            row["device_ms"] or None,
+            row.name,
+            float(row.calls),
+            row.self_ms,
+            Share(row.share),
+            row.total_ms,
+            row.device_ms or None,
         ]
         for row in rows
     ]
 
 
 def torch(session: SavedSession) -> str:
-    """Operators by their own time; the same apart for every shape."""
-    facts = found_by(session, "torch")
+    """Operators by their own time, and the same for every shape of their inputs."""
+    facts = session.facts(TorchFacts)
     if facts is None:
         return ""
     note = (
-        f"Milliseconds a frame, over {facts['frames']} steady frames; a forward pass took {facts['forward_ms']:.3f} ms "
-        f"and {facts['profiled_ms']:.3f} ms under the profiler ({facts['slowdown'] - 1:+.1%}): shares may be read off "
-        f"this, rates may not. The trace lies in the session: {facts['trace']}."
+        f"Milliseconds a frame, over {facts.frames} steady frames. A forward pass took "
+        f"{facts.forward_ms:.3f} ms, and {facts.profiled_ms:.3f} ms under the profiler "
+        f"({facts.slowdown - 1:+.1%}), so trust the shares and not the rates. The session holds "
+        f"the trace: {facts.trace}."
     )
-    by_name = table("operators", OPERATORS, operators(facts["rows"]))
+    by_name = table("operators", OPERATORS, operators(facts.rows))
     rows = [
-        [*one, row["shapes"]]
-        for one, row in zip(operators(facts["by_shape"]), facts["by_shape"], strict=True)
+        [*one, row.shapes]
+        for one, row in zip(operators(facts.by_shape), facts.by_shape, strict=True)
     ]
     by_shape = table("shapes", (*OPERATORS, "shapes of its inputs"), rows)
     apart = folded(
@@ -165,27 +173,26 @@ def torch(session: SavedSession) -> str:
 
 
 def device(session: SavedSession) -> str:
-    """A GPU: busy, idle and why; host and device side by side."""
-    facts = found_by(session, "device")
+    """When a GPU was busy and why it was idle; host and device side by side."""
+    facts = session.facts(DeviceFacts)
     if facts is None:
         return ""
-    parts = [("infer", "busy", facts["busy_ms"])]
+    parts = [("infer", "busy", facts.busy_ms)]
     kinds = ("other", "wait")
-    parts += [(kinds[at % 2], cause, ms) for at, (cause, ms) in enumerate(facts["idle_ms"].items())]
+    parts += [(kinds[at % 2], cause, ms) for at, (cause, ms) in enumerate(facts.idle_ms.items())]
     said = text(
-        f"{facts['device']}: busy for {facts['busy_share']:.1%} of {facts['window_ms']:.2f} ms, {facts['kernels']} "
-        f"kernels in {facts['batches']} batches; {facts['gaps']} gaps, the longest {facts['longest_gap_ms']:.3f} ms.",
-        "Launch-bound: it is idle for more than half, mostly while the host prepares and launches; fewer or larger "
-        "kernels, CUDA graphs or a larger batch help, a faster GPU does not."
-        if facts["launch_bound"]
+        f"{facts.device}: busy for {facts.busy_share:.1%} of {facts.window_ms:.2f} ms, "
+        f"{facts.kernels} kernels in {facts.batches} batches; {facts.gaps} gaps, the longest "
+        f"{facts.longest_gap_ms:.3f} ms.",
+        "Launch-bound: the GPU is idle for more than half of the time, mostly while the host "
+        "prepares and launches. Fewer or larger kernels, CUDA graphs or a larger batch help; a "
+        "faster GPU does not."
+        if facts.launch_bound
         else "Not launch-bound.",
     )
     drawn = key_of([(kind, name) for kind, name, _ in parts])
     drawn += figure(drawings.bar(parts, "ms"), "the window, busy and idle") + _lanes(facts)
-    gaps = [
-        [at + 1, row["at_ms"], row["ms"], row["cause"]]
-        for at, row in enumerate(facts.get("longest_gaps", []))
-    ]
+    gaps = [[at + 1, row.at_ms, row.ms, row.cause] for at, row in enumerate(facts.longest_gaps)]
     below = (
         folded(
             f"the {len(gaps)} longest gaps", table("gaps", ("gap", "at ms", "ms", "cause"), gaps)
@@ -194,8 +201,8 @@ def device(session: SavedSession) -> str:
         else ""
     )
     rows = [
-        [row["name"], float(row["calls"]), row["self_ms"], row["device_ms"], Share(row["share"])]
-        for row in facts.get("rows", [])
+        [row.name, float(row.calls), row.self_ms, row.device_ms, Share(row.share)]
+        for row in facts.rows
     ]
     if rows:
         columns = ("operator", "calls a batch", "host ms", "device ms", "share of both")
@@ -203,37 +210,40 @@ def device(session: SavedSession) -> str:
     return section("device", "Host and device", said, drawn, below, how="device")
 
 
-def _lanes(facts: dict[str, Any]) -> str:
-    """What the host and the GPU did, over the first part of the window."""
-    shown = facts.get("shown")
+def _lanes(facts: DeviceFacts) -> str:
+    """What the host and the GPU did at the beginning of the window."""
+    shown = facts.shown
     if not shown:
         return ""
     slices = [
         (lane, kind, name, start, end)
-        for lane, (name, kind) in enumerate((("host", "preprocess"), ("device", "infer")))
-        for start, end in shown[name]
+        for lane, (name, kind, side) in enumerate(
+            (("host", "preprocess", shown.host), ("device", "infer", shown.device))
+        )
+        for start, end in side
     ]
-    drawn = drawings.lanes(("host", "device"), slices, shown["until_ms"])
-    caption = (
-        f"the first {shown['until_ms']:.2f} ms of the window; gaps of the device are idle time"
-    )
+    drawn = drawings.lanes(("host", "device"), slices, shown.until_ms)
+    caption = f"the first {shown.until_ms:.2f} ms of the window; gaps of the device are idle time"
     return figure(drawn, caption) + zoom_buttons("Dragging moves.")
 
 
 def sweep(session: SavedSession) -> str:
-    """Latency and throughput over the batch, a curve a precision, each with its knee; memory and agreement beside."""
-    facts = found_by(session, "sweep")
+    """Latency and throughput over the batch size: one curve a precision, each with its knee."""
+    facts = session.facts(SweepFacts)
     if facts is None:
         return ""
-    ran = [row for row in facts["rows"] if row["error"] is None and row["batch_ms"] is not None]
+    ran = [
+        (row, row.batch_ms, rates.median)
+        for row in sorted(facts.rows, key=lambda row: row.batch)
+        if row.error is None and row.batch_ms and (rates := row.fps.get("inference"))
+    ]
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {"latency": {}, "throughput": {}}
     knees: dict[str, dict[str, tuple[float, float, str]]] = {"latency": {}, "throughput": {}}
-    for row in sorted(ran, key=lambda row: int(row["batch"])):
-        precision, batch = row["precision"], int(row["batch"])
-        values = {"latency": row["batch_ms"], "throughput": row["fps"]["inference"]["median"]}
-        for name, value in values.items():
+    for row, batch_ms, rate in ran:
+        precision, batch = row.precision, row.batch
+        for name, value in (("latency", batch_ms), ("throughput", rate)):
             curves[name].setdefault(precision, []).append((float(batch), value))
-            if facts["knees"].get(precision) == batch:
+            if facts.knees.get(precision) == batch:
                 knees[name][precision] = (float(batch), value, f"knee of {precision}")
     units = {"latency": "ms a batch", "throughput": "inference FPS"}
     drawn = "".join(
@@ -258,48 +268,49 @@ def sweep(session: SavedSession) -> str:
         "went",
     )
     note = (
-        f"{facts['rounds']} rounds of {facts['frames']} frames in turn on {facts['engine']}, medians; agrees: matched "
-        f"boxes with {facts['reference']}. The knee is the least batch within 5% of the best inference FPS."
+        f"Medians of {facts.rounds} rounds of {facts.frames} frames, in turn on {facts.engine}. "
+        f"The column agrees is the share of boxes that match those of {facts.reference}. The "
+        "knee is the smallest batch within 5% of the best inference FPS."
     )
     body = filter_of("sweep", "variants") + table(
-        "sweep", columns, [_variant(row) for row in facts["rows"]]
+        "sweep", columns, [_variant(row) for row in facts.rows]
     )
     keys = legend(list(curves["latency"]))
     return section("sweep", "Batches and precisions", text(note), keys, drawn, body, how="sweep")
 
 
-def _variant(row: dict[str, Any]) -> list[Any]:
-    rates = (row["fps"] or {}).get("inference") or {}
-    whole = (row["fps"] or {}).get("end_to_end") or {}
+def _variant(row: SweepRow) -> list[Any]:
+    rates, whole = row.fps.get("inference"), row.fps.get("end_to_end")
     return [
-        row["name"],
-        row["precision"],
-        int(row["batch"]),
-        rates.get("median"),
-        rates.get("low"),
-        rates.get("high"),
-        row["batch_ms"],
-        whole.get("median"),
-        row["memory_mb"],
-        Share((row["agreement"] or {}).get("matched")),
-        row["error"] or "ran",
+        row.name,
+        row.precision,
+        row.batch,
+        *((rates.median, rates.low, rates.high) if rates else (None, None, None)),
+        row.batch_ms,
+        whole.median if whole else None,
+        row.memory_mb,
+        Share(row.matched),
+        row.error or "ran",
     ]
 
 
 def memory(session: SavedSession) -> str:
-    facts = found_by(session, "memory")
+    facts = session.facts(MemoryFacts)
     if facts is None:
         return ""
-    step = -(-len(facts["samples"]) // MOST_POINTS)
-    points = [(sample["t_s"], sample["rss_mb"]) for sample in facts["samples"][::step]]
-    slope = facts["slope_mb_per_1000_frames"]
+    step = -(-len(facts.samples) // MOST_POINTS)
+    points = [(sample.t_s, sample.rss_mb) for sample in facts.samples[::step]]
+    slope = facts.slope_mb_per_1000_frames
     growth = (
-        facts["slope_reason"]
+        facts.slope_reason
         if slope is None
         else f"{slope:+.2f} MB per 1000 frames in the second half"
     )
-    said = f"Resident: {facts['start_mb']:.0f} MB at the start, {facts['peak_mb']:.0f} MB at the peak; growth: {growth}."
-    peaks = [[name, mb] for name, mb in facts.get("peak_by_stage_mb", {}).items() if mb is not None]
+    said = (
+        f"Resident: {facts.start_mb:.0f} MB at the start, {facts.peak_mb:.0f} MB at the peak; "
+        f"growth: {growth}."
+    )
+    peaks = [[name, mb] for name, mb in facts.peak_by_stage_mb.items() if mb is not None]
     below = table("memory", ("stage", "highest MB while it ran"), peaks) if peaks else ""
     return section(
         "memory", "Memory", figure(drawings.curve(points, "s", "MB"), said), below, how="memory"
@@ -307,20 +318,20 @@ def memory(session: SavedSession) -> str:
 
 
 def energy(session: SavedSession) -> str:
-    """Joules of the idle baseline and of the run, and power over both as the counters told it."""
-    facts = found_by(session, "energy")
+    """Joules while idle and of the run, and the power over time as the counters told it."""
+    facts = session.facts(EnergyFacts)
     if facts is None:
         return ""
-    tags = [tag for tag in TAGS if any(tag in row for row in facts["rows"])]
+    tags = [tag for tag in TAGS if any(row.joules(tag) is not None for row in facts.rows)]
     rows = [
-        [row["tag"], row["duration"], *(row.get(tag) for tag in tags), row["joules_per_frame"]]
-        for row in facts["rows"]
+        [row.tag, row.duration, *(row.joules(tag) for tag in tags), row.joules_per_frame]
+        for row in facts.rows
     ]
     columns = ("of", "seconds", *(f"{tag} J" for tag in tags), "J a frame")
-    each = facts["frames_per_joule"]
+    each = facts.frames_per_joule
     note = (
-        f"{facts['joules_per_frame']:.3f} J a frame{f', {each:.3g} frames a joule' if each else ''}: package, memory "
-        "and GPU, the idle power taken off; a core is part of its package."
+        f"{facts.joules_per_frame:.3f} J a frame{f', {each:.3g} frames a joule' if each else ''}: "
+        "package, memory and GPU, without the idle power. The cores are part of the package."
     )
     return section(
         "energy",
@@ -332,55 +343,51 @@ def energy(session: SavedSession) -> str:
     )
 
 
-def _power(facts: dict[str, Any], tags: Sequence[str]) -> str:
-    samples = facts.get("samples", [])
+def _power(facts: EnergyFacts, tags: Sequence[str]) -> str:
+    samples = facts.samples
     if len(samples) < 2:
         return ""
-    first = samples[0]["timestamp"]
+    first = samples[0].timestamp
     series = {
         tag: [
-            (row["timestamp"] - first + row["duration"] / 2, row[tag] / row["duration"])
+            (row.timestamp - first + row.duration / 2, joules / row.duration)
             for row in samples[:: -(-len(samples) // MOST_POINTS)]
-            if tag in row and row["duration"] > 0
+            if (joules := row.joules(tag)) is not None and row.duration > 0
         ]
         for tag in tags
     }
-    begin = next(
-        (row["timestamp"] - first for row in samples if row["tag"].startswith("run")), None
-    )
+    begin = next((row.timestamp - first for row in samples if row.tag.startswith("run")), None)
     marks = {} if begin is None else {"loading and the run": begin}
     drawn = drawings.lines(series, "s", "W", at=marks)
-    return legend(list(series)) + figure(drawn, "power over time, idle power and loading included")
+    return legend(list(series)) + figure(drawn, "power over time, with idle power and loading")
 
 
 def counters(session: SavedSession) -> str:
-    facts = found_by(session, "counters")
+    facts = session.facts(CountersFacts)
     if facts is None:
         return ""
     rows: list[list[Any]] = [
-        ["instructions a cycle", facts["ipc"]],
-        ["cache misses", Share(facts["cache_miss_rate"])],
-        ["instructions a frame", facts["instructions_per_frame"]],
+        ["instructions a cycle", facts.ipc],
+        ["cache misses", Share(facts.cache_miss_rate)],
+        ["instructions a frame", facts.instructions_per_frame],
     ]
-    rows += [[name, count] for name, count in facts["counts"].items()]
-    note = text(f"Of a run in a process of its own; {facts['includes']}.")
+    rows += [[name, count] for name, count in facts.counts.items()]
+    note = text(f"Counted over a run in a process of its own, {facts.includes}.")
     return section(
         "counters", "Counters", note, table("counters", ("what", "value"), rows), how="passes"
     )
 
 
 def python(session: SavedSession) -> str:
-    facts = found_by(session, "python")
+    facts = session.facts(PythonFacts)
     if facts is None:
         return ""
-    rows = [
-        [row["function"], row["calls"], row["self_s"], row["total_s"]] for row in facts["functions"]
-    ]
+    rows = [[row.function, row.calls, row.self_s, row.total_s] for row in facts.functions]
     body = table("python", ("function", "calls", "self s", "with its callees s"), rows)
     inside = folded(
         f"{len(rows)} functions of the longest self time", filter_of("python", "functions"), body
     )
-    sums = facts.get("folded", {})
+    sums = facts.folded
     whole = sum(sums.values()) or 1.0
     owners = [
         [name, seconds, Share(seconds / whole)]
@@ -389,8 +396,8 @@ def python(session: SavedSession) -> str:
     ]
     above = table("owners", ("room or library", "self s", "share"), owners) if owners else ""
     tree = (
-        f'<div class="scroll"><pre class="tree">{escape(facts["tree"])}</pre></div>'
-        if facts.get("tree")
+        f'<div class="scroll"><pre class="tree">{escape(facts.tree)}</pre></div>'
+        if facts.tree
         else ""
     )
     inside += folded("call tree by pyinstrument, a run of its own", tree) if tree else ""

@@ -1,10 +1,9 @@
-"""The table of a comparison: speeds with their intervals, agreement beside them, then what each row takes."""
+"""The tables of a comparison: speeds with intervals and agreement, then what each row costs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -12,17 +11,19 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from detector.analysis.compare import METRICS, contenders
+from detector.analysis.compare import ROUNDS_FOR_A_WINNER, find_contenders
 from detector.report.terminal.run import counted
+from detector.session.comparison import METRICS, Comparison, Interval, Metric, Row
+from detector.session.evaluation import Figure
 
-WORDS = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
-FEW_CLASSES = 4  # have a column each
+WORDS: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
+FEW_CLASSES = 4  # up to so many have a column each
 MEANINGLESS = "random weights: boxes are meaningless, and so is the agreement"
 
 
 @contextmanager
 def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
+    """A progress bar, where one is to be shown."""
     if not shown:
         yield lambda doing, done, of: None
         return
@@ -38,36 +39,34 @@ def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, 
         )
 
 
-def print_comparison(console: Console, document: dict[str, Any]) -> None:
+def print_comparison(console: Console, document: Comparison) -> None:
     parts: list[RenderableType] = [
         Text(_title(document), style="bold"),
-        _lab_table(document),
+        _speeds(document),
         _costs(document),
     ]
-    if document.get("labels") and any(row["ap"] for row in document["rows"]):
-        parts.append(_precision_table(document))
+    if document.labels is not None and any(row.ap for row in document.rows):
+        parts.append(_accuracies(document))
     parts += [Text(line) for line in _failures(document)]
     parts += [Text(line) for line in _notes(document)]
-    parts += [Text(f"warning: {warning}", style="bold") for warning in document["warnings"]]
+    parts += [Text(f"warning: {warning}", style="bold") for warning in document.warnings]
     parts += [
-        Text(_sentence(document, metric), style="bold")
-        for metric in METRICS
-        if document["baseline"]
+        Text(_sentence(document, metric), style="bold") for metric in METRICS if document.baseline
     ]
     console.print(Group(*parts))
 
 
-def _title(document: dict[str, Any]) -> str:
-    parts = [str(document["model"] or "no model could be opened")]
-    if document["model_input"]:
-        height, width = document["model_input"]
+def _title(document: Comparison) -> str:
+    parts = [str(document.model or "no model could be opened")]
+    if document.model_input:
+        height, width = document.model_input
         parts.append(f"input {width}x{height}")
-    video = document.get("video")
-    if video:
-        parts.append(f"{video['path']} ({video['width']}x{video['height']})")
-    if document["frames"]:
+    if document.video:
+        video = document.video
+        parts.append(f"{video.path} ({video.width}x{video.height})")
+    if document.frames:
         parts.append(
-            f"{counted(document['rounds'], 'round')} of {counted(document['frames'], 'frame')}, in turn"
+            f"{counted(document.rounds, 'round')} of {counted(document.frames, 'frame')}, in turn"
         )
     return ", ".join(parts)
 
@@ -84,7 +83,7 @@ def _table(*columns: str, left: int) -> Table:
     return table
 
 
-def _lab_table(document: dict[str, Any]) -> Table:
+def _speeds(document: Comparison) -> Table:
     table = _table(
         "engine",
         "precision",
@@ -96,25 +95,22 @@ def _lab_table(document: dict[str, Any]) -> Table:
         "agreement",
         left=2,
     )
-    for row in document["rows"]:
+    for row in document.rows:
         cells = []
         for metric in METRICS:
-            cells += [_interval(row["fps"][metric]), _ratio(row["ratio"][metric])]
-        texts = (
-            row["engine"],
-            row["precision"],
-            str(row["batch"]),
-            *cells,
-            _agreement(document, row),
-        )
+            cells += [_interval(row.fps[metric]), _ratio(row.ratio[metric])]
+        texts = (row.engine, row.precision, str(row.batch), *cells, _agreement(document, row))
         table.add_row(*map(Text, texts))  # Text: brackets are no markup
-    if document["baseline"]:
-        caption = f"median [{document['interval']}]; ratio: median of the rounds' own ratios to {document['baseline']}"
+    if document.baseline:
+        caption = (
+            f"median [{document.interval}]; ratio: median of the rounds' own ratios to "
+            f"{document.baseline}"
+        )
         table.caption, table.caption_justify = Text(caption), "left"
     return table
 
 
-def _costs(document: dict[str, Any]) -> Table:
+def _costs(document: Comparison) -> Table:
     table = _table(
         "engine",
         "precision",
@@ -128,26 +124,28 @@ def _costs(document: dict[str, Any]) -> Table:
         left=2,
     )
     table.columns[3].justify = "left"
-    for row in document["rows"]:
-        agreement = row["agreement"] or {}
+    for row in document.rows:
+        agreement = row.agreement
         table.add_row(
-            row["engine"],
-            row["precision"],
-            str(row["batch"]),
+            row.engine,
+            row.precision,
+            str(row.batch),
             _executed(row),
-            _number(agreement.get("mean_iou"), 3),
-            _number(agreement.get("mean_score_diff"), 4),
-            _number(row["memory_mb"], 0),
-            _number(row["load_s"], 2),
-            _number(row["build_s"], 2),
+            _number(agreement.mean_iou if agreement else None, 3),
+            _number(agreement.mean_score_diff if agreement else None, 4),
+            _number(row.memory_mb, 0),
+            _number(row.load_s, 2),
+            _number(row.build_s, 2),
         )
     return table
 
 
-def _precision_table(document: dict[str, Any]) -> Table:
+def _accuracies(document: Comparison) -> Table:
     """Average precision; of each class too, where they are few."""
-    labels = document["labels"]
-    shown = labels["classes"] if len(labels["classes"]) <= FEW_CLASSES else []
+    labels = document.labels
+    assert labels is not None
+    classes = labels.classes or ()
+    shown = classes if len(classes) <= FEW_CLASSES else ()
     table = _table(
         "engine",
         "precision",
@@ -158,97 +156,95 @@ def _precision_table(document: dict[str, Any]) -> Table:
         *(f"AP50 {name}" for name in shown),
         left=2,
     )
-    for row in document["rows"]:
-        found = row["ap"] or {}
-        by_class = found.get("per_class", {})
-        cells = [
-            _number(found.get("ap50"), 3),
-            _bounds(found.get("ap50_interval")),
-            _number(found.get("ap"), 3),
-        ]
-        cells += [_number(by_class.get(name, {}).get("ap50"), 3) for name in shown]
-        table.add_row(*map(Text, (row["engine"], row["precision"], str(row["batch"]), *cells)))
+    for row in document.rows:
+        cells = ["-"] * (3 + len(shown))
+        if row.ap is not None:
+            figures = [row.ap.ap, *(row.ap.per_class[name].ap50 for name in shown)]
+            cells = [_number(row.ap.ap50, 3), _bounds(row.ap.ap50_interval)]
+            cells += [_number(figure, 3) for figure in figures]
+        table.add_row(*map(Text, (row.engine, row.precision, str(row.batch), *cells)))
     caption = (
-        f"against {labels['path']}: {labels['pictures']} frames, {labels['boxes']} boxes; apart from the rounds, at "
-        f"scores from {labels['conf']:g}, NMS IoU {labels['iou']:g}"
+        f"against {labels.path}: {labels.pictures} frames, {labels.boxes} boxes; in a pass of its "
+        f"own, with scores from {labels.conf:g} and NMS IoU {labels.iou:g}"
     )
     table.caption, table.caption_justify = Text(caption), "left"
     return table
 
 
-def _bounds(found: list[float | None] | None) -> str:
-    return "-" if not found or None in found else f"{found[0]:.3f}..{found[1]:.3f}"
+def _bounds(interval: tuple[Figure, Figure]) -> str:
+    low, high = interval
+    return "-" if low is None or high is None else f"{low:.3f}..{high:.3f}"
 
 
-def _executed(row: dict[str, Any]) -> str:
-    if row["error"] is not None:
+def _executed(row: Row) -> str:
+    if row.error is not None:
         return "failed"
-    if row["precision_effect"]:
-        return f"changed nothing: {row['precision_text']}"
-    return row["precision_text"] or "not told"
+    if row.precision_effect:
+        return f"changed nothing: {row.precision_text}"
+    return row.precision_text or "unknown"
 
 
-def _failures(document: dict[str, Any]) -> list[str]:
-    return [
-        f"{row['name']}: {row['error']}" for row in document["rows"] if row["error"] is not None
-    ]
+def _failures(document: Comparison) -> list[str]:
+    return [f"{row.name}: {row.error}" for row in document.rows if row.error is not None]
 
 
-def _notes(document: dict[str, Any]) -> list[str]:
+def _notes(document: Comparison) -> list[str]:
     lines = [
-        f"agreement: 2 x matched / (A + B) at IoU 0.5 with {document['reference']}, on the same pictures"
+        f"agreement: 2 x matched / (A + B) at IoU 0.5 with {document.reference}, on the same "
+        "pictures"
     ]
-    if document["random_weights"] is not None:
+    if document.random_weights is not None:
         lines.append(f"note: {MEANINGLESS}")
     seen: dict[str, list[str]] = {}
-    for row in document["rows"]:
-        for note in row["notes"]:
-            seen.setdefault(note, []).append(row["name"])
-    lines += [f"note: {note}" for note in (document.get("labels") or {}).get("notes", ())]
-    several = len(document["rows"])
+    for row in document.rows:
+        for note in row.notes:
+            seen.setdefault(note, []).append(row.name)
+    if document.labels is not None:
+        lines += [f"note: {note}" for note in document.labels.notes]
+    several = len(document.rows)
     for note, names in seen.items():
         lines.append(
             f"note: {note}" if len(names) == several else f"note, {', '.join(names)}: {note}"
         )
-    if document.get("recorded"):
-        lines.append(f"recorded: {document['recorded']}")
-    return lines if document["baseline"] else lines[1:]
+    if document.recorded:
+        lines.append(f"recorded: {document.recorded}")
+    return lines if document.baseline else lines[1:]
 
 
-def _sentence(document: dict[str, Any], metric: str) -> str:
-    """Who is fastest, or that nobody can tell."""
-    name, what = document["fastest"][metric], WORDS[metric]
+def _sentence(document: Comparison, metric: Metric) -> str:
+    """Which row is fastest, or why none is."""
+    name, what = document.fastest[metric], WORDS[metric]
     if name is None:
-        near = contenders(document, metric)
-        if document["comparable"] is False:
-            return f"{what}: no winner, the rows are not comparable"
-        if len(near) < 2 and document["rounds"] < 3:
-            return f"{what}: no winner from {counted(document['rounds'], 'round')}; take --rounds 3 or more"
-        if len([row for row in document["rows"] if row["error"] is None]) < 2:
-            return f"{what}: one row, nothing to compare"
-        return f"{what}: no winner, inside the noise are {', '.join(near)}"
-    row = next(row for row in document["rows"] if row["name"] == name)
-    low, high = row["ratio_interval"][metric]
-    text = f"{what}: {name} is fastest, {row['ratio'][metric]:.2f}x [{low:.2f} .. {high:.2f}] of {document['baseline']}"
-    matched = (row["agreement"] or {}).get("matched")
-    if matched is not None and matched < document["budget"]:
-        text += f", but its agreement {matched:.2f} is below the budget of {document['budget']:g}"
+        near = find_contenders(document.rows, metric)
+        if document.comparable is False:
+            return f"{what}: no winner, because the rows are not comparable"
+        if len(near) < 2 and document.rounds < ROUNDS_FOR_A_WINNER:
+            rounds = counted(document.rounds, "round")
+            return f"{what}: no winner from {rounds}; use --rounds {ROUNDS_FOR_A_WINNER} or more"
+        if len([row for row in document.rows if row.error is None]) < 2:
+            return f"{what}: there is only one row, so there is nothing to compare"
+        return f"{what}: no winner; the noise does not tell {', '.join(near)} apart"
+    row = next(row for row in document.rows if row.name == name)
+    text = f"{what}: {name} is fastest"
+    ratio, bounds = row.ratio[metric], row.ratio_interval[metric]
+    if ratio is not None and bounds is not None:
+        low, high = bounds
+        text += f", {ratio:.2f}x [{low:.2f} .. {high:.2f}] of {document.baseline}"
+    matched = row.agreement.matched if row.agreement is not None else None
+    if matched is not None and matched < document.budget:
+        text += f", but its agreement {matched:.2f} is below the budget of {document.budget:g}"
     return text
 
 
-def _agreement(document: dict[str, Any], row: dict[str, Any]) -> str:
-    matched = (row["agreement"] or {}).get("matched")
+def _agreement(document: Comparison, row: Row) -> str:
+    matched = row.agreement.matched if row.agreement is not None else None
     if matched is None:
         return "-"
-    return f"({matched:.3f})" if document["random_weights"] is not None else f"{matched:.3f}"
+    return f"({matched:.3f})" if document.random_weights is not None else f"{matched:.3f}"
 
 
-def _interval(found: dict[str, float] | None) -> str:
-    return (
-        "-"
-        if found is None
-        else f"{_fps(found['median'])} [{_fps(found['low'])}..{_fps(found['high'])}]"
-    )
+def _interval(rate: Interval | None) -> str:
+    return "-" if rate is None else f"{_fps(rate.median)} [{_fps(rate.low)}..{_fps(rate.high)}]"
 
 
 def _fps(value: float) -> str:

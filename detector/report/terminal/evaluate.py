@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-MANY = 20  # classes: beyond these the worst and the best are printed, the rest is in the session
+from detector.session.evaluation import (
+    ClassAccuracy,
+    EngineResult,
+    Evaluation,
+    FileResult,
+    MeanAccuracy,
+    Rate,
+    Thresholds,
+)
+
+MANY = 20  # classes; of more only the best and the worst are printed, the session has all
 COLUMNS = (
     ("AP", "ap"),
     ("AP50", "ap50"),
@@ -20,8 +28,12 @@ COLUMNS = (
 )
 
 
-def print_evaluation(console: Console, document: dict[str, Any]) -> None:
-    results = [row for row in document["results"] if "ap50" in row]
+Scored = EngineResult | FileResult
+RATES: tuple[Rate, Rate] = ("inference", "end_to_end")
+
+
+def print_evaluation(console: Console, document: Evaluation) -> None:
+    results = _scored(document)
     parts: list[RenderableType] = [Text(_dataset(document))]
     if results:
         parts.append(_means(results))
@@ -30,21 +42,26 @@ def print_evaluation(console: Console, document: dict[str, Any]) -> None:
     console.print(Group(*parts))
 
 
-def _dataset(document: dict[str, Any]) -> str:
-    data = document["dataset"]
-    part = f", subset {data['subset']}" if data["subset"] else ""
-    mapped = f"; classes by {document['mapping']}" if document["mapping"] else ""
-    what = "frames" if data["video"] else "pictures"
-    line = f"{data['path']} ({data['format']}{part}): {data['pictures']} {what}, {data['boxes']} boxes{mapped}"
-    models = dict.fromkeys(_model(row) for row in document["results"] if "model" in row)
+def _dataset(document: Evaluation) -> str:
+    data = document.dataset
+    part = f", subset {data.subset}" if data.subset else ""
+    mapped = f"; classes by {document.mapping}" if document.mapping else ""
+    what = "frames" if data.video else "pictures"
+    size = f"{data.pictures} {what}, {data.boxes} boxes"
+    line = f"{data.path} ({data.format}{part}): {size}{mapped}"
+    runs = [row for row in document.results if isinstance(row, EngineResult)]
+    models = dict.fromkeys(_model(row) for row in runs)
     return "\n".join([line, *(f"model: {model}" for model in models)])
 
 
-def _model(row: dict[str, Any]) -> str:
-    height, width = row["model_input"]
-    return f"{row['model']}, input {width}x{height}" + (
-        f", batch {row['batch']}" if row["batch"] > 1 else ""
-    )
+def _scored(document: Evaluation) -> list[Scored]:
+    return [row for row in document.results if isinstance(row, Scored)]
+
+
+def _model(row: EngineResult) -> str:
+    height, width = row.model_input
+    batch = f", batch {row.batch}" if row.batch > 1 else ""
+    return f"{row.model}, input {width}x{height}{batch}"
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -60,79 +77,69 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _means(results: list[dict[str, Any]]) -> Table:
-    """A line for each engine, and below it what it differs from the first."""
+def _means(results: list[Scored]) -> Table:
+    """A line for each engine, and below it its difference from the first engine."""
     names = [name if name != "AP50" else "AP50 [95 %]" for name, _ in COLUMNS]
     table = _table("", "engine", "precision", *names, "inference FPS", "end-to-end FPS")
+    first = results[0]
     for row in results:
-        fps = row.get("fps", {})
         figures = [_figure(row, key) for _, key in COLUMNS]
-        table.add_row(
-            row.get("engine", "(a file)"),
-            row.get("precision", "-"),
-            *figures,
-            _rate(fps.get("inference")),
-            _rate(fps.get("end_to_end")),
-        )
-        if "difference" in row:
-            changes = [_signed(row["difference"][key]) for _, key in COLUMNS]
-            ratios = [
-                _ratio(fps.get(key), results[0].get("fps", {}).get(key))
-                for key in ("inference", "end_to_end")
-            ]
+        if isinstance(row, FileResult):
+            table.add_row("(a file)", "-", *figures, "-", "-")
+            continue
+        table.add_row(row.engine, row.precision, *figures, *(_rate(row.fps[key]) for key in RATES))
+        if row.difference and isinstance(first, EngineResult):
+            changes = [_signed(getattr(row.difference, key)) for _, key in COLUMNS]
+            ratios = [_ratio(row.fps[key], first.fps[key]) for key in RATES]
             table.add_row("  to the first", "", *changes, *ratios, style="dim")
     return table
 
 
-def _classes(row: dict[str, Any], several: bool) -> Table:
-    title = f"by class, {row['engine']}" if several else "by class"
+def _classes(row: Scored, several: bool) -> Table:
+    several = several and isinstance(row, EngineResult)
+    title = f"by class, {row.engine}" if isinstance(row, EngineResult) and several else "by class"
     names = [name if name != "AP50" else "AP50 [95 %]" for name, _ in COLUMNS]
     table = _table(
         title, "class", "pictures", "boxes", *names, "recall", "at .25: recall", "precision"
     )
-    per_class = row["per_class"]
-    shown = (
-        sorted(per_class, key=lambda name: -(per_class[name]["ap"] or 0))
-        if len(per_class) > MANY
-        else per_class
-    )
-    if len(per_class) > MANY:
-        shown = [*list(shown)[: MANY // 2], *list(shown)[-MANY // 2 :]]
+    per_class = row.per_class
+    shown = list(per_class)
+    if len(shown) > MANY:
+        shown.sort(key=lambda name: -(per_class[name].ap or 0))
+        shown = shown[: MANY // 2] + shown[-MANY // 2 :]
         table.title = f"{title}: best and worst of {len(per_class)}"
     for name in shown:
         one = per_class[name]
         figures = [_figure(one, key) for _, key in COLUMNS]
-        rates = [_share(one[key]) for key in ("recall", "recall_conf25", "precision_conf25")]
-        table.add_row(name, str(one["pictures"]), str(one["boxes"]), *figures, *rates)
+        rates = [_share(rate) for rate in (one.recall, one.recall_conf25, one.precision_conf25)]
+        table.add_row(name, str(one.pictures), str(one.boxes), *figures, *rates)
     return table
 
 
-def _lines(document: dict[str, Any]) -> list[str]:
-    settings = document["settings"]
+def _lines(document: Evaluation) -> list[str]:
+    settings, results = document.settings, _scored(document)
     lines = []
-    if "conf" in settings:
-        way = "over all classes" if settings["agnostic"] else "within a class"
+    if isinstance(settings, Thresholds):
+        way = "over all classes" if settings.agnostic else "within a class"
         lines.append(
-            f"settings: score {settings['conf']:g} and more, NMS IoU {settings['iou']:g} {way}, at most "
-            f"{settings['max_det']} a frame, best {settings['max_det_class']} a class; every class of a box counts by "
-            "itself; classes are mapped before NMS"
+            f"settings: scores from {settings.conf:g}, NMS IoU {settings.iou:g} {way}, at most "
+            f"{settings.max_det} detections a frame, of which the best {settings.max_det_class} of "
+            "each class; each class of a box is a detection of its own; classes are mapped before "
+            "NMS"
         )
-    notes = [
-        *document["notes"],
-        *(note for row in document["results"] for note in row.get("notes", [])),
-    ]
+    notes = [*document.notes, *(note for row in results for note in row.notes)]
     lines += [f"note: {note}" for note in dict.fromkeys(notes)]
-    for row in document["results"]:
-        lines += [f"{name}: {path}" for name, path in row.get("plots", {}).items()]
-        if row.get("session"):
-            lines.append(f"session: {row['session']}")
+    for row in results:
+        lines += [f"{name}: {path}" for name, path in (row.plots or {}).items()]
+        if row.session:
+            lines.append(f"session: {row.session}")
     return lines
 
 
-def _figure(row: dict[str, Any], key: str) -> str:
-    text = _share(row[key])
-    low, high = row["ap50_interval"] if key == "ap50" else (None, None)
-    return text if low is None else f"{text} [{low:.2f}, {high:.2f}]"
+def _figure(row: ClassAccuracy | MeanAccuracy, key: str) -> str:
+    text = _share(getattr(row, key))
+    low, high = row.ap50_interval if key == "ap50" else (None, None)
+    return text if low is None or high is None else f"{text} [{low:.2f}, {high:.2f}]"
 
 
 def _share(value: float | None) -> str:

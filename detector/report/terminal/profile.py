@@ -1,4 +1,4 @@
-"""The end of a profile on a terminal: the path, the levers, and what each pass found or why it could not."""
+"""A profile on a terminal: the facts of each pass as text or tables, or why it could not run."""
 
 from __future__ import annotations
 
@@ -9,153 +9,168 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from detector.analysis.layers import above_roof, in_no_layer
+from detector.analysis.layers import describe_above_roof, describe_outside
 from detector.report.terminal.run import counted, new_table, number
+from detector.session.codec import from_builtins
+from detector.session.passes import (
+    CountersFacts,
+    CriticalPathFacts,
+    DeviceFacts,
+    EnergyFacts,
+    Interval,
+    LayersFacts,
+    LoopFacts,
+    MemoryFacts,
+    Proof,
+    PythonFacts,
+    RooflineFacts,
+    SweepFacts,
+    TorchFacts,
+    WhatIfFacts,
+)
 from detector.session.read import SavedSession
-
-# ----------------------------------------------------------------------
-# What a profile found of memory, energy, the interpreter and the processor's counters, on a terminal.
 
 LONGEST_FUNCTIONS, LARGEST_OWNERS = 10, 8
 
 
-def memory_text(facts: dict[str, Any]) -> Text:
-    slope = facts["slope_mb_per_1000_frames"]
+def memory_text(facts: MemoryFacts) -> Text:
+    slope = facts.slope_mb_per_1000_frames
     growth = (
-        facts["slope_reason"]
+        facts.slope_reason
         if slope is None
         else f"{slope:+.2f} MB per 1000 frames in the second half"
     )
-    peaks = {name: mb for name, mb in facts.get("peak_by_stage_mb", {}).items() if mb is not None}
-    said = f"memory: {facts['start_mb']:.0f} MB at the start, {facts['peak_mb']:.0f} MB at the peak; growth: {growth}"
+    peaks = {name: mb for name, mb in facts.peak_by_stage_mb.items() if mb is not None}
+    said = (
+        f"memory: {facts.start_mb:.0f} MB at the start, {facts.peak_mb:.0f} MB at the peak; "
+        f"growth: {growth}"
+    )
     if peaks:
         said += (
             "; highest while "
             + ", ".join(f"{name} {mb:.0f}" for name, mb in peaks.items())
             + " ran"
         )
-    gpu = facts.get("gpu", {})
-    if gpu.get("available"):
-        torch = gpu.get("torch_peak_allocated_mb")
-        said += f"; GPU {gpu['used_mb']:.0f} MB used" + (
+    gpu = facts.gpu
+    if gpu is not None and gpu.used_mb is not None:
+        torch = gpu.torch_peak_allocated_mb
+        said += f"; GPU {gpu.used_mb:.0f} MB used" + (
             f", torch at most {torch:.0f}" if torch is not None else ""
         )
     return Text(said)
 
 
-def energy_table(facts: dict[str, Any]) -> Group:
+def energy_table(facts: EnergyFacts) -> Group:
     tags = [
         tag
         for tag in ("package", "core", "dram", "gpu")
-        if any(tag in row for row in facts["rows"])
+        if any(row.joules(tag) is not None for row in facts.rows)
     ]
     table = new_table(
-        "energy (idle power taken off the run)",
+        "energy (the run without the idle power)",
         "of",
         "seconds",
         *(f"{tag} J" for tag in tags),
         "J a frame",
     )
-    for row in facts["rows"]:
-        joules = (number(row.get(tag), ".2f") for tag in tags)
-        table.add_row(
-            row["tag"], f"{row['duration']:.2f}", *joules, number(row["joules_per_frame"], ".4f")
-        )
-    each = facts["frames_per_joule"]
+    for row in facts.rows:
+        joules = (number(row.joules(tag), ".2f") for tag in tags)
+        table.add_row(row.tag, f"{row.duration:.2f}", *joules, number(row.joules_per_frame, ".4f"))
+    each = facts.frames_per_joule
     return Group(table, *([Text(f"{each:.3g} frames a joule")] if each else []))
 
 
-def python_table(facts: dict[str, Any]) -> Group:
-    """Self times of rooms and libraries, and of single functions."""
-    whole = sum(facts["folded"].values()) or 1.0
+def python_table(facts: PythonFacts) -> Group:
+    """Self times: by room and library, and by function."""
+    whole = sum(facts.folded.values()) or 1.0
     owners = new_table(
         "Python: self time under cProfile, one plain loop", "room or library", "self s", "share"
     )
-    for name, seconds in list(facts["folded"].items())[:LARGEST_OWNERS]:
+    for name, seconds in list(facts.folded.items())[:LARGEST_OWNERS]:
         owners.add_row(name, f"{seconds:.3f}", f"{seconds / whole:.1%}")
     functions: Table = new_table("functions", "function", "calls", "self s", "with its callees s")
-    for row in facts["functions"][:LONGEST_FUNCTIONS]:
-        functions.add_row(
-            row["function"], str(row["calls"]), f"{row['self_s']:.3f}", f"{row['total_s']:.3f}"
-        )
+    for row in facts.functions[:LONGEST_FUNCTIONS]:
+        functions.add_row(row.function, str(row.calls), f"{row.self_s:.3f}", f"{row.total_s:.3f}")
     return Group(owners, functions)
 
 
-def counters_text(facts: dict[str, Any]) -> Text:
+def counters_text(facts: CountersFacts) -> Text:
     return Text(
-        f"counters: {number(facts['ipc'], '.2f')} instructions a cycle, "
-        f"{number(facts['cache_miss_rate'], '.1%')} cache misses, "
-        f"{number(facts['instructions_per_frame'], '.3g')} instructions a frame ({facts['includes']})"
+        f"counters: {number(facts.ipc, '.2f')} instructions a cycle, "
+        f"{number(facts.cache_miss_rate, '.1%')} cache misses, "
+        f"{number(facts.instructions_per_frame, '.3g')} instructions a frame ({facts.includes})"
     )
 
 
 def print_profile(console: Console, session: SavedSession) -> None:
-    parts: list[RenderableType] = []
-    for name, facts in session.passes.items():
-        if facts.get("available", True):
-            parts += [part(facts) for key, part in PARTS.items() if key == name]
-    parts += [Text(line) for line in _lines(session)]
-    console.print(Group(*parts))
+    shown = [
+        PARTS[name](record.facts)
+        for name, record in session.passes.items()
+        if record.available and name in PARTS
+    ]
+    console.print(Group(*shown, *map(Text, _lines(session))))
 
 
-def critical_path_table(facts: dict[str, Any]) -> Table:
-    title = f"critical path of {counted(facts['frames'], 'frame')}, {facts['wall_s']:.3f} s of steady state = 100%"
+def critical_path_table(facts: CriticalPathFacts) -> Table:
+    title = (
+        f"critical path of {counted(facts.frames, 'frame')}, "
+        f"{facts.wall_s:.3f} s of steady state = 100%"
+    )
     table = new_table(title, "stage", "share", "self s", "wait s", "calls", "waits because of")
-    for row in facts["stages"]:
-        causes = ", ".join(
-            f"{cause} {seconds:.3f}" for cause, seconds in row["wait_causes"].items()
-        )
+    for row in facts.stages:
+        causes = ", ".join(f"{cause} {seconds:.3f}" for cause, seconds in row.wait_causes.items())
         table.add_row(
-            row["name"],
-            f"{row['share']:.1%}",
-            f"{row['self_s']:.3f}",
-            f"{row['wait_s']:.3f}",
-            str(row["calls"]),
+            row.name,
+            f"{row.share:.1%}",
+            f"{row.self_s:.3f}",
+            f"{row.wait_s:.3f}",
+            str(row.calls),
             causes,
         )
     return table
 
 
-def what_if_table(facts: dict[str, Any]) -> Group:
-    """Predicted, and where it was put to the test measured, beside each other; below it why not to believe it."""
-    title = f"what if (replay off by {facts['replay_error']:+.1%} at 1x, {facts['measured_fps']:.2f} FPS in the loop)"
-    proofs = {row["change"]: row for row in facts.get("proofs", [])}
+def what_if_table(facts: WhatIfFacts) -> Group:
+    """Predictions, beside what was measured where they were tested, and reasons to doubt them."""
+    title = (
+        f"what if (replay off by {facts.replay_error:+.1%} at 1x, "
+        f"{number(facts.measured_fps, '.2f')} FPS in the loop)"
+    )
+    proofs = facts.proof_of
     measured = (
         ("measured FPS", "gain", "lowest .. highest", "predicted is off by") if proofs else ()
     )
     table = new_table(title, "change", "predicted FPS", "gain", *measured)
-    for row in facts["predictions"]:
-        shown = _measured(proofs.get(row["change"])) if proofs else []
-        table.add_row(row["change"], f"{row['predicted_fps']:.2f}", f"{row['gain']:+.1%}", *shown)
-    lines = [f"unreliable: {reason}" for reason in facts.get("doubts", [])]
-    if facts.get("no_batch_because"):
-        lines.append(f"not asked: {facts['no_batch_because']}")
+    for row in facts.predictions:
+        shown = _measured(proofs.get(row.change)) if proofs else []
+        table.add_row(row.change, f"{row.predicted_fps:.2f}", f"{row.gain:+.1%}", *shown)
+    lines = [f"unreliable: {reason}" for reason in facts.doubts or ()]
+    if facts.no_batch_because:
+        lines.append(f"not predicted: {facts.no_batch_because}")
     return Group(table, *map(Text, lines))
 
 
-def _measured(proof: dict[str, Any] | None) -> list[str]:
+def _measured(proof: Proof | None) -> list[str]:
+    """Cells of a row. Sessions of the first version have the gains alone."""
     if proof is None:
         return ["", "", "", ""]
-    fps = proof.get("measured_fps")  # sessions of the first version have the gains alone
-    ends = (
-        f"{proof['measured_low']:+.0%} .. {proof['measured_high']:+.0%}"
-        if "measured_low" in proof
-        else ""
-    )
-    return [number(fps, ".2f"), f"{proof['measured_gain']:+.1%}", ends, f"{proof['off_by']:+.1%}"]
+    low, high = proof.measured_low, proof.measured_high
+    ends = "" if low is None or high is None else f"{low:+.0%} .. {high:+.0%}"
+    fps = number(proof.measured_fps, ".2f")
+    return [fps, f"{proof.measured_gain:+.1%}", ends, f"{proof.off_by:+.1%}"]
 
 
 LONGEST_LAYERS = 15
 
 
-def layers_table(facts: dict[str, Any]) -> Group:
+def layers_table(facts: LayersFacts) -> Group:
     """The longest layers, and all of them by type."""
     title = (
-        f"layers of {facts['engine']} {facts['precision']}, {counted(facts['threads'], 'thread')}: "
-        f"{len(facts['rows'])} take {facts['sum_ms']:.3f} ms, a forward pass {facts['forward_ms']:.3f} ms "
-        f"({facts['off_by']:+.1%})"
+        f"layers of {facts.engine} {facts.precision}, {counted(facts.threads, 'thread')}: "
+        f"{len(facts.rows)} take {facts.sum_ms:.3f} ms, a forward pass {facts.forward_ms:.3f} ms "
+        f"({facts.off_by:+.1%})"
     )
-    rows = sorted(facts["rows"], key=lambda row: -row["ms"])[:LONGEST_LAYERS]
+    rows = sorted(facts.rows, key=lambda row: -row.ms)[:LONGEST_LAYERS]
     columns = (
         "type",
         "ms",
@@ -171,91 +186,80 @@ def layers_table(facts: dict[str, Any]) -> Group:
     )
     longest = new_table(title, f"the {len(rows)} longest", *columns)
     for row in rows:
-        cells = (number(row[key], ".1f") for key in ("gflops_s", "gbytes_s", "intensity"))
+        cells = (number(one, ".1f") for one in (row.gflops_s, row.gbytes_s, row.intensity))
         longest.add_row(
-            row["name"],
-            row["type"],
-            f"{row['ms']:.3f}",
-            f"{row['share']:.1%}",
-            f"{row['flops'] / 1e6:.1f}",
-            number(row["bytes"] / 1e3 or None, ".0f"),
+            row.name,
+            row.type,
+            f"{row.ms:.3f}",
+            f"{row.share:.1%}",
+            f"{row.flops / 1e6:.1f}",
+            number(row.bytes / 1e3 or None, ".0f"),
             *cells,
-            row["precision"],
-            number(row["utilisation"], ".0%"),
-            row["bound"] or "-",
+            row.precision,
+            number(row.utilisation, ".0%"),
+            row.bound or "-",
         )
     types = new_table("layers by type", "type", "layers", "ms", "share", "MMACs")
-    for row in facts["by_type"]:
-        sums = (
-            str(row["layers"]),
-            f"{row['ms']:.3f}",
-            f"{row['share']:.1%}",
-            f"{row['macs'] / 1e6:.1f}",
-        )
-        types.add_row(row["type"], *sums)
-    notes = [*([facts["flag"]] if facts["flag"] else []), *facts.get("notes", [])]
-    lines = [in_no_layer(facts), *(f"note: {note}" for note in notes)]
+    for one in facts.by_type:
+        sums = (str(one.layers), f"{one.ms:.3f}", f"{one.share:.1%}", f"{one.macs / 1e6:.1f}")
+        types.add_row(one.type, *sums)
+    notes = [*([facts.flag] if facts.flag else []), *facts.notes]
+    lines = [describe_outside(facts), *(f"note: {note}" for note in notes)]
     return Group(longest, types, *[Text(line) for line in lines if line])
 
 
-def roofline_text(facts: dict[str, Any]) -> Text:
-    peaks, under = facts["peaks"], facts["peak_under_measured"]
+def roofline_text(facts: RooflineFacts) -> Text:
+    peaks, under = facts.peaks, facts.peak_under_measured
     reached = ", ".join(
-        f"{name} {peak:.1f} GFLOP/s ({peaks['by'][name]})"
-        for name, peak in peaks["gflops_s"].items()
+        f"{name} {peak:.1f} GFLOP/s ({peaks.by.get(name, '-')})"
+        for name, peak in peaks.gflops_s.items()
     )
     lines = [
-        f"roofline: {facts['macs'] / 1e9:.3f} GMACs = {facts['flops'] / 1e9:.3f} GFLOPs a picture, "
-        f"{number(facts['gflops_s'], '.1f')} GFLOP/s, {number(facts['utilisation'], '.1%')} of the roof, bound by "
-        f"{facts['bound']}",
-        f"peaks measured here: {reached}; memory {peaks['bandwidth_gbytes_s']:.1f} GB/s",
+        f"roofline: {facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs a picture, "
+        f"{number(facts.gflops_s, '.1f')} GFLOP/s, {number(facts.utilisation, '.1%')} of the roof, "
+        f"bound by {facts.bound}",
+        f"peaks measured here: {reached}; memory {peaks.bandwidth_gbytes_s:.1f} GB/s",
     ]
     if under:
-        lines.append(f"note: {above_roof(len(under))}")
+        lines.append(f"note: {describe_above_roof(len(under))}")
     return Text("\n".join(lines))
 
 
-def torch_table(facts: dict[str, Any]) -> Group:
-    """torch.profiler's operators, and the same by the shapes that they got."""
-    slow = f"{facts['slowdown']:.2f} times a pass without the profiler"
-    title = f"torch's operators over {facts['frames']} steady frames ({slow}), ms a frame"
+def torch_table(facts: TorchFacts) -> Group:
+    """torch.profiler's operators, and the same by the shapes of their inputs."""
+    slow = f"{facts.slowdown:.2f} times a pass without the profiler"
+    title = f"torch's operators over {facts.frames} steady frames ({slow}), ms a frame"
     tables = []
     for heading, rows in (
-        (title, facts["rows"]),
-        ("the same by shapes of their inputs", facts["by_shape"]),
+        (title, facts.rows),
+        ("the same by shapes of their inputs", facts.by_shape),
     ):
         table = new_table(
             heading, "operator", "calls", "self ms", "share", "total ms", "on the GPU", "shapes"
         )
         for row in rows[:LONGEST_LAYERS]:
-            times = (f"{row['self_ms']:.3f}", f"{row['share']:.1%}", f"{row['total_ms']:.3f}")
-            shapes = row["shapes"] if len(row["shapes"]) < 60 else row["shapes"][:57] + "..."
+            times = (f"{row.self_ms:.3f}", f"{row.share:.1%}", f"{row.total_ms:.3f}")
+            shapes = row.shapes if len(row.shapes) < 60 else row.shapes[:57] + "..."
             table.add_row(
-                row["name"],
-                f"{row['calls']:.1f}",
-                *times,
-                number(row["device_ms"] or None, ".3f"),
-                shapes,
+                row.name, f"{row.calls:.1f}", *times, number(row.device_ms or None, ".3f"), shapes
             )
         tables.append(table)
-    return Group(*tables, Text(f"trace: {facts['trace']} in the session"))
+    return Group(*tables, Text(f"trace: {facts.trace} in the session"))
 
 
-def device_text(facts: dict[str, Any]) -> Text:
-    causes = ", ".join(f"{cause} {ms:.2f} ms" for cause, ms in facts["idle_ms"].items())
+def device_text(facts: DeviceFacts) -> Text:
+    causes = ", ".join(f"{cause} {ms:.2f} ms" for cause, ms in facts.idle_ms.items())
     bound = (
         "; launch-bound: the GPU waits for the host to start its kernels"
-        if facts["launch_bound"]
+        if facts.launch_bound
         else ""
     )
-    busy = (
-        f"busy {facts['busy_share']:.1%} of {facts['window_ms']:.2f} ms, {facts['kernels']} kernels"
-    )
-    return Text(f"{facts['device']}: {busy}; idle: {causes or 'never'}{bound}")
+    busy = f"busy {facts.busy_share:.1%} of {facts.window_ms:.2f} ms, {facts.kernels} kernels"
+    return Text(f"{facts.device}: {busy}; idle: {causes or 'never'}{bound}")
 
 
-def sweep_table(facts: dict[str, Any]) -> Group:
-    rounds = f"{facts['rounds']} rounds of {facts['frames']} frames, median, lowest .. highest"
+def sweep_table(facts: SweepFacts) -> Group:
+    rounds = f"{facts.rounds} rounds of {facts.frames} frames, median, lowest .. highest"
     table = new_table(
         f"batches and precisions ({rounds})",
         "variant",
@@ -265,41 +269,38 @@ def sweep_table(facts: dict[str, Any]) -> Group:
         "memory MB",
         "agrees with fp32",
     )
-    for row in facts["rows"]:
-        if row["error"] is not None:
-            table.add_row(row["name"], row["error"])
+    for row in facts.rows:
+        if row.error is not None:
+            table.add_row(row.name, row.error)
             continue
-        rates = [_rate(row["fps"][metric]) for metric in ("inference", "end_to_end")]
-        agreed = (row["agreement"] or {}).get("matched")
+        rates = [_rate(row.fps.get(metric)) for metric in ("inference", "end_to_end")]
         table.add_row(
-            row["name"],
+            row.name,
             rates[0],
-            number(row["batch_ms"], ".2f"),
+            number(row.batch_ms, ".2f"),
             rates[1],
-            number(row["memory_mb"], ".0f"),
-            number(agreed, ".1%"),
+            number(row.memory_mb, ".0f"),
+            number(row.matched, ".1%"),
         )
-    knees = "; ".join(f"{precision}: batch {batch}" for precision, batch in facts["knees"].items())
+    knees = "; ".join(f"{precision}: batch {batch}" for precision, batch in facts.knees.items())
     return Group(
         table, Text(f"knee (least batch within 5% of the best inference FPS): {knees or '-'}")
     )
 
 
-def _rate(found: dict[str, float] | None) -> str:
-    return (
-        "-"
-        if found is None
-        else f"{found['median']:.1f} [{found['low']:.1f} .. {found['high']:.1f}]"
+def _rate(rates: Interval | None) -> str:
+    return "-" if rates is None else f"{rates.median:.1f} [{rates.low:.1f} .. {rates.high:.1f}]"
+
+
+def loop_text(facts: LoopFacts) -> Text:
+    cost = facts.instruments
+    text = (
+        f"instruments: {cost.median:+.2%} of a frame's time [{cost.low:+.2%} .. {cost.high:+.2%}]"
     )
+    return Text(text + (f"; warning: {facts.warning}" if facts.warning else ""))
 
 
-def loop_text(facts: dict[str, Any]) -> Text:
-    cost = facts["instruments"]
-    text = f"instruments: {cost['median']:+.2%} of a frame's time [{cost['low']:+.2%} .. {cost['high']:+.2%}]"
-    return Text(text + (f"; warning: {facts['warning']}" if facts["warning"] else ""))
-
-
-PARTS: dict[str, Callable[[dict[str, Any]], RenderableType]] = {
+PARTS: dict[str, Callable[[Any], RenderableType]] = {
     "critical_path": critical_path_table,
     "what_if": what_if_table,
     "loop": loop_text,
@@ -317,15 +318,14 @@ PARTS: dict[str, Callable[[dict[str, Any]], RenderableType]] = {
 
 def _lines(session: SavedSession) -> list[str]:
     lines = []
-    for name, facts in session.passes.items():
-        if not facts.get("available", True):
-            lines.append(f"{name}: not available: {facts['reason']}")
-        elif "slowdown" in facts and name != "loop":
-            lines.append(
-                f"{name}: the same work took {facts['slowdown']:.2f} times as long under it"
-            )
-        elif "undisturbed" in facts:
-            lines.append(f"{name}: disturbs nothing: {facts['undisturbed']}")
+    for name, record in session.passes.items():
+        if not record.available:
+            lines.append(f"{name}: not available: {record.reason}")
+        elif record.slowdown is not None and name != "loop":
+            slowdown = f"{record.slowdown:.2f} times as long under it"
+            lines.append(f"{name}: the same work took {slowdown}")
+        elif record.undisturbed is not None:
+            lines.append(f"{name}: disturbs nothing: {record.undisturbed}")
     return [*lines, f"session: {session.folder}"]
 
 
@@ -351,7 +351,8 @@ def print_recorded(console: Console, facts: dict[str, Any]) -> None:
                 blocked.add_row(stage, call, f"{seconds:.3f}")
         parts.append(blocked)
     if facts["critical_path"]:
-        parts.append(critical_path_table(facts["critical_path"]))
+        path = from_builtins(facts["critical_path"], CriticalPathFacts, "the recording")
+        parts.append(critical_path_table(path))
     gpu = facts["gpu"]
     parts.append(
         Text(

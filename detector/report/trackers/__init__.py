@@ -10,13 +10,15 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from detector.analysis.summary import stage_rows, thread_rows
 from detector.errors import DetectVideoError, OutputError, UsageError
 from detector.report.html import page
 from detector.report.tables import csv_files
+from detector.session.codec import to_builtins
+from detector.session.passes import CriticalPathFacts, WhatIfFacts
 from detector.session.read import SavedSession
 
 SETTINGS = ("model", "engine", "precision", "batch", "concurrency", "sync", "engine_threads")
@@ -63,23 +65,20 @@ def track(name: str, session: SavedSession) -> str:
 
 def entries_of(session: SavedSession) -> Entries:
     document = session.document
-    width, height = document["model_input"][1], document["model_input"][0]
-    settings = {name: str(document[name]) for name in SETTINGS if name in document}
-    cpu = document.get("environment", {}).get("cpu", {}).get("model")
-    settings |= {"model_input": f"{width}x{height}", "cpu": str(cpu)}
+    height, width = document.model_input
+    settings = {name: str(getattr(document, name)) for name in SETTINGS}
+    settings |= {"model_input": f"{width}x{height}", "cpu": str(document.environment.cpu.model)}
     figures = {name: float(value) for name, value in _figures(session) if _is_number(value)}
-    return Entries(
-        settings, figures, csv_files(session), page(session), document["verdict"]["sentence"]
-    )
+    return Entries(settings, figures, csv_files(session), page(session), document.verdict.sentence)
 
 
 def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
     """Flat. Times in milliseconds a frame where they are a stage's or a thread's."""
-    document, passes = session.document, session.passes
-    frames = document["frames"]["written"]
-    yield from ((f"fps/{name}", value) for name, value in document["fps"].items())
-    yield from ((f"frames/{name}", value) for name, value in document["frames"].items())
-    yield from ((f"seconds/{name}", value) for name, value in document["seconds"].items())
+    document = session.document
+    frames = document.frames.written
+    yield from ((f"fps/{name}", value) for name, value in asdict(document.fps).items())
+    yield from ((f"frames/{name}", value) for name, value in asdict(document.frames).items())
+    yield from ((f"seconds/{name}", value) for name, value in document.seconds.items())
     for stage in stage_rows(document, frames) if frames else ():
         yield from (
             (f"stage_{key}/{stage.stage}", getattr(stage, key))
@@ -90,15 +89,13 @@ def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
             (f"thread_{key}/{thread.thread}", getattr(thread, key))
             for key in ("busy_ms", "wait_input_ms", "wait_output_ms", "other_ms", "wall_ms")
         )
-    for row in passes.get("critical_path", {}).get("stages", []):
-        yield f"critical_path_share/{row['name']}", row["share"]
-    for row in passes.get("what_if", {}).get("predictions", []):
-        yield f"what_if_fps/{row['change']}", row["predicted_fps"]
-    for name, facts in passes.items():
+    if (path := session.facts(CriticalPathFacts)) is not None:
+        yield from ((f"critical_path_share/{stage.name}", stage.share) for stage in path.stages)
+    if (what_if := session.facts(WhatIfFacts)) is not None:
+        yield from ((f"what_if_fps/{row.change}", row.predicted_fps) for row in what_if.predictions)
+    for name, record in session.passes.items():
         yield from (
-            (f"{name}/{key}", value)
-            for key, value in facts.items()
-            if key not in ("available", "seconds")
+            (f"{name}/{key}", value) for key, value in (to_builtins(record.facts) or {}).items()
         )
 
 

@@ -33,7 +33,7 @@ def log(session: SavedSession, entries: Entries) -> str:
         Summary.Value(tag=name, simple_value=value) for name, value in entries.figures.items()
     ]
     values += [_text(name, text) for name, text in texts(entries)]
-    when = session.document.get("clocks", {}).get("unix_ns", 0) / 1e9
+    when = session.document.clocks.unix_ns / 1e9
     writer = EventFileWriter(str(folder))
     try:
         writer.add_event(Event(wall_time=when, step=0, summary=Summary(value=values)))

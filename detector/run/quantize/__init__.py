@@ -1,13 +1,11 @@
-"""int8: static quantisation with Q/DQ nodes, calibrated on frames of the user's own video.
+"""int8: calibrates a network on frames of the user's own video, and chooses what stays float.
 
-frames.py       a source -> frames spread over it, half of them held out
-ranges.py       frames -> what values each tensor takes (minmax, entropy, percentile)
-units.py        which nodes can be int8, and which belong together
-qdq.py          ranges -> the graph, with u8 or with s8 activations
-measure.py      a graph -> detections, agreement and error against fp32
-search.py       what must stay float within a budget of agreement
-calibration.py  all of that, kept as one file for a model and an input size
-dynamic.py      the other way, measured for what it is
+This room reads frames and runs engines. The graph itself, with its Q and DQ nodes, is written by
+``detector.models.graph.qdq``, from ranges that ``detector.models.graph.ranges`` measures.
+
+frames.py     a source -> frames spread over it, half of them held out
+search.py     how well a quantised graph agrees with fp32, and what must stay float for that
+calibrate.py  both, kept as one file for a model and an input size
 """
 
 from __future__ import annotations
@@ -19,36 +17,37 @@ from detector.config.schema import Config
 from detector.engines.base import BuildProgress
 from detector.errors import ModelError, UsageError
 from detector.models.base import Network
-from detector.models.graph.qdq import KINDS, quantised_graph, refusal
-from detector.run.quantize import calibrate
+from detector.models.graph.qdq import KINDS, quantised_graph, why_not_int8
+from detector.run.quantize.calibrate import get_calibration
 
-__all__ = ["KINDS", "quantized"]
+__all__ = ["KINDS", "quantize_network"]
 
 
-def quantized(
+def quantize_network(
     network: Network,
     kind: str,
     config: Config,
     folder: Path,
     progress: BuildProgress = lambda *_: True,
 ) -> tuple[Network, list[str]]:
-    """The network in int8, and lines for the user. ``kind``: "int8-u8" or "int8-s8"; one calibration serves both, and
-    every batch. It is made where ``--calibrate`` names a source, else one that is kept in ``folder`` is used.
+    """The network in int8, and lines for the user.
 
-    Raises UsageError where there is neither and where no layer can be int8, SourceError for a source without frames,
-    ModelError, OutputError.
+    ``kind``: "int8-u8" or "int8-s8"; one calibration serves both, and every batch. It is made
+    where ``--calibrate`` names a source; otherwise one that is kept in ``folder`` is used.
+
+    Raises UsageError where there is no calibration and where no layer can be int8, SourceError for
+    a source without frames, ModelError for a graph that is not fp32, OutputError for the folder,
+    EngineError where ``progress`` stops the calibration.
     """
     if network.precision != "fp32":
         raise ModelError(
             f"{network.name}: the graph is {network.precision}; only fp32 can become int8"
         )
-    if why := refusal(network.graph):
+    if why := why_not_int8(network.graph):
         raise UsageError(f"--precision int8: {network.name}: {why}")
-    found, notes = calibrate.made_or_kept(network, config, folder, progress)
-    result = found.result[kind]
-    graph = quantised_graph(network.graph, found.ranges, set(result.kept), kind)
+    calibration, notes = get_calibration(network, config, folder, progress)
+    result = calibration.result[kind]
+    graph = quantised_graph(network.graph, calibration.ranges, set(result.kept), kind)
     details = {**network.details, "int8": result.as_dict()}
-    return replace(network, graph=graph, precision=kind, path=None, details=details), [
-        *notes,
-        *found.sentences(kind),
-    ]
+    variant = replace(network, graph=graph, precision=kind, path=None, details=details)
+    return variant, [*notes, *calibration.sentences(kind)]

@@ -1,56 +1,62 @@
-"""A calibration: ranges, what stays float and what that reached. One file for a model and an input size, whatever the
-batch and the kind of int8, so that every graph comes from it at once."""
+"""A calibration: the ranges of a network's tensors, what stays float in int8, and what that reaches.
+
+It is kept as one file for a model and an input size, whatever the batch and the kind of int8, so
+that every int8 graph of the model comes from the same measurement. ``get_calibration`` finds the
+file or has it made; ``calibrate`` makes the calibration itself.
+"""
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detector import sources
 from detector.config.schema import CalibrationConfig, Config
 from detector.engines import store
 from detector.engines.base import BuildProgress
-from detector.errors import EngineError, SourceError, UsageError
-from detector.models.base import InputRules, Network
+from detector.errors import EngineError, UsageError
+from detector.models.base import Network
 from detector.models.graph.qdq import (
     KINDS,
-    Range,
     Unit,
     Wiring,
     float_share,
+    int8_units,
     quantised_graph,
-    units,
-    watched,
+    tensors_to_measure,
 )
-from detector.models.graph.ranges import measured
-from detector.run.quantize.search import RANKING_FRAMES, Reference, Step, ranked, search
-from detector.stages.preprocess import letterbox
+from detector.models.graph.ranges import Range, measure_ranges
+from detector.run.quantize.frames import Frames, read_frames, source_sha256
+from detector.run.quantize.search import (
+    RANKING_FRAMES,
+    MakeGraph,
+    Progress,
+    Reference,
+    choose_float_units,
+    rank_units,
+)
 
 SCHEMA = 1
-SUFFIX = ".calibration"  # JSON; the manifest beside it has .json
+SUFFIX = ".calibration"  # a JSON file; its manifest, beside it, ends in .json
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one kind of int8. ``kept``: nodes that stay float. Agreements are with fp32 on the held-out frames; ``plain``
-    is that of everything int8. ``float_*``: what stays float of the layers that multiply, and of their MACs."""
+    """What one kind of int8 reaches. Agreements are with fp32, on the held-out frames."""
 
-    kept: tuple[str, ...]
-    plain: float
-    agreement: float
-    float_layers: int
+    kept: tuple[str, ...]  # nodes that stay float
+    plain: float  # agreement with every layer int8
+    agreement: float  # agreement with ``kept`` in float
+    float_layers: int  # multiplying layers that stay float, of ``layers``
     layers: int
-    float_macs: float
+    float_macs: float  # their share of all MACs, 0..1
     runs: int  # graphs that were measured
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,11 +65,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
+    """The document of a calibration file. ``result``: by kind of int8."""
+
     source: str
     method: str
-    seen: int  # frames
-    held_out: int
-    apart: bool
+    seen: int  # frames that the ranges are from
+    held_out: int  # frames that agreement was measured on
+    apart: bool  # whether these are other frames
     frames_sha256: str
     budget: float
     searched: bool
@@ -72,26 +80,30 @@ class Calibration:
     result: Mapping[str, Result]
 
     def sentences(self, kind: str) -> list[str]:
-        """For the user."""
+        """Lines for the user about one kind of int8."""
         result = self.result[kind]
-        apart = (
+        measured_on = (
             f"{self.held_out} frames held out"
             if self.apart
-            else "the same frames: too few to hold any out"
+            else "the same frames, which are too few to hold any out"
         )
-        said = [
+        lines = [
             f"int8: calibrated on {self.seen} frames of {self.source} ({self.method}); "
-            f"{result.float_layers} of {result.layers} layers ({result.float_macs:.0%} of the MACs) stay float; "
-            f"agreement with fp32 {result.agreement:.3f} on {apart} ({result.plain:.3f} with every layer int8)"
+            f"{result.float_layers} of {result.layers} layers ({result.float_macs:.0%} of the "
+            f"MACs) stay float; agreement with fp32 is {result.agreement:.3f} on {measured_on} "
+            f"({result.plain:.3f} with every layer in int8)"
         ]
         if self.searched and not self.detections:
-            said.append(
-                "int8: fp32 detects nothing on these frames, so nobody knows what int8 loses; "
+            lines.append(
+                "int8: fp32 detects nothing on these frames, so the loss of int8 is unknown; "
                 "calibrate on a video that shows what you look for"
             )
         if not self.searched:
-            said.append("int8: random weights, so no search: good for speed only")
-        return said
+            lines.append(
+                "int8: with random weights there is no search for layers to keep in float; "
+                "measure speed only, not accuracy"
+            )
+        return lines
 
     def to_json(self) -> str:
         document = {**asdict(self), "schema": SCHEMA}
@@ -100,7 +112,7 @@ class Calibration:
 
     @staticmethod
     def from_json(text: str) -> Calibration:
-        """Raises ValueError, KeyError or TypeError for what is none."""
+        """Raises ValueError, KeyError or TypeError for a text that is not a calibration."""
         document = json.loads(text)
         if document.pop("schema") != SCHEMA:
             raise ValueError("another schema")
@@ -114,108 +126,196 @@ class Calibration:
         return Calibration(**document, ranges=ranges, result=result)
 
 
-def made_or_kept(
+# Finding the file, or having it made
+
+
+def get_calibration(
     network: Network, config: Config, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """From ``--calibrate``, else the one that is kept for this model and size."""
+    """Makes the calibration that ``--calibrate`` asks for; without it, finds the one that is kept
+    for this model and size. Returns it with lines for the user.
+    """
     asked = config.calibration
     if asked.calibrate is None:
-        return _kept(network, config, folder)
+        return _find_kept(network, config, folder)
     with sources.open(asked.calibrate, frames=1):
-        pass  # what cannot be opened is said before anything is made
-    key = _key(network, asked)
+        pass  # a source that cannot be opened is refused before anything is made
     made = store.built(
         folder,
-        _stem(network),
+        _file_stem(network),
         SUFFIX,
-        key,
-        lambda target: _build(network, asked, target, _steps(progress)),
+        _key(network, asked),
+        lambda target: _make_file(network, asked, target, _stoppable(progress)),
     )
-    found = Calibration.from_json(Path(made.path).read_text(encoding="utf-8"))
-    return found, list(made.notes)
+    return Calibration.from_json(Path(made.path).read_text(encoding="utf-8")), list(made.notes)
 
 
-def _build(network: Network, asked: CalibrationConfig, target: Path, step: Step) -> dict[str, Any]:
-    found = calibrated(
-        network, read(str(asked.calibrate), network.input, asked.calibrate_frames), asked, step
+def _find_kept(network: Network, config: Config, folder: Path) -> tuple[Calibration, list[str]]:
+    """The newest calibration that fits; those of the method and budget asked for come first."""
+    wanted, notes = _model_key(network), []
+    pattern = re.compile(re.escape(_file_stem(network)) + "-[0-9a-f]{12}" + re.escape(SUFFIX))
+    paths = [path for path in folder.glob(f"*{SUFFIX}") if pattern.fullmatch(path.name)]
+    asked = (config.calibration.calibrate_method, config.calibration.budget)
+
+    def rank(path: Path) -> tuple[bool, float, str]:
+        key = store.manifest_of(path).get("key", {})
+        return (key.get("method"), key.get("budget")) == asked, path.stat().st_mtime, path.name
+
+    for path in sorted(paths, key=rank, reverse=True):
+        manifest = store.manifest_of(path)
+        if any(manifest.get("key", {}).get(name) != value for name, value in wanted.items()):
+            continue
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != manifest.get("file_sha256"):
+            notes.append(
+                f"{path}: is damaged and was not used; calibrate again with --calibrate IN.mp4"
+            )
+            continue
+        return Calibration.from_json(data.decode()), [*notes, f"int8: uses the calibration {path}"]
+    size = f"{network.input.width}x{network.input.height}"
+    advice = (
+        f"int8 must be calibrated on frames like yours, and {folder} holds no calibration of "
+        f"{network.name} at {size}; calibrate with: detect-video IN.mp4 "
+        f"--model {config.network.model} --precision int8 --calibrate IN.mp4"
     )
-    target.write_text(found.to_json(), encoding="utf-8")
+    raise UsageError("; ".join([*notes, advice]))
+
+
+def _model_key(network: Network) -> dict[str, Any]:
+    """What a calibration must have in common with a network to be used for it."""
+    names = "\n".join(tensors_to_measure(network.graph))
     return {
-        kind: {"agreement": result.agreement, "plain": result.plain}
-        for kind, result in found.result.items()
+        "schema": SCHEMA,
+        "sources_sha256": network.sha256,
+        # The family says what the 0..255 of a pixel become, and so how large every tensor gets.
+        "family": network.family,
+        "input": [network.input.height, network.input.width],
+        "tensors": hashlib.sha256(names.encode()).hexdigest()[:16],
     }
 
 
-def calibrated(
-    network: Network, pictures: Frames, asked: CalibrationConfig, step: Step = lambda *_: None
+def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
+    """What two calibrations must have in common to be the same file."""
+    import onnxruntime
+
+    return {
+        **_model_key(network),
+        "geometry": [network.input.geometry, network.input.pad_value],
+        "method": asked.calibrate_method,
+        "budget": asked.budget,
+        "frames": asked.calibrate_frames,
+        "source_sha256": source_sha256(str(asked.calibrate)),
+        "onnxruntime": onnxruntime.__version__,
+    }
+
+
+def _file_stem(network: Network) -> str:
+    """A file name without batch and precision: the calibration holds for all of them."""
+    return re.sub(r"-b\d+$", "-int8", store.stem(network))
+
+
+def _stoppable(progress: BuildProgress) -> Progress:
+    """Reports progress, and raises EngineError where the caller wants to stop."""
+
+    def report(doing: str, done: int, of: int) -> None:
+        if not progress(doing, done, of):
+            raise EngineError("int8: the calibration was stopped; nothing is kept")
+
+    return report
+
+
+# Making it
+
+
+def _make_file(
+    network: Network, asked: CalibrationConfig, target: Path, progress: Progress
+) -> dict[str, Any]:
+    """Writes the file; returns facts for its manifest."""
+    frames = read_frames(str(asked.calibrate), network.input, asked.calibrate_frames)
+    calibration = calibrate(network, frames, asked, progress)
+    target.write_text(calibration.to_json(), encoding="utf-8")
+    return {
+        kind: {"agreement": result.agreement, "plain": result.plain}
+        for kind, result in calibration.result.items()
+    }
+
+
+def calibrate(
+    network: Network, frames: Frames, asked: CalibrationConfig, progress: Progress = lambda *_: None
 ) -> Calibration:
-    """Ranges and, unless the weights are random, the search."""
-    model = network.graph
-    ranges = measured(
-        model,
-        watched(model),
-        pictures.seen,
+    """Measures the ranges and, unless the weights are random, searches for what stays float."""
+    ranges = measure_ranges(
+        network.graph,
+        tensors_to_measure(network.graph),
+        frames.seen,
         asked.calibrate_method,
-        lambda done, of: step("int8: ranges", done, of),
+        lambda done, of: progress("int8: ranges", done, of),
     )
-    reference = Reference.of(network, pictures.held_out)
+    reference = Reference.of(network, frames.held_out)
     searched = network.random_seed is None
-    result = _searched(
-        network, pictures, ranges, reference, asked.budget if searched else 0.0, step
-    )
+    budget = asked.budget if searched else 0.0  # a budget of 0 is reached without a search
     return Calibration(
         source=str(asked.calibrate),
         method=asked.calibrate_method,
-        seen=len(pictures.seen),
-        held_out=len(pictures.held_out),
-        apart=pictures.apart,
-        frames_sha256=pictures.digest,
+        seen=len(frames.seen),
+        held_out=len(frames.held_out),
+        apart=frames.apart,
+        frames_sha256=frames.digest,
         budget=asked.budget,
         searched=searched,
-        detections=sum(map(len, reference.found)),
+        detections=sum(map(len, reference.detections)),
         ranges=ranges,
-        result=result,
+        result=_search_both_kinds(network, frames, ranges, reference, budget, progress),
     )
 
 
-def _searched(
+def _search_both_kinds(
     network: Network,
-    pictures: Frames,
+    frames: Frames,
     ranges: Mapping[str, Range],
     reference: Reference,
     budget: float,
-    step: Step,
+    progress: Progress,
 ) -> dict[str, Result]:
     """u8 first; s8 keeps the same nodes float, and more where its coarser steps need it."""
-    every = units(Wiring(network.graph))
+    units = int8_units(Wiring(network.graph))
     results: dict[str, Result] = {}
-    order: list[Unit] | None = None
+    ranking: list[Unit] | None = None
     kept: list[Unit] = []
     for kind in KINDS:
-        graph = _graph(network, ranges, kind, kept)
-        found = search([], graph, reference.agreement, 0.0, step)
-        plain = (
-            found.plain if not kept else reference.agreement(_graph(network, ranges, kind, [])([]))
-        )
-        runs = len(found.agreements)
-        if found.plain < budget:
-            if order is None:
-                at = np.linspace(0, len(pictures.seen) - 1, RANKING_FRAMES).round().astype(int)
-                few = Reference.of(network, pictures.seen[np.unique(at)])
-                order = ranked(every, _graph(network, ranges, kind, []), few.error, step)
-                runs += len(every)
-            rest = [unit for unit in order if unit not in kept]
-            found = search(rest, graph, reference.agreement, budget, step)
-            runs += len(found.agreements)
-        kept = [*kept, *found.kept]
-        results[kind] = _result(network, kept, plain, found.reached, runs)
+        all_int8 = _graph_maker(network, ranges, kind, [])
+        make_graph = _graph_maker(network, ranges, kind, kept)
+        choice = choose_float_units([], make_graph, reference.agreement, 0.0, progress)
+        plain = reference.agreement(all_int8([])) if kept else choice.plain
+        runs = len(choice.agreements)
+        if choice.plain < budget:
+            if ranking is None:
+                ranking = _rank_on_few_frames(network, frames, units, all_int8, progress)
+                runs += len(units)
+            rest = [unit for unit in ranking if unit not in kept]
+            choice = choose_float_units(rest, make_graph, reference.agreement, budget, progress)
+            runs += len(choice.agreements)
+        kept = [*kept, *choice.kept]
+        results[kind] = _result(network, kept, plain, choice.reached, runs)
     return results
 
 
-def _graph(
+def _rank_on_few_frames(
+    network: Network,
+    frames: Frames,
+    units: Sequence[Unit],
+    make_graph: MakeGraph,
+    progress: Progress,
+) -> list[Unit]:
+    chosen = np.linspace(0, len(frames.seen) - 1, RANKING_FRAMES).round().astype(int)
+    reference = Reference.of(network, frames.seen[np.unique(chosen)])
+    return rank_units(units, make_graph, reference.error, progress)
+
+
+def _graph_maker(
     network: Network, ranges: Mapping[str, Range], kind: str, always: Sequence[Unit]
-) -> Callable[[Sequence[Unit]], Any]:
-    """Units that stay float, beside those that always do -> the graph."""
+) -> MakeGraph:
+    """A function from units that stay float to the graph; those in ``always`` stay float too."""
     return lambda kept: quantised_graph(
         network.graph, ranges, {name for unit in (*always, *kept) for name in unit.nodes}, kind
     )
@@ -227,159 +327,3 @@ def _result(
     nodes = tuple(name for unit in kept for name in unit.nodes)
     share = float_share(network.graph, nodes)
     return Result(nodes, plain, reached, share.layers, share.all_layers, share.macs, runs)
-
-
-def _kept(network: Network, config: Config, folder: Path) -> tuple[Calibration, list[str]]:
-    """The newest that fits; one of the method and budget asked for before all others."""
-    wanted, notes = _model_key(network), []
-    pattern = re.compile(re.escape(_stem(network)) + "-[0-9a-f]{12}" + re.escape(SUFFIX))
-    there = [path for path in folder.glob(f"*{SUFFIX}") if pattern.fullmatch(path.name)]
-    asked = (config.calibration.calibrate_method, config.calibration.budget)
-
-    def rank(path: Path) -> tuple[bool, float, str]:
-        key = store.manifest_of(path).get("key", {})
-        return (key.get("method"), key.get("budget")) == asked, path.stat().st_mtime, path.name
-
-    for path in sorted(there, key=rank, reverse=True):
-        manifest = store.manifest_of(path)
-        if any(manifest.get("key", {}).get(name) != value for name, value in wanted.items()):
-            continue
-        data = path.read_bytes()
-        if hashlib.sha256(data).hexdigest() != manifest.get("file_sha256"):
-            notes.append(f"{path}: damaged, not used; calibrate again with --calibrate IN")
-            continue
-        return Calibration.from_json(data.decode()), [*notes, f"int8: uses the calibration {path}"]
-    size = f"{network.input.width}x{network.input.height}"
-    raise UsageError(
-        "; ".join(
-            [
-                *notes,
-                f"int8 must be calibrated on frames like yours, and {folder} holds no calibration of {network.name} "
-                f"at {size}: detect-video IN.mp4 --model {config.network.model} --precision int8 --calibrate IN.mp4",
-            ]
-        )
-    )
-
-
-def _model_key(network: Network) -> dict[str, Any]:
-    names = "\n".join(watched(network.graph))
-    return {
-        "schema": SCHEMA,
-        "sources_sha256": network.sha256,
-        "family": network.family,  # says what a picture's 0..255 become, and so how large everything behind it is
-        "input": [network.input.height, network.input.width],
-        "tensors": hashlib.sha256(names.encode()).hexdigest()[:16],
-    }
-
-
-def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
-    import onnxruntime
-
-    return {
-        **_model_key(network),
-        "geometry": [network.input.geometry, network.input.pad_value],
-        "method": asked.calibrate_method,
-        "budget": asked.budget,
-        "frames": asked.calibrate_frames,
-        "source_sha256": identity(str(asked.calibrate)),
-        "onnxruntime": onnxruntime.__version__,
-    }
-
-
-def _stem(network: Network) -> str:
-    """Without batch and precision: the calibration holds for all."""
-    return re.sub(r"-b\d+$", "-int8", store.stem(network))
-
-
-def _steps(progress: BuildProgress) -> Step:
-    def step(doing: str, done: int, of: int) -> None:
-        if not progress(doing, done, of):
-            raise EngineError("int8: the calibration was stopped; nothing is kept")
-
-    return step
-
-
-# ----------------------------------------------------------------------
-# Frames to calibrate on: spread over the whole of a source, as the network will see them.
-
-Slots = NDArray[np.uint8]  # RGB [N, H, W, 3]
-HOLD_OUT = 2  # every second frame is kept for measuring
-
-
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """``seen``: what the ranges are taken from. ``held_out``: what agreement is measured on; the same ones where
-    there were too few to hold any out."""
-
-    seen: Slots
-    held_out: Slots
-    apart: bool
-
-    @property
-    def digest(self) -> str:
-        """sha256 of the pixels, in order."""
-        digest = hashlib.sha256(self.seen.tobytes())
-        if self.apart:
-            digest.update(self.held_out.tobytes())
-        return digest.hexdigest()
-
-
-def read(spec: str, rules: InputRules, wanted: int) -> Frames:
-    """At most ``wanted`` frames of a video, a picture or a folder of them. Raises SourceError."""
-    with sources.open(spec) as source:
-        pictures = spread((frame.image for frame in source), wanted, rules)
-    if not pictures:
-        raise SourceError(
-            f"{spec}: no frame to calibrate on; give --calibrate a video or pictures that can be read"
-        )
-    return divided(np.stack(pictures))
-
-
-def divided(slots: Slots) -> Frames:
-    last = np.arange(len(slots)) % HOLD_OUT == HOLD_OUT - 1
-    if not last.any():
-        return Frames(slots, slots, apart=False)
-    return Frames(slots[~last], slots[last], apart=True)
-
-
-def spread(images: Iterable[NDArray[np.uint8]], wanted: int, rules: InputRules) -> list[Slots]:
-    """``wanted`` of the images, evenly over all, whose number nobody knows beforehand (containers lie).
-
-    Every ``step``-th is taken; when twice as many as wanted have come, every second goes and the step doubles. So
-    one pass is enough, and no more than twice the wanted number is ever held.
-    """
-    step, taken = 1, []
-    for at, image in enumerate(images):
-        if at % step:
-            continue
-        slot = np.empty((rules.height, rules.width, 3), np.uint8)
-        letterbox(image, slot, geometry=rules.geometry, pad_value=rules.pad_value)
-        taken.append(slot)
-        if len(taken) == 2 * wanted:
-            taken, step = taken[::2], 2 * step
-    chosen = np.linspace(0, len(taken) - 1, min(wanted, len(taken))).round().astype(int)
-    return [taken[at] for at in chosen]
-
-
-def identity(spec: str) -> str:
-    """sha256 of the bytes of all files of a source: the same pictures under another name are the same."""
-    digest = hashlib.sha256()
-    for path in _files(spec):
-        try:
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-        except OSError as exc:
-            raise SourceError(
-                f"{path}: cannot be read ({exc.strerror}); check its permissions: ls -l"
-            ) from exc
-    return digest.hexdigest()
-
-
-def _files(spec: str) -> list[str]:
-    if os.path.isdir(spec):
-        return sorted(entry.path for entry in os.scandir(spec) if entry.is_file())
-    return (
-        [spec]
-        if os.path.exists(spec)
-        else sorted(filter(os.path.isfile, glob.glob(spec, recursive=True)))
-    )

@@ -14,7 +14,6 @@ from detector.analysis.summary import effect, executed
 from detector.config.levels import merge_levels
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError
-from detector.models import open_network
 from detector.models.base import Network
 from detector.models.graph.build import count_macs
 from detector.run.prepare import prepared
@@ -26,6 +25,7 @@ from scripts.measuring.rounded import rounded
 from tests.conftest import CHECKOUT
 from tests.engines.trt.opening import EVERY
 from tests.fakes.install import MAJORS, install
+from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 PRECISIONS = ("fp16", "bf16", "int8")
@@ -138,13 +138,13 @@ def half_of(network) -> list[str]:
 def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
     """Half of the convolutions are left out of the quantisation."""
     from detector.models.graph.qdq import quantised_graph
-    from detector.run.quantize import calibrate
+    from detector.run.quantize.calibrate import get_calibration
 
     install(monkeypatch, major)
     config = merge_levels(
         ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
     )
-    ranges = calibrate.made_or_kept(network, config, place, lambda *_: True)[0].ranges
+    ranges = get_calibration(network, config, place, lambda *_: True)[0].ranges
     kept = half_of(network)
     graph = quantised_graph(network.graph, ranges, set(kept), "int8-s8")
     partly = replace(network, graph=graph, precision="int8-s8", path=None)
@@ -219,10 +219,10 @@ def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network,
 def test_bytes_straight_to_bfloat16_are_refused_by_name(monkeypatch, network):
     from onnx import TensorProto, helper
 
-    from detector.models.graph.halves import converted
+    from detector.models.graph.halves import convert_to_halves
 
     install(monkeypatch, 11)
-    wrong = converted(network, "bf16")
+    wrong = convert_to_halves(network, "bf16")
     for (
         node
     ) in wrong.graph.graph.node:  # the picture's Cast, which the conversion sends through float32

@@ -8,6 +8,7 @@ from detector import engines
 from detector.engines import trt
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError
+from detector.run.choose import choose_by_rank
 from tests.engines.trt.opening import opened
 from tests.fakes.install import install
 from tests.known_answers import plus_one
@@ -38,13 +39,13 @@ def test_nothing_of_tensorrt_is_started_before_the_driver_answers(monkeypatch, d
         )
     assert engines.usable()["trt"] is not None
     for call in (
-        lambda: engines.load("trt"),
+        lambda: engines.load_library("trt"),
         lambda: opened(),
-        lambda: trt.build_key(plus_one(), EngineOptions()),
+        lambda: trt.PlanBuilder().key(plus_one(), EngineOptions()),
     ):
         with pytest.raises(EngineError, match=f"engine trt: {reason}"):
             call()
-    name, _ = engines.choose()
+    name, _ = choose_by_rank()
     assert name != "trt"
     assert machine.fake.builds == []
 
@@ -73,7 +74,7 @@ def test_what_the_gpu_cannot_do_is_refused_with_the_reason(
 ):
     install(monkeypatch, 11, gpus=gpus)
     if reason is None:
-        assert engines.graph_wanted("trt", precision, device) == trt.PRECISIONS[precision]
+        assert engines.graph_wanted("trt", precision, device) == trt.TrtEngine.precisions[precision]
         return
     with pytest.raises(EngineError, match=reason):
         engines.graph_wanted("trt", precision, device)
@@ -81,6 +82,6 @@ def test_what_the_gpu_cannot_do_is_refused_with_the_reason(
 
 def test_auto_takes_trt_where_it_is_usable_and_not_on_the_cpu(monkeypatch):
     install(monkeypatch, 11)
-    assert engines.choose()[0] == "trt"
-    assert engines.choose(device="cuda:0")[0] == "trt"
-    assert engines.choose(device="cpu")[0] == "ort"
+    assert choose_by_rank()[0] == "trt"
+    assert choose_by_rank(device="cuda:0")[0] == "trt"
+    assert choose_by_rank(device="cpu")[0] == "ort"

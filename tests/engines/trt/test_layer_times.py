@@ -12,21 +12,21 @@ from detector.cli.group import cli
 from detector.engines.base import EngineOptions
 from detector.engines.layer_times import WARMUP
 from detector.errors import EngineError
-from detector.models import open_network
 from detector.models.graph.build import count_macs, joint_cost
-from detector.models.graph.halves import converted
+from detector.models.graph.halves import convert_to_halves
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import pictures
 from tests.engines.trt.opening import opened
 from tests.fakes.plans import as_elsewhere, plan_of
 from tests.known_answers import plus_one
+from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 
 
 def times_of(network, runs=3, **options):
     slots = [pictures(network, seed) for seed in range(2)]
-    return engines.layer_times(
+    return engines.time_layers(
         "trt", network, EngineOptions(batch=network.batch, **options), slots, runs
     )
 
@@ -95,7 +95,7 @@ def test_a_run_is_started_and_not_waited_for_inside_that_call(eleven, monkeypatc
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_converted_graphs_keep_the_names_of_the_graph_before(eleven, precision):
     network = open_network("street", size=(64, 96))
-    told = times_of(converted(network, precision), precision=precision)
+    told = times_of(convert_to_halves(network, precision), precision=precision)
     costs = joint_cost(network.graph, [layer.nodes or (layer.name,) for layer in told.layers])
     assert sum(cost.macs for cost in costs) == count_macs(network.graph)
 

@@ -12,11 +12,11 @@ from detector.engines.base import EngineOptions
 from detector.engines.trt import driver
 from detector.engines.trt.plan_file import MAGIC, PlanError, split
 from detector.errors import EngineError, ModelError, UsageError
-from detector.models import open_network
 from tests.fakes.install import install
 from tests.fakes.packages import PACKAGES
 from tests.fakes.plans import as_elsewhere, plan_of, with_header
 from tests.known_answers import plus_one, run_once
+from tests.networks import open_network
 
 CFG = """[net]
 width=32
@@ -242,11 +242,7 @@ def test_a_range_of_batches_and_what_lies_outside(machine, place):
     [
         ({"size": (64, 64)}, ModelError, "built for 32x32, not for --size 64x64; leave --size out"),
         ({"batch": 2}, ModelError, "built for batch 1, not for 2: give --batch 1"),
-        (
-            {"random_seed": 1},
-            UsageError,
-            "holds its weights: leave --weights and --random-weights out",
-        ),
+        ({"random_seed": 1}, UsageError, "--random-weights 1: x.trt"),
         ({"class_names": ["a"]}, ModelError, "1 class names are given, its head has 2 classes"),
         ({"cfg": "absent.cfg"}, ModelError, "absent.cfg"),
     ],
@@ -258,9 +254,7 @@ def test_what_does_not_go_with_a_plan_is_refused(machine, place, options, error,
 
 
 def test_a_cfg_for_a_model_that_needs_none_is_refused(place):
-    with pytest.raises(
-        UsageError, match=r"for TensorRT plans, which do not describe themselves; t\.cfg does"
-    ):
+    with pytest.raises(UsageError, match=r"--cfg x\.cfg: .*t\.cfg"):
         open_network(str(place / "t.cfg"), random_seed=1, cfg="x.cfg")
 
 

@@ -12,12 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from detector.analysis.energy import IN_ALL, KEPT, Metered, net, samples
+from detector.analysis.energy import KEPT, SUMMED, Metered, energy_samples, subtract_idle
 from detector.config.levels import resolve_config
 from detector.jobs.profile import energy
 from detector.jobs.profile.base import NotHereError, Occasion
-from detector.jobs.profile.energy import Gpu, Meter, joules_between, rapl_counters, why_not
+from detector.jobs.profile.energy import Gpu, Meter, explain_absence, joules_between, rapl_counters
 from detector.report.tables import ENERGY, csv_files
+from detector.session.codec import to_builtins
 from detector.session.read import read_session
 from detector.session.store import Session
 from tests.report.sessions import CLIP, FRAMES, ran
@@ -86,31 +87,33 @@ def metered(seconds, **watts):
 
 def test_idle_power_is_taken_off():
     used = {"package": 50.0, "gpu": 8.0}
-    assert net(used, 4.0, metered(2, package=5.0)) == pytest.approx({"package": 30.0, "gpu": 8.0})
+    assert subtract_idle(used, 4.0, metered(2, package=5.0)) == pytest.approx(
+        {"package": 30.0, "gpu": 8.0}
+    )
     assert (
-        net(used, 4.0, metered(2, package=50.0))["package"] == 0
+        subtract_idle(used, 4.0, metered(2, package=50.0))["package"] == 0
     )  # less than idle: nothing, not less
 
 
 def test_samples_add_up_to_the_whole():
     written = np.arange(1, 101) * SECOND // 10 - 1
     told = metered(10, package=7.0, dram=1.0, core=2.0)
-    rows = samples(told, "run sample", written)
+    rows = energy_samples(told, "run sample", written)
     assert len(rows) == 100
-    assert {tag: sum(row[tag] for row in rows) for tag in told.joules} == pytest.approx(
+    assert {tag: sum(row.joules(tag) for row in rows) for tag in told.joules} == pytest.approx(
         told.whole()
     )
-    assert sum(row["duration"] for row in rows) == pytest.approx(10)
-    assert [row["timestamp"] for row in rows[:2]] == pytest.approx([1000.0, 1000.1])
-    assert rows[5]["joules_per_frame"] == pytest.approx(0.8)  # a core is part of its package
-    assert all(row["joules_per_frame"] is None for row in samples(told, "idle sample"))
+    assert sum(row.duration for row in rows) == pytest.approx(10)
+    assert [row.timestamp for row in rows[:2]] == pytest.approx([1000.0, 1000.1])
+    assert rows[5].joules_per_frame == pytest.approx(0.8)  # a core is part of its package
+    assert all(row.joules_per_frame is None for row in energy_samples(told, "idle sample"))
 
 
 def test_a_long_series_is_put_together():
     told = metered(10 * KEPT // 10 + 7, package=7.0)
-    rows = samples(told, "run sample")
+    rows = energy_samples(told, "run sample")
     assert len(rows) <= KEPT
-    assert sum(row["package"] for row in rows) == pytest.approx(told.whole()["package"])
+    assert sum(row.package for row in rows) == pytest.approx(told.whole()["package"])
 
 
 STEPS = {
@@ -167,12 +170,12 @@ def occasion(place):
 
 def test_a_run_on_a_machine_with_counters(tmp_path, powered):
     one = occasion(tmp_path)
-    facts = energy.run(one)
+    facts = to_builtins(energy.meter_energy(one))
     assert facts["counters"] == ["core", "dram", "gpu", "package"]
     idle, run = facts["rows"]
     assert (idle["tag"], run["tag"]) == ("idle", "run")
     assert idle["joules_per_frame"] is None
-    assert facts["joules_per_frame"] == pytest.approx(sum(run[tag] for tag in IN_ALL) / FRAMES)
+    assert facts["joules_per_frame"] == pytest.approx(sum(run[tag] for tag in SUMMED) / FRAMES)
     rows = facts["samples"]
     busy = [row for row in rows if row["tag"] == "run sample"]
     assert [row["timestamp"] for row in rows] == sorted(row["timestamp"] for row in rows)
@@ -193,7 +196,7 @@ def test_a_run_on_a_machine_with_counters(tmp_path, powered):
     per_frame = [row for row in busy if row["joules_per_frame"]]
     assert per_frame
     assert (
-        sum(round(sum(row[t] for t in IN_ALL) / row["joules_per_frame"]) for row in per_frame)
+        sum(round(sum(row[t] for t in SUMMED) / row["joules_per_frame"]) for row in per_frame)
         == FRAMES
     )
     one.session.write_pass("energy", {"available": True, "reason": None, **facts})
@@ -204,9 +207,9 @@ def test_a_run_on_a_machine_with_counters(tmp_path, powered):
 
 def test_a_gpu_alone_will_do(tmp_path, powered, monkeypatch):
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
-    facts = energy.run(occasion(tmp_path))
-    assert facts["counters"] == ["gpu"]
-    assert "package" not in facts["rows"][1]
+    facts = energy.meter_energy(occasion(tmp_path))
+    assert facts.counters == ["gpu"]
+    assert "package" not in to_builtins(facts.rows[1])
 
 
 def test_a_counter_that_stops_answering_is_said(tmp_path):
@@ -219,13 +222,13 @@ def test_a_counter_that_stops_answering_is_said(tmp_path):
 
 def test_what_may_not_be_read_is_no_counter_and_says_why(tmp_path, monkeypatch):
     assert rapl_counters(tmp_path) == []
-    assert "no RAPL counters" in why_not(tmp_path)
+    assert "no RAPL counters" in explain_absence(tmp_path)
     file = domain(tmp_path, "intel-rapl:0", "package-0", 5)
     file.write_text("")  # root may read everything: an empty file stands for one that refuses
     assert rapl_counters(tmp_path) == []
-    assert "chmod a+r" in why_not(tmp_path)
+    assert "chmod a+r" in explain_absence(tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert Gpu.open() is None
     monkeypatch.setattr(energy, "POWERCAP", tmp_path)
     with pytest.raises(NotHereError, match=r"chmod a\+r"):
-        energy.run(None)
+        energy.meter_energy(None)

@@ -8,11 +8,11 @@ import json
 import pytest
 
 from detector import engines
-from detector.jobs.profile import chosen
-from detector.models import open_network
+from detector.jobs.profile import choose_passes
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.jobs.profile.test_layers_pass import check
+from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 ENGINES = ["ort", "torch", "openvino"]
@@ -61,7 +61,7 @@ def check_passes(document, engine):
         "not_available"
     ]
     assert all(document["not_available"].values())
-    ran = set(chosen(None)) - lacking
+    ran = set(choose_passes(None)) - lacking
     told = {name: document["overhead"].get(name, document["undisturbed"].get(name)) for name in ran}
     assert all(told.values()), told
     assert not set(document["overhead"]) & set(document["undisturbed"])

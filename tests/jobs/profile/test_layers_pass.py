@@ -6,7 +6,7 @@ import pytest
 
 from detector.config.levels import resolve_config
 from detector.jobs.profile.base import Occasion
-from detector.jobs.profile.layers import opened
+from detector.jobs.profile.batches import open_with_batches
 from detector.session.read import read_session
 from detector.session.store import Session
 from tests.cli.command import detect_video, summary_of
@@ -59,6 +59,6 @@ def test_a_layer_has_the_threads_that_its_request_had(tmp_path):
     place = ran(tmp_path, engine="ort", frames=2, concurrency=2)
     plain = read_session(place)
     config = resolve_config(None, {"engine": "ort", "concurrency": 2})
-    machine, _ = opened(Occasion(str(STREET), config, Session(place), plain))
+    machine, _ = open_with_batches(Occasion(str(STREET), config, Session(place), plain))
     assert machine.options is not None
     assert machine.options.threads == machine.engine.threads == plain.document["engine_threads"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.jobs.profile.memory import KEPT, MB, growth, peak_by_stage, thinned
+from detector.jobs.profile.memory import KEPT, MB, fit_growth, peak_by_stage, thin
 from detector.timeline import KINDS
 
 MS = 1_000_000
@@ -16,14 +16,14 @@ def test_a_leak_is_its_slope():
     written = np.arange(1, 1001) * 10 * MS
     times = np.arange(0, 10_000, 20) * MS
     rss = (100 * MB + 0.5 * MB * times / (10 * MS)).astype(np.int64)
-    assert growth(times, rss, written)["slope_mb_per_1000_frames"] == pytest.approx(500, rel=0.01)
+    assert fit_growth(times, rss, written)[0] == pytest.approx(500, rel=0.01)
 
 
 def test_what_fills_up_at_first_is_no_leak():
     written = np.arange(1, 1001) * 10 * MS
     times = np.arange(0, 10_000, 20) * MS
     rss = np.minimum(100 * MB + times // 10, 200 * MB)  # full after a tenth of the run
-    assert growth(times, rss, written)["slope_mb_per_1000_frames"] == pytest.approx(0, abs=1e-6)
+    assert fit_growth(times, rss, written)[0] == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_what_fills_up_at_first_is_no_leak():
 def test_too_little_to_tell_says_so(frames, samples, word):
     written = np.arange(1, frames + 1) * 10 * MS
     times = np.linspace(0, written[-1], samples).astype(np.int64)
-    found = growth(times, np.full(samples, MB), written)
-    assert found["slope_mb_per_1000_frames"] is None
-    assert word in found["slope_reason"]
+    slope, reason = fit_growth(times, np.full(samples, MB), written)
+    assert slope is None
+    assert word in reason
 
 
 def test_peaks_fall_into_the_stage_that_ran():
@@ -49,7 +49,7 @@ def test_peaks_fall_into_the_stage_that_ran():
     assert peak_by_stage(times, rss, spans) == {"read": 4.0, "infer": 9.0}
 
 
-def test_a_long_series_is_thinned():
+def test_a_long_series_is_thin():
     times = np.arange(10 * KEPT + 3)
-    assert len(thinned(times, times)) <= KEPT
-    assert thinned(times[:5], times[:5]) == [(n, n) for n in range(5)]
+    assert len(thin(times, times)) <= KEPT
+    assert thin(times[:5], times[:5]) == [(n, n) for n in range(5)]

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from detector import engines
-from detector.models import open_network
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
+from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 

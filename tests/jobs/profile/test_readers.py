@@ -8,7 +8,7 @@ import pytest
 
 import detector
 from detector.jobs.profile.counters import read_perf
-from detector.jobs.profile.python import folded, label, owner, place
+from detector.jobs.profile.python import fold_by_owner, label, owner, shorten_path
 
 PERF = """# started on Sat
 1234.56;msec;task-clock;1234560000;100.00;1.2;CPUs utilized
@@ -48,12 +48,12 @@ def test_self_times_fold_without_loss():
         (str(ROOM / "stages/heads/darknet.py"), 2, "b"): (1, 1, 0.5, 0.5, {}),
         ("~", 0, "<built-in method time.sleep>"): (1, 1, 4.0, 4.0, {}),
     }
-    assert folded(stats) == {"built-in: time.sleep": 4.0, "detector.stages": 0.75}
+    assert fold_by_owner(stats) == {"built-in: time.sleep": 4.0, "detector.stages": 0.75}
 
 
 def test_places_are_short():
-    assert place(str(ROOM / "run/detect.py")) == "detector/run/detect.py"
-    assert place("/x/site-packages/av/video.py") == "av/video.py"
-    assert place("/usr/lib/python3.11/json/encoder.py") == "encoder.py"
+    assert shorten_path(str(ROOM / "run/detect.py")) == "detector/run/detect.py"
+    assert shorten_path("/x/site-packages/av/video.py") == "av/video.py"
+    assert shorten_path("/usr/lib/python3.11/json/encoder.py") == "encoder.py"
     assert label(str(ROOM / "run/detect.py"), 12, "detect") == "detector/run/detect.py:12(detect)"
     assert label("~", 0, "<built-in method time.sleep>") == "built-in method time.sleep"

@@ -12,8 +12,9 @@ from detector import sources
 from detector.analysis.loop.what_if import UNKNOWN
 from detector.config.schema import Config
 from detector.jobs.profile import stand_ins, what_if
-from detector.jobs.profile.base import Occasion, as_it_ran
+from detector.jobs.profile.base import Occasion, pin_choices
 from detector.run.environment import cores
+from detector.session.passes import Prediction
 from detector.session.read import read_session
 from detector.session.store import Session
 from tests.cli.command import detect_video, summary_of
@@ -26,7 +27,7 @@ STREET = CHECKOUT / "videos/street.mp4"
 def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
     """A plain loop on its own would give one request all threads, and two things would have changed."""
     document = {"engine": "ort", "precision": "fp32", "engine_threads": 1, "concurrency": 2}
-    pinned = as_it_ran(Config(), document).runtime
+    pinned = pin_choices(Config(), document).runtime
     assert (pinned.engine, pinned.precision, pinned.threads, pinned.concurrency) == (
         "ort",
         "fp32",
@@ -36,7 +37,7 @@ def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
     asked = replace(
         Config(), runtime=replace(Config().runtime, engine="openvino", precision="bf16")
     )
-    pinned = as_it_ran(asked, {**document, "engine": "openvino"}).runtime
+    pinned = pin_choices(asked, {**document, "engine": "openvino"}).runtime
     assert (pinned.engine, pinned.precision) == ("openvino", "bf16")
 
 
@@ -65,30 +66,28 @@ def test_what_cannot_be_tried_is_not_and_the_rounds_are_interleaved(monkeypatch)
         return speed[name] * slower
 
     monkeypatch.setattr(stand_ins, "_rate", rate)
-    predicted = [{"change": change, "gain": 1.2, "predicted_fps": 110.0} for change in CHANGES]
+    predicted = [Prediction(change, 110.0, 1.2) for change in CHANGES]
     rows = stand_ins.prove("clip.mp4", Config(), predicted)
     assert tried == ["", "infer", "read", "write", "sync", "batch"] * 3
-    assert [row["change"] for row in rows] == CHANGES[:5]
+    assert [row.change for row in rows] == CHANGES[:5]
     infer = rows[0]
-    assert (infer["measured_low"], infer["measured_gain"], infer["measured_high"]) == pytest.approx(
+    assert (infer.measured_low, infer.measured_gain, infer.measured_high) == pytest.approx(
         (1.0, 1.0, 1.0)
     )
-    assert (infer["measured_fps"], infer["predicted_fps"]) == (50.0, 110.0)  # the middle round's
+    assert (infer.measured_fps, infer.predicted_fps) == (50.0, 110.0)  # the middle round's
     for row in rows:
-        assert row["off_by"] == pytest.approx(
-            (1 + row["predicted_gain"]) / (1 + row["measured_gain"]) - 1
-        )
-    assert stand_ins.unsteady(rows) == []
+        assert row.off_by == pytest.approx((1 + row.predicted_gain) / (1 + row.measured_gain) - 1)
+    assert stand_ins.list_unsteady(rows) == []
 
 
 def test_a_measurement_that_contradicts_itself_is_said(monkeypatch):
     rates = iter([50.0, 100.0, 50.0, 60.0, 50.0, 90.0])
     monkeypatch.setattr(stand_ins, "_rate", lambda *_: next(rates))
-    rows = stand_ins.prove(
-        "clip.mp4", Config(), [{"change": "infer free", "gain": 0.8, "predicted_fps": 90.0}]
-    )
-    assert rows[0]["off_by"] == pytest.approx(0.0)
-    assert stand_ins.unsteady(rows) == ["infer free: the measured gain went from +20% to +100%"]
+    rows = stand_ins.prove("clip.mp4", Config(), [Prediction("infer free", 90.0, 0.8)])
+    assert rows[0].off_by == pytest.approx(0.0)
+    assert stand_ins.list_unsteady(rows) == [
+        "infer free: the measured gain went from +20% to +100%"
+    ]
 
 
 def test_a_cached_source_hands_out_as_many_frames_as_there_are_each_a_copy():
@@ -109,15 +108,15 @@ def test_the_pass_says_what_its_replay_stands_on(tmp_path):
     session = ran(tmp_path, frames=40)
     plain = read_session(session)
     occasion = Occasion(str(STREET), _config(plain.document), Session(session), plain)
-    facts = what_if.run(occasion)
+    facts = what_if.predict_changes(occasion)
     libraries = plain.document["cpu"]["libraries"]
     assert libraries["unknown_s"] <= libraries["process_s"]
-    read = facts["costs"]["read"]
-    assert (read["beside"] or {}).get("cpu_ms", 0) + read["cpu_ms"] > 0
-    changes = {row["change"] for row in facts["predictions"]}
+    read = facts.costs["read"]
+    assert (read.beside.cpu_ms if read.beside else 0) + read.cpu_ms > 0
+    changes = {row.change for row in facts.predictions}
     assert {"read free", "write free", "overlap off", "batch 4", "one more core"} <= changes
-    assert "40 frames are few" in facts["doubts"][-1]
-    assert facts["no_batch_because"] is None
+    assert "40 frames are few" in facts.doubts[-1]
+    assert facts.no_batch_because is None
 
 
 def _config(document) -> Config:

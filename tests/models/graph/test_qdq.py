@@ -10,18 +10,18 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from detector.models import open_network
 from detector.models.graph.build import GraphBuilder, good_name
 from detector.models.graph.qdq import (
     KINDS,
-    affine,
     quantised_graph,
-    symmetric,
-    watched,
+    s8_scale,
+    tensors_to_measure,
+    u8_scale,
     weight_scales,
 )
-from detector.models.graph.ranges import measured
+from detector.models.graph.ranges import measure_ranges
 from tests.known_answers import run_once
+from tests.networks import open_network
 from tests.run.quantize.graphs import SIDE, branched, chain, conv, network_of
 
 RANGES = {"0.conv": (-55.0, 200.0), "0.act": (0.0, 200.0), "2.conv": (0.0, 102.0)}
@@ -47,12 +47,12 @@ def readers(graph: onnx.ModelProto) -> dict[str, list[str]]:
     ],
 )
 def test_affine(low: float, high: float, scale: float, zero: int) -> None:
-    assert affine(low, high) == (pytest.approx(scale), zero)
+    assert u8_scale(low, high) == (pytest.approx(scale), zero)
 
 
 @pytest.mark.parametrize(("low", "high", "scale"), [(0, 127, 1), (-254, 10, 2), (0, 0, 1)])
 def test_symmetric(low: float, high: float, scale: float) -> None:
-    assert symmetric(low, high) == pytest.approx(scale)
+    assert s8_scale(low, high) == pytest.approx(scale)
 
 
 def test_a_scale_for_each_output_channel() -> None:
@@ -116,7 +116,7 @@ def test_known_answers(kind: str) -> None:
 def test_both_kinds_give_the_same_within_a_step() -> None:
     network = branched()
     pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
-    ranges = measured(network.graph, watched(network.graph), pictures, "minmax")
+    ranges = measure_ranges(network.graph, tensors_to_measure(network.graph), pictures, "minmax")
     u8, s8 = (
         run_once(
             replace(network, graph=quantised_graph(network.graph, ranges, (), kind)), pictures
@@ -151,7 +151,7 @@ def test_everything_kept_is_the_graph_as_it_was(kind: str) -> None:
 def test_names_outputs_and_determinism(kind: str) -> None:
     network = open_network("street", random_seed=1, size=(64, 64))
     slots = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3)).astype(np.uint8)
-    ranges = measured(network.graph, watched(network.graph), slots, "minmax")
+    ranges = measure_ranges(network.graph, tensors_to_measure(network.graph), slots, "minmax")
     graph = quantised_graph(network.graph, ranges, (), kind)
     names = [node.name for node in graph.graph.node]
     assert len(set(names)) == len(names)
@@ -166,11 +166,11 @@ def test_names_outputs_and_determinism(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_output_that_a_convolution_reads_further(kind: str) -> None:
-    """Its Q and DQ are the further convolution's own; the output keeps its name and what it holds."""
+    """Its Q and DQ are the further convolution's own; the output keeps its name and values."""
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
     network = network_of(builder, [first, conv(builder, "1.conv", first, np.eye(3), [0, 0, 0])])
-    ranges = dict.fromkeys(watched(network.graph), (0.0, 256.0))
+    ranges = dict.fromkeys(tensors_to_measure(network.graph), (0.0, 256.0))
     graph = quantised_graph(network.graph, ranges, set(), kind)
     found = run_once(
         replace(network, graph=graph, path=None), np.full((1, SIDE, SIDE, 3), 100, np.uint8)
@@ -194,7 +194,7 @@ def test_onnxruntime_runs_every_convolution_in_integers(tmp_path: Path) -> None:
 
     network = open_network("street", random_seed=1, size=(64, 64))
     slots = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3)).astype(np.uint8)
-    ranges = measured(network.graph, watched(network.graph), slots, "minmax")
+    ranges = measure_ranges(network.graph, tensors_to_measure(network.graph), slots, "minmax")
     graph = quantised_graph(network.graph, ranges, (), "int8-u8")
     settings = ort.SessionOptions()
     settings.log_severity_level = 4

@@ -1,4 +1,4 @@
-"""Ranges of tensors on frames: exact for minmax, whatever the batch; cut off for percentile and entropy."""
+"""Ranges of tensors: exact for minmax, whatever the batch; cut off for percentile and entropy."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from detector.config.schema import CALIBRATIONS
-from detector.models.graph.qdq import watched
-from detector.models.graph.ranges import cut, measured
+from detector.models.graph.qdq import tensors_to_measure
+from detector.models.graph.ranges import measure_ranges, percentile_range
 from tests.run.quantize.graphs import SIDE, branched, chain
 
 
@@ -18,7 +18,7 @@ def slots(n: int) -> np.ndarray:
 def test_minmax_is_what_was_seen() -> None:
     pictures = np.zeros((2, SIDE, SIDE, 3), np.uint8)
     pictures[0, 1, 1, 0], pictures[1, 2, 2, 1] = 155, 255
-    found = measured(chain().graph, watched(chain().graph), pictures, "minmax")
+    found = measure_ranges(chain().graph, tensors_to_measure(chain().graph), pictures, "minmax")
     assert found["input.cast"] == (0, 255)
     assert found["0.conv"] == (-55, 200)
     assert found["0.act"] == (0, 200)
@@ -30,8 +30,12 @@ def test_minmax_is_what_was_seen() -> None:
 def test_the_batch_of_the_graph_does_not_matter(method: str) -> None:
     """Five frames in batches of three: the ragged last one counts its own frames only."""
     pictures = slots(5)
-    singly = measured(branched().graph, watched(branched().graph), pictures, method)
-    together = measured(branched(3).graph, watched(branched(3).graph), pictures, method)
+    singly = measure_ranges(
+        branched().graph, tensors_to_measure(branched().graph), pictures, method
+    )
+    together = measure_ranges(
+        branched(3).graph, tensors_to_measure(branched(3).graph), pictures, method
+    )
     assert singly.keys() == together.keys()
     for name, found in singly.items():
         assert found == pytest.approx(together[name], rel=1e-5)
@@ -40,9 +44,11 @@ def test_the_batch_of_the_graph_does_not_matter(method: str) -> None:
 @pytest.mark.parametrize("method", CALIBRATIONS)
 def test_every_method_is_deterministic_and_within_what_was_seen(method: str) -> None:
     pictures, network = slots(4), branched()
-    limits = measured(network.graph, watched(network.graph), pictures, "minmax")
-    found = measured(network.graph, watched(network.graph), pictures, method)
-    assert found == measured(network.graph, watched(network.graph), pictures, method)
+    limits = measure_ranges(network.graph, tensors_to_measure(network.graph), pictures, "minmax")
+    found = measure_ranges(network.graph, tensors_to_measure(network.graph), pictures, method)
+    assert found == measure_ranges(
+        network.graph, tensors_to_measure(network.graph), pictures, method
+    )
     for name, (low, high) in found.items():
         assert limits[name][0] <= low < high <= limits[name][1]
 
@@ -53,10 +59,10 @@ def test_a_single_outlier_is_cut_off(method: str) -> None:
     pictures = np.random.default_rng(0).integers(0, 16, (1500, SIDE, SIDE, 3)).astype(np.uint8)
     pictures[700, 0, 0, 0] = 255
     network = branched()
-    low, high = measured(network.graph, ["0.conv"], pictures, method)["0.conv"]
+    low, high = measure_ranges(network.graph, ["0.conv"], pictures, method)["0.conv"]
     assert low == 0
     assert 14 <= high < 40
-    assert measured(network.graph, ["0.conv"], pictures, "minmax")["0.conv"] == (0, 255)
+    assert measure_ranges(network.graph, ["0.conv"], pictures, "minmax")["0.conv"] == (0, 255)
 
 
 @pytest.mark.parametrize(
@@ -69,12 +75,12 @@ def test_a_single_outlier_is_cut_off(method: str) -> None:
     ],
 )
 def test_cut(counts: list[int], percent: float, expected: tuple[float, float]) -> None:
-    assert cut(np.array(counts), np.arange(-2, 3), -2, 2, percent) == expected
+    assert percentile_range(np.array(counts), np.arange(-2, 3), -2, 2, percent) == expected
 
 
 def test_progress_counts_frames() -> None:
     steps: list[tuple[int, int]] = []
-    measured(
+    measure_ranges(
         chain(2).graph, ["0.conv"], slots(3), "minmax", lambda done, of: steps.append((done, of))
     )
     assert steps == [(1, 3), (2, 3), (3, 3)]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from detector.models.graph.build import GraphBuilder
-from detector.models.graph.qdq import Wiring, float_share, settled, units
+from detector.models.graph.qdq import Wiring, float_share, int8_nodes, int8_units
 from tests.run.quantize.graphs import SIDE, branched, chain, conv, network_of
 
 
 def test_a_convolution_takes_what_follows_it_alone() -> None:
-    found = units(Wiring(chain().graph))
+    found = int8_units(Wiring(chain().graph))
     assert [unit.nodes for unit in found] == [
         ("input.transpose",),
         ("0.conv", "0.act", "1.maxpool"),
@@ -22,7 +22,7 @@ def test_a_convolution_takes_what_follows_it_alone() -> None:
 
 
 def test_where_two_meet_a_unit_begins() -> None:
-    names = [unit.nodes for unit in units(Wiring(branched(2).graph))]
+    names = [unit.nodes for unit in int8_units(Wiring(branched(2).graph))]
     assert names == [
         ("input.transpose",),
         ("0.conv", "0.act"),
@@ -33,7 +33,7 @@ def test_where_two_meet_a_unit_begins() -> None:
 
 
 def test_macs_are_for_one_picture() -> None:
-    assert sum(unit.macs for unit in units(Wiring(branched(3).graph))) == branched().macs
+    assert sum(unit.macs for unit in int8_units(Wiring(branched(3).graph))) == branched().macs
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_macs_are_for_one_picture() -> None:
 )
 def test_what_multiplies_nothing_follows_its_neighbours(kept: set[str], stay: set[str]) -> None:
     wiring = Wiring(branched().graph)
-    assert set(wiring.able) - settled(wiring, kept) == kept | stay
+    assert set(wiring.able) - int8_nodes(wiring, kept) == kept | stay
 
 
 def test_decoding_behind_the_last_convolution_stays_float() -> None:

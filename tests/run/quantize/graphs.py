@@ -12,7 +12,7 @@ SIDE = 4
 
 
 def _head(outputs: list[np.ndarray], conf: float) -> Candidates:
-    """One box a cell of the last output's first channel: its score the value, 2x2 cells of the picture's size."""
+    """One box a cell of the last output's first channel; the value is the score."""
     scores = outputs[-1][0, 0]
     y, x = np.nonzero(scores >= conf)
     corners = np.stack([x, y], axis=1).astype(np.float32) * 10
@@ -56,7 +56,10 @@ def conv(
 
 
 def chain(batch: int = 1) -> Network:
-    """conv, Relu, pooling that changes nothing, conv: y = relu(x - 55) halved for plane 0, quartered for plane 1."""
+    """conv, Relu, pooling that changes nothing, conv.
+
+    y = relu(x - 55), halved for plane 0 and quartered for plane 1.
+    """
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, SIDE, SIDE)
     x = conv(builder, "0.conv", x, np.eye(3), [-55, -55, -55])

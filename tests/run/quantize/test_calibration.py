@@ -1,4 +1,4 @@
-"""int8 as a run asks for it: made from a source once, kept, found again, refused with the command that helps."""
+"""int8 as a run asks for it: calibrated once, kept, used again, or refused with a command."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pytest
 from detector.config.schema import CalibrationConfig, Config, NetworkConfig
 from detector.engines import store
 from detector.errors import EngineError, ModelError, SourceError, UsageError
-from detector.models import open_network
 from detector.models.base import Network
 from detector.run import quantize
-from detector.run.quantize.calibrate import SUFFIX, Calibration, calibrated, divided
+from detector.run.quantize.calibrate import SUFFIX, Calibration, calibrate
+from detector.run.quantize.frames import hold_out
 from tests.known_answers import run_once
+from tests.networks import open_network
 from tests.run.quantize.graphs import SIDE, branched
 from tests.sources.clips import write_sound, write_video
 
@@ -37,15 +38,15 @@ def kept(folder: Path) -> list[str]:
 
 
 def test_one_calibration_serves_both_kinds_and_every_batch(video: Path, tmp_path: Path) -> None:
-    u8, notes = quantize.quantized(branched(), "int8-u8", config(video), tmp_path)
+    u8, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert (u8.precision, u8.path) == ("int8-u8", None)
     assert "6 frames" in notes[0]
     assert "6 frames held out" in notes[0]
-    s8, notes = quantize.quantized(branched(3), "int8-s8", config(None), tmp_path)
+    s8, notes = quantize.quantize_network(branched(3), "int8-s8", config(None), tmp_path)
     assert (s8.precision, s8.batch) == ("int8-s8", 3)
     assert kept(tmp_path)[0] in notes[0]
     assert len(kept(tmp_path)) == 1
-    again, notes = quantize.quantized(branched(), "int8-u8", config(video), tmp_path)
+    again, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert again.graph == u8.graph
     assert len(kept(tmp_path)) == 1
     assert u8.details["int8"]["layers"] == 3
@@ -53,7 +54,9 @@ def test_one_calibration_serves_both_kinds_and_every_batch(video: Path, tmp_path
 
 def test_what_is_kept_float_says_itself_and_shows(video: Path, tmp_path: Path) -> None:
     """A budget that int8 cannot reach: rounding moves scores over the threshold of the head."""
-    network, notes = quantize.quantized(branched(), "int8-u8", config(video, budget=1.0), tmp_path)
+    network, notes = quantize.quantize_network(
+        branched(), "int8-u8", config(video, budget=1.0), tmp_path
+    )
     details = network.details["int8"]
     assert details["agreement"] == 1
     assert details["kept"] or details["plain"] == 1
@@ -63,12 +66,12 @@ def test_what_is_kept_float_says_itself_and_shows(video: Path, tmp_path: Path) -
 
 
 def test_the_budget_is_kept(tmp_path: Path) -> None:
-    """Agreement by hand: the quantised graph's detections against fp32's, on the held-out frames."""
-    pictures = divided(
+    """Agreement by hand: the int8 graph's detections against fp32's, on the held-out frames."""
+    pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (24, SIDE, SIDE, 3)).astype(np.uint8)
     )
     network = branched()
-    found = calibrated(network, pictures, CalibrationConfig("in.mp4", budget=0.99))
+    found = calibrate(network, pictures, CalibrationConfig("in.mp4", budget=0.99))
     for kind, result in found.result.items():
         assert result.agreement >= 0.99
         assert result.agreement >= result.plain
@@ -86,11 +89,11 @@ def test_the_budget_is_kept(tmp_path: Path) -> None:
 
 
 def test_it_is_deterministic_and_survives_its_file() -> None:
-    pictures = divided(
+    pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (7, SIDE, SIDE, 3)).astype(np.uint8)
     )
     asked = CalibrationConfig("in.mp4", budget=0.99)
-    first, second = (calibrated(branched(), pictures, asked) for _ in range(2))
+    first, second = (calibrate(branched(), pictures, asked) for _ in range(2))
     assert first == second
     assert Calibration.from_json(first.to_json()) == first
 
@@ -100,7 +103,7 @@ def test_without_a_calibration_the_command_is_given(tmp_path: Path) -> None:
         UsageError,
         match=r"detect-video IN\.mp4 --model street --precision int8 --calibrate IN\.mp4",
     ):
-        quantize.quantized(branched(), "int8-u8", config(None), tmp_path)
+        quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
 @pytest.mark.parametrize("other", ["weights", "size"])
@@ -108,32 +111,34 @@ def test_a_calibration_of_another_network_is_not_used(
     other: str, video: Path, tmp_path: Path
 ) -> None:
     network = branched()
-    quantize.quantized(network, "int8-u8", config(video), tmp_path)
+    quantize.quantize_network(network, "int8-u8", config(video), tmp_path)
     if other == "weights":
         changed = replace(network, sha256="1" * 64)
     else:
         changed = replace(network, input=replace(network.input, width=8))
     with pytest.raises(UsageError):
-        quantize.quantized(changed, "int8-u8", config(None), tmp_path)
+        quantize.quantize_network(changed, "int8-u8", config(None), tmp_path)
 
 
 def test_a_damaged_calibration_is_named(video: Path, tmp_path: Path) -> None:
-    quantize.quantized(branched(), "int8-u8", config(video), tmp_path)
+    quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     (name,) = kept(tmp_path)
     (tmp_path / name).write_text("{}")
-    with pytest.raises(UsageError, match=f"{name}: damaged"):
-        quantize.quantized(branched(), "int8-u8", config(None), tmp_path)
-    _, notes = quantize.quantized(branched(), "int8-u8", config(video), tmp_path)
+    with pytest.raises(UsageError, match=rf"{name}: .*damaged"):
+        quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
+    _, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert "damaged" in notes[0]
-    quantize.quantized(branched(), "int8-u8", config(None), tmp_path)
+    quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
 def test_of_several_the_one_that_was_asked_for_is_used(video: Path, tmp_path: Path) -> None:
     for method in ("percentile", "minmax"):
-        quantize.quantized(branched(), "int8-u8", config(video, calibrate_method=method), tmp_path)
+        quantize.quantize_network(
+            branched(), "int8-u8", config(video, calibrate_method=method), tmp_path
+        )
     assert len(kept(tmp_path)) == 2
     for method in ("percentile", "minmax"):
-        _, notes = quantize.quantized(
+        _, notes = quantize.quantize_network(
             branched(), "int8-u8", config(None, calibrate_method=method), tmp_path
         )
         assert method in notes[1]
@@ -143,7 +148,7 @@ def test_what_has_no_frame_leaves_nothing_behind(tmp_path: Path) -> None:
     sound, folder = write_sound(tmp_path / "sound.mp4"), tmp_path / "engines"
     for source in (sound, tmp_path / "absent.mp4"):
         with pytest.raises(SourceError) as caught:
-            quantize.quantized(branched(), "int8-u8", config(source), folder)
+            quantize.quantize_network(branched(), "int8-u8", config(source), folder)
         assert caught.value.exit_code == 3
         assert "\n" not in str(caught.value)
     assert not folder.exists()
@@ -151,21 +156,23 @@ def test_what_has_no_frame_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_random_weights_are_not_searched(video: Path, tmp_path: Path) -> None:
     network = open_network("street", random_seed=1, size=(64, 64))
-    quantised, notes = quantize.quantized(network, "int8-u8", config(video, budget=1.0), tmp_path)
+    quantised, notes = quantize.quantize_network(
+        network, "int8-u8", config(video, budget=1.0), tmp_path
+    )
     assert quantised.details["int8"]["kept"] == []
     assert any("random weights" in note for note in notes)
 
 
 def test_frames_that_show_nothing_say_so(tmp_path: Path) -> None:
     blind: Network = replace(branched(), head=lambda outputs, conf: branched().head(outputs, 1e9))
-    pictures = divided(np.zeros((4, SIDE, SIDE, 3), np.uint8))
-    found = calibrated(blind, pictures, CalibrationConfig("dark.mp4"))
+    pictures = hold_out(np.zeros((4, SIDE, SIDE, 3), np.uint8))
+    found = calibrate(blind, pictures, CalibrationConfig("dark.mp4"))
     assert any("detects nothing" in line for line in found.sentences("int8-u8"))
 
 
 def test_who_stops_it_keeps_nothing(video: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="stopped"):
-        quantize.quantized(
+        quantize.quantize_network(
             branched(), "int8-u8", config(video), tmp_path, lambda doing, done, of: done < 3
         )
     assert kept(tmp_path) == []
@@ -173,13 +180,13 @@ def test_who_stops_it_keeps_nothing(video: Path, tmp_path: Path) -> None:
 
 def test_only_fp32_becomes_int8(video: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="fp16"):
-        quantize.quantized(
+        quantize.quantize_network(
             replace(branched(), precision="fp16"), "int8-u8", config(video), tmp_path
         )
 
 
 def test_the_file_and_its_manifest(video: Path, tmp_path: Path) -> None:
-    quantize.quantized(branched(), "int8-u8", config(video), tmp_path)
+    quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     (name,) = kept(tmp_path)
     assert name.startswith(f"tiny-{SIDE}x{SIDE}-int8-")
     manifest = store.manifest_of(tmp_path / name)
@@ -188,11 +195,13 @@ def test_the_file_and_its_manifest(video: Path, tmp_path: Path) -> None:
 
 
 def test_a_calibration_of_another_family_is_not_used(video: Path, tmp_path: Path) -> None:
-    """--family changes what the network sees of a picture, 0..1 or 0..255; the file and its tensors stay the same."""
-    quantize.quantized(branched(), "int8-u8", config(video), tmp_path)
-    quantize.quantized(branched(), "int8-u8", config(None), tmp_path)
+    """--family changes what the network sees of a picture, 0..1 or 0..255, but not the file."""
+    quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
     with pytest.raises(UsageError, match="holds no calibration of"):
-        quantize.quantized(replace(branched(), family="another"), "int8-u8", config(None), tmp_path)
+        quantize.quantize_network(
+            replace(branched(), family="another"), "int8-u8", config(None), tmp_path
+        )
 
 
 def static(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -239,5 +248,5 @@ def test_a_graph_without_a_layer_that_can_be_int8(
     network = branched()
     changed = replace(network, graph=change(copy.deepcopy(network.graph)))
     with pytest.raises(UsageError, match=f"--precision int8: {network.name}: .*{why}"):
-        quantize.quantized(changed, "int8-u8", config(video), tmp_path)
+        quantize.quantize_network(changed, "int8-u8", config(video), tmp_path)
     assert not kept(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from detector.errors import SourceError
 from detector.models.base import InputRules
-from detector.run.quantize import calibrate as frames
+from detector.run.quantize import frames
 from tests.sources.clips import write_sound, write_video
 
 RULES = InputRules(4, 4, "stretch", 1)
@@ -18,7 +18,7 @@ RULES = InputRules(4, 4, "stretch", 1)
 
 def taken(total: int, wanted: int) -> list[int]:
     images = (np.full((4, 4, 3), at, np.uint8) for at in range(total))
-    return [int(slot[0, 0, 0]) for slot in frames.spread(images, wanted, RULES)]
+    return [int(slot[0, 0, 0]) for slot in frames.sample_evenly(images, wanted, RULES)]
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_no_gap_is_much_wider_than_another(total: int, wanted: int) -> None:
 
 def test_every_second_is_held_out() -> None:
     slots = np.arange(5, dtype=np.uint8).reshape(5, 1, 1, 1)
-    found = frames.divided(slots)
+    found = frames.hold_out(slots)
     assert found.apart
     assert (found.seen.ravel().tolist(), found.held_out.ravel().tolist()) == ([0, 2, 4], [1, 3])
 
 
 def test_a_single_frame_serves_for_both() -> None:
-    found = frames.divided(np.zeros((1, 2, 2, 3), np.uint8))
+    found = frames.hold_out(np.zeros((1, 2, 2, 3), np.uint8))
     assert not found.apart
     assert np.array_equal(found.seen, found.held_out)
 
@@ -66,11 +66,11 @@ def test_a_single_frame_serves_for_both() -> None:
 def test_a_video_and_the_same_under_another_name(tmp_path: Path) -> None:
     video = write_video(tmp_path / "a.mp4", 10)
     copy = Path(shutil.copy(video, tmp_path / "b.mp4"))
-    first, second = (frames.read(str(path), RULES, 4) for path in (video, copy))
+    first, second = (frames.read_frames(str(path), RULES, 4) for path in (video, copy))
     assert first.digest == second.digest
-    assert frames.identity(str(video)) == frames.identity(str(copy))
+    assert frames.source_sha256(str(video)) == frames.source_sha256(str(copy))
     assert first.seen.shape == (2, 4, 4, 3)
-    assert frames.read(str(video), RULES, 6).digest != first.digest
+    assert frames.read_frames(str(video), RULES, 6).digest != first.digest
 
 
 def test_a_folder_of_pictures(tmp_path: Path) -> None:
@@ -78,16 +78,16 @@ def test_a_folder_of_pictures(tmp_path: Path) -> None:
 
     for at in range(3):
         cv2.imwrite(str(tmp_path / f"{at}.png"), np.full((8, 8, 3), 50 * at, np.uint8))
-    found = frames.read(str(tmp_path), RULES, 8)
+    found = frames.read_frames(str(tmp_path), RULES, 8)
     assert found.seen[:, 0, 0, 0].tolist() == [0, 100]
-    before = frames.identity(str(tmp_path))
-    assert frames.identity(str(tmp_path / "*.png")) == before
+    before = frames.source_sha256(str(tmp_path))
+    assert frames.source_sha256(str(tmp_path / "*.png")) == before
     cv2.imwrite(str(tmp_path / "2.png"), np.zeros((8, 8, 3), np.uint8))
-    assert frames.identity(str(tmp_path)) != before
+    assert frames.source_sha256(str(tmp_path)) != before
 
 
 def test_what_has_no_frames_is_named(tmp_path: Path) -> None:
     sound = write_sound(tmp_path / "sound.mp4")
     for path in (sound, tmp_path / "absent.mp4", tmp_path):
         with pytest.raises(SourceError):
-            frames.read(str(path), RULES, 4)
+            frames.read_frames(str(path), RULES, 4)

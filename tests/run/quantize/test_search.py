@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from detector.models.graph.qdq import Unit
-from detector.run.quantize.search import TRIALS, ranked, search
+from detector.run.quantize.search import TRIALS, choose_float_units, rank_units
 
 
 def unit(name: str, macs: int = 100) -> Unit:
@@ -29,14 +29,14 @@ def losing(**losses: float) -> Any:
 
 
 def test_nothing_is_kept_where_plain_int8_is_enough() -> None:
-    found = search(UNITS, graph, losing(a=0.04), 0.95)
+    found = choose_float_units(UNITS, graph, losing(a=0.04), 0.95)
     assert (found.kept, found.plain, found.reached) == ([], 0.96, 0.96)
     assert found.agreements == [(0, 0.96)]
 
 
 def test_the_worst_are_kept_and_no_more() -> None:
     order = [UNITS[2], UNITS[0], UNITS[5], *(one for one in UNITS if one.name not in "acf")]
-    found = search(order, graph, losing(c=0.2, a=0.1, f=0.04), 0.95)
+    found = choose_float_units(order, graph, losing(c=0.2, a=0.1, f=0.04), 0.95)
     assert [one.name for one in found.kept] == ["c", "a"]
     assert found.plain == pytest.approx(0.66)
     assert found.reached == pytest.approx(0.96)
@@ -44,7 +44,7 @@ def test_the_worst_are_kept_and_no_more() -> None:
 
 def test_what_was_kept_for_nothing_goes_back() -> None:
     """b stands before c in the order, but costs no agreement."""
-    found = search(UNITS, graph, losing(a=0.2, c=0.2), 0.95)
+    found = choose_float_units(UNITS, graph, losing(a=0.2, c=0.2), 0.95)
     assert [one.name for one in found.kept] == ["a", "c"]
     assert found.reached == 1
 
@@ -57,13 +57,13 @@ def test_the_dear_one_is_tried_in_int8_first() -> None:
         return 0.96 if len(kept) >= 2 or (kept == {"cheap"} and tried.append(kept)) else 0.9  # type: ignore[func-returns-value]
 
     tried: list[frozenset[str]] = []
-    found = search(units, graph, agreement, 0.95)
+    found = choose_float_units(units, graph, agreement, 0.95)
     assert [one.name for one in found.kept] == ["cheap", "dear"]
     assert tried == [{"cheap"}, {"cheap"}]  # once by halving, once when dear was tried
 
 
 def test_all_float_is_the_last_resort_and_needs_no_run() -> None:
-    found = search(UNITS, graph, losing(**dict.fromkeys("abcdefgh", 0.1)), 1.0)
+    found = choose_float_units(UNITS, graph, losing(**dict.fromkeys("abcdefgh", 0.1)), 1.0)
     assert found.kept == UNITS
     assert found.reached == 1
 
@@ -71,7 +71,7 @@ def test_all_float_is_the_last_resort_and_needs_no_run() -> None:
 @pytest.mark.parametrize("many", [1, 2, 100, 1000])
 def test_the_number_of_runs_is_bounded(many: int) -> None:
     units = [unit(str(at)) for at in range(many)]
-    found = search(units, graph, lambda kept: len(kept) / many, 0.9)
+    found = choose_float_units(units, graph, lambda kept: len(kept) / many, 0.9)
     assert len(found.agreements) <= 1 + many.bit_length() + TRIALS
 
 
@@ -84,10 +84,10 @@ def test_ranking_is_by_error_and_cost() -> None:
         (alone,) = set("abcd") - kept
         return errors[alone]
 
-    assert [one.name for one in ranked(units, graph, error)] == ["d", "a", "b", "c"]
+    assert [one.name for one in rank_units(units, graph, error)] == ["d", "a", "b", "c"]
 
 
 def test_the_same_again() -> None:
     score = losing(a=0.03, b=0.02, d=0.04, g=0.05)
-    first, second = (search(UNITS, graph, score, 0.95) for _ in range(2))
+    first, second = (choose_float_units(UNITS, graph, score, 0.95) for _ in range(2))
     assert first == second

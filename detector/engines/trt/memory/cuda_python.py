@@ -1,4 +1,7 @@
-"""Device memory through NVIDIA's cuda-python: the CUDA runtime's own calls; each returns (error, results...)."""
+"""Device memory through NVIDIA's cuda-python.
+
+These are the calls of the CUDA runtime; each returns (error, results...).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class CudaError(Exception):
 
 
 class Runtime:
-    """``cuda.bindings.runtime`` with exceptions."""
+    """``cuda.bindings.runtime``, raising CudaError instead of returning an error code."""
 
     def __init__(self) -> None:
         from cuda.bindings import runtime
@@ -36,7 +39,7 @@ class Runtime:
 
 
 class Pinned:
-    """Page-locked bytes. Arrays made of it hold it, and it is freed with the last of them."""
+    """Page-locked bytes. Arrays over them keep them alive; they are freed with the last array."""
 
     def __init__(self, runtime: Runtime, size: int) -> None:
         self._runtime = runtime
@@ -111,7 +114,7 @@ class Memory:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """The CUDA runtime keeps the current device by thread; what was current before stays so."""
+        """Makes the device current in this thread, and the earlier one again afterwards."""
         before = self._runtime("cudaGetDevice")
         self._runtime("cudaSetDevice", self._device)
         try:
@@ -130,4 +133,4 @@ class Memory:
         return CudaEvent(self._runtime)
 
     def close(self) -> None:
-        """Nothing is held: the primary context belongs to the process."""
+        """Does nothing: the primary context belongs to the process."""

@@ -1,4 +1,7 @@
-"""Device memory through pycuda: the primary context is retained, and pushed in each thread that works with it."""
+"""Device memory through pycuda.
+
+The primary context is retained, and pushed in each thread that works with it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from numpy.typing import DTypeLike, NDArray
 
 LIBRARY = "pycuda"
-NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no order with the default stream's work. pycuda hands it on as it is
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, no order with the default stream; pycuda passes it on
 
 
 class PycudaStream:
@@ -84,6 +87,8 @@ class Memory:
         return PycudaEvent(self._driver)
 
     def close(self) -> None:
-        """Gives the primary context back with the last page-locked array that somebody still holds, and not before:
-        pycuda frees such an array in its context."""
+        """Releases the primary context, as soon as no caller holds a page-locked array any more.
+
+        pycuda frees such an array in its context.
+        """
         self._context = None

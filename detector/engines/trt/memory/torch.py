@@ -1,4 +1,4 @@
-"""Device memory as torch's tensors: its caching allocator, its streams, nothing else of it."""
+"""Device memory as torch tensors: of torch, only its caching allocator and its streams are used."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TorchEvent:
 
 
 class TorchBuffer:
-    """Both tensors are bytes; ``host`` is a numpy view of the page-locked one and keeps it alive."""
+    """Two tensors of bytes; ``host`` is a numpy view of the page-locked one and keeps it."""
 
     def __init__(self, torch: Any, device: Any, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self._torch = torch
@@ -85,4 +85,4 @@ class Memory:
         return TorchEvent(self._torch)
 
     def close(self) -> None:
-        """Nothing is held: the tensors went with their buffers, and the context is torch's own."""
+        """Does nothing: the tensors went with their buffers, and the context belongs to torch."""

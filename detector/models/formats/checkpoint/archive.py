@@ -1,7 +1,9 @@
-"""The zip file around a checkpoint, read without trust: PREFIX/data.pkl, and one entry PREFIX/data/KEY a storage.
+"""The zip file around a checkpoint, read without trust, and the tensors in it.
 
-torch.save stores its entries uncompressed. That is required here, with entries that together fit in the file: what
-is read is then never more than what lies on the disk, so no archive can blow up.
+The file holds PREFIX/data.pkl, and one entry PREFIX/data/KEY for each storage of numbers.
+
+torch.save stores its entries uncompressed. We require that, and that the entries together fit in
+the file. So no more is ever read than lies on the disk, and no archive can blow up.
 """
 
 from __future__ import annotations
@@ -21,13 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import ModelError
-from detector.models.base import START_BYTES, mistaken
-
-# ----------------------------------------------------------------------
-# Tensors of a file as numpy arrays, made when they are asked for. Number types are called as in safetensors.
+from detector.models.base import START_BYTES, mistaken_for
 
 ByteOrder = Literal["<", ">"]
-DTYPES = {
+DTYPES = {  # number type, called as in safetensors -> numpy's
     "F64": "f8",
     "F32": "f4",
     "F16": "f2",
@@ -43,7 +42,10 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A view of stored numbers. ``load`` gives the bytes; strides and offset count elements."""
+    """A view of stored numbers, which becomes an array on demand.
+
+    ``load`` gives the bytes; strides and offset count elements. Raises ValueError.
+    """
 
     kind: str  # of DTYPES
     shape: tuple[int, ...]
@@ -64,7 +66,7 @@ class Tensor:
         if len(self.shape) != len(self.strides) or not all(
             type(n) is int and 0 <= n < 2**48 for n in numbers
         ):
-            raise ValueError("a tensor whose shape is none")
+            raise ValueError("a tensor without a valid shape")
         reach = self.offset + sum(
             (side - 1) * step for side, step in zip(self.shape, self.strides, strict=True)
         )
@@ -80,9 +82,7 @@ class Tensor:
     def array(self) -> NDArray[Any]:
         """A contiguous copy in this machine's byte order; bfloat16 becomes float32."""
         self._check()
-        if (
-            self.size > self.stored
-        ):  # one number stretched over many: weights are never stored like that
+        if self.size > self.stored:  # one number for many elements: weights are never stored so
             raise ValueError(f"a tensor of {self.size} numbers in a storage of {self.stored}")
         numbers = np.frombuffer(
             self.load(), np.dtype(DTYPES[self.kind]).newbyteorder(self.byte_order), self.stored
@@ -132,8 +132,8 @@ class Archive:
         try:
             _refuse_torchscript(path, self._zip.namelist())
             self._entries = self._checked(self._zip.infolist())
-            self._prefix = self._found_prefix()
-            self.byte_order = self._found_byte_order()
+            self._prefix = self._find_prefix()
+            self.byte_order = self._find_byte_order()
         except BaseException:
             self._zip.close()
             raise
@@ -153,7 +153,8 @@ class Archive:
         size = self._entries[f"{self._prefix}{PICKLE}"].file_size
         if size > MAX_PICKLE:
             raise ModelError(
-                f"{self.path}: its {PICKLE} has {size >> 20} MB, no checkpoint of a network needs that much"
+                f"{self.path}: its {PICKLE} has {size >> 20} MB; no checkpoint of a network needs "
+                "that much; download it again"
             )
         return self._read(PICKLE)
 
@@ -186,7 +187,8 @@ class Archive:
     def _checked(self, entries: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
         if len(entries) > MAX_ENTRIES:
             raise ModelError(
-                f"{self.path}: {len(entries)} entries in its zip, no checkpoint has more than {MAX_ENTRIES}"
+                f"{self.path}: {len(entries)} entries in its zip; no checkpoint has more than "
+                f"{MAX_ENTRIES}; download it again"
             )
         for entry in entries:
             if (
@@ -195,40 +197,43 @@ class Archive:
                 or entry.file_size != entry.compress_size
             ):
                 raise ModelError(
-                    f"{self.path}: entry {entry.filename[:80]!r} of its zip is compressed or encrypted "
-                    f"({entry.compress_size} bytes for {entry.file_size}), which torch.save never does: refused; "
-                    "save the checkpoint again with torch.save"
+                    f"{self.path}: entry {entry.filename[:80]!r} of its zip is compressed or "
+                    f"encrypted ({entry.compress_size} bytes for {entry.file_size}), which "
+                    "torch.save never does: refused; save the checkpoint again with torch.save"
                 )
         total = sum(entry.file_size for entry in entries)
         if total > (size := self.path.stat().st_size):
             raise ModelError(
-                f"{self.path}: its zip declares {total} bytes in a file of {size}: refused; download it again"
+                f"{self.path}: its zip declares {total} bytes in a file of {size}: refused; "
+                "download it again"
             )
         return {entry.filename: entry for entry in entries}
 
-    def _found_prefix(self) -> str:
+    def _find_prefix(self) -> str:
         """torch puts everything into one folder, named like the file was when it was saved."""
         found = [
             name.removesuffix(PICKLE) for name in self._entries if name.rsplit("/", 1)[-1] == PICKLE
         ]
         if len(found) != 1:
             raise ModelError(
-                f"{self.path}: a zip file, but no checkpoint: it holds {len(found)} entries {PICKLE}, wanted 1"
+                f"{self.path}: a zip file, but no checkpoint: "
+                f"it holds {len(found)} entries {PICKLE}, not 1"
             )
         return found[0]
 
-    def _found_byte_order(self) -> ByteOrder:
-        """ "<" or ">" as numpy writes it. Files of before torch 2.1 do not say; all of those were little."""
+    def _find_byte_order(self) -> ByteOrder:
+        """Little ("<") or big (">"). Files from before torch 2.1 do not say; all were little."""
         if f"{self._prefix}byteorder" not in self._entries:
             return "<"
         return ">" if self._read("byteorder").strip() == b"big" else "<"
 
 
 def _refuse_torchscript(path: Path, names: list[str]) -> None:
-    """Before the entries are looked at: of a script's code, torch compresses the text."""
+    """Comes before the check of the entries: torch compresses the text of a script's code."""
     if any(name.rsplit("/", 1)[-1] == CONSTANTS for name in names):
         raise ModelError(
-            f"{path}: TorchScript, no checkpoint; give the .pt that training saved, or an ONNX export"
+            f"{path}: this is TorchScript, not a checkpoint; "
+            "give the .pt that training saved, or an ONNX export"
         )
 
 
@@ -245,8 +250,9 @@ def _refuse_what_is_no_zip(path: Path) -> None:
         return
     if start.startswith(b"\x80") or start[257:262] == b"ustar":
         raise ModelError(
-            f"{path}: saved in torch's old format (before 1.6), which is not read; where the file is trusted, convert "
-            f"it with torch: torch.save(torch.load('{path.name}', weights_only=False), 'new.pt')"
+            f"{path}: saved in torch's old format (before 1.6), which is not read; if you trust "
+            "the file, convert it with torch: "
+            f"torch.save(torch.load('{path.name}', weights_only=False), 'new.pt')"
         )
-    what = mistaken(start) or "is no checkpoint: not a zip file as torch.save writes it"
+    what = mistaken_for(start) or "is no checkpoint: not a zip file as torch.save writes it"
     raise ModelError(f"{path}: {what}; download it again")

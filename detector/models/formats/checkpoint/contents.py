@@ -1,4 +1,7 @@
-"""Records of a checkpoint -> what a network is built from: tensors by name, the description, class names, modules."""
+"""Records of a checkpoint -> what a network is built from.
+
+That is: tensors by name, the description, the class names, and the modules.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ BUFFERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What a checkpoint says of one module: its class ("torch.nn.modules.conv.Conv2d") and its settings."""
+    """One module of a checkpoint.
+
+    ``path``: of its class ("torch.nn.modules.conv.Conv2d").
+    """
 
     path: str
     settings: Mapping[str, Any]
@@ -31,8 +37,8 @@ class Module:
 class Contents:
     """One network of a file, whatever the file was.
 
-    ``tensors``: by the names of a state dict, ``model.0.conv.weight``. ``modules``: by the same paths, empty where the
-    file holds tensors alone. ``description``: the network's YAML as stored, None where there is none.
+    ``tensors``: by the names of a state dict, ``model.0.conv.weight``. ``modules``: by the same
+    paths; empty where the file holds only tensors. ``description``: the network's YAML as stored.
     """
 
     origin: str  # path of the file, for messages
@@ -45,22 +51,25 @@ class Contents:
 
 
 def contents_of(loaded: Any, origin: str) -> Contents:
-    """The network in what ``unpickle.load`` returned: a whole model, or a state dict. Raises ModelError."""
+    """The network in what ``unpickle`` returned: a whole model, or a state dict.
+
+    Raises ModelError.
+    """
     model = _network(loaded)
     if isinstance(model, Instance):
-        return _of_model(model, loaded, origin)
+        return _contents_of_model(model, loaded, origin)
     if isinstance(model, dict) and model and all(isinstance(key, str) for key in model):
         tensors = {key: value for key, value in model.items() if isinstance(value, Tensor)}
         if len(tensors) == len(model):
-            return of_state_dict(tensors, origin)
+            return contents_of_tensors(tensors, origin)
     raise ModelError(
-        f"{origin}: holds no network: wanted a model or a state dict, alone or as ema, model or state_dict; "
-        f"found {_outline(loaded)}"
+        f"{origin}: holds no network: wanted a model or a state dict, alone or as ema, model or "
+        f"state_dict; found {_outline(loaded)}"
     )
 
 
 def _network(loaded: Any) -> Any:
-    """The averaged weights (ema) where training stored them, as the originals take them."""
+    """The averaged weights (ema) where training stored them, as the originals do."""
     if not isinstance(loaded, dict):
         return loaded
     for key in ("ema", "model", "state_dict", "model_state_dict"):
@@ -76,13 +85,17 @@ def _outline(loaded: Any) -> str:
     return loaded.path if isinstance(loaded, Instance) else f"a {type(loaded).__name__}"
 
 
-def of_state_dict(tensors: Mapping[str, Tensor], origin: str) -> Contents:
-    """Tensors alone, by the names of ``model.state_dict()``, with or without the prefix of a wrapper."""
+def contents_of_tensors(tensors: Mapping[str, Tensor], origin: str) -> Contents:
+    """The contents of a file that holds only tensors.
+
+    They have the names of ``model.state_dict()``, with or without the prefix of a wrapper.
+    """
     prefix = _prefix(tensors)
     if prefix is None:
         raise ModelError(
-            f"{origin}: its tensors are not those of YOLOv5 or YOLOv7, called model.0... and so on; the first is "
-            f"{ascii(next(iter(tensors), ''))[:80]}; export the model to ONNX instead"
+            f"{origin}: its tensors are not those of YOLOv5 or YOLOv7, whose names begin with "
+            f"model.0; the first is {ascii(next(iter(tensors), ''))[:80]}; "
+            "export the model to ONNX instead"
         )
     named = {
         name.removeprefix(prefix): tensor
@@ -101,11 +114,10 @@ def _prefix(names: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _of_model(model: Instance, loaded: Any, origin: str) -> Contents:
+def _contents_of_model(model: Instance, loaded: Any, origin: str) -> Contents:
     top = model
-    for _ in range(
-        4
-    ):  # AutoShape and DataParallel keep the network as their only module, "model" or "module"
+    # AutoShape and DataParallel keep the network as their only module, "model" or "module".
+    for _ in range(4):
         inner = top.values.get("_modules")
         inside = inner.get("model", inner.get("module")) if isinstance(inner, dict) else None
         if "yaml" in top.values or not isinstance(inside, Instance):
@@ -148,7 +160,8 @@ def _walk(top: Instance, origin: str) -> Iterator[tuple[str, Instance]]:
         ]
         waiting += [(f"{path}.{name}" if path else name, part) for name, part in reversed(inner)]
     raise ModelError(
-        f"{origin}: more than {MAX_MODULES} modules, or one inside itself: damaged or forged, refused"
+        f"{origin}: more than {MAX_MODULES} modules, or a module inside itself: "
+        "damaged or forged, refused; download it again"
     )
 
 
@@ -173,7 +186,7 @@ def _class_names(stored: Any) -> tuple[str, ...] | None:
 
 
 def _trained_size(loaded: Any) -> tuple[int, int] | None:
-    """imgsz among the options of the training, which newer checkpoints keep."""
+    """(height, width) of imgsz among the options of the training, which newer checkpoints keep."""
     options = loaded.get("opt") if isinstance(loaded, dict) else None
     if isinstance(options, Instance):
         options = options.values

@@ -1,8 +1,11 @@
-"""A checkpoint's pickle -> plain records. Nothing that the file names is imported, and nothing of it is called.
+"""A checkpoint's pickle -> plain records. Nothing that the file names is imported or called.
 
-Two gates with one list (allowed.py): first all names in the byte code are collected and judged before anything is
-made; then the unpickler itself asks again for each. What it hands out are stand-ins: instances store what they are
-given, the three rebuilding functions are our own.
+Two gates use one list of allowed names. First, all names in the byte code are collected; one that is
+not allowed ends the reading before anything is made. Then the unpickler itself asks again for each
+name. What it hands out are stand-ins: instances store what they are given, and the functions that
+rebuild tensors are our own.
+
+This file holds, in this order: the allowed names, the stand-ins, the unpickler, and the first gate.
 """
 
 from __future__ import annotations
@@ -18,123 +21,33 @@ from typing import Any
 from detector.errors import ModelError
 from detector.models.formats.checkpoint.archive import Archive, Tensor, item_bytes
 
-# ----------------------------------------------------------------------
-# Every name that may stand in a checkpoint's pickle, exactly. None of them is ever imported: each has a stand-in here.
-#
-# The lists are what YOLOv5, YOLOv7 and torch write. A name that is missing is refused, even where it would be harmless.
+# Every name that may stand in a checkpoint's pickle, exactly. None of them is ever imported: each
+# has a stand-in here. The lists are what YOLOv5, YOLOv7 and torch write. A name that is missing is
+# refused, even where it would be harmless.
 
-INERT: dict[
-    str, frozenset[str]
-] = {  # module -> classes whose instances become records of what was stored
+INERT: dict[str, frozenset[str]] = {
+    # module -> classes; an instance of one becomes a record of what was stored in it
     "models.yolo": frozenset(
-        {
-            "Model",
-            "DetectionModel",
-            "BaseModel",
-            "SegmentationModel",
-            "ClassificationModel",
-            "Detect",
-            "Segment",
-        }
-        | {"IDetect", "IAuxDetect", "IKeypoint", "IBin"}
+        "Model DetectionModel BaseModel SegmentationModel ClassificationModel Detect "
+        "Segment IDetect IAuxDetect IKeypoint IBin".split()
     ),
     "models.common": frozenset(
-        {
-            "Conv",
-            "DWConv",
-            "DWConvTranspose2d",
-            "Focus",
-            "Bottleneck",
-            "BottleneckCSP",
-            "CrossConv",
-            "C3",
-            "C3x",
-            "C3TR",
-        }
-        | {
-            "C3SPP",
-            "C3Ghost",
-            "SPP",
-            "SPPF",
-            "GhostConv",
-            "GhostBottleneck",
-            "Contract",
-            "Expand",
-            "Concat",
-            "AutoShape",
-        }
-        | {
-            "TransformerLayer",
-            "TransformerBlock",
-            "Proto",
-            "Classify",
-            "MP",
-            "SP",
-            "ReOrg",
-            "Shortcut",
-            "Chuncat",
-        }
-        | {
-            "Foldcut",
-            "Stem",
-            "DownC",
-            "SPPCSPC",
-            "GhostSPPCSPC",
-            "GhostStem",
-            "RepConv",
-            "RepConv_OREPA",
-            "ImplicitA",
-        }
-        | {
-            "ImplicitM",
-            "BottleneckCSPA",
-            "BottleneckCSPB",
-            "BottleneckCSPC",
-            "RepBottleneck",
-            "Res",
-            "ResX",
-            "Ghost",
-        }
-        | {
-            "RepBottleneckCSPA",
-            "RepBottleneckCSPB",
-            "RepBottleneckCSPC",
-            "ResCSPA",
-            "ResCSPB",
-            "ResCSPC",
-            "ResXCSPA",
-        }
-        | {
-            "ResXCSPB",
-            "ResXCSPC",
-            "GhostCSPA",
-            "GhostCSPB",
-            "GhostCSPC",
-            "SwinTransformerBlock",
-            "STCSPA",
-            "STCSPB",
-        }
-        | {"STCSPC", "Hardswish"}
+        "Conv DWConv DWConvTranspose2d Focus Bottleneck BottleneckCSP CrossConv C3 C3x "
+        "C3TR C3SPP C3Ghost SPP SPPF GhostConv GhostBottleneck Contract Expand Concat "
+        "AutoShape TransformerLayer TransformerBlock Proto Classify MP SP ReOrg Shortcut "
+        "Chuncat Foldcut Stem DownC SPPCSPC GhostSPPCSPC GhostStem RepConv RepConv_OREPA "
+        "ImplicitA ImplicitM BottleneckCSPA BottleneckCSPB BottleneckCSPC RepBottleneck "
+        "Res ResX Ghost RepBottleneckCSPA RepBottleneckCSPB RepBottleneckCSPC ResCSPA "
+        "ResCSPB ResCSPC ResXCSPA ResXCSPB ResXCSPC GhostCSPA GhostCSPB GhostCSPC "
+        "SwinTransformerBlock STCSPA STCSPB STCSPC Hardswish".split()
     ),
     "models.experimental": frozenset(
-        {"CrossConv", "Sum", "MixConv2d", "Ensemble", "GhostConv", "GhostBottleneck", "C3"}
+        "CrossConv Sum MixConv2d Ensemble GhostConv GhostBottleneck C3".split()
     ),
     "utils.activations": frozenset({"SiLU", "Hardswish", "Mish", "MemoryEfficientMish", "FReLU"}),
     "torch.nn.modules.activation": frozenset(
-        {
-            "SiLU",
-            "LeakyReLU",
-            "ReLU",
-            "ReLU6",
-            "Hardswish",
-            "Hardsigmoid",
-            "Mish",
-            "Sigmoid",
-            "Tanh",
-            "ELU",
-            "GELU",
-        }
-        | {"PReLU", "Softplus", "Softmax", "MultiheadAttention"}
+        "SiLU LeakyReLU ReLU ReLU6 Hardswish Hardsigmoid Mish Sigmoid Tanh ELU GELU PReLU "
+        "Softplus Softmax MultiheadAttention".split()
     ),
     "torch.nn.modules.batchnorm": frozenset({"BatchNorm2d", "BatchNorm1d", "SyncBatchNorm"}),
     "torch.nn.modules.container": frozenset({"Sequential", "ModuleList", "ModuleDict"}),
@@ -147,9 +60,7 @@ INERT: dict[
     "torch.nn.modules.pooling": frozenset({"MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d"}),
     "torch.nn.modules.upsampling": frozenset({"Upsample", "UpsamplingNearest2d"}),
     # Around the network: the options of the training, figures of numpy, paths.
-    "torch": frozenset(
-        {"Size", "device", "float16", "bfloat16", "float32", "float64", "int64", "strided"}
-    ),
+    "torch": frozenset("Size device float16 bfloat16 float32 float64 int64 strided".split()),
     "torch.serialization": frozenset({"_get_layout"}),
     "argparse": frozenset({"Namespace"}),
     "pathlib": frozenset({"Path", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"}),
@@ -160,7 +71,7 @@ INERT: dict[
     "_codecs": frozenset({"encode"}),
 }
 
-STORAGES: dict[str, str] = {  # torch class -> number type of tensors.py
+STORAGES: dict[str, str] = {  # torch class -> number type of archive.py
     "DoubleStorage": "F64",
     "FloatStorage": "F32",
     "HalfStorage": "F16",
@@ -217,7 +128,7 @@ SHOWN_NAMES = 3
 
 
 class Instance:
-    """A record of an instance: which class it was of, what it was made with, what was stored in it."""
+    """A record of an instance: its class, the arguments it was made with, and what was stored."""
 
     __slots__ = ("arguments", "values")
     path = ""  # "models.common.Conv"; each named class has a subclass of its own
@@ -248,7 +159,7 @@ class OrderedMapping(dict[Any, Any]):
 
 
 class StandIn:
-    """A function of ours under a foreign name. It can be called and nothing else: state for it is refused."""
+    """A function of ours under a name of the file. It can only be called; state is refused."""
 
     __slots__ = ("_call",)
 
@@ -351,22 +262,25 @@ def _parameter(tensor: Any, *_: Any) -> Any:
     return tensor
 
 
-def load(archive: Archive) -> Any:
-    """What the checkpoint holds: dicts, lists, numbers, texts, ``Instance`` and ``Tensor``. Raises ModelError."""
+def unpickle(archive: Archive) -> Any:
+    """What the checkpoint holds: dicts, lists, numbers, texts, ``Instance`` and ``Tensor``.
+
+    Raises ModelError.
+    """
     data = archive.pickle()
-    judge(archive, names_in(archive, data))
+    refuse_other_names(archive, names_in(archive, data))
     try:
         return Unpickler(data, archive).load()
     except ModelError:
         raise
-    except Exception as exc:  # of a forged file any: stand-ins are called with whatever it says
+    except Exception as exc:  # any: a forged file calls the stand-ins with what it likes
         reason = " ".join(str(exc).split())[:200]
         raise ModelError(
             f"{archive.path}: damaged or forged, refused: {reason}; download it again"
         ) from exc
 
 
-def judge(archive: Archive, names: set[tuple[str, str]]) -> None:
+def refuse_other_names(archive: Archive, names: set[tuple[str, str]]) -> None:
     """Raises ModelError unless every name is allowed."""
     strangers = sorted(
         f"{module}.{name}"
@@ -377,15 +291,17 @@ def judge(archive: Archive, names: set[tuple[str, str]]) -> None:
         more = f" and {len(strangers) - SHOWN_NAMES} more" if len(strangers) > SHOWN_NAMES else ""
         listed = ", ".join(_shown(name) for name in strangers[:SHOWN_NAMES])
         raise ModelError(
-            f"{archive.path}: refused, nothing of it was run: its pickle names {listed}{more}, which no YOLOv5 or "
-            "YOLOv7 checkpoint needs; take the file from its source again, or export the model to ONNX"
+            f"{archive.path}: refused, nothing of it was run: its pickle names {listed}{more}, "
+            "which no YOLOv5 or YOLOv7 checkpoint needs; download the file from its source again, or "
+            "export the model to ONNX"
         )
     newer = sorted(f"{module}.{name}" for module, name in names if of_a_newer_family(module))
     if newer:
         model = next((name for name in newer if name.endswith("Model")), newer[0])
         raise ModelError(
-            f"{archive.path}: a model of a newer family ({_shown(model)}: YOLOv8 and later, YOLOv5u) is not read from "
-            f".pt; export it with: yolo export model={archive.path.name} format=onnx, and give --model "
+            f"{archive.path}: a model of a newer family ({_shown(model)}: YOLOv8 and later, "
+            "YOLOv5u) cannot be read from .pt; export it with: "
+            f"yolo export model={archive.path.name} format=onnx, and give --model "
             f"{archive.path.with_suffix('.onnx').name}"
         )
 
@@ -395,16 +311,14 @@ def _shown(name: str) -> str:
 
 
 def names_in(archive: Archive, data: bytes) -> set[tuple[str, str]]:
-    """All names that the byte code can ask for, without running it. ModelError for code that torch never writes."""
+    """All names that the byte code can ask for; it is not run.
+
+    Raises ModelError for code that torch never writes.
+    """
     try:
         with warnings.catch_warnings(action="error"):  # an escape in a name: torch writes none
             return set(_names(data))
-    except (
-        ValueError,
-        IndexError,
-        UnicodeError,
-        Warning,
-    ) as exc:  # pickletools, of what is no pickle
+    except (ValueError, IndexError, UnicodeError, Warning) as exc:  # of pickletools: no pickle
         reason = " ".join(str(exc).split())[:200]
         raise ModelError(
             f"{archive.path}: damaged or forged, refused: {reason}; download it again"

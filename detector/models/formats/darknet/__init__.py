@@ -1,21 +1,20 @@
 """Front end for darknet: NAME.cfg describes the layers, NAME.weights holds their numbers.
 
-cfg.py     text -> sections with line numbers
-readers.py one function a section kind -> layers.py, checked and with shapes; plan.py puts them together
-weights.py a .weights file, or random numbers, for the convolutions
-build.py   layers and numbers -> ONNX
+cfg.py      text -> sections with line numbers
+layers.py   sections -> an Architecture: the layers, checked, with their shapes
+weights.py  a .weights file, or random numbers, for the convolutions
+build.py    layers and numbers -> ONNX
 """
 
 from __future__ import annotations
 
 import hashlib
 from functools import partial
-from pathlib import Path
 
-from detector.errors import ModelError, UsageError
-from detector.models.base import InputRules, Network
+from detector.errors import ModelError
+from detector.models.base import FrontEnd, InputRules, ModelRequest, Network, random_weights_warning
 from detector.models.formats.darknet.cfg import read_cfg
-from detector.models.formats.darknet.layers import Plan, make_plan
+from detector.models.formats.darknet.layers import Architecture, read_architecture
 from detector.models.formats.darknet.weights import Filter, random_weights, read_weights
 from detector.models.names import find_names
 from detector.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense
@@ -24,89 +23,83 @@ SUFFIXES = (".cfg",)
 FAMILY = "darknet"
 
 
-def read(
-    path: Path,
-    *,
-    weights: Path | None = None,
-    names: Path | None = None,
-    random_seed: int | None = None,
-    size: tuple[int, int] | None = None,
-    batch: int = 1,
-) -> Network:
-    """The network of a cfg. ``size``: (height, width) in place of the cfg's own."""
+def read(request: ModelRequest) -> Network:
+    """The network of a cfg and its weights."""
     from detector.models.formats.darknet.build import DarknetGraph
     from detector.models.graph.build import count_macs, output_shapes
 
+    path, batch = request.path, request.batch
     sections, warnings, cfg_bytes = read_cfg(path)
-    plan = make_plan(sections, size=size, batch=batch)
-    class_names, names_warnings = find_names(path, plan.yolos[0].classes, names)
-    filters, weights_digest = _numbers(path, plan, weights, random_seed)
-    graph = DarknetGraph(plan, filters, path.stem, batch).model()
-    layers = head_layers(plan)
-    geometry, pad_value = letter_boxed(plan)
+    architecture = read_architecture(sections, size=request.size, batch=batch)
+    class_names, names_warnings = find_names(path, architecture.yolos[0].classes, request.names)
+    filters, weights_digest = _numbers(request, architecture)
+    graph = DarknetGraph(architecture, filters, path.stem, batch).model()
+    layers = head_layers(architecture)
+    geometry, pad_value = input_geometry(architecture)
     return Network(
         name=path.stem,
         family=FAMILY,
         graph=graph,
-        input=InputRules(plan.height, plan.width, geometry, plan.stride, pad_value),
+        input=InputRules(
+            architecture.height, architecture.width, geometry, architecture.stride, pad_value
+        ),
         batch=batch,
         output_shapes=output_shapes(graph),
         head=partial(darknet_yolo, layers=layers),
         dense=partial(darknet_yolo_dense, layers=layers),
         names=class_names,
-        parameters=plan.floats,
-        parameters_fused=plan.floats_fused,
+        parameters=architecture.floats,
+        parameters_fused=architecture.floats_fused,
         macs=count_macs(graph),
         sha256=hashlib.sha256(hashlib.sha256(cfg_bytes).digest() + weights_digest).hexdigest(),
-        random_seed=random_seed,
-        warnings=[*warnings, *plan.warnings, *names_warnings, *_meaningless(random_seed)],
+        random_seed=request.random_seed,
+        warnings=[
+            *warnings,
+            *architecture.warnings,
+            *names_warnings,
+            *random_weights_warning(request.random_seed),
+        ],
     )
 
 
-def letter_boxed(plan: Plan) -> tuple[str, int]:
-    """(geometry, pad): darknet stretches, unless [net] says letter_box=1: then grey of 0.5 lies around the picture."""
-    return ("centre", 128) if plan.letter_box else ("stretch", 114)
+FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)
 
 
-def head_layers(plan: Plan) -> list[YoloLayer]:
-    """What the head must know of each [yolo] layer."""
-    return [_head_layer(plan, index) for index in range(len(plan.yolos))]
+def input_geometry(architecture: Architecture) -> tuple[str, int]:
+    """(geometry, pad value) of the input.
+
+    darknet stretches the picture; with letter_box=1 in [net] it puts grey of 0.5 around it.
+    """
+    return ("centre", 128) if architecture.letter_box else ("stretch", 114)
 
 
-def _numbers(
-    path: Path, plan: Plan, weights: Path | None, random_seed: int | None
-) -> tuple[list[Filter], bytes]:
+def head_layers(architecture: Architecture) -> list[YoloLayer]:
+    """What the head has to know of each [yolo] layer."""
+    return [_head_layer(architecture, index) for index in range(len(architecture.yolos))]
+
+
+def _numbers(request: ModelRequest, architecture: Architecture) -> tuple[list[Filter], bytes]:
     """The filters, and a digest of where they come from."""
-    if random_seed is not None:
-        if weights is not None:
-            raise UsageError(
-                f"--weights {weights} and --random-weights {random_seed} exclude each other; give one"
-            )
-        return random_weights(plan, random_seed), f"random {random_seed}".encode()
-    found = weights or path.with_suffix(".weights")
-    if weights is None and not found.is_file():
+    if request.random_seed is not None:
+        filters = random_weights(architecture, request.random_seed)
+        return filters, f"random {request.random_seed}".encode()
+    weights = request.weights or request.path.with_suffix(".weights")
+    if request.weights is None and not weights.is_file():
         raise ModelError(
-            f"{path}: no {found.name} beside it; give --weights FILE or --random-weights SEED"
+            f"{request.path}: no {weights.name} beside it; "
+            "give --weights FILE or --random-weights SEED"
         )
-    filters, data = read_weights(found, plan)
+    filters, data = read_weights(weights, architecture)
     return filters, hashlib.sha256(data).digest()
 
 
-def _meaningless(random_seed: int | None) -> list[str]:
-    return (
-        []
-        if random_seed is None
-        else [f"random weights (seed {random_seed}): boxes are meaningless"]
-    )
-
-
-def _head_layer(plan: Plan, index: int) -> YoloLayer:
-    layer = plan.yolos[index]
+def _head_layer(architecture: Architecture, index: int) -> YoloLayer:
+    layer = architecture.yolos[index]
     return YoloLayer(
         anchors=layer.anchors,
         classes=layer.classes,
-        cell_width=plan.width / layer.width,
-        cell_height=plan.height / layer.height,
+        cell_width=architecture.width / layer.width,
+        cell_height=architecture.height / layer.height,
         scale_x_y=layer.scale_x_y,
         new_coords=layer.new_coords,
     )

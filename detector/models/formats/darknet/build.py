@@ -1,4 +1,7 @@
-"""Plan and numbers -> ONNX graph. Node names: ``INDEX.KIND`` with the layer's index as darknet counts."""
+"""Layers and numbers -> ONNX graph.
+
+Nodes are called ``INDEX.KIND``, with the layer's index as darknet counts.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from detector.models.formats.darknet.layers import (
+    Architecture,
     AveragePool,
     Convolution,
     Dropout,
     Layer,
     MaxPool,
-    Plan,
     Route,
     Shortcut,
     Upsample,
@@ -28,17 +31,24 @@ PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
 
 
 class DarknetGraph:
-    """Writes one layer after the other; ``tensors`` maps a layer's index to its output, -1 to the picture."""
+    """Writes one layer after the other.
 
-    def __init__(self, plan: Plan, filters: list[Filter], name: str, batch: int) -> None:
-        self.plan = plan
+    ``tensors`` maps a layer's index to its output, and -1 to the picture.
+    """
+
+    def __init__(
+        self, architecture: Architecture, filters: list[Filter], name: str, batch: int
+    ) -> None:
+        self.architecture = architecture
         self.builder = GraphBuilder(name)
-        self.tensors = {-1: self.builder.input_u8(batch, plan.height, plan.width)}
+        self.tensors = {-1: self.builder.input_u8(batch, architecture.height, architecture.width)}
         self.outputs: list[str] = []
         self._filters = iter(filters)
-        # Only layer 0 reads the picture. A convolution there takes 1/255 into its weights (zero padding stays
-        # zero, the bias is added after); before anything else it stays a node.
-        self._folds_scale = bool(plan.layers) and isinstance(plan.layers[0], Convolution)
+        # Only layer 0 reads the picture. A convolution there takes 1/255 into its weights: zero
+        # padding stays zero, and the bias is added afterwards. Before any other layer it is a node.
+        self._folds_scale = bool(architecture.layers) and isinstance(
+            architecture.layers[0], Convolution
+        )
         if not self._folds_scale:
             scale = self.builder.constant(
                 "input.scale.factor", np.array([PICTURE_SCALE], np.float32)
@@ -46,7 +56,7 @@ class DarknetGraph:
             self.tensors[-1] = self.builder.add("Mul", "input.scale", [self.tensors[-1], scale])
 
     def model(self) -> onnx.ModelProto:
-        for layer in self.plan.layers:
+        for layer in self.architecture.layers:
             self.tensors[layer.index] = self._add(layer)
         return self.builder.model(self.outputs)
 
@@ -85,7 +95,7 @@ class DarknetGraph:
     def _convolution(self, layer: Convolution) -> str:
         first = layer.index == 0 and self._folds_scale
         weights, biases = fold(
-            self.plan, layer, next(self._filters), PICTURE_SCALE if first else 1.0
+            self.architecture, layer, next(self._filters), PICTURE_SCALE if first else 1.0
         )
         name = f"{layer.index}.conv"
         inputs = [
@@ -120,7 +130,7 @@ class DarknetGraph:
         return self.builder.constant(name, np.array(value, np.float32))
 
     def _route(self, layer: Route) -> str:
-        """One whole input is that input, by its own name: no node, no copy."""
+        """A single whole input keeps its own name: there is no node and no copy."""
         name = f"{layer.index}.route"
         parts = [self.tensors[index] for index in layer.inputs]
         if layer.groups > 1:
@@ -130,7 +140,7 @@ class DarknetGraph:
                     layer,
                     part,
                     name if alone else f"{layer.index}.slice{at}",
-                    self.plan.layers[index].channels,
+                    self.architecture.layers[index].channels,
                 )
                 for at, (part, index) in enumerate(zip(parts, layer.inputs, strict=True))
             ]
@@ -168,9 +178,9 @@ class DarknetGraph:
         )
 
     def _yolo(self, layer: Yolo) -> str:
-        """The raw map is the output: decoding happens outside, after the objectness filter."""
+        """The output is the raw map. It is decoded outside, after the filter on objectness."""
         x = self.tensors[layer.inputs[0]]
-        if x in self.outputs:  # two heads on one map: an output's name must be its own
+        if x in self.outputs:  # two heads on one map: every output needs a name of its own
             x = self.builder.add("Identity", f"{layer.index}.yolo", [x])
         self.outputs.append(x)
         return x

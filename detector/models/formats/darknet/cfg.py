@@ -82,7 +82,7 @@ class Section:
 
 
 def shown(text: str) -> str:
-    """Foreign text as it may stand in a one-line message."""
+    """Text of a file as it may stand in a message of one line."""
     short = text if len(text) <= 40 else text[:40] + "..."
     return short.encode("unicode_escape").decode("ascii")
 
@@ -95,13 +95,16 @@ def read_cfg(path: Path) -> tuple[list[Section], list[str], bytes]:
     except OSError as exc:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --model FILE.cfg") from exc
     if len(data) > MAX_BYTES:
-        raise ModelError(f"{path}: is larger than {MAX_BYTES >> 20} MB, so it is no darknet cfg")
+        raise ModelError(f"{path}: larger than {MAX_BYTES >> 20} MB, so it is no darknet cfg")
     sections, warnings = parse_cfg(data.decode("utf-8-sig", errors="replace"), str(path))
     return sections, warnings, data
 
 
 def parse_cfg(text: str, path: str) -> tuple[list[Section], list[str]]:
-    """Sections and warnings. Of a key given twice darknet takes the first, so we do; it is said if they differ."""
+    """Sections and warnings.
+
+    If a key is given twice, the first counts, as in darknet; a warning says so if they differ.
+    """
     sections: list[Section] = []
     warnings: list[str] = []
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):
@@ -147,5 +150,6 @@ def _key(path: str, number: int, line: str, sections: list[Section]) -> list[str
     if first == value:
         return []
     return [
-        f"{path}:{number}: {key}={shown(value)} ignored, {key}={shown(first)} of line {where} counts"
+        f"{path}:{number}: {key}={shown(value)} is ignored: "
+        f"{key}={shown(first)} of line {where} counts"
     ]

@@ -1,4 +1,9 @@
-"""One function a section kind: a cfg section and the layers before it -> one checked layer with its shape."""
+"""Sections of a cfg -> the layers of the network, checked, with their shapes, before any weights.
+
+This file holds, in this order: the kinds of layers; the architecture, which holds them all; the
+reading of a cfg, section by section; and one function for each kind of section, with their table at
+the end. Whatever can be wrong in a cfg is found here and reported with its line.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,40 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from detector.errors import ModelError
 from detector.models.formats.darknet.cfg import Section, shown
 from detector.models.graph.build import ACTIVATIONS
 
-# ----------------------------------------------------------------------
-# The layers of a darknet network, checked and with their shapes: what a cfg describes, before any weights.
+MAX_SIDE = 16384  # pixels, of the input and of an anchor
+MAX_CHANNELS = 1 << 16
+MAX_CLASSES = 20_000
+# Limits against files that only look like a network. The largest published darknet networks stay
+# far below.
+MAX_TENSOR = 1 << 28  # floats in one output of one layer, 1 GiB
+MAX_FLOATS = 400_000_000  # in all weights: 1.6 GB; an ONNX file ends at 2 GB
+
+ALIASES = {"network": "net", "conv": "convolutional", "max": "maxpool", "avg": "avgpool"}
+
+# Keys of AlexeyAB's darknet that matter only in training or for its own printing.
+TRAINING_KEYS = frozenset(
+    "assisted_excitation badlabels_rejection_percentage beta_nms cbn cls_normalizer "
+    "counters_per_class delta_normalizer dets_for_show dets_for_track dontload dontloadscales "
+    "dropblock dropblock_size_abs dropblock_size_rel embedding_layer equidistant_point focal_loss "
+    "grad_centr ignore_thresh iou_loss iou_normalizer iou_thresh iou_thresh_kind jitter "
+    "label_smooth_eps learning_rate_scale map max max_delta nms_kind num_sigmas_reject_badlabels "
+    "obj_normalizer objectness_smooth onlyforward probability random resize sim_thresh "
+    "stopbackward thresh track_ciou_norm train_only_bn truth_thresh wait_stream".split()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """``inputs``: indices of the layers it reads, -1 for the picture. Shape: that of its output, of one picture."""
+    """``inputs``: indices of the layers that it reads, -1 for the picture.
+
+    ``channels``, ``height`` and ``width`` are those of its output for one picture.
+    """
 
     index: int  # as darknet counts: the first section after [net] is 0
     line: int  # of its section in the cfg
@@ -99,17 +125,15 @@ class Dropout(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yolo(Layer):
-    anchors: tuple[
-        tuple[float, float], ...
-    ]  # width, height in network pixels; of this layer's masks only
+    anchors: tuple[tuple[float, float], ...]  # of its masks: width, height in network pixels
     classes: int
     scale_x_y: float
     new_coords: bool
 
 
 @dataclass(slots=True)
-class Plan:
-    """The whole network of one cfg at one input size."""
+class Architecture:
+    """All layers of one cfg at one input size."""
 
     path: str
     height: int
@@ -144,44 +168,157 @@ class Plan:
         )
 
 
-MAX_SIDE = 16384  # pixels, of the input and of an anchor
-MAX_CHANNELS = 1 << 16
-MAX_CLASSES = 20_000
+def read_architecture(
+    sections: list[Section], *, size: tuple[int, int] | None = None, batch: int = 1
+) -> Architecture:
+    """The network at the cfg's own input size, or at ``size`` (height, width).
+
+    ``batch`` counts for the limits only. Raises ModelError.
+    """
+    net = sections[0]
+    if ALIASES.get(net.name, net.name) != "net":
+        raise net.error(
+            f"the first section is [{shown(net.name)}]; a darknet cfg begins with [net]"
+        )
+    if size is not None:
+        _check_size(sections, size)
+    architecture = _read_net(net, size)
+    floats = 0
+    for section in sections[1:]:
+        kind = _kind(section)
+        layer = kind.read(section, architecture)
+        floats += layer.floats
+        _check_limits(section, layer, floats, batch)
+        _warn_of_unknown_keys(section, kind, architecture)
+        architecture.layers.append(layer)
+    if not architecture.yolos:
+        raise net.error("no [yolo] section follows, so this network finds no boxes")
+    _check_stride(net, architecture.stride, (architecture.height, architecture.width), None)
+    return architecture
 
 
-class Seat(TypedDict):
+def _check_size(sections: list[Section], size: tuple[int, int]) -> None:
+    """Checks --size against the stride of the network at its own size.
+
+    At a wrong size the layers would not fit each other, and the message would be about a [route].
+    """
+    try:
+        stride = read_architecture(sections).stride
+    except ModelError:
+        return  # a cfg without a size, or with a mistake, which is named when it is read
+    _check_stride(sections[0], stride, size, "--size")
+
+
+def _read_net(net: Section, size: tuple[int, int] | None) -> Architecture:
+    channels = net.integer("channels", 3)
+    if channels != 3:
+        raise net.error(
+            f"channels={channels}: only pictures of 3 channels (RGB) are supported", "channels"
+        )
+    height = net.integer("height", None if size is None else size[0], low=1, high=MAX_SIDE)
+    width = net.integer("width", None if size is None else size[1], low=1, high=MAX_SIDE)
+    if size is not None:
+        height, width = size
+        if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+            raise ModelError(
+                f"{net.path}: input size {width}x{height} is out of range: "
+                f"--size takes 1 to {MAX_SIDE}"
+            )
+    return Architecture(net.path, height, width, letter_box=net.flag("letter_box"))
+
+
+def _kind(section: Section) -> SectionKind:
+    name = ALIASES.get(section.name, section.name)
+    if name not in SECTIONS:
+        raise section.error(
+            f"section [{shown(section.name)}] is not supported; supported: {', '.join(SECTIONS)}"
+        )
+    return SECTIONS[name]
+
+
+def _check_limits(section: Section, layer: Layer, floats: int, batch: int) -> None:
+    if (
+        layer.channels > MAX_CHANNELS
+        or layer.channels * layer.height * layer.width * batch > MAX_TENSOR
+    ):
+        raise section.error(
+            f"[{section.name}] gives {layer.channels} channels of {layer.size} at batch {batch}: "
+            f"more than {MAX_CHANNELS} channels or {MAX_TENSOR} numbers; check filters, or use a "
+            "smaller --size or --batch"
+        )
+    if floats > MAX_FLOATS:
+        raise section.error(
+            f"up to here the network needs more than {MAX_FLOATS} weights; check filters and size"
+        )
+
+
+def _warn_of_unknown_keys(section: Section, kind: SectionKind, architecture: Architecture) -> None:
+    known = kind.keys | TRAINING_KEYS
+    for key, (_, line) in section.values.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            architecture.warnings.append(
+                f"{section.path}:{line}: unknown key {shown(key)} of [{section.name}] ignored{hint}"
+            )
+
+
+def _check_stride(net: Section, stride: int, size: tuple[int, int], flag: str | None) -> None:
+    for key, value in zip(("height", "width"), size, strict=True):
+        if value % stride == 0:
+            continue
+        near = max(stride, round(value / stride) * stride)
+        text = (
+            f"input {key} {value} is not a multiple of the network's stride {stride}; "
+            f"nearest: {near}"
+        )
+        if flag is not None:
+            raise ModelError(f"{net.path}: {text} ({flag})")
+        raise net.error(text, key)
+
+
+class Place(TypedDict):
     """What every layer needs to know of its place."""
 
     index: int
     line: int
 
 
-def _seat(section: Section, plan: Plan) -> Seat:
-    return {"index": len(plan.layers), "line": section.line}
+def _place(section: Section, architecture: Architecture) -> Place:
+    return {"index": len(architecture.layers), "line": section.line}
 
 
-def _before(plan: Plan) -> Layer:
+def _layer_before(architecture: Architecture) -> Layer:
     """The layer before; the picture itself before the first."""
-    if plan.layers:
-        return plan.layers[-1]
+    if architecture.layers:
+        return architecture.layers[-1]
     one = Fraction(1)
     return Layer(
-        index=-1, line=0, inputs=(), channels=3, height=plan.height, width=plan.width, reduction=one
+        index=-1,
+        line=0,
+        inputs=(),
+        channels=3,
+        height=architecture.height,
+        width=architecture.width,
+        reduction=one,
     )
 
 
-def _input(section: Section, plan: Plan) -> Layer:
-    source = _before(plan)
+def _input(section: Section, architecture: Architecture) -> Layer:
+    source = _layer_before(architecture)
     if isinstance(source, Yolo):
         raise section.error(
-            f"[{section.name}] reads the output of the [yolo] before it; a [route] must stand between"
+            f"[{section.name}] reads the output of the [yolo] before it; put a [route] between them"
         )
     return source
 
 
-def _referred(section: Section, plan: Plan, key: str) -> list[Layer]:
-    """The layers that ``layers=`` or ``from=`` means: negative counts back from this one, others are absolute."""
-    here = len(plan.layers)
+def _layers_named(section: Section, architecture: Architecture, key: str) -> list[Layer]:
+    """The layers that ``layers=`` or ``from=`` names.
+
+    A negative number counts back from this layer; the others are absolute.
+    """
+    here = len(architecture.layers)
     numbers = section.integers(key)
     if not numbers:
         raise section.error(f"[{section.name}] needs {key}=NUMBER,...", key)
@@ -190,14 +327,15 @@ def _referred(section: Section, plan: Plan, key: str) -> list[Layer]:
         index = number + here if number < 0 else number
         if not 0 <= index < here:
             raise section.error(
-                f"{key}={number} means layer {index}; this is layer {here}, it can read 0..{here - 1}",
+                f"{key}={number} means layer {index}; this is layer {here}, "
+                f"which can read 0..{here - 1}",
                 key,
             )
-        if isinstance(plan.layers[index], Yolo):
+        if isinstance(architecture.layers[index], Yolo):
             raise section.error(
-                f"{key}={number} means layer {index}, a [yolo]: its output cannot be read", key
+                f"{key}={number} means layer {index}, a [yolo], whose output cannot be read", key
             )
-        found.append(plan.layers[index])
+        found.append(architecture.layers[index])
     return found
 
 
@@ -212,7 +350,7 @@ def _activation(section: Section, default: str) -> str:
 
 
 def _refuse(section: Section, *keys: str) -> None:
-    """Keys that change what the network computes, in ways that are not written here."""
+    """Refuses keys that change what the network computes in ways that are not supported."""
     for key in keys:
         if section.text(key, "0") not in ("0", "none"):
             raise section.error(
@@ -231,12 +369,13 @@ def _strides(section: Section) -> tuple[int, int]:
 def _check_fits(section: Section, source: Layer, height: int, width: int) -> None:
     if height < 1 or width < 1:
         raise section.error(
-            f"[{section.name}] leaves nothing of its {source.size} input; check size, stride and padding"
+            f"[{section.name}] leaves nothing of its {source.size} input; "
+            "check size, stride and padding"
         )
 
 
-def _convolution(section: Section, plan: Plan) -> Convolution:
-    source = _input(section, plan)
+def _convolution(section: Section, architecture: Architecture) -> Convolution:
+    source = _input(section, architecture)
     _refuse(
         section, "antialiasing", "xnor", "binary", "share_index", "flipped", "coordconv", "deform"
     )
@@ -246,7 +385,8 @@ def _convolution(section: Section, plan: Plan) -> Convolution:
     dilation = section.integer("dilation", 1, low=1, high=64)
     if source.channels % groups or filters % groups:
         raise section.error(
-            f"groups={groups} divides not both {source.channels} input channels and {filters} filters",
+            f"groups={groups} does not divide both {source.channels} input channels "
+            f"and {filters} filters",
             "groups",
         )
     padding = kernel // 2 if section.flag("pad") else section.integer("padding", 0, low=0, high=256)
@@ -257,7 +397,7 @@ def _convolution(section: Section, plan: Plan) -> Convolution:
     width = (source.width + 2 * padding - reach) // stride[1] + 1
     _check_fits(section, source, height, width)
     return Convolution(
-        **_seat(section, plan),
+        **_place(section, architecture),
         inputs=(source.index,),
         channels=filters,
         height=height,
@@ -274,9 +414,12 @@ def _convolution(section: Section, plan: Plan) -> Convolution:
     )
 
 
-def _maxpool(section: Section, plan: Plan) -> MaxPool:
-    """darknet's ``padding`` is the sum of both sides; half of it, rounded down, lies before the first pixel."""
-    source = _input(section, plan)
+def _maxpool(section: Section, architecture: Architecture) -> MaxPool:
+    """darknet's ``padding`` is the sum of both sides.
+
+    Half of it, rounded down, lies before the first pixel.
+    """
+    source = _input(section, architecture)
     _refuse(section, "maxpool_depth", "antialiasing")
     stride = _strides(section)
     kernel = section.integer("size", max(stride), low=1, high=256)
@@ -286,15 +429,15 @@ def _maxpool(section: Section, plan: Plan) -> MaxPool:
         raise section.error(
             f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding"
         )
-    height, bottom = _pooled(source.height, kernel, stride[0], padding)
-    width, right = _pooled(source.width, kernel, stride[1], padding)
+    height, bottom = _pool_side(source.height, kernel, stride[0], padding)
+    width, right = _pool_side(source.width, kernel, stride[1], padding)
     _check_fits(section, source, height, width)
     if bottom >= kernel or right >= kernel:
         raise section.error(
             f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding"
         )
     return MaxPool(
-        **_seat(section, plan),
+        **_place(section, architecture),
         inputs=(source.index,),
         channels=source.channels,
         height=height,
@@ -306,16 +449,16 @@ def _maxpool(section: Section, plan: Plan) -> MaxPool:
     )
 
 
-def _pooled(length: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
-    """Cells along one side, and the padding after the last pixel that some window really reaches."""
+def _pool_side(length: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
+    """Cells along one side, and the padding behind the last pixel that a window really reaches."""
     cells = (length + padding - kernel) // stride + 1
     return cells, max(0, (cells - 1) * stride + kernel - length - padding // 2)
 
 
-def _avgpool(section: Section, plan: Plan) -> AveragePool:
-    source = _input(section, plan)
+def _avgpool(section: Section, architecture: Architecture) -> AveragePool:
+    source = _input(section, architecture)
     return AveragePool(
-        **_seat(section, plan),
+        **_place(section, architecture),
         inputs=(source.index,),
         channels=source.channels,
         height=1,
@@ -324,8 +467,8 @@ def _avgpool(section: Section, plan: Plan) -> AveragePool:
     )
 
 
-def _route(section: Section, plan: Plan) -> Route:
-    sources = _referred(section, plan, "layers")
+def _route(section: Section, architecture: Architecture) -> Route:
+    sources = _layers_named(section, architecture, "layers")
     _refuse(section, "stream")
     groups = section.integer("groups", 1, low=1, high=MAX_CHANNELS)
     group_id = section.integer("group_id", 0)
@@ -343,11 +486,12 @@ def _route(section: Section, plan: Plan) -> Route:
             )
         if source.channels % groups:
             raise section.error(
-                f"groups={groups} does not divide the {source.channels} channels of layer {source.index}",
+                f"groups={groups} does not divide the {source.channels} channels "
+                f"of layer {source.index}",
                 "groups",
             )
     return Route(
-        **_seat(section, plan),
+        **_place(section, architecture),
         inputs=tuple(source.index for source in sources),
         channels=sum(source.channels // groups for source in sources),
         height=first.height,
@@ -358,10 +502,10 @@ def _route(section: Section, plan: Plan) -> Route:
     )
 
 
-def _shortcut(section: Section, plan: Plan) -> Shortcut:
+def _shortcut(section: Section, architecture: Architecture) -> Shortcut:
     _refuse(section, "weights_type", "weights_normalization")
-    here = _input(section, plan)
-    sources = [here, *_referred(section, plan, "from")]
+    here = _input(section, architecture)
+    sources = [here, *_layers_named(section, architecture, "from")]
     for source in sources:
         if (source.channels, source.height, source.width) != (
             here.channels,
@@ -369,12 +513,13 @@ def _shortcut(section: Section, plan: Plan) -> Shortcut:
             here.width,
         ):
             raise section.error(
-                f"[shortcut] adds different shapes: layer {here.index} is {here.size}x{here.channels}, "
+                f"[shortcut] adds different shapes: "
+                f"layer {here.index} is {here.size}x{here.channels}, "
                 f"layer {source.index} is {source.size}x{source.channels}",
                 "from",
             )
     return Shortcut(
-        **_seat(section, plan),
+        **_place(section, architecture),
         inputs=tuple(source.index for source in sources),
         channels=here.channels,
         height=here.height,
@@ -384,11 +529,11 @@ def _shortcut(section: Section, plan: Plan) -> Shortcut:
     )
 
 
-def _upsample(section: Section, plan: Plan) -> Upsample:
-    source = _input(section, plan)
+def _upsample(section: Section, architecture: Architecture) -> Upsample:
+    source = _input(section, architecture)
     stride = section.integer("stride", 2, low=1, high=64)
     return Upsample(
-        **_seat(section, plan),
+        **_place(section, architecture),
         inputs=(source.index,),
         channels=source.channels,
         height=source.height * stride,
@@ -399,10 +544,10 @@ def _upsample(section: Section, plan: Plan) -> Upsample:
     )
 
 
-def _dropout(section: Section, plan: Plan) -> Dropout:
-    source = _input(section, plan)
+def _dropout(section: Section, architecture: Architecture) -> Dropout:
+    source = _input(section, architecture)
     return Dropout(
-        **_seat(section, plan),
+        **_place(section, architecture),
         inputs=(source.index,),
         channels=source.channels,
         height=source.height,
@@ -411,8 +556,8 @@ def _dropout(section: Section, plan: Plan) -> Dropout:
     )
 
 
-def _yolo(section: Section, plan: Plan) -> Yolo:
-    source = _input(section, plan)
+def _yolo(section: Section, architecture: Architecture) -> Yolo:
+    source = _input(section, architecture)
     classes = section.integer("classes", 20, low=1, high=MAX_CLASSES)  # darknet's default
     anchors = _anchors(section)
     wanted = len(anchors) * (5 + classes)
@@ -421,12 +566,13 @@ def _yolo(section: Section, plan: Plan) -> Yolo:
             f"[yolo] has {len(anchors)} masks and {classes} classes, so the layer before it needs "
             f"filters={wanted} = {len(anchors)} x (5 + {classes}); it has {source.channels}"
         )
-    if plan.yolos and plan.yolos[0].classes != classes:
+    if architecture.yolos and architecture.yolos[0].classes != classes:
         raise section.error(
-            f"classes={classes} here, {plan.yolos[0].classes} in the first [yolo]", "classes"
+            f"classes={classes} here, {architecture.yolos[0].classes} in the first [yolo]",
+            "classes",
         )
     return Yolo(
-        **_seat(section, plan),
+        **_place(section, architecture),
         inputs=(source.index,),
         channels=source.channels,
         height=source.height,
@@ -456,232 +602,40 @@ def _anchors(section: Section) -> tuple[tuple[float, float], ...]:
     for number in mask:
         if not 0 <= number < len(pairs):
             raise section.error(
-                f"mask={number} is out of range: there are {len(pairs)} anchors, 0..{len(pairs) - 1}",
+                f"mask={number} is out of range: there are {len(pairs)} anchors, "
+                f"0..{len(pairs) - 1}",
                 "mask",
             )
     return tuple(pairs[number] for number in mask)
 
 
-READERS: dict[str, Callable[[Section, Plan], Layer]] = {
-    "convolutional": _convolution,
-    "maxpool": _maxpool,
-    "avgpool": _avgpool,
-    "route": _route,
-    "shortcut": _shortcut,
-    "upsample": _upsample,
-    "dropout": _dropout,
-    "yolo": _yolo,
+class SectionKind(NamedTuple):
+    """How a section is read, and the keys that may stand in it besides those of training."""
+
+    read: Callable[[Section, Architecture], Layer]
+    keys: frozenset[str]
+
+
+SECTIONS: dict[str, SectionKind] = {
+    "convolutional": SectionKind(
+        _convolution,
+        frozenset(
+            "batch_normalize filters size stride stride_x stride_y pad padding dilation groups "
+            "activation antialiasing xnor binary share_index flipped coordconv deform".split()
+        ),
+    ),
+    "maxpool": SectionKind(
+        _maxpool,
+        frozenset("size stride stride_x stride_y padding maxpool_depth antialiasing".split()),
+    ),
+    "avgpool": SectionKind(_avgpool, frozenset()),
+    "route": SectionKind(_route, frozenset({"layers", "groups", "group_id", "stream"})),
+    "shortcut": SectionKind(
+        _shortcut, frozenset({"from", "activation", "weights_type", "weights_normalization"})
+    ),
+    "upsample": SectionKind(_upsample, frozenset({"stride", "scale"})),
+    "dropout": SectionKind(_dropout, frozenset()),
+    "yolo": SectionKind(
+        _yolo, frozenset({"mask", "anchors", "classes", "num", "scale_x_y", "new_coords"})
+    ),
 }
-
-
-# ----------------------------------------------------------------------
-# Sections of a cfg -> checked layers with shapes. Everything that can be wrong in a cfg is found here, by line.
-
-# Limits against files that only look like a network. The largest published darknet networks stay far below.
-MAX_TENSOR = 1 << 28  # floats in one output of one layer, 1 GiB
-MAX_FLOATS = 400_000_000  # in all weights: 1.6 GB; an ONNX file ends at 2 GB
-
-ALIASES = {"network": "net", "conv": "convolutional", "max": "maxpool", "avg": "avgpool"}
-
-KEYS: dict[str, set[str]] = {
-    "convolutional": {
-        *(
-            "batch_normalize",
-            "filters",
-            "size",
-            "stride",
-            "stride_x",
-            "stride_y",
-            "pad",
-            "padding",
-            "dilation",
-        ),
-        *(
-            "groups",
-            "activation",
-            "antialiasing",
-            "xnor",
-            "binary",
-            "share_index",
-            "flipped",
-            "coordconv",
-            "deform",
-        ),
-    },
-    "maxpool": {
-        "size",
-        "stride",
-        "stride_x",
-        "stride_y",
-        "padding",
-        "maxpool_depth",
-        "antialiasing",
-    },
-    "avgpool": set(),
-    "route": {"layers", "groups", "group_id", "stream"},
-    "shortcut": {"from", "activation", "weights_type", "weights_normalization"},
-    "upsample": {"stride", "scale"},
-    "dropout": set(),
-    "yolo": {"mask", "anchors", "classes", "num", "scale_x_y", "new_coords"},
-}
-
-# Keys of AlexeyAB's darknet that matter in training, or for its own printing, only.
-TRAINING_KEYS = frozenset(
-    {
-        *(
-            "assisted_excitation",
-            "badlabels_rejection_percentage",
-            "beta_nms",
-            "cbn",
-            "cls_normalizer",
-        ),
-        *(
-            "counters_per_class",
-            "delta_normalizer",
-            "dets_for_show",
-            "dets_for_track",
-            "dontload",
-            "dontloadscales",
-        ),
-        *(
-            "dropblock",
-            "dropblock_size_abs",
-            "dropblock_size_rel",
-            "embedding_layer",
-            "equidistant_point",
-        ),
-        *(
-            "focal_loss",
-            "grad_centr",
-            "ignore_thresh",
-            "iou_loss",
-            "iou_normalizer",
-            "iou_thresh",
-            "iou_thresh_kind",
-        ),
-        *(
-            "jitter",
-            "label_smooth_eps",
-            "learning_rate_scale",
-            "map",
-            "max",
-            "max_delta",
-            "nms_kind",
-        ),
-        *(
-            "num_sigmas_reject_badlabels",
-            "obj_normalizer",
-            "objectness_smooth",
-            "onlyforward",
-            "probability",
-        ),
-        *(
-            "random",
-            "resize",
-            "sim_thresh",
-            "stopbackward",
-            "thresh",
-            "track_ciou_norm",
-            "train_only_bn",
-        ),
-        *("truth_thresh", "wait_stream"),
-    }
-)
-
-
-def make_plan(
-    sections: list[Section], *, size: tuple[int, int] | None = None, batch: int = 1
-) -> Plan:
-    """The layers at the cfg's own input size, or at ``size`` (height, width)."""
-    net = sections[0]
-    if ALIASES.get(net.name, net.name) != "net":
-        raise net.error(
-            f"the first section is [{shown(net.name)}]; a darknet cfg begins with [net]"
-        )
-    if size is not None:
-        _check_size(sections, size)
-    plan = _read_net(net, size)
-    floats = 0
-    for section in sections[1:]:
-        layer = _reader(section)(section, plan)
-        floats += layer.floats
-        _check_limits(section, layer, floats, batch)
-        _note_unknown_keys(section, plan)
-        plan.layers.append(layer)
-    if not plan.yolos:
-        raise net.error("no [yolo] section follows, so this network finds no boxes")
-    _check_stride(net, plan.stride, (plan.height, plan.width), None)
-    return plan
-
-
-def _check_size(sections: list[Section], size: tuple[int, int]) -> None:
-    """The size asked for against the stride of the network at its own size: at a wrong one the layers would not fit
-    each other, and the message would be about some [route]."""
-    try:
-        stride = make_plan(sections).stride
-    except ModelError:
-        return  # a cfg without a size, or with another mistake: that one will be named
-    _check_stride(sections[0], stride, size, "--size")
-
-
-def _read_net(net: Section, size: tuple[int, int] | None) -> Plan:
-    channels = net.integer("channels", 3)
-    if channels != 3:
-        raise net.error(
-            f"channels={channels}: only pictures of 3 channels (RGB) are supported", "channels"
-        )
-    height = net.integer("height", None if size is None else size[0], low=1, high=MAX_SIDE)
-    width = net.integer("width", None if size is None else size[1], low=1, high=MAX_SIDE)
-    if size is not None:
-        height, width = size
-        if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
-            raise ModelError(
-                f"{net.path}: input size {width}x{height} is out of range; --size takes 1 to {MAX_SIDE}"
-            )
-    return Plan(net.path, height, width, letter_box=net.flag("letter_box"))
-
-
-def _reader(section: Section) -> Callable[[Section, Plan], Layer]:
-    name = ALIASES.get(section.name, section.name)
-    if name not in READERS:
-        raise section.error(
-            f"section [{shown(section.name)}] is not supported; supported: {', '.join(READERS)}"
-        )
-    return READERS[name]
-
-
-def _check_limits(section: Section, layer: Layer, floats: int, batch: int) -> None:
-    if (
-        layer.channels > MAX_CHANNELS
-        or layer.channels * layer.height * layer.width * batch > MAX_TENSOR
-    ):
-        raise section.error(
-            f"[{section.name}] gives {layer.channels} channels of {layer.size} at batch {batch}: more than "
-            f"{MAX_CHANNELS} channels or {MAX_TENSOR} numbers; check filters, or use a smaller --size or --batch"
-        )
-    if floats > MAX_FLOATS:
-        raise section.error(
-            f"up to here the network needs more than {MAX_FLOATS} weights; check filters and size"
-        )
-
-
-def _note_unknown_keys(section: Section, plan: Plan) -> None:
-    known = KEYS[ALIASES.get(section.name, section.name)] | TRAINING_KEYS
-    for key, (_, line) in section.values.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            plan.warnings.append(
-                f"{section.path}:{line}: key {shown(key)} of [{section.name}] unknown, ignored{hint}"
-            )
-
-
-def _check_stride(net: Section, stride: int, size: tuple[int, int], flag: str | None) -> None:
-    for key, value in zip(("height", "width"), size, strict=True):
-        if value % stride == 0:
-            continue
-        near = max(stride, round(value / stride) * stride)
-        text = f"input {key} {value} is not a multiple of the network's stride {stride}; nearest: {near}"
-        if flag is not None:
-            raise ModelError(f"{net.path}: {text} ({flag})")
-        raise net.error(text, key)

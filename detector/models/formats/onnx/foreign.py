@@ -1,4 +1,4 @@
-"""A graph from elsewhere while it is made ready: its nodes and constants, and what is known of its tensors."""
+"""A graph from elsewhere while it is made ready: nodes, constants, and the tensors' shapes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     import onnx
 
 Dims = tuple[int | None, ...]
-"""A shape of which some dimensions are known only when the picture is: None."""
+"""A shape; None for a dimension that is known only at run time."""
 
 
 @dataclass(slots=True)
 class ForeignGraph:
-    """``outputs``: name -> element type. ``dims`` and ``types`` of every tensor are as of the last ``infer``.
+    """``outputs``: name -> element type. ``dims`` and ``types``: of every tensor, as of the last
+    ``infer``.
 
-    ``declared``: the shapes that the file states for its outputs; they count where inference does not know better, and
-    no longer once another size or batch is asked for. ``taken``: the outputs whose shapes are known so only.
+    ``declared``: the shapes that the file states for its outputs. They count where inference does
+    not know better, and no longer once another size or batch is asked for. ``taken``: the outputs
+    whose shapes are known from there alone.
     """
 
     name: str
@@ -42,7 +44,7 @@ class ForeignGraph:
     _made: int = 0
 
     def infer(self) -> None:
-        """Shapes and types of all tensors, anew. Raises ModelError where they contradict each other."""
+        """Infers the shapes and types of all tensors. Raises ModelError where they contradict."""
         model = self.model()
         infer_shapes(model)
         infos = [*model.graph.input, *model.graph.value_info, *model.graph.output]
@@ -56,14 +58,17 @@ class ForeignGraph:
         self.taken = {name for name in self.declared if self._take_declared(name)}
 
     def _take_declared(self, name: str) -> bool:
-        """The shape as stated, where more of it is unknown than how long a list of detections is: of such a list,
-        exporters state how long it was on the picture that they traced. False where nothing came of that."""
+        """Takes the stated shape of an output where inference leaves two sides or more open.
+
+        Where one side is open, it is the length of a list of detections, and exporters state how
+        long that was on the picture that they traced. Returns whether the stated shape was taken.
+        """
         stated = self.declared[name]
-        found = self.dims.get(name, (None,) * len(stated))
-        fits = len(found) == len(stated) and all(
-            side in (None, said) for side, said in zip(found, stated, strict=True)
+        inferred = self.dims.get(name, (None,) * len(stated))
+        fits = len(inferred) == len(stated) and all(
+            side in (None, said) for side, said in zip(inferred, stated, strict=True)
         )
-        if not fits or found.count(None) < 2:
+        if not fits or inferred.count(None) < 2:
             return False
         self.dims[name] = stated
         return True
@@ -101,14 +106,14 @@ class ForeignGraph:
         )
 
     def value(self, name: str) -> NDArray[Any] | None:
-        """A constant's numbers; None for a tensor that is computed, or absent."""
+        """A constant's values; None for a tensor that is computed, or absent."""
         from onnx import numpy_helper
 
         tensor = self.constants.get(name)
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def constant(self, stem: str, values: NDArray[Any]) -> str:
-        """A new constant; returns its name, which begins with ``stem``."""
+        """Adds a constant; returns its name, which begins with ``stem``."""
         from onnx import numpy_helper
 
         name = self.fresh(stem)
@@ -118,19 +123,19 @@ class ForeignGraph:
     def node(
         self, operator: str, stem: str, inputs: Sequence[str], **attributes: Any
     ) -> onnx.NodeProto:
-        """A new node with one output of its own name; the caller puts it where it belongs."""
+        """Makes a node with one output, which has its name; the caller puts it where it belongs."""
         from onnx import helper
 
         name = self.fresh(stem)
         return helper.make_node(operator, list(inputs), [name], name=name, **attributes)
 
     def fresh(self, stem: str) -> str:
-        """A name that nothing has."""
+        """A new name that begins with ``stem``."""
         self._made += 1
-        return f"{stem}@{self._made}"  # no exporter's name has this sign
+        return f"{stem}@{self._made}"  # no exporter uses this sign
 
     def rename(self, old: str, new: str, start: int = 0) -> None:
-        """All readers of tensor ``old`` from node number ``start`` on read ``new``."""
+        """Makes all nodes from number ``start`` on read ``new`` where they read ``old``."""
         for node in self.nodes[start:]:
             for at, name in enumerate(node.input):
                 if name == old:
@@ -141,11 +146,12 @@ class ForeignGraph:
         return {name: node for node in self.nodes for name in node.output if name}
 
     def readers(self) -> dict[str, list[onnx.NodeProto]]:
-        found: dict[str, list[onnx.NodeProto]] = {}
+        """Tensor -> the nodes that read it."""
+        readers: dict[str, list[onnx.NodeProto]] = {}
         for node in self.nodes:
             for name in node.input:
-                found.setdefault(name, []).append(node)
-        return found
+                readers.setdefault(name, []).append(node)
+        return readers
 
 
 def dims_of(info: onnx.ValueInfoProto) -> Dims:

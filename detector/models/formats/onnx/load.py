@@ -1,14 +1,17 @@
-"""File -> ForeignGraph: whole, of standard operators, with one input, at opset 17 or newer. All else is refused."""
+"""Reads an ``.onnx`` file into a ForeignGraph: standard operators, one input, opset 17 or newer.
+
+A file that cannot be brought into this form is refused, with what to do.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detector.errors import ModelError
-from detector.models.base import START_BYTES, mistaken
+from detector.models.base import START_BYTES, mistaken_for
 from detector.models.formats.onnx.foreign import Dims, ForeignGraph, dims_of
 from detector.models.graph.build import OPSET
 
@@ -20,35 +23,35 @@ STANDARD = ("", "ai.onnx")
 READ_BYTES = 1 << 20
 
 
-def load(path: Path) -> tuple[ForeignGraph, str]:
+def read_graph(path: Path) -> tuple[ForeignGraph, str]:
     """The graph, and the sha256 of all files that it was read from. Raises ModelError."""
-    model = _parsed(path)
+    model = _parse(path)
     _refuse_our_own(path, model)
-    files = [path, *_external(path, model)]
-    model = _inlined(path, model)
-    _refuse_operators(path, model)
-    _make_usual(model)
-    inputs = _inputs(path, model.graph)
+    files = [path, *_read_external_data(path, model)]
+    model = _inline_functions(path, model)
+    _refuse_unknown_operators(path, model)
+    _normalise(model)
+    picture = _picture_input(path, model.graph)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
-    model = _converted(path, model)
+    model = _raise_opset(path, model)
     graph = model.graph
     return (
         ForeignGraph(
             name=path.stem,
             opset=_opset(path, model),
             ir_version=_ir_version(model),
-            input=next(info for info in graph.input if info.name == inputs[0].name),
+            input=next(info for info in graph.input if info.name == picture.name),
             outputs=_outputs(path, graph),
             nodes=list(graph.node),
             constants=_constants(path, graph),
             metadata=metadata,
-            declared=_declared(model.graph),
+            declared=_declared_shapes(graph),
         ),
         _digest(files),
     )
 
 
-def _parsed(path: Path) -> onnx.ModelProto:
+def _parse(path: Path) -> onnx.ModelProto:
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -56,31 +59,32 @@ def _parsed(path: Path) -> onnx.ModelProto:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ModelError(
-                f"{path}: is larger than 2 GiB, so it is no ONNX file; export with external data"
+                f"{path}: is larger than 2 GiB, which no ONNX file can be; export the network with "
+                "external data"
             )
         data = path.read_bytes()
-        if what := mistaken(data[:START_BYTES]):
+        if what := mistaken_for(data[:START_BYTES]):
             raise ModelError(f"{path}: {what}; download it again")
         model = onnx.load_model_from_string(data)
     except OSError as exc:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
     except (DecodeError, ValueError) as exc:
         raise ModelError(
-            f"{path}: is no ONNX file, or is damaged; download or export it again"
+            f"{path}: is no ONNX file, or is damaged; download it or export it again"
         ) from exc
     if not model.graph.node or not model.graph.output:
         raise ModelError(
-            f"{path}: holds no network; it is no ONNX file, or a damaged one: export it again"
+            f"{path}: holds no network; it is no ONNX file, or is damaged: export it again"
         )
     if not _all_text(model):
         raise ModelError(
-            f"{path}: has names that are no text, so it is damaged; download or export it again"
+            f"{path}: has names that are not text, so it is damaged; download it or export it again"
         )
     return model
 
 
 def _all_text(model: onnx.ModelProto) -> bool:
-    """Whether all names are UTF-8: protobuf hands others out as bytes."""
+    """Whether all names are UTF-8; protobuf hands out others as bytes."""
     graph = model.graph
     words = [node.op_type for node in graph.node] + [node.name for node in graph.node]
     words += [node.domain for node in graph.node]
@@ -95,16 +99,19 @@ def _all_text(model: onnx.ModelProto) -> bool:
 def _refuse_our_own(path: Path, model: onnx.ModelProto) -> None:
     if model.producer_name == "detect-video":
         raise ModelError(
-            f"{path}: was written by detect-video, with raw outputs whose anchors it does not hold; give the model "
-            "file that it was made from"
+            f"{path}: was written by detect-video, with raw outputs whose anchors it does not "
+            "hold; give the model file that it was made from"
         )
 
 
-def _external(path: Path, model: onnx.ModelProto) -> list[Path]:
-    """The files beside it that hold its numbers, which are read in."""
+def _read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
+    """Reads the weights that are stored in other files into the model; returns these files.
+
+    They must lie in the model's folder, or below it.
+    """
     from onnx import TensorProto, external_data_helper
 
-    found: list[Path] = []
+    files: list[Path] = []
     for tensor in model.graph.initializer:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
@@ -114,26 +121,26 @@ def _external(path: Path, model: onnx.ModelProto) -> list[Path]:
         pure = PurePosixPath(location)
         if not location or pure.is_absolute() or ".." in pure.parts:
             raise ModelError(
-                f"{path}: tensor {tensor.name} claims to lie in {location!r}, outside its folder; refused"
+                f"{path}: tensor {tensor.name} claims to be stored in {location!r}, outside the "
+                "model's folder; such a path is refused"
             )
         file = path.parent / location
         if not file.is_file():
             raise ModelError(
-                f"{path}: its numbers lie in {location}, which is not beside it; put that file there too"
+                f"{path}: its weights are stored in {location}, which is not beside it; put that "
+                "file there too"
             )
-        if file not in found:
-            found.append(file)
-    if found:
+        if file not in files:
+            files.append(file)
+    if files:
         try:
             external_data_helper.load_external_data_for_model(model, str(path.parent))
-        except (
-            Exception
-        ) as exc:  # onnx raises many kinds here, checker errors and plain OSError among them
+        except Exception as exc:  # onnx raises many kinds, checker errors and OSError among them
             raise ModelError(f"{path}: its external data cannot be read: {_one_line(exc)}") from exc
-    return found
+    return files
 
 
-def _inlined(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
+def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     """Functions that the file defines itself become plain nodes."""
     if not model.functions:
         return model
@@ -146,7 +153,7 @@ def _inlined(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     return inlined
 
 
-def _refuse_operators(path: Path, model: onnx.ModelProto) -> None:
+def _refuse_unknown_operators(path: Path, model: onnx.ModelProto) -> None:
     from onnx import defs
 
     unknown = sorted(
@@ -158,14 +165,17 @@ def _refuse_operators(path: Path, model: onnx.ModelProto) -> None:
     )
     if unknown:
         raise ModelError(
-            f"{path}: holds operators that are not of the ONNX standard: {', '.join(unknown)}; export it without "
-            "plug-ins of one runtime (with NMS left out, if they are NMS)"
+            f"{path}: holds operators that are not of the ONNX standard: {', '.join(unknown)}; "
+            "export it without plug-ins of one runtime (without NMS, if that is what they are)"
         )
 
 
-def _make_usual(model: onnx.ModelProto) -> None:
-    """Two spellings of the standard's own domain become one; a side below zero is one that is not fixed; outputs get
-    the shapes that they do not state. Runtimes take all three, ONNX's checker does not. In place."""
+def _normalise(model: onnx.ModelProto) -> None:
+    """Corrects, in place, what runtimes accept and ONNX's checker does not.
+
+    The standard domain gets one spelling, a negative side becomes one that is not fixed, and
+    outputs get the shapes that they do not state.
+    """
     from onnx import shape_inference
 
     for entry in (*model.graph.node, *model.opset_import):
@@ -176,38 +186,39 @@ def _make_usual(model: onnx.ModelProto) -> None:
                 dim.ClearField("dim_value")
     if all(info.type.tensor_type.HasField("shape") for info in model.graph.output):
         return
-    with suppress(Exception):  # a graph that ONNX refuses is refused in a moment, with the reason
+    with suppress(Exception):  # ``_raise_opset`` refuses such a graph, with the reason
         inferred = shape_inference.infer_shapes(model)
         del model.graph.output[:]
         model.graph.output.extend(inferred.graph.output)
 
 
-def _inputs(path: Path, graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The one true input: old files list their constants as inputs too."""
+def _picture_input(path: Path, graph: onnx.GraphProto) -> onnx.ValueInfoProto:
+    """The one input that is not a constant: old files list their constants as inputs too."""
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [info for info in graph.input if info.name not in constants]
     if len(inputs) != 1:
-        listed = ", ".join(f"{info.name} {described(info)}" for info in inputs) or "none"
+        listed = ", ".join(f"{info.name} {describe_tensor(info)}" for info in inputs) or "none"
         raise ModelError(
-            f"{path}: has {len(inputs)} inputs: {listed}; wanted is one, the picture; export it with the others made "
-            "constant, and without scaling of boxes to the source picture"
+            f"{path}: has {len(inputs)} inputs: {listed}; wanted is one, the picture; export it "
+            "with the others made constant, and without scaling boxes to the source picture"
         )
     if not inputs[0].type.tensor_type.HasField("shape"):
         raise ModelError(
-            f"{path}: its input {inputs[0].name} has no shape, not even a number of dimensions; wanted is a picture: "
-            "float32 or float16 [batch, 3, height, width]; export it so"
+            f"{path}: its input {inputs[0].name} has no shape, not even a number of dimensions; "
+            "export it with a picture as its input: float32 or float16 [batch, 3, height, width]"
         )
-    return inputs
+    return inputs[0]
 
 
-def _converted(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
+def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
+    """The checked model at opset 17, or at its own where that is newer."""
     from onnx import checker, defs, version_converter
 
     opset = _opset(path, model)
     if opset > (known := defs.onnx_opset_version()):
         raise ModelError(
-            f"{path}: is of opset {opset}, the onnx package here knows those up to {known}: pip install -U onnx, or "
-            f"export it again with opset {OPSET}"
+            f"{path}: is of opset {opset}, but the installed onnx package knows opsets up to "
+            f"{known}: pip install -U onnx, or export it again with opset {OPSET}"
         )
     try:
         checker.check_model(model)
@@ -219,8 +230,8 @@ def _converted(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
         converted: onnx.ModelProto = version_converter.convert_version(model, OPSET)
     except Exception as exc:  # RuntimeError and its own kinds
         raise ModelError(
-            f"{path}: opset {opset}: ONNX cannot bring it to {OPSET}: {_one_line(exc)}; export it again with opset "
-            f"{OPSET}"
+            f"{path}: ONNX cannot convert it from opset {opset} to {OPSET}: {_one_line(exc)}; "
+            f"export it again with opset {OPSET}"
         ) from exc
     return converted
 
@@ -235,7 +246,7 @@ def _opset(path: Path, model: onnx.ModelProto) -> int:
 
 
 def _ir_version(model: onnx.ModelProto) -> int:
-    """The lowest that fits the operators: newer ones lock out older runtimes."""
+    """The lowest version that fits the operators: newer ones lock out older runtimes."""
     from onnx import helper
 
     wanted = [entry for entry in model.opset_import if entry.domain in STANDARD]
@@ -243,22 +254,23 @@ def _ir_version(model: onnx.ModelProto) -> int:
 
 
 def _outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
+    """Output -> element type."""
     made = {name for node in graph.node for name in node.output}
     for info in graph.output:
         if info.name not in made:
-            raise ModelError(f"{path}: output {info.name} is made by no node; export it again")
+            raise ModelError(f"{path}: no node makes its output {info.name}; export it again")
     return {info.name: info.type.tensor_type.elem_type for info in graph.output}
 
 
-def _declared(graph: onnx.GraphProto) -> dict[str, Dims]:
-    """Shapes of outputs that are stated to the last side."""
-    found = {
+def _declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
+    """The shapes of the outputs that state every side."""
+    stated = {
         info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")
     }
-    return {name: dims for name, dims in found.items() if all(dims)}
+    return {name: dims for name, dims in stated.items() if all(dims)}
 
 
-def _constants(path: Path, graph: onnx.GraphProto) -> dict[str, Any]:
+def _constants(path: Path, graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     if graph.sparse_initializer:
         raise ModelError(
             f"{path}: holds sparse constants, which are not supported; export it with dense ones"
@@ -266,8 +278,8 @@ def _constants(path: Path, graph: onnx.GraphProto) -> dict[str, Any]:
     return {tensor.name: tensor for tensor in graph.initializer}
 
 
-def described(info: onnx.ValueInfoProto) -> str:
-    """``float32 [1, 3, height, width]``."""
+def describe_tensor(info: onnx.ValueInfoProto) -> str:
+    """Type and shape, for messages: ``float [1, 3, height, width]``."""
     tensor = info.type.tensor_type
     dims = [
         str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
@@ -277,7 +289,7 @@ def described(info: onnx.ValueInfoProto) -> str:
 
 
 def type_name(kind: int) -> str:
-    """``float``, ``int64``; of a damaged file any number may come."""
+    """``float``, ``int64``; for an unknown number, as in a damaged file, ``type 99``."""
     from onnx import TensorProto
 
     known: dict[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items()}

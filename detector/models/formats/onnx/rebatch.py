@@ -1,8 +1,9 @@
-"""A graph exported for one batch, made into the same graph for another, where that is provably right.
+"""Changes the batch of a graph that was exported for another one, where that is proven right.
 
-The proof follows the batch axis from the input through every node: each operator must treat the pictures one by one,
-by the rules below, and a Reshape must keep the axis apart. Its constant is then the only thing that changes. What no
-rule covers is refused by name: nothing is ever looped inside.
+The proof follows the batch axis from the input through every node. Each operator must treat the
+pictures one by one, by the rules below, and a Reshape must keep the axis apart; the constant in
+such a Reshape is all that changes. An operator without a rule is refused by name. The graph is
+never run several times to make up a batch.
 """
 
 from __future__ import annotations
@@ -21,28 +22,25 @@ if TYPE_CHECKING:
     import onnx
 
 UNARY = frozenset(
-    "Abs Cast Ceil Celu Clip Cos DequantizeLinear Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log "
-    "Mish Neg Not QuantizeLinear Reciprocal Relu Round Selu Sigmoid Sign Sin Softplus Softsign Sqrt Tanh "
-    "ThresholdedRelu IsNaN IsInf Dropout".split()
+    "Abs Cast Ceil Celu Clip Cos DequantizeLinear Elu Erf Exp Floor Gelu HardSigmoid HardSwish "
+    "Identity LeakyRelu Log Mish Neg Not QuantizeLinear Reciprocal Relu Round Selu Sigmoid Sign "
+    "Sin Softplus Softsign Sqrt Tanh ThresholdedRelu IsNaN IsInf Dropout".split()
 )
 BROADCAST = frozenset(
-    "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow PRelu Sub Sum Where".split()
+    "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow PRelu "
+    "Sub Sum Where".split()
 )
 # Over [batch, channels, ...]: the first input alone carries pictures.
 SPATIAL = frozenset(
-    "AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalMaxPool "
-    "InstanceNormalization LRN MaxPool SpaceToDepth GroupNormalization".split()
+    "AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool "
+    "GlobalMaxPool InstanceNormalization LRN MaxPool SpaceToDepth GroupNormalization".split()
 )
 REDUCTIONS = frozenset(
-    "ReduceMax ReduceMean ReduceMin ReduceSum ReduceL1 ReduceL2 ReduceProd ReduceSumSquare ReduceLogSumExp".split()
+    "ReduceMax ReduceMean ReduceMin ReduceSum ReduceL1 ReduceL2 ReduceProd ReduceSumSquare "
+    "ReduceLogSumExp".split()
 )
-ALONG = {
-    "Softmax": -1,
-    "LogSoftmax": -1,
-    "Hardmax": -1,
-    "TopK": -1,
-    "LpNormalization": -1,
-}  # operator -> default axis
+# Operators that work along one axis, the last one by default.
+ALONG = frozenset("Softmax LogSoftmax Hardmax TopK LpNormalization".split())
 
 
 class _UnprovenError(Exception):
@@ -51,12 +49,13 @@ class _UnprovenError(Exception):
 
 @dataclass(slots=True)
 class _Walk:
+    """The state of the proof: from batch ``old`` to batch ``new``."""
+
     graph: ForeignGraph
     old: int
     new: int
-    axes: dict[
-        str, int
-    ]  # tensor -> where its batch axis lies; tensors that carry no pictures are absent
+    # Tensor -> where its batch axis lies; tensors that carry no pictures are absent.
+    axes: dict[str, int]
 
     def shape(self, name: str) -> tuple[int, ...]:
         shape = self.graph.shape(name)
@@ -65,6 +64,7 @@ class _Walk:
         return shape
 
     def carried(self, node: onnx.NodeProto) -> list[str]:
+        """The inputs that carry pictures."""
         return [name for name in node.input if name in self.axes]
 
     def alone(self, node: onnx.NodeProto) -> int:
@@ -74,6 +74,7 @@ class _Walk:
         return self.axes[node.input[0]]
 
     def numbers(self, name: str) -> list[int]:
+        """The values of a constant."""
         value = self.graph.value(name)
         if value is None:
             raise _UnprovenError(f"{name} is computed")
@@ -81,8 +82,10 @@ class _Walk:
 
 
 def rebatch(graph: ForeignGraph, new: int) -> None:
-    """Makes ``graph``, folded at its own batch, one for ``new`` pictures, in place. Raises ModelError with the node
-    that stands in the way."""
+    """Changes a graph that was folded at its own batch into one for ``new`` pictures, in place.
+
+    Raises ModelError with the node that stands in the way.
+    """
     dims = graph.input.type.tensor_type.shape.dim
     old = int(dims[0].dim_value)
     walk = _Walk(graph, old, new, {graph.input.name: 0})
@@ -92,9 +95,9 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
             _follow(walk, node)
         except _UnprovenError as why:
             raise ModelError(
-                f"{graph.name}: the file is fixed at batch {old}, and node {node.name or node.output[0]} "
-                f"({node.op_type}) cannot be shown to treat {new} pictures one by one: {why}; use --batch {old}, or "
-                "export it with a dynamic batch"
+                f"{graph.name}: the file is fixed at batch {old}, and node "
+                f"{node.name or node.output[0]} ({node.op_type}) cannot be shown to treat {new} "
+                f"pictures one by one: {why}; use --batch {old}, or export it with a dynamic batch"
             ) from None
     dims[0].dim_value = new
     graph.infer()
@@ -102,6 +105,7 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
 
 
 def _follow(walk: _Walk, node: onnx.NodeProto) -> None:
+    """Follows the batch axis through one node. Raises _UnprovenError."""
     if not walk.carried(node):
         return
     if node.op_type in UNARY:
@@ -112,9 +116,9 @@ def _follow(walk: _Walk, node: onnx.NodeProto) -> None:
         if (axis := walk.alone(node)) != 0:
             raise _UnprovenError("the batch is not its first axis")
     elif node.op_type in ALONG:
-        axis = _along(walk, node, ALONG[node.op_type])
+        axis = _along(walk, node)
     elif node.op_type in REDUCTIONS:
-        axis = _reduced(walk, node)
+        axis = _reduction(walk, node)
     elif node.op_type in RULES:
         axis = RULES[node.op_type](walk, node)
     else:
@@ -123,7 +127,7 @@ def _follow(walk: _Walk, node: onnx.NodeProto) -> None:
 
 
 def _check(walk: _Walk, before: dict[str, tuple[int | None, ...]]) -> None:
-    """The plain proof of the pudding: every shape is the old one with the batch in its place."""
+    """Checks the result: every shape is the old one with the new batch in its place."""
     graph = walk.graph
     for name, axis in walk.axes.items():
         old, new = before.get(name), graph.dims.get(name)
@@ -131,8 +135,8 @@ def _check(walk: _Walk, before: dict[str, tuple[int | None, ...]]) -> None:
             continue
         if new != (*old[:axis], walk.new, *old[axis + 1 :]):
             raise ModelError(
-                f"{graph.name}: tensor {name} {list(old)} would be {list(new)} at batch {walk.new}; "
-                f"use --batch {walk.old}"
+                f"{graph.name}: tensor {name} {list(old)} would be {list(new)} at batch "
+                f"{walk.new}; use --batch {walk.old}"
             )
     for name in graph.outputs:
         if walk.axes.get(name) != 0:
@@ -143,7 +147,10 @@ def _check(walk: _Walk, before: dict[str, tuple[int | None, ...]]) -> None:
 
 
 def _broadcast(walk: _Walk, node: onnx.NodeProto) -> int:
-    """Shapes are aligned at their ends; the batch axes must meet, and constants must be the same for all pictures."""
+    """Shapes are aligned at their ends; the batch axes must meet.
+
+    Constants must be the same for all pictures.
+    """
     rank = max(len(walk.shape(name)) for name in node.input if name)
     from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.carried(node)}
     if len(from_end) != 1:
@@ -164,41 +171,42 @@ def _positive(axis: int, rank: int) -> int:
 
 
 def _apart(axis: int, used: int, rank: int) -> int:
+    """The batch axis, where an operator works along another one."""
     if _positive(used, rank) == axis:
         raise _UnprovenError("it works along the batch axis")
     return axis
 
 
-def _along(walk: _Walk, node: onnx.NodeProto, default: int) -> int:
+def _along(walk: _Walk, node: onnx.NodeProto) -> int:
     axis = walk.alone(node)
-    return _apart(axis, attributes_of(node).get("axis", default), len(walk.shape(node.input[0])))
+    return _apart(axis, attributes_of(node).get("axis", -1), len(walk.shape(node.input[0])))
 
 
-def _removed(axis: int, gone: Sequence[int], rank: int) -> int:
-    """Where the batch axis lies when axes ``gone`` are no more."""
+def _axis_without(axis: int, gone: Sequence[int], rank: int) -> int:
+    """Where the batch axis lies when the axes ``gone`` are removed."""
     positive = {_positive(other, rank) for other in gone}
     if axis in positive:
         raise _UnprovenError("it removes the batch axis")
     return axis - sum(other < axis for other in positive)
 
 
-def _reduced(walk: _Walk, node: onnx.NodeProto) -> int:
+def _reduction(walk: _Walk, node: onnx.NodeProto) -> int:
     axis, attributes = walk.alone(node), attributes_of(node)
     rank = len(walk.shape(node.input[0]))
     gone = attributes.get("axes") or (
         walk.numbers(node.input[1]) if len(node.input) > 1 and node.input[1] else None
     )
-    after = _removed(axis, gone or range(rank), rank)
+    after = _axis_without(axis, gone or range(rank), rank)
     return axis if attributes.get("keepdims", 1) else after
 
 
 def _arg(walk: _Walk, node: onnx.NodeProto) -> int:
     axis, attributes = walk.alone(node), attributes_of(node)
-    after = _removed(axis, [attributes.get("axis", 0)], len(walk.shape(node.input[0])))
+    after = _axis_without(axis, [attributes.get("axis", 0)], len(walk.shape(node.input[0])))
     return axis if attributes.get("keepdims", 1) else after
 
 
-def _normalized(walk: _Walk, node: onnx.NodeProto) -> int:
+def _layer_normalization(walk: _Walk, node: onnx.NodeProto) -> int:
     """LayerNormalization: over all axes from one on."""
     axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
     if _positive(attributes_of(node).get("axis", -1), rank) <= axis:
@@ -263,9 +271,8 @@ def _matmul(walk: _Walk, node: onnx.NodeProto) -> int:
     ranks = [len(walk.shape(name)) for name in node.input]
     if node.input[0] in walk.axes and node.input[1] not in walk.axes and ranks[1] == 2:
         axis = walk.axes[node.input[0]]
-        return _apart(
-            axis, -1, ranks[0]
-        )  # rows are independent, also where the batch is their axis
+        # Rows are independent, also where the batch is their axis.
+        return _apart(axis, -1, ranks[0])
     for name, rank in zip(node.input, ranks, strict=True):
         if name in walk.axes and walk.axes[name] >= rank - 2:
             raise _UnprovenError("it multiplies along the batch axis")
@@ -292,7 +299,7 @@ def _axes_of(walk: _Walk, node: onnx.NodeProto) -> list[int]:
 
 
 def _squeeze(walk: _Walk, node: onnx.NodeProto) -> int:
-    return _removed(walk.alone(node), _axes_of(walk, node), len(walk.shape(node.input[0])))
+    return _axis_without(walk.alone(node), _axes_of(walk, node), len(walk.shape(node.input[0])))
 
 
 def _unsqueeze(walk: _Walk, node: onnx.NodeProto) -> int:
@@ -309,7 +316,7 @@ def _flatten(walk: _Walk, node: onnx.NodeProto) -> int:
 
 
 def _reshape(walk: _Walk, node: onnx.NodeProto) -> int:
-    """The batch axis may not be merged with others or split; what lies before it must stay as large."""
+    """The batch axis is neither merged nor split; what lies before it stays as large."""
     axis, source, target = walk.alone(node), walk.shape(node.input[0]), walk.shape(node.output[0])
     before, after = math.prod(source[:axis]), math.prod(source[axis + 1 :])
     places = [
@@ -375,6 +382,7 @@ def _resize(walk: _Walk, node: onnx.NodeProto) -> int:
     return 0
 
 
+# Operator -> a function that returns where the batch axis of its outputs lies.
 RULES: dict[str, Callable[[_Walk, onnx.NodeProto], int]] = {
     "ArgMax": _arg,
     "ArgMin": _arg,
@@ -385,7 +393,7 @@ RULES: dict[str, Callable[[_Walk, onnx.NodeProto], int]] = {
     "GatherElements": _gather_elements,
     "Gemm": _gemm,
     "GridSample": _grid_sample,
-    "LayerNormalization": _normalized,
+    "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,
     "Pad": _pad,
     "Reshape": _reshape,

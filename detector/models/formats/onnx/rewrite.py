@@ -1,8 +1,11 @@
-"""The house's input before a graph from elsewhere: u8 RGB NHWC, Cast, Transpose, then what the network was trained on.
+"""The graph as every engine takes it: our input and outputs, plainer operators, and our names.
 
-Channel order and 1/255 go into the first convolutions where nothing but slices and joins lies between: zero padding
-stays zero, so nothing changes but the last bit. Elsewhere, and for half-precision weights, whose smallest numbers
-1/255 would lose, they are nodes.
+The steps, in the order in which ``read`` takes them:
+
+``settle_outputs``      float32 outputs of fixed shape, the batch first
+``simplify_operators``  one output a node, and bounds that are plain positions
+``put_prefix``          u8 RGB NHWC at the input, then what the network was trained on
+``rename_all``          every node a path of identifiers, and its output named like it
 """
 
 from __future__ import annotations
@@ -24,140 +27,156 @@ from detector.models.graph.build import INPUT
 if TYPE_CHECKING:
     import onnx
 
-
-# ----------------------------------------------------------------------
-# Names of the house for a graph from elsewhere: every node a path of identifiers, its output named like it.
-#
-# ``/model.0/conv/Conv`` becomes ``model.0.conv`` where that module is one node, ``/model.0/act/Mul`` stays
-# ``model.0.act.Mul`` beside ``model.0.act.Sigmoid``. No name may be the beginning of another: in torch each is a module.
-
-# Attributes of torch.nn.Module and torch.fx.GraphModule, which no submodule may be called; a test compares.
+MAX_ROWS = 300  # of a list of unknown length; what --max-det allows by default
+BGR = [2, 1, 0]
+PREFIX = "input"  # the prefix's nodes are input.cast etc.; in torch a module of that name
+# Attributes of torch.nn.Module and torch.fx.GraphModule: no submodule may have such a name. A test
+# compares the list with torch.
 TAKEN = frozenset(
-    "T_destination add_module add_submodule apply bfloat16 buffers call_super_init children code compile constants cpu "
-    "cuda delete_all_unused_submodules delete_submodule double dump_patches eval extra_repr float forward "
-    "get_buffer get_extra_state get_parameter get_submodule graph half input ipu load_state_dict meta modules mtia "
-    "named_buffers named_children named_modules named_parameters parameters print_readable recompile "
-    "register_backward_hook register_buffer register_forward_hook register_forward_pre_hook "
-    "register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook "
-    "register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook "
-    "register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule shape_env share_memory state_dict "
-    "to to_empty to_folder train training type xpu zero_grad".split()
+    "T_destination add_module add_submodule apply bfloat16 buffers call_super_init children code "
+    "compile constants cpu cuda delete_all_unused_submodules delete_submodule double dump_patches "
+    "eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule graph "
+    "half input ipu load_state_dict meta modules mtia named_buffers named_children named_modules "
+    "named_parameters parameters print_readable recompile register_backward_hook register_buffer "
+    "register_forward_hook register_forward_pre_hook register_full_backward_hook "
+    "register_full_backward_pre_hook register_load_state_dict_post_hook "
+    "register_load_state_dict_pre_hook register_module register_parameter "
+    "register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ set_extra_state "
+    "set_submodule shape_env share_memory state_dict to to_empty to_folder train training type "
+    "xpu zero_grad".split()
 )
+# Input -> the last word of its constant's name.
 OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose", "Gemm")}
 
 
-def rename_all(graph: ForeignGraph) -> None:
-    """In place: nodes, tensors and constants. Outputs keep their order."""
-    names = _node_names(graph.nodes)
-    tensors = {graph.input.name: graph.input.name}
-    for node, name in zip(graph.nodes, names, strict=True):
-        for at, output in enumerate(node.output):
-            if output:
-                tensors[output] = name if at == 0 else f"{name}.{at}"
-    for node, name in zip(graph.nodes, names, strict=True):
-        for at, given in enumerate(node.input):
-            if given and given not in tensors:
-                operand = OPERANDS.get(node.op_type, {}).get(at, f"in{at}")
-                tensors[given] = f"{name}.{operand}"
-    graph.constants = {
-        tensors[old]: _called(tensor, tensors[old])
-        for old, tensor in graph.constants.items()
-        if old in tensors
-    }
-    for node, name in zip(graph.nodes, names, strict=True):
-        node.name = name
-        node.input[:] = [tensors[old] if old else "" for old in node.input]
-        node.output[:] = [tensors[old] if old else "" for old in node.output]
-    graph.outputs = {tensors[old]: kind for old, kind in graph.outputs.items()}
+# Outputs
 
 
-def _called(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    tensor.name = name
-    return tensor
+def settle_outputs(graph: ForeignGraph, names: tuple[str, ...], batch: int) -> None:
+    """Keeps the outputs ``names``, in that order, each made by a node of its own; in place.
+
+    A list of detections whose length depends on the picture ([K, 7], [1, K, 6]) is cut to 300 rows
+    or filled up with zeros; every exporter's NMS puts the best ones first. Raises ModelError.
+    """
+    from onnx import TensorProto
+
+    for name in names:
+        _refuse_type(graph, name)
+        if batch > 1 and (not graph.dims[name] or graph.dims[name][0] != batch):
+            raise ModelError(
+                f"{graph.name}: output {name} {list(graph.dims[name])} is one list for all "
+                "pictures of a batch; use --batch 1"
+            )
+    made = [_settle_output(graph, name) for name in names]
+    graph.outputs = dict.fromkeys(made, TensorProto.FLOAT)
+    drop_unused(graph)
 
 
-def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
-    paths = [_path(node) for node in nodes]
-    # Below how many nodes' modules does each path lie? One alone needs no operator at its end.
-    inside = Counter(path[:-1] for path in paths)
-    below = Counter(path[:end] for path in paths for end in range(1, len(path)))
-    found: list[str] = []
-    taken: set[tuple[str, ...]] = set()
-    beginnings: set[tuple[str, ...]] = set()
-    for path in paths:
-        module = path[:-1]
-        short = module if len(module) > 1 and inside[module] == 1 and below[module] == 1 else path
-        name = _free(short, taken, beginnings)
-        taken.add(name)
-        beginnings |= {name[:end] for end in range(1, len(name))}
-        found.append(".".join(name))
-    return found
+def _refuse_type(graph: ForeignGraph, name: str) -> None:
+    from onnx import TensorProto
 
-
-def _path(node: onnx.NodeProto) -> tuple[str, ...]:
-    """The node's name, else its output's, else its operator, as identifiers."""
-    text = node.name or next(iter(node.output), "") or node.op_type
-    if text.startswith("input.") and "/" not in text and node.name == node.output[0]:
-        return tuple(text.split("."))  # our own prefix
-    parts = [_identifier(part) for part in re.split(r"[/.:]+", text.split("@")[0]) if part]
-    return tuple(parts) or (_identifier(node.op_type),)
-
-
-def _identifier(text: str) -> str:
-    text = re.sub(r"[^A-Za-z0-9_]", "_", text)
-    if text.isdecimal():
-        return text
-    if text[0].isdigit() or text[0] == "_":
-        text = f"n{text}"
-    return f"{text}_" if keyword.iskeyword(text) or text in TAKEN else text
-
-
-def _free(
-    path: tuple[str, ...], taken: set[tuple[str, ...]], beginnings: set[tuple[str, ...]]
-) -> tuple[str, ...]:
-    """The path, or one with a number at its end, that is no other's beginning, nor has another for its own."""
-    number = 0
-    tried = path
-    while (
-        tried in taken
-        or tried in beginnings
-        or any(tried[:end] in taken for end in range(1, len(tried)))
+    kind = graph.types[name]
+    if kind not in (
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+        TensorProto.DOUBLE,
+        TensorProto.INT32,
+        TensorProto.INT64,
     ):
-        number += 1
-        # Where a beginning is a node itself, the number must go there, not to the end.
-        at = next((end for end in range(1, len(path)) if path[:end] in taken), len(path))
-        tried = (*path[: at - 1], f"{path[at - 1]}_{number}", *path[at:])
-    return tried
+        raise ModelError(
+            f"{graph.name}: output {name} is {type_name(kind)}; export it with outputs that are "
+            "float32, float16 or integers"
+        )
 
 
-# ----------------------------------------------------------------------
-# The same graph in plainer words, so that more engines understand it: one output a node, bounds that are places.
+def _settle_output(graph: ForeignGraph, name: str) -> str:
+    """Adds nodes that make the output float32, of fixed shape; returns the new output's name."""
+    from onnx import TensorProto
+
+    dims, x = graph.dims[name], name
+    nodes: list[onnx.NodeProto] = []
+    if graph.types[name] != TensorProto.FLOAT:
+        nodes.append(graph.node("Cast", "output.cast", [x], to=TensorProto.FLOAT))
+        x = nodes[-1].output[0]
+    if name in graph.taken:  # only the file states its shape: a Reshape states it to everyone
+        sides = graph.constant("output.shape", np.array(dims, np.int64))
+        nodes.append(graph.node("Reshape", "output.shaped", [x, sides]))
+    elif None in dims:
+        nodes += _fix_length(graph, name, x)
+    elif len(dims) == 2 and dims[1] == 7:  # [K, 7]: the batch is missing
+        nodes.append(
+            graph.node(
+                "Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]
+            )
+        )
+    elif not nodes and _is_further_output(graph, name):
+        nodes.append(graph.node("Identity", "output", [x]))
+    graph.nodes += nodes
+    return nodes[-1].output[0] if nodes else name
 
 
-def make_plain(graph: ForeignGraph) -> None:
-    """Split becomes Slices; bounds of a Slice that count from the end, or beyond it, become what they mean.
+def _is_further_output(graph: ForeignGraph, name: str) -> bool:
+    """Whether it is not the first output of its node: only the first has the node's name."""
+    return bool(graph.makers()[name].output[0] != name)
 
-    But what a GatherElements reads (YOLOv10's and YOLO26's choice of the best cells) is cut off by a Split: OpenVINO
-    2026.4 takes a Slice before a GatherElements away, and then refuses the graph, whose shapes no longer fit.
+
+def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
+    """Makes 300 rows of a list whose length is known at run time only."""
+    dims = graph.dims[name]
+    free = [at for at, side in enumerate(dims) if side is None]
+    rest = [side for side in dims if side is not None]
+    if len(free) != 1 or len(dims) > 3 or any(side != 1 for side in rest[: free[0]]):
+        shown = ["?" if side is None else side for side in dims]
+        raise ModelError(
+            f"{graph.name}: the picture decides more of the shape of output {name} {shown} than "
+            "its number of detections; export it with fixed shapes"
+        )
+    axis, rank = free[0], len(dims)
+    pads = [0] * 2 * rank
+    pads[rank + axis] = MAX_ROWS
+    numbers = {
+        "pads": np.array(pads, np.int64),
+        "starts": np.array([0], np.int64),
+        "ends": np.array([MAX_ROWS], np.int64),
+        "axes": np.array([axis], np.int64),
+        "shape": np.array([1, MAX_ROWS, *dims[axis + 1 :]], np.int64),
+    }
+    given = {key: graph.constant(f"output.{key}", value) for key, value in numbers.items()}
+    padded = graph.node("Pad", "output.padded", [x, given["pads"]], mode="constant")
+    cut = graph.node(
+        "Slice", "output.cut", [padded.output[0], given["starts"], given["ends"], given["axes"]]
+    )
+    return [padded, cut, graph.node("Reshape", "output.rows", [cut.output[0], given["shape"]])]
+
+
+# Operators
+
+
+def simplify_operators(graph: ForeignGraph) -> None:
+    """Turns each Split into Slices, and bounds that count from the end into plain positions.
+
+    What a GatherElements reads (the choice of the best cells in YOLOv10 and YOLO26) is cut off by a
+    Split instead: OpenVINO 2026.4 removes a Slice before a GatherElements, and then refuses the
+    graph, whose shapes no longer fit.
     """
     gathered = {node.input[0] for node in graph.nodes if node.op_type == "GatherElements"}
     nodes: list[onnx.NodeProto] = []
     for node in graph.nodes:
-        if (
-            node.op_type == "Split"
-            and not gathered & set(node.output)
-            and (parts := _slices(graph, node))
-        ):
-            nodes += parts
-        else:
-            if node.op_type == "Slice":
-                _resolve(graph, node)
-            nodes.append(_split(graph, node) if node.output[0] in gathered else node)
+        is_split = node.op_type == "Split" and not gathered & set(node.output)
+        if is_split and (slices := _split_to_slices(graph, node)):
+            nodes += slices
+            continue
+        if node.op_type == "Slice":
+            _resolve_bounds(graph, node)
+        nodes.append(_slice_to_split(graph, node) if node.output[0] in gathered else node)
     graph.nodes = nodes
 
 
-def _split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """The Split that gives what a Slice gives, and what it leaves out, which nobody reads; other nodes as they are."""
+def _slice_to_split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
+    """A Split that makes what a Slice makes, and the rest, which nobody reads.
+
+    Other nodes are returned as they are.
+    """
     from onnx import helper
 
     shape = graph.shape(node.input[0])
@@ -179,8 +198,8 @@ def _split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
     return helper.make_node("Split", [node.input[0], sizes], outputs, name=node.name, axis=axis)
 
 
-def _slices(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """One Slice an output; none where the parts' sizes are not known."""
+def _split_to_slices(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """One Slice for each output of a Split; none where the sizes are not known."""
     from onnx import helper
 
     shape, axis = graph.shape(node.input[0]), attributes_of(node).get("axis", 0)
@@ -200,7 +219,8 @@ def _slices(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     return made
 
 
-def _resolve(graph: ForeignGraph, node: onnx.NodeProto) -> None:
+def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
+    """Rewrites a Slice whose bounds count from the end, or lie beyond it; in place."""
     shape = graph.shape(node.input[0])
     parts = [graph.value(name) if name else None for name in node.input[1:]]
     if (
@@ -215,7 +235,7 @@ def _resolve(graph: ForeignGraph, node: onnx.NodeProto) -> None:
     axes = parts[2] if len(parts) > 2 and parts[2] is not None else np.arange(len(starts))
     steps = parts[3] if len(parts) > 3 and parts[3] is not None else np.ones(len(starts), np.int64)
     if (steps < 1).any():
-        return  # backwards: left as it is
+        return  # a Slice that runs backwards stays as it is
     axes = axes % len(shape)
     limits = np.array(shape, np.int64)[axes]
     starts, ends = (
@@ -230,15 +250,21 @@ def _resolve(graph: ForeignGraph, node: onnx.NodeProto) -> None:
     )
 
 
-BGR = [2, 1, 0]
-PREFIX = "input"  # what its nodes are called; for torch a module of that name, with their last words inside
+# Input
 
 
 def put_prefix(graph: ForeignGraph, *, planar: bool, bgr: bool, scale: float) -> None:
-    """In place. ``planar``: the graph wants NCHW, else NHWC. ``scale``: factor on the 0..255 of a pixel."""
+    """Puts our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, order and scale.
+
+    ``planar``: the graph wants NCHW, else NHWC. ``scale``: a factor on the 0..255 of a pixel.
+
+    Channel order and scale go into the first convolutions where only slices and joins lie between:
+    zero padding stays zero, so nothing changes but the last bit. Elsewhere they are nodes; also for
+    half-precision weights, whose smallest numbers would be lost by a scale of 1/255.
+    """
     from onnx import TensorProto, helper
 
-    _make_way(graph)
+    _free_prefix_names(graph)
     old, kind = graph.input, graph.input.type.tensor_type.elem_type
     sides = [dim.dim_value for dim in old.type.tensor_type.shape.dim]
     batch, height, width = (sides[0], sides[2], sides[3]) if planar else sides[:3]
@@ -247,26 +273,26 @@ def put_prefix(graph: ForeignGraph, *, planar: bool, bgr: bool, scale: float) ->
         helper.make_node("Cast", [INPUT], ["input.cast"], name="input.cast", to=TensorProto.FLOAT)
     ]
     if planar:
-        nodes.append(_after(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
+        nodes.append(_follow(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
     if (
         planar
         and kind == TensorProto.FLOAT
-        and _absorb(graph, old.name, BGR if bgr else [0, 1, 2], scale)
+        and _absorb_into_weights(graph, old.name, BGR if bgr else [0, 1, 2], scale)
     ):
         bgr, scale = False, 1.0
     if bgr:
-        nodes += _swapped(graph, nodes[-1].output[0], axis=1 if planar else 3)
+        nodes += _swap_channels(graph, nodes[-1].output[0], axis=1 if planar else 3)
     if scale != 1:
         factor = graph.constant("input.scale.factor", np.array([scale], np.float32))
-        nodes.append(_after(nodes, "Mul", "input.scale", factor))
+        nodes.append(_follow(nodes, "Mul", "input.scale", factor))
     if kind != TensorProto.FLOAT:
-        nodes.append(_after(nodes, "Cast", "input.fp16", to=kind))
+        nodes.append(_follow(nodes, "Cast", "input.fp16", to=kind))
     graph.rename(old.name, nodes[-1].output[0])
     graph.nodes = [*nodes, *graph.nodes]
 
 
-def _make_way(graph: ForeignGraph) -> None:
-    """Tensors of the graph's own that are called as those of the prefix get other names."""
+def _free_prefix_names(graph: ForeignGraph) -> None:
+    """Renames the graph's own tensors that have names of the prefix."""
     tensors = {name for node in graph.nodes for name in (*node.input, *node.output)} - {
         graph.input.name
     }
@@ -285,7 +311,7 @@ def _make_way(graph: ForeignGraph) -> None:
     graph.outputs = {others.get(name, name): kind for name, kind in graph.outputs.items()}
 
 
-def _after(
+def _follow(
     nodes: list[onnx.NodeProto], operator: str, name: str, *more: str, **attributes: object
 ) -> onnx.NodeProto:
     from onnx import helper
@@ -293,8 +319,8 @@ def _after(
     return helper.make_node(operator, [nodes[-1].output[0], *more], [name], name=name, **attributes)
 
 
-def _swapped(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProto]:
-    """RGB -> BGR by three slices and a join, operators that every engine has."""
+def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProto]:
+    """RGB to BGR by three Slices and a Concat, which every engine has."""
     from onnx import helper
 
     nodes = []
@@ -308,38 +334,42 @@ def _swapped(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProto]:
     return [*nodes, helper.make_node("Concat", parts, ["input.bgr"], name="input.bgr", axis=axis)]
 
 
-def _absorb(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
-    """Reorders and scales the weights that read the picture; False, with nothing changed, where that cannot be."""
+def _absorb_into_weights(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
+    """Reorders and scales the weights that read the picture.
+
+    Returns False, with nothing changed, where other operators read it too.
+    """
     orders = {start: order}
-    found: list[tuple[onnx.NodeProto, list[int]]] = []
+    convolutions: list[tuple[onnx.NodeProto, list[int]]] = []
     for node in graph.nodes:
         read = [name for name in node.input if name in orders]
         if not read:
             continue
-        if node.op_type == "Conv" and _takes(graph, node, read):
-            found.append((node, orders[read[0]]))
-        elif node.op_type == "Slice" and _leaves_channels(graph, node):
+        if node.op_type == "Conv" and _has_plain_weights(graph, node, read):
+            convolutions.append((node, orders[read[0]]))
+        elif node.op_type == "Slice" and _keeps_channels(graph, node):
             orders[node.output[0]] = orders[read[0]]
         elif (
             node.op_type == "Concat"
             and len(read) == len(node.input)
             and attributes_of(node)["axis"] == 1
         ):
-            orders[node.output[0]] = _joined([orders[name] for name in node.input])
+            orders[node.output[0]] = _join_orders([orders[name] for name in node.input])
         else:
             return False
-    if not found or any(name in graph.outputs for name in orders):
+    if not convolutions or any(name in graph.outputs for name in orders):
         return False
-    for node, channels in found:
+    for node, channels in convolutions:
         weights = graph.value(node.input[1])
         assert weights is not None
-        # Channel i of what comes now is channel channels.index(i) of what the weights were made for.
+        # Channel i of the new input is channel channels.index(i) of the one they were trained on.
         moved = weights[:, np.argsort(channels)] * np.float32(scale)
         node.input[1] = graph.constant(node.input[1], moved.astype(np.float32))
     return True
 
 
-def _takes(graph: ForeignGraph, node: onnx.NodeProto, read: list[str]) -> bool:
+def _has_plain_weights(graph: ForeignGraph, node: onnx.NodeProto, read: list[str]) -> bool:
+    """Whether a Conv without groups reads the picture alone, with constant weights."""
     weights = graph.dims.get(node.input[1], ())
     return (
         read == [node.input[0]]
@@ -349,115 +379,108 @@ def _takes(graph: ForeignGraph, node: onnx.NodeProto, read: list[str]) -> bool:
     )
 
 
-def _leaves_channels(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+def _keeps_channels(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+    """Whether a Slice cuts rows or columns only."""
     axes = graph.value(node.input[3]) if len(node.input) > 3 else None
     return axes is not None and bool((axes % 4 >= 2).all())
 
 
-def _joined(orders: list[list[int]]) -> list[int]:
+def _join_orders(orders: list[list[int]]) -> list[int]:
+    """The channel order of a Concat."""
     joined: list[int] = []
     for order in orders:
         joined += [len(joined) + channel for channel in order]
     return joined
 
 
-# ----------------------------------------------------------------------
-# The outputs of a graph from elsewhere as every engine gives them: float32, fixed shapes, the batch first.
-
-MOST = 300  # rows that a list of unknown length gets: what --max-det allows by default
+# Names
 
 
-def settle_outputs(graph: ForeignGraph, names: tuple[str, ...], batch: int) -> None:
-    """Keeps the outputs ``names``, in that order, each made by a node of its own; in place.
+def rename_all(graph: ForeignGraph) -> None:
+    """Renames nodes, tensors and constants, in place; outputs keep their order.
 
-    A list of detections whose length depends on the picture ([K, 7], [1, K, 6]) is filled up with zeros, or cut, to
-    300 rows; its best ones come first in every exporter's NMS. Raises ModelError.
+    ``/model.0/conv/Conv`` becomes ``model.0.conv`` where that module is one node;
+    ``/model.0/act/Mul`` stays ``model.0.act.Mul`` beside ``model.0.act.Sigmoid``. No name is the
+    beginning of another: in torch each is a module.
     """
-    from onnx import TensorProto
-
-    for name in names:
-        _refuse_type(graph, name)
-        if batch > 1 and (not graph.dims[name] or graph.dims[name][0] != batch):
-            raise ModelError(
-                f"{graph.name}: output {name} {list(graph.dims[name])} is one list for all pictures of a batch; "
-                "use --batch 1"
-            )
-    made = [_settled(graph, name) for name in names]
-    graph.outputs = dict.fromkeys(made, TensorProto.FLOAT)
-    drop_unused(graph)
-
-
-def _refuse_type(graph: ForeignGraph, name: str) -> None:
-    from onnx import TensorProto
-
-    kind = graph.types[name]
-    if kind not in (
-        TensorProto.FLOAT,
-        TensorProto.FLOAT16,
-        TensorProto.DOUBLE,
-        TensorProto.INT32,
-        TensorProto.INT64,
-    ):
-        raise ModelError(
-            f"{graph.name}: output {name} is {type_name(kind)}; wanted are float32, float16 or integers"
-        )
-
-
-def _settled(graph: ForeignGraph, name: str) -> str:
-    """The name of a float32 tensor of fixed shape that holds what ``name`` holds."""
-    from onnx import TensorProto
-
-    dims, x = graph.dims[name], name
-    nodes: list[onnx.NodeProto] = []
-    if graph.types[name] != TensorProto.FLOAT:
-        nodes.append(graph.node("Cast", "output.cast", [x], to=TensorProto.FLOAT))
-        x = nodes[-1].output[0]
-    if name in graph.taken:  # in words that inference understands
-        sides = graph.constant("output.shape", np.array(dims, np.int64))
-        nodes.append(graph.node("Reshape", "output.shaped", [x, sides]))
-    elif None in dims:
-        nodes += _filled(graph, name, x)
-    elif len(dims) == 2 and dims[1] == 7:  # [K, 7]: the batch is missing
-        nodes.append(
-            graph.node(
-                "Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]
-            )
-        )
-    elif not nodes and _second(graph, name):
-        nodes.append(graph.node("Identity", "output", [x]))
-    graph.nodes += nodes
-    return nodes[-1].output[0] if nodes else name
-
-
-def _second(graph: ForeignGraph, name: str) -> bool:
-    """Whether a node has it beside another output, or reads it further: only a first output has its node's name."""
-    return bool(graph.makers()[name].output[0] != name)
-
-
-def _filled(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
-    """300 rows of a list whose length is known at run time only: zeros behind it, the rest cut off."""
-    dims = graph.dims[name]
-    free = [at for at, side in enumerate(dims) if side is None]
-    rest = [side for side in dims if side is not None]
-    if len(free) != 1 or len(dims) > 3 or any(side != 1 for side in rest[: free[0]]):
-        shown = ["?" if side is None else side for side in dims]
-        raise ModelError(
-            f"{graph.name}: output {name} {shown} depends on the picture in more than its number of detections; "
-            "export it with fixed shapes"
-        )
-    axis, rank = free[0], len(dims)
-    pads = [0] * 2 * rank
-    pads[rank + axis] = MOST
-    numbers = {
-        "pads": np.array(pads, np.int64),
-        "starts": np.array([0], np.int64),
-        "ends": np.array([MOST], np.int64),
-        "axes": np.array([axis], np.int64),
-        "shape": np.array([1, MOST, *dims[axis + 1 :]], np.int64),
+    names = _node_names(graph.nodes)
+    tensors = {graph.input.name: graph.input.name}
+    for node, name in zip(graph.nodes, names, strict=True):
+        for at, output in enumerate(node.output):
+            if output:
+                tensors[output] = name if at == 0 else f"{name}.{at}"
+    for node, name in zip(graph.nodes, names, strict=True):
+        for at, given in enumerate(node.input):
+            if given and given not in tensors:
+                operand = OPERANDS.get(node.op_type, {}).get(at, f"in{at}")
+                tensors[given] = f"{name}.{operand}"
+    graph.constants = {
+        tensors[old]: _rename_tensor(tensor, tensors[old])
+        for old, tensor in graph.constants.items()
+        if old in tensors
     }
-    given = {key: graph.constant(f"output.{key}", value) for key, value in numbers.items()}
-    padded = graph.node("Pad", "output.padded", [x, given["pads"]], mode="constant")
-    cut = graph.node(
-        "Slice", "output.cut", [padded.output[0], given["starts"], given["ends"], given["axes"]]
-    )
-    return [padded, cut, graph.node("Reshape", "output.rows", [cut.output[0], given["shape"]])]
+    for node, name in zip(graph.nodes, names, strict=True):
+        node.name = name
+        node.input[:] = [tensors[old] if old else "" for old in node.input]
+        node.output[:] = [tensors[old] if old else "" for old in node.output]
+    graph.outputs = {tensors[old]: kind for old, kind in graph.outputs.items()}
+
+
+def _rename_tensor(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
+    tensor.name = name
+    return tensor
+
+
+def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
+    """A name for each node."""
+    paths = [_path(node) for node in nodes]
+    # A node that is alone in its module, with none below it, needs no operator at its name's end.
+    inside = Counter(path[:-1] for path in paths)
+    below = Counter(path[:end] for path in paths for end in range(1, len(path)))
+    names: list[str] = []
+    taken: set[tuple[str, ...]] = set()
+    beginnings: set[tuple[str, ...]] = set()
+    for path in paths:
+        module = path[:-1]
+        short = module if len(module) > 1 and inside[module] == 1 and below[module] == 1 else path
+        name = _free_name(short, taken, beginnings)
+        taken.add(name)
+        beginnings |= {name[:end] for end in range(1, len(name))}
+        names.append(".".join(name))
+    return names
+
+
+def _path(node: onnx.NodeProto) -> tuple[str, ...]:
+    """The node's name, else its output's, else its operator, as identifiers."""
+    text = node.name or next(iter(node.output), "") or node.op_type
+    if text.startswith("input.") and "/" not in text and node.name == node.output[0]:
+        return tuple(text.split("."))  # our own prefix
+    parts = [_identifier(part) for part in re.split(r"[/.:]+", text.split("@")[0]) if part]
+    return tuple(parts) or (_identifier(node.op_type),)
+
+
+def _identifier(text: str) -> str:
+    text = re.sub(r"[^A-Za-z0-9_]", "_", text)
+    if text.isdecimal():
+        return text
+    if text[0].isdigit() or text[0] == "_":
+        text = f"n{text}"
+    return f"{text}_" if keyword.iskeyword(text) or text in TAKEN else text
+
+
+def _free_name(
+    path: tuple[str, ...], taken: set[tuple[str, ...]], beginnings: set[tuple[str, ...]]
+) -> tuple[str, ...]:
+    """The path, or one with a number, that is no other's beginning and begins with no other."""
+    number = 0
+    tried = path
+    while (
+        tried in taken
+        or tried in beginnings
+        or any(tried[:end] in taken for end in range(1, len(tried)))
+    ):
+        number += 1
+        # Where a beginning is itself a node, the number must go there, not to the end.
+        at = next((end for end in range(1, len(path)) if path[:end] in taken), len(path))
+        tried = (*path[: at - 1], f"{path[at - 1]}_{number}", *path[at:])
+    return tried

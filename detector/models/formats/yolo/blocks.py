@@ -1,195 +1,40 @@
-"""Rows -> steps: the blocks that YOLOv5 and YOLOv7 share. A block is a function; adding one is one row of its table.
+"""Rows of a description -> steps: one function for each block of YOLOv5 and YOLOv7.
 
-Channels that a row asks for are those of its output; names of parts are those of the originals' state dicts.
+A function adds the steps of its block; adding a block is a function and a row of a table. Channels
+that a row asks for are those of the output. The names of parts are those of the originals' state
+dicts. In this file: blocks that both families share, those of YOLOv5, those of YOLOv7, and the
+``Design``, which puts all rows of a description together.
+
+YOLOv5's blocks are written from the graphs that its releases published and from the names and
+shapes in their state dicts. CSP: arXiv 1911.11929; pyramid pooling: arXiv 1406.4729.
+
+YOLOv7's are written from its paper (arXiv 2207.02696) and from the names in its state dicts.
+RepConv: planned re-parameterised convolution, section 4.1 (RepVGG, arXiv 2101.03697). Implicit
+layers: YOLOR, arXiv 2105.04206. Auxiliary heads (section 4.2) train the lead head and are left out
+at inference.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from detector.errors import ModelError
 from detector.models.formats.checkpoint.contents import Module
-from detector.models.formats.yolo.description import LINEAR, Activation, Row, activation_of
-from detector.models.formats.yolo.steps import (
-    Add,
-    Concat,
-    Convolution,
+from detector.models.formats.yolo.architecture import (
+    Architecture,
+    ArchitectureBuilder,
     DetectionLayers,
-    MaxPool,
-    Plan,
-    Step,
-    Upsample,
     Value,
 )
+from detector.models.formats.yolo.description import Description, Row
+from detector.models.graph.build import INPUT
 
-# Limits against files that only look like a network; the largest published ones stay far below.
-MAX_TENSOR = 1 << 28  # numbers of one picture in one value, 1 GiB
-MAX_PARAMETERS = 400_000_000  # 1.6 GB; an ONNX file ends at 2 GB
-MAX_STEPS = 20_000
-
-
-@dataclass(slots=True)
-class Planner:
-    """Adds steps to a plan. ``modules``: what a checkpoint says of its own; it may name other activations."""
-
-    plan: Plan
-    activation: Activation
-    modules: Mapping[str, Module] = field(default_factory=dict)
-    row: Row | None = None  # the one being planned, for messages
-    parameters: int = 0
-
-    def conv(
-        self,
-        path: str,
-        x: Value,
-        channels: int,
-        kernel: int = 1,
-        stride: int = 1,
-        padding: int | None = None,
-        groups: int = 1,
-        activation: Activation | None = None,
-    ) -> Value:
-        """Convolution, batch normalisation, activation: the block Conv, with its parts path.conv, path.bn, path.act."""
-        activation = self._stored_activation(path) or activation or self.activation
-        return self.convolution(path, x, channels, kernel, stride, padding, groups, activation)
-
-    def convolution(
-        self,
-        path: str,
-        x: Value,
-        channels: int,
-        kernel: int = 1,
-        stride: int = 1,
-        padding: int | None = None,
-        groups: int = 1,
-        activation: Activation = LINEAR,
-        *,
-        form: str = "normed",
-        add: str = "",
-        multiply: str = "",
-    ) -> Value:
-        assert self.row is not None
-        padding = kernel // 2 if padding is None else padding
-        if x.channels % groups or channels % groups:
-            raise self.row.error(
-                f"{groups} groups do not divide {x.channels} or {channels} channels"
-            )
-        node = {"normed": f"{path}.conv", "rep": f"{path}.rbr_reparam"}.get(form, path)
-        height, width = (_side(side, kernel, stride, padding) for side in (x.height, x.width))
-        step = Convolution(
-            path=path,
-            inputs=(x,),
-            out=self._value(
-                node if activation == LINEAR else f"{path}.act", channels, height, width
-            ),
-            form=form,
-            kernel=kernel,
-            stride=stride,
-            padding=padding,
-            groups=groups,
-            activation=activation,
-            node=node,
-            add=add,
-            multiply=multiply,
-        )
-        self.parameters += step.parameters
-        if self.parameters > MAX_PARAMETERS:
-            raise self.row.error(
-                f"up to here the network needs more than {MAX_PARAMETERS} parameters; check channels"
-            )
-        return self._add(step)
-
-    def max_pool(
-        self, path: str, x: Value, kernel: int, stride: int = 1, padding: int | None = None
-    ) -> Value:
-        padding = kernel // 2 if padding is None else padding
-        height, width = (_side(side, kernel, stride, padding) for side in (x.height, x.width))
-        out = self._value(path, x.channels, height, width)
-        return self._add(
-            MaxPool(path=path, inputs=(x,), out=out, kernel=kernel, stride=stride, padding=padding)
-        )
-
-    def concat(self, path: str, parts: Sequence[Value]) -> Value:
-        assert self.row is not None
-        if len({(part.height, part.width) for part in parts}) > 1:
-            raise self.row.error(
-                f"joins maps of different sizes: {', '.join(part.size for part in parts)}"
-            )
-        if len(parts) == 1:
-            return parts[0]
-        out = self._value(
-            path, sum(part.channels for part in parts), parts[0].height, parts[0].width
-        )
-        return self._add(Concat(path=path, inputs=tuple(parts), out=out))
-
-    def add(self, path: str, a: Value, b: Value) -> Value:
-        assert self.row is not None
-        if (a.channels, a.height, a.width) != (b.channels, b.height, b.width):
-            raise self.row.error(
-                f"adds {a.channels} channels of {a.size} to {b.channels} of {b.size}"
-            )
-        return self._add(
-            Add(path=path, inputs=(a, b), out=self._value(path, a.channels, a.height, a.width))
-        )
-
-    def upsample(self, path: str, x: Value, scale: int) -> Value:
-        out = self._value(path, x.channels, x.height * scale, x.width * scale)
-        return self._add(Upsample(path=path, inputs=(x,), out=out, scale=scale))
-
-    def every_second_pixel(self, path: str, x: Value) -> Value:
-        """2x2 pixels to 4 times the channels. Only a convolution can read it: then it reads ``x`` (see build.py)."""
-        assert self.row is not None
-        if x.folded is not None:
-            raise self.row.error("follows another of its kind; a convolution must stand between")
-        if x.height % 2 or x.width % 2:
-            raise self.row.error(f"halves a map of {x.size}, whose sides must be even")
-        return Value(path, 4 * x.channels, x.height // 2, x.width // 2, folded=x)
-
-    def _stored_activation(self, path: str) -> Activation | None:
-        """What the checkpoint's own module path.act is; None where it does not say."""
-        module = self.modules.get(f"{path}.act")
-        if module is None:
-            return None
-        assert self.row is not None
-        name, slope = module.path.rpartition(".")[2], module.settings.get("negative_slope", 0.01)
-        found = activation_of(name, slope if isinstance(slope, float) else -1.0)
-        if found is None:
-            raise self.row.error(
-                f"its activation {module.path} is not supported; export the model to ONNX instead"
-            )
-        return found
-
-    def _value(self, name: str, channels: int, height: int, width: int) -> Value:
-        assert self.row is not None
-        if height < 1 or width < 1:
-            raise self.row.error(
-                f"nothing is left of an input of {self.plan.width}x{self.plan.height}; use a larger one"
-            )
-        if channels * height * width > MAX_TENSOR or channels > 65_536:
-            raise self.row.error(
-                f"gives {channels} channels of {width}x{height}; check channels, or use a smaller --size"
-            )
-        return Value(name, channels, height, width)
-
-    def _add(self, step: Step) -> Value:
-        assert self.row is not None
-        for value in step.inputs:
-            first = value.name == "images" or (
-                value.folded is not None and value.folded.name == "images"
-            )
-            if (value.folded or first) and not isinstance(step, Convolution):
-                what = "the picture" if first else f"the output of {value.name}"
-                raise self.row.error(f"reads {what}; only a convolution can")
-        if len(self.plan.steps) >= MAX_STEPS:
-            raise self.row.error(f"more than {MAX_STEPS} steps; check repeats")
-        self.plan.steps.append(step)
-        return step.out
-
-
-def _side(side: int, kernel: int, stride: int, padding: int) -> int:
-    return (side + 2 * padding - kernel) // stride + 1
+PROBE = 2048  # an input side that every published stride divides
+MAX_SIDE = 8192
+CHANNEL_STEP = 8  # scaled channels are rounded up to it
 
 
 class Wanted(NamedTuple):
@@ -200,22 +45,26 @@ class Wanted(NamedTuple):
     repeats: int
 
 
-Block = Callable[[Planner, str, list[Value], Wanted], Value]
+Block = Callable[[ArchitectureBuilder, str, list[Value], Wanted], Value]
 
 
 class Entry(NamedTuple):
-    """``scaled``: the first argument is the channels of the output. ``repeats_inside``: the block does it itself."""
+    """A block and how its row is read.
+
+    ``scaled``: the first argument is the channels of the output, before the width multiple.
+    ``repeats_inside``: the block repeats its parts itself.
+    """
 
     block: Block
     scaled: bool = True
     repeats_inside: bool = False
 
 
-def conv(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+def conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
     """Arguments: channels, kernel, stride, padding, groups, activation."""
     row = wanted.row
-    return planner.conv(
-        path, inputs[0], *_conv_arguments(wanted), activation=row.activation(5, planner.activation)
+    return builder.conv(
+        path, inputs[0], *_conv_arguments(wanted), activation=row.activation(5, builder.activation)
     )
 
 
@@ -227,72 +76,276 @@ def _conv_arguments(wanted: Wanted) -> tuple[int, int, int, int, int]:
     return wanted.channels, kernel, row.integer(2, 1, high=8), padding, row.integer(4, 1)
 
 
-def depthwise_conv(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+def depthwise_conv(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
     kernel, stride = wanted.row.integer(1, 1, high=31), wanted.row.integer(2, 1, high=8)
     groups = math.gcd(inputs[0].channels, wanted.channels)
-    return planner.conv(path, inputs[0], wanted.channels, kernel, stride, None, groups)
+    return builder.conv(path, inputs[0], wanted.channels, kernel, stride, None, groups)
 
 
-def focus(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    """YOLOv5's first stem: 2x2 pixels to channels, then a convolution, one deeper: path.conv.conv."""
-    x = planner.every_second_pixel(path, inputs[0])
-    return planner.conv(
-        f"{path}.conv", x, *_conv_arguments(wanted), wanted.row.activation(5, planner.activation)
+def focus(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """YOLOv5's first stem: 2x2 pixels to channels, then the block Conv at path.conv."""
+    x = builder.every_second_pixel(path, inputs[0])
+    return builder.conv(
+        f"{path}.conv", x, *_conv_arguments(wanted), wanted.row.activation(5, builder.activation)
     )
 
 
-def reorg(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
-    return planner.every_second_pixel(path, inputs[0])
+def reorg(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    return builder.every_second_pixel(path, inputs[0])
 
 
-def concat(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+def concat(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
     if wanted.row.integer(0, 1, low=-9, high=9) != 1:
         raise wanted.row.error("only joining along the channels (1) is supported")
-    return planner.concat(path, inputs)
+    return builder.concat(path, inputs)
 
 
-def upsample(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+def upsample(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
     """Arguments: size (None), scale, mode."""
     row = wanted.row
     mode = row.arguments[2] if len(row.arguments) > 2 else "nearest"
     if (row.arguments and row.arguments[0] is not None) or mode != "nearest":
         raise row.error("only [None, SCALE, nearest] is supported")
-    return planner.upsample(path, inputs[0], row.integer(1, high=8))
+    return builder.upsample(path, inputs[0], row.integer(1, high=8))
 
 
-def max_pool(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+def max_pool(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
     """Arguments as torch's nn.MaxPool2d: kernel, stride, padding."""
     row = wanted.row
     kernel = row.integer(0, high=31)
-    return planner.max_pool(
+    return builder.max_pool(
         path, inputs[0], kernel, row.integer(1, kernel, high=31), row.integer(2, 0, low=0, high=15)
     )
 
 
-def detect(planner: Planner, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+def detect(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
     """One 1x1 convolution an input: [1, A*(5+C), h, w], raw."""
-    anchors = anchors_a_layer(planner, inputs, wanted.row)
-    channels = anchors * (5 + planner.plan.classes)
+    anchors = anchors_a_layer(builder, inputs, wanted.row)
+    channels = anchors * (5 + builder.architecture.classes)
     outputs = [
-        planner.convolution(f"{path}.m.{at}", x, channels, form="plain")
+        builder.convolution(f"{path}.m.{at}", x, channels, form="plain")
         for at, x in enumerate(inputs)
     ]
-    planner.plan.head = DetectionLayers(path, tuple(outputs), anchors)
+    builder.architecture.head = DetectionLayers(path, tuple(outputs), anchors)
     return outputs[0]
 
 
-def anchors_a_layer(planner: Planner, inputs: list[Value], row: Row, layers: int = 0) -> int:
-    """How many, with a check of the description's anchors against the detection layers."""
+def anchors_a_layer(
+    builder: ArchitectureBuilder, inputs: list[Value], row: Row, layers: int = 0
+) -> int:
+    """How many anchors each detection layer has; checks that the description's fit the layers."""
     layers = layers or len(inputs)
-    anchors = planner.plan.anchors
+    anchors = builder.architecture.anchors
     if anchors is None:
         raise row.error("the description has no anchors, nor have the weights")
     if len(anchors) != layers or len({len(pairs) for pairs in anchors}) != 1:
         counts = ", ".join(str(len(pairs)) for pairs in anchors)
         raise row.error(
-            f"has {layers} detection layers, anchors: has lists of {counts} pairs; give one of equal length each"
+            f"has {layers} detection layers, but anchors: has lists of {counts} pairs; "
+            "give each layer a list, all of one length"
         )
     return len(anchors[0])
+
+
+def residual(
+    builder: ArchitectureBuilder,
+    path: str,
+    x: Value,
+    channels: int,
+    *,
+    shortcut: bool,
+    groups: int = 1,
+    hidden: int,
+) -> Value:
+    """1x1, then 3x3; the input is added where the shapes allow."""
+    inner = builder.conv(f"{path}.cv1", x, hidden)
+    out = builder.conv(f"{path}.cv2", inner, channels, 3, 1, None, groups)
+    return builder.add(f"{path}.add", x, out) if shortcut and x.channels == channels else out
+
+
+def bottleneck(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
+    """Arguments: channels, shortcut, groups."""
+    row = wanted.row
+    shortcut, groups = row.flag(1, True), row.integer(2, 1)
+    return residual(
+        builder,
+        path,
+        inputs[0],
+        wanted.channels,
+        shortcut=shortcut,
+        groups=groups,
+        hidden=wanted.channels // 2,
+    )
+
+
+def c3(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Half of the channels go through the bottlenecks, the other half past them.
+
+    Arguments: channels, shortcut, groups.
+    """
+    row, x, hidden = wanted.row, inputs[0], wanted.channels // 2
+    shortcut, groups = row.flag(1, True), row.integer(2, 1)
+    through = builder.conv(f"{path}.cv1", x, hidden)
+    past = builder.conv(f"{path}.cv2", x, hidden)
+    for at in range(wanted.repeats):
+        through = residual(
+            builder,
+            f"{path}.m.{at}",
+            through,
+            hidden,
+            shortcut=shortcut,
+            groups=groups,
+            hidden=hidden,
+        )
+    return builder.conv(
+        f"{path}.cv3", builder.concat(f"{path}.cat", [through, past]), wanted.channels
+    )
+
+
+def spp(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Max pools of three sizes side by side. Arguments: channels, kernels."""
+    row = wanted.row
+    kernels = row.arguments[1] if len(row.arguments) > 1 else (5, 9, 13)
+    if not isinstance(kernels, (list, tuple)) or not all(
+        type(kernel) is int and kernel % 2 and 1 <= kernel <= 31 for kernel in kernels[:9]
+    ):
+        raise row.error("kernels must be odd whole numbers up to 31: [5, 9, 13]")
+    x = builder.conv(f"{path}.cv1", inputs[0], inputs[0].channels // 2)
+    pools = [builder.max_pool(f"{path}.m.{at}", x, kernel) for at, kernel in enumerate(kernels[:9])]
+    return builder.conv(f"{path}.cv2", builder.concat(f"{path}.cat", [x, *pools]), wanted.channels)
+
+
+def sppf(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """The same as SPP, by one small pool three times in a row. Arguments: channels, kernel."""
+    kernel = _odd(wanted, 1, 5)
+    x = builder.conv(f"{path}.cv1", inputs[0], inputs[0].channels // 2)
+    parts = [x]
+    for at in range(3):
+        parts.append(builder.max_pool(f"{path}.m.{at}", parts[-1], kernel))
+    return builder.conv(f"{path}.cv2", builder.concat(f"{path}.cat", parts), wanted.channels)
+
+
+def _odd(wanted: Wanted, at: int, default: int) -> int:
+    kernel = wanted.row.integer(at, default, high=31)
+    if kernel % 2 == 0:
+        raise wanted.row.error(f"kernel {kernel} must be odd, or the pooled map has another size")
+    return kernel
+
+
+def halving_pool(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
+    kernel = wanted.row.integer(0, 2, high=31)
+    return builder.max_pool(f"{path}.m", inputs[0], kernel, kernel, 0)
+
+
+def keeping_pool(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
+    """Arguments: kernel, stride."""
+    kernel = wanted.row.integer(0, 3, high=31)
+    return builder.max_pool(f"{path}.m", inputs[0], kernel, wanted.row.integer(1, 1, high=31))
+
+
+def sppcspc(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Pyramid pooling in one half of a CSP block; the other half is one convolution."""
+    if any(argument is not None for argument in wanted.row.arguments[1:]):
+        raise wanted.row.error("only the argument for channels is supported")
+    x, hidden = inputs[0], wanted.channels
+    before = builder.conv(f"{path}.cv1", x, hidden)
+    before = builder.conv(f"{path}.cv3", before, hidden, 3)
+    before = builder.conv(f"{path}.cv4", before, hidden)
+    pools = [
+        builder.max_pool(f"{path}.m.{at}", before, kernel) for at, kernel in enumerate((5, 9, 13))
+    ]
+    after = builder.conv(f"{path}.cv5", builder.concat(f"{path}.pyramid", [before, *pools]), hidden)
+    after = builder.conv(f"{path}.cv6", after, hidden, 3)
+    past = builder.conv(f"{path}.cv2", x, hidden)
+    return builder.conv(
+        f"{path}.cv7", builder.concat(f"{path}.cat", [after, past]), wanted.channels
+    )
+
+
+def rep_conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Trained as 3x3 + 1x1 (+ the input itself), one 3x3 at inference.
+
+    Arguments: channels, kernel 3, stride.
+    """
+    row = wanted.row
+    if row.integer(1, 3) != 3 or row.integer(3, 1, low=0) != 1:
+        raise row.error("only kernel 3 with padding 1 is supported")
+    activation = row.activation(5, builder.activation)
+    stride, groups = row.integer(2, 1, high=8), row.integer(4, 1)
+    return builder.convolution(
+        path, inputs[0], wanted.channels, 3, stride, 1, groups, activation, form="rep"
+    )
+
+
+def down_c(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Halves the size by a convolution and by pooling, side by side.
+
+    Arguments: channels, repeats 1, scale 2.
+    """
+    row, x, half = wanted.row, inputs[0], wanted.channels // 2
+    scale = row.integer(2, 2, high=8)
+    strided = builder.conv(f"{path}.cv1", x, x.channels)
+    strided = builder.conv(f"{path}.cv2", strided, half, 3, scale)
+    pooled = builder.max_pool(f"{path}.mp", x, scale, scale, 0)
+    pooled = builder.conv(f"{path}.cv3", pooled, half)
+    return builder.concat(f"{path}.cat", [strided, pooled])
+
+
+def shortcut(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    if len(inputs) != 2:
+        raise wanted.row.error(f"adds two layers, {len(inputs)} are given")
+    return builder.add(path, *inputs)
+
+
+def implicit_detect(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
+    _lead_head(builder, path, inputs, wanted)
+    assert builder.architecture.head is not None
+    return builder.architecture.head.outputs[0]
+
+
+def auxiliary_detect(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
+    """The first half of the inputs is the lead head; the second half, m2, only trains."""
+    layers = len(inputs) // 2
+    if len(inputs) != 2 * layers:
+        raise wanted.row.error(
+            f"needs as many auxiliary layers as detection layers; {len(inputs)} are given in all"
+        )
+    anchors = _lead_head(builder, path, inputs[:layers], wanted)
+    for at, x in enumerate(inputs[layers:]):
+        builder.convolution(
+            f"{path}.m2.{at}", x, anchors * (5 + builder.architecture.classes), form="plain"
+        )
+    assert builder.architecture.head is not None
+    return builder.architecture.head.outputs[0]
+
+
+def _lead_head(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> int:
+    anchors = anchors_a_layer(builder, inputs, wanted.row)
+    outputs = [
+        builder.convolution(
+            f"{path}.m.{at}",
+            x,
+            anchors * (5 + builder.architecture.classes),
+            form="implicit",
+            add=f"{path}.ia.{at}.implicit",
+            multiply=f"{path}.im.{at}.implicit",
+        )
+        for at, x in enumerate(inputs)
+    ]
+    builder.architecture.head = DetectionLayers(path, tuple(outputs), anchors)
+    return anchors
 
 
 SHARED: dict[str, Entry] = {
@@ -304,3 +357,117 @@ SHARED: dict[str, Entry] = {
     "nn.MaxPool2d": Entry(max_pool, scaled=False),
     "Detect": Entry(detect, scaled=False),
 }
+
+YOLOV5: dict[str, Entry] = {
+    "Bottleneck": Entry(bottleneck),
+    "C3": Entry(c3, repeats_inside=True),
+    "SPP": Entry(spp),
+    "SPPF": Entry(sppf),
+}
+
+YOLOV7: dict[str, Entry] = {
+    "MP": Entry(halving_pool, scaled=False),
+    "SP": Entry(keeping_pool, scaled=False),
+    "ReOrg": Entry(reorg, scaled=False),
+    "SPPCSPC": Entry(sppcspc),
+    "RepConv": Entry(rep_conv),
+    "DownC": Entry(down_c),
+    "Shortcut": Entry(shortcut, scaled=False),
+    "IDetect": Entry(implicit_detect, scaled=False),
+    "IAuxDetect": Entry(auxiliary_detect, scaled=False),
+}
+
+BLOCKS = {**SHARED, **YOLOV5, **YOLOV7}
+
+Anchors = list[tuple[tuple[float, float], ...]]
+
+
+@dataclass(slots=True)
+class Design:
+    """What an architecture is made from, whatever the input size.
+
+    ``anchors``: those that the weights hold; None where they hold none.
+    """
+
+    description: Description
+    modules: Mapping[str, Module] = field(default_factory=dict)
+    anchors: Anchors | None = None
+
+    def architecture(self, height: int, width: int) -> Architecture:
+        """The network at one input size."""
+        one = self.description
+        architecture = Architecture(
+            one.origin, height, width, one.classes, self.anchors or one.anchors
+        )
+        builder = ArchitectureBuilder(architecture, one.activation, self.modules)
+        values: list[Value] = []
+        picture = Value(INPUT, 3, height, width)
+        for row in one.rows:
+            builder.row = row
+            inputs = [picture if source == -1 else values[source] for source in row.sources]
+            values.append(_row(builder, row, inputs, one))
+        if architecture.head is None:
+            raise one.error(
+                "has no detection layer: its last layer must be Detect, IDetect or IAuxDetect"
+            )
+        _check_last(one)
+        return architecture
+
+    def at_size(self, size: tuple[int, int] | None) -> Architecture:
+        """The network at ``size`` (height, width), the one of --size.
+
+        None means 640x640, or 1280x1280 for a stride of 64. Raises ModelError.
+        """
+        if size is None:
+            side = 640 if self.stride <= 32 else 1280
+            size = (side, side)
+        check_size(size, self.stride, self.description.origin)
+        return self.architecture(*size)
+
+    @property
+    def stride(self) -> int:
+        """Both sides of the input are multiples of it."""
+        return self.architecture(PROBE, PROBE).stride
+
+
+def check_size(size: tuple[int, int], stride: int, origin: str) -> None:
+    for key, value in zip(("height", "width"), size, strict=True):
+        if value % stride or not 1 <= value <= MAX_SIDE:
+            near = min(max(stride, round(value / stride) * stride), MAX_SIDE // stride * stride)
+            raise ModelError(
+                f"{origin}: input {key} {value} is not a multiple of the network's stride {stride} "
+                f"up to {MAX_SIDE}; nearest: {near} (--size)"
+            )
+
+
+def _row(builder: ArchitectureBuilder, row: Row, inputs: list[Value], one: Description) -> Value:
+    entry = BLOCKS.get(row.block)
+    if entry is None:
+        raise row.error(
+            f"this block is not supported; supported: {', '.join(BLOCKS)}; "
+            "export the model to ONNX instead"
+        )
+    builder.architecture.blocks.add(row.block)
+    repeats = max(round(row.repeats * one.depth), 1) if row.repeats > 1 else 1
+    channels = _scaled(row.integer(0), one.width) if entry.scaled else 0
+    if entry.repeats_inside or repeats == 1:
+        return entry.block(builder, f"model.{row.index}", inputs, Wanted(row, channels, repeats))
+    for at in range(repeats):
+        inputs = [entry.block(builder, f"model.{row.index}.{at}", inputs, Wanted(row, channels, 1))]
+    return inputs[0]
+
+
+def _scaled(channels: int, width: float) -> int:
+    return math.ceil(channels * width / CHANNEL_STEP) * CHANNEL_STEP
+
+
+def _check_last(one: Description) -> None:
+    """Refuses layers behind a detection layer: nothing reads them, or they read a raw map."""
+    heads = [row.index for row in one.rows if row.block in ("Detect", "IDetect", "IAuxDetect")]
+    if heads != [len(one.rows) - 1]:
+        raise one.rows[heads[0]].error("a detection layer must be the last layer, and the only one")
+
+
+def family_of(architecture: Architecture) -> str:
+    """yolov7 where a block is YOLOv7's own; else yolov5."""
+    return "yolov7" if architecture.blocks & YOLOV7.keys() else "yolov5"

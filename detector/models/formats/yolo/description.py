@@ -27,7 +27,7 @@ KEYS = ("nc", "depth_multiple", "width_multiple", "anchors", "backbone", "head")
 KNOWN = {*KEYS, "ch", "activation", "yaml_file", "inplace"}
 WORDS = {"None": None, "True": True, "False": False}
 ACTIVATION = re.compile(r"(?:torch\.)?nn\.(\w+)\(([^()]*)\)")
-KINDS = {  # class of torch.nn -> row of activations.py
+KINDS = {  # class of torch.nn -> row of ACTIVATIONS in graph/build.py
     "SiLU": "silu",
     "LeakyReLU": "leaky",
     "ReLU": "relu",
@@ -51,7 +51,10 @@ SILU, LINEAR = Activation("silu"), Activation("linear")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a description. Getters name file and row when they fail; ``at`` counts arguments from 0."""
+    """One line of a description.
+
+    The getters name file and row when they fail; ``at`` counts arguments from 0.
+    """
 
     origin: str
     index: int
@@ -107,9 +110,8 @@ class Description:
     classes: int
     depth: float
     width: float
-    anchors: (
-        list[tuple[tuple[float, float], ...]] | None
-    )  # w, h in pixels by detection layer; None: only in the weights
+    # Width, height in pixels, by detection layer; None where only the weights hold them.
+    anchors: list[tuple[tuple[float, float], ...]] | None
     activation: Activation
     rows: list[Row]
     warnings: list[str] = field(default_factory=list)
@@ -145,10 +147,11 @@ def read_description(path: Path) -> tuple[Description, bytes]:
 
 
 def parse_description(values: Any, origin: str) -> Description:
-    """``values``: what the YAML holds, or a checkpoint in its place: not trusted either."""
+    """``values``: what the YAML holds, or what a checkpoint holds instead. Neither is trusted."""
     if not isinstance(values, Mapping) or not {"nc", "backbone", "head"} <= values.keys():
         raise ModelError(
-            f"{origin}: describes no network: wanted the keys {', '.join(KEYS)}; see cfg/yolo/yolov5n.yaml"
+            f"{origin}: describes no network: wanted the keys {', '.join(KEYS)}; "
+            "see cfg/yolo/yolov5n.yaml"
         )
     if values.get("ch", 3) != 3:
         raise ModelError(
@@ -185,7 +188,8 @@ def _default_activation(text: Any, origin: str) -> Activation:
     found = parse_activation(text)
     if found is None:
         raise ModelError(
-            f"{origin}: activation {shown(text)} is not supported; supported: nn.{', nn.'.join(KINDS)}"
+            f"{origin}: activation {shown(text)} is not supported; "
+            f"supported: nn.{', nn.'.join(KINDS)}"
         )
     return found
 
@@ -209,20 +213,22 @@ def parse_activation(text: Any) -> Activation | None:
 
 
 def activation_of(name: str, slope: float = 0.01, settings: bool = False) -> Activation | None:
-    """By the name of torch's class; None for one that is not supported, or has settings that are not."""
+    """The activation of a class of torch.nn.
+
+    None for a class that is not supported, or with settings that are not.
+    """
     if name == "LeakyReLU" and 0 <= slope <= 1:
         return Activation("leaky", slope)
     return Activation(KINDS[name]) if name in KINDS and not settings else None
 
 
 def _anchors(stored: Any, origin: str) -> list[tuple[tuple[float, float], ...]] | None:
-    if stored is None or isinstance(
-        stored, int
-    ):  # a number: the training found them, the weights hold them
-        return None
+    if stored is None or isinstance(stored, int):
+        return None  # a number: the training chose the anchors, and the weights hold them
     if not isinstance(stored, (list, tuple)) or not 1 <= len(stored) <= 10:
         raise ModelError(
-            f"{origin}: anchors must be lists of W,H, W,H, ..., one a detection layer, not {shown(stored)}"
+            f"{origin}: anchors must be lists of W,H, W,H, ..., one for each detection layer, "
+            f"not {shown(stored)}"
         )
     return [_anchor_pairs(numbers, origin) for numbers in stored]
 
@@ -235,7 +241,8 @@ def _anchor_pairs(numbers: Any, origin: str) -> tuple[tuple[float, float], ...]:
         or not all(type(number) in (int, float) and 0 < number < MAX_ANCHOR for number in numbers)
     ):
         raise ModelError(
-            f"{origin}: anchors of a detection layer must be pixels W,H, W,H, ..., not {shown(numbers)}"
+            f"{origin}: anchors of a detection layer must be pixels W,H, W,H, ..., "
+            f"not {shown(numbers)}"
         )
     return tuple(
         (float(width), float(height))
@@ -292,7 +299,10 @@ def _sources(stored: Any, index: int, where: str) -> tuple[int, ...]:
 
 
 def shown(value: Any) -> str:
-    """A foreign value as it may stand in a one-line message. Nested ones are not printed: they may be endless."""
+    """A value of a file as it may stand in a message of one line.
+
+    Nested values are not printed: they may be endless.
+    """
     if isinstance(value, (list, tuple, dict)):
         return f"a {type(value).__name__} of {len(value)}"
     text = ascii(value) if not isinstance(value, float) or math.isfinite(value) else "no number"

@@ -1,8 +1,10 @@
-"""Random numbers for a planned network, such that every layer's output keeps one size.
+"""Random numbers for a network, chosen such that every layer's output keeps one size.
 
-A deep random network left to itself explodes or dies, and SiLU amplifies every deviation. So a small picture is carried
-along, and each layer's weights are scaled to one root mean square on it (after layer-sequential unit variance, arXiv
-1511.06422), at a size where SiLU is nearly a ReLU. Other pictures then come out alike, with some dozens of boxes.
+A deep network with plain random weights explodes or dies, and SiLU amplifies every deviation. So a
+small picture is carried along, and the weights of each layer are scaled until its output on that
+picture has one root mean square (after layer-sequential unit variance, arXiv 1511.06422). That size
+lies where SiLU is nearly a ReLU. Other pictures then give similar outputs, with some dozens of
+boxes.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.models.formats.yolo.steps import (
+from detector.models.formats.yolo.architecture import (
     Add,
+    Architecture,
     Concat,
     Convolution,
     MaxPool,
-    Plan,
     Step,
     Upsample,
     Value,
@@ -27,9 +29,11 @@ from detector.models.formats.yolo.weights import Filter
 from detector.models.graph.build import INPUT
 
 PROBE_CELLS = 4  # sides of the coarsest map on the picture that is carried along
-SIZE = 4.0  # root mean square of hidden layers: so far out SiLU is nearly a ReLU, which amplifies no deviation
+# Root mean square of hidden layers: so far out SiLU is nearly a ReLU, which amplifies no deviation.
+SIZE = 4.0
 OBJECTNESS = -4.0  # bias: on a picture some dozens of cells reach a threshold, as on a street
-# Sums differ in their last bits between machines, so factors are rounded: the numbers of a seed are the same anywhere.
+# Sums differ in their last bits between computers, so factors are rounded: then the numbers of a
+# seed are the same everywhere.
 FACTOR_STEPS, SHIFT_STEPS = 8, 64  # per doubling; per 1
 
 Floats = NDArray[np.float32]
@@ -46,7 +50,7 @@ class RandomNumbers:
     ``probe``: the network at a small input, PROBE_CELLS times its stride.
     """
 
-    def __init__(self, probe: Plan, seed: int) -> None:
+    def __init__(self, probe: Architecture, seed: int) -> None:
         self._stream = np.random.RandomState(seed)
         self._probe = probe
         self._values = {INPUT: self._picture(probe.height, probe.width)}
@@ -54,7 +58,7 @@ class RandomNumbers:
 
     def filter(self, step: Convolution) -> Filter:
         node, made = next(self._filters)
-        assert node == step.node, "filters are asked for in the order of the plan"
+        assert node == step.node, "filters are asked for in the order of the architecture"
         return made
 
     def _picture(self, height: int, width: int) -> Floats:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from detector.errors import ModelError
 from detector.models.formats.checkpoint.contents import BUFFERS, Contents
-from detector.models.formats.yolo.steps import Convolution, Plan
+from detector.models.formats.yolo.architecture import Architecture, Convolution
 
 EPSILON = 1e-3  # of batch normalisation in both families; a whole model states its own
 
@@ -32,18 +32,18 @@ class Numbers(Protocol):
 
 @dataclass(slots=True)
 class StoredNumbers:
-    """Of a file. Every tensor is checked against the plan's shape; ModelError names it."""
+    """The numbers of a file. ModelError names a tensor that has not the architecture's shape."""
 
     contents: Contents
     read: set[str] = field(default_factory=set)
 
     def filter(self, step: Convolution) -> Filter:
-        with np.errstate(all="ignore"):  # what is no number is found below
+        with np.errstate(all="ignore"):  # checked below
             made = self._folded(step)
         if not (np.isfinite(made.weight).all() and np.isfinite(made.bias).all()):
             raise ModelError(
-                f"{self.contents.origin}: the weights of {step.node} are no finite numbers: a damaged file, or a "
-                "training that diverged"
+                f"{self.contents.origin}: the weights of {step.node} are not finite numbers: "
+                "a damaged file, or a training that diverged"
             )
         return made
 
@@ -60,7 +60,7 @@ class StoredNumbers:
                 return self._plain(step.path, step.stored_shape)
 
     def _normed(self, conv: str, norm: str, shape: tuple[int, ...]) -> Filter:
-        """Convolution with its batch normalisation; one that was folded before has a bias instead."""
+        """A convolution with its batch normalisation; if folded already, it has a bias instead."""
         if (
             f"{norm}.weight" not in self.contents.tensors
             and f"{conv}.bias" in self.contents.tensors
@@ -110,9 +110,8 @@ class StoredNumbers:
         if step.identity:
             factor, shift = self._scale_and_shift(f"{step.path}.rbr_identity", shape[0])
             outs = np.arange(shape[0])
-            weight[outs, outs % shape[1], 1, 1] += (
-                factor  # within its group, output i reads input i
-            )
+            # Within its group, output i reads input i.
+            weight[outs, outs % shape[1], 1, 1] += factor
             bias = bias + shift
         return Filter(weight, bias)
 
@@ -132,12 +131,13 @@ class StoredNumbers:
         tensor = self.contents.tensors.get(name)
         if tensor is None:
             raise ModelError(
-                f"{origin}: lacks the tensor {name}: weights of another network than the description's?"
+                f"{origin}: lacks the tensor {name}: "
+                "weights of another network than the description's?"
             )
         if tensor.shape != shape:
             raise ModelError(
-                f"{origin}: tensor {name} is {_by(tensor.shape)}, the description wants {_by(shape)}: weights of "
-                "another network, or another number of classes?"
+                f"{origin}: tensor {name} is {_by(tensor.shape)}, the description wants "
+                f"{_by(shape)}: weights of another network, or another number of classes?"
             )
         self.read.add(name)
         try:
@@ -162,14 +162,17 @@ class StoredNumbers:
         for key, value in wanted.items():
             if (found := module.settings.get(key, value)) != value:
                 raise ModelError(
-                    f"{self.contents.origin}: {path} has {key} {ascii(found)[:40]}, the description makes it {value}: "
-                    "a block that was changed; export the model to ONNX instead"
+                    f"{self.contents.origin}: {path} has {key} {ascii(found)[:40]}, the "
+                    f"description makes it {value}: a block that was changed; export the model to ONNX instead"
                 )
 
-    def check_all_read(self, plan: Plan) -> None:
-        """No tensor may be left over, but what trains only: else it is another network than the description's."""
+    def check_all_read(self, architecture: Architecture) -> None:
+        """Raises ModelError if a tensor is left over, unless it belongs to a step that only trains.
+
+        With one left over, the file holds another network than the description's.
+        """
         trains_only = tuple(
-            f"{step.path}." for step in plan.convolutions if step not in plan.needed
+            f"{step.path}." for step in architecture.convolutions if step not in architecture.needed
         )
         for name in self.contents.tensors:
             if (
@@ -178,8 +181,8 @@ class StoredNumbers:
                 and not name.startswith(trains_only)
             ):
                 raise ModelError(
-                    f"{self.contents.origin}: tensor {ascii(name)[:80]} belongs to no layer of the description: "
-                    "weights of another network?"
+                    f"{self.contents.origin}: tensor {ascii(name)[:80]} belongs to no layer of the "
+                    "description: weights of another network?"
                 )
 
 
@@ -193,7 +196,10 @@ class StoredAnchors(NamedTuple):
 
 
 def stored_anchors(contents: Contents, head: str) -> StoredAnchors | None:
-    """The head's tensors: ``anchor_grid`` [layers, 1, A, 1, 1, 2] in pixels, or ``anchors`` [layers, A, 2] in cells."""
+    """The anchors among the head's tensors; None where there are none.
+
+    ``anchor_grid`` is [layers, 1, A, 1, 1, 2] in pixels, ``anchors`` is [layers, A, 2] in cells.
+    """
     for name, axes in (("anchor_grid", (0, 2, 5)), ("anchors", (0, 1, 2))):
         tensor = contents.tensors.get(f"{head}.{name}")
         if tensor is None or len(tensor.shape) != axes[-1] + 1 or not 2 <= tensor.size <= 400:

@@ -1,0 +1,583 @@
+"""The facts that each pass of ``profile`` leaves in a session, and the files passes/NAME.json.
+
+Each type below is the contract between three rooms: a pass measures it, this file writes and reads
+it, analysis and report use its fields. A field is a key of the JSON document of the same name. A
+default means that sessions of earlier versions lack the key. Times end in ``_ms`` or ``_s``,
+shares are fractions of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import UNSET, Struct, UnsetType
+
+from detector.errors import UsageError
+from detector.session.codec import from_builtins, parse_json, to_builtins
+
+Facts = TypeVar("Facts")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A median with the lowest and the highest value that it stands for."""
+
+    median: float
+    low: float
+    high: float
+
+
+# ----------------------------------------------------------------------
+# loop, critical_path, frames, what_if: the loop as it ran, and as it could run
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFacts:
+    """What the instruments cost. ``off_ms``, ``on_ms``: milliseconds a frame of each round without
+    and with them. ``instruments``: their share of a frame's time. ``warning``: set where it is too
+    much."""
+
+    off_ms: Sequence[float]
+    on_ms: Sequence[float]
+    instruments: Interval
+    warning: str | None
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class PathStage:
+    """A stage's part of the critical path. ``share`` covers its own work and its waits.
+    ``wait_causes``: cause -> seconds, longest first."""
+
+    name: str
+    share: float
+    self_s: float
+    wait_s: float
+    calls: int
+    wait_causes: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPathFacts:
+    """The steady state took ``wall_s``, in which ``frames`` were written; the shares of ``stages``
+    add up to 1. Start-up and tear-down come before and after."""
+
+    wall_s: float
+    startup_s: float
+    teardown_s: float
+    frames: int
+    stages: Sequence[PathStage]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowFrame:
+    """One of the slowest frames. ``stage``: the one that took the longest part of it. ``file``: its
+    picture, relative to the session's folder."""
+
+    frame: int
+    ms: float
+    stage: str
+    stage_ms: float
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class FramesFacts:
+    """The slowest frames, slowest first."""
+
+    rows: Sequence[SlowFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the replay expects of one change. ``gain``: growth of the FPS of the loop against the
+    run as it was; 0.08 is 8% faster."""
+
+    change: str
+    predicted_fps: float
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class BesideCost:
+    """What threads of a library do for each call, beside the calls. ``room``: for how many at
+    once."""
+
+    ms: float
+    cpu_ms: float
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """One call on average, with the computer to itself."""
+
+    ms: float
+    cpu_ms: float
+    beside: BesideCost | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A prediction beside what was measured. ``off_by``: predicted FPS / measured FPS - 1."""
+
+    change: str
+    predicted_gain: float
+    predicted_fps: float | None = None
+    measured_fps: float | None = None
+    measured_gain: float
+    measured_low: float | None = None
+    measured_high: float | None = None
+    off_by: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfFacts:
+    """Predictions, best first. ``replay_error``: replayed wall time / measured - 1, of the run as
+    it was. ``doubts``: reasons not to trust the predictions; None where the session is too old to
+    have them. ``proofs``: only after ``--prove``."""
+
+    replay_error: float
+    measured_fps: float | None = None
+    predictions: Sequence[Prediction]
+    costs: Mapping[str, StageCost] = field(default_factory=dict)
+    doubts: Sequence[str] | None = None
+    no_batch_because: str | None = None
+    proofs: Sequence[Proof] | UnsetType = UNSET
+
+    @property
+    def proof_of(self) -> dict[str, Proof]:
+        """Change -> its proof; empty where nothing was proved."""
+        return {} if self.proofs is UNSET else {proof.change: proof for proof in self.proofs}
+
+
+# ----------------------------------------------------------------------
+# layers, roofline, torch, device: the network on its engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """What this computer reaches at most. ``gflops_s``: by precision (int8: GOP/s). ``by``: the
+    library that reached it."""
+
+    gflops_s: Mapping[str, float]
+    by: Mapping[str, str] = field(default_factory=dict)
+    threads: int | None = None
+    bandwidth_gbytes_s: float
+
+    def ridge(self, precision: str) -> float | None:
+        """FLOPs a byte at which arithmetic and memory are equally fast; None without a peak."""
+        peak = self.gflops_s.get(precision)
+        return None if peak is None else peak / self.bandwidth_gbytes_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRow:
+    """A layer as the engine ran it; counts are of a whole batch. ``fused_from``: the nodes of the
+    graph that it stands for. ``intensity``: FLOPs a byte. ``utilisation``: of its roof. ``bound``:
+    what limits it. ``flag``: what is odd about the row."""
+
+    name: str
+    type: str
+    calls: int = 1
+    ms: float
+    share: float
+    macs: int
+    flops: int
+    bytes: int
+    precision: str
+    fused_from: Sequence[str] = ()
+    gflops_s: float | None = None
+    gbytes_s: float | None = None
+    intensity: float | None = None
+    utilisation: float | None = None
+    bound: str | None = None
+    flag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """All layers of one type together."""
+
+    type: str
+    layers: int
+    ms: float
+    share: float
+    macs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayersFacts:
+    """``forward_ms``: a forward pass without the profiler; ``profiled_ms``: under it;
+    ``outside_ms``: the part of that in no layer. ``sum_ms``: of the layers' medians;
+    ``run_sum_ms``: the median of the sums of single runs. ``off_by``: sum_ms / forward_ms - 1, and
+    ``flag`` the reason where that is much. ``macs``: of the graph, a picture."""
+
+    engine: str
+    precision: str
+    threads: int
+    device: str = "cpu"
+    batch: int = 1
+    runs: int | None = None
+    forward_ms: float
+    profiled_ms: float | None = None
+    sum_ms: float
+    run_sum_ms: float | None = None
+    outside_ms: float | None = None
+    off_by: float
+    flag: str | None = None
+    notes: Sequence[str] = ()
+    macs: int | None = None
+    peaks: Peaks | None = None
+    rows: Sequence[LayerRow]
+    by_type: Sequence[TypeRow] = ()
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineFacts:
+    """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` a picture. ``ridge``: by
+    precision. ``peak_under_measured``: the names of layers above their roof."""
+
+    macs: int
+    flops: int
+    bytes: int | None = None
+    intensity: float | None = None
+    gflops_s: float | None
+    utilisation: float | None
+    bound: str | None
+    ms_by_bound: Mapping[str, float] = field(default_factory=dict)
+    ridge: Mapping[str, float | None] = field(default_factory=dict)
+    peaks: Peaks
+    forward_ms: float | None = None
+    peak_under_measured: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One of torch's operators, per frame or batch. ``self_ms``: without what it calls.
+    ``device_ms``: on the GPU."""
+
+    name: str
+    shapes: str
+    calls: float
+    self_ms: float
+    total_ms: float
+    device_ms: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFacts:
+    """``rows``: operators by name; ``by_shape``: by name and shapes of their inputs, both with the
+    longest first. ``trace``: a file of the session."""
+
+    rows: Sequence[Operator]
+    by_shape: Sequence[Operator]
+    self_ms: float
+    trace: str
+    frames: int
+    device: str
+    forward_ms: float
+    profiled_ms: float
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A stretch in which the GPU was idle, from ``at_ms`` in the window."""
+
+    at_ms: float
+    ms: float
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The beginning of the window for a drawing: intervals (begin, end) of work, in ms."""
+
+    host: Sequence[tuple[float, float]]
+    device: Sequence[tuple[float, float]]
+    until_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """A GPU over a window of some batches. ``idle_ms``: by cause; with ``busy_ms`` it adds up to
+    ``window_ms``. ``longest_gaps``: longest first."""
+
+    device: str
+    batches: int
+    window_ms: float
+    busy_ms: float
+    busy_share: float
+    kernels: int
+    gaps: int
+    longest_gap_ms: float
+    idle_ms: Mapping[str, float]
+    launch_bound: bool
+    longest_gaps: Sequence[Gap] = ()
+    shown: Shown | None = None
+    rows: Sequence[Operator] = ()
+    slowdown: float
+
+
+# ----------------------------------------------------------------------
+# memory, energy, python, counters, sweep: what the run uses
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    t_s: float
+    rss_mb: float
+
+
+class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The GPU's memory after the run; without ``available`` there is the ``reason`` alone."""
+
+    available: bool
+    reason: str | None = None
+    used_mb: float | None = None
+    torch_peak_allocated_mb: float | None = None
+    torch_peak_reserved_mb: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFacts:
+    """Resident memory. ``slope_mb_per_1000_frames``: its growth, None for the ``slope_reason``.
+    ``peak_by_stage_mb``: the highest sample while each stage ran."""
+
+    slope_mb_per_1000_frames: float | None
+    slope_reason: str | None
+    start_mb: float
+    peak_mb: float
+    peak_by_stage_mb: Mapping[str, float | None] = field(default_factory=dict)
+    samples: Sequence[MemorySample]
+    gpu: GpuMemory | None = None
+    slowdown: float
+
+
+class EnergyRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Joules of a stretch of time by counter; a counter that this computer lacks has no key.
+    ``timestamp``: seconds since 1970; ``duration``: seconds."""
+
+    timestamp: float
+    tag: str
+    duration: float
+    package: float | None = None
+    core: float | None = None
+    dram: float | None = None
+    gpu: float | None = None
+    joules_per_frame: float | None
+
+    def joules(self, counter: str) -> float | None:
+        """Of package, core, dram or gpu."""
+        value: float | None = getattr(self, counter)
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyFacts:
+    """``rows``: the idle seconds as they were, and the run without the idle power. ``samples``: the
+    same over time, idle power included."""
+
+    rows: Sequence[EnergyRow]
+    samples: Sequence[EnergyRow] = ()
+    joules_per_frame: float | None
+    frames_per_joule: float | None
+    idle_watts: Mapping[str, float]
+    counters: Sequence[str]
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTime:
+    """A function under cProfile. ``total_s`` includes what it calls."""
+
+    function: str
+    calls: int
+    self_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonFacts:
+    """``functions``: longest self time first. ``folded``: self seconds by room and library.
+    ``tree``: pyinstrument's text, None where it is not installed."""
+
+    functions: Sequence[FunctionTime]
+    folded: Mapping[str, float]
+    tree: str | None = None
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class CountersFacts:
+    """The processor's counters by event. ``ipc``: instructions a cycle."""
+
+    counts: Mapping[str, float]
+    ipc: float | None
+    cache_miss_rate: float | None
+    instructions_per_frame: float | None
+    includes: str
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """A variant of the sweep: a row of ``compare`` with ``batch_ms``, the time of a whole batch.
+    ``error``: why it did not run."""
+
+    name: str
+    engine: str | None = None
+    precision: str
+    precision_executed: Mapping[str, Mapping[str, float]] | None = None
+    precision_text: str | None = None
+    precision_effect: str | None = None
+    batch: int
+    fps: Mapping[str, Interval | None]
+    ratio: Mapping[str, float | None] = field(default_factory=dict)
+    ratio_interval: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
+    agreement: Mapping[str, int | float | None] | None
+    ap: Any = None
+    stage_cpu_ms: Mapping[str, Interval | None] | None = None
+    memory_mb: float | None
+    load_s: float | None = None
+    build_s: float | None = None
+    threads: int | None = None
+    concurrency: int | None = None
+    device: str | None = None
+    notes: Sequence[str] = ()
+    error: str | None
+    batch_ms: float | None
+
+    @property
+    def matched(self) -> float | None:
+        """The share of boxes that match the reference's."""
+        return (self.agreement or {}).get("matched")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFacts:
+    """``knees``: precision -> the least batch whose throughput is near the best."""
+
+    engine: str
+    rows: Sequence[SweepRow]
+    knees: Mapping[str, int]
+    rounds: int
+    frames: int
+    comparable: bool | None = None
+    warnings: Sequence[str] = ()
+    reference: str | None = None
+
+
+FACTS: dict[str, type[Any]] = {
+    "loop": LoopFacts,
+    "critical_path": CriticalPathFacts,
+    "what_if": WhatIfFacts,
+    "frames": FramesFacts,
+    "layers": LayersFacts,
+    "roofline": RooflineFacts,
+    "torch": TorchFacts,
+    "device": DeviceFacts,
+    "python": PythonFacts,
+    "memory": MemoryFacts,
+    "energy": EnergyFacts,
+    "counters": CountersFacts,
+    "sweep": SweepFacts,
+}
+"""Pass -> the type that its file is read as. Facts of any other pass are read as a dict."""
+
+
+# ----------------------------------------------------------------------
+# passes/NAME.json: the facts, and how the pass went
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRecord:
+    """One file. ``facts``: as in FACTS, None where ``available`` is False for the ``reason``.
+    ``undisturbed``: why the pass slowed nothing down, of passes that ran nothing under a profiler.
+    ``seconds``: how long the pass took."""
+
+    available: bool
+    reason: str | None = None
+    facts: Any = None
+    undisturbed: str | None = None
+    seconds: float | None = None
+
+    @property
+    def slowdown(self) -> float | None:
+        """Time under the pass over time without it; None of a pass that disturbs nothing."""
+        if isinstance(self.facts, dict):
+            return self.facts.get("slowdown")
+        return getattr(self.facts, "slowdown", None)
+
+    def as_builtins(self) -> dict[str, Any]:
+        """The JSON document: the facts are flat, between the two halves of the record."""
+        document: dict[str, Any] = {"available": self.available, "reason": self.reason}
+        if self.facts is not None:
+            document |= to_builtins(self.facts)
+        if self.undisturbed is not None:
+            document["undisturbed"] = self.undisturbed
+        if self.seconds is not None:
+            document["seconds"] = self.seconds
+        return document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    """The keys of every file that are no facts."""
+
+    available: bool
+    reason: str | None = None
+    undisturbed: str | None = None
+    seconds: float | None = None
+
+
+def read_passes(folder: Path) -> dict[str, PassRecord]:
+    """Pass -> its record, by name. Raises UsageError with the file and the key that is wrong."""
+    return {path.stem: read_pass(path) for path in sorted(folder.glob("*.json"))}
+
+
+def read_pass(path: Path) -> PassRecord:
+    """Raises UsageError where the file is no pass's, or lacks a fact."""
+    try:
+        content = parse_json(path.read_bytes(), path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+    except UsageError as error:
+        raise _damaged(str(error)) from error
+    try:
+        header = from_builtins(content, _Header, path)
+        if not header.available:
+            return PassRecord(available=False, reason=header.reason, seconds=header.seconds)
+        kind = FACTS.get(path.stem)
+        if kind is None:
+            own = _Header.__dataclass_fields__
+            facts: Any = {key: value for key, value in content.items() if key not in own}
+        else:
+            facts = from_builtins(content, kind, path)
+    except UsageError as error:
+        raise _damaged(str(error)) from error
+    return PassRecord(
+        available=True,
+        reason=header.reason,
+        facts=facts,
+        undisturbed=header.undisturbed,
+        seconds=header.seconds,
+    )
+
+
+def find_facts(records: Mapping[str, PassRecord], kind: type[Facts]) -> Facts | None:
+    """The facts of that type; None where the pass did not run, or could not."""
+    for record in records.values():
+        if isinstance(record.facts, kind):
+            return record.facts
+    return None
+
+
+def _damaged(said: str) -> UsageError:
+    return UsageError(f"{said}; run that pass again, or delete the file")

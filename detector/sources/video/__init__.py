@@ -1,0 +1,42 @@
+"""A video file, read by a decoder: one file here is one decoder, which ``--decoder`` offers.
+
+    _container.py  what the file says of itself
+    opencv.py      cv2: the fastest
+    av.py          PyAV: goes on behind damage
+    auto.py        cv2, and PyAV where cv2 gives up
+
+A decoder is a module with ``open(path, stride, frames) -> Source``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+
+from detector.sources.base import Source, check_file
+
+
+def decoders() -> list[str]:
+    """The decoders there are, sorted: the files of this folder."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in modules if not name.startswith("_"))
+
+
+class VideoSource(Source):
+    """Every file that no other source claims; the decoder says if it is no video."""
+
+    order = 100
+
+    @classmethod
+    def claims(cls, spec: str) -> bool:
+        return os.path.exists(spec) and not os.path.isdir(spec)
+
+    @classmethod
+    def open(
+        cls, spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None
+    ) -> Source:
+        check_file(spec)
+        module = importlib.import_module(f"{__name__}.{decoder}")
+        source: Source = module.open(spec, stride, frames)
+        return source

@@ -1,0 +1,309 @@
+"""What a video file says of itself, and whether anything is left behind its last frame.
+
+It is read with PyAV. Only the first picture is decoded, because it knows more than the container.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
+from typing import Any
+
+import av
+
+from detector.errors import SourceError
+from detector.types import LONGEST_GAP_S, SourceInfo
+
+DEFAULT_FPS = Fraction(25)  # where the container knows none; FFmpeg's own default for raw streams
+CUT_OFF = "the file is shorter than its own structure says: its end was cut off"
+CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
+# Recordings of browsers state no duration. A pause in them may be as long as in ffmpeg.
+UNKNOWN_DURATION_S = 30 * 3600.0
+FIRST_PICTURE_PACKETS = 64  # in which to look for the first picture
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """A video file, opened once for its metadata and closed again."""
+
+    path: str
+    stream: int  # index among all streams of the container
+    info: SourceInfo
+    dated: bool  # the stream has a first timestamp; without one, pts are counted, not read
+    decodable: bool  # PyAV has a decoder for it
+    not_for_opencv: str  # why cv2 would hand out wrong pictures; "" where it is fit
+
+    @property
+    def ticks(self) -> int:
+        """Nominal duration of a frame, in ticks of the time base."""
+        return max(1, round(1 / (self.info.fps * self.info.time_base)))
+
+    def set_displayed(self, width: int, height: int, rotation: int) -> None:
+        """Corrects ``info`` by the first picture: its stored size in pixels, to be turned by
+        ``rotation`` degrees.
+        """
+        info, quarter = self.info, round(rotation / 90) % 4 if rotation % 90 == 0 else 0
+        info.rotation = quarter * 90  # other angles are not applied, neither by cv2 nor here
+        info.width, info.height = (height, width) if quarter % 2 else (width, height)
+        if quarter % 2:
+            info.sample_aspect_ratio = 1 / info.sample_aspect_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What lies behind the last frame that a decoder gave."""
+
+    packets: int
+    error: str = ""
+    truncated: bool = False  # the index names bytes that the file does not have
+
+
+def open_container(path: str) -> Any:
+    """A PyAV container of ``path``. Raises SourceError that says why it cannot be opened."""
+    try:
+        # An absolute path is never taken for a protocol ("clip:1.mp4" would be).
+        return av.open(os.path.abspath(path))
+    except (av.error.FFmpegError, UnicodeError) as error:
+        raise SourceError(f"{path}: {_why(path, error)}") from error
+
+
+def probe(path: str) -> Video:
+    """Reads the container's metadata. Raises SourceError when there is no video stream."""
+    with open_container(path) as container:
+        stream = _video_stream(path, container)
+        codec = stream.codec_context
+        sized = (
+            codec is None or codec.width > 0
+        )  # said before a picture is decoded: all that opencv knows
+        first = _first_picture(container, stream)
+        duration_s = _duration_s(container, stream)
+        info = SourceInfo(
+            path=path,
+            kind="video",
+            width=codec.width if codec else 0,
+            height=codec.height if codec else 0,
+            fps=stream.average_rate or stream.guessed_rate or stream.base_rate or DEFAULT_FPS,
+            time_base=stream.time_base,
+            start_pts=stream.start_time or 0,
+            frames_declared=stream.frames or None,
+            duration_s=duration_s,
+            codec=codec.codec.canonical_name if codec else "unknown",
+            sample_aspect_ratio=stream.sample_aspect_ratio or Fraction(1),
+            has_audio=bool(container.streams.audio),
+            mirrored=first is not None and _is_mirrored(first),
+            longest_gap_s=_longest_gap_s(container, duration_s),
+        )
+        return Video(
+            path,
+            stream.index,
+            info,
+            dated=stream.start_time is not None,
+            decodable=codec is not None,
+            not_for_opencv=_not_for_opencv(path, container, stream, first, sized),
+        )
+
+
+def tail(video: Video, last_pts: int | None, frames: int) -> Tail:
+    """Demuxes what lies behind ``last_pts``, the pts of the last of the ``frames`` that came out.
+    Decodes nothing.
+
+    Without ``last_pts`` (they jumped), or with packets that have none, all packets are counted from
+    the start, and those beyond ``frames`` are left.
+    """
+    with open_container(video.path) as container:
+        stream = container.streams[video.stream]
+        if last_pts is not None and video.dated and _seek(container, stream, last_pts):
+            left, error, undated = _count_after(container, stream, last_pts)
+            if not undated:
+                return Tail(left, error, is_truncated(container, stream))
+    with open_container(video.path) as container:
+        stream = container.streams[video.stream]
+        total, error, _ = _count_after(container, stream, None)
+        return Tail(max(0, total - frames), error, is_truncated(container, stream))
+
+
+def is_truncated(container: Any, stream: Any) -> bool:
+    """True when the file is shorter than its own structure says: its end was cut off.
+
+    Counts in headers play no part here, they lie and harm nobody. Formats made of packets (MPEG-TS)
+    cannot tell.
+    """
+    size: int = container.size
+    if size <= 0:
+        return False
+    if "mov" in container.format.name:
+        return any(entry.pos + entry.size > size for entry in stream.index_entries)
+    with open(os.path.abspath(container.name), "rb") as file:
+        return _stated_bytes(file.read(256)) > size
+
+
+def _stated_bytes(head: bytes) -> int:
+    """Where the outermost element of a Matroska or AVI file ends, by its own word; 0: it does not
+    say.
+    """
+    if head[:4] == b"RIFF":
+        stated = int.from_bytes(head[4:8], "little")
+        return 0 if stated >= 0x7FFFFFFF else 8 + stated  # recorders write such placeholders
+    segment = head.find(b"\x18\x53\x80\x67") + 4
+    if head[:4] != b"\x1a\x45\xdf\xa3" or not 4 < segment <= len(head) - 8:
+        return 0
+    length = (
+        9 - head[segment].bit_length()
+    )  # of an EBML number, bytes; its leading one bit is a marker
+    unknown = (1 << 7 * length) - 1
+    stated = int.from_bytes(head[segment : segment + length], "big") & unknown
+    return 0 if stated == unknown else segment + length + stated
+
+
+def _video_stream(path: str, container: Any) -> Any:
+    # A cover picture is a video stream too, of one frame; it is not what the user means by the
+    # video.
+    attached = av.stream.Disposition.attached_pic
+    for stream in container.streams.video:
+        if not stream.disposition & attached:
+            return stream
+    found = ", ".join(sorted({_kind(stream) for stream in container.streams})) or "no stream at all"
+    raise SourceError(
+        f"{path}: no video stream in it (found: {found}); give a file that has pictures"
+    )
+
+
+def _kind(stream: Any) -> str:
+    return "a cover picture" if stream.type == "video" else str(stream.type)
+
+
+def _not_for_opencv(path: str, container: Any, stream: Any, first: Any, sized: bool) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        # a segmentation fault in 5.0.0's binding
+        return "opencv crashes on a file name that is not UTF-8"
+    if stream.index != container.streams.video[0].index:
+        return "opencv would read another stream, a cover picture"  # and cannot be told otherwise
+    if not sized and first is not None:
+        return "its beginning does not say how large its pictures are: opencv makes none"
+    if _is_interlaced(stream, first):
+        # swscale refuses them ("Cannot convert interlaced to progressive frames"), cv2 does not
+        # look: it hands out what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
+        return "interlaced: opencv hands out black frames"
+    return ""
+
+
+def _first_picture(container: Any, stream: Any) -> Any:
+    """It knows more than the container; None where it does not come soon."""
+    if stream.codec_context is None:
+        return None
+    try:
+        for packet in islice(container.demux(stream), FIRST_PICTURE_PACKETS):
+            for picture in stream.codec_context.decode(packet):
+                return picture
+    except av.error.FFmpegError:
+        pass  # what is wrong with the data comes out when it is read
+    return None
+
+
+def _is_interlaced(stream: Any, first: Any) -> bool:
+    """By the container, or by the first picture: Matroska and AVI often do not know."""
+    # 0 unknown, 1 progressive, 2 and more: orders of fields. PyAV tells from 18.1 on; before, the
+    # picture does.
+    if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
+        return True
+    return first is not None and bool(first.interlaced_frame)
+
+
+def _is_mirrored(picture: Any) -> bool:
+    """Whether the display matrix [a b u; c d v; x y w] not only turns the picture: some front
+    cameras write such.
+    """
+    for data in picture.side_data:
+        if data.type.name == "DISPLAYMATRIX":
+            a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data)[:36])  # 16.16 fixed point
+            return bool(a * d - b * c < 0)
+    return False
+
+
+def _duration_s(container: Any, stream: Any) -> float | None:
+    if stream.duration:
+        return float(stream.duration * stream.time_base)
+    return container.duration / av.time_base if container.duration else None
+
+
+def _longest_gap_s(container: Any, duration_s: float | None) -> float:
+    """A slide that stands for minutes is one frame. Where stamps count from the file's start, such
+    a pause is kept.
+    """
+    if container.format.flags & CLOCK_MAY_JUMP:
+        return LONGEST_GAP_S
+    return max(LONGEST_GAP_S, duration_s or UNKNOWN_DURATION_S)
+
+
+def _seek(container: Any, stream: Any, pts: int) -> bool:
+    try:
+        container.seek(pts, stream=stream)
+    except av.error.FFmpegError:
+        return False
+    return True
+
+
+def _count_after(container: Any, stream: Any, pts: int | None) -> tuple[int, str, int]:
+    """(packets with a later pts, the demuxer's error if any, packets without pts). pts None: counts
+    all.
+    """
+    left = undated = 0
+    try:
+        for packet in _packets(container, stream):
+            undated += packet.pts is None
+            left += pts is None or (packet.pts is not None and packet.pts > pts)
+    except av.error.FFmpegError as error:
+        return left, error.strerror, undated
+    return left, "", undated
+
+
+def _packets(container: Any, stream: Any) -> Iterator[Any]:
+    """Packets that should give a picture: without the flush at the end, and without what an edit
+    list hides.
+    """
+    for packet in container.demux(stream):
+        if packet.size and not packet.is_discard:
+            yield packet
+
+
+def _why(path: str, error: Exception) -> str:
+    if isinstance(error, UnicodeError):
+        return "its name is not valid UTF-8; rename the file"
+    try:
+        with open(path, "rb") as file:
+            head = file.read(512)
+    except OSError as problem:
+        return f"cannot be read ({problem.strerror})"
+    if not head:
+        return "the file is empty (0 bytes); copy or record it again"
+    if head[4:8] == b"ftyp":
+        return (
+            "no moov atom: the recording was cut off before it was finalised; record it again, "
+            "or rebuild it from an intact file of the same camera (untrunc)"
+        )
+    if head.isascii() and not any(byte < 32 and byte not in b"\t\r\n\f" for byte in head):
+        return "it holds text, not video; give a video file, a picture or a folder of pictures"
+    reason = getattr(error, "strerror", None) or str(error)
+    return (
+        f"FFmpeg cannot read it ({reason}); check it with ffprobe, or convert it with ffmpeg first"
+    )
+
+
+def no_frame(video: Video, refused: int) -> SourceError:
+    """The error for a video that opens and gives nothing."""
+    info = video.info
+    if not video.decodable:
+        return SourceError(
+            f"{info.path}: no decoder for its codec here; convert it first: ffmpeg -i IN OUT.mp4"
+        )
+    what = f"{info.codec} {info.width}x{info.height}"
+    return SourceError(
+        f"{info.path}: opens ({what}), but no frame can be decoded ({refused} packets refused); "
+        "the file is damaged: copy or record it again"
+    )

@@ -1,0 +1,82 @@
+"""Dynamic quantisation: weights in int8, activations quantised anew in every run. What it changes.
+
+It is not a precision of the engines. torch quantises linear and recurrent layers only, so it
+changes nothing in a network of convolutions. ONNX Runtime does change convolutions, into
+ConvInteger: the file shrinks, but each run searches every activation for its range and converts it
+before a slow kernel multiplies. ``scripts/bench dynamic`` measures that; see docs/quantisation.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detector.models.graph.build import MULTIPLYING
+
+if TYPE_CHECKING:
+    import onnx
+    from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """What ONNX Runtime's dynamic quantisation made of a graph."""
+
+    graph: onnx.ModelProto
+    changed: int  # multiplying nodes that are integer now, of ``layers``
+    layers: int
+    added: int  # nodes that the quantisation added
+    bytes_before: int
+    bytes_after: int
+
+
+def quantise_dynamically(model: onnx.ModelProto) -> Dynamic:
+    """Quantises all operators that ONNX Runtime can quantise dynamically.
+
+    Weights become u8: its CPU provider has no ConvInteger kernel for s8.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "fp32.onnx"), Path(folder, "dynamic.onnx")
+        source.write_bytes(model.SerializeToString())
+        # It advises to run its preprocessing, which folds what is folded here already.
+        logging.disable(logging.WARNING)
+        try:
+            quantize_dynamic(source, target, weight_type=QuantType.QUInt8)
+        finally:
+            logging.disable(logging.NOTSET)
+        graph = onnx.load(target)
+    before = Counter(node.op_type for node in model.graph.node)
+    after = Counter(node.op_type for node in graph.graph.node)
+    return Dynamic(
+        graph=graph,
+        changed=after["ConvInteger"] + after["MatMulInteger"],
+        layers=sum(before[operator] for operator in MULTIPLYING),
+        added=len(graph.graph.node) - len(model.graph.node),
+        bytes_before=model.ByteSize(),
+        bytes_after=graph.ByteSize(),
+    )
+
+
+def count_changed_by_torch(module: nn.Module) -> int:
+    """The number of modules that torch's dynamic quantisation replaces."""
+    from torch.ao.quantization import quantize_dynamic
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.ao.quantization moves to torchao
+        result = quantize_dynamic(module)
+    before = dict(module.named_modules())
+    # The module itself is left out, since every copy of a GraphModule has a class of its own. So
+    # are the parts of new modules.
+    return sum(
+        type(part) is not type(before[name])
+        for name, part in result.named_modules()
+        if name and name in before
+    )

@@ -1,0 +1,147 @@
+"""Average precision and its companions, against cases counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.analysis.accuracy import average_precision as ap
+from detector.analysis.accuracy import matching
+from detector.analysis.accuracy.matching import NEITHER, RIGHT, WRONG, Judged, Truth, judge
+
+HERE, SHIFTED, FAR = [0, 0, 10, 10], [0, 2, 10, 12], [50, 50, 60, 60]
+
+
+def truth(*boxes, ignored=(), crowd=()):
+    flags = [np.isin(np.arange(len(boxes)), which) for which in (ignored, crowd)]
+    return Truth(np.array(boxes, float).reshape(-1, 4), *flags)
+
+
+def outcomes(boxes, scores, labels, **more):
+    return judge(
+        np.array(boxes, float).reshape(-1, 4), np.array(scores, float), labels, **more
+    ).outcomes.tolist()
+
+
+def judged(outcomes, wanted, scores=None):
+    scores = np.linspace(1, 0.5, len(outcomes)) if scores is None else np.array(scores, float)
+    return Judged(scores, np.array(outcomes, np.int8), wanted)
+
+
+def test_overlap_is_shared_area_over_joint_area():
+    got = matching.overlaps(
+        np.array([HERE, SHIFTED, FAR, [5, 5, 5, 5]], float), np.array([HERE], float)
+    )
+    assert got[:, 0] == pytest.approx([1, 80 / 120, 0, 0])
+
+
+def test_overlap_with_a_crowd_is_the_share_of_the_found_box():
+    got = matching.overlaps(
+        np.array([HERE], float), np.array([[0, 0, 5, 100]], float), of_found=True
+    )
+    assert got[0, 0] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "scores", "labels", "expected"),
+    [
+        ([HERE], [0.9], truth(HERE), [RIGHT]),
+        ([FAR], [0.9], truth(HERE), [WRONG]),
+        ([HERE, HERE], [0.9, 0.8], truth(HERE), [RIGHT, WRONG]),  # a box is found once
+        (
+            [HERE, SHIFTED],
+            [0.8, 0.9],
+            truth(HERE),
+            [RIGHT, WRONG],
+        ),  # the better score takes it, here the worse fit
+        ([HERE], [0.9], truth(SHIFTED, HERE), [RIGHT]),
+        (
+            [HERE, SHIFTED],
+            [0.9, 0.8],
+            truth(SHIFTED, HERE),
+            [RIGHT, RIGHT],
+        ),  # the best fit, not the first
+        ([HERE, HERE], [0.9, 0.8], truth(HERE, ignored=[0]), [NEITHER, WRONG]),  # once
+        ([HERE, HERE], [0.9, 0.8], truth(HERE, crowd=[0]), [NEITHER, NEITHER]),  # any number
+        ([HERE], [0.9], truth([0, 0, 100, 100], crowd=[0]), [NEITHER]),
+        ([HERE], [0.9], truth([0, 0, 100, 100], ignored=[0]), [WRONG]),
+        (
+            [HERE],
+            [0.9],
+            truth(SHIFTED, HERE, ignored=[1]),
+            [RIGHT],
+        ),  # a real box first, though the other fits better
+        ([], [], truth(HERE), []),
+        ([HERE], [0.9], truth(), [WRONG]),
+    ],
+)
+def test_outcome_of_each_detection(boxes, scores, labels, expected):
+    assert outcomes(boxes, scores, labels) == expected
+
+
+def test_threshold_is_reached_by_equality():
+    half = [0, 0, 10, 5]
+    assert outcomes([half], [0.9], truth(HERE)) == [RIGHT]
+    assert outcomes([half], [0.9], truth(HERE), iou=0.51) == [WRONG]
+
+
+def test_ignored_boxes_are_not_wanted():
+    assert truth(HERE, FAR, SHIFTED, ignored=[0], crowd=[1]).wanted == 1
+
+
+def test_only_the_best_hundred_of_a_picture_count():
+    boxes, scores = [FAR] * 100 + [HERE], [0.9] * 100 + [0.1]
+    assert outcomes(boxes, scores, truth(HERE)) == [WRONG] * 100
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted", "expected"),
+    [
+        ([RIGHT, RIGHT], 2, 1.0),
+        ([], 2, 0.0),
+        ([WRONG], 1, 0.0),
+        ([WRONG, RIGHT], 1, 0.5),
+        ([RIGHT, WRONG], 1, 1.0),  # what comes after the last box costs nothing
+        ([NEITHER, RIGHT], 1, 1.0),
+        ([RIGHT], 2, 51 / 101),  # recalls 0 .. 0.50 are reached
+        ([RIGHT, WRONG, RIGHT], 2, (51 * 1 + 50 * 2 / 3) / 101),
+        ([WRONG, RIGHT, RIGHT], 2, 2 / 3),  # precision is the best at that recall or beyond
+    ],
+)
+def test_average_precision_by_hand(rows, wanted, expected):
+    assert ap.average_precision([judged(rows, wanted)]) == pytest.approx(expected)
+
+
+def test_average_precision_sorts_over_all_pictures():
+    first, second = judged([WRONG], 1, [0.3]), judged([RIGHT], 0, [0.9])
+    assert ap.average_precision([first, second]) == pytest.approx(1.0)
+
+
+def test_without_a_box_there_is_no_figure():
+    empty = [judged([WRONG], 0)]
+    assert np.isnan(ap.average_precision(empty))
+    assert np.isnan(ap.recall(empty))
+    assert np.isnan(ap.precision([judged([NEITHER], 1)]))
+
+
+def test_recall_precision_and_unmatched_at_a_score():
+    rows = [
+        judged([RIGHT, WRONG, NEITHER, RIGHT], 4, [0.9, 0.25, 0.25, 0.2]),
+        judged([WRONG], 0, [0.1]),
+    ]
+    assert ap.recall(rows, 0.25) == 0.25
+    assert ap.recall(rows) == 0.5
+    assert ap.precision(rows, 0.25) == 0.5
+    assert ap.unmatched(rows, 0.25) == 1
+    assert ap.unmatched(rows) == 2
+
+
+def test_interval_is_the_same_each_time_and_holds_the_figure():
+    rows = [judged([RIGHT if i % 3 else WRONG], 1, [1 - i / 50]) for i in range(40)]
+    low, high = ap.interval(rows, ap.average_precision)
+    assert (low, high) == ap.interval(rows, ap.average_precision)
+    assert low < ap.average_precision(rows) < high
+
+
+def test_interval_of_equal_pictures_is_a_point():
+    assert ap.interval([judged([RIGHT], 1)] * 5, ap.average_precision) == (1.0, 1.0)

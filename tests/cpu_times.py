@@ -1,0 +1,75 @@
+"""A pytest plugin: the CPU seconds of every test, and which unmarked tests are not fast.
+
+CPU seconds, not wall seconds, so that a busy machine does not make a test look slow. The seconds of
+processes that a test started and waited for are included. Nothing is asserted about time: the lists
+say which test should be made cheaper or marked ``slow``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+FAST_S = 1.0  # an unmarked test above this is listed
+LONGEST_SHOWN = 10
+KEY = "cpu_s"
+
+
+def cpu_seconds() -> float:
+    """User and system seconds of this process and of its finished children."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Covers set-up, call and tear-down. A fixture of a module counts for its first test."""
+    item.stash[STARTED] = cpu_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "teardown":
+        marked = item.get_closest_marker("slow") is not None
+        report.user_properties.append((KEY, (cpu_seconds() - item.stash[STARTED], marked)))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    rows = []
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            found = dict(getattr(report, "user_properties", ()))
+            if getattr(report, "when", "") == "teardown" and KEY in found:
+                rows.append((*found[KEY], report.nodeid))
+    rows.sort(key=lambda row: -row[0])
+    unmarked = [row for row in rows if not row[1]]
+    if config.option.markexpr == "not slow":
+        _list(terminalreporter, f"the {LONGEST_SHOWN} slowest tests", unmarked[:LONGEST_SHOWN])
+    else:
+        above = [row for row in unmarked if row[0] > FAST_S]
+        _list(
+            terminalreporter, f"unmarked tests above {FAST_S:.0f} s of CPU: mark them slow", above
+        )
+    if path := os.environ.get("DETECT_VIDEO_TEST_TIMES"):
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(
+                f"{cpu:.3f}\t{'slow' if slow else ''}\t{name}\n" for cpu, slow, name in rows
+            )
+
+
+def _list(terminalreporter: Any, title: str, rows: list[tuple[float, bool, str]]) -> None:
+    if rows:
+        terminalreporter.write_sep("-", title)
+        for cpu, _, name in rows:
+            terminalreporter.write_line(f"{cpu:6.2f} s  {name}")
+
+
+STARTED = pytest.StashKey[float]()

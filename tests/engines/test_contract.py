@@ -1,0 +1,59 @@
+"""One file makes an engine: everything else learns of it from its class."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from detector import engines
+from detector.engines.base import PRECISIONS, Engine
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+from tests.outside_engines import with_engines
+
+
+@pytest.mark.parametrize("name", engines.names())
+def test_a_class_says_what_its_engine_is_without_its_library(name):
+    engine = engines.find(name)
+    assert issubclass(engine, Engine)
+    assert engine.name == name
+    assert (engine.library is None) == (engine.install == "")
+    assert set(engine.precisions) <= set(PRECISIONS)
+    assert set(engine.auto_in) <= set(engine.precisions)
+    assert set(engine.precisions.values()) <= {"fp32", "fp16", "bf16", "int8-u8", "int8-s8"}
+    assert set(engine.devices) <= {"cpu", "cuda"}
+    assert all(suffix.startswith(".") for suffix in engine.model_suffixes)
+
+
+def test_a_new_file_is_a_new_engine(tmp_path):
+    """Its name, what it lacks, its help and its conformance tests: nothing else is edited."""
+    env = with_engines(tmp_path, "newcomer")
+    help_text = " ".join(detect_video("detect", "--help", cwd=tmp_path, env=env).stdout.split())
+    assert "Engine: auto, newcomer, null" in help_text
+    found = detect_video("doctor", "--quick", "--json", cwd=tmp_path, env=env)
+    judged = {engine["name"]: engine for engine in json.loads(found.stdout)["engines"]}
+    assert set(judged) == {*engines.names(), "newcomer"}
+    assert judged["newcomer"]["install"] == "pip install a-library-that-nobody-has"
+    assert "a_library_that_nobody_has is not installed" in judged["newcomer"]["reason"]
+    process = detect_video("in.mp4", "--engine", "newcomer", cwd=tmp_path, env=env)
+    assert process.returncode == 5
+    assert "pip install a-library-that-nobody-has" in process.stderr
+    collected = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "tests/conformance/test_engines.py",
+        ],
+        cwd=CHECKOUT,
+        env={"PATH": "/usr/bin:/bin", **env},
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert "test_known_answers_at_every_filling_of_a_batch[newcomer-fp32-1]" in collected
+    assert "test_close_twice_and_infer_after_it[newcomer]" in collected

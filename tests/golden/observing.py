@@ -1,0 +1,222 @@
+"""What a command line printed and left behind, as one JSON document that is the same wherever it runs."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import cv2
+import numpy as np
+
+from tests.golden.commands import Command
+from tests.golden.masks import mask_of, masked_name, type_name
+from tests.golden.running import Ran, files_in
+
+MASKED = "~"
+"""Begins what stands for a value that is not compared: ``~number``, ``~text|null``."""
+
+
+def observe(ran: Ran) -> dict[str, Any]:
+    command, folder = ran.command, ran.folder
+    new = sorted(files_in(folder) - ran.before)
+    document: dict[str, Any] = {
+        "exit": ran.exit_code,
+        "stdout": _kind(ran.stdout),
+        "stderr": _lines(ran.stderr),
+        "files": sorted({masked_name(name) for name in new}),
+    }
+    if document["stdout"] == "json":
+        document["document"] = flatten(_without_folder(json.loads(ran.stdout), folder), command)
+    if "--help" in command.argv:
+        document["options"] = sorted(set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", ran.stdout)))
+    content = {}
+    for name in new:
+        if any(_fits(name, pattern) for pattern in command.read) and (
+            at := READERS.get(Path(name).suffix)
+        ):
+            content[masked_name(name)] = _without_folder(at(folder / name, command), folder)
+    return document | {"content": content} if content else document
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """As in a shell: ``*`` ends at a slash."""
+    return len(Path(name).parts) == len(Path(pattern).parts) and Path(name).match(pattern)
+
+
+def _kind(text: str) -> str:
+    if not text.strip():
+        return "empty"
+    try:
+        json.loads(text)
+    except ValueError:
+        return "text"
+    return "json"
+
+
+def _lines(text: str) -> str:
+    lines = len(text.splitlines())
+    return ("nothing", "one line")[lines] if lines < 2 else "lines"
+
+
+def _without_folder(value: Any, folder: Path) -> Any:
+    """Absolute paths within the run's folder or its neighbours, as relative ones."""
+    if isinstance(value, dict):
+        return {key: _without_folder(one, folder) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_folder(one, folder) for one in value]
+    if isinstance(value, str):
+        return value.replace(str(folder), "HERE").replace(str(folder.parent), "RUNS")
+    return value
+
+
+# ---- JSON documents
+
+
+def flatten(value: Any, command: Command) -> dict[str, Any]:
+    """Path -> value, or what stands for it. Keys of objects that are alike are merged (masks.py, ``each``)."""
+    leaves: dict[str, list[Any]] = {}
+    _walk(value, "", command, False, lambda path, one: leaves.setdefault(path, []).append(one))
+    return {path: _merged(values) for path, values in leaves.items()}
+
+
+def _walk(
+    value: Any, path: str, command: Command, alike: bool, leaf: Callable[[str, Any], None]
+) -> None:
+    container = isinstance(value, (dict, list))
+    mask = mask_of(path, command.name, command.near, container) if path else None
+    kind = mask.kind if mask else ("each" if alike and isinstance(value, list) else "")
+    if kind == "keys":
+        leaf(path, f"{MASKED}any")
+    elif (kind == "any" and not (container and value)) or (alike and not container):
+        leaf(path, f"{MASKED}any" if kind == "any" else f"{MASKED}{type_name(value)}")
+    elif kind == "type":
+        leaf(path, f"{MASKED}{type_name(value)}")
+    elif kind == "may":
+        leaf(path, f"{MASKED}{type_name(value)}" + ("|null" if value is not None else ""))
+    elif not container or not value:
+        leaf(path, value)
+    elif kind == "each":
+        for one in value.values() if isinstance(value, dict) else value:
+            _walk(one, f"{path}.each", command, True, leaf)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            name = masked_name(key)
+            _walk(one, f"{path}.{name}".lstrip("."), command, alike, leaf)
+    elif not any(isinstance(one, (dict, list)) for one in value):
+        masks = [mask_of(f"{path}.0", command.name, command.near, False)]
+        leaf(path, value if masks == [None] else f"{MASKED}list")
+    else:
+        for at, one in enumerate(value):
+            _walk(one, f"{path}.{at}".lstrip("."), command, alike, leaf)
+
+
+def _merged(values: list[Any]) -> Any:
+    if len(values) == 1:
+        return values[0]
+    kinds = {kind for value in values for kind in str(value).removeprefix(MASKED).split("|")}
+    return MASKED + "|".join(sorted(kinds, key=lambda kind: (kind == "null", kind)))
+
+
+# ---- files
+
+
+def _rows(path: Path, command: Command) -> Any:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _document(path: Path, command: Command) -> Any:
+    if path.name.startswith("trace"):
+        return _trace(path)
+    value = json.loads(path.read_text(encoding="utf-8"))
+    return value if path.name.endswith(".coco.json") else flatten(value, command)
+
+
+def _trace(path: Path) -> Any:
+    """The kinds of events, with their keys. The file is gzip whatever its name."""
+    value = json.loads(gzip.decompress(path.read_bytes()))
+    events = value["traceEvents"] if isinstance(value, dict) else value
+    return sorted({f"{event.get('ph')}: {', '.join(sorted(event))}" for event in events})
+
+
+def _table(path: Path, command: Command) -> Any:
+    """A CSV whole; of a report's, which is measured, the names of the columns."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    return rows[:1] if command.name.startswith("report") else rows
+
+
+def _lines_of(path: Path, command: Command) -> Any:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def _arrays(path: Path, command: Command) -> Any:
+    """Names and types; values where they are no measurement."""
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    if path.name == "spans.npz":
+        return {name: f"{array.dtype.kind} {array.ndim}d" for name, array in arrays.items()}
+    return {
+        name: {
+            "type": str(array.dtype),
+            "shape": list(array.shape),
+            "first": np.round(array[0, :4], 4).tolist(),
+        }
+        for name, array in arrays.items()
+    }
+
+
+def _picture(path: Path, command: Command) -> Any:
+    """Size, and of a lossless file the sha256 of its pixels: lines, text and our networks' boxes are exact."""
+    image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    size = "x".join(map(str, image.shape))
+    if path.suffix != ".png" or command.near:
+        return size
+    digest = hashlib.sha256(image.tobytes()).hexdigest()
+    return {"shape": size, f"pixels by OpenCV {cv2.__version__}": digest}
+
+
+def _video(path: Path, command: Command) -> Any:
+    """Not the pixels: the encoder's choices change with its version and the number of threads."""
+    with av.open(str(path)) as container:
+        [stream] = container.streams.video
+        pts = [frame.pts for frame in container.decode(video=0)]
+        return {
+            "codec": stream.codec_context.name,
+            "pixels": stream.codec_context.pix_fmt,
+            "size": f"{stream.width}x{stream.height}",
+            "time_base": str(stream.time_base),
+            "frames": len(pts),
+            "pts": pts,
+        }
+
+
+def _graph(path: Path, command: Command) -> Any:
+    import onnx
+
+    model = onnx.load(str(path))
+    return {
+        "inputs": [_shape(value) for value in model.graph.input],
+        "outputs": [_shape(value) for value in model.graph.output],
+        "operators": dict(sorted(Counter(node.op_type for node in model.graph.node).items())),
+        "metadata": sorted(one.key for one in model.metadata_props),
+        "opset": [opset.version for opset in model.opset_import],
+    }
+
+
+def _shape(value: Any) -> str:
+    kind = value.type.tensor_type
+    return f"{value.name} {kind.elem_type} {[dim.dim_value for dim in kind.shape.dim]}"
+
+
+READERS: dict[str, Callable[[Path, Command], Any]] = {
+    ".jsonl": _rows, ".json": _document, ".csv": _table, ".txt": _lines_of, ".npz": _arrays, ".png": _picture,
+    ".jpg": _picture, ".mp4": _video, ".onnx": _graph,
+}  # fmt: skip

@@ -1,0 +1,81 @@
+"""Runs command lines, two at a time, each in a folder of its own with copies of its inputs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.golden.commands import COMMANDS, Command
+from tests.golden.inputs import put
+
+LIMIT_S = 120  # of one command line; the slowest takes 12
+BY_NAME = {command.name: command for command in COMMANDS}
+
+
+@dataclass(frozen=True)
+class Ran:
+    command: Command
+    exit_code: int
+    stdout: str
+    stderr: str
+    folder: Path
+    before: frozenset[str]  # files that lay there already
+
+
+def files_in(folder: Path) -> frozenset[str]:
+    return frozenset(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+class Runner:
+    """``start`` what will be asked for, ``result`` waits for one. A context: waits for what runs."""
+
+    def __init__(self, root: Path, shared: Path | None, at_once: int = 2) -> None:
+        self.root, self.shared = root, shared
+        self._futures: dict[str, Future[Ran]] = {}
+        self._pool = ThreadPoolExecutor(at_once)
+        # The cache of its own holds no model that somebody pulled.
+        self._environment = {**os.environ, "XDG_CACHE_HOME": str(root / "cache"), "COLUMNS": "100"}
+        (root / "engines").mkdir(parents=True)
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def start(self, commands: Iterable[Command]) -> None:
+        """In the order of the table. What a command stands on is started before it, so no two wait for each other."""
+        for command in commands:
+            if command.after is not None:
+                self.start([BY_NAME[command.after]])
+            if command.name not in self._futures:
+                self._futures[command.name] = self._pool.submit(self._run, command)
+
+    def result(self, command: Command) -> Ran:
+        self.start([command])
+        return self._futures[command.name].result()
+
+    def _run(self, command: Command) -> Ran:
+        folder = self.root / command.name
+        if command.after is None:
+            folder.mkdir()
+        else:
+            shutil.copytree(self._futures[command.after].result().folder, folder)
+        for name in (
+            command.inputs if command.after is None else ()
+        ):  # a clip made anew has another sha256
+            put(name, folder, self.shared)
+        before = files_in(folder)
+        argv = [word.replace("{engines}", str(self.root / "engines")) for word in command.argv]
+        done = subprocess.run(
+            [sys.executable, "-m", "detector", *argv],
+            cwd=folder, env=self._environment, text=True, capture_output=True, stdin=subprocess.DEVNULL,
+            timeout=LIMIT_S,
+        )  # fmt: skip
+        return Ran(command, done.returncode, done.stdout, done.stderr, folder, before)

@@ -1,0 +1,78 @@
+"""Every recorded command line still does what it did: exit code, keys, rows, file names, drawn pictures.
+
+Only the command line and files are looked at; masks.py says what is not compared and why. After a change that is
+meant, ``python -m tests.golden.record NAME`` writes the recording anew (record.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.golden.commands import COMMANDS, Command
+from tests.golden.differing import differences
+from tests.golden.inputs import SHARED
+from tests.golden.observing import observe
+from tests.golden.record import RECORDED
+from tests.golden.running import Runner
+
+pytestmark = pytest.mark.slow
+
+
+def needs_shared(command: Command) -> bool:
+    return any(name.startswith(SHARED) for name in command.inputs)
+
+
+def lacks(command: Command) -> list[str]:
+    return [name for name in command.needs if importlib.util.find_spec(name) is None]
+
+
+@pytest.fixture(scope="session")
+def runner(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Runner]:
+    """Starts what this session will ask for, in the table's order: slow ones first, two at a time."""
+    callspecs = [
+        getattr(item, "callspec", None)
+        for item in request.session.items
+        if item.fspath.purebasename == "test_golden"
+    ]
+    asked = [spec.params["command"] for spec in callspecs if spec is not None]
+    try:
+        shared = request.getfixturevalue("shared")
+    except pytest.skip.Exception:
+        shared = None
+    with Runner(tmp_path_factory.mktemp("golden") / "runs", shared) as running:
+        running.start(
+            command
+            for command in asked
+            if not lacks(command) and (shared is not None or not needs_shared(command))
+        )
+        yield running
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_does_what_it_did(command: Command, runner: Runner, request: pytest.FixtureRequest) -> None:
+    if needs_shared(command):
+        request.getfixturevalue("shared")
+    if missing := lacks(command):
+        pytest.skip(f"{', '.join(missing)} is not installed")
+    was = json.loads((RECORDED / f"{command.name}.json").read_text(encoding="utf-8"))
+    ran = runner.result(command)
+    found = differences(was, json.loads(json.dumps(observe(ran))), command)
+    for line in found.added:
+        print(f"added: {line}")
+    if found.broken:
+        lines = "\n  ".join(found.broken)
+        pytest.fail(
+            f"{' '.join(command.argv)}\n  {lines}\nstderr: {ran.stderr[-500:]}", pytrace=False
+        )
+
+
+def test_every_recording_has_its_command_line() -> None:
+    assert sorted(path.stem for path in RECORDED.glob("*.json")) == sorted(
+        command.name for command in COMMANDS
+    )

@@ -1,0 +1,146 @@
+"""A pass is one file: what it takes to add one, what it imports, and what a damaged record says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+
+from detector.errors import UsageError
+from detector.jobs import profile
+from detector.session.passes import FACTS, LoopFacts, PassRecord, find_facts, read_pass
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+
+STREET = CHECKOUT / "videos/street.mp4"
+DROPPED_IN = """
+from dataclasses import dataclass
+
+from detector.jobs.profile.base import Pass
+
+
+@dataclass(frozen=True)
+class Facts:
+    frames: int
+    note: str
+
+
+PASS = Pass(
+    order=999,
+    what="counting frames by hand",
+    facts=Facts,
+    run=lambda occasion: Facts(occasion.frames, "by hand"),
+    undisturbed="it only counts",
+)
+"""
+# Runs the command with one more folder in which passes are found: as if the file lay beside them.
+WITH_FOLDER = """
+import sys
+import detector.jobs.profile as profile
+profile.__path__.append(sys.argv.pop(1))
+from detector.cli import main
+main()
+"""
+
+
+def command_with(folder, place, *arguments):
+    command = [sys.executable, "-c", WITH_FOLDER, str(folder), "profile", *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=place, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_one_file_is_all_that_a_pass_takes(tmp_path):
+    folder = tmp_path / "more"
+    folder.mkdir()
+    (folder / "by_hand.py").write_text(DROPPED_IN)
+    run = ("--frames", 3, "--engine", "null", "--no-video", "--run-dir", "run", "--json")
+    shown = json.loads(command_with(folder, tmp_path, STREET, "--only", "by_hand", *run))
+    record = json.loads((tmp_path / "run/passes/by_hand.json").read_text())
+    assert {key: record[key] for key in ("available", "reason", "frames", "note")} == {
+        "available": True,
+        "reason": None,
+        "frames": 3,
+        "note": "by hand",
+    }
+    assert shown["by_hand"] == record
+    assert shown["undisturbed"] == {"by_hand": "it only counts"}
+    assert "by_hand" in command_with(folder, tmp_path, "--help")
+    assert "counting frames by hand" in command_with(folder, tmp_path, "--help")
+    table = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
+    assert "by_hand: disturbs nothing: it only counts" in table
+
+
+def test_the_help_names_every_pass(tmp_path):
+    shown = detect_video("profile", "--help", cwd=tmp_path).stdout
+    assert all(name in shown for name in profile.list_passes())
+
+
+def test_a_pass_is_complete():
+    """Its facts can be read back, and it says how much it disturbs, or why it does not."""
+    for name in profile.list_passes():
+        one = profile.open_pass(name)
+        assert FACTS[name] is one.facts
+        disturbs = "slowdown" in {field.name for field in fields(one.facts)}
+        assert disturbs == (one.undisturbed is None), name
+
+
+def test_only_the_chosen_passes_are_imported_and_what_they_need():
+    code = """
+import sys
+from detector.jobs.profile import choose_passes
+choose_passes(["layers"])
+print("\\n".join(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    assert "detector.jobs.profile.layers" in imported
+    others = {f"detector.jobs.profile.{name}" for name in profile.list_passes() if name != "layers"}
+    rooms = {"detector.jobs.compare", "detector.jobs.evaluate", "detector.datasets"}
+    assert not imported & (others | rooms | {"torch", "cv2.dnn", "cProfile", "psutil"})
+
+
+LOOP = {
+    "available": True,
+    "reason": None,
+    "off_ms": [1.0],
+    "on_ms": [1.5],
+    "instruments": {"median": 0.5, "low": 0.5, "high": 0.5},
+    "warning": None,
+    "slowdown": 1.5,
+    "seconds": 2.0,
+}
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    (tmp_path / "loop.json").write_text(json.dumps(LOOP))
+    record = read_pass(tmp_path / "loop.json")
+    assert record.as_builtins() == LOOP
+    assert (record.slowdown, record.seconds) == (1.5, 2.0)
+    facts = find_facts({"loop": record, "memory": PassRecord(available=False)}, LoopFacts)
+    assert facts is not None
+    assert facts.instruments.median == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"off_ms": ["1"]}, "off_ms"),
+        ({"instruments": {"median": 0.5, "low": 0.5}}, "high"),
+        ({"available": "yes"}, "available"),
+        ({"seconds": "2"}, "seconds"),
+        ({"slowdown": None}, "slowdown"),
+    ],
+)
+def test_a_damaged_record_is_one_line_with_the_file_and_the_key(tmp_path, change, key):
+    path = tmp_path / "loop.json"
+    path.write_text(json.dumps(LOOP | change))
+    with pytest.raises(UsageError, match=key) as caught:
+        read_pass(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,127 @@
+"""The front ends: found by listing, imported one at a time, and what each can be told."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from detector import engines, models
+from detector.errors import ModelError, UsageError
+from detector.models import formats
+from detector.models.base import FrontEnd
+from tests.models.test_open_network import write_cfg
+from tests.networks import open_network
+
+NEW_FAMILY = '''
+from dataclasses import replace
+
+from detector.models.base import FrontEnd
+from detector.models.formats.darknet import read as read_cfg
+
+SUFFIXES = (".layers", ".lyr")
+
+
+def read(request):
+    """A darknet cfg by another name."""
+    return replace(read_cfg(request), family=f"layers {request.family}")
+
+
+FRONT_END = FrontEnd(read, families=("a", "b"), takes_random_weights=True)
+'''
+
+
+@pytest.fixture
+def dropped_in(tmp_path, monkeypatch):
+    """A folder whose modules count as lying in models/formats."""
+    folder = tmp_path / "formats"
+    folder.mkdir()
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(folder)])
+    models.front_ends.cache_clear()
+    yield folder
+    models.front_ends.cache_clear()
+    sys.modules.pop("detector.models.formats.new", None)
+
+
+def test_a_family_is_added_by_one_file(dropped_in, tmp_path):
+    (dropped_in / "new.py").write_text(NEW_FAMILY)
+    path = tmp_path / "t.lyr"
+    path.write_bytes((tmp_path / write_cfg(tmp_path)).read_bytes())
+    assert open_network(str(path), random_seed=1, family="b").family == "layers b"
+    with pytest.raises(UsageError, match=r"--family c.* a, b"):
+        open_network(str(path), random_seed=1, family="c")
+    with pytest.raises(UsageError, match=r"--weights .*t\.lyr"):
+        open_network(str(path), weights="x")
+    with pytest.raises(ModelError, match=r"\.layers, \.lyr"):  # in the list of what is supported
+        open_network(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "module"), sorted({**models.front_ends(), **engines.front_ends()}.items())
+)
+def test_every_listed_module_holds_a_front_end_for_its_suffix(suffix, module):
+    imported = importlib.import_module(module)
+    assert suffix in imported.SUFFIXES
+    assert isinstance(imported.FRONT_END, FrontEnd)
+
+
+def test_the_suffixes():
+    assert set(models.front_ends()) == {
+        ".cfg",
+        ".onnx",
+        ".pt",
+        ".pth",
+        ".safetensors",
+        ".yaml",
+        ".yml",
+    }
+    assert set(engines.front_ends()) == {".trt", ".engine", ".plan"}
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        ("x.cfg", ["darknet"]),
+        ("x.onnx", ["onnx"]),
+        ("x.safetensors", ["checkpoint", "safetensors", "yolo"]),  # its tensors, its network
+    ],
+)
+def test_a_run_imports_the_front_end_of_its_own_file_alone(tmp_path, model, wanted):
+    (tmp_path / model).write_bytes(b"")
+    code = (
+        "import sys; from detector import engines; from detector.models import *\n"
+        "from detector.errors import ModelError\n"
+        f"try: open_network(ModelRequest({str(tmp_path / model)!r}), engines.front_ends())\n"
+        "except ModelError: pass\n"
+        "start = 'detector.models.formats.'\n"
+        "names = [name.removeprefix(start) for name in sys.modules if name.startswith(start)]\n"
+        "print(*sorted({name.split('.')[0] for name in names}))\n"
+        "assert 'detector.engines.trt.model' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == wanted
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "option"),
+    [
+        ("t.cfg", {"family": "yolov8"}, "--family yolov8"),
+        ("t.cfg", {"cfg": "u.cfg"}, "--cfg u.cfg"),
+        ("t.onnx", {"class_names": ("a",)}, "class names"),
+        ("t.onnx", {"weights": "w"}, "--weights w"),
+        ("t.onnx", {"random_seed": 3}, "--random-weights 3"),
+        ("t.pt", {"weights": "w"}, "--weights w"),
+        ("t.safetensors", {"weights": "w"}, "--weights w"),
+        ("t.plan", {"weights": "w"}, "--weights w"),
+        ("t.plan", {"random_seed": 3}, "--random-weights 3"),
+        ("t.cfg", {"weights": "w", "random_seed": 3}, "--random-weights 3"),
+        ("t.yaml", {"weights": "w", "random_seed": 3}, "--random-weights 3"),
+    ],
+)
+def test_an_option_that_does_not_go_with_the_file_is_refused(tmp_path, model, said, option):
+    (tmp_path / model).write_bytes(b"")
+    with pytest.raises(UsageError) as caught:
+        open_network(str(tmp_path / model), **said)
+    assert option in str(caught.value)

@@ -1,0 +1,151 @@
+"""A new sink or source is one file: dropped in, it is offered, recognised and used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from click.testing import CliRunner
+
+from detector import sinks, sources
+from detector.cli.group import cli
+from detector.config.levels import merge_levels
+from detector.errors import SourceError, UsageError
+
+SINK = '''
+from detector.sinks._rows import RowsSink
+
+
+class CountsSink(RowsSink):
+    """One line per frame: its index, how many objects, and an option of the configuration."""
+
+    name = "counts"
+    suffixes = (".counts", ".n")
+    order = -1
+    options = ("crf", "remark")
+
+    def __init__(self, path, *, crf, remark):
+        super().__init__(path)
+        self._crf = crf
+
+    def rows(self, frame, detections):
+        return f"{frame.index} {len(detections)} crf={self._crf}\\n"
+'''
+
+SOURCE = '''
+from fractions import Fraction
+
+import numpy as np
+
+from detector.sources.base import ReadCounts, Source
+from detector.types import Frame, SourceInfo
+
+
+class GreySource(Source):
+    """N grey pictures of 64x48 for the spec grey:N."""
+
+    decoder = "none"
+
+    @classmethod
+    def claims(cls, spec):
+        return spec.startswith("grey:")
+
+    @classmethod
+    def open(cls, spec, *, decoder, stride, frames):
+        return cls(spec)
+
+    def __init__(self, spec):
+        self.counts, self.notes, self._next = ReadCounts(), [], 0
+        self._count = int(spec.removeprefix("grey:"))
+        self.info = SourceInfo(spec, "video", 64, 48, Fraction(25), Fraction(1, 25))
+
+    def read(self, into=None):
+        if self._next == self._count:
+            return None
+        self._next += 1
+        n = self._next - 1
+        return Frame(n, n, n / 25, np.full((48, 64, 3), 128, np.uint8))
+'''
+
+
+@pytest.fixture
+def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with both files, on the path of both packages, and the current folder."""
+    folder = tmp_path / "added"
+    for package, name, text in ((sinks, "counts", SINK), (sources, "grey", SOURCE)):
+        place = folder / package.__name__.rpartition(".")[2]
+        place.mkdir(parents=True)
+        (place / f"{name}.py").write_text(text)
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(place)])
+        # Imported once, the module stays in sys.modules: each test imports its own.
+        monkeypatch.delitem(sys.modules, f"{package.__name__}.{name}", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> dict[str, object]:
+    result = CliRunner().invoke(cli, [*arguments, "--engine", "null", "--json"])
+    assert result.exit_code == 0, result.output
+    summary: dict[str, object] = json.loads(result.stdout)
+    return summary
+
+
+def test_both_are_listed_and_offered(added: Path) -> None:
+    assert "counts" in sinks.names()
+    assert "grey" in sources.names()
+    assert merge_levels(("f.yaml", {"save": "counts"})).output.save == ("counts",)
+    with pytest.raises(UsageError, match="counts"):
+        merge_levels(("f.yaml", {"save": "nothing"}))
+
+
+def test_a_run_from_the_new_source_into_the_new_sink(added: Path) -> None:
+    summary = run("grey:3", "--save", "counts,jsonl", "--crf", "30")
+    outputs = summary["outputs"]
+    assert isinstance(outputs, dict)
+    assert list(outputs) == ["counts", "jsonl"]  # in the order that the sinks declare
+    lines = Path(outputs["counts"]).read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["0", "1", "2"]
+    assert all(line.endswith("crf=30") for line in lines)
+
+
+def test_its_suffix_is_known_to_output(added: Path) -> None:
+    assert run("grey:2", "-o", "x.n")["outputs"] == {"counts": "x.n"}
+    assert (added / "x.n").read_text().count("\n") == 2
+
+
+def test_a_source_is_claimed_before_it_is_refused(added: Path) -> None:
+    assert sources.find_claiming("grey:1").__name__ == "GreySource"
+    for spec in ("0", "rtsp://camera/?a", "-"):
+        with pytest.raises(SourceError, match=r"not supported|standard input"):
+            sources.find_claiming(spec)
+
+
+def test_what_is_there_declares_itself() -> None:
+    for name in sinks.names():
+        sink = sinks.find(name)
+        assert sink.name == name
+        assert sink.suffixes
+        assert sink.pictures in ("none", "bgr", "yuv420p")
+        assert set(sink.default_for) <= set(sink.kinds) <= {"video", "pictures"}
+    assert all(sources.find(name).gives == "bgr" for name in sources.names())
+    orders = [sink.name for sink in sinks.find_all()]
+    assert orders == ["csv", "jsonl", "mot", "coco", "yolo", "pictures", "video"]
+
+
+def test_listing_and_declaring_import_no_heavy_library() -> None:
+    code = """
+        import sys
+        from detector import sinks, sources
+        from detector.config import schema
+        sinks.names(), sources.names()
+        print([name for name in ("numpy", "cv2", "av") if name in sys.modules])
+        sinks.find_all()
+        print("av" in sys.modules)
+        """
+    command = [sys.executable, "-c", dedent(code)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert printed.splitlines() == ["[]", "False"]

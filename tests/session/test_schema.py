@@ -1,0 +1,39 @@
+"""docs/schema holds the JSON Schemas of what a run writes, as they follow from the types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from detector.session.codec import json_schema
+from detector.session.document import SessionDocument, Summary
+from tests.session.documents import DOCUMENT
+
+FOLDER = Path(__file__).parents[2] / "docs/schema"
+SCHEMAS = {"summary": json_schema(Summary), "session": json_schema(SessionDocument)}
+
+
+def schema_text(name: str) -> str:
+    return json.dumps(SCHEMAS[name], indent=1) + "\n"
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_schema_is_that_of_the_type(name):
+    assert (FOLDER / f"{name}.json").read_text() == schema_text(name), (
+        f"write it again: python -m {__name__}"
+    )
+
+
+def test_keys_that_every_run_writes_are_required():
+    required = set(SCHEMAS["session"]["$defs"]["SessionDocument"]["required"])
+    assert required <= DOCUMENT.keys()
+    assert {"model", "frames", "fps", "stages", "threads", "verdict", "exit", "loop"} <= required
+    assert not {"video", "sources", "session"} & required
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name in SCHEMAS:
+        (FOLDER / f"{name}.json").write_text(schema_text(name))

@@ -1,0 +1,1 @@
+"""Everything that training and evaluating the default model needs."""

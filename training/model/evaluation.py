@@ -1,0 +1,308 @@
+"""How good a model is on the validation pictures, how fast it is, how steady its boxes are.
+
+Classes are mapped before NMS; a box needs a score above 0.001; NMS works within a class, at IoU
+0.65; a hit needs IoU 0.5. The statistics are those of ``detector.analysis.accuracy.matching``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.analysis.accuracy import average_precision as ap
+from detector.analysis.accuracy import matching
+from detector.config.schema import CalibrationConfig
+from detector.stages.nms import nms
+from detector.stages.preprocess import letterbox
+from detector.types import Candidates, Letterbox
+from model.data import CLASSES, IGNORED
+
+NAMES = ("person", "vehicle")
+CONFIDENCE, NMS_IOU, MAX_KEPT = 0.001, 0.65, 300
+REPORTED = 0.25  # the score at which recall and precision are reported
+CALIBRATION = 256  # training pictures for int8: half of them set the ranges, half check agreement
+
+# Flicker: see ``flicker``.
+LINK_IOU, GAP, SEEN = 0.4, 8, 12
+PRODUCT_NMS_IOU = 0.45  # what detect-video uses by default
+
+Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
+Model = Callable[[NDArray[np.uint8]], Rows]
+"""u8 BGR picture -> boxes xyxy [N, 4] in its pixels, scores [N, 2]; before threshold and NMS."""
+Results = dict[tuple[str, str], list[matching.Judged]]
+"""(group, class) -> one entry a picture."""
+
+
+# The pictures
+
+
+@dataclass(slots=True)
+class Labelled:
+    """One validation picture."""
+
+    image: NDArray[np.uint8]  # BGR
+    group: str  # "coco", "road", "overpass", "elevated", "street.mp4"
+    held_out: bool  # kept for the final figures: no choice may look at it
+    truths: tuple[matching.Truth | None, matching.Truth | None]  # by class; None: not labelled
+
+
+def is_held_out(name: str) -> bool:
+    """True for half of the pictures, by the hash of their names."""
+    return hashlib.sha256(name.encode()).digest()[0] % 2 == 1
+
+
+def read_validation(labelled: Path) -> Iterator[Labelled]:
+    """Read ``coco/val`` and ``highway/valid``."""
+    for part, split in (("coco", "val"), ("highway", "valid")):
+        path = labelled / part / f"{split}.json"
+        yield from _read(
+            path, lambda entry, at=path.parent: cv2.imread(str(at / entry["file_name"]))
+        )
+
+
+def read_clip(video: Path, every: int) -> Iterator[Labelled]:
+    """Read every Nth frame of a clip with a COCO json beside it."""
+    capture, at = cv2.VideoCapture(str(video)), -1
+
+    def frame(entry: dict) -> NDArray[np.uint8]:
+        nonlocal at
+        while at < entry["frame_index"]:
+            at += 1
+            capture.grab()
+        return capture.retrieve()[1]
+
+    yield from _read(video.with_suffix(".json"), frame, video.name, every)
+
+
+def _read(
+    path: Path, picture: Callable[[dict], NDArray[np.uint8]], group: str = "coco", every: int = 1
+) -> Iterator[Labelled]:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    names = {row["id"]: row["name"] for row in document["categories"]}
+    rows: dict[int, list[dict]] = {}
+    for row in document["annotations"]:
+        rows.setdefault(row["image_id"], []).append(row)
+    for entry in document["images"][::every]:
+        labels = rows.get(entry["id"], [])
+        known = {CLASSES[name] for name in entry.get("labelled", NAMES) if name in CLASSES}
+        truths = tuple(truth_of(labels, names, c) if c in known else None for c in (0, 1))
+        held_out = is_held_out(entry["file_name"])
+        yield Labelled(picture(entry), entry.get("set", group), held_out, truths)
+
+
+def truth_of(rows: list[dict], names: dict[int, str], wanted: int) -> matching.Truth:
+    """The true boxes of a class. What looks like a vehicle but is none counts as ignored."""
+    found = []
+    for row in rows:
+        name = names[row["category_id"]]
+        ignored = name in IGNORED
+        if CLASSES.get(name) == wanted or (wanted == 1 and ignored):
+            found.append((row["bbox"], ignored, bool(row.get("iscrowd", 0))))
+    boxes = np.array([box for box, _, _ in found], np.float64).reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    crowd = np.array([c for _, _, c in found], bool)
+    return matching.Truth(boxes, np.array([i for _, i, _ in found], bool) & ~crowd, crowd)
+
+
+# The models
+
+
+def open_ours(
+    model: str,
+    weights: str | None,
+    size: tuple[int, int] | None,
+    threads: int,
+    int8: CalibrationConfig | None = None,
+) -> Model:
+    """Open a model of detect-video with the classes person and vehicle on ONNX Runtime.
+
+    With ``int8`` it is quantised as ``--precision int8 --calibrate ...`` does.
+    """
+    from detector.models import ModelRequest, open_network
+
+    network = open_network(ModelRequest(str(model), weights=weights and Path(weights), size=size))
+    rules, proto = network.input, network.graph.SerializeToString()
+    if int8 is not None:
+        from detector.models.graph.qdq import quantised_graph
+        from detector.run.quantize.calibrate import calibrate
+        from detector.run.quantize.frames import read_frames
+
+        frames = read_frames(str(int8.calibrate), rules, int8.calibrate_frames)
+        found = calibrate(network, frames, int8)
+        print(*found.sentences("int8-u8"), sep="\n")
+        kept = found.result["int8-u8"].kept
+        graph = quantised_graph(network.graph, found.ranges, kept, "int8-u8")
+        proto = graph.SerializeToString()
+    infer = open_session(proto, threads)
+
+    def rows(image):
+        slot, fit = fit_into(image, (rules.height, rules.width), rules.geometry, rules.pad_value)
+        dense = network.dense(infer(slot[None]))[0]
+        half = dense[:, 2:4] / 2
+        boxes = np.concatenate([dense[:, :2] - half, dense[:, :2] + half], axis=1)
+        return to_source(boxes, fit), dense[:, 4:5] * dense[:, 5:]
+
+    grey = np.full((1, rules.height, rules.width, 3), 99, np.uint8)
+    rows.infer = lambda: infer(grey)  # type: ignore[attr-defined]
+    return rows
+
+
+def open_yolox(path: Path, size: tuple[int, int], threads: int) -> Model:
+    """Open yolox_nano with COCO's classes mapped to ours."""
+    from model.teacher import decode_yolox, free_size
+
+    infer = open_session(free_size(path.read_bytes()).SerializeToString(), threads)
+
+    def rows(image):
+        slot, fit = fit_into(image, size, "top-left-truncate", 114)
+        bgr = np.ascontiguousarray(slot[None, ..., ::-1].transpose(0, 3, 1, 2), np.float32)
+        boxes, scores = decode_yolox(infer(bgr)[0], *size)
+        return to_source(boxes[0], fit), scores[0]
+
+    grey = np.full((1, 3, *size), 99, np.float32)
+    rows.infer = lambda: infer(grey)  # type: ignore[attr-defined]
+    return rows
+
+
+def open_session(model: bytes, threads: int) -> Callable:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda x: session.run(None, {name: x})
+
+
+def fit_into(
+    image: NDArray[np.uint8], size: tuple[int, int], geometry: str, pad: int
+) -> tuple[NDArray[np.uint8], Letterbox]:
+    """The letterboxed picture, and how to get back."""
+    slot = np.empty((*size, 3), np.uint8)
+    return slot, letterbox(image, slot, geometry=geometry, pad_value=pad)
+
+
+def to_source(boxes: NDArray[np.float32], fit: Letterbox) -> NDArray[np.float32]:
+    return (boxes - np.array([fit.pad_x, fit.pad_y] * 2)) / np.array([fit.scale_x, fit.scale_y] * 2)
+
+
+def measure_cost(models: dict[str, Model], rounds: int) -> dict[str, float]:
+    """Median ms of an inference alone. The models take turns; a tenth of the rounds warms up."""
+    taken: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(rounds):
+        for name, model in models.items():
+            began = time.perf_counter()
+            model.infer()
+            taken[name].append((time.perf_counter() - began) * 1e3)
+    return {name: float(np.median(ms[len(ms) // 10 :])) for name, ms in taken.items()}
+
+
+# The judgement
+
+
+def judge_pictures(model: Model, pictures: list[Labelled]) -> Results:
+    results: Results = {}
+    for picture in pictures:
+        by_class = judge_picture(model(picture.image), picture)
+        for name, result in zip(NAMES, by_class, strict=True):
+            if result is not None:
+                results.setdefault((picture.group, name), []).append(result)
+    return results
+
+
+def judge_picture(rows: Rows, picture: Labelled) -> list[matching.Judged | None]:
+    """Match the boxes of each labelled class with the true ones, after threshold and NMS."""
+    height, width = picture.image.shape[:2]
+    results: list[matching.Judged | None] = []
+    for c, labels in enumerate(picture.truths):
+        if labels is None:
+            results.append(None)
+            continue
+        kept = suppress(rows, c, rows[1][:, c] > CONFIDENCE, NMS_IOU)
+        boxes = kept.boxes.clip(0, [width, height, width, height])
+        results.append(matching.judge(boxes, kept.scores, labels))
+    return results
+
+
+def suppress(rows: Rows, c: int, keep: NDArray[np.bool_], iou: float):
+    """NMS on the chosen rows of one class."""
+    scores = rows[1][keep, c].astype(np.float32)
+    one_class = np.zeros(len(scores), np.int64)
+    found = Candidates(rows[0][keep].astype(np.float32), scores, one_class)
+    return nms(found, iou=iou, max_det=MAX_KEPT)
+
+
+def figures(results: Results) -> dict[str, float]:
+    """AP50 of every group and class.
+
+    The labels of the elevated pictures have gaps, so these get recall and unmatched boxes instead.
+    """
+    found = {}
+    for (group, name), rows in results.items():
+        if group == "elevated":
+            found["elevated recall"] = round(ap.recall(rows, REPORTED), 4)
+            found["elevated unmatched"] = ap.unmatched(rows, REPORTED)
+        else:
+            found[f"{group} {name}"] = round(ap.average_precision(rows), 4)
+    return found
+
+
+# Flicker
+
+
+@dataclass(slots=True)
+class Track:
+    box: NDArray  # in the last frame that has it
+    first: int
+    last: int
+    frames: int = 1
+
+
+def flicker(model: Model, video: Path, frames: int) -> list[dict]:
+    """How steady the boxes of a clip are: the share of an object's frames that lack its box.
+
+    Boxes of a class are linked from frame to frame by their IoU (LINK_IOU). A box that comes back
+    after at most GAP frames is the same object. Objects with fewer than SEEN frames do not count;
+    the others count from their first frame to their last. Returns one row a class.
+    """
+    capture = cv2.VideoCapture(str(video))
+    tracks: list[list[Track]] = [[], []]
+    for at in range(frames):
+        good, image = capture.read()
+        if not good:
+            break
+        rows = model(image)
+        for c in (0, 1):
+            kept = suppress(rows, c, rows[1][:, c] >= REPORTED, PRODUCT_NMS_IOU)
+            link(tracks[c], kept.boxes, at)
+    return [_flicker_row(video.name, *of_class) for of_class in zip(NAMES, tracks, strict=True)]
+
+
+def link(tracks: list[Track], boxes: NDArray, at: int) -> None:
+    """Give every box to the track that it overlaps most; the remaining boxes begin new tracks."""
+    recent = [track for track in tracks if at - track.last <= GAP]
+    fits = matching.overlaps(np.array([track.box for track in recent]).reshape(-1, 4), boxes)
+    taken = set()
+    while fits.size and fits.max() >= LINK_IOU:
+        i, j = np.unravel_index(fits.argmax(), fits.shape)
+        track = recent[i]
+        track.box, track.last, track.frames = boxes[j], at, track.frames + 1
+        fits[i], fits[:, j] = -1, -1
+        taken.add(int(j))
+    tracks += [Track(box, at, at) for j, box in enumerate(boxes) if j not in taken]
+
+
+def _flicker_row(clip: str, name: str, tracks: list[Track]) -> dict:
+    counted = [track for track in tracks if track.frames >= SEEN]
+    spans = sum(track.last - track.first + 1 for track in counted)
+    missing = 1 - sum(track.frames for track in counted) / spans if spans else float("nan")
+    row = {"clip": clip, "class": name, "objects": len(counted)}
+    return row | {"frames": spans, "flicker": missing}

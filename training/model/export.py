@@ -1,0 +1,99 @@
+"""From the trained network to files: darknet's .weights, and .f16, the same in half floats."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from detector.models.formats.darknet.weights import BATCH_NORM_EPSILON, Filter, read_weights
+from model.network import Street, read_plan
+
+
+def write(network: Street, folder: Path, seen: int) -> list[Path]:
+    """Write street.weights and street.f16."""
+    weights, half = folder / "street.weights", folder / "street.f16"
+    write_weights(network, weights, seen)
+    filters = [fold_normalisation(f) for f in read_weights(weights, network.plan)[0]]
+    write_filters(filters, half, "<f2")
+    return [weights, half]
+
+
+def write_weights(network: Street, target: Path, seen: int) -> None:
+    """Write darknet's .weights with batch normalisation as it is.
+
+    ``seen``: the header's number of training pictures.
+    """
+    with target.open("wb") as file:
+        file.write(_header(seen))
+        for layer in network.plan.convolutions:
+            block = network.blocks[str(layer.index)]
+            if block.norm is None:
+                parts = [block.conv.bias]
+            else:
+                norm = block.norm
+                parts = [norm.bias, norm.weight, norm.running_mean, norm.running_var]
+            for part in (*parts, block.conv.weight):
+                values = part.detach().float().cpu().contiguous().numpy()
+                file.write(values.astype("<f4").tobytes())
+
+
+def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
+    """Write the moving average in a checkpoint as street.weights beside it."""
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    network = Street(read_plan(cfg))
+    network.load_state_dict(state["average"])
+    target = path.with_name("street.weights")
+    write_weights(network, target, state["step"])
+    return target
+
+
+def read(path: Path, cfg: Path) -> list[Filter]:
+    """Read .weights or .f16, with batch normalisation folded."""
+    return [fold_normalisation(f) for f in read_weights(path, read_plan(cfg))[0]]
+
+
+def fold_normalisation(stored: Filter) -> Filter:
+    """Multiply the batch normalisation into the weights; what is left of it changes nothing.
+
+    Afterwards no number is too small or too large for a half float.
+    """
+    if stored.scales is None or stored.means is None or stored.variances is None:
+        return stored
+    factor = stored.scales / np.sqrt(stored.variances.astype(np.float64) + BATCH_NORM_EPSILON)
+    one = np.ones_like(stored.scales)
+    return Filter(
+        (stored.biases - stored.means * factor).astype(np.float32),
+        (stored.weights * factor[:, None, None, None]).astype(np.float32),
+        scales=one,
+        means=np.zeros_like(one),
+        # The reader takes the root of 1 + epsilon. That changes a weight by 5e-6 of itself, a
+        # hundredth of a half float's step.
+        variances=one,
+    )
+
+
+def shift_scores(filters: list[Filter], cfg: Path, shift: tuple[float, float]) -> None:
+    """Add to the biases of the class logits in every head."""
+    plan = read_plan(cfg)
+    heads = {layer.inputs[0] for layer in plan.yolos}
+    for layer, stored in zip(plan.convolutions, filters, strict=True):
+        if layer.index in heads:
+            stored.biases = stored.biases.copy()
+            stored.biases[5:] += np.array(shift, np.float32)
+
+
+def write_filters(filters: list[Filter], target: Path, kind: str) -> None:
+    """Write in darknet's order. ``kind``: "<f4" for .weights, "<f2" for .f16."""
+    with target.open("wb") as file:
+        file.write(_header(0))
+        for stored in filters:
+            norm = (stored.scales, stored.means, stored.variances)
+            for part in (stored.biases, *(p for p in norm if p is not None), stored.weights):
+                file.write(part.astype(kind).tobytes())
+
+
+def _header(seen: int) -> bytes:
+    return struct.pack("<3iq", 0, 2, 5, seen)

@@ -1,0 +1,215 @@
+"""The training loop: a schedule by step number, checkpoints, evaluation, a log in JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from model import evaluation
+from model.batches import Augmenter, Batch, batches, make_batch
+from model.loss import loss, to_device
+from model.network import Street, decode
+from model.optimiser import Average, Optimisers, rate
+from model.teacher import Teacher
+
+# The canvas (height, width) up to a share of the steps. Full size comes last, at the low rates.
+PHASES = ((0.5, (160, 256)), (0.75, (192, 320)), (1.0, (256, 416)))
+MOSAIC = 0.7  # share of the samples
+WITHOUT_MOSAIC = 0.12  # share of the steps, at the end
+CLIP = 10.0  # of the gradient's norm
+CHECKPOINT_S = 180
+LOG_EVERY = 20  # steps
+
+Judge = Callable[[Street], dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    run: Path
+    steps: int
+    batch: int = 16
+    seed: int = 0
+    device: str = "cpu"
+    bf16: bool = True
+    workers: int = 1
+    evaluate_every: int = 0  # steps; 0: at the end of each phase
+    start: Path | None = None  # the checkpoint of a finished run
+    peak: float = 1.0  # the highest rate, as a share of the usual one
+    full_canvas: bool = False
+
+
+def train(
+    network: Street, augmenter: Augmenter, teacher: Teacher, options: Options, judge: Judge
+) -> Average:
+    """Train to the last step; continue from ``options.run/checkpoint.pt`` if it exists."""
+    torch.manual_seed(options.seed)
+    torch.set_flush_denormal(True)  # without it CPU steps slow down as activations fade
+    network = network.to(options.device, memory_format=torch.channels_last)
+    optimisers, average = Optimisers(network), Average(network)
+    if options.bf16 and options.device == "cpu":
+        network.use_half()
+    options.run.mkdir(parents=True, exist_ok=True)
+    checkpoint = options.run / "checkpoint.pt"
+    start = load(checkpoint, network, average, optimisers)
+    if options.start and not checkpoint.is_file():
+        load(options.start, network, average, optimisers)
+        network.load_state_dict(average.network.state_dict())
+
+    def make(number: int) -> Batch:
+        size = size_at(number, options)
+        mosaic = MOSAIC if number < (1 - WITHOUT_MOSAIC) * options.steps else 0.0
+        return make_batch(augmenter, teacher, options.seed, number, size, options.batch, mosaic)
+
+    stream = batches(make, start, options.steps, options.workers, 2 * options.workers)
+    saved = began = time.monotonic()
+    with progress_bar() as progress, (options.run / "log.jsonl").open("a", encoding="utf-8") as log:
+        task = progress.add_task("training", total=options.steps, completed=start, note="")
+        for step, batch in enumerate(stream, start):
+            row = take_step(network, average, optimisers, batch, step, options)
+            last = step + 1 == options.steps
+            if step % LOG_EVERY == 0 or last:
+                speed = (step + 1 - start) * options.batch / (time.monotonic() - began)
+                row = {"step": step, **{key: round(float(v), 4) for key, v in row.items()}}
+                write_row(log, row | {"pictures_per_s": round(speed, 1)})
+                progress.update(task, note=f"loss {row['loss']:.3f}, {speed:.0f} pictures/s")
+            if last or is_evaluation_due(step + 1, options):
+                size = batch.images.shape[1:3]
+                write_row(log, {"step": step + 1, "size": size, **judge(average.network)})
+            if last or time.monotonic() - saved > CHECKPOINT_S:
+                save(options, network, average, optimisers, step + 1)
+                saved = time.monotonic()
+            progress.advance(task)
+    return average
+
+
+def take_step(
+    network: Street,
+    average: Average,
+    optimisers: Optimisers,
+    batch: Batch,
+    step: int,
+    options: Options,
+) -> dict:
+    """Train on one batch; returns what the log shows."""
+    tensors = to_device(batch, options.device)
+    # On a CPU the blocks themselves compute in bf16 (Street.use_half).
+    mixed = nullcontext()
+    if options.bf16 and options.device == "cuda":
+        mixed = torch.autocast("cuda", torch.bfloat16)
+    network.train()
+    with mixed:
+        maps = network(tensors.images.contiguous(memory_format=torch.channels_last))
+    boxes, logits = decode(maps, tuple(tensors.images.shape[2:]))
+    total, parts = loss(tensors, boxes, logits)
+    total.backward()
+    norm = torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+    share = options.peak * rate(step, options.steps)
+    if torch.isfinite(norm):
+        optimisers.step(share)
+        network.pin_objectness()
+        average.update(network, step)
+    else:
+        network.zero_grad(set_to_none=True)
+    return {"loss": total.detach(), **parts, "norm": norm, "rate": share}
+
+
+def size_at(step: int, options: Options) -> tuple[int, int]:
+    """Height, width."""
+    if options.full_canvas:
+        return PHASES[-1][1]
+    return next(size for end, size in PHASES if step < end * options.steps or end == 1.0)
+
+
+def is_evaluation_due(step: int, options: Options) -> bool:
+    if options.evaluate_every:
+        return step % options.evaluate_every == 0
+    return size_at(step - 1, options) != size_at(step, options)
+
+
+def judge_of(labelled: Path, size: tuple[int, int], device: str) -> Judge:
+    """A function that judges a network on the validation pictures that choices may use.
+
+    The other half is not even read.
+    """
+    shown = [picture for picture in evaluation.read_validation(labelled) if not picture.held_out]
+
+    def judge(network: Street) -> dict[str, float]:
+        network.eval()
+        model = as_model(network, size, device)
+        return evaluation.figures(evaluation.judge_pictures(model, shown))
+
+    return judge
+
+
+def as_model(network: Street, size: tuple[int, int], device: str) -> evaluation.Model:
+    """The network in 32-bit floats, on letterboxed pictures."""
+
+    @torch.no_grad()
+    def model(image):
+        slot, fit = evaluation.fit_into(image, size, "centre", 128)
+        x = torch.from_numpy(slot).to(device).permute(2, 0, 1)[None].float() / 255
+        maps = network(x.contiguous(memory_format=torch.channels_last))
+        boxes, logits = decode(maps, size)
+        in_source = evaluation.to_source(boxes[0].cpu().numpy(), fit)
+        return in_source, logits[0].sigmoid().cpu().numpy()
+
+    return model
+
+
+def progress_bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+
+
+def write_row(log, row: dict) -> None:
+    log.write(json.dumps(row) + "\n")
+    log.flush()
+
+
+def save(
+    options: Options, network: Street, average: Average, optimisers: Optimisers, step: int
+) -> None:
+    """Write checkpoint.pt; an interruption leaves the old one whole."""
+    state = {
+        "step": step,
+        "network": network.state_dict(),
+        "average": average.network.state_dict(),
+        "optimisers": optimisers.state_dict(),
+        "options": {key: str(value) for key, value in asdict(options).items()},
+    }
+    target = options.run / "checkpoint.pt"
+    partial = target.with_name(target.name + ".part")
+    torch.save(state, partial)
+    os.replace(partial, target)
+
+
+def load(path: Path, network: Street, average: Average, optimisers: Optimisers) -> int:
+    """Load a checkpoint; returns the step to continue with, 0 if there is no checkpoint."""
+    if not path.is_file():
+        return 0
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    network.load_state_dict(state["network"])
+    average.network.load_state_dict(state["average"])
+    optimisers.load_state_dict(state["optimisers"])
+    return int(state["step"])

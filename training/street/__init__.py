@@ -1,0 +1,1 @@
+"""The renderer of street crossings whose boxes are known; ``training/make_video`` films them."""
