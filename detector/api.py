@@ -1,4 +1,4 @@
-"""The Python API: ``Detector``, on one picture or on a stream of frames."""
+"""The Python API: ``Detector`` finds objects in one picture, or in a stream of frames."""
 
 from __future__ import annotations
 
@@ -21,34 +21,39 @@ if TYPE_CHECKING:
 class Detector:
     """A model on an engine, warmed up.
 
-    ``model``: path of a .cfg or a known name; "street" (person, vehicle) comes with the package. ``engine``: "auto",
-    "ort", "torch", "null". ``options``: any option of the command line under its name (``conf=0.4``, ``batch=8``,
-    ``classes=["person"]``, ``weights=...``); an unknown one raises UsageError. Raises ModelError and EngineError like
-    the command. Close it, or use ``with``.
+    ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
+    package. ``engine``: "auto", "ort", "openvino", "torch", "trt" or "null". ``options``: any
+    option of the command line under its name (``conf=0.4``, ``batch=8``, ``classes=["person"]``,
+    ``weights=...``); an unknown one raises UsageError. Raises ModelError and EngineError as the
+    command does. Close it, or use ``with``.
     """
 
     def __init__(self, model: str = "street", *, engine: str = "auto", **options: Any) -> None:
-        from detector.config.levels import resolved
-        from detector.run.wire import Phases, open_machine
+        from detector.config.levels import resolve_config
+        from detector.run.wire import load_model
 
-        self._config = resolved(None, {"model": str(model), "engine": engine, **options})
-        # A call waits for its picture: one request on all threads answers soonest. concurrency=N has a stream run N.
-        self._machine = open_machine(self._config, Phases(), spare_requests=1, one_at_a_time=True)
-        turns = threading.BoundedSemaphore(self._machine.engine.concurrency)
-        self._requests = [_Turn(request, turns) for request in self._machine.engine.requests]
+        self._config = resolve_config(None, {"model": str(model), "engine": engine, **options})
+        # A call waits for its picture, and one request on all threads answers soonest. With
+        # concurrency=N a stream runs N requests.
+        self._loaded = load_model(self._config, spare_requests=1, one_at_a_time=True)
+        turns = threading.BoundedSemaphore(self._loaded.engine.concurrency)
+        self._requests = [_Turn(request, turns) for request in self._loaded.engine.requests]
         self._streaming = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """Class names, by class id."""
-        return self._machine.network.names
+        return self._loaded.network.names
 
     @property
     def engine(self) -> str:
-        return self._machine.engine.name
+        return self._loaded.engine.name
 
     def __call__(self, image: Image) -> Detections:
-        """The objects of one picture: u8 BGR [h, w, 3], as ``cv2.imread`` gives it. The picture is not changed."""
+        """The objects in one picture: u8 BGR [h, w, 3], as ``cv2.imread`` returns it.
+
+        The picture is not changed. Raises UsageError for anything else.
+        """
         from detector.run.wire import stage_functions
 
         if (
@@ -57,9 +62,9 @@ class Detector:
             or image.dtype.name != "uint8"
             or not image.size
         ):
-            found = f"{getattr(image, 'dtype', type(image).__name__)} {getattr(image, 'shape', '')}"
-            raise UsageError(f"a picture must be uint8 BGR [height, width, 3], not {found.strip()}")
-        preprocess, head, nms = stage_functions(self._config, self._machine)
+            kind = f"{getattr(image, 'dtype', type(image).__name__)} {getattr(image, 'shape', '')}"
+            raise UsageError(f"a picture must be uint8 BGR [height, width, 3], not {kind.strip()}")
+        preprocess, head, nms = stage_functions(self._config, self._loaded)
         request = self._requests[-1]  # the spare one: a stream may be using the others
         fit = preprocess(image, request.slot[0])
         return fit.to_source(nms(head([output[:1] for output in request.infer(1)])))
@@ -67,35 +72,32 @@ class Detector:
     def stream(self, source: str) -> Iterator[tuple[Frame, Detections]]:
         """Every frame of a video, a picture, a folder or a glob, with its objects, in order.
 
-        Reading and inference run in threads of their own while the caller works. Frames are the caller's to keep.
-        Leaving the loop early stops the threads. Raises SourceError. One stream at a time.
+        Reading and inference run in threads of their own while the caller works. The caller may
+        keep the frames. Leaving the loop early stops the threads. One stream at a time. Raises
+        SourceError, and UsageError for a second stream.
         """
-        from detector import sources
         from detector.loop.parts import Parts, Progress
-        from detector.run.wire import frames_of, stage_functions
+        from detector.run.wire import open_source, run_loop, stage_functions
         from detector.timeline import OffTimeline
         from detector.types import Frame
 
         if self._streaming:
             raise UsageError(
-                "this Detector is streaming already: close that stream first, or make another Detector"
+                "this Detector is streaming already; close that stream first, or make another one"
             )
-        options = self._config.input
         self._streaming = True
         try:
-            with sources.open(
-                str(source), decoder=options.decoder, stride=options.stride, frames=options.frames
-            ) as opened:
-                preprocess, head, nms = stage_functions(self._config, self._machine)
+            with open_source(str(source), self._config) as opened:
+                preprocess, head, nms = stage_functions(self._config, self._loaded)
                 parts = Parts(
                     opened,
                     self._requests[:-1],
-                    self._machine.engine.concurrency,
+                    self._loaded.engine.concurrency,
                     preprocess,
                     head,
                     nms,
                 )
-                with closing(frames_of(parts, self._config, OffTimeline(), Progress())) as frames:
+                with closing(run_loop(parts, self._config, OffTimeline(), Progress())) as frames:
                     for frame, detections in frames:
                         own = frame.image.copy()  # the loop uses its buffer again
                         yield (
@@ -107,7 +109,7 @@ class Detector:
 
     def close(self) -> None:
         """Releases the engine. May be called twice."""
-        self._machine.engine.close()
+        self._loaded.engine.close()
 
     def __enter__(self) -> Detector:
         return self
@@ -122,7 +124,10 @@ class Detector:
 
 
 class _Turn:
-    """A request that waits until the engine has room: a call and a stream together must not exceed its concurrency."""
+    """A request that waits until the engine has room.
+
+    A call and a stream together must not exceed the engine's concurrency.
+    """
 
     def __init__(self, request: Request, turns: threading.BoundedSemaphore) -> None:
         self._request = request

@@ -1,4 +1,7 @@
-"""The command line: parse, call, print, exit code. One file a command, heavy imports late."""
+"""The command line. Each file is one command: parse, call, print, return an exit code.
+
+``command``, ``options``, ``exits`` and ``group`` hold what the commands share.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,10 @@ def main() -> None:
         if len(sys.argv) == 1:
             error.show()  # no argument at all: the help
         else:
-            click.echo(
-                f"detect-video: {' '.join(error.format_message().split())} See detect-video --help.",
-                err=True,
-            )
+            message = " ".join(error.format_message().split())
+            click.echo(f"detect-video: {message} See detect-video --help.", err=True)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # whoever read the help has left
+    except BrokenPipeError:  # the reader of the help is gone
         silence()
         sys.exit(EXIT_INTERNAL)
     except OSError as error:  # the help could not be printed
@@ -38,8 +39,11 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """A stream that the caller closed (`>&-`) is /dev/null: else the first file that we open would get its number,
-    and what a library prints would land in that file."""
+    """Opens /dev/null for every standard stream that the caller closed (`>&-`).
+
+    Otherwise the first file that we open would get the stream's number, and what a library prints
+    would be written into that file.
+    """
     import os
     import sys
 

@@ -2,60 +2,48 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import click
 
-from detector.cli.exits import complain, exit_codes
+from detector.cli.command import print_json, subcommand, terminal
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@subcommand(json="the changes")
 @click.argument("run_a", metavar="RUN_A")
 @click.argument("run_b", metavar="RUN_B")
 @click.option(
     "--max-regression",
     metavar="P",
-    help="Exit with 8 if a frame takes more than P longer, as 5% or 0.05.",
+    help="Exit with 8 if a frame takes longer by more than P: 5% or 0.05.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
 def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -> None:
     """Compare two saved sessions, RUN_A before and RUN_B after, with intervals."""
-    with exit_codes():
-        from detector.analysis.diff import END_TO_END, diff, what_differs
-        from detector.errors import GateError, UsageError
-        from detector.session.read import read_session
+    from detector.analysis.diff import END_TO_END, diff, what_differs
+    from detector.errors import GateError, UsageError
+    from detector.report.terminal.models import print_diff
+    from detector.session.read import read_session
 
-        limit = _share(max_regression)
-        before, after = read_session(run_a), read_session(run_b)
-        changes, differing = diff(before, after), what_differs(before, after)
-        whole = next((change for change in changes if change.what == END_TO_END), None)
-        if not changes or (whole is None and limit is not None):
-            raise UsageError(
-                f"{run_a} and {run_b} have too few frames to compare: six each are needed; take more"
-            )
-        if as_json:
-            rows = [change.as_json() for change in changes]
-            click.echo(
-                json.dumps({"schema": 1, "changes": rows, "not_the_same": differing}, indent=1)
-            )
-        else:
-            from rich.console import Console
-
-            from detector.report.terminal.models import print_diff
-
-            print_diff(Console(width=None if sys.stdout.isatty() else 120), changes, differing)
-        if limit is not None and whole is not None and whole.regresses(limit):
-            error = GateError(
-                f"{run_b}: a frame takes {whole.ratio - 1:.1%} longer than in {run_a} "
-                f"[{whole.low - 1:+.1%} .. {whole.high - 1:+.1%}], more than the {limit:.1%} allowed"
-            )
-            complain(error)
-            sys.exit(error.exit_code)
+    limit = _share(max_regression)
+    before, after = read_session(run_a), read_session(run_b)
+    changes, differing = diff(before, after), what_differs(before, after)
+    whole = next((change for change in changes if change.what == END_TO_END), None)
+    if not changes or (whole is None and limit is not None):
+        raise UsageError(
+            f"{run_a} and {run_b} have too few frames to compare: each needs six; run more frames"
+        )
+    if as_json:
+        rows = [change.as_json() for change in changes]
+        print_json({"schema": 1, "changes": rows, "not_the_same": differing})
+    else:
+        print_diff(terminal(piped_width=120), changes, differing)
+    if limit is not None and whole is not None and whole.regresses(limit):
+        raise GateError(
+            f"{run_b}: a frame takes {whole.ratio - 1:.1%} longer than in {run_a} "
+            f"[{whole.low - 1:+.1%} .. {whole.high - 1:+.1%}], more than the {limit:.1%} allowed"
+        )
 
 
 def _share(text: str | None) -> float | None:
-    """5% or 0.05 -> 0.05. A bare 5 is refused: as a share it would be 500%, a gate that never closes."""
+    """5% or 0.05 -> 0.05. A bare 5 is refused: as a share it is 500%, a gate that never closes."""
     from detector.errors import UsageError
 
     if text is None:

@@ -1,25 +1,27 @@
-"""``detect-video eval DATASET``: how right a model is, and how fast it was while it was."""
+"""``detect-video eval DATASET``: how right a model is, and how fast it was in the same run."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from detector.cli.exits import complain, exit_codes
-from detector.cli.options import options_but
+from detector.cli.command import print_json, subcommand, terminal
+from detector.cli.options import config_options
 from detector.config.schema import EVAL_DEFAULTS
 
-if TYPE_CHECKING:
-    from detector.jobs.evaluate import EvalOptions
-    from detector.session.evaluation import Evaluation, FailedEvaluation
-
-# What says where results of a detection run go has no meaning here.
+# They say where a run's results go, which has no meaning here.
 WITHOUT = ("output", "save", "no_video", "preset", "crf", "classes")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@subcommand(
+    options=config_options(without=WITHOUT, defaults=EVAL_DEFAULTS),
+    config_file=True,
+    json="the figures",
+    quiet="Print nothing but errors.",
+    error_document=True,
+)
 @click.argument("dataset")
 @click.option(
     "--mapping",
@@ -30,15 +32,11 @@ WITHOUT = ("output", "save", "no_video", "preset", "crf", "classes")
     "--images", metavar="P", help="Folder of the pictures, or the video whose frames are labelled."
 )
 @click.option(
-    "--format", default="auto", metavar="F", help="Of the labels: coco, yolo, mot, or auto."
+    "--format", default="auto", metavar="F", help="Format of the labels: coco, yolo, mot, or auto."
 )
+@click.option("--split", default="val", metavar="S", show_default=True, help="Of a YOLO data.yaml.")
 @click.option(
-    "--split", default="val", metavar="S", help="Part of a YOLO data.yaml.  [default: val]"
-)
-@click.option(
-    "--subset",
-    metavar="S",
-    help="Only pictures whose set has this name (COCO json), or one MOT sequence.",
+    "--subset", metavar="S", help="Only pictures of this set (COCO json), or this MOT sequence."
 )
 @click.option(
     "--detections",
@@ -51,85 +49,32 @@ WITHOUT = ("output", "save", "no_video", "preset", "crf", "classes")
     metavar="A",
     help="Gate: exit with 8 where AP50 is below this.",
 )
-@options_but(WITHOUT, EVAL_DEFAULTS)
-@click.option(
-    "--config", "config_file", metavar="F", help="YAML file of options; flags win over it."
-)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the figures as one JSON document, and nothing else.",
-)
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 def command(
-    dataset: str,
-    mapping: str | None,
-    images: str | None,
-    format: str,
-    split: str,
-    subset: str | None,
-    detections: str | None,
-    min_ap50: float | None,
-    config_file: str | None,
-    as_json: bool,
-    quiet: bool,
-    **flags: Any,
-) -> None:
+    config_file: str | None, as_json: bool, quiet: bool, engine: str | None, **given: Any
+) -> int:
     """Average precision on DATASET, with the speed of the same run.
 
-    DATASET: a COCO json, a YOLO data.yaml or folder (images/, labels/), a MOT sequence; pictures, or a video with its
-    labels. --engine takes several (ort,torch) and says what each differs from the first.
+    DATASET: a COCO json, a YOLO data.yaml or folder (images/, labels/), a MOT sequence; pictures,
+    or a video with its labels. --engine takes several (ort,torch) and says how each differs from
+    the first.
     """
-    with exit_codes():
-        from detector.jobs.evaluate import EvalOptions
-        from detector.session.evaluation import Evaluation
-
-        options = EvalOptions(dataset, format, images, split, subset, mapping, detections, min_ap50)
-        document = _evaluate(options, config_file, flags, as_json, quiet)
-        if as_json:
-            from detector.session.codec import to_json
-
-            click.echo(to_json(document), nl=False)
-        elif not quiet and isinstance(document, Evaluation):
-            from detector.report.terminal.evaluate import print_evaluation
-
-            print_evaluation(_console(), document)
-        if document.exit.code:
-            click.echo(f"detect-video: {document.exit.reason}", err=True)
-        sys.exit(document.exit.code)
-
-
-def _evaluate(
-    options: EvalOptions, config_file: str | None, flags: dict[str, Any], as_json: bool, quiet: bool
-) -> Evaluation | FailedEvaluation:
-    from detector.config.levels import resolved
-    from detector.errors import DetectVideoError
-    from detector.jobs.evaluate import configs_for_engines, evaluate
+    from detector.config.levels import resolve_config
+    from detector.jobs.evaluate import EvalOptions, configs_for_engines, evaluate
     from detector.report.plots import plots
-    from detector.session.document import Exit
-    from detector.session.evaluation import SCHEMA, FailedEvaluation
-
-    try:
-        engines = [name.strip() for name in (flags.pop("engine") or "").split(",") if name.strip()]
-        configs = configs_for_engines(resolved(config_file, flags, EVAL_DEFAULTS), engines)
-        live = None if as_json or quiet or not _console().is_terminal else _live
-        return evaluate(options, configs, command=sys.argv, live=live, plots=plots)
-    except DetectVideoError as error:
-        if not as_json:
-            raise
-        complain(error)
-        return FailedEvaluation(SCHEMA, Exit(code=error.exit_code, reason=str(error)))
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    # Piped, there is no width to keep to: the tables stay whole.
-    return Console(width=None if sys.stdout.isatty() else 140)
-
-
-def _live() -> Any:
+    from detector.report.terminal.evaluate import print_evaluation
     from detector.report.terminal.live import LiveLine
 
-    return LiveLine(_console())
+    asked = EvalOptions(**{name: given.pop(name) for name in EvalOptions.__dataclass_fields__})
+    engines = [name.strip() for name in (engine or "").split(",") if name.strip()]
+    configs = configs_for_engines(resolve_config(config_file, given, EVAL_DEFAULTS), engines)
+    console = terminal(piped_width=140)
+    watched = console.is_terminal and not (as_json or quiet)
+    live = (lambda: LiveLine(console)) if watched else None
+    document = evaluate(asked, configs, command=sys.argv, live=live, plots=plots)
+    if as_json:
+        print_json(document)
+    elif not quiet:
+        print_evaluation(console, document)
+    if document.exit.code:
+        click.echo(f"detect-video: {document.exit.reason}", err=True)
+    return document.exit.code

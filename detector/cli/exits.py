@@ -1,4 +1,7 @@
-"""Errors -> one line on stderr and the documented exit code. No traceback for a user's mistake."""
+"""Turns errors into one line on stderr and the documented exit code.
+
+A user's mistake never prints a traceback.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from detector.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OUTPUT, Detect
 
 
 @contextmanager
-def exit_codes(
-    interrupted: str = "stopped at once; what was being written stays under *.partial.*",
-) -> Iterator[None]:
-    """``interrupted``: what to say after a Ctrl-C that nobody below took care of."""
+def exit_codes(interrupted: str) -> Iterator[None]:
+    """Ends the process with the code of whatever the block raises.
+
+    ``interrupted``: what to say after a Ctrl-C that nobody below took care of.
+    """
     try:
         yield
     except DetectVideoError as error:
@@ -28,7 +32,7 @@ def exit_codes(
         click.echo(f"detect-video: {interrupted}", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output left (`| head`): nothing more to say, and nobody to say it to.
+        # The reader of our output is gone (`| head`), so there is nobody to complain to.
         silence()
         sys.exit(EXIT_INTERNAL)
     except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -41,7 +45,7 @@ def exit_codes(
 
 
 def printing_failed(error: BaseException) -> int | None:
-    """Complains and returns the exit code where it was the printing that failed (`> /dev/full`); None where not."""
+    """The exit code, after a complaint, when printing failed (`> /dev/full`); else None."""
     frames = traceback.extract_tb(error.__traceback__)
     printers = (
         sys.modules[name].__file__ or "" for name in ("click", "rich") if name in sys.modules
@@ -52,19 +56,23 @@ def printing_failed(error: BaseException) -> int | None:
         return None
     silence()
     click.echo(
-        f"detect-video: cannot print to standard output: {error.strerror}; check what it leads to",
+        f"detect-video: cannot print to standard output: {error.strerror}; "
+        "check where it is redirected to",
         err=True,
     )
     return EXIT_OUTPUT
 
 
 def silence() -> None:
-    """From here on what is printed goes nowhere: else the interpreter would fail once more on what is left of it."""
+    """Sends standard output to /dev/null from here on.
+
+    Otherwise the interpreter would fail once more when it flushes what is left.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(error: DetectVideoError) -> None:
-    """The message as one line, whatever a library put into it."""
+    """Prints the message as one line, even if a library put line breaks into it."""
     click.echo(f"detect-video: {' '.join(str(error).split())}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""The click group: commands are the files of this folder, and ``detect`` is the one that needs no name."""
+"""The click group. Commands are the files of this folder; ``detect`` may be left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from detector import __version__
 
 DEFAULT = "detect"
-_NOT_COMMANDS = {"__init__", "group", "exits", "options"}
+_NOT_COMMANDS = {"__init__", "command", "exits", "group", "options"}
 
 
 def command_names() -> list[str]:
@@ -23,7 +23,10 @@ def command_names() -> list[str]:
 
 
 class DefaultGroup(click.Group):
-    """``detect-video in.mp4`` means ``detect-video detect in.mp4``. A file named like a command: ``./build``."""
+    """``detect-video in.mp4`` means ``detect-video detect in.mp4``.
+
+    A file that is named like a command is reached by its path: ``./build``.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return command_names()
@@ -46,7 +49,7 @@ class DefaultGroup(click.Group):
         formatter.write_usage(ctx.command_path, "[COMMAND] SOURCE... [OPTIONS]")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options of the default command, then the commands: what most people look for stands first."""
+        """The options of ``detect``, which most people look for, then the commands."""
         detect = self.get_command(ctx, DEFAULT)
         assert detect is not None
         detect.format_options(click.Context(detect), formatter)
@@ -55,13 +58,17 @@ class DefaultGroup(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
             formatter.write_text(
-                "0 done; 2 usage; 3 source; 4 model or weights; 5 engine; 6 output; 7 finished but frames were bad or "
-                "the file ended early; 8 a gate failed; 130 interrupted; 143 terminated; 1 internal error."
+                "0 done; 1 internal error; 2 usage; 3 source; 4 model or weights; 5 engine; "
+                "6 output; 7 finished, but frames were bad or the file ended early; "
+                "8 a gate failed; 130 interrupted; 143 terminated."
             )
 
 
 def _refuse_misspelt(word: str, ctx: click.Context) -> None:
-    """``profle in.mp4`` would be two sources, and the second would run. A path or a name with a suffix is a source."""
+    """Refuses ``profle in.mp4``: it would be two sources, and the second would run.
+
+    A path, or a name with a suffix, is always taken as a source.
+    """
     close = difflib.get_close_matches(word, command_names(), n=1, cutoff=0.75)
     if close and word.isidentifier() and not os.path.lexists(word):
         raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)
@@ -74,6 +81,7 @@ def _refuse_misspelt(word: str, ctx: click.Context) -> None:
 def cli(**_: Any) -> None:
     """Find objects in every frame of a video and see where every millisecond went.
 
-    SOURCE: a video, a picture, a folder or a quoted glob of pictures; several are run in turn. Writes an annotated
-    video and the detections, and prints inference FPS beside end-to-end FPS with a ledger of every stage.
+    SOURCE: a video, a picture, a folder or a quoted glob of pictures; several are run in turn.
+    Writes an annotated video and the detections. Prints inference FPS beside end-to-end FPS, and a
+    ledger of the time of every stage.
     """

@@ -1,4 +1,4 @@
-"""``detect-video infer-raw``: decoded outputs for arrays, for comparisons with other implementations."""
+"""``detect-video infer-raw``: decoded outputs for arrays, for comparisons with other programs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import click
 
-from detector.cli.exits import exit_codes
-from detector.cli.options import options_of
+from detector.cli.command import subcommand
+from detector.cli.options import config_options
 
 
-@click.command(hidden=True, context_settings={"help_option_names": ["-h", "--help"]})
+@subcommand(
+    options=config_options("network", "runtime", "calibration", without=("model", "size")),
+    hidden=True,
+)
 @click.argument("model", metavar="MODEL")
 @click.option(
     "--input",
@@ -23,13 +26,11 @@ from detector.cli.options import options_of
 @click.option(
     "--output", required=True, metavar="Y.npz", help="Decoded rows [N, rows, 5 + classes], float32."
 )
-@options_of("network", "runtime", "calibration", without=("model", "size"))
 def command(model: str, given: str, output: str, **flags: Any) -> None:
-    """Run MODEL on the pictures in X.npz and write every decoded row, before any threshold or NMS."""
-    with exit_codes():
-        from detector.config.levels import resolved
-        from detector.jobs.infer_raw import infer_raw
+    """Run MODEL on the pictures in X.npz; write every decoded row, before any threshold or NMS."""
+    from detector.config.levels import resolve_config
+    from detector.jobs.infer_raw import infer_raw
 
-        shapes = infer_raw(resolved(None, {**flags, "model": model}), Path(given), Path(output))
-        for name, shape in shapes.items():
-            click.echo(f"{output}: {name} {'x'.join(map(str, shape))}")
+    config = resolve_config(None, {**flags, "model": model})
+    for name, shape in infer_raw(config, Path(given), Path(output)).items():
+        click.echo(f"{output}: {name} {'x'.join(map(str, shape))}")

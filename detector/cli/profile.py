@@ -1,15 +1,14 @@
-"""``detect-video profile SOURCE``: where the time goes, in separate passes, all in one session."""
+"""``detect-video profile SOURCE``: where the time goes, in separate passes, in one session."""
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import click
 
-from detector.cli.exits import exit_codes
-from detector.cli.options import check, log_to, options_from_config, tracked
+from detector.cli.command import log_to_trackers, print_json, require_trackers, subcommand, terminal
+from detector.cli.options import config_options
 
 
 class _ListsPasses(click.Command):
@@ -27,12 +26,10 @@ class _ListsPasses(click.Command):
             formatter.write_dl(rows)
 
 
-@click.command(cls=_ListsPasses, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("source", required=False, metavar="SOURCE")
-@options_from_config
-@click.option(
-    "--config", "config_file", metavar="F", help="YAML file of options; flags win over it."
+@subcommand(
+    options=config_options(), config_file=True, json="all facts", track=True, cls=_ListsPasses
 )
+@click.argument("source", required=False, metavar="SOURCE")
 @click.option(
     "--only", metavar="A,B", help="Run these passes only. Default: all but those on request."
 )
@@ -47,9 +44,7 @@ class _ListsPasses(click.Command):
     help="Read this instead of SOURCE: an nsys recording of this program, exported to SQLite.",
 )
 @click.option(
-    "--prove",
-    is_flag=True,
-    help="Test the predictions of what-if: run again with stages replaced by stand-ins.",
+    "--prove", is_flag=True, help="Test what-if: run again with stages replaced by stand-ins."
 )
 @click.option(
     "--csv",
@@ -57,13 +52,6 @@ class _ListsPasses(click.Command):
     is_flag=True,
     help="Also write steps_timer.csv, layer_timer.csv and energy.csv into the session.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print all facts as one JSON document, and nothing else.",
-)
-@tracked
 def command(
     source: str | None,
     config_file: str | None,
@@ -75,65 +63,60 @@ def command(
     as_json: bool,
     trackers: tuple[str, ...],
     **flags: Any,
-) -> None:
+) -> int:
     """Measure SOURCE: a plain run, then separate passes, all in one session.
 
     A pass that needs a profiler runs the pipeline again, so the reported FPS are never disturbed.
     """
-    with exit_codes():
-        from rich.console import Console
+    from detector.analysis.profile import profile_document
+    from detector.config.levels import resolve_config
+    from detector.errors import UsageError
+    from detector.errors.writing import write_whole
+    from detector.jobs.profile import profile
+    from detector.report.tables import csv_files
+    from detector.report.terminal.profile import print_profile
+    from detector.report.terminal.run import print_run
 
-        from detector.analysis.profile import profile_document
-        from detector.config.levels import resolved
-        from detector.errors import UsageError
-        from detector.errors.writing import write_whole
-        from detector.jobs.profile import profile
-        from detector.report.tables import csv_files
-        from detector.report.terminal.profile import print_profile
-        from detector.report.terminal.run import print_run
+    if nsys is not None and source is None:
+        if as_csv:
+            raise UsageError("--csv writes into a run's session; a recording has none: use --json")
+        return _print_recording(nsys, as_json)
+    if source is None or nsys is not None:
+        raise UsageError("profile needs a SOURCE to run, or --nsys FILE to read: one of the two")
+    require_trackers(trackers)
 
-        console = Console(width=None if sys.stdout.isatty() else 140)
-        if (source is None) == (nsys is None):
-            raise UsageError(
-                "profile needs a SOURCE to run, or --nsys FILE to read: one of the two"
-            )
-        if nsys is not None and as_csv:
-            raise UsageError(
-                "--csv writes into the session of a run; a recording (--nsys) has none: use --json"
-            )
-        if nsys is not None or source is None:
-            _read_recording(console, str(nsys), as_json)
-            return
-        check(trackers)
+    def say(text: str, whole: bool) -> None:
+        if not as_json:
+            click.echo(text, nl=whole, err=True)
 
-        def say(text: str, whole: bool) -> None:
-            if not as_json:
-                click.echo(text, nl=whole, err=True)
-
-        wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
-        more = ["sweep"] if sweep else []
-        config = resolved(config_file, flags)
-        session = profile(
-            source, config, only=wanted, more=more, prove=prove, command=sys.argv, say=say
-        )
-        if as_json:
-            click.echo(json.dumps(profile_document(session), indent=1))
-        else:
-            print_run(console, session.document)
-            print_profile(console, session)
-        for name, text in csv_files(session).items() if as_csv else ():
-            write_whole(session.folder / name, text.encode())
-        log_to(trackers, session)
-        sys.exit(session.document.exit.code)
+    session = profile(
+        source,
+        resolve_config(config_file, flags),
+        only=[name.strip() for name in only.split(",") if name.strip()] if only else None,
+        more=["sweep"] if sweep else [],
+        prove=prove,
+        command=sys.argv,
+        say=say,
+    )
+    if as_json:
+        print_json(profile_document(session))
+    else:
+        print_run(terminal(piped_width=140), session.document)
+        print_profile(terminal(piped_width=140), session)
+    for name, text in csv_files(session).items() if as_csv else ():
+        write_whole(session.folder / name, text.encode())
+    log_to_trackers(trackers, session)
+    return session.document.exit.code
 
 
-def _read_recording(console: Any, path: str, as_json: bool) -> None:
+def _print_recording(path: str, as_json: bool) -> int:
     from detector.analysis.loop.recorded import recorded_facts
     from detector.report.terminal.profile import print_recorded
     from detector.session.nsys import read_nsys
 
     facts = recorded_facts(read_nsys(path))
     if as_json:
-        click.echo(json.dumps(facts, indent=1))
+        print_json(facts)
     else:
-        print_recorded(console, facts)
+        print_recorded(terminal(piped_width=140), facts)
+    return 0

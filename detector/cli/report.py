@@ -1,4 +1,4 @@
-"""``detect-video report RUN``: a saved session as HTML, table, JSON, CSV or trace; later, on any machine."""
+"""``detect-video report RUN``: a saved session as HTML, table, JSON, CSV or trace; anywhere."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detector.cli.exits import exit_codes
-from detector.cli.options import log_to, tracked
+from detector.cli.command import log_to_trackers, subcommand, terminal
 
 if TYPE_CHECKING:
     from detector.session.read import SavedSession
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 FORMATS = ("html", "table", "json", "csv", "trace")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@subcommand(track=True)
 @click.argument("run", metavar="RUN")
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="html", show_default=True)
 @click.option(
@@ -28,33 +27,30 @@ FORMATS = ("html", "table", "json", "csv", "trace")
     metavar="OUT",
     help="File, or folder for csv; default: in the session, - for stdout.",
 )
-@tracked
 def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
-    """Render the saved session of a run, RUN being its folder (runs/NAME)."""
-    with exit_codes():
-        from detector.session.read import read_session
+    """Render the saved session of a run. RUN is its folder (runs/NAME)."""
+    from detector.session.read import read_session
 
-        session = read_session(run)
-        log_to(trackers, session)
-        if kind == "table":
-            _print(session)
-            return
-        for name, content in _files(session, kind).items():
-            _write(session.folder, name, content, output, kind == "csv")
+    session = read_session(run)
+    log_to_trackers(trackers, session)
+    if kind == "table":
+        _print_tables(session)
+        return
+    for name, content in _render(session, kind).items():
+        _write(session.folder, name, content, output, kind == "csv")
 
 
-def _print(session: SavedSession) -> None:
-    from rich.console import Console
-
+def _print_tables(session: SavedSession) -> None:
     from detector.report.terminal.profile import print_profile
     from detector.report.terminal.run import print_run
 
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = terminal(piped_width=140)
     print_run(console, replace(session.document, session=str(session.folder)))
     print_profile(console, session)
 
 
-def _files(session: SavedSession, kind: str) -> dict[str, bytes]:
+def _render(session: SavedSession, kind: str) -> dict[str, bytes]:
+    """File name -> content."""
     if kind == "csv":
         from detector.report.tables import csv_files
 
@@ -73,7 +69,7 @@ def _files(session: SavedSession, kind: str) -> dict[str, bytes]:
 
 
 def _write(folder: Path, name: str, content: bytes, output: str | None, many: bool) -> None:
-    """Under a temporary name first. ``many``: OUT is a folder."""
+    """Writes a whole file or none. ``many``: OUT is a folder."""
     from detector.errors.writing import write_whole
 
     if output == "-":

@@ -1,1 +1,1 @@
-"""Every option once (schema.py), and the levels that set them (levels.py)."""
+"""Every option once (schema.py), what sets them (levels.py), their texts (reference.py)."""

@@ -1,48 +1,64 @@
-"""The layers of a configuration, in order: cfg/default.yaml < the known model's options < --config < flags."""
+"""From levels to one checked tree. Later levels win, option by option:
+
+    cfg/default.yaml < options of the known model < a command's defaults < --config < flags
+
+An error names the path of what is wrong, and the nearest known key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from detector.config.schema import COMMAND_LINE, Config, read_layer, resolve
+import yaml
+
+from detector.config.schema import Config, choices_of, flag_of, options
 from detector.errors import UsageError
 
 FILES = ("model", "cfg", "weights", "names", "calibrate")  # options that name files
+COMMAND_LINE = "command line"  # a level of this origin: messages name the flag, not the path
+
+_LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
+_GROUPS = tuple(group.name for group in dataclasses.fields(Config))
 
 
-def resolved(
+def resolve_config(
     config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> Config:
-    """``flags``: option name -> value, None = not given. ``defaults``: a command's own, above those of the model.
+    """The configuration of a command. Raises UsageError, naming the path of what is wrong.
 
-    Raises UsageError, naming the path of what is wrong.
+    ``flags``: option name -> value; None was not given. ``defaults``: a command's own, above those
+    of the model.
     """
     from detector.models.catalogue import folder, known
 
     given = {name: value for name, value in flags.items() if value is not None}
-    base = [read_layer(folder() / "default.yaml")]
-    upper = [*([_own_layer(config_file)] if config_file else []), (COMMAND_LINE, given)]
-    model = resolve(*base, *upper).network.model
+    lower = [read_level(folder() / "default.yaml")]
+    upper = [*([_read_own_file(config_file)] if config_file else []), (COMMAND_LINE, given)]
+    model = merge_levels(*lower, *upper).network.model
     if model in known():
-        path, description = read_layer(folder() / "models" / f"{model}.yaml")
-        base.append((path, description.get("options") or {}))
-    elif config_file is None and (beside := _beside_a_plan(model)) is not None:
-        upper.insert(0, _own_layer(beside))
-    return resolve(*base, *([("defaults of the command", defaults)] if defaults else []), *upper)
+        path, description = read_level(folder() / "models" / f"{model}.yaml")
+        lower.append((path, description.get("options") or {}))
+    elif config_file is None and (description_file := _file_beside_plan(model)) is not None:
+        upper.insert(0, _read_own_file(description_file))
+    if defaults:
+        lower.append(("defaults of the command", dict(defaults)))
+    return merge_levels(*lower, *upper)
 
 
-def _own_layer(config_file: str | Path) -> tuple[str, dict[str, Any]]:
-    """A user's file. Files that it names may lie beside it; ``names`` may be the names themselves."""
-    origin, content = read_layer(config_file)
+def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
+    """A user's file. Files that it names may lie beside it; ``names`` may be a list of names."""
+    origin, content = read_level(config_file)
     place = Path(config_file).parent
     for group in (content, content.get("network"), content.get("calibration")):
         if not isinstance(group, dict):
             continue
         names = group.get("names")
         if isinstance(names, (list, dict)):
-            group["class_names"] = _in_order(origin, group.pop("names"))
+            group["class_names"] = _names_in_order(origin, group.pop("names"))
         for key in FILES:
             value = group.get(key)
             if isinstance(value, str) and not Path(value).exists() and (place / value).is_file():
@@ -50,21 +66,151 @@ def _own_layer(config_file: str | Path) -> tuple[str, dict[str, Any]]:
     return origin, content
 
 
-def _in_order(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
+def _names_in_order(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
     """[person, vehicle] or {0: person, 1: vehicle}."""
     if isinstance(names, dict):
         by_id = {str(key): name for key, name in names.items()}
         if by_id.keys() != {str(at) for at in range(len(names))}:
             raise UsageError(
-                f"{origin}: names: class ids must be 0, 1, ... {len(names) - 1}, each once"
+                f"{origin}: names: class ids must be 0, 1, ... {len(names) - 1}, each exactly once"
             )
         names = [by_id[str(at)] for at in range(len(names))]
     return [str(name) for name in names]
 
 
-def _beside_a_plan(model: str) -> Path | None:
-    """x.yaml beside x.trt: the description that such a file lacks."""
+def _file_beside_plan(model: str) -> Path | None:
+    """x.yaml beside x.trt: it says what such a plan does not."""
     from detector.engines import only_engine
 
-    found = Path(model).with_suffix(".yaml")
-    return found if only_engine(model) is not None and found.is_file() else None
+    file = Path(model).with_suffix(".yaml")
+    return file if only_engine(model) is not None and file.is_file() else None
+
+
+def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
+    """One checked, frozen tree of all levels; a later level wins, option by option.
+
+    A level is (where it comes from, options): nested in groups or flat, as in a YAML file. Raises
+    UsageError, naming the path of what is wrong.
+    """
+    values: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
+    for origin, level in levels:
+        for name, value in _flatten(origin, level):
+            values[_LEAVES[name][0]][name] = _check(origin, name, value)
+    groups = {f.name: type(f.default)(**values[f.name]) for f in dataclasses.fields(Config)}  # type: ignore[misc]
+    return Config(**groups)
+
+
+def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
+    """A YAML file as a level for ``merge_levels``. Raises UsageError."""
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"{path}: cannot read the configuration: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: cannot read the configuration: it is not UTF-8 text") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        reason = getattr(error, "problem", None) or "unreadable"
+        raise UsageError(f"{where}: not valid YAML: {reason}") from error
+    if content is None:
+        return str(path), {}
+    if not isinstance(content, dict):
+        kind = {"str": "text"}.get(type(content).__name__, type(content).__name__)
+        raise UsageError(
+            f"{path}: a configuration is a mapping of options (conf: 0.4), not a {kind}"
+        )
+    return str(path), content
+
+
+def _flatten(origin: str, level: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(option, value) of a level, whether it stands in its group or alone."""
+    for key, value in level.items():
+        if key in _GROUPS and isinstance(value, Mapping):
+            for name, leaf in value.items():
+                if name not in _LEAVES or _LEAVES[name][0] != key:
+                    raise UsageError(_unknown_key(origin, f"{key}.{name}"))
+                yield name, leaf
+        elif key in _GROUPS and value is None:
+            continue  # an empty group
+        elif key in _LEAVES:
+            yield key, value
+        else:
+            raise UsageError(_unknown_key(origin, str(key)))
+
+
+def _unknown_key(origin: str, path: str) -> str:
+    paths = {name: f"{group}.{name}" for name, (group, _) in _LEAVES.items()}
+    name = path.rsplit(".", 1)[-1].replace("-", "_")
+    near = [paths[known] for known in difflib.get_close_matches(name, paths, 1, 0.5)]
+    near = near or difflib.get_close_matches(path, paths.values(), 1, 0.5)
+    hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(paths.values())}"
+    return f"{origin}: unknown key {path}{hint}"
+
+
+_KINDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple: "a list",
+}
+
+
+def _check(origin: str, name: str, value: Any) -> Any:
+    """The value in its option's own type and within its limits. Raises UsageError."""
+    group, leaf = _LEAVES[name]
+    where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
+    kind, optional = _type_of(leaf)
+    if value is None:
+        if optional:
+            return None
+        raise UsageError(f"{where} needs a value")
+    try:
+        value = _convert(kind, value)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{where}: {value!r} is not {_KINDS[kind]}") from None
+    if value != leaf.default:
+        _check_limits(where, value, leaf)
+    return value
+
+
+def _type_of(leaf: dataclasses.Field[Any]) -> tuple[type, bool]:
+    """``int | None`` -> (int, True). Annotations are text here: ``from __future__``."""
+    kind, _, rest = str(leaf.type).partition(" | ")
+    return {known.__name__: known for known in _KINDS}[kind.partition("[")[0]], rest == "None"
+
+
+def _convert(kind: type, value: Any) -> Any:
+    """YAML's value, or the command line's text, in an option's type. ValueError where it is not."""
+    if kind is tuple:
+        items = value.split(",") if isinstance(value, str) else value
+        items = items if isinstance(items, (list, tuple)) else [items]
+        return tuple(str(item).strip() for item in items if str(item).strip())
+    if isinstance(value, bool) is not (kind is bool):
+        raise TypeError
+    if kind is bool:
+        return value
+    if kind is str:
+        if not isinstance(value, (str, int, float)):
+            raise TypeError
+        return str(value)
+    number = kind(value)
+    if number != number or (kind is int and number != float(value)):  # NaN; 1.5 frames
+        raise ValueError
+    return number
+
+
+def _check_limits(where: str, value: Any, leaf: dataclasses.Field[Any]) -> None:
+    low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
+    if low is not None and value < low:
+        raise UsageError(f"{where}: {value} is too small: at least {low}")
+    if high is not None and value > high:
+        raise UsageError(f"{where}: {value} is too large: at most {high}")
+    choices = choices_of(leaf)
+    for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
+        if item not in choices:
+            near = difflib.get_close_matches(str(item), choices, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"{where}: {item!r} is not one of {', '.join(choices)}{hint}")

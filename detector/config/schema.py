@@ -1,56 +1,80 @@
-"""Layers of YAML and options -> one frozen tree, or an error that names the path and the nearest known key.
+"""Every option once: its name, default, limits and help.
 
-Names, defaults and help of every option live here, once: the command line is made from this tree.
+The command line, cfg/default.yaml and the table in docs/usage.md are made from this tree
+(cli/options.py, reference.py). levels.py fills the tree from files and flags, and checks them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import types
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-import yaml
-
-from detector import engines, sinks, sources
-from detector.engines.base import PRECISIONS
-from detector.errors import UsageError
 
 
 def option(default: Any, help: str, metavar: str | None = None, **extra: Any) -> Any:
-    """A field of the tree that is an option of the command line too. ``extra``: choices, at_least, at_most, flags."""
+    """A field of the tree, which is an option of the command line too.
+
+    ``extra``: ``choices`` (words, or a function that lists them), ``at_least``, ``at_most``,
+    ``flags`` where they are not ``--name``, ``hidden`` where --help leaves it out.
+    """
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})
+
+
+# Choices are what the folders hold. They are listed when a value is checked, because --help must
+# stay quick and these packages import numpy.
+
+
+def _engines() -> Sequence[str]:
+    from detector import engines
+
+    return "auto", *engines.names()
+
+
+def _precisions() -> Sequence[str]:
+    from detector.engines.base import PRECISIONS
+
+    return "auto", *PRECISIONS
+
+
+def _decoders() -> Sequence[str]:
+    from detector import sources
+
+    return sources.decoders()
+
+
+def _sinks() -> Sequence[str]:
+    from detector import sinks
+
+    return sinks.names()
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
     model: str = option(
         "street",
-        "Model: a darknet .cfg, an .onnx, a YOLOv5 or YOLOv7 .pt, .safetensors or .yaml, or the name of a known one.",
+        "Model: a darknet .cfg, an .onnx, a YOLOv5 or YOLOv7 .pt, .safetensors or .yaml, or the "
+        "name of a known model. street (person, vehicle) comes with the package.",
         "M",
     )
     weights: str | None = option(
-        None, "Weights file; default: the model's own, or beside the model file.", "W"
+        None, "Weights file; default: the model's own, or the one beside the model file.", "W"
     )
     names: str | None = option(
         None, "File of class names, one a line; default: the model's, or beside its file.", "N"
     )
     family: str | None = option(
-        None, "Family of an .onnx file, where it is not recognised: yolov8, yolox...", "F"
+        None, "Family of an .onnx file that is not recognised: yolov8, yolox...", "F"
     )
     cfg: str | None = option(
-        None, "Darknet .cfg that says what a TensorRT plan's outputs mean.", "C"
+        None, "Darknet .cfg that a TensorRT plan was made of. It says what its outputs mean.", "C"
     )
     class_names: tuple[str, ...] | None = option(
-        None, "Class names one by one, where names: is a list.", hidden=True
+        None, "Class names as a list. In a file, names: [person, vehicle] means this.", hidden=True
     )
     random_weights: int | None = option(
         None,
-        "Random weights from this seed, for speed work: boxes are meaningless.",
+        "Random weights from this seed, for speed work. Boxes are meaningless.",
         "SEED",
         at_least=0,
         at_most=2**32 - 1,
@@ -61,13 +85,16 @@ class NetworkConfig:
 class RuntimeConfig:
     engine: str = option(
         "auto",
-        f"Engine: auto, {', '.join(engines.names())}. auto takes what is installed and says why.",
+        "Engine: auto, trt, ort, openvino, torch or null. auto takes what was measured fastest "
+        "here, else what is installed, and says why.",
         "E",
+        choices=_engines,
     )
     batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=4096)
     size: str | None = option(
         None,
-        "Network input: 640x384 (width x height), or 640: its longest side; default: the model's own.",
+        "Network input: 640x384 (width x height), or 640: its longest side; default: the "
+        "model's own.",
         "S",
     )
     threads: int = option(
@@ -80,23 +107,27 @@ class RuntimeConfig:
         at_least=0,
         at_most=256,
     )
-    engines_dir: str | None = option(None, "Where built engine files are kept.", "DIR")
+    engines_dir: str | None = option(
+        None,
+        "Folder of built engine files; default: engines/ of the checkout, else the user's cache.",
+        "DIR",
+    )
     precision: str = option(
         "auto",
-        "Precision: fp32, tf32, bf16, fp16, int8, or auto: fp32, unless another was measured faster and right "
-        "enough on this machine (detect-video compare).",
+        "Precision: fp32, tf32, bf16, fp16, int8 or auto. auto is fp32, unless detect-video "
+        "compare measured another to be faster and close enough to fp32 on this machine.",
         "P",
-        choices=("auto", *PRECISIONS),
+        choices=_precisions,
     )
     device: str = option("auto", "Device: auto, cpu, cuda or cuda:N.", "D")
     device_memory: str = option(
         "auto",
-        "GPU memory for TensorRT through auto, pycuda, torch or cuda-python.",
+        "Who allocates GPU memory for TensorRT: auto, pycuda, torch or cuda-python.",
         "M",
         choices=("auto", "pycuda", "torch", "cuda-python"),
     )
     engine_options: tuple[str, ...] | None = option(
-        None, "The engine's own: NAME=VALUE, with commas.", "A=B,C=D"
+        None, "The engine's own options: NAME=VALUE, with commas.", "A=B,C=D"
     )
 
 
@@ -106,17 +137,21 @@ CALIBRATIONS = ("minmax", "entropy", "percentile")
 @dataclass(frozen=True, slots=True)
 class CalibrationConfig:
     calibrate: str | None = option(
-        None, "Video or pictures to calibrate int8 on: the kind you will run.", "IN"
+        None, "Video or pictures to calibrate int8 on: of the kind that you will run.", "IN"
     )
     calibrate_method: str = option(
-        "minmax", "Ranges of int8: minmax, entropy or percentile.", "C", choices=CALIBRATIONS
+        "minmax",
+        "How int8 ranges are found: minmax, entropy or percentile.",
+        "C",
+        choices=CALIBRATIONS,
     )
     calibrate_frames: int = option(
         64, "Frames to calibrate on, spread over the source.", "N", at_least=1
     )
     budget: float = option(
         0.95,
-        "Agreement with fp32 that int8 must keep (2 x matched / (A + B)); layers stay float until it does.",
+        "Agreement with fp32 that int8 must keep, 2 x matched / (A + B). Layers stay float until "
+        "it does.",
         "A",
         at_least=0.0,
         at_most=1.0,
@@ -137,16 +172,16 @@ class SelectionConfig:
         None, "Keep these classes only: names or ids, with commas.", "A,B"
     )
     agnostic: bool = option(False, "Boxes suppress each other across classes.")
-    max_det: int = option(300, "At most this many detections a frame.", "N", at_least=1)
+    max_det: int = option(300, "At most this many detections in a frame.", "N", at_least=1)
 
 
 @dataclass(frozen=True, slots=True)
 class InputConfig:
     decoder: str = option(
         "auto",
-        "Decoder: opencv, av (PyAV), or auto: opencv, and av where it gives up.",
+        "Decoder: opencv, av (PyAV) or auto. auto is opencv, and av where opencv gives up.",
         "D",
-        choices=sources.decoders,
+        choices=_decoders,
     )
     frames: int | None = option(None, "Stop after this many frames.", "N", at_least=1)
     stride: int = option(1, "Take every Nth frame.", "N", at_least=1)
@@ -175,15 +210,16 @@ class OutputConfig:
     )
     save: tuple[str, ...] | None = option(
         None,
-        f"What to write, with commas: {', '.join(sinks.names())}. "
-        "Default: video,jsonl (pictures,jsonl).",
+        "What to write, with commas: video, pictures, jsonl, csv, coco, mot, yolo; default: "
+        "video,jsonl (pictures,jsonl for pictures).",
         "A,B",
-        choices=sinks.names,
+        choices=_sinks,
     )
     no_video: bool = option(False, "Write no annotated video or pictures.")
     preset: str = option(
         "superfast",
-        "x264 preset of the video: ultrafast, superfast, veryfast, ..., slow.",
+        "x264 preset of the video, ultrafast to veryslow. veryfast files are a third smaller and "
+        "cost half as much again.",
         "P",
         choices=PRESETS,
     )
@@ -193,7 +229,7 @@ class OutputConfig:
 
 @dataclass(frozen=True, slots=True)
 class LoopConfig:
-    sync: bool = option(False, "One plain loop instead of threads: the lab's way, for comparison.")
+    sync: bool = option(False, "One plain loop instead of threads, for comparison.")
     queue_batches: int = option(
         2, "Filled batches that may wait for the engine.", "N", at_least=1, hidden=True
     )
@@ -217,7 +253,7 @@ class Config:
         return dataclasses.asdict(self)
 
 
-# What ``eval`` takes where nothing else is said: what AP is customarily computed with.
+# Defaults of ``eval``: what average precision is customarily computed with.
 EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}
 
 
@@ -228,156 +264,12 @@ def options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
             yield group.name, leaf
 
 
-COMMAND_LINE = (
-    "command line"  # as a layer's origin: messages then name the flag, not the path in the tree
-)
-
-_GROUP_OF = {leaf.name: group for group, leaf in options()}
-
-
 def flag_of(leaf: dataclasses.Field[Any]) -> str:
     """The long flag of an option: ``--max-det``."""
     return "--" + leaf.name.replace("_", "-")
 
 
-def resolve(*layers: tuple[str, Mapping[str, Any]]) -> Config:
-    """The layers ("where it comes from", nested or flat keys), later ones winning, checked and frozen."""
-    values: dict[str, dict[str, Any]] = {group.name: {} for group in dataclasses.fields(Config)}
-    for origin, layer in layers:
-        for group, name, value in _leaves(origin, layer):
-            values[group][name] = _checked(origin, group, name, value)
-    groups = {f.name: type(f.default)(**values[f.name]) for f in dataclasses.fields(Config)}  # type: ignore[misc]
-    return Config(**groups)
-
-
-def read_layer(path: str | Path) -> tuple[str, dict[str, Any]]:
-    """A YAML file as a layer for ``resolve``."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot read the configuration: {_reason(error)}") from error
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise UsageError(
-            f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}"
-        ) from error
-    if content is None:
-        content = {}
-    if not isinstance(content, dict):
-        raise UsageError(
-            f"{path}: a configuration is a mapping of options (conf: 0.4), not a {_kind(content)}"
-        )
-    return str(path), content
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8 text"
-
-
-def _leaves(origin: str, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    for key, value in layer.items():
-        if key in Config.__dataclass_fields__ and isinstance(value, Mapping):
-            for name, leaf in value.items():
-                if _GROUP_OF.get(name) != key:
-                    raise UsageError(_unknown(origin, f"{key}.{name}"))
-                yield key, name, leaf
-        elif key in Config.__dataclass_fields__ and value is None:
-            continue  # an empty group
-        elif key in _GROUP_OF:
-            yield _GROUP_OF[key], key, value
-        else:
-            raise UsageError(_unknown(origin, str(key)))
-
-
-def _unknown(origin: str, path: str) -> str:
-    known = [f"{group}.{name}" for name, group in _GROUP_OF.items()]
-    by_leaf = difflib.get_close_matches(
-        path.rsplit(".", 1)[-1].replace("-", "_"), _GROUP_OF, 1, 0.5
-    )
-    by_path = difflib.get_close_matches(path, known, 1, 0.5)
-    nearest = (
-        f"{_GROUP_OF[by_leaf[0]]}.{by_leaf[0]}" if by_leaf else by_path[0] if by_path else None
-    )
-    hint = f"; did you mean {nearest}?" if nearest else f"; known: {', '.join(known)}"
-    return f"{origin}: unknown key {path}{hint}"
-
-
-def _kind(value: Any) -> str:
-    return {"str": "text", "list": "list", "dict": "mapping"}.get(
-        type(value).__name__, type(value).__name__
-    )
-
-
-def _checked(origin: str, group: str, name: str, value: Any) -> Any:
-    """The value in the field's own type, within its limits; else an error that names the path."""
-    leaf = next(f for g, f in options() if g == group and f.name == name)
-    where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
-    hint = typing.get_type_hints(type(getattr(Config(), group)))[name]
-    wanted, optional = _plain(hint)
-    if value is None:
-        if optional:
-            return None
-        raise UsageError(f"{where} needs a value")
-    try:
-        value = _convert(wanted, value)
-    except (TypeError, ValueError):
-        raise UsageError(f"{where}: {value!r} is not {_WANTED[wanted]}") from None
-    _check_limits(where, value, leaf.metadata)
-    return value
-
-
-def _plain(hint: Any) -> tuple[Any, bool]:
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        inner = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-        return typing.get_origin(inner[0]) or inner[0], True
-    return typing.get_origin(hint) or hint, False
-
-
-_WANTED = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    tuple: "a list",
-}
-
-
-def _convert(wanted: type, value: Any) -> Any:
-    if wanted is tuple:
-        items = value.split(",") if isinstance(value, str) else value
-        if not isinstance(items, (list, tuple)):
-            items = [items]
-        return tuple(str(item).strip() for item in items if str(item).strip())
-    if wanted is bool or isinstance(value, bool):
-        if wanted is bool and isinstance(value, bool):
-            return value
-        raise TypeError
-    if wanted is str:
-        if isinstance(value, (str, int, float)):
-            return str(value)
-        raise TypeError
-    number = wanted(value)
-    if wanted is int and number != float(value):
-        raise ValueError
-    if number != number:
-        raise ValueError
-    return number
-
-
-def _check_limits(where: str, value: Any, limits: Mapping[str, Any]) -> None:
-    low, high, choices = limits.get("at_least"), limits.get("at_most"), limits.get("choices")
-    if callable(choices):  # the files of a folder, listed when somebody asks
-        choices = choices()
-    if low is not None and value < low:
-        raise UsageError(f"{where}: {value} is too small: at least {low}")
-    if high is not None and value > high:
-        raise UsageError(f"{where}: {value} is too large: at most {high}")
-    if choices:
-        for item in value if isinstance(value, tuple) else (value,):
-            if item not in choices:
-                near = difflib.get_close_matches(str(item), choices, 1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise UsageError(f"{where}: {item!r} is not one of {', '.join(choices)}{hint}")
+def choices_of(leaf: dataclasses.Field[Any]) -> Sequence[str]:
+    """The words that an option takes; empty where it takes any."""
+    choices: Sequence[str] | Callable[[], Sequence[str]] = leaf.metadata.get("choices", ())
+    return choices() if callable(choices) else choices

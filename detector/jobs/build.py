@@ -20,7 +20,7 @@ from detector.errors.writing import whole_file
 from detector.models.base import Network
 from detector.run.choose import choose_by_rank
 from detector.run.prepare import PreparedNetwork, convert_network, prepare_network
-from detector.run.wire import open_model
+from detector.run.wire import open_network
 
 RANGE = ("min_batch", "max_batch")  # options of an engine whose files take a range of batches
 
@@ -47,7 +47,7 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
     engine = config.runtime.engine
     engines.load_library(engine)
     start = time.perf_counter()
-    network = open_model(config)
+    network = open_network(config)
     ready = prepare_network(network, engine, config, lambda concurrency: concurrency + 1, progress)
     seconds = time.perf_counter() - start
     return {
@@ -68,7 +68,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     runtime = config.runtime
     start = time.perf_counter()
     wanted = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
-    network = open_model(config)
+    network = open_network(config)
     graph, notes = convert_network(network, wanted, config)
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
     _refuse_the_model(target, config)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from detector.config.schema import Config
 from detector.errors import UsageError
 from detector.errors.writing import whole_file
-from detector.run.wire import Phases, open_machine
+from detector.run.wire import load_model
 
 MAX_PICTURES_BYTES = 1 << 31
 
@@ -71,7 +71,7 @@ def _output_name(name: str) -> str:
 
 
 def _decoded(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
-    machine = open_machine(config, Phases())
+    machine = load_model(config)
     batch = machine.network.batch
     rows: list[Any] = []
     with machine.engine as engine:

@@ -1,1 +1,3 @@
-"""One run: options become objects (wire.py), the loop runs, outputs and session are written (detect.py)."""
+"""One run. Options become objects (wire.py); the loop runs, and outputs and session are written
+(detect.py). choose.py and prepare.py decide which engine runs, and with which graph.
+"""

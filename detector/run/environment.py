@@ -1,4 +1,4 @@
-"""The machine and the libraries of a run, for its session."""
+"""Facts about the computer and the libraries of a run, for its session."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LIBRARIES = (
     "nvtx",
     "faster-coco-eval",
 )
-_HASH_LIMIT_BYTES = 2 << 30  # some two seconds of reading; a longer clip is named by its size alone
+_HASH_LIMIT_BYTES = 2 << 30  # some two seconds of reading; a larger clip gets no hash
 
 
 def environment() -> dict[str, Any]:
-    """CPU model and flags, cores, memory, versions, GPU driver. What a machine does not tell is null."""
+    """CPU model, flags and cores, versions, GPU driver. None for what the system does not tell."""
     return {
         "detect_video": __version__,
         "python": platform.python_version(),
@@ -43,7 +43,7 @@ def environment() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """Cores that this process may use, not those that the machine has."""
+    """Cores that this process may use, which can be fewer than the machine has."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
@@ -63,13 +63,15 @@ def sha256_of(path: str) -> str | None:
 
 
 def process_age_s() -> float | None:
-    """Seconds since this process was started, interpreter included (Linux, to 10 ms); None where unknown."""
+    """Seconds since this process started, interpreter included; None where unknown.
+
+    Linux only, to 10 ms.
+    """
     try:
         fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])
-        return max(
-            0.0, uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        )  # field 22 of stat: starttime
+        starttime = int(fields[19])  # field 22 of stat
+        return max(0.0, uptime - starttime / os.sysconf("SC_CLK_TCK"))
     except (OSError, ValueError, IndexError):
         return None
 

@@ -1,4 +1,7 @@
-"""SIGINT and SIGTERM end a run in order: what was read is finished and written; a second one ends it at once."""
+"""SIGINT and SIGTERM end a run in order: the frames that were read are finished and written.
+
+A second signal ends it at once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class Stop(threading.Event):
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Handlers for the time of the block; none outside the main thread, where Python allows no handlers."""
+    """Handles signals during the block; outside the main thread Python allows no handlers."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -43,7 +46,10 @@ def stop_on_signals() -> Iterator[Stop]:
 
 @contextmanager
 def terminated_as_exception() -> Iterator[None]:
-    """SIGTERM unwinds the block like Ctrl-C does, so that what it started is ended and what it wrote is removed."""
+    """Lets SIGTERM unwind the block as Ctrl-C does.
+
+    So the processes that the block started are ended, and the files that it wrote are removed.
+    """
 
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(_CODES[signal.Signals(number)])

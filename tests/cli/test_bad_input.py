@@ -1,4 +1,7 @@
-"""Bad input: one line that says what and how to fix it, the documented exit code, no half file under a final name."""
+"""Bad input: one line that says what and how to fix it, the documented exit code.
+
+No half file stands under a final name.
+"""
 
 import os
 import shutil
@@ -314,7 +317,7 @@ def test_second_run_into_the_same_output_is_refused(shared, model, clip, tmp_pat
 
 
 def test_a_session_that_cannot_be_written_hides_nothing(model, clip, small_disk, tmp_path):
-    """The outputs fit, the session's files do not: the outputs are whole, the tables are printed, exit 6."""
+    """The session's files do not fit: the outputs are whole, the tables are printed, exit 6."""
     (small_disk / "ballast").write_bytes(bytes(296 * 1024))
     process = detect_video(
         clip,

@@ -9,7 +9,8 @@ from detector.cli.group import command_names
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 
-# What makes a line short, and keeps it from leaving a record in the checkout; of a command that is not here, --frames.
+# What makes a line quick, and keeps it from leaving a record in the checkout. Commands that are not
+# here get --frames.
 SHORTER = {
     "doctor": [],
     "build": [],

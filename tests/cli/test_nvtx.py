@@ -54,7 +54,8 @@ def test_one_range_per_stage_call(shared, tmp_path, probe, more):
         )
     batches = summary["stages"]["infer"]["calls"]
     assert sorted(found.payload for found in work if found.name == "infer") == list(range(batches))
-    # Without a word the engine chooses its workers by the machine's cores; reader and writer stand beside them.
+    # By default the engine chooses its workers by the machine's cores; reader and writer come on
+    # top of them.
     assert len({found.thread for found in work}) == (
         1 if "--sync" in more else 2 + summary["concurrency"]
     )
@@ -92,7 +93,8 @@ def test_ranges_are_closed_when_a_stage_raises(shared, tmp_path, probe):
     assert process.returncode == 5, process.stderr
     assert "planted failure" in process.stderr
     ranges = read_log(log)
-    # 10 calls succeed: 5 of the warm-up (4 requests, the first one twice), which has no ranges, then 5 of the run.
+    # 10 calls succeed: 5 of the warm-up (4 requests, the first one twice), which has no ranges,
+    # then 5 of the run.
     # The sixth of the run fails, and its range is closed like the others.
     assert sorted(found.payload for found in ranges if found.name == "infer") == list(range(6))
 

@@ -83,7 +83,10 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
         "cuda",
         "psutil",
     )
-    code = f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\nfrom detector.cli import main\nmain()"
+    code = (
+        f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\n"
+        "from detector.cli import main\nmain()"
+    )
     import subprocess
 
     def report(*arguments):
@@ -203,7 +206,10 @@ def test_counters_that_may_not_be_read_are_a_line_and_the_others_go_on(tmp_path)
     assert done.returncode == 0, done.stderr
     document = summary_of(done)
     assert document["critical_path"]["available"]
-    reason = "perf stat failed: No permission to enable cycles event.; as root: sysctl kernel.perf_event_paranoid=1"
+    reason = (
+        "perf stat failed: No permission to enable cycles event.; "
+        "as root: sysctl kernel.perf_event_paranoid=1"
+    )
     assert document["not_available"] == {"counters": reason}
 
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed or full: the run goes on, or one line says that it is the printing that failed."""
+"""Closed or full standard streams: the run goes on, or one line says that printing failed."""
 
 from __future__ import annotations
 
@@ -34,6 +34,5 @@ def test_a_full_disk_behind_standard_output(tmp_path, arguments):
     write_video(tmp_path / "in.mp4", 3)
     process = shell(tmp_path, arguments, "> /dev/full")
     assert process.returncode == 6
-    assert process.stderr.splitlines() == [
-        "detect-video: cannot print to standard output: No space left on device; check what it leads to"
-    ]
+    [line] = process.stderr.splitlines()
+    assert "standard output: No space left on device" in line

@@ -1,4 +1,4 @@
-"""``--engine trt`` in the user's own words, on the fakes: ONNX Runtime's detections, from a real network."""
+"""``--engine trt`` as users type it, on the fakes: detections of ONNX Runtime, a real network."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def assert_same(ours: list[list[dict]], theirs: list[list[dict]]) -> None:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory) -> list[list[dict]]:
-    """What ONNX Runtime finds in the first frames of the package's own clip, with the package's own model."""
+    """What ONNX Runtime finds in the first frames of the package's clip, with its own model."""
     place = tmp_path_factory.mktemp("ort")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
@@ -130,14 +130,16 @@ def test_auto_takes_trt_and_says_why(monkeypatch, reference):
     "yaml",
     [
         "cfg: yolov4-tiny-person-vehicle.cfg\nnames: [person, vehicle]\n",
-        "network:\n  cfg: yolov4-tiny-person-vehicle.cfg\n  names: {0: person, 1: vehicle}\nselection:\n  conf: 0.25\n",
+        "network:\n  cfg: yolov4-tiny-person-vehicle.cfg\n  names: {0: person, 1: vehicle}\n"
+        "selection:\n  conf: 0.25\n",
         "cfg: yolov4-tiny-person-vehicle.cfg\nnames: the.names\nsize: 416x256\n",
     ],
 )
 def test_the_users_own_words(monkeypatch, place, reference, yaml):
-    """detect-video in.mp4 --engine trt --model yolov4-tiny-person-vehicle.trt --config yolov4-tiny-person-vehicle.yaml
+    """detect-video in.mp4 --engine trt --model NAME.trt --config NAME.yaml
 
-    The plan is street's, which has weights, under the name that the user gave it; it lies in a folder of its own.
+    The plan is street's, which has weights, under the user's name (yolov4-tiny-person-vehicle). It
+    lies in a folder of its own.
     """
     machine = install(monkeypatch, 11)
     models = place / "models"

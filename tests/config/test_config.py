@@ -1,28 +1,53 @@
-"""Layers of configuration: precedence, types, limits, and errors that name the path and the nearest known key."""
+"""Levels of configuration: precedence, types, limits; errors name the path and the nearest key."""
 
 import dataclasses
 
 import pytest
 import yaml
 
-from detector.config.schema import COMMAND_LINE, Config, flag_of, options, read_layer, resolve
+from detector.config.levels import COMMAND_LINE, merge_levels, read_level
+from detector.config.reference import default_yaml, with_options_table
+from detector.config.schema import Config, choices_of, flag_of, options
 from detector.errors import UsageError
 from tests.conftest import CHECKOUT
 
 
+def test_default_yaml_is_what_the_schema_makes():
+    """After a change of the schema: python -m detector.config.reference"""
+    assert (CHECKOUT / "cfg/default.yaml").read_text() == default_yaml()
+
+
 def test_default_yaml_says_what_the_tree_says():
-    assert resolve(read_layer(CHECKOUT / "cfg/default.yaml")) == Config()
+    assert merge_levels(read_level(CHECKOUT / "cfg/default.yaml")) == Config()
 
 
 def test_default_yaml_has_every_option_in_its_group():
-    content = yaml.safe_load((CHECKOUT / "cfg/default.yaml").read_text())
+    content = yaml.safe_load(default_yaml())
     assert {(group, name) for group, leaves in content.items() for name in leaves} == {
         (g, f.name) for g, f in options()
     }
 
 
-def test_later_layers_win_leaf_by_leaf():
-    config = resolve(
+def test_the_usage_page_has_the_table_that_the_schema_makes():
+    page = (CHECKOUT / "docs/usage.md").read_text()
+    assert page == with_options_table(page)
+    assert all(
+        f"`{flag_of(leaf)}" in page or leaf.metadata.get("flags")
+        for _, leaf in options()
+        if not leaf.metadata.get("hidden")
+    )
+
+
+def test_help_names_every_choice():
+    """x264's presets are too many for a line: the first and the last stand for them."""
+    for _, leaf in options():
+        choices = choices_of(leaf)
+        named = (choices[0], choices[-1]) if leaf.name == "preset" else choices
+        assert all(choice in leaf.metadata["help"] for choice in named), leaf.name
+
+
+def test_later_levels_win_leaf_by_leaf():
+    config = merge_levels(
         ("default", {"selection": {"conf": 0.1, "iou": 0.2}, "runtime": {"batch": 2}}),
         ("file", {"selection": {"conf": 0.3}}),
         (COMMAND_LINE, {"batch": "8"}),
@@ -31,7 +56,7 @@ def test_later_layers_win_leaf_by_leaf():
 
 
 def test_a_leaf_may_stand_at_the_top_level():
-    assert resolve(("f", {"conf": 0.7})) == resolve(("f", {"selection": {"conf": 0.7}}))
+    assert merge_levels(("f", {"conf": 0.7})) == merge_levels(("f", {"selection": {"conf": 0.7}}))
 
 
 def test_the_tree_is_frozen():
@@ -40,7 +65,7 @@ def test_the_tree_is_frozen():
 
 
 ERRORS = [
-    # layer, what the message must hold
+    # level, what the message must hold
     ({"cnf": 1}, ["f.yaml", "cnf", "selection.conf"]),
     ({"selection": {"cnf": 1}}, ["selection.cnf", "selection.conf"]),
     ({"runtime": {"conf": 1}}, ["runtime.conf", "selection.conf"]),
@@ -53,15 +78,18 @@ ERRORS = [
     ({"frames": True}, ["input.frames", "a whole number"]),
     ({"sync": "maybe"}, ["loop.sync", "true or false"]),
     ({"save": ["vidoe"]}, ["output.save", "did you mean video?"]),
-    ({"decoder": "ffmpeg"}, ["input.decoder", "auto, av, opencv"]),
+    ({"decoder": "ffmpeg"}, ["input.decoder", "'ffmpeg'", "auto", "opencv", "av"]),
+    ({"engine": "tensorflow"}, ["runtime.engine", "'tensorflow'", "auto", "ort"]),
+    ({"precision": "fp61"}, ["runtime.precision", "did you mean fp16?"]),
+    ({"batch": float("inf")}, ["runtime.batch", "a whole number"]),
     ({"engine": None}, ["runtime.engine", "needs a value"]),
 ]
 
 
-@pytest.mark.parametrize(("layer", "parts"), ERRORS, ids=[str(row[0]) for row in ERRORS])
-def test_errors_name_the_path_and_the_cure(layer, parts):
+@pytest.mark.parametrize(("level", "parts"), ERRORS, ids=[str(row[0]) for row in ERRORS])
+def test_errors_name_the_path_and_the_cure(level, parts):
     with pytest.raises(UsageError) as caught:
-        resolve(("f.yaml", layer))
+        merge_levels(("f.yaml", level))
     assert "\n" not in str(caught.value)
     for part in parts:
         assert part in str(caught.value)
@@ -69,7 +97,7 @@ def test_errors_name_the_path_and_the_cure(layer, parts):
 
 def test_errors_of_the_command_line_name_the_flag():
     with pytest.raises(UsageError, match=r"^--max-det: 0 is too small: at least 1$"):
-        resolve((COMMAND_LINE, {"max_det": "0"}))
+        merge_levels((COMMAND_LINE, {"max_det": "0"}))
 
 
 @pytest.mark.parametrize(
@@ -84,12 +112,12 @@ def test_bad_files(tmp_path, text, message):
     file = tmp_path / "c.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=message):
-        resolve(read_layer(file))
+        merge_levels(read_level(file))
 
 
 def test_absent_file(tmp_path):
     with pytest.raises(UsageError, match=r"none\.yaml: cannot read the configuration"):
-        read_layer(tmp_path / "none.yaml")
+        read_level(tmp_path / "none.yaml")
 
 
 def test_every_option_has_help_and_a_flag_of_its_own():

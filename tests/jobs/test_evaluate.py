@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detector.config.levels import resolved
-from detector.config.schema import COMMAND_LINE, Config, resolve
+from detector.config.levels import COMMAND_LINE, merge_levels, resolve_config
+from detector.config.schema import Config
 from detector.datasets.base import Dataset, picture
 from detector.datasets.classmap import Bound
 from detector.errors import EngineError, SourceError, UsageError
@@ -112,7 +112,7 @@ def test_frames_of_a_video_find_their_labels():
 
 
 def test_a_session_for_each_engine():
-    config = resolve((COMMAND_LINE, {"run_dir": "r"}))
+    config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
     assert [one.output.run_dir for one in evaluation.configs_for_engines(config, ["ort"])] == ["r"]
     several = evaluation.configs_for_engines(config, ["ort", "null"])
     assert [(one.runtime.engine, one.output.run_dir) for one in several] == [
@@ -139,7 +139,7 @@ def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
 
 def test_own_defaults_lie_below_a_file_and_above_the_package(tmp_path):
     (tmp_path / "c.yaml").write_text("iou: 0.3\n")
-    config = resolved(
+    config = resolve_config(
         str(tmp_path / "c.yaml"), {"max_det": 7}, {"conf": 0.001, "iou": 0.65, "max_det": 300}
     )
     assert (config.selection.conf, config.selection.iou, config.selection.max_det) == (

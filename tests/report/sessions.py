@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.analysis.layers import device_facts
-from detector.config.levels import resolved
+from detector.config.levels import resolve_config
 from detector.run.detect import detect
 from detector.session.codec import to_builtins
 from tests.conftest import CHECKOUT
@@ -21,7 +21,7 @@ def ran(folder: Path, sources: int = 1, **flags: Any) -> Path:
     given = {"engine": "null", "frames": FRAMES, "save": "jsonl", "no_video": True, **flags}
     given |= {"run_dir": str(folder / "run"), "output": f"{folder}/"}
     result = detect(
-        [str(CLIP)] * sources, resolved(None, given), command=["detect-video", "the clip.mp4"]
+        [str(CLIP)] * sources, resolve_config(None, given), command=["detect-video", "the clip.mp4"]
     )
     assert result.session is not None
     return Path(result.session)

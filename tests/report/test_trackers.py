@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from detector.cli.options import NAMES
+from detector.cli.command import TRACKERS
 from detector.errors import OutputError, UsageError
 from detector.report.trackers import entries_of, track
 from detector.session.codec import to_builtins
@@ -89,7 +89,7 @@ def test_what_a_tracker_raises_is_one_line(session, monkeypatch):
         track("mlflow", session)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TRACKERS)
 def test_an_absent_library_is_named_with_the_cure(session, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(
@@ -167,5 +167,5 @@ def test_every_tracker_has_its_module_and_its_extra():
     modules = {path.stem for path in (CHECKOUT / "detector/report/trackers").glob("*.py")} - {
         "__init__"
     }
-    assert set(NAMES) == modules
-    assert all(f'"{name}": ["{name}>=' in (CHECKOUT / "setup.py").read_text() for name in NAMES)
+    assert set(TRACKERS) == modules
+    assert all(f'"{name}": ["{name}>=' in (CHECKOUT / "setup.py").read_text() for name in TRACKERS)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from detector import sinks, sources
 from detector.cli.group import cli
-from detector.config.schema import resolve
+from detector.config.levels import merge_levels
 from detector.errors import SourceError, UsageError
 
 SINK = '''
@@ -97,9 +97,9 @@ def run(*arguments: str) -> dict[str, object]:
 def test_both_are_listed_and_offered(added: Path) -> None:
     assert "counts" in sinks.names()
     assert "grey" in sources.names()
-    assert resolve(("f.yaml", {"save": "counts"})).output.save == ("counts",)
+    assert merge_levels(("f.yaml", {"save": "counts"})).output.save == ("counts",)
     with pytest.raises(UsageError, match="counts"):
-        resolve(("f.yaml", {"save": "nothing"}))
+        merge_levels(("f.yaml", {"save": "nothing"}))
 
 
 def test_a_run_from_the_new_source_into_the_new_sink(added: Path) -> None:

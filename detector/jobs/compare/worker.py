@@ -33,7 +33,7 @@ from detector.types import Detections, Frame, Image
 if TYPE_CHECKING:
     from detector.config.schema import Config
     from detector.loop.parts import FrameSource
-    from detector.run.wire import Machine
+    from detector.run.wire import LoadedModel
     from detector.session.outcome import SourceRun
     from detector.sources.base import Source
 
@@ -289,14 +289,14 @@ class _OpenVariant:
     """The variant, warmed up."""
 
     def __init__(self, opening: Opening) -> None:
-        from detector.config.schema import resolve
-        from detector.run.wire import Phases, open_machine
+        from detector.config.levels import merge_levels
+        from detector.run.wire import PhaseTimer, load_model
 
-        self.config: Config = resolve(("compare", opening.config))
+        self.config: Config = merge_levels(("compare", opening.config))
         self.source = opening.source
         self.folder = Path(opening.folder)
-        self._phases = Phases()
-        self.machine: Machine = open_machine(self.config, self._phases)
+        self._timer = PhaseTimer()
+        self.machine: LoadedModel = load_model(self.config, self._timer)
         self._mark_idle()
 
     def answer(self, command: Command) -> Answer:
@@ -311,7 +311,7 @@ class _OpenVariant:
     def facts(self) -> VariantFacts:
         from detector.analysis.summary import executed
 
-        machine, seconds = self.machine, self._phases.seconds
+        machine, seconds = self.machine, self._timer.seconds
         engine, network = machine.engine, machine.network
         return VariantFacts(
             load_s=sum(seconds[name] for name in ("import", "load", "warmup")) - machine.build_s,
@@ -393,15 +393,15 @@ class _OpenVariant:
         )
 
     def _detect(
-        self, config: Config, machine: Machine, source: Any
+        self, config: Config, machine: LoadedModel, source: Any
     ) -> Iterator[tuple[Frame, Detections]]:
         """Every frame of the source with its detections; nothing is drawn or written."""
         from detector.loop.parts import Progress
-        from detector.run.wire import frames_of, make_parts
+        from detector.run.wire import run_loop, wire_loop
         from detector.timeline import OffTimeline
 
-        parts = make_parts(config, machine, source, [])
-        yield from frames_of(parts, config, OffTimeline(), Progress())
+        parts = wire_loop(config, machine, source, [])
+        yield from run_loop(parts, config, OffTimeline(), Progress())
 
     def _mark_idle(self) -> None:
         self._left = (time.perf_counter(), time.process_time())

@@ -148,7 +148,7 @@ def _plus_one() -> Network:
 
 def _run_default_job() -> dict[str, Any]:
     """Writes a clip and runs the default job on it, in a folder that is removed afterwards."""
-    from detector.config.levels import resolved
+    from detector.config.levels import resolve_config
     from detector.run.detect import detect
 
     with tempfile.TemporaryDirectory(prefix="detect-video-doctor-") as folder:
@@ -160,7 +160,7 @@ def _run_default_job() -> dict[str, Any]:
             "run_dir": str(Path(folder) / "run"),
             "engines_dir": str(Path(folder) / "engines"),
         }
-        result = detect([str(clip)], resolved(None, options))
+        result = detect([str(clip)], resolve_config(None, options))
     code, reason = result.summary["exit"]["code"], result.summary["exit"]["reason"]
     return {"error": None if code == 0 else reason, "exit_code": code}
 

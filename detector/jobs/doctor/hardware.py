@@ -130,18 +130,19 @@ def _listed() -> tuple[list[dict[str, str]], str | None]:
 
 
 def energy_readable() -> bool | None:
-    """Whether NVML reports the energy that the first GPU has used; None without NVML (or
-    nvidia-ml-py).
-    """
+    """Whether NVML reports the energy that the first GPU has used; None where NVML is absent."""
+    from detector.jobs.profile.base import NotHereError
+    from detector.jobs.profile.nvml import Gpu
+
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # no library or no driver
+        gpu = Gpu()
+    except NotHereError:
         return None
-    from detector.jobs.profile.energy import Gpu
-
-    return Gpu.open() is not None
+    try:
+        gpu.joules()
+    except Exception:  # NVML's own error: the card does not tell
+        return False
+    return True
 
 
 def _first_line(path: Path) -> str | None:

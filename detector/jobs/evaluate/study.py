@@ -17,7 +17,7 @@ from detector.datasets.classmap import Bound, ClassMap, bind
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
 from detector.jobs.evaluate.scoring import Plots, refuse_unlabelled, save_result, score
 from detector.run.detect import Hooks, Live, Result, detect
-from detector.run.wire import Machine
+from detector.run.wire import LoadedModel
 from detector.session.evaluation import EngineResult, InterruptedResult
 from detector.types import Detections, Frame, LabelledPicture
 
@@ -80,7 +80,7 @@ class Study:
     def hooks(self, config: Config) -> Hooks:
         return Hooks(self.remap, partial(self.open_source, config), self.collect)
 
-    def remap(self, machine: Machine) -> None:
+    def remap(self, machine: LoadedModel) -> None:
         """Puts the mapped head on the network. From here on its classes are the scored ones."""
         bound = self.bound = bind(self.mapping, machine.network.names, self.dataset.classes)
         refuse_unlabelled(self.dataset, bound)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from detector import sources
 from detector.engines.base import Request
 from detector.jobs.profile.base import Occasion, pin_choices
-from detector.run.wire import Machine, Phases, open_machine, picture_of, stage_functions
+from detector.run.wire import LoadedModel, first_picture_size, load_model, stage_functions
 
 PICTURES = 8  # of the source, in turn
 
@@ -20,14 +20,14 @@ Batch = NDArray[np.uint8]
 """[B,H,W,3], as a request's slot."""
 
 
-def open_with_batches(occasion: Occasion) -> tuple[Machine, list[Batch]]:
+def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
     """The engine and network of the plain run, closed again, and batches of its first frames.
 
     The options name the threads that a request had in that run: a request that is opened alone
     would get all cores.
     """
     config = pin_choices(occasion.config, occasion.plain.document)
-    machine = open_machine(config, Phases(), picture=picture_of([occasion.source], config))
+    machine = load_model(config, picture=first_picture_size([occasion.source], config))
     with machine.engine:
         preprocess, _, _ = stage_functions(config, machine)
         shape = machine.network.input_shape

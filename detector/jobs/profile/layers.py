@@ -10,7 +10,7 @@ from detector.jobs.profile.base import NotHereError, Occasion, Pass
 from detector.jobs.profile.batches import open_with_batches
 from detector.jobs.profile.peaks import measure_peaks
 from detector.models.graph.build import NodeCost, count_macs, joint_cost
-from detector.run.wire import Machine, open_model, picture_of
+from detector.run.wire import LoadedModel, first_picture_size, open_network
 from detector.session.passes import LayersFacts
 
 RUNS, BUDGET_S = 100, 6.0  # of each kind; seconds for both kinds together
@@ -63,7 +63,7 @@ def measure_layers(occasion: Occasion) -> LayersFacts:
 
 
 def _with_costs(
-    occasion: Occasion, machine: Machine, told: LayerTimes
+    occasion: Occasion, machine: LoadedModel, told: LayerTimes
 ) -> tuple[list[TimedLayer], int | None]:
     """The layers with their MACs and bytes, and the graph's MACs a picture.
 
@@ -74,7 +74,8 @@ def _with_costs(
     costs = [NodeCost(0, 0)] * len(groups)
     macs = None
     if machine.network.plan is None:
-        graph = open_model(occasion.config, picture_of([occasion.source], occasion.config)).graph
+        picture = first_picture_size([occasion.source], occasion.config)
+        graph = open_network(occasion.config, picture).graph
         costs, macs = joint_cost(graph, groups), count_macs(graph)
     layers = [
         TimedLayer(

@@ -17,15 +17,7 @@ from detector import sources
 from detector.config.schema import Config
 from detector.loop.parts import BatchRequest, FrameSource, Outputs, Parts, Progress
 from detector.run.outputs import OutputPlan
-from detector.run.wire import (
-    Phases,
-    frames_of,
-    make_parts,
-    open_machine,
-    open_sinks,
-    picture_of,
-    sink_options,
-)
+from detector.run.wire import first_picture_size, load_model, open_sinks, run_loop, wire_loop
 from detector.session.passes import Prediction, Proof
 from detector.timeline import OffTimeline
 from detector.types import Frame, Image
@@ -100,7 +92,7 @@ def list_unsteady(proofs: Sequence[Proof]) -> list[str]:
 def _rate(source: str, config: Config, stage: str) -> float:
     """Frames a second of the whole loop with one stage replaced ("" for none), from before the
     first read to the last frame written."""
-    machine = open_machine(config, Phases(), picture=picture_of([source], config))
+    machine = load_model(config, picture=first_picture_size([source], config))
     with machine.engine, tempfile.TemporaryDirectory(prefix="detect-video-proof-") as folder:
         options = config.input
         with sources.open(
@@ -108,12 +100,12 @@ def _rate(source: str, config: Config, stage: str) -> float:
         ) as opened:
             output = replace(config.output, output=f"{folder}/", run_dir=None)
             paths = OutputPlan(output, machine.engine.name, [source]).paths(source, opened.info)
-            sinks = open_sinks(paths, opened.info, sink_options(config, machine))
+            sinks = open_sinks(paths, opened.info, config, machine)
             try:
-                parts = replace_stage(make_parts(config, machine, opened, sinks), stage)
+                parts = replace_stage(wire_loop(config, machine, opened, sinks), stage)
                 progress = Progress()
                 start = time.perf_counter()
-                for _ in frames_of(parts, config, OffTimeline(), progress):
+                for _ in run_loop(parts, config, OffTimeline(), progress):
                     pass
                 return progress.written / (time.perf_counter() - start)
             finally:

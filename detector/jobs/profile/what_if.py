@@ -25,7 +25,7 @@ from detector.config.schema import Config
 from detector.errors import DetectVideoError
 from detector.jobs.profile.base import NotHereError, Occasion, Pass, pin_choices, run_again
 from detector.loop.parts import places
-from detector.run.wire import Phases, open_machine, picture_of
+from detector.run.wire import first_picture_size, load_model
 from detector.session.passes import BesideCost, StageCost, WhatIfFacts
 
 LARGER = 4  # times the run's batch
@@ -90,12 +90,12 @@ def _cost_ratio(source: str, config: Config, small: int, large: int) -> float:
 
     Medians of calls in turn, one request at a time.
     """
-    picture = picture_of([source], config)
+    picture = first_picture_size([source], config)
     with ExitStack() as opened:
         requests = []
         for batch in (small, large):
             runtime = replace(config.runtime, batch=batch, concurrency=1)
-            machine = open_machine(replace(config, runtime=runtime), Phases(), picture=picture)
+            machine = load_model(replace(config, runtime=runtime), picture=picture)
             requests.append((opened.enter_context(machine.engine).requests[0], batch))
         took: dict[int, list[float]] = {small: [], large: []}
         for _ in range(CALLS):

@@ -1,4 +1,4 @@
-"""One live line while a run goes on: frames, ETA, end-to-end FPS, the bottleneck so far. On a terminal only."""
+"""One live line during a run, on a terminal: frames, ETA, end-to-end FPS, bottleneck so far."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.live import Live as RichLive
 from rich.text import Text
 
-INTERVAL_S = 0.25  # often enough to look alive; a look at the counters costs some 50 us
+INTERVAL_S = 0.25  # often enough to look alive; reading the counters costs some 50 us
 
 
 class LiveLine:
-    """Looks at the run's own counters from a thread of its own, so that the loop pays nothing for being watched."""
+    """Reads the run's counters from a thread of its own: watching costs the loop nothing."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -63,7 +63,7 @@ def line(path: str, written: int, total: int | None, elapsed_s: float, timeline:
 
 
 def _busiest(timeline: Any) -> str | None:
-    """The stage with the most busy time on the thread with the most busy time, as it stands."""
+    """The busiest stage of the busiest thread, so far."""
     tracks = list(timeline.tracks.values())
     if not tracks:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from detector import engines
-from detector.config.schema import resolve
+from detector.config.levels import merge_levels
 from detector.engines.base import EngineOptions
 from tests.fakes.install import MAJORS
 from tests.fakes.packages import PACKAGES
@@ -24,7 +24,7 @@ def built(machine, tmp_path, network=None, progress=None, **options):
     from detector.run.prepare import prepare_network
 
     own = options.pop("own", {})
-    config = resolve(
+    config = merge_levels(
         (
             "test",
             {"engines_dir": str(tmp_path), "engine_options": [f"{k}={v}" for k, v in own.items()]},

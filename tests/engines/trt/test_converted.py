@@ -11,7 +11,7 @@ import pytest
 
 from detector import engines, sources
 from detector.analysis.summary import effect, executed
-from detector.config.schema import resolve
+from detector.config.levels import merge_levels
 from detector.engines.base import EngineOptions
 from detector.errors import EngineError
 from detector.models.base import Network
@@ -56,7 +56,9 @@ def place(tmp_path_factory):
 
 def ready_for(network, precision, place, memory="cuda-python", **more):
     asked = {"precision": precision, "device_memory": memory, "engines_dir": str(place), **more}
-    config = resolve(("test", {"calibrate": str(STREET), "calibrate_frames": 8}), ("test", asked))
+    config = merge_levels(
+        ("test", {"calibrate": str(STREET), "calibrate_frames": 8}), ("test", asked)
+    )
     return prepare_network(network, "trt", config, lambda concurrency: 1)
 
 
@@ -139,7 +141,7 @@ def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
     from detector.run.quantize.calibrate import get_calibration
 
     install(monkeypatch, major)
-    config = resolve(
+    config = merge_levels(
         ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
     )
     ranges = get_calibration(network, config, place, lambda *_: True)[0].ranges
@@ -206,7 +208,7 @@ def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network,
     from detector.run.prepare import convert_network
 
     install(monkeypatch, 11)
-    config = resolve(
+    config = merge_levels(
         ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
     )
     unsigned, _ = convert_network(network, "int8-u8", config)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from detector.analysis.energy import KEPT, SUMMED, Metered, energy_samples, subtract_idle
-from detector.config.levels import resolved
+from detector.config.levels import resolve_config
 from detector.jobs.profile import energy
 from detector.jobs.profile.base import NotHereError, Occasion
 from detector.jobs.profile.energy import (
@@ -168,7 +168,9 @@ def powered(tmp_path, monkeypatch):
 
 def occasion(place):
     session = ran(place)
-    config = resolved(None, {"engine": "null", "frames": FRAMES, "save": "jsonl", "no_video": True})
+    config = resolve_config(
+        None, {"engine": "null", "frames": FRAMES, "save": "jsonl", "no_video": True}
+    )
     return Occasion(str(CLIP), config, Session(session), read_session(session))
 
 

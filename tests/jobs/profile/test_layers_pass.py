@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.config.levels import resolved
+from detector.config.levels import resolve_config
 from detector.jobs.profile.base import Occasion
 from detector.jobs.profile.batches import open_with_batches
 from detector.session.read import read_session
@@ -58,7 +58,7 @@ def test_a_layer_has_the_threads_that_its_request_had(tmp_path):
     """Opened alone, one request of two would get both cores: layers above a peak that was taken with one thread."""
     place = ran(tmp_path, engine="ort", frames=2, concurrency=2)
     plain = read_session(place)
-    config = resolved(None, {"engine": "ort", "concurrency": 2})
+    config = resolve_config(None, {"engine": "ort", "concurrency": 2})
     machine, _ = open_with_batches(Occasion(str(STREET), config, Session(place), plain))
     assert machine.options is not None
     assert machine.options.threads == machine.engine.threads == plain.document.engine_threads

@@ -1,0 +1,119 @@
+"""What the commands share: the decorator that makes one, their common options, and how they print.
+
+A command's own file parses, calls one function and prints. It imports what is heavy inside its
+body, so that ``--help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detector.cli.exits import exit_codes
+from detector.errors import DetectVideoError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+TRACKERS = ("mlflow", "tensorboard")  # of report/trackers, which --help must not import
+STOPPED = "stopped at once; what was being written stays under *.partial.*"
+
+
+def subcommand(
+    *,
+    options: Sequence[click.Option] = (),
+    config_file: bool = False,
+    json: str | None = None,
+    quiet: str | None = None,
+    track: bool = False,
+    error_document: bool = False,
+    interrupted: str = STOPPED,
+    hidden: bool = False,
+    cls: type[click.Command] = click.Command,
+) -> Callable[[Callable[..., int | None]], click.Command]:
+    """Makes a command of a function that returns its exit code (None: 0).
+
+    ``options``: those of the configuration that the command takes. ``config_file`` adds --config.
+    ``json``: what --json prints; adds ``as_json``. ``quiet``: the help of --quiet. ``track`` adds
+    --track, as ``trackers``. ``error_document``: with --json, an error is printed as a document
+    too. ``interrupted``: what to say after a Ctrl-C that nobody below took care of.
+
+    A DetectVideoError becomes one line on stderr and its exit code (exits.py).
+    """
+    shared = list(options)
+    if config_file:
+        text = "YAML file of options. Flags on the command line win over it."
+        shared.append(click.Option(["--config", "config_file"], metavar="FILE", help=text))
+    if json is not None:
+        text = f"Print {json} as one JSON document, and nothing else."
+        shared.append(click.Option(["--json", "as_json"], is_flag=True, help=text))
+    if quiet is not None:
+        shared.append(click.Option(["--quiet", "-q"], is_flag=True, help=quiet))
+    if track:
+        text = "Log figures, tables and the report with this run tracker. Can be repeated."
+        choice = click.Choice(TRACKERS)
+        shared.append(click.Option(["--track", "trackers"], type=choice, multiple=True, help=text))
+
+    def make(body: Callable[..., int | None]) -> click.Command:
+        @functools.wraps(body)
+        def run(**given: Any) -> None:
+            with exit_codes(interrupted):
+                with _errors_as_documents(error_document and given.get("as_json", False)):
+                    code = body(**given)
+                sys.exit(code)
+
+        command: click.Command = click.command(cls=cls, context_settings=CONTEXT, hidden=hidden)(
+            run
+        )
+        command.params += shared
+        return command
+
+    return make
+
+
+@contextmanager
+def _errors_as_documents(wanted: bool) -> Iterator[None]:
+    try:
+        yield
+    except DetectVideoError as error:
+        if wanted:
+            print_json({"schema": 1, "exit": {"code": error.exit_code, "reason": str(error)}})
+        raise
+
+
+def print_json(document: Any) -> None:
+    from detector.session.codec import to_json
+
+    click.echo(to_json(document), nl=False)
+
+
+def terminal(piped_width: int) -> Console:
+    """Standard output for tables. In a pipe they get ``piped_width`` columns, to stay whole."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else piped_width)
+
+
+def require_trackers(trackers: Sequence[str]) -> None:
+    """Raises UsageError for a tracker whose library is absent: before the run, not after it."""
+    if trackers:
+        from detector.report.trackers import ready
+
+        for name in trackers:
+            ready(name)
+
+
+def log_to_trackers(trackers: Sequence[str], session: Any) -> None:
+    """Logs a session. Says where on stderr, because stdout may be a document."""
+    require_trackers(trackers)
+    if trackers:
+        from detector.report.trackers import track
+
+        for name in trackers:
+            click.echo(track(name, session), err=True)
