@@ -10,7 +10,8 @@ ROOT = Path(__file__).parent
 setup(
     name="detect-video",
     version=re.search(r'__version__ = "(.+)"', (ROOT / "detector/__init__.py").read_text())[1],  # type: ignore[index]
-    description="Detect objects in a video on interchangeable engines, and see where every millisecond went",
+    description="Detect objects in a video on interchangeable engines, and see where every "
+    "millisecond went",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
@@ -30,8 +31,8 @@ setup(
             "mappings/*.yaml",
         ],
     },
-    # Lower bounds: the tests of every room were run with exactly these (2026-11-21). PyAV below 17 lacks the sample
-    # table that tells a file cut off at its end.
+    # Lower bounds: the tests of every room were run with exactly these (2026-11-21). PyAV below 17
+    # lacks the sample table that tells a file cut off at its end.
     install_requires=[
         "numpy>=1.26",
         # Headless: the same cv2 without libGL, which bare servers lack.
@@ -43,15 +44,17 @@ setup(
         "onnx>=1.17",
         "av>=17.0",
         "rich>=13.7",
-        # The documents that a run leaves: typed, checked when they are read, described by a JSON Schema.
+        # The documents that a run leaves: typed, checked when they are read, described by a JSON
+        # Schema.
         "msgspec>=0.19",
     ],
     extras_require={
         "torch": ["torch>=2.4"],
         "openvino": ["openvino>=2024.6"],
         "eval": ["faster-coco-eval>=1.6.5"],
-        # TensorRT's libraries come from NVIDIA's own index, through a placeholder on PyPI. Of the packages that move
-        # bytes to a GPU, cuda-python is the one with wheels; pycuda is built where it is installed.
+        # TensorRT's libraries come from NVIDIA's own index, through a placeholder on PyPI. Of the
+        # packages that move bytes to a GPU, cuda-python is the one with wheels; pycuda is built
+        # where it is installed.
         "trt": ["tensorrt>=10.15", "cuda-python>=12.8"],
         "pycuda": ["pycuda>=2024.1"],
         "cuda": ["cuda-python>=12.8"],

@@ -1,4 +1,6 @@
-"""Checkpoints as torch.save writes them, made without torch: good ones, and ones that nobody should open."""
+"""Checkpoints as torch.save writes them, made without torch: good ones, and ones that nobody should
+open.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,9 @@ def saved(path: Path, content: Any, byte_order: str = "<", **more: bytes) -> Pat
 
 
 def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> Any:
-    """An instance of an nn.Module of that full class name; arrays among ``values`` are its parameters or buffers."""
+    """An instance of an nn.Module of that full class name; arrays among ``values`` are its
+    parameters or buffers.
+    """
     home, _, kind = name.rpartition(".")
     made = foreign(home, kind)()
     arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}

@@ -1,4 +1,6 @@
-"""Tiny networks whose answers a test can write down, and plain code that the fast one is compared with."""
+"""Tiny networks whose answers a test can write down, and plain code that the fast one is compared
+with.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from detector.types import Candidates
 
 
 def plus_one(batch: int = 1, height: int = 2, width: int = 3) -> Network:
-    """Two outputs: x + 1 as [batch, 3, height, width], and the sum of x over each plane as [batch, 3, 1, 1]."""
+    """Two outputs: x + 1 as [batch, 3, height, width], and the sum of x over each plane as [batch,
+    3, 1, 1].
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     shape = (batch, 3, height, width)
@@ -75,7 +79,9 @@ def run_once(
 def plain_conv(
     x: NDArray, weights: NDArray, *, stride=(1, 1), padding=0, dilation=1, groups=1
 ) -> NDArray:
-    """Convolution as it is written in a textbook: x [c, h, w], weights [n, c / groups, k, k] -> [n, h', w']."""
+    """Convolution as it is written in a textbook: x [c, h, w], weights [n, c / groups, k, k] -> [n,
+    h', w'].
+    """
     x = np.pad(x.astype(np.float64), ((0, 0), (padding, padding), (padding, padding)))
     n, channels, kernel, _ = weights.shape
     reach = dilation * (kernel - 1) + 1

@@ -50,8 +50,8 @@ def probe_env(library: Path, log: Path) -> dict[str, str]:
 def read_log(log: Path, domain: str = "detect-video") -> list[Range]:
     """Every range of a domain, in the order in which they ended.
 
-    AssertionError if a range was left open, or a pop had no push, on its own thread: since a thread's pops close its
-    pushes last first, what passes here is nested.
+    AssertionError if a range was left open, or a pop had no push, on its own thread: since a
+    thread's pops close its pushes last first, what passes here is nested.
     """
     categories: dict[tuple[int, str], str] = {}
     stacks: dict[tuple[int, int], list[tuple[int, str, str, str]]] = defaultdict(list)

@@ -1,4 +1,6 @@
-"""Steady state: no numpy buffer larger than 64 KB is made per frame by preprocess, infer or annotate."""
+"""Steady state: no numpy buffer larger than 64 KB is made per frame by preprocess, infer or
+annotate.
+"""
 
 import tracemalloc
 
@@ -16,7 +18,9 @@ LIMIT_BYTES = 64 * 1024
 
 
 def largest_growth(call, times=5):
-    """Peak of the traced memory above its start, over some calls; numpy and cv2's numpy arrays are traced."""
+    """Peak of the traced memory above its start, over some calls; numpy and cv2's numpy arrays are
+    traced.
+    """
     call()
     call()
     tracemalloc.start()

@@ -1,4 +1,6 @@
-"""scripts/gpu_check as far as it goes without a GPU: what it says there, and its checks on the fakes."""
+"""scripts/gpu_check as far as it goes without a GPU: what it says there, and its checks on the
+fakes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The house's rules, read from the source: imports point down, no room of leftovers, no endless file."""
+"""The house's rules, read from the source: imports point down, no room of leftovers, no endless
+file.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "detector"
 
-# Highest first: the floors of ARCHITECTURE.md. A room imports what stands on a lower floor, and itself; rooms on one
-# floor do not know each other. There are no exceptions.
+# Highest first: the floors of ARCHITECTURE.md. A room imports what stands on a lower floor, and
+# itself; rooms on one floor do not know each other. There are no exceptions.
 LEVELS = [
     ("__main__",),
     ("cli",),
@@ -48,7 +50,10 @@ RANK = {room: rank for rank, rooms in enumerate(LEVELS) for room in rooms}
 
 
 def imports(file: Path, package: Path) -> list[tuple[str, int]]:
-    """Every module that a file imports, anywhere in it, by its full name; with the line. Relative ones are resolved."""
+    """Every module that a file imports, anywhere in it, by its full name; with the line.
+
+    Relative ones are resolved.
+    """
     here = [package.name, *file.relative_to(package).with_suffix("").parts]
     found: list[tuple[str, int]] = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
@@ -106,7 +111,9 @@ def check(package: Path) -> list[str]:
 
 
 def circles(package: Path) -> list[list[str]]:
-    """Files that import each other, directly or by way of others, anywhere in them: the strongly connected parts."""
+    """Files that import each other, directly or by way of others, anywhere in them: the strongly
+    connected parts.
+    """
     files = {}
     for file in package.rglob("*.py"):
         name = ".".join([package.name, *file.relative_to(package).with_suffix("").parts])
@@ -118,7 +125,10 @@ def circles(package: Path) -> list[list[str]]:
 
 
 def targets(file: Path, package: Path, files: dict[str, Path]) -> Iterator[str]:
-    """The files that a file imports: ``from detector.engines import store`` is store.py, not the package."""
+    """The files that a file imports:
+
+    ``from detector.engines import store`` is store.py, not the package.
+    """
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:

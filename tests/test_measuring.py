@@ -1,4 +1,6 @@
-"""What scripts/bench counts of its own: detections whose partner lies below the threshold, inferences in a turn."""
+"""What scripts/bench counts of its own: detections whose partner lies below the threshold,
+inferences in a turn.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ def iou(a, b):
 
 
 def borderline(item, others):
-    """Whether rounding may make it appear or vanish: its score lies at the threshold, or an IoU at the NMS limit."""
+    """Whether rounding may make it appear or vanish: its score lies at the threshold, or an IoU at
+    the NMS limit.
+    """
     if item["score"] < 0.25 + 0.01:
         return True
     same = [
@@ -56,7 +58,9 @@ def alike(one, other):
 
 
 def by_size(results):
-    """Network input as --size -> the photos that the reference ran at it (yolov5n: each at its own shape)."""
+    """Network input as --size -> the photos that the reference ran at it (yolov5n: each at its own
+    shape).
+    """
     groups = {}
     for name, expected in results.items():
         _, _, height, width = expected["input_shape"]

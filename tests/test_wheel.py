@@ -1,4 +1,6 @@
-"""The built wheel, unpacked into a folder of its own and run from an empty one: nothing of the checkout is used."""
+"""The built wheel, unpacked into a folder of its own and run from an empty one: nothing of the
+checkout is used.
+"""
 
 import os
 import shutil
@@ -14,7 +16,9 @@ from tests.conftest import CHECKOUT
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The wheel's files, and links to the libraries that are installed here, but not to the project."""
+    """The wheel's files, and links to the libraries that are installed here, but not to the
+    project.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # setuptools leaves a build folder where it builds
     ignored = shutil.ignore_patterns(

@@ -1,1 +1,1 @@
-"""What a command does beyond a run: build, compare, doctor, evaluate, infer_raw, models, profile."""
+"""What commands do beyond a run, one module or folder for each of them."""

@@ -1,4 +1,6 @@
-"""Decoded outputs for arrays that somebody hands over: what a comparison with another implementation needs."""
+"""Decoded outputs for arrays that somebody hands over: what a comparison with another
+implementation needs.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ MAX_PICTURES_BYTES = 1 << 31
 
 
 def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int, ...]]:
-    """Runs every picture of ``given`` through the model and engine of ``config``, and writes ``output``.
+    """Runs every picture of ``given`` through the model and engine of ``config``, and writes
+    ``output``.
 
-    ``given``: .npz of u8 RGB arrays [N, H, W, 3] or [N, 3, H, W], each run at its own size. ``output``: .npz with, for
-    ``input`` and ``input_NAME``, ``output`` and ``output_NAME`` float32 [N, rows, 5 + classes]: cx, cy, w, h in network
-    pixels, objectness, class probabilities not multiplied. Returns their shapes. Raises DetectVideoError.
+    ``given``: .npz of u8 RGB arrays [N, H, W, 3] or [N, 3, H, W], each run at its own size.
+    ``output``: .npz with, for ``input`` and ``input_NAME``, ``output`` and ``output_NAME`` float32
+    [N, rows, 5 + classes]: cx, cy, w, h in network pixels, objectness, class probabilities not
+    multiplied. Returns their shapes. Raises DetectVideoError.
     """
     pictures = read_pictures(given)
     results: dict[str, NDArray[np.float32]] = {}
@@ -35,7 +39,10 @@ def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int,
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
-    """The u8 pictures of an .npz by name, as [N, H, W, 3]; other arrays in it are left alone. Raises UsageError."""
+    """The u8 pictures of an .npz by name, as [N, H, W, 3]; other arrays in it are left alone.
+
+    Raises UsageError.
+    """
     found: dict[str, NDArray[np.uint8]] = {}
     try:
         with np.load(path, allow_pickle=False) as arrays:

@@ -40,7 +40,10 @@ class Source:
 
     @property
     def damaged(self) -> bool:
-        """Whether a part of the source was lost. The run finishes and exits with EXIT_DAMAGED (7)."""
+        """Whether a part of the source was lost.
+
+        The run finishes and exits with EXIT_DAMAGED (7).
+        """
         return self.ended_early or self.counts.bad > 0
 
     @classmethod

@@ -1,4 +1,6 @@
-"""Runs with known durations: a load's replay as a recorded run, and the same loop told to SimPy, another simulator."""
+"""Runs with known durations: a load's replay as a recorded run, and the same loop told to SimPy,
+another simulator.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ Calls = dict[tuple[str, int, bool], tuple[float, float]]
 
 
 def by_simpy(one: Load) -> Calls:
-    """(stage, number, beside) -> start and end, as SimPy's own stores, containers and processes see the loop."""
+    """(stage, number, beside) -> start and end, as SimPy's own stores, containers and processes see
+    the loop.
+    """
     return _Loop(one).run()
 
 
@@ -79,7 +83,8 @@ class _Loop:
         ]
         self.arrived = [self.env.event() for _ in self.rows]
         self.popped = [self.env.event() for _ in self.rows]
-        # The decoder takes what was handed over and lays what it decoded on a shelf; the encoder gives room back.
+        # The decoder takes what was handed over and lays what it decoded on a shelf; the encoder
+        # gives room back.
         self.packets, self.handed = simpy.Store(self.env), 0
         self.decoded = [self.env.event() for _ in range(one.frames)]
         self.pictures = simpy.Store(self.env)

@@ -17,8 +17,9 @@ FRAMES = 100
 def session(
     sync: bool = False, libraries: dict[str, Any] | None = None, **stages: tuple[float, float]
 ) -> SessionDocument:
-    """``stages``: busy and CPU milliseconds a call, on a thread each. ``libraries``: milliseconds a call of a stage's
-    threads as (threads, cpu, busiest, ready)."""
+    """``stages``: busy and CPU milliseconds a call, on a thread each. ``libraries``: milliseconds a
+    call of a stage's threads as (threads, cpu, busiest, ready).
+    """
     rows = {
         name: {
             "thread": name,
@@ -68,7 +69,8 @@ def near(cost: Cost) -> Any:
     return pytest.approx((cost.seconds * 1e3, cost.cpu * 1e3))
 
 
-# Milliseconds of a decoder with two threads that read ahead, and of an encoder whose slices the call waits for.
+# Milliseconds of a decoder with two threads that read ahead, and of an encoder whose slices the
+# call waits for.
 RUN = session(
     read=(2.0, 0.5),
     infer=(16.0, 9.9),
@@ -109,7 +111,9 @@ def test_an_encoder_works_on_after_write_where_little_of_its_cpu_is_burnt_inside
 
 
 def test_an_engine_never_works_beside_infer():
-    """Its calls wait, by contract; where its threads work instead of the caller's, the call takes as long as they."""
+    """Its calls wait, by contract; where its threads work instead of the caller's, the call takes
+    as long as they.
+    """
     run = session(infer=(12.0, 0.1), libraries={"infer": (3, 10.0, 5.2, 0.0)})
     found = stage_costs(run, Alone({"infer": 5.0e-3}, {"infer": 0.2e-3}))["infer"]
     assert near(found) == (5.2, 10.1)

@@ -1,4 +1,6 @@
-"""The critical path of runs whose durations, and so whose path, are known; and of random graphs against brute force."""
+"""The critical path of runs whose durations, and so whose path, are known; and of random graphs
+against brute force.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def shares(one) -> dict[str, float]:
     }
 
 
-# Seconds of a call -> shares of the steady state's path. One frame of the start or the end may touch another stage.
+# Seconds of a call -> shares of the steady state's path. One frame of the start or the end may
+# touch another stage.
 KNOWN = [
     ("inference-bound", shape(), {"read": 2, "infer": 8, "write": 3}, {"infer": 1.0}),
     ("read-bound", shape(), {"read": 8, "infer": 2, "write": 3}, {"read": 1.0}),
@@ -89,7 +92,8 @@ KNOWN = [
         {"read": 1, "infer": 8, "write": 1},
         {"infer": 1.0},
     ),
-    # One request: it is filled, run and decoded before it can be filled again; only writing overlaps.
+    # One request: it is filled, run and decoded before it can be filled again; only writing
+    # overlaps.
     (
         "one request",
         shape(requests=1),
@@ -109,7 +113,9 @@ def test_the_path_is_the_known_one(loop, each, expected):
 
 
 def test_alternating_stages_are_both_on_the_path():
-    """Blocks of 20 frames that are slow to read, then 20 that are slow to infer: half of the path each."""
+    """Blocks of 20 frames that are slow to read, then 20 that are slow to infer: half of the path
+    each.
+    """
     read = [8.0 if frame // 20 % 2 == 0 else 1.0 for frame in range(401)]
     infer = [1.0 if frame // 20 % 2 == 0 else 8.0 for frame in range(400)]
     found = shares(load(400, shape(), read=read, infer=infer))

@@ -47,7 +47,9 @@ def test_a_run_beside_itself_is_the_same():
 
 
 def test_a_slow_minute_widens_the_interval():
-    """One run with a block of slow frames, one with as many spread evenly: the mean is the same, the doubt is not."""
+    """One run with a block of slow frames, one with as many spread evenly: the mean is the same,
+    the doubt is not.
+    """
     calm, even, block = np.full(400, 10.0), np.full(400, 10.0), np.full(400, 10.0)
     even[::10], block[:40] = 20.0, 20.0
     width = lambda found: found.high - found.low  # noqa: E731

@@ -12,7 +12,8 @@ from detector.analysis.loop.replay import replay, wall
 from detector.analysis.loop.what_if import Aside, Cost, build_load, predict, rebatch, replay_load
 from tests.analysis.pipelines import by_simpy, load, recorded, shape, with_libraries
 
-# Durations are multiples of 1/1024 s, so that sums are exact in binary floats and "equal" means equal.
+# Durations are multiples of 1/1024 s, so that sums are exact in binary floats and "equal" means
+# equal.
 TICK = 1 / 1024
 
 
@@ -40,7 +41,9 @@ def test_in_turn_everything_adds_up():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_equals_another_simulator(seed):
-    """Random durations, batches, workers, pools and queues: every call starts and ends where SimPy has it."""
+    """Random durations, batches, workers, pools and queues: every call starts and ends where SimPy
+    has it.
+    """
     dice = random.Random(seed)
     batch, workers, frames = (
         dice.choice([1, 1, 2, 3, 8]),
@@ -80,8 +83,9 @@ def test_equals_another_simulator_with_libraries_that_work_beside_the_calls(seed
 
 
 def test_an_encoder_beside_write_holds_it_up_only_when_its_room_is_full():
-    """Calls of 1 s, 3 s of encoding for each: the first frames pass, then the encoder sets the pace; the rest of what
-    it holds is the closing's."""
+    """Calls of 1 s, 3 s of encoding for each: the first frames pass, then the encoder sets the
+    pace; the rest of what it holds is the closing's.
+    """
     one = with_libraries(load(50, shape(sync=True), write=1.0), write=([3.0] * 50, 4))
     ends = [call.end for call in replay(one) if call.stage == "write" and not call.beside]
     assert ends[:5] == [1, 2, 3, 4, 5]
@@ -110,8 +114,9 @@ def test_a_free_stage_has_a_free_library():
 
 
 def test_larger_batches_take_what_was_measured_of_them():
-    """Seven frames in batches of 1, each 2 s; a call of 4 takes 6 times as long as a call of 1: 12 s, the ragged one
-    too."""
+    """Seven frames in batches of 1, each 2 s; a call of 4 takes 6 times as long as a call of 1: 12
+    s, the ragged one too.
+    """
     one = rebatch(load(7, shape(), infer=2.0), 4, ratio=6.0, images=20)
     assert one.seconds["infer"] == [12.0, 12.0]
     assert (one.shape.batch, one.shape.images) == (4, 20)
@@ -149,7 +154,9 @@ def test_what_lies_between_calls_counts():
 
 
 def test_a_recorded_run_is_taken_back_to_what_its_calls_take_alone():
-    """Recorded on one core, where reading and inference took twice as long as alone; the replay is that run again."""
+    """Recorded on one core, where reading and inference took twice as long as alone; the replay is
+    that run again.
+    """
     true = replace(load(100, shape(), read=1.0, infer=1.0), cores=1)
     calls = replay(true)
     assert max(call.end - call.start for call in calls) == pytest.approx(2.0)
@@ -183,7 +190,9 @@ def test_one_more_core_helps_where_the_cores_are_full():
 
 
 def test_a_decoder_is_found_again_from_a_run_that_it_slowed_down():
-    """Its spans show reads that wait for frames; the load knows what read costs itself and what its threads burn."""
+    """Its spans show reads that wait for frames; the load knows what read costs itself and what its
+    threads burn.
+    """
     true = replace(
         with_libraries(load(200, shape(), read=1.0, infer=2.0, write=1.0), read=([3.0] * 200, 2)),
         cores=2,

@@ -1,4 +1,6 @@
-"""A small network, and its Q/DQ graph as the int8-u8 engines want it, made by ONNX Runtime's own tool."""
+"""A small network, and its Q/DQ graph as the int8-u8 engines want it, made by ONNX Runtime's own
+tool.
+"""
 
 from __future__ import annotations
 

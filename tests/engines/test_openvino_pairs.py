@@ -134,7 +134,9 @@ def conv(given, made):
 
 
 def test_a_kernel_ends_where_its_elementwise_work_does():
-    """SiLU is two nodes: neither the convolution's pair stays, nor that in between; what the next one reads does."""
+    """SiLU is two nodes: neither the convolution's pair stays, nor that in between; what the next
+    one reads does.
+    """
     found, after = left(
         pair("x"),
         conv("x_dq", "c"),

@@ -1,6 +1,7 @@
 """The GPU side of torch without a GPU: streams and events that keep a log in place of torch.cuda's.
 
-What runs here is our order of calls, on tensors of the CPU; no kernel of a GPU has run in these tests.
+What runs here is our order of calls, on tensors of the CPU; no kernel of a GPU has run in these
+tests.
 """
 
 from __future__ import annotations
@@ -270,11 +271,13 @@ def test_fp16_is_for_every_gpu(gpu):
     [
         (
             None,
-            r"--device cuda: this torch \(.*\) is built without CUDA; use --device cpu, or install one with CUDA: pip",
+            r"--device cuda: this torch \(.*\) is built without CUDA; use --device cpu, or "
+            r"install one with CUDA: pip",
         ),
         (
             "13.0",
-            r"--device cuda: torch finds no GPU, or no driver for it \(nvidia-smi shows both\); use --device cpu",
+            r"--device cuda: torch finds no GPU, or no driver for it \(nvidia-smi shows both\); "
+            r"use --device cpu",
         ),
     ],
 )

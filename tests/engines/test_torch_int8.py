@@ -1,4 +1,6 @@
-"""Q/DQ graphs on torch: int8 kernels where the CPU has them, the nodes' own arithmetic where it has not."""
+"""Q/DQ graphs on torch: int8 kernels where the CPU has them, the nodes' own arithmetic where it has
+not.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ num=3
 
 
 def quantised(network: Network, pictures: list[np.ndarray], folder: Path) -> Network:
-    """By onnxruntime itself, as it writes Q/DQ graphs: u8 with a zero point, weights s8 for each channel."""
+    """By onnxruntime itself, as it writes Q/DQ graphs: u8 with a zero point, weights s8 for each
+    channel.
+    """
     import onnx
     from onnxruntime.quantization import (
         CalibrationDataReader,
@@ -118,7 +122,9 @@ def quantised(network: Network, pictures: list[np.ndarray], folder: Path) -> Net
 
 
 def without_rounding_before_activations(network: Network) -> Network:
-    """The Q/DQ pairs between a convolution and its LeakyRelu left out, as torch's kernels leave them out."""
+    """The Q/DQ pairs between a convolution and its LeakyRelu left out, as torch's kernels leave
+    them out.
+    """
     import onnx
 
     model = onnx.ModelProto()
@@ -145,7 +151,9 @@ def darknet(folder: Path, activation: str) -> Network:
 
 
 def as_written(network: Network, picture: np.ndarray) -> np.ndarray:
-    """The first output, each node as ONNX defines it: onnxruntime without its rewriting, which rounds elsewhere."""
+    """The first output, each node as ONNX defines it: onnxruntime without its rewriting, which
+    rounds elsewhere.
+    """
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -180,8 +188,9 @@ def int8_kernels():
 
 @pytest.mark.parametrize("activation", ["linear", "relu", "leaky"])
 def test_int8_kernels_answer_as_onnxruntime_does(int8_kernels, tmp_path, activation):
-    """Every convolution on a kernel of int8, within two steps of the output; a step of rounding in one layer may
-    become another in the next."""
+    """Every convolution on a kernel of int8, within two steps of the output; a step of rounding in
+    one layer may become another in the next.
+    """
     network = darknet(tmp_path, activation)
     pictures = [
         np.random.default_rng(at).integers(0, 256, network.input_shape, np.uint8) for at in range(4)
@@ -208,7 +217,8 @@ def test_a_fused_layer_names_the_nodes_that_it_stands_for(int8_kernels, tmp_path
         layer = next(layer for layer in engine.execution() if layer.name == "1.conv")
         assert {"1.conv", "1.act"} < set(layer.nodes)
         operators = Counter(layer.type for layer in engine.execution())
-        # The pooling, the enlarging and the transposing work on bytes; float32 is only around the shortcut.
+        # The pooling, the enlarging and the transposing work on bytes; float32 is only around the
+        # shortcut.
         assert {(layer.type, layer.precision) for layer in engine.execution()} >= {
             ("BytePool", "u8"),
             ("Upsample", "u8"),
@@ -301,7 +311,9 @@ def test_what_is_kept_in_float_runs_in_float(int8_kernels, tmp_path):
 
 
 def test_yolo_fastest_loses_no_more_than_onnxruntime(int8_kernels, shared, tmp_path):
-    """84 convolutions on real photos: as far from fp32 as onnxruntime's run of the same file, or nearer."""
+    """84 convolutions on real photos: as far from fp32 as onnxruntime's run of the same file, or
+    nearer.
+    """
     import cv2
 
     folder = shared / "data/weights"

@@ -1,4 +1,6 @@
-"""What ONNX says of an operator, by onnxruntime, against the module that torch gets for it: alike to the last place."""
+"""What ONNX says of an operator, by onnxruntime, against the module that torch gets for it: alike
+to the last place.
+"""
 
 from __future__ import annotations
 

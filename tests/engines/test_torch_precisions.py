@@ -1,4 +1,6 @@
-"""torch in fewer bits: what is cast, what stays float32, which kernels run, what is refused and said."""
+"""torch in fewer bits: what is cast, what stays float32, which kernels run, what is refused and
+said.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +168,8 @@ def test_a_cpu_without_bf16_runs_it_and_says_that_nothing_got_faster(monkeypatch
         (
             "fp16",
             False,
-            r"engine torch: fp16 cannot run here: this CPU has no arithmetic for fp16 \(AVX512-FP16",
+            r"engine torch: fp16 cannot run here: this CPU has no arithmetic for fp16 "
+            r"\(AVX512-FP16",
         ),
         ("tf32", True, "engine torch: tf32 cannot run here: TF32 is a format of NVIDIA GPUs"),
     ],
@@ -211,7 +214,9 @@ def test_layouts_change_no_answer(network, own):
 
 
 def test_channels_last_leaves_constants_of_other_dimensions_alone():
-    """On the whole module it would reach for each buffer, and torch refuses that for five dimensions."""
+    """On the whole module it would reach for each buffer, and torch refuses that for five
+    dimensions.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     network = plus_one()
@@ -278,7 +283,9 @@ with engines.open("torch", plus_one(), options) as engine:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_compiled_network_gives_the_answers_in_other_threads_too(precision, tmp_path):
-    """In a process of its own: the compiler warns of what torch itself will drop, and leaves threads behind."""
+    """In a process of its own: the compiler warns of what torch itself will drop, and leaves
+    threads behind.
+    """
     try:
         abilities.check_compiler(torch.device("cpu"))
     except EngineError as error:

@@ -1,7 +1,8 @@
 """Every name of a foreign library that the engine trt uses, against the real thing, without a GPU.
 
-TensorRT's real bindings (1.3 MB wheels; scripts/test puts them into .venv/wheels) are imported over stub libraries:
-they need ten C symbols to be there, and nothing behind them is called. cuda-python's wheel is imported as it is.
+TensorRT's real bindings (1.3 MB wheels; scripts/test puts them into .venv/wheels) are imported over
+stub libraries: they need ten C symbols to be there, and nothing behind them is called.
+cuda-python's wheel is imported as it is.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ IN_WHICH = {"__init__.py", "build.py", "layers.py", "running.py", "plan_file.py"
 
 
 def names_used() -> dict[str, set[str]]:
-    """Class (or "" for the module) -> attributes, read from the sources: trt.X.Y, config.z, self._context.w."""
+    """Class (or "" for the module) -> attributes, read from the sources: trt.X.Y, config.z,
+    self._context.w.
+    """
     found: dict[str, set[str]] = {}
     for file in SOURCES:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -99,7 +102,8 @@ def wheel(pattern: str) -> Path:
     found = sorted(file for file in WHEELS.glob(f"{pattern}-*.whl") if tag in file.name)
     if not found:
         pytest.skip(
-            f"machine: no wheel {pattern} for {tag} in {WHEELS} (scripts/test downloads it where pip can)"
+            f"machine: no wheel {pattern} for {tag} in {WHEELS} (scripts/test downloads it where "
+            f"pip can)"
         )
     return found[-1]
 

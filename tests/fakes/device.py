@@ -1,10 +1,12 @@
-"""A GPU without one: memory apart from the host's, streams that do nothing before somebody waits, events.
+"""A GPU without one: memory apart from the host's, streams that do nothing before somebody waits,
+events.
 
-What it stands for: addresses that only the device can read; copies and runs that are *queued* and happen in the order
-of their stream when an event of it (or the stream) is waited for, so that a host array that is read too early is
-stale, and one that is written too early spoils what is uploaded; contexts that are current by thread; several GPUs, of
-which one is current by thread, and none reads another one's memory; one error for bytes beyond an allocation. What it
-does not stand for: how long anything takes, streams that really run side by side, and a GPU's arithmetic.
+What it stands for: addresses that only the device can read; copies and runs that are *queued* and
+happen in the order of their stream when an event of it (or the stream) is waited for, so that a
+host array that is read too early is stale, and one that is written too early spoils what is
+uploaded; contexts that are current by thread; several GPUs, of which one is current by thread, and
+none reads another one's memory; one error for bytes beyond an allocation. What it does not stand
+for: how long anything takes, streams that really run side by side, and a GPU's arithmetic.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ class DeviceFaultError(Exception):
 
 
 class Device:
-    """All GPUs of a machine, by number. ``log`` holds what was done, in the order in which it *happened*."""
+    """All GPUs of a machine, by number.
+
+    ``log`` holds what was done, in the order in which it *happened*.
+    """
 
     def __init__(self, total: int = 1 << 30) -> None:
         self.total = total
@@ -59,7 +64,10 @@ class Device:
                 raise DeviceFaultError(f"free of {address:#x}, which is no allocation")
 
     def at(self, address: int, size: int, number: int | None = None) -> np.ndarray:
-        """The bytes of an allocation; only its first byte has an address here. ``number``: the GPU that looks."""
+        """The bytes of an allocation; only its first byte has an address here.
+
+        ``number``: the GPU that looks.
+        """
         block = self.allocations.get(address)
         if block is None:
             raise DeviceFaultError(f"illegal address {address:#x}")
@@ -81,7 +89,8 @@ class Device:
     def tick(self) -> int:
         return next(self._ticks)
 
-    # A context is current by thread, as a stack; below it lies what the CUDA runtime takes by itself.
+    # A context is current by thread, as a stack; below it lies what the CUDA runtime takes by
+    # itself.
     def push(self, number: int = 0) -> None:
         self._stack.append(number)
 

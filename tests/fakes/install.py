@@ -32,7 +32,10 @@ def api_file(major: int) -> Path:
 
 
 def install(monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu) -> SimpleNamespace:
-    """A driver, a TensorRT of that major and one CUDA package. ``gpu``: total (bytes), gpus, cuda, error."""
+    """A driver, a TensorRT of that major and one CUDA package.
+
+    ``gpu``: total (bytes), gpus, cuda, error.
+    """
     device = Device(gpu.pop("total", 1 << 30))
     libcuda = Libcuda(device, **gpu)
     monkeypatch.setattr(driver, "library", lambda: libcuda)

@@ -1,7 +1,8 @@
 """pycuda, cuda-python and torch's CUDA side, as far as device memory goes, on the fake device.
 
-Their signatures are written here by hand. For cuda-python and torch a test compares the names with the real packages;
-pycuda cannot be imported without a driver, so nothing but its documentation and a GPU speak for its part.
+Their signatures are written here by hand. For cuda-python and torch a test compares the names with
+the real packages; pycuda cannot be imported without a driver, so nothing but its documentation and
+a GPU speak for its part.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class PycudaError(Exception):
 def fake_pycuda(  # noqa: C901
     device: Device,
 ) -> dict[str, ModuleType]:
-    """``pycuda`` and ``pycuda.driver``: nothing without init() and a context that is current in this thread."""
+    """``pycuda`` and ``pycuda.driver``: nothing without init() and a context that is current in
+    this thread.
+    """
     state = SimpleNamespace(ready=False, pinned=[])
 
     def require() -> None:
@@ -269,7 +272,10 @@ def fake_cuda_python(  # noqa: C901
 def fake_torch(  # noqa: C901
     device: Device,
 ) -> dict[str, ModuleType]:
-    """What of torch the provider touches. A copy goes to the stream that is current in this thread."""
+    """What of torch the provider touches.
+
+    A copy goes to the stream that is current in this thread.
+    """
     current = threading.local()
 
     class Tensor:

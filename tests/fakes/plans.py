@@ -17,8 +17,9 @@ def plan_of(
     portable: bool = False,
     verbosity: str | None = None,
 ) -> bytes:
-    """Any ONNX -> a plan. ``batches``: the range of an open first dimension. ``portable``: with a runtime inside.
-    ``verbosity``: what of the layers is kept; by default their names."""
+    """Any ONNX -> a plan. ``batches``: the range of an open first dimension. ``portable``: with a
+    runtime inside. ``verbosity``: what of the layers is kept; by default their names.
+    """
     trt = machine.trt
     log = kept_log(trt)
     builder = trt.Builder(log)

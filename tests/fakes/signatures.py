@@ -1,4 +1,6 @@
-"""pybind11's signatures, as the API files hold them, bound to arguments: a wrong name, count or type is a TypeError."""
+"""pybind11's signatures, as the API files hold them, bound to arguments: a wrong name, count or
+type is a TypeError.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ class Signature(NamedTuple):
 
 
 def parse(text: str) -> Signature:
-    """``build(self: Builder, network: INetworkDefinition, flags: typing.SupportsInt = 0) -> IHostMemory``"""
+    """``build(self: Builder, network:
+
+    INetworkDefinition, flags: typing.SupportsInt = 0) -> IHostMemory``
+    """
     opening, closing = (
         text.index("("),
         text.rindex(")", 0, text.rindex("->") if "->" in text else None),
@@ -62,7 +67,10 @@ def _default(text: str) -> Any:
 def bind(
     signatures: Sequence[Signature], args: tuple, kwargs: dict, fits: Callable[[str, Any], bool]
 ) -> dict[str, Any]:
-    """Arguments by name, by the first overload that takes them. Raises TypeError as pybind11 does."""
+    """Arguments by name, by the first overload that takes them.
+
+    Raises TypeError as pybind11 does.
+    """
     for signature in signatures:
         bound = _bind(signature, args, kwargs, fits)
         if bound is not None:

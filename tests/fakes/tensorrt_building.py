@@ -1,6 +1,7 @@
 """What the fake TensorRT does to build: it parses ONNX, and the "plan" holds that.
 
-Class and method names are the real ones; tests/fakes/tensorrt_module.py sees to it that they are called as those are.
+Class and method names are the real ones; tests/fakes/tensorrt_module.py sees to it that they are
+called as those are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What the fake TensorRT made of the layers, as the inspector of either major tells it in JSON.
 
-The form is that of real listings: names joined by " + ", the graph's nodes in "Metadata" between control characters,
-copies that TensorRT puts in itself with an empty "Metadata" and another layer's name in theirs, and Q and DQ as a
-"Reformat" of the origin "QDQ" where no integer kernel took them along.
+The form is that of real listings: names joined by " + ", the graph's nodes in "Metadata" between
+control characters, copies that TensorRT puts in itself with an empty "Metadata" and another layer's
+name in theirs, and Q and DQ as a "Reformat" of the origin "QDQ" where no integer kernel took them
+along.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ def layers_of(engine: Any) -> list[dict[str, Any]]:
 
 
 def _fused(model: Any, int8_kernels: bool) -> Iterator[list[Any]]:
-    """A convolution takes its weights' DQ along, the activation after it, and with integer kernels Q and DQ around."""
+    """A convolution takes its weights' DQ along, the activation after it, and with integer kernels
+    Q and DQ around.
+    """
     constants = {tensor.name for tensor in model.graph.initializer}
     makers = {name: node for node in model.graph.node for name in node.output}
     readers: dict[str, list[Any]] = {info.name: [None] for info in model.graph.output}

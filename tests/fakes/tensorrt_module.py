@@ -1,9 +1,10 @@
-"""A module ``tensorrt`` whose names and signatures are those of a real release, read from its API file.
+"""A module ``tensorrt`` whose names and signatures are those of a real release, read from its API
+file.
 
-Every class, enum, method and property of the file is there and nothing else is: an unknown name is an AttributeError,
-an unknown argument a TypeError. What a method does stands in tensorrt_building.py, tensorrt_running.py and
-tensorrt_inspecting.py; one that is not modelled there raises ``NotModelledError``, so that nothing passes by doing
-nothing.
+Every class, enum, method and property of the file is there and nothing else is: an unknown name is
+an AttributeError, an unknown argument a TypeError. What a method does stands in
+tensorrt_building.py, tensorrt_running.py and tensorrt_inspecting.py; one that is not modelled there
+raises ``NotModelledError``, so that nothing passes by doing nothing.
 """
 
 from __future__ import annotations
@@ -127,7 +128,9 @@ def _class(name: str, api: dict[str, Any], module: ModuleType) -> type:
 
 
 def fits(module: ModuleType, kind: str, value: Any) -> bool:
-    """Whether a value goes where the signature says ``kind``. pybind11 converts tuples and lists to Dims by itself."""
+    """Whether a value goes where the signature says ``kind``. pybind11 converts tuples and lists to
+    Dims by itself.
+    """
     kind = (
         kind.split("::")[-1]
         .removeprefix("collections.abc.")

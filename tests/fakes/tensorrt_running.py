@@ -36,7 +36,8 @@ class Runtime:
         data = bytes(serialized_engine)
         if data[:4] != MAGIC:
             return say(
-                "Serialization assertion header.magicTag == kEXPECTED_MAGIC_TAG failed.Magic tag does not match"
+                "Serialization assertion header.magicTag == kEXPECTED_MAGIC_TAG failed.Magic tag "
+                "does not match"
             )
         if zlib.crc32(data[8:]).to_bytes(4, "little") != data[4:8]:
             return say("Serialization assertion: checksum of the archive does not match")
@@ -44,7 +45,8 @@ class Runtime:
         facts = json.loads(head)
         if facts["portable"] and not self._engine_host_code_allowed:
             return say(
-                "Cannot deserialize engine with lean runtime since engine_host_code_allowed is False"
+                "Cannot deserialize engine with lean runtime since engine_host_code_allowed "
+                "is False"
             )
         if facts["trt"] != trt.__version__ and not facts["portable"]:
             return say(
@@ -52,7 +54,8 @@ class Runtime:
             )
         if facts["capability"] != list(trt.fake.gpu[1]) and facts["hardware"] == "NONE":
             return say(
-                "The engine plan file is generated on an incompatible device, expecting compute 8.9 got 9.0"
+                "The engine plan file is generated on an incompatible device, expecting compute "
+                "8.9 got 9.0"
             )
         import onnx
 
@@ -187,7 +190,9 @@ class IExecutionContext:
         return True
 
     def report_to_profiler(self) -> bool:
-        """Nothing to do where each run reports by itself; False without a profiler, or without a run to tell of."""
+        """Nothing to do where each run reports by itself; False without a profiler, or without a
+        run to tell of.
+        """
         if self._profiler is None or (not self._timed and not self._enqueue_emits_profile):
             return False
         if not self._enqueue_emits_profile:
@@ -210,7 +215,9 @@ def _shape(context: Any, name: str) -> tuple[int, ...]:
 
 
 def _compute(context: Any, addresses: dict[str, int], handle: int) -> None:
-    """What a GPU would do when the stream comes here: read the input's bytes, run, write the outputs' bytes."""
+    """What a GPU would do when the stream comes here: read the input's bytes, run, write the
+    outputs' bytes.
+    """
     fake, engine = context._trt.fake, context._engine
     feeds = {}
     for info in engine._model.graph.input:
@@ -237,7 +244,9 @@ def _compute(context: Any, addresses: dict[str, int], handle: int) -> None:
 
 
 def _report(context: Any) -> None:
-    """Times of the run that ended last, layer by layer; numbers stand for names where the plan has none."""
+    """Times of the run that ended last, layer by layer; numbers stand for names where the plan has
+    none.
+    """
     engine, run = context._engine, context._timed.pop()
     context._timed.clear()
     for at, layer in enumerate(layers_of(engine)):

@@ -1,4 +1,6 @@
-"""What the parts of the fake TensorRT share: what tests look at, how a plan begins, and the graph that it holds."""
+"""What the parts of the fake TensorRT share: what tests look at, how a plan begins, and the graph
+that it holds.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,10 @@ Gpu = tuple[str, tuple[int, int]]
 
 
 class State:
-    """What tests look at. ``alive``: False models that no driver answers: then nothing may be started.
-    ``int8_kernels``, ``tf32_kernels``: False models that no kernel of that kind was found, or that others were faster:
-    Q and DQ then stay layers around a convolution in float."""
+    """What tests look at. ``alive``: False models that no driver answers: then nothing may be
+    started. ``int8_kernels``, ``tf32_kernels``: False models that no kernel of that kind was found,
+    or that others were faster: Q and DQ then stay layers around a convolution in float.
+    """
 
     def __init__(self, module: ModuleType, device: Device, gpus: Sequence[Gpu], major: int) -> None:
         self.module, self.device, self.gpus, self.major = module, device, gpus, major
@@ -70,7 +73,9 @@ def shapes_of(infos: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def ort_session(model: Any) -> Any:
-    """Computes the graph. ONNX Runtime knows no bfloat16: there it computes in float32 and rounds each result."""
+    """Computes the graph. ONNX Runtime knows no bfloat16: there it computes in float32 and rounds
+    each result.
+    """
     import onnx
     import onnxruntime as ort
 
@@ -86,7 +91,8 @@ def ort_session(model: Any) -> Any:
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4
-    # ONNX Runtime would round float biases of a Q/DQ graph to integers; TensorRT adds them as they are.
+    # ONNX Runtime would round float biases of a Q/DQ graph to integers; TensorRT adds them as they
+    # are.
     return ort.InferenceSession(
         model.SerializeToString(),
         settings,

@@ -1,4 +1,5 @@
-"""What the program did on the day of recording: exit codes, keys, rows, file names and drawn pictures.
+"""What the program did on the day of recording: exit codes, keys, rows, file names and drawn
+pictures.
 
 commands.py  the command lines, as data
 inputs.py    the files that they get: tiny clips, pictures and networks with known answers

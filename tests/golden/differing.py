@@ -142,8 +142,10 @@ def _near_boxes(
         elif one["score"] > max(threshold, 0.25) + BORDER:
             found.broken.append(f"{place}: was {_short(one)}, is gone")
     found.broken += [
-        f"{place}: {_short(one)} is new" for one in left if one["score"] > max(threshold, 0.25) + BORDER
-    ]  # fmt: skip
+        f"{place}: {_short(one)} is new"
+        for one in left
+        if one["score"] > max(threshold, 0.25) + BORDER
+    ]
 
 
 def _near(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -1,7 +1,9 @@
-"""Files that the command lines get. Every maker writes one input into a folder; the same bytes of pixels each time.
+"""Files that the command lines get. Every maker writes one input into a folder; the same bytes of
+pixels each time.
 
-The network ``dots.onnx`` answers three fixed boxes whose scores are the largest red, green and blue of
-the picture, so rows are exact on every CPU; clips are lossless and flat in colour, so decoding is too.
+The network ``dots.onnx`` answers three fixed boxes whose scores are the largest red, green and blue
+of the picture, so rows are exact on every CPU; clips are lossless and flat in colour, so decoding
+is too.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ WEIGHTS = ((1.0, 0.5, 0.25), (0.25, 0.9, 0.25), (0.1, 0.1, 0.8))  # of red, gree
 
 
 def put(name: str, folder: Path, shared: Path | None) -> None:
-    """The input NAME in FOLDER: made, or copied from the checkout or (``shared:PATH``) the shared data."""
+    """The input NAME in FOLDER: made, or copied from the checkout or (``shared:PATH``) the shared
+    data.
+    """
     if name.startswith(SHARED):
         assert shared is not None, f"{name}: no shared test data"
         source = shared / name.removeprefix(SHARED)
@@ -139,8 +143,10 @@ def half_of_dots(path: Path) -> None:
 
 def labels(path: Path) -> None:
     """COCO json of ``pictures``: the box that is found, one that is not, one beside its place."""
-    images = [{"id": at, "file_name": f"{at}.png", "width": w, "height": h} for at, w, h in
-              [(0, 96, 64), (1, 64, 64), (2, 240, 120)]]  # fmt: skip
+    images = [
+        {"id": at, "file_name": f"{at}.png", "width": w, "height": h}
+        for at, w, h in [(0, 96, 64), (1, 64, 64), (2, 240, 120)]
+    ]
     boxes = [
         (0, 1, [22.5, 14, 15, 30]),
         (1, 1, [15, 20, 10, 20]),
@@ -173,9 +179,14 @@ def found(path: Path) -> None:
         (1, 1, [15, 20, 10, 20], 0.8),
         (1, 3, [1, 1, 5, 5], 0.7),
     ]
-    path.write_text(json.dumps([
-        {"image_id": image, "category_id": kind, "bbox": box, "score": score} for image, kind, box, score in rows
-    ]))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            [
+                {"image_id": image, "category_id": kind, "bbox": box, "score": score}
+                for image, kind, box, score in rows
+            ]
+        )
+    )
 
 
 def arrays(path: Path) -> None:

@@ -2,12 +2,11 @@
 
 Kinds, of the value at a path (``rows.0.fps.inference``; a pattern's ``*`` is any number of parts):
 
-type  only its JSON type is compared
-may   as ``type``; null is as good, since the machine decides whether there is a value
-keys  only that the key is there: its type, its content and what lies below are the machine's
-each  a list or an object whose elements are made alike but whose number (or names) is measured: one of it is compared
-near  a number within a tolerance
-any   keys below it are compared, types and values are not
+type  only its JSON type is compared may   as ``type``; null is as good, since the machine decides
+whether there is a value keys  only that the key is there: its type, its content and what lies below
+are the machine's each  a list or an object whose elements are made alike but whose number (or
+names) is measured: one of it is compared near  a number within a tolerance any   keys below it are
+compared, types and values are not
 
 NAMES are parts of keys and of file names that are replaced.
 """
@@ -35,66 +34,169 @@ TIME = "measured time, or made of it"
 
 MASKS = [
     Mask("keys", "environment", "the machine and its libraries"),
-    Mask("keys", "environment.libraries environment.cpu.flags cpu.features cpu.precision cpu.meaning threads.settings "
-         "media.*.* gpu.gpus counters.rapl engines.*.precisions", "as many as the machine has", only="doctor"),
+    Mask(
+        "keys",
+        "environment.libraries environment.cpu.flags cpu.features cpu.precision "
+        "cpu.meaning threads.settings "
+        "media.*.* gpu.gpus counters.rapl "
+        "engines.*.precisions",
+        "as many as the machine has",
+        only="doctor",
+    ),
     Mask("any", "*", "doctor: what the machine has; its keys are what is recorded", only="doctor"),
     # ---- sentences
-    Mask("type", "*.sentence description *.description *.says says *.undisturbed undisturbed undisturbed.* "
-         "*.interval interval", SENTENCE),
-    Mask("may", "*.reason reason *.error *.warning warning *_reason *.text *_text *.flag flag *.precision_effect "
-         "precision_effect engine_reason", SENTENCE + "; null where there is nothing to say"),
-    Mask("keys", "*.notes notes *.warnings warnings not_the_same what_if_doubts *.what_if_doubts "
-         "doubts not_available.*",
-         "sentences; some are said on some machines only"),
+    Mask(
+        "type",
+        "*.sentence description *.description *.says says *.undisturbed undisturbed "
+        "undisturbed.* "
+        "*.interval interval",
+        SENTENCE,
+    ),
+    Mask(
+        "may",
+        "*.reason reason *.error *.warning warning *_reason *.text *_text *.flag flag "
+        "*.precision_effect "
+        "precision_effect engine_reason",
+        SENTENCE + "; null where there is nothing to say",
+    ),
+    Mask(
+        "keys",
+        "*.notes notes *.warnings warnings not_the_same what_if_doubts *.what_if_doubts "
+        "doubts not_available.*",
+        "sentences; some are said on some machines only",
+    ),
     Mask("type", "tree *.tree", "pyinstrument's drawing"),
     # ---- time
-    Mask("may", "fps.* *.fps.* *.ratio.* seconds seconds.* *.seconds *_s *_ms *.avg *.std *.slowdown slowdown "
-         "*.gain measured_fps *.predicted_fps *.share share "
-         "cpu_share *.cpu_share low high *.low *.high *.ratio *.median overhead.* *_error off_by *.off_by", TIME),
-    Mask("keys", "*.ratio_interval.* *.stage_cpu_ms costs.* gain_if_free *.gain_if_free *.waits *.wait_causes "
-         "*.off_ms *.on_ms off_ms on_ms *.libraries cpu.libraries replay *.ms_by_bound ms_by_bound",
-         TIME + ": who waits for what differs every time"),
-    Mask("keys", "python.folded folded python.functions functions", "a profile's functions are those that were seen"),
+    Mask(
+        "may",
+        "fps.* *.fps.* *.ratio.* seconds seconds.* *.seconds *_s *_ms *.avg *.std "
+        "*.slowdown slowdown "
+        "*.gain measured_fps *.predicted_fps *.share share "
+        "cpu_share *.cpu_share low high *.low *.high *.ratio *.median overhead.* *_error off_by "
+        "*.off_by",
+        TIME,
+    ),
+    Mask(
+        "keys",
+        "*.ratio_interval.* *.stage_cpu_ms costs.* gain_if_free *.gain_if_free *.waits "
+        "*.wait_causes "
+        "*.off_ms *.on_ms off_ms on_ms *.libraries cpu.libraries replay *.ms_by_bound ms_by_bound",
+        TIME + ": who waits for what differs every time",
+    ),
+    Mask(
+        "keys",
+        "python.folded folded python.functions functions",
+        "a profile's functions are those that were seen",
+    ),
     Mask("may", "*.bottleneck bottleneck *.verdict", "follows from the times"),
     Mask("type", "*.comparable comparable", "follows from the noise"),
     Mask("keys", "fastest.*", "follows from the times"),
-    Mask("each", "critical_path.stages", "the stages of the critical path are those that cost time"),
+    Mask(
+        "each", "critical_path.stages", "the stages of the critical path are those that cost time"
+    ),
     Mask("each", "stages", "in passes/critical_path.json", only="profile"),
-    Mask("may", "critical_path.frames frames", "the critical path crosses as many as it happens to", only="profile"),
+    Mask(
+        "may",
+        "critical_path.frames frames",
+        "the critical path crosses as many as it happens to",
+        only="profile",
+    ),
     Mask("may", "critical_path.frames", "the critical path crosses as many as it happens to"),
-    Mask("each", "what_if predictions proofs *.proofs *.samples samples changes",
-         "as many as there was time for, or as there are stages on the path"),
+    Mask(
+        "each",
+        "what_if predictions proofs *.proofs *.samples samples changes",
+        "as many as there was time for, or as there are stages on the path",
+    ),
     Mask("each", "threads", "as many workers as the engine has requests: a matter of cores"),
     Mask("type", "*.thread", "names of as many workers as the engine has requests"),
-    Mask("may", "cpu.* *.cpu.* *.memory_mb *_mb *_mb_per_1000_frames *.slope_* gpu.* *.gpu.available",
-         "cores and memory of the machine"),
-    Mask("may", "engine_threads *.engine_threads threads *.threads concurrency *.concurrency",
-         "the engine's choice by the number of cores"),
-    Mask("keys", "*.peak_by_stage_mb peak_by_stage_mb peaks *.peaks ridge *.ridge *.peak_under_measured "
-         "peak_under_measured gpu *.gpu", "peaks of the machine"),
-    Mask("each", "layers.rows layers.by_type rows by_type", "engines fuse layers as the CPU allows",
-         only="profile-layers"),
-    Mask("may", "*.gflops_s *.gbytes_s *.intensity *.utilisation *.bound gflops_s intensity utilisation bound bytes "
-         "*.bytes", "rates of the machine, or made of the layers that the engine chose", only="profile-layers"),
+    Mask(
+        "may",
+        "cpu.* *.cpu.* *.memory_mb *_mb *_mb_per_1000_frames *.slope_* gpu.* *.gpu.available",
+        "cores and memory of the machine",
+    ),
+    Mask(
+        "may",
+        "engine_threads *.engine_threads threads *.threads concurrency *.concurrency",
+        "the engine's choice by the number of cores",
+    ),
+    Mask(
+        "keys",
+        "*.peak_by_stage_mb peak_by_stage_mb peaks *.peaks ridge *.ridge "
+        "*.peak_under_measured "
+        "peak_under_measured gpu *.gpu",
+        "peaks of the machine",
+    ),
+    Mask(
+        "each",
+        "layers.rows layers.by_type rows by_type",
+        "engines fuse layers as the CPU allows",
+        only="profile-layers",
+    ),
+    Mask(
+        "may",
+        "*.gflops_s *.gbytes_s *.intensity *.utilisation *.bound gflops_s intensity "
+        "utilisation bound bytes "
+        "*.bytes",
+        "rates of the machine, or made of the layers that the engine chose",
+        only="profile-layers",
+    ),
     Mask("keys", "counters", "the system decides whether counters may be read", only="profile"),
-    Mask("keys", "not_available", "the system decides what can be measured", only="profile profile-layers report-json"),
-    Mask("keys", "overhead", "passes that the system allows", only="profile profile-layers report-json"),
+    Mask(
+        "keys",
+        "not_available",
+        "the system decides what can be measured",
+        only="profile profile-layers report-json",
+    ),
+    Mask(
+        "keys",
+        "overhead",
+        "passes that the system allows",
+        only="profile profile-layers report-json",
+    ),
     # ---- machine, versions, places
-    Mask("type", "pid clocks.* machine.* created started *.created command.* config_sha256 *.fetched",
-         "date, machine, versions"),
+    Mask(
+        "type",
+        "pid clocks.* machine.* created started *.created command.* config_sha256 *.fetched",
+        "date, machine, versions",
+    ),
     Mask("may", "config.runtime.engines_dir", "where this test run keeps built files"),
     Mask("may", "spans.seen spans.kept", "a queue's waits are spans: as many as there were"),
-    Mask("type", "clip_sha256.* model_sha256 *.model_sha256 sha256 *.sha256 *_sha256 graph_sha256",
-         "sha256 of files that onnx or av write: their bytes change with the libraries' versions"),
-    Mask("keys", "precision_executed *.precision_executed", "what the engine made of the layers on this CPU"),
+    Mask(
+        "type",
+        "clip_sha256.* model_sha256 *.model_sha256 sha256 *.sha256 *_sha256 graph_sha256",
+        "sha256 of files that onnx or av write: their bytes change with the libraries' versions",
+    ),
+    Mask(
+        "keys",
+        "precision_executed *.precision_executed",
+        "what the engine made of the layers on this CPU",
+    ),
     # ---- real networks
-    Mask("near", "*.ap *.ap50 *.ap75 *.ap_small *.ap_medium *.ap_large *.recall *.recall_conf25 *.precision_conf25 "
-         "*.ap50_interval.*", "the last digits of a network differ between CPUs", near=True, within=0.05),
-    Mask("keys", "*.ap50_interval *.curves *.confusion.counts results.0.ap50_interval",
-         "the last digits of a network differ between CPUs", near=True),
-    Mask("type", "detections.total *.detections.total", "a borderline box may come or go", near=True),
-    Mask("keys", "detections.by_class *.detections.by_class", "a borderline box may come or go", near=True),
-]  # fmt: skip
+    Mask(
+        "near",
+        "*.ap *.ap50 *.ap75 *.ap_small *.ap_medium *.ap_large *.recall *.recall_conf25 "
+        "*.precision_conf25 "
+        "*.ap50_interval.*",
+        "the last digits of a network differ between CPUs",
+        near=True,
+        within=0.05,
+    ),
+    Mask(
+        "keys",
+        "*.ap50_interval *.curves *.confusion.counts results.0.ap50_interval",
+        "the last digits of a network differ between CPUs",
+        near=True,
+    ),
+    Mask(
+        "type", "detections.total *.detections.total", "a borderline box may come or go", near=True
+    ),
+    Mask(
+        "keys",
+        "detections.by_class *.detections.by_class",
+        "a borderline box may come or go",
+        near=True,
+    ),
+]
 
 NAMES = [
     # pattern in a path or a file name, what stands there instead, reason
@@ -105,7 +207,9 @@ NAMES = [
 
 # Rows of real networks.
 BOX_PX, SCORE, BORDER = 0.5, 0.01, 0.02
-"""So much do boxes and scores differ between AVX2, AVX-512 and AMX; a box this near to the threshold may be absent."""
+"""So much do boxes and scores differ between AVX2, AVX-512 and AMX; a box this near to the
+threshold may be absent.
+"""
 
 
 @cache

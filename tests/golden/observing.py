@@ -1,4 +1,6 @@
-"""What a command line printed and left behind, as one JSON document that is the same wherever it runs."""
+"""What a command line printed and left behind, as one JSON document that is the same wherever it
+runs.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,10 @@ def _without_folder(value: Any, folder: Path) -> Any:
 
 
 def flatten(value: Any, command: Command) -> dict[str, Any]:
-    """Path -> value, or what stands for it. Keys of objects that are alike are merged (masks.py, ``each``)."""
+    """Path -> value, or what stands for it.
+
+    Keys of objects that are alike are merged (masks.py, ``each``).
+    """
     leaves: dict[str, list[Any]] = {}
     _walk(value, "", command, False, lambda path, one: leaves.setdefault(path, []).append(one))
     return {path: _merged(values) for path, values in leaves.items()}
@@ -174,7 +179,9 @@ def _arrays(path: Path, command: Command) -> Any:
 
 
 def _picture(path: Path, command: Command) -> Any:
-    """Size, and of a lossless file the sha256 of its pixels: lines, text and our networks' boxes are exact."""
+    """Size, and of a lossless file the sha256 of its pixels: lines, text and our networks' boxes
+    are exact.
+    """
     image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     size = "x".join(map(str, image.shape))
     if path.suffix != ".png" or command.near:
@@ -217,6 +224,13 @@ def _shape(value: Any) -> str:
 
 
 READERS: dict[str, Callable[[Path, Command], Any]] = {
-    ".jsonl": _rows, ".json": _document, ".csv": _table, ".txt": _lines_of, ".npz": _arrays, ".png": _picture,
-    ".jpg": _picture, ".mp4": _video, ".onnx": _graph,
-}  # fmt: skip
+    ".jsonl": _rows,
+    ".json": _document,
+    ".csv": _table,
+    ".txt": _lines_of,
+    ".npz": _arrays,
+    ".png": _picture,
+    ".jpg": _picture,
+    ".mp4": _video,
+    ".onnx": _graph,
+}

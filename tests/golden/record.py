@@ -37,7 +37,9 @@ def main(names: list[str]) -> None:
 
 
 def as_text(document: dict) -> str:
-    """JSON with one line for each key of a flat document, and for each row: a change reads well in git."""
+    """JSON with one line for each key of a flat document, and for each row: a change reads well in
+    git.
+    """
     lines = []
     for key, value in document.items():
         if isinstance(value, dict) and key == "content":

@@ -33,7 +33,10 @@ def files_in(folder: Path) -> frozenset[str]:
 
 
 class Runner:
-    """``start`` what will be asked for, ``result`` waits for one. A context: waits for what runs."""
+    """``start`` what will be asked for, ``result`` waits for one.
+
+    A context: waits for what runs.
+    """
 
     def __init__(self, root: Path, shared: Path | None, at_once: int = 2) -> None:
         self.root, self.shared = root, shared
@@ -50,7 +53,10 @@ class Runner:
         self._pool.shutdown(cancel_futures=True)
 
     def start(self, commands: Iterable[Command]) -> None:
-        """In the order of the table. What a command stands on is started before it, so no two wait for each other."""
+        """In the order of the table.
+
+        What a command stands on is started before it, so no two wait for each other.
+        """
         for command in commands:
             if command.after is not None:
                 self.start([BY_NAME[command.after]])

@@ -1,7 +1,8 @@
-"""Every recorded command line still does what it did: exit code, keys, rows, file names, drawn pictures.
+"""Every recorded command line still does what it did: exit code, keys, rows, file names, drawn
+pictures.
 
-Only the command line and files are looked at; masks.py says what is not compared and why. After a change that is
-meant, ``python -m tests.golden.record NAME`` writes the recording anew (record.py).
+Only the command line and files are looked at; masks.py says what is not compared and why. After a
+change that is meant, ``python -m tests.golden.record NAME`` writes the recording anew (record.py).
 """
 
 from __future__ import annotations

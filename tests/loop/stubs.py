@@ -1,4 +1,7 @@
-"""Parts for the loop whose timing the test decides. Each notes its own calls, so that the ledger can be checked."""
+"""Parts for the loop whose timing the test decides.
+
+Each notes its own calls, so that the ledger can be checked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The ledger against truth: exact on a fake clock; with threads, against what the stubs noted themselves."""
+"""The ledger against truth: exact on a fake clock; with threads, against what the stubs noted
+themselves.
+"""
 
 import functools
 import time
@@ -29,8 +31,10 @@ TOLERANCE_NS = (
 
 
 def tries(count):
-    """For bounds on real time: a busy neighbour can push a thread aside for long, but not in every one of a few tries.
-    What must hold exactly (sums, containment) is asserted outside such bounds and holds in each try."""
+    """For bounds on real time: a busy neighbour can push a thread aside for long, but not in every
+    one of a few tries. What must hold exactly (sums, containment) is asserted outside such bounds
+    and holds in each try.
+    """
 
     def decorate(test):
         @functools.wraps(test)
@@ -183,7 +187,9 @@ PLANTED = [
 @pytest.mark.parametrize(("place", "thread", "line"), PLANTED)
 @tries(4)
 def test_a_planted_delay_lands_in_its_line_and_nowhere_else(place, thread, line, monkeypatch):
-    """30 frames x 4 ms in one place: that line takes it; other threads show it as waiting, none as work or other."""
+    """30 frames x 4 ms in one place: that line takes it; other threads show it as waiting, none as
+    work or other.
+    """
     notes, frames, delay = Notes(), 30, 4e-3
     parts = stub_parts(frames, work=lambda name: notes.work(name, delay if name == place else 0))
     if place == "queue":
@@ -214,7 +220,10 @@ def test_a_planted_delay_lands_in_its_line_and_nowhere_else(place, thread, line,
 
 @tries(4)
 def test_waits_name_their_cause():
-    """Slow writer: the reader waits for buffers to come back, the worker for room. Slow reader: all wait for input."""
+    """Slow writer: the reader waits for buffers to come back, the worker for room.
+
+    Slow reader: all wait for input.
+    """
     slow_writer = stub_parts(
         30, requests=3, work=lambda name: time.sleep(3e-3 if name == "write" else 0)
     )
@@ -234,7 +243,9 @@ def test_waits_name_their_cause():
 @pytest.mark.parametrize("concurrency", [1, 2, 4])
 @tries(4)
 def test_a_slow_reader_leaves_inference_fps_at_the_engines_own(concurrency):
-    """The reader takes four times as long as the engine: frames / (time with an infer running) is the engine's own."""
+    """The reader takes four times as long as the engine: frames / (time with an infer running) is
+    the engine's own.
+    """
     notes, frames = Notes(), 30
     seconds = {"read": 20e-3, "infer": 5e-3}
     parts = stub_parts(

@@ -50,7 +50,9 @@ def test_every_small_combination(batch, concurrency, requests, queue, frames):
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_device_time_is_the_sum_over_batches(loop):
-    """7 frames in batches of 3: the last one has one frame and takes the device as long as the others."""
+    """7 frames in batches of 3: the last one has one frame and takes the device as long as the
+    others.
+    """
     parts = stub_parts(7, 3, 3, 2)
     _, progress = consume(parts, loop)
     assert progress.device_ms is None, "the stubs' device reports none"
@@ -119,7 +121,9 @@ def test_pictures_come_from_a_pool(loop):
 
 
 def test_memory_bound_holds_with_large_pictures():
-    """A budget of three pictures and a batch of one: never more than three alive, whatever the queues allow."""
+    """A budget of three pictures and a batch of one: never more than three alive, whatever the
+    queues allow.
+    """
     parts = stub_parts(100, requests=8, concurrency=4, image_bytes=3 * 8 * 8 * 3)
     consume(parts, frames_overlapped)
     assert len(parts.source.buffers) <= 3

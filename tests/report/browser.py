@@ -21,12 +21,15 @@ def chromium() -> str | None:
 
 
 class Browser:
-    """One tab. ``requests`` and ``complaints`` hold what the page asked for and what it said since ``open``."""
+    """One tab. ``requests`` and ``complaints`` hold what the page asked for and what it said since
+    ``open``.
+    """
 
     def __init__(self, profile: Path) -> None:
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        # Chromium reads commands from descriptor 3 and answers on 4: the shell puts the pipes there.
+        # Chromium reads commands from descriptor 3 and answers on 4: the shell puts the pipes
+        # there.
         words = [
             chromium() or "chromium",
             "--headless",
@@ -107,7 +110,8 @@ class Browser:
         """A real click, where the element lies: one that is covered or off the page is not hit."""
         x, y = self.run(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)}); "
-            "e.scrollIntoView({block: 'center', inline: 'center'}); const b = e.getBoundingClientRect(); "
+            "e.scrollIntoView({block: 'center', inline: 'center'}); const b = "
+            "e.getBoundingClientRect(); "
             "return [b.x + b.width / 2, b.y + b.height / 2]; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):

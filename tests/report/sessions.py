@@ -1,4 +1,6 @@
-"""Real sessions of short runs, and facts of passes made by hand: every section of the report has something to show."""
+"""Real sessions of short runs, and facts of passes made by hand: every section of the report has
+something to show.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The report in a real browser: loads in silence, asks nobody, sorts, filters, and says what the session says."""
+"""The report in a real browser: loads in silence, asks nobody, sorts, filters, and says what the
+session says.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,8 @@ def silent(browser) -> bool:
 def test_the_browser_notices_what_the_tests_look_for(browser, tmp_path):
     bad = tmp_path / "bad.html"
     bad.write_text(
-        '<img src="beside.png"><script>console.log("x"); nothing();</script><div style="width:3000px">x</div>'
+        '<img src="beside.png"><script>console.log("x"); nothing();</script><div '
+        'style="width:3000px">x</div>'
     )
     browser.open(bad, PHONE)
     assert len(browser.complaints) >= 2
@@ -122,7 +125,8 @@ def test_every_section_is_there_in_the_order_of_the_page(browser, report):
 
 def test_the_three_biggest_levers_stand_on_top(browser, report):
     browser.open(report)
-    was = " instead of 40.0 in the loop"  # not the end-to-end FPS: those hold opening and closing files
+    # not the end-to-end FPS: those hold opening and closing files
+    was = " instead of 40.0 in the loop"
     assert texts(browser, "#levers li") == [
         f"infer free+54%61.5 FPS{was}",
         f"write free+10%44.0 FPS{was}",
@@ -210,7 +214,8 @@ def test_the_passes_own_tables_are_the_sessions(browser, report):
     ]
     device = PASSES["device"]
     parts = browser.run(
-        "[...document.querySelectorAll('#device-part .bar span')].map((e) => Number(e.dataset.value))"
+        "[...document.querySelectorAll('#device-part .bar span')].map((e) => "
+        "Number(e.dataset.value))"
     )
     assert parts == [device["busy_ms"], *device["idle_ms"].values()]
     assert sum(parts) == pytest.approx(device["window_ms"])
@@ -291,8 +296,10 @@ def test_bars_add_up_to_the_threads_wall_time(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     browser.open(report)
     bars = browser.run(
-        "[...document.querySelectorAll('#ledger-part .bar')].map((bar) => [...bar.children].map((part) => "
-        "[Number(part.dataset.value), part.getBoundingClientRect().width / bar.getBoundingClientRect().width]))"
+        "[...document.querySelectorAll('#ledger-part .bar')].map((bar) => "
+        "[...bar.children].map((part) => "
+        "[Number(part.dataset.value), part.getBoundingClientRect().width / "
+        "bar.getBoundingClientRect().width]))"
     )
     walls = [
         1e3 * one["wall_s"] / document["frames"]["written"] for one in document["threads"].values()

@@ -1,4 +1,6 @@
-"""What a person sees: the tables hold the summary's own figures, and the live line says where the run is."""
+"""What a person sees: the tables hold the summary's own figures, and the live line says where the
+run is.
+"""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""The trace of a session, checked by a validator: slices nest, flows bind to slices, times never run backwards."""
+"""The trace of a session, checked by a validator: slices nest, flows bind to slices, times never
+run backwards.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from tests.session.documents import document
 
 
 def session_of(one, tmp_path, waits=()) -> SavedSession:
-    """A saved session as a run with these durations would leave it. ``waits``: (thread, what, kind, start, end)."""
+    """A saved session as a run with these durations would leave it.
+
+    ``waits``: (thread, what, kind, start, end).
+    """
     activities = recorded(replay(one))
     threads = sorted({a.thread for a in activities})
     names = [*STAGES, *{what for _, what, *_ in waits}]

@@ -1,4 +1,7 @@
-"""--track: what a run tracker is told. MLflow by a fake that records its calls, TensorBoard by its own reader."""
+"""--track: what a run tracker is told.
+
+MLflow by a fake that records its calls, TensorBoard by its own reader.
+"""
 
 from __future__ import annotations
 

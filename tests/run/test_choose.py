@@ -19,7 +19,9 @@ ABLE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0"}
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """ort is what auto takes by rank; both engines are there, in known versions, on a known machine."""
+    """ort is what auto takes by rank; both engines are there, in known versions, on a known
+    machine.
+    """
     monkeypatch.setattr(choose, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(ABLE))
     monkeypatch.setattr(choose, "rank_engines", lambda: list(ABLE))

@@ -26,7 +26,9 @@ def make_info(path: str = "in.mp4", **changes: Any) -> SourceInfo:
 def make_frame(
     index: int, pts: int | None = None, size: tuple[int, int] = (48, 64), **changes: Any
 ) -> Frame:
-    """A grey picture whose brightness says its index: 16 levels, far enough apart to survive the encoder."""
+    """A grey picture whose brightness says its index: 16 levels, far enough apart to survive the
+    encoder.
+    """
     pts = index * 512 if pts is None else pts
     image = np.full((*size, 3), brightness(index), np.uint8)
     return Frame(index, pts, pts / 12800, image, **changes)

@@ -69,7 +69,9 @@ def test_not_a_number_is_a_bug_and_not_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raw", ["视频 é.jpg".encode(), b"caf\xe9.jpg", b'new\nline "q", x.jpg'])
 def test_any_file_name(raw: bytes, tmp_path: Path) -> None:
-    """A picture's own path is the source; bytes that are no UTF-8 come back through json as os.fsencode has them."""
+    """A picture's own path is the source; bytes that are no UTF-8 come back through json as
+    os.fsencode has them.
+    """
     path = os.fsdecode(raw)
     line = rows("jsonl", tmp_path, (make_frame(0, path=path), one_person()))
     assert os.fsencode(json.loads(line)["source"]) == raw

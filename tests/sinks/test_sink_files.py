@@ -1,4 +1,6 @@
-"""What every sink promises of its file: a whole one or none, one writer, one line for whoever must act."""
+"""What every sink promises of its file: a whole one or none, one writer, one line for whoever must
+act.
+"""
 
 from __future__ import annotations
 

@@ -46,7 +46,9 @@ def make_clip(path: Path, *codec: str, fps: int = 25, seconds: int = 6) -> Path:
 def rewrite(
     source: Path, target: Path, first: int = 0, last: int = 10_000, stride: int = 1
 ) -> sinks.Sink:
-    """Frames first..last of ``source`` through the sink, as the program would with --stride and --frames."""
+    """Frames first..last of ``source`` through the sink, as the program would with --stride and
+    --frames.
+    """
     with av.open(str(source)) as container:
         video = container.streams.video[0]
         info = SourceInfo(
@@ -180,7 +182,9 @@ def test_sound_lies_beside_its_frames_in_the_file(tmp_path: Path) -> None:
 
 
 def test_broken_sound_is_a_note(tmp_path: Path) -> None:
-    """The second half of the file is gone for the audio reader only: the frames come from elsewhere."""
+    """The second half of the file is gone for the audio reader only: the frames come from
+    elsewhere.
+    """
     source = make_clip(tmp_path / "in.ts", "-c:a", "aac")
     damaged = tmp_path / "damaged.ts"
     damaged.write_bytes(source.read_bytes()[: source.stat().st_size // 2])
@@ -191,7 +195,9 @@ def test_broken_sound_is_a_note(tmp_path: Path) -> None:
 
 
 def test_a_damaged_packet_is_a_gap_in_the_sound(tmp_path: Path) -> None:
-    """Packets of MPEG-TS are lost, as on a radio link: an ADTS frame then has no header, which MP4 cannot take."""
+    """Packets of MPEG-TS are lost, as on a radio link: an ADTS frame then has no header, which MP4
+    cannot take.
+    """
     source = make_clip(tmp_path / "in.ts", "-c:a", "aac", "-b:a", "192k")
     data = source.read_bytes()
     audio = [

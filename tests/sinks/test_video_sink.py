@@ -118,7 +118,9 @@ TIME_BASES = [
 def test_stamps_survive_exactly(
     base: Fraction, ticks: int, fps: Fraction, start: int, tmp_path: Path
 ) -> None:
-    """Uneven steps (1, 2, 1, 3 frames apart), moved to 0; the track's own tick may be finer than the source's."""
+    """Uneven steps (1, 2, 1, 3 frames apart), moved to 0; the track's own tick may be finer than
+    the source's.
+    """
     steps = np.cumsum([0, *([1, 2, 1, 3] * 6)]).tolist()
     sink = write_video(
         tmp_path / "x.mp4", at([start + ticks * s for s in steps]), time_base=base, fps=fps
@@ -160,8 +162,10 @@ def test_stamps_that_no_container_takes(
 
 
 def test_a_pause_is_kept_where_the_format_is_no_stream(tmp_path: Path) -> None:
-    """A slide that stands for 30 s is one frame of a recorded talk; in MPEG-TS such a gap is a new clock. (FFmpeg looks
-    into this one too briefly to learn the size: cv2 grabs its frames, and cannot make one.)"""
+    """A slide that stands for 30 s is one frame of a recorded talk; in MPEG-TS such a gap is a new
+    clock. (FFmpeg looks into this one too briefly to learn the size: cv2 grabs its frames, and
+    cannot make one.)
+    """
     pauses = {}
     for name in ("a.mp4", "a.ts"):
         source = tmp_path / name
@@ -214,7 +218,9 @@ def test_odd_sizes_are_padded_by_their_edge(size: tuple[int, int], tmp_path: Pat
 
 @pytest.mark.parametrize("size", [(64, 96), (720, 1280)], ids=["small", "720 lines"])
 def test_colours_come_back(size: tuple[int, int], tmp_path: Path) -> None:
-    """The matrix that converts must be the one that the tag names: with the wrong one, pure green is off by 30."""
+    """The matrix that converts must be the one that the tag names: with the wrong one, pure green
+    is off by 30.
+    """
     height, width = size
     colours = np.array(
         [

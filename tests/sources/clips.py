@@ -1,4 +1,6 @@
-"""Small videos and pictures, written by PyAV and numpy, so that the tests need no file from elsewhere."""
+"""Small videos and pictures, written by PyAV and numpy, so that the tests need no file from
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ WIDTH, HEIGHT = 96, 64
 
 
 def picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> np.ndarray:
-    """u8 RGB [h, w, 3]: a bright square that moves by four pixels a frame, over noise that costs bytes."""
+    """u8 RGB [h, w, 3]: a bright square that moves by four pixels a frame, over noise that costs
+    bytes.
+    """
     image = np.random.default_rng(number).integers(0, 90, (height, width, 3), dtype=np.uint8)
     image[8:24, 4 * number % width :][:, :16] = 220
     return image
@@ -25,7 +29,8 @@ def write_video(
     rotation: int = 0,
     **options: str,
 ) -> Path:
-    """One frame per entry of ``ticks`` (1/1000 s), or that many at 25/s. ``options`` go to the encoder.
+    """One frame per entry of ``ticks`` (1/1000 s), or that many at 25/s. ``options`` go to the
+    encoder.
 
     With a ``rotation`` (degrees) the pixels are not square either: 4:3, as stored.
     """

@@ -83,7 +83,8 @@ def test_exif_orientation(tmp_path):
     upright = np.zeros((40, 60, 3), np.uint8)
     upright[:10, :10] = 255  # a white corner at the top left of what is stored
     data = cv2.imencode(".jpg", upright)[1].tobytes()
-    # One TIFF entry, big-endian: tag 0x0112 (orientation), type short, value 6: turn clockwise to show.
+    # One TIFF entry, big-endian: tag 0x0112 (orientation), type short, value 6: turn clockwise to
+    # show.
     tiff = b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
     exif = b"Exif\0\0" + tiff
     segment = b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif

@@ -129,7 +129,10 @@ def test_ordinary(shared, name):
 
 @pytest.mark.parametrize("number", [number for number in WHOLE if number not in (HUGE, "16")])
 def test_pixels_are_the_same_from_both(clip, number):
-    """Rotation, odd sizes, 10 bit, grey, the change of size in 22: PyAV's pictures are cv2's, to the last bit."""
+    """Rotation, odd sizes, 10 bit, grey, the change of size in 22:
+
+    PyAV's pictures are cv2's, to the last bit.
+    """
     with (
         sources.open(str(clip(number)), decoder="opencv") as one,
         sources.open(str(clip(number)), decoder="av") as two,

@@ -83,7 +83,9 @@ def test_layers_follow_each_other():
 
 
 def test_a_box_at_a_known_place():
-    """One cell, logits of 0: centre in the middle of cell (x=2, y=1), size of the anchor, score 0.5 x 0.5."""
+    """One cell, logits of 0: centre in the middle of cell (x=2, y=1), size of the anchor, score 0.5
+    x 0.5.
+    """
     output = np.full((1, 21, 4, 5), -50, np.float32)
     output[0, 7:14, 1, 2] = 0
     output[0, 13, 1, 2] = -1  # class 0 is better

@@ -69,7 +69,9 @@ def test_the_label_stays_inside(why: str, box: tuple[float, float, float, float]
 
 
 def fill_height(image: np.ndarray) -> tuple[int, int]:
-    """Pixels of text, and rows that hold some: white or light anti-aliased ones on the first colour."""
+    """Pixels of text, and rows that hold some: white or light anti-aliased ones on the first
+    colour.
+    """
     text = (image.min(axis=2) > 150) & (image != 128).all(axis=2)
     return int(text.sum()), int(text.any(axis=1).sum())
 

@@ -1,4 +1,6 @@
-"""Heads of decoded, anchor-free, finished, YOLOX and query outputs against loops that a student can read."""
+"""Heads of decoded, anchor-free, finished, YOLOX and query outputs against loops that a student can
+read.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ def raw(height: int = 4, width: int = 5, classes: int = 2, seed: int = 0) -> np.
 
 
 def plain_rows(output: np.ndarray, one: YoloLayer) -> list[list[float]]:
-    """cx, cy, w, h, objectness, class probabilities of every cell, by y, x, anchor: as darknet's get_yolo_box."""
+    """cx, cy, w, h, objectness, class probabilities of every cell, by y, x, anchor: as darknet's
+    get_yolo_box.
+    """
 
     def logistic(t: float) -> float:
         return t if one.new_coords else 1 / (1 + math.exp(-t))
@@ -108,7 +110,9 @@ def test_layers_follow_each_other_in_cfg_order():
 
 
 def test_a_box_at_a_known_place():
-    """One cell, logits of 0: centre in the middle of cell (x=2, y=1), size of the anchor, score 0.5 x 0.5."""
+    """One cell, logits of 0: centre in the middle of cell (x=2, y=1), size of the anchor, score 0.5
+    x 0.5.
+    """
     output = np.full((1, 21, 4, 5), -50, np.float32)
     output[0, 7:14, 1, 2] = 0
     output[0, 13, 1, 2] = -1  # class 0 is better

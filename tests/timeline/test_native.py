@@ -1,4 +1,6 @@
-"""Threads of libraries and whose they are: by fakes, whose figures are exact, and by real threads of this process."""
+"""Threads of libraries and whose they are: by fakes, whose figures are exact, and by real threads
+of this process.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,10 @@ def test_a_real_foreign_thread_is_timed_by_the_kernel():
 
 
 def test_a_timeline_counts_calls_between_its_marks():
-    """The last read finds the end of the source: read's calls are the frames. Threads are looked for in first calls."""
+    """The last read finds the end of the source: read's calls are the frames.
+
+    Threads are looked for in first calls.
+    """
     system, ticks = System(), iter(range(10**6))
     timeline = Timeline(lambda: next(ticks), lambda: 0, nvtx=False, natives=system.natives())
     with timeline.track("main") as track:

@@ -1,4 +1,7 @@
-"""Each of these breaks one thing that a GPU would not forgive. A fake that did not notice would be worth nothing."""
+"""Each of these breaks one thing that a GPU would not forgive.
+
+A fake that did not notice would be worth nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Plans: built once, kept, for a range of batches, with the user's options; refused by name where they do not fit."""
+"""Plans: built once, kept, for a range of batches, with the user's options; refused by name where
+they do not fit.
+"""
 
 from __future__ import annotations
 

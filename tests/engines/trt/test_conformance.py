@@ -1,4 +1,6 @@
-"""What every engine must do, trt does on each of the fakes: both majors, all three kinds of device memory, no GPU."""
+"""What every engine must do, trt does on each of the fakes: both majors, all three kinds of device
+memory, no GPU.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Converted graphs, as ``--precision fp16``, ``bf16`` and ``int8`` hand them to TensorRT: street on its own clip."""
+"""Converted graphs, as ``--precision fp16``, ``bf16`` and ``int8`` hand them to TensorRT: street on
+its own clip.
+"""
 
 from __future__ import annotations
 
@@ -75,9 +77,11 @@ def found_in(network, outputs) -> list[Detections]:
 
 
 def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
-    """The same graph in ONNX Runtime. It knows no bfloat16: there every rounding is spelt out, in float32.
+    """The same graph in ONNX Runtime. It knows no bfloat16: there every rounding is spelt out, in
+    float32.
 
-    On one thread, as the fake: one order of additions, so that nothing falls to another step of int8.
+    On one thread, as the fake: one order of additions, so that nothing falls to another step of
+    int8.
     """
     if network.precision == "bf16":
         network = replace(network, graph=rounded(network.graph), path=None)
@@ -117,7 +121,9 @@ def test_detections_are_onnx_runtimes_of_the_same_graph(
 def test_every_multiplication_is_told_once_in_the_type_that_it_ran_in(
     monkeypatch, network, place, major, precision
 ):
-    """The graph's MACs, all of them: those of the outputs' convolutions, whose names their Casts took, too."""
+    """The graph's MACs, all of them: those of the outputs' convolutions, whose names their Casts
+    took, too.
+    """
     install(monkeypatch, major)
     ready = ready_for(network, precision, place)
     with engines.open("trt", ready.network, ready.options) as engine:
@@ -201,7 +207,8 @@ def test_a_range_of_batches_of_a_converted_graph(
                 np.testing.assert_allclose(a[at : at + 1], b, rtol=1e-4, atol=1e-4)
 
 
-# What TensorRT does not take must not come out of our conversions; the fake refuses it, so that this would be seen.
+# What TensorRT does not take must not come out of our conversions; the fake refuses it, so that
+# this would be seen.
 
 
 def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network, place):

@@ -54,7 +54,8 @@ def test_a_driver_that_is_too_old_for_the_package_is_said(monkeypatch):
     install(monkeypatch, 11, cuda=12040)
     monkeypatch.setattr(trt, "version", lambda package: "11.4.0")
     assert engines.usable()["trt"] == (
-        "tensorrt 11.4.0 is made for CUDA 13, the driver serves 12.4: update the driver, or: pip install tensorrt-cu12"
+        "tensorrt 11.4.0 is made for CUDA 13, the driver serves 12.4: update the driver, or: pip "
+        "install tensorrt-cu12"
     )
 
 

@@ -1,4 +1,6 @@
-"""Layer times by TensorRT's own profiler: apart from every run that is reported, and by the graph's own names."""
+"""Layer times by TensorRT's own profiler: apart from every run that is reported, and by the graph's
+own names.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,10 @@ def test_nobody_profiles_what_is_reported(machine):
 
 
 def test_a_run_is_started_and_not_waited_for_inside_that_call(eleven, monkeypatch):
-    """The stream goes on by itself, as without a profiler: TensorRT is asked for the times when the run has ended."""
+    """The stream goes on by itself, as without a profiler:
+
+    TensorRT is asked for the times when the run has ended.
+    """
     attached = []
     start = eleven.trt.IExecutionContext.execute_async_v3
 
@@ -111,11 +116,13 @@ def test_batches(eleven):
         ("DETAILED", None),
         (
             None,
-            "was built without its layers' details: the precision executed is not known; to see it, build it with",
+            "was built without its layers' details: the precision executed is not known; to see "
+            "it, build it with",
         ),
         (
             "NONE",
-            "its layers have numbers for names, and the precision executed is not known; to see it, build it with",
+            "its layers have numbers for names, and the precision executed is not known; to see "
+            "it, build it with",
         ),
     ],
 )

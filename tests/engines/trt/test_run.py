@@ -1,4 +1,6 @@
-"""The engine trt at work: streams, events, memory, and what it says when there is too little of that."""
+"""The engine trt at work: streams, events, memory, and what it says when there is too little of
+that.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,8 @@ def test_out_of_memory_names_a_batch_that_fits(machine, monkeypatch):
     with pytest.raises(EngineError) as caught:
         engines.open("trt", plus_one(8), options)
     assert str(caught.value) == (
-        "engine trt: out of GPU memory: plus_one at batch 8 in 4 requests needs more than 32 MB, 9 MB are free; "
+        "engine trt: out of GPU memory: plus_one at batch 8 in 4 requests needs more than 32 MB, "
+        "9 MB are free; "
         "try --batch 2, or --concurrency 1"
     )
     assert machine.device.allocations == {}

@@ -1,5 +1,6 @@
-"""RAPL from a folder of files like the kernel's, NVML from a module like NVIDIA's: what is read, what a wrap costs,
-what a run used over time, why there is nothing."""
+"""RAPL from a folder of files like the kernel's, NVML from a module like NVIDIA's: what is read,
+what a wrap costs, what a run used over time, why there is nothing.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +133,10 @@ GPU_STEP = 3.0
 
 @pytest.fixture
 def powered(tmp_path, monkeypatch):
-    """A machine whose counters step each time that they are read. The package's starts again at 0 after 5 J."""
+    """A machine whose counters step each time that they are read.
+
+    The package's starts again at 0 after 5 J.
+    """
     root = tmp_path / "powercap"
     wraps = {"package": 5_000_000, "core": 10**12, "dram": 10**12}
     places = {"package": "intel-rapl:0", "core": "intel-rapl:0:0", "dram": "intel-rapl:0:1"}

@@ -22,7 +22,9 @@ MACHINES = {"device", "energy", "counters"}
 
 
 def profiled(place, engine, frames, *more):
-    """On one thread: two that wait for each other take many times longer where others are at work too."""
+    """On one thread: two that wait for each other take many times longer where others are at work
+    too.
+    """
     if reason := engines.usable()[engine]:
         pytest.skip(f"machine: engine {engine}: {reason}")
     done = detect_video(

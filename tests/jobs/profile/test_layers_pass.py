@@ -55,7 +55,9 @@ def test_an_engine_without_layers_says_so(tmp_path):
 
 
 def test_a_layer_has_the_threads_that_its_request_had(tmp_path):
-    """Opened alone, one request of two would get both cores: layers above a peak that was taken with one thread."""
+    """Opened alone, one request of two would get both cores: layers above a peak that was taken
+    with one thread.
+    """
     place = ran(tmp_path, engine="ort", frames=2, concurrency=2)
     plain = read_session(place)
     config = resolve_config(None, {"engine": "ort", "concurrency": 2})

@@ -1,4 +1,6 @@
-"""What-if as a pass: it keeps the run's own threads, tries what can be tried, and says how far off it was."""
+"""What-if as a pass: it keeps the run's own threads, tries what can be tried, and says how far off
+it was.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ STREET = CHECKOUT / "videos/street.mp4"
 
 
 def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
-    """A plain loop on its own would give one request all threads, and two things would have changed."""
+    """A plain loop on its own would give one request all threads, and two things would have
+    changed.
+    """
     run = document(engine="ort", precision="fp32", engine_threads=1, concurrency=2)
     pinned = pin_choices(Config(), run).runtime
     assert (pinned.engine, pinned.precision, pinned.threads, pinned.concurrency) == (
@@ -214,5 +218,6 @@ def test_the_record_counts_predictions_by_their_median():
     assert "replay at 1x off by +1% [-6% .. +2%]" in text
     assert "+7% [-1% .. +50%]" in text
     assert record.verdict({"street ort": rows}) == (
-        "1 of 2 predictions within 10% of what was measured, the worst off by -23.0%; replay at 1x within 1.0%"
+        "1 of 2 predictions within 10% of what was measured, the worst off by -23.0%; replay at "
+        "1x within 1.0%"
     )
