@@ -89,7 +89,8 @@ def complaint(room: str, name: str, package: str) -> str | None:
         return f"{room} must not import {other}"
     if RANK[other] > RANK[room]:
         return None
-    return f"{room} must not import {other}: it stands {'beside' if RANK[other] == RANK[room] else 'above'} it"
+    where = "beside" if RANK[other] == RANK[room] else "above"
+    return f"{room} must not import {other}: it stands {where} it"
 
 
 def check(package: Path) -> list[str]:

@@ -38,7 +38,8 @@ def work(names, fail):
             finally:
                 domain.pop_range()
 
-threads = [threading.Thread(target=work, args=a) for a in ((["read", "preprocess"], False), (["infer"], True))]
+todo = ((["read", "preprocess"], False), (["infer"], True))
+threads = [threading.Thread(target=work, args=a) for a in todo]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 other = nvtx.get_domain("another")

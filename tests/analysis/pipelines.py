@@ -40,7 +40,7 @@ def load(frames: int, loop: LoopShape, **each: float | list[float]) -> Load:
 
 
 def with_libraries(one: Load, **each: tuple[list[float], int]) -> Load:
-    """Threads of read's or write's library beside the calls: seconds for each frame, and the room."""
+    """Threads of a library beside the calls of read or write: seconds a frame, and the room."""
     return replace(
         one, beside={stage: Beside(seconds, 1.0, room) for stage, (seconds, room) in each.items()}
     )

@@ -146,7 +146,7 @@ def test_without_a_plain_loop_decoders_read_ahead_and_encoders_are_waited_for():
 
 
 def test_where_nobody_tells_whose_the_threads_are_the_engine_gets_what_its_threads_can_burn():
-    """6 ms of library threads a frame; two threads for 4 ms of wall time leave room for 4 of them."""
+    """6 ms of library threads a frame; two threads in 4 ms of wall time leave room for 4 ms."""
     found = stage_costs(session(infer=(4.0, 4.0), write=(3.0, 1.0)))
     assert near(found["infer"]) == (4.0, 8.0)
     assert near(found["write"]) == (3.0, 3.0)

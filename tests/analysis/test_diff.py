@@ -57,7 +57,7 @@ def test_a_slow_minute_widens_the_interval():
 
 
 def test_what_changes_a_stage_or_the_library_is_said(tmp_path):
-    """Other thresholds make annotate 80 times as long; another onnxruntime is what a gate is for."""
+    """Other thresholds make annotate 80 times as long; a gate is for another onnxruntime."""
     about = {
         "model": "street",
         "model_sha256": "a",

@@ -162,8 +162,10 @@ dims = list(trt.Dims([8, 2, 3, 3]))
 from detector.engines.trt.layers import kept_times
 profiler = kept_times(trt)
 profiler.report_layer_time("0.conv", 0.5)
-print(json.dumps({"version": trt.__version__, "missing": missing, "reason": log.reason(), "answers": answers,
-                  "told": told, "layer_times": [profiler.taken(), profiler.taken()], "builder": builder, "dims": dims,
+print(json.dumps({"version": trt.__version__, "missing": missing, "reason": log.reason(),
+                  "answers": answers,
+                  "told": told, "layer_times": [profiler.taken(), profiler.taken()],
+                  "builder": builder, "dims": dims,
                   "flag": 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)}))
 """
 
@@ -205,8 +207,10 @@ def test_the_real_bindings_have_every_name(tmp_path, package, major):
 SIGNATURES = """
 import inspect, json, sys
 from cuda.bindings import runtime
-print(json.dumps({name: list(inspect.signature(getattr(runtime, name)).parameters) for name in json.load(sys.stdin)}
-      | {"kinds": sorted(runtime.cudaMemcpyKind.__members__), "nonblocking": runtime.cudaStreamNonBlocking,
+print(json.dumps({name: list(inspect.signature(getattr(runtime, name)).parameters)
+                  for name in json.load(sys.stdin)}
+      | {"kinds": sorted(runtime.cudaMemcpyKind.__members__),
+         "nonblocking": runtime.cudaStreamNonBlocking,
          "blocking_sync": runtime.cudaEventBlockingSync, "default": runtime.cudaHostAllocDefault,
          "without_driver": [int(result) for result in runtime.cudaGetDevice()[:1]]}))
 """

@@ -81,7 +81,8 @@ class Runner:
         argv = [word.replace("{engines}", str(self.root / "engines")) for word in command.argv]
         done = subprocess.run(
             [sys.executable, "-m", "detector", *argv],
-            cwd=folder, env=self._environment, text=True, capture_output=True, stdin=subprocess.DEVNULL,
+            cwd=folder, env=self._environment, text=True, capture_output=True, 
+            stdin=subprocess.DEVNULL,
             timeout=LIMIT_S,
         )  # fmt: skip
         return Ran(command, done.returncode, done.stdout, done.stderr, folder, before)

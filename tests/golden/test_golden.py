@@ -35,7 +35,7 @@ def lacks(command: Command) -> list[str]:
 def runner(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runner]:
-    """Starts what this session will ask for, in the table's order: slow ones first, two at a time."""
+    """Starts the commands in the table's order: slow ones first, two at a time."""
     callspecs = [
         getattr(item, "callspec", None)
         for item in request.session.items

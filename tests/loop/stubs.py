@@ -80,7 +80,7 @@ class StubSource:
 
 
 class StubRequest:
-    """The "network" hands the slot's first byte back, so that a mix-up of rows or requests shows."""
+    """The "network" returns the slot's first byte, so that a mix-up of rows or requests shows."""
 
     device_ms: float | None = None
 

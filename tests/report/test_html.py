@@ -89,7 +89,10 @@ def test_it_loads_in_silence_and_fits(browser, report, width, scheme):
     browser.open(report, width, scheme=scheme)
     assert silent(browser)
     assert browser.run("document.scrollingElement.scrollWidth") <= width
-    outside = "[...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > innerWidth + 1"
+    outside = (
+        "[...document.querySelectorAll('body *')]"
+        ".filter((e) => e.getBoundingClientRect().right > innerWidth + 1"
+    )
     assert (
         browser.run(f"{outside} && !e.closest('.scroll')).map((e) => e.outerHTML.slice(0, 80))")
         == []
@@ -236,7 +239,10 @@ def test_the_passes_own_tables_are_the_sessions(browser, report):
 
 def test_curves_have_a_point_for_each_figure_and_their_knees(browser, report):
     browser.open(report)
-    drawn = "[...document.querySelectorAll('#sweep-part svg')].map((e) => e.querySelectorAll('{}').length)"
+    drawn = (
+        "[...document.querySelectorAll('#sweep-part svg')]"
+        ".map((e) => e.querySelectorAll('{}').length)"
+    )
     assert browser.run(drawn.format("polyline")) == [
         2,
         2,
@@ -344,7 +350,10 @@ def test_the_filter_hides_what_does_not_match(browser, report):
 
 
 def test_both_colour_schemes_differ_and_paper_is_white(browser, report):
-    look = "['background-color', 'color'].map((name) => getComputedStyle(document.body).getPropertyValue(name))"
+    look = (
+        "['background-color', 'color']"
+        ".map((name) => getComputedStyle(document.body).getPropertyValue(name))"
+    )
     browser.open(report, scheme="light")
     light = browser.run(look)
     browser.scheme("dark")

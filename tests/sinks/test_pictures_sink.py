@@ -1,4 +1,4 @@
-"""Annotated pictures: their names and formats, and what happens to a folder that is there already."""
+"""Annotated pictures: names and formats, and what happens to a folder that exists."""
 
 from __future__ import annotations
 

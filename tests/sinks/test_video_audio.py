@@ -22,7 +22,10 @@ FLASH_S = 3.0  # the picture turns white and the beep begins
 
 def make_clip(path: Path, *codec: str, fps: int = 25, seconds: int = 6) -> Path:
     """Black and silent but for a flash and a beep, from 3.0 s to 3.4 s."""
-    flash = f"color=black:s=64x48:r={fps}:d={seconds},drawbox=c=white:t=fill:enable='between(t,2.999,3.4)'"
+    flash = (
+        f"color=black:s=64x48:r={fps}:d={seconds},"
+        "drawbox=c=white:t=fill:enable='between(t,2.999,3.4)'"
+    )
     beep = f"aevalsrc='if(between(t,3,3.4),0.8*sin(2*PI*1000*t),0)':s=44100:d={seconds}"
     command = [
         "ffmpeg",
@@ -168,7 +171,7 @@ def test_a_late_start_is_sought(tmp_path: Path) -> None:
 
 
 def test_sound_lies_beside_its_frames_in_the_file(tmp_path: Path) -> None:
-    """Written as it comes, not all at the end: packets are at most the encoder's look-ahead apart."""
+    """Sound is written as it comes: packets are at most the encoder's look-ahead apart."""
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac", seconds=20)
     rewrite(source, tmp_path / "out.mp4")
     with av.open(str(tmp_path / "out.mp4")) as container:
@@ -222,7 +225,7 @@ def test_a_damaged_packet_is_a_gap_in_the_sound(tmp_path: Path) -> None:
     ("layout", "kept"), [("5.1", True), ("7.1", False), ("hexadecagonal", True)]
 )
 def test_many_channels(layout: str, kept: bool, tmp_path: Path) -> None:
-    """In a process of its own: 7.1 in QuickTime has an order of its own, of which PyAV 18.1 dies."""
+    """In a process of its own: PyAV 18.1 dies of the channel order of 7.1 in QuickTime."""
     make_clip(
         tmp_path / "in.mov",
         "-c:a",

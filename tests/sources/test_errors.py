@@ -148,9 +148,12 @@ def test_unreadable_and_irregular(tmp_path, monkeypatch):
 
 
 def test_nothing_reaches_the_terminal(tmp_path):
-    """cv2 and FFmpeg complain on stderr from C; only a process of its own shows that they do not."""
+    """cv2 and FFmpeg complain on stderr from C; only a process of its own shows that."""
     path = cut(write_video(tmp_path / "a.mp4", 50), 0.6)
-    code = "import sys; from detector import sources; s = sources.open(sys.argv[1]); print(len(list(s)), s.damaged)"
+    code = (
+        "import sys; from detector import sources; s = sources.open(sys.argv[1]); "
+        "print(len(list(s)), s.damaged)"
+    )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENCV")}
     done = subprocess.run(
         [sys.executable, "-c", code, path], capture_output=True, text=True, env=clean, check=True

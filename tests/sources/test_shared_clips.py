@@ -182,7 +182,7 @@ print(n, re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 
 @pytest.mark.parametrize("decoder", ["opencv", "av"])
 def test_huge_frames_are_not_kept(clip, decoder):
-    """A frame is 200 MB as BGR and 100 MB as stored; with what the decoder holds, 1.5 GB must do."""
+    """A frame is 200 MB as BGR and 100 MB as stored; 1.5 GB must do, decoder included."""
     command = [sys.executable, "-c", MEMORY, str(clip(HUGE)), decoder]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     frames, kilobytes = map(int, done.stdout.split())

@@ -1,4 +1,4 @@
-"""Heads against a loop that a student can read, and against numbers of independent implementations."""
+"""Heads against a plain loop, and against numbers of independent implementations."""
 
 from __future__ import annotations
 

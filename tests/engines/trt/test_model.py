@@ -106,7 +106,7 @@ def test_a_cfg_that_is_not_the_plans_is_refused_with_the_tensors(machine, place)
 
 
 def rows_model(classes: int, batch: int | str = 1, half: bool = False):
-    """[B, 3, 32, 32] -> [B, 2, 5 + classes]: two constant rows, moved by the mean of the picture."""
+    """[B, 3, 32, 32] -> [B, 2, 5 + classes]: two constant rows plus the mean of the picture."""
     from onnx import TensorProto, helper, numpy_helper
 
     rows = np.zeros((1, 2, 5 + classes), np.float32)

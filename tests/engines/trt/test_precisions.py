@@ -21,7 +21,7 @@ def test_what_was_executed_is_told_by_node(eleven):
 
 
 def half(network):
-    """The network in float16, as the conversion for --precision fp16 writes it: cast in, cast out."""
+    """The network in float16, as --precision fp16 converts it: cast in, cast out."""
     from onnx import TensorProto, helper, numpy_helper
 
     graph = network.graph.graph
@@ -156,7 +156,7 @@ def test_a_node_in_several_layers_is_told_once_of_the_one_that_computes():
 
 
 def test_a_plan_from_elsewhere_names_the_nodes_that_it_kept():
-    """Its graph is not there to compare with; names of other exporters hold slashes and brackets."""
+    """There is no graph to compare with; names of other exporters hold slashes and brackets."""
     from detector.engines.trt.layers import layers_of
 
     layer = {

@@ -1,4 +1,4 @@
-"""One profile of everything on each engine: what can run here runs, and its figures hold together."""
+"""One profile of everything on each engine: what can run here runs, and its figures agree."""
 
 from __future__ import annotations
 
