@@ -81,7 +81,7 @@ class Runner:
         argv = [word.replace("{engines}", str(self.root / "engines")) for word in command.argv]
         done = subprocess.run(
             [sys.executable, "-m", "detector", *argv],
-            cwd=folder, env=self._environment, text=True, capture_output=True, 
+            cwd=folder, env=self._environment, text=True, capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=LIMIT_S,
         )  # fmt: skip
