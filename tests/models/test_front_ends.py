@@ -63,7 +63,8 @@ def test_a_family_is_added_by_one_file(dropped_in, tmp_path):
 )
 def test_every_listed_module_holds_a_front_end_for_its_suffix(suffix, module):
     imported = importlib.import_module(module)
-    assert suffix in imported.SUFFIXES
+    if suffix in models.front_ends():  # those of an engine stand in its class
+        assert suffix in imported.SUFFIXES
     assert isinstance(imported.FRONT_END, FrontEnd)
 
 
