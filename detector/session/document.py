@@ -10,13 +10,12 @@ default was added after the first version: older sessions lack it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from msgspec import UNSET, UnsetType
 
-from detector.session.codec import SCHEMA, to_builtins
+from detector.session.codec import SCHEMA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,19 +239,6 @@ class Summary:
                 exit=self.exit,
             )
         ]
-
-    # Looked up by key, as before this was a type. Goes as soon as no room does so any more.
-    def __getitem__(self, key: str) -> Any:
-        return to_builtins(self)[key]
-
-    def __contains__(self, key: str) -> bool:
-        return key in to_builtins(self)
-
-    def keys(self) -> Iterator[str]:
-        return iter(to_builtins(self))
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return to_builtins(self).get(key, default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

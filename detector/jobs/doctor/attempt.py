@@ -161,7 +161,7 @@ def _run_default_job() -> dict[str, Any]:
             "engines_dir": str(Path(folder) / "engines"),
         }
         result = detect([str(clip)], resolve_config(None, options))
-    code, reason = result.summary["exit"]["code"], result.summary["exit"]["reason"]
+    code, reason = result.summary.exit.code, result.summary.exit.reason
     return {"error": None if code == 0 else reason, "exit_code": code}
 
 
