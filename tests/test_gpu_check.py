@@ -68,7 +68,7 @@ def test_the_check_of_tensorrt(monkeypatch, script):
     monkeypatch.setattr(script, "pictures", lambda machine: pictures(machine, 2))
     monkeypatch.setattr(script, "in_loop", lambda machine, given: in_loop(machine, given, 2))
     monkeypatch.setattr(
-        memory, "lacking", lambda name: None if name == "cuda-python" else "not here"
+        memory, "why_unusable", lambda name: None if name == "cuda-python" else "not here"
     )
     monkeypatch.setattr(script, "TRT", script.TRT[:2])
     monkeypatch.setattr(

@@ -29,7 +29,7 @@ LEVELS = [
 ONLY = {  # all that a room may import of ours, where it is less than everything below it
     "loop": {"stages", "timeline", "types"},
     "analysis": {"session", "timeline", "types", "errors", "__init__"},
-    "report": {"analysis", "session", "types", "errors"},
+    "report": {"analysis", "session", "timeline", "types", "errors"},
     "engines": {"models", "types", "errors", "__init__"},
     "types": set(),
     "errors": set(),

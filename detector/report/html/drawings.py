@@ -12,7 +12,8 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
-STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
+from detector.timeline.spans import STAGES
+
 LONG = 36  # characters of a cell that wraps
 MOST_POINTS = 600  # of a drawn series
 
