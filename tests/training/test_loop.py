@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from model import loop  # noqa: E402
 from model.batches import Augmenter  # noqa: E402
-from model.network import Street, read_plan  # noqa: E402
+from model.network import Street, read_layers  # noqa: E402
 from tests.training.conftest import ROOT  # noqa: E402
 from tests.training.test_data import no_teacher, picture  # noqa: E402
 
@@ -23,7 +23,7 @@ def _small(monkeypatch):
 
 def run(folder, steps, **more):
     torch.manual_seed(3)
-    network = Street(read_plan(ROOT / "cfg/darknet/street.cfg"))
+    network = Street(read_layers(ROOT / "cfg/darknet/street.cfg"))
     options = loop.Options(folder, steps, batch=2, bf16=False, **more)
     average = loop.train(
         network,
@@ -87,9 +87,9 @@ def test_a_warm_start_goes_on_from_the_average_at_a_lower_rate(tmp_path):
     assert rows[0]["step"] == 0
     assert rows[0]["rate"] == 0  # as rounded
     trained = [
-        name for name, _ in Street(read_plan(ROOT / "cfg/darknet/street.cfg")).named_parameters()
+        name for name, _ in Street(read_layers(ROOT / "cfg/darknet/street.cfg")).named_parameters()
     ]
-    names = list(Street(read_plan(ROOT / "cfg/darknet/street.cfg")).state_dict())
+    names = list(Street(read_layers(ROOT / "cfg/darknet/street.cfg")).state_dict())
     for name, one, other in zip(names, before, after, strict=True):
         if name in trained:
             np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-5)

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from detector.models.formats.darknet.weights import read_weights  # noqa: E402
 from model import export, optimiser  # noqa: E402
-from model.network import CERTAIN, Street, convolve_half, decode, read_plan  # noqa: E402
+from model.network import CERTAIN, Street, convolve_half, decode, read_layers  # noqa: E402
 from tests.networks import open_network  # noqa: E402
 from tests.training.conftest import ROOT  # noqa: E402
 
@@ -20,7 +20,7 @@ SIZE = (64, 96)
 @pytest.fixture
 def network():
     torch.manual_seed(1)
-    made = Street(read_plan(CFG))
+    made = Street(read_layers(CFG))
     for block in made.blocks.values():  # as after some training
         if block.norm is not None:
             block.norm.running_mean.normal_(0, 0.1)
@@ -93,10 +93,10 @@ def test_objectness_is_pinned(network, tmp_path):
     optimisers.step(1.0)
     network.pin_objectness()
     export.write_weights(network, tmp_path / "a.weights", 0)
-    plan = read_plan(CFG)
-    indices = [layer.index for layer in plan.convolutions]
-    filters = dict(zip(indices, read_weights(tmp_path / "a.weights", plan)[0], strict=True))
-    for layer in plan.yolos:
+    architecture = read_layers(CFG)
+    indices = [layer.index for layer in architecture.convolutions]
+    filters = dict(zip(indices, read_weights(tmp_path / "a.weights", architecture)[0], strict=True))
+    for layer in architecture.yolos:
         assert filters[layer.inputs[0]].biases[4] == CERTAIN
         assert not filters[layer.inputs[0]].weights[4].any()
 

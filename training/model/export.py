@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from detector.models.formats.darknet.weights import BATCH_NORM_EPSILON, Filter, read_weights
-from model.network import Street, read_plan
+from model.network import Street, read_layers
 
 
 def write(network: Street, folder: Path, seen: int) -> list[Path]:
     """Write street.weights and street.f16."""
     weights, half = folder / "street.weights", folder / "street.f16"
     write_weights(network, weights, seen)
-    filters = [fold_normalisation(f) for f in read_weights(weights, network.plan)[0]]
+    filters = [fold_normalisation(f) for f in read_weights(weights, network.architecture)[0]]
     write_filters(filters, half, "<f2")
     return [weights, half]
 
@@ -28,7 +28,7 @@ def write_weights(network: Street, target: Path, seen: int) -> None:
     """
     with target.open("wb") as file:
         file.write(_header(seen))
-        for layer in network.plan.convolutions:
+        for layer in network.architecture.convolutions:
             block = network.blocks[str(layer.index)]
             if block.norm is None:
                 parts = [block.conv.bias]
@@ -43,7 +43,7 @@ def write_weights(network: Street, target: Path, seen: int) -> None:
 def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
     """Write the moving average in a checkpoint as street.weights beside it."""
     state = torch.load(path, map_location="cpu", weights_only=True)
-    network = Street(read_plan(cfg))
+    network = Street(read_layers(cfg))
     network.load_state_dict(state["average"])
     target = path.with_name("street.weights")
     write_weights(network, target, state["step"])
@@ -52,7 +52,7 @@ def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
 
 def read(path: Path, cfg: Path) -> list[Filter]:
     """Read .weights or .f16, with batch normalisation folded."""
-    return [fold_normalisation(f) for f in read_weights(path, read_plan(cfg))[0]]
+    return [fold_normalisation(f) for f in read_weights(path, read_layers(cfg))[0]]
 
 
 def fold_normalisation(stored: Filter) -> Filter:
@@ -77,9 +77,9 @@ def fold_normalisation(stored: Filter) -> Filter:
 
 def shift_scores(filters: list[Filter], cfg: Path, shift: tuple[float, float]) -> None:
     """Add to the biases of the class logits in every head."""
-    plan = read_plan(cfg)
-    heads = {layer.inputs[0] for layer in plan.yolos}
-    for layer, stored in zip(plan.convolutions, filters, strict=True):
+    architecture = read_layers(cfg)
+    heads = {layer.inputs[0] for layer in architecture.yolos}
+    for layer, stored in zip(architecture.convolutions, filters, strict=True):
         if layer.index in heads:
             stored.biases = stored.biases.copy()
             stored.biases[5:] += np.array(shift, np.float32)

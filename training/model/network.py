@@ -19,13 +19,13 @@ from torch.nn import functional
 
 from detector.models.formats.darknet.cfg import read_cfg
 from detector.models.formats.darknet.layers import (
+    Architecture,
     Convolution,
     MaxPool,
-    Plan,
     Route,
     Upsample,
     Yolo,
-    make_plan,
+    read_architecture,
 )
 from model.teacher import cell_grid
 
@@ -39,11 +39,11 @@ class Street(nn.Module):
     Takes RGB [B, 3, H, W] in 0..1; returns the maps that go into every [yolo].
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, architecture: Architecture) -> None:
         super().__init__()
-        self.plan = plan
-        self.blocks = nn.ModuleDict({str(at.index): Block(at) for at in plan.convolutions})
-        self.heads = [str(layer.inputs[0]) for layer in plan.yolos]
+        self.architecture = architecture
+        self.blocks = nn.ModuleDict({str(at.index): Block(at) for at in architecture.convolutions})
+        self.heads = [str(layer.inputs[0]) for layer in architecture.yolos]
         for index in self.heads:
             head = self.blocks[index].conv
             nn.init.normal_(head.weight, std=0.01)
@@ -65,10 +65,10 @@ class Street(nn.Module):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         made: dict[int, Tensor] = {-1: x}
-        for layer in self.plan.layers:
+        for layer in self.architecture.layers:
             inputs = [made[index] for index in layer.inputs]
             made[layer.index] = self._run(layer, inputs)
-        return [made[layer.index] for layer in self.plan.yolos]
+        return [made[layer.index] for layer in self.architecture.yolos]
 
     def _run(self, layer, inputs: list[Tensor]) -> Tensor:
         match layer:
@@ -110,8 +110,8 @@ class Block(nn.Module):
         return x if self.norm is None else functional.relu(self.norm(x), inplace=True)
 
 
-def read_plan(cfg: Path) -> Plan:
-    return make_plan(read_cfg(cfg)[0])
+def read_layers(cfg: Path) -> Architecture:
+    return read_architecture(read_cfg(cfg)[0])
 
 
 def decode(maps: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, Tensor]:

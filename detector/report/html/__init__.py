@@ -29,7 +29,6 @@ from detector.report.html.drawings import (
     table,
     zoom_buttons,
 )
-from detector.report.html.drawings import STAGES as STAGE_NAMES
 from detector.report.html.parts import (
     counters,
     device,
@@ -52,6 +51,7 @@ from detector.session.passes import (
     WhatIfFacts,
 )
 from detector.session.read import SavedSession
+from detector.timeline.spans import STAGES
 
 PAGE = Path(__file__).with_name("page")
 SHOWN_FRAMES = 20  # of the steady state, in the timeline
@@ -247,7 +247,7 @@ def timeline(session: SavedSession) -> str:
     return section(
         "timeline",
         f"Timeline of {_numbers(shown)}",
-        key(STAGE_NAMES),
+        key(STAGES),
         figure(drawn),
         zoom_buttons(note),
         how="spans",
@@ -344,7 +344,7 @@ def path(session: SavedSession) -> str:
         f"{facts.startup_s:.3f} s of start-up and {facts.teardown_s:.3f} s of tear-down."
     )
     names = (*(kind for kind, *_ in parts),)
-    shown = key([name for name in (*STAGE_NAMES, "wait") if name in names])
+    shown = key([name for name in (*STAGES, "wait") if name in names])
     return section(
         "path",
         "Critical path",

@@ -34,9 +34,9 @@ def test_a_plan_is_built_once_and_runs(eleven, tmp_path):
 
 
 def test_the_manifest_holds_the_key_and_the_facts(eleven, tmp_path):
-    from detector.engines.store import manifest_of
+    from detector.engines.store import read_manifest
 
-    manifest = manifest_of(built(eleven, tmp_path, precision="tf32").options.artefact)
+    manifest = read_manifest(built(eleven, tmp_path, precision="tf32").options.artefact)
     key = manifest["key"]
     assert key["tensorrt"] == eleven.trt.__version__
     assert (key["gpu"], key["capability"], key["cuda"], key["batches"]) == (
