@@ -32,7 +32,6 @@ def subcommand(
     json: str | None = None,
     quiet: str | None = None,
     track: bool = False,
-    error_document: bool = False,
     interrupted: str = STOPPED,
     hidden: bool = False,
     cls: type[click.Command] = click.Command,
@@ -41,8 +40,8 @@ def subcommand(
 
     ``options``: those of the configuration that the command takes. ``config_file`` adds --config.
     ``json``: what --json prints; adds ``as_json``. ``quiet``: the help of --quiet. ``track`` adds
-    --track, as ``trackers``. ``error_document``: with --json, an error is printed as a document
-    too. ``interrupted``: what to say after a Ctrl-C that nobody below took care of.
+    --track, as ``trackers``. ``interrupted``: what to say after a Ctrl-C that nobody below took
+    care of.
 
     A DetectVideoError becomes one line on stderr and its exit code (exits.py).
     """
@@ -64,9 +63,7 @@ def subcommand(
         @functools.wraps(body)
         def run(**given: Any) -> None:
             with exit_codes(interrupted):
-                with _errors_as_documents(error_document and given.get("as_json", False)):
-                    code = body(**given)
-                sys.exit(code)
+                sys.exit(body(**given))
 
         command: click.Command = click.command(cls=cls, context_settings=CONTEXT, hidden=hidden)(
             run
@@ -78,7 +75,8 @@ def subcommand(
 
 
 @contextmanager
-def _errors_as_documents(wanted: bool) -> Iterator[None]:
+def errors_as_documents(wanted: bool) -> Iterator[None]:
+    """With --json (``wanted``), an error inside the block is printed as a document too."""
     try:
         yield
     except DetectVideoError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from detector.cli.command import print_json, subcommand, terminal
+from detector.cli.command import errors_as_documents, print_json, subcommand, terminal
 from detector.cli.exits import complain
 from detector.cli.options import config_options
 
@@ -21,7 +21,6 @@ VERBOSE = click.Option(
     config_file=True,
     json="the summary",
     quiet="Print nothing but errors.",
-    error_document=True,
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 def command(
@@ -44,7 +43,8 @@ def command(
         from detector.report.terminal.models import build_line
 
         live, building = LiveLine(console), build_line(console)
-    result = detect(sources, config, command=sys.argv, live=live, building=building)
+    with errors_as_documents(as_json):
+        result = detect(sources, config, command=sys.argv, live=live, building=building)
     if as_json:
         print_json(result.summary)
     elif not quiet and result.session is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from detector.cli.command import print_json, subcommand, terminal
+from detector.cli.command import errors_as_documents, print_json, subcommand, terminal
 from detector.cli.options import config_options
 from detector.config.schema import EVAL_DEFAULTS
 
@@ -20,7 +20,6 @@ WITHOUT = ("output", "save", "no_video", "preset", "crf", "classes")
     config_file=True,
     json="the figures",
     quiet="Print nothing but errors.",
-    error_document=True,
 )
 @click.argument("dataset")
 @click.option(
@@ -66,11 +65,12 @@ def command(
 
     asked = EvalOptions(**{name: given.pop(name) for name in EvalOptions.__dataclass_fields__})
     engines = [name.strip() for name in (engine or "").split(",") if name.strip()]
-    configs = configs_for_engines(resolve_config(config_file, given, EVAL_DEFAULTS), engines)
     console = terminal(piped_width=140)
     watched = console.is_terminal and not (as_json or quiet)
     live = (lambda: LiveLine(console)) if watched else None
-    document = evaluate(asked, configs, command=sys.argv, live=live, plots=plots)
+    with errors_as_documents(as_json):
+        configs = configs_for_engines(resolve_config(config_file, given, EVAL_DEFAULTS), engines)
+        document = evaluate(asked, configs, command=sys.argv, live=live, plots=plots)
     if as_json:
         print_json(document)
     elif not quiet:
