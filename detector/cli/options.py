@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from detector.config.schema import flag_of, options
+from detector.config.schema import flag_of, help_of, options
 
 
 def config_options(
@@ -36,7 +36,7 @@ def config_options(
 def _click_option(leaf: dataclasses.Field[Any], default: Any) -> click.Option:
     meta = leaf.metadata
     names = list(meta.get("flags", (flag_of(leaf),)))
-    text, hidden = _help(meta["help"], default), meta.get("hidden", False)
+    text, hidden = _help(help_of(leaf), default), meta.get("hidden", False)
     if leaf.type not in ("bool", bool):
         return click.Option(
             [*names, leaf.name], default=None, metavar=meta["metavar"], help=text, hidden=hidden

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from detector.config.schema import Config, choices_of, flag_of, options
+from detector.config.schema import Config, choices_of, flag_of, help_of, options
 
 HEAD = """\
 # Every option of `detect-video` with its default. Made from detector/config/schema.py by
@@ -34,7 +34,7 @@ def default_yaml() -> str:
         lines.append(f"{group.name}:\n")
         for name, leaf in options():
             if name == group.name:
-                text = " ".join([leaf.metadata["help"], *_limits(leaf)])
+                text = " ".join([help_of(leaf), *_limits(leaf)])
                 lines += [f"  # {line}\n" for line in textwrap.wrap(text, WIDTH - len("  # "))]
                 lines.append(f"  {leaf.name}: {_in_yaml(leaf.default)}\n")
     return "".join(lines)
@@ -48,7 +48,7 @@ def options_table() -> str:
         for name, leaf in options():
             if name == group.name:
                 default = "" if leaf.default is None else f"`{_in_yaml(leaf.default)}`"
-                text = " ".join([leaf.metadata["help"], *_limits(leaf)])
+                text = " ".join([help_of(leaf), *_limits(leaf)])
                 lines.append(f"| `{_spelling(leaf)}` | {default} | {text} |\n")
     return "".join(lines).lstrip("\n")
 
@@ -72,7 +72,7 @@ def _spelling(leaf: dataclasses.Field[Any]) -> str:
 def _limits(leaf: dataclasses.Field[Any]) -> list[str]:
     """A sentence for limits and choices that the help does not say already."""
     meta = leaf.metadata
-    text, low, high = meta["help"], meta.get("at_least"), meta.get("at_most")
+    text, low, high = help_of(leaf), meta.get("at_least"), meta.get("at_most")
     sentences = []
     if low is not None and high is None:
         sentences.append(f"At least {low}.")

@@ -21,8 +21,8 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})
 
 
-# Choices are what the folders hold. They are listed when a value is checked, because --help must
-# stay quick and these packages import numpy.
+# Choices are what the folders hold. They are listed when a text is shown or a value is checked;
+# listing imports no library, so that --help stays quick.
 
 
 def _engines() -> Sequence[str]:
@@ -85,7 +85,7 @@ class NetworkConfig:
 class RuntimeConfig:
     engine: str = option(
         "auto",
-        "Engine: auto, trt, ort, openvino, torch or null. auto takes what was measured fastest "
+        "Engine: {choices}. auto takes what was measured fastest "
         "here, else what is installed, and says why.",
         "E",
         choices=_engines,
@@ -114,7 +114,7 @@ class RuntimeConfig:
     )
     precision: str = option(
         "auto",
-        "Precision: fp32, tf32, bf16, fp16, int8 or auto. auto is fp32, unless detect-video "
+        "Precision: {choices}. auto is fp32, unless detect-video "
         "compare measured another to be faster and close enough to fp32 on this machine.",
         "P",
         choices=_precisions,
@@ -210,7 +210,7 @@ class OutputConfig:
     )
     save: tuple[str, ...] | None = option(
         None,
-        "What to write, with commas: video, pictures, jsonl, csv, coco, mot, yolo; default: "
+        "What to write, with commas: {choices}; default: "
         "video,jsonl (pictures,jsonl for pictures).",
         "A,B",
         choices=_sinks,
@@ -267,6 +267,12 @@ def options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
 def flag_of(leaf: dataclasses.Field[Any]) -> str:
     """The long flag of an option: ``--max-det``."""
     return "--" + leaf.name.replace("_", "-")
+
+
+def help_of(leaf: dataclasses.Field[Any]) -> str:
+    """The help text of an option, with its choices where the text has a place for them."""
+    text: str = leaf.metadata["help"]
+    return text.replace("{choices}", ", ".join(choices_of(leaf))) if "{choices}" in text else text
 
 
 def choices_of(leaf: dataclasses.Field[Any]) -> Sequence[str]:

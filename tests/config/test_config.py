@@ -7,7 +7,7 @@ import yaml
 
 from detector.config.levels import COMMAND_LINE, merge_levels, read_level
 from detector.config.reference import default_yaml, with_options_table
-from detector.config.schema import Config, choices_of, flag_of, options
+from detector.config.schema import Config, choices_of, flag_of, help_of, options
 from detector.errors import UsageError
 from tests.conftest import CHECKOUT
 
@@ -43,7 +43,7 @@ def test_help_names_every_choice():
     for _, leaf in options():
         choices = choices_of(leaf)
         named = (choices[0], choices[-1]) if leaf.name == "preset" else choices
-        assert all(choice in leaf.metadata["help"] for choice in named), leaf.name
+        assert all(choice in help_of(leaf) for choice in named), leaf.name
 
 
 def test_later_levels_win_leaf_by_leaf():
@@ -123,4 +123,4 @@ def test_absent_file(tmp_path):
 def test_every_option_has_help_and_a_flag_of_its_own():
     flags = [flag_of(leaf) for _, leaf in options()]
     assert len(set(flags)) == len(flags)
-    assert all(leaf.metadata["help"].endswith(".") for _, leaf in options())
+    assert all(help_of(leaf).endswith(".") for _, leaf in options())

@@ -168,7 +168,7 @@ def test_a_cpu_without_bf16_runs_it_and_says_that_nothing_got_faster(monkeypatch
         (
             "fp16",
             False,
-            r"engine torch: fp16 cannot run here: this CPU has no arithmetic for fp16 "
+            r"engine torch: fp16 cannot run here: this CPU has no fp16 arithmetic "
             r"\(AVX512-FP16",
         ),
         ("tf32", True, "engine torch: tf32 cannot run here: TF32 is a format of NVIDIA GPUs"),
@@ -237,8 +237,8 @@ def test_channels_last_leaves_constants_of_other_dimensions_alone():
             "fp32",
             "--engine-options compile=maybe: write compile=1 or compile=0",
         ),
-        ({"graphs": "1"}, "fp32", "--engine-options graphs: CUDA graphs are for GPUs"),
-        ({"compile": "1"}, "int8", "--engine-options compile: for float only"),
+        ({"graphs": "1"}, "fp32", "--engine-options graphs: .*GPU"),
+        ({"compile": "1"}, "int8", "--engine-options compile: .*float"),
         (
             {"stream": "1"},
             "fp32",
