@@ -58,6 +58,7 @@ def test_annotate():
     assert largest_growth(lambda: annotate(image, found)) < LIMIT_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", engines.names())
 def test_infer(name):
     if reason := engines.usable()[name]:

@@ -39,6 +39,7 @@ def test_importing_the_package_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_frames_are_the_callers_to_keep(model, clip):
     with Detector(model, engine="ort", frames=12, batch=2) as detector:
         kept = list(detector.stream(clip))
@@ -48,6 +49,7 @@ def test_frames_are_the_callers_to_keep(model, clip):
     assert sum(len(found) for _, found in kept) > 10
 
 
+@pytest.mark.slow
 def test_a_call_equals_the_stream(model, clip):
     with Detector(model, engine="ort", frames=5) as detector:
         for frame, found in detector.stream(clip):
@@ -56,6 +58,7 @@ def test_a_call_equals_the_stream(model, clip):
             assert again.scores.tolist() == found.scores.tolist()
 
 
+@pytest.mark.slow
 def test_leaving_a_stream_early_frees_everything(model, clip):
     before = threading.active_count()
     with Detector(model, engine="ort") as detector:
@@ -65,6 +68,7 @@ def test_leaving_a_stream_early_frees_everything(model, clip):
         assert len(list(detector.stream(clip)))
 
 
+@pytest.mark.slow
 def test_two_streams_at_once_are_refused(model, clip):
     with Detector(model, engine="ort", frames=3) as detector:
         first = detector.stream(clip)
@@ -92,6 +96,7 @@ def test_unknown_option(model):
         Detector(model, confidence=0.5)
 
 
+@pytest.mark.slow
 def test_the_example_in_the_readme_runs(model, clip, tmp_path, monkeypatch):
     text = (CHECKOUT / "README.md").read_text()
     [example] = re.findall(r"```python\n(.*?)```", text, re.S)

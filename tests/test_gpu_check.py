@@ -31,6 +31,7 @@ def script(monkeypatch) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so_and_does_not_end_with_0():
     if driver.absent() is None:
         pytest.skip("machine: there is a GPU: run scripts/gpu_check itself")
@@ -43,6 +44,7 @@ def test_without_a_gpu_it_says_so_and_does_not_end_with_0():
     assert "FAILED" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PACKAGES)
 def test_the_check_of_memory(monkeypatch, script, name):
     machine = install(monkeypatch, 11, name)
@@ -87,6 +89,7 @@ def test_the_check_of_tensorrt(monkeypatch, script):
     assert rows["trt fp16: convolutions in no timed layer"]["value"] == "none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [-2, -1])
 def test_the_check_of_tensorrt_in_few_bits(monkeypatch, script, tmp_path, which):
     """Limits that the roundings keep, as far as the fake can tell."""
@@ -101,6 +104,7 @@ def test_the_check_of_tensorrt_in_few_bits(monkeypatch, script, tmp_path, which)
     assert f"'{name}'" in rows[-1]["value"]
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_fails_the_check(monkeypatch, script, tmp_path):
     machine = install(monkeypatch, 11)
     monkeypatch.setattr(

@@ -17,6 +17,7 @@ sys.path.insert(0, str(CHECKOUT / "scripts"))
 from measuring.dynamic import count_changed_by_torch, quantise_dynamically
 
 
+@pytest.mark.slow
 def test_onnxruntime_changes_every_convolution_and_adds_nodes() -> None:
     network = open_network("street", random_seed=1, size=(64, 64))
     result = quantise_dynamically(network.graph)
@@ -32,6 +33,7 @@ def test_onnxruntime_changes_every_convolution_and_adds_nodes() -> None:
     )
 
 
+@pytest.mark.slow
 def test_torch_changes_nothing() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from detector.engines.torch.graph import graph_module

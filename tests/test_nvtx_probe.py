@@ -58,6 +58,7 @@ def run(program: str, probe: Path, log: Path) -> None:
     subprocess.run([sys.executable, "-c", program], env=env, check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_sees_exactly_the_ranges_of_every_thread(probe: Path, tmp_path: Path) -> None:
     run(PROGRAM, probe, tmp_path / "log.tsv")
     ranges = read_log(tmp_path / "log.tsv")
@@ -90,11 +91,13 @@ def test_inner_ranges_lie_within_their_outer_one(probe: Path, tmp_path: Path) ->
         assert [r.payload for r in around] == [inner.payload - 100]
 
 
+@pytest.mark.slow
 def test_other_domains_are_kept_apart(probe: Path, tmp_path: Path) -> None:
     run(PROGRAM, probe, tmp_path / "log.tsv")
     assert [r.name for r in read_log(tmp_path / "log.tsv", domain="another")] == ["not ours"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("calls", "complaint"),
     [

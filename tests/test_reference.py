@@ -76,6 +76,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [name for name in engines.names() if name != "null"])
 @pytest.mark.parametrize("model", FILES)
 def test_photos(shared, engine, model):
@@ -100,6 +101,7 @@ def test_photos(shared, engine, model):
     assert matched >= total - 1
 
 
+@pytest.mark.slow
 def test_scores_and_boxes_are_sorted_and_inside(shared):
     image = cv2.imread(str(shared / "data/photos/crossing.jpg"))
     with Detector(shared / "data/weights/yolo-fastest-1.1.cfg", engine="ort") as detector:

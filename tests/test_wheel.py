@@ -50,6 +50,7 @@ def site(tmp_path_factory):
     return site
 
 
+@pytest.mark.slow
 def test_it_runs_with_its_own_model(site, tmp_path):
     clip = CHECKOUT / "videos/street.mp4"
     arguments = [clip, "--frames", "3"]

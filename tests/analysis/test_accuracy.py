@@ -105,6 +105,7 @@ def random_set(seed, pictures=80):
     return truths, detections
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_library_and_our_evaluator_agree(seed):
     """At IoU 0.5, with ignored boxes, crowds and pictures that do not count: one figure of two

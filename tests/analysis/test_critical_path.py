@@ -153,6 +153,7 @@ def test_each_wait_has_its_cause(cause, stage, loop, each):
     assert causes[cause] >= 0.9 * len(middle), causes
 
 
+@pytest.mark.slow
 def test_every_call_of_a_paper_run_starts_when_its_binding_predecessor_is_done():
     """So the rules of the graph are those of the loop: none is missing."""
     dice = random.Random(5)
@@ -195,6 +196,7 @@ def test_waits_and_self_times_add_up_to_the_wall_also_with_hand_overs():
     assert spans == pytest.approx((later[-1].end_ns - later[0].start_ns) / 1e9)
 
 
+@pytest.mark.slow
 def test_a_delay_on_the_path_lengthens_the_run_by_as_much_and_one_within_its_slack_does_not():
     dice = random.Random(3)
     ticks = lambda count: [dice.randint(1, 30) * TICK for _ in range(count)]  # noqa: E731

@@ -83,6 +83,7 @@ def test_what_changes_a_stage_or_the_library_is_said(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_few_frames_have_no_interval(tmp_path):
     assert diff(*[read_session(ran(tmp_path / "three", frames=3))] * 2) == []
     assert diff(*[read_session(ran(tmp_path / "six", frames=6))] * 2)[0].what == END_TO_END

@@ -171,6 +171,7 @@ def test_a_recorded_run_is_taken_back_to_what_its_calls_take_alone():
     )  # not the 0.5 of the durations as they were recorded
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_arithmetic():
     one = load(400, shape(), read=2.0, infer=4.0, write=3.0)
     found = {p.change: p for p in predict(replay_load(one, wall(replay(one))))}
@@ -189,6 +190,7 @@ def test_one_more_core_helps_where_the_cores_are_full():
     assert math.isclose(found["one more core"].gain, 0.5, abs_tol=0.02)
 
 
+@pytest.mark.slow
 def test_a_decoder_is_found_again_from_a_run_that_it_slowed_down():
     """Its spans show reads that wait for frames; the load knows what read costs itself and what its
     threads burn.

@@ -94,6 +94,7 @@ def test_huge_frames_stay_below_3_gb(shared, model, tmp_path):
     assert usage.ru_maxrss < 3_000_000, f"{usage.ru_maxrss} kB"
 
 
+@pytest.mark.slow
 def test_truncated_weights(shared, model, clip, tmp_path):
     weights = model.with_suffix(".weights").read_bytes()
     (tmp_path / "short.weights").write_bytes(weights[: len(weights) // 2])
@@ -101,6 +102,7 @@ def test_truncated_weights(shared, model, clip, tmp_path):
     assert_one_line_error(process, 4, "short.weights", "346062")
 
 
+@pytest.mark.slow
 def test_weights_of_another_cfg(shared, model, clip, tmp_path):
     other = shared / "data/weights/yolo-fastest-1.1-xl.weights"
     process = detect_video(clip, "--model", model, "--weights", other, cwd=tmp_path)
@@ -108,6 +110,7 @@ def test_weights_of_another_cfg(shared, model, clip, tmp_path):
     assert final_files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_bad_line_in_a_cfg(model, clip, tmp_path):
     lines = model.read_text().splitlines()
     at = lines.index("filters=24")
@@ -136,6 +139,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "words"), CASES, ids=[" ".join(case[0]) for case in CASES]
 )
@@ -145,6 +149,7 @@ def test_wrong_arguments(model, clip, tmp_path, arguments, code, words):
     assert final_files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_name_that_is_too_long(tmp_path):
     assert_one_line_error(detect_video("x" * 5000, cwd=tmp_path), 3, "more than 255 bytes")
     write_video(tmp_path / f"{'ü' * 125}.mp4", 3)  # 254 bytes; the session has a shorter name
@@ -153,6 +158,7 @@ def test_a_name_that_is_too_long(tmp_path):
     assert final_files(tmp_path) == ["short.jsonl", "short.mp4", f"{'ü' * 125}.mp4"]
 
 
+@pytest.mark.slow
 def test_pictures_make_no_video(tmp_path):
     cv2.imwrite(str(tmp_path / "in.png"), picture(0))
     process = detect_video("in.png", "-o", "out.mp4", cwd=tmp_path)
@@ -160,6 +166,7 @@ def test_pictures_make_no_video(tmp_path):
     assert final_files(tmp_path) == ["in.png"]
 
 
+@pytest.mark.slow
 def test_a_name_that_is_not_utf_8(shared, model, tmp_path):
     """cv2's binding dies of it by a segmentation fault."""
     [source] = (shared / "data/videos/nasty").glob("11_*")
@@ -171,6 +178,7 @@ def test_a_name_that_is_not_utf_8(shared, model, tmp_path):
     assert (tmp_path / os.fsdecode(b"bad\xff name-ort-detected.mp4")).exists()
 
 
+@pytest.mark.slow
 def test_weights_given_as_the_model(model, clip, tmp_path):
     process = detect_video(clip, "--model", model.with_suffix(".weights"), cwd=tmp_path)
     assert_one_line_error(process, 4, "yolo-fastest-1.1.cfg")
@@ -181,10 +189,12 @@ def test_unknown_flag(tmp_path):
     assert_one_line_error(process, 2, "--confidence", "--conf")
 
 
+@pytest.mark.slow
 def test_absent_model(clip, tmp_path):
     assert_one_line_error(detect_video(clip, "--model", "none.cfg", cwd=tmp_path), 4, "none.cfg")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["0", "rtsp://camera/1", "/dev/video0"])
 def test_live_sources_are_not_yet(model, tmp_path, source):
     assert_one_line_error(
@@ -192,6 +202,7 @@ def test_live_sources_are_not_yet(model, tmp_path, source):
     )
 
 
+@pytest.mark.slow
 def test_absent_engine_names_the_command_that_installs_it(model, clip, tmp_path):
     """torch is hidden from the finder, as on a machine without it."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -212,6 +223,7 @@ def test_absent_engine_names_the_command_that_installs_it(model, clip, tmp_path)
     )
 
 
+@pytest.mark.slow
 def test_the_source_itself_is_never_the_output(model, clip, tmp_path):
     source = tmp_path / "in.mp4"
     shutil.copy(clip, source)
@@ -221,6 +233,7 @@ def test_the_source_itself_is_never_the_output(model, clip, tmp_path):
     assert source.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_an_existing_file_is_replaced_only_by_a_whole_one(shared, model, clip, tmp_path):
     target = tmp_path / "out.mp4"
     target.write_bytes(b"precious")
@@ -248,6 +261,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+@pytest.mark.slow
 def test_full_disk(model, clip, small_disk, tmp_path):
     process = detect_video(clip, "--model", model, "-o", f"{small_disk}/", cwd=tmp_path)
     assert_one_line_error(process, 6, "disk")
@@ -273,6 +287,7 @@ def started(arguments, cwd):
     raise AssertionError(process.communicate())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", [[], ["--sync"]])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_closes_what_was_written(shared, model, tmp_path, number, code, loop):
@@ -294,6 +309,7 @@ def test_a_signal_closes_what_was_written(shared, model, tmp_path, number, code,
     assert list(tmp_path.glob("*partial*")) == []
 
 
+@pytest.mark.slow
 def test_kill_9_leaves_no_file_under_a_final_name(shared, model, tmp_path):
     process = started([shared / "data/videos/bench_720p.mp4", "--model", model], tmp_path)
     process.kill()
@@ -304,6 +320,7 @@ def test_kill_9_leaves_no_file_under_a_final_name(shared, model, tmp_path):
     assert len(rows_of(rows)) > 20
 
 
+@pytest.mark.slow
 def test_second_run_into_the_same_output_is_refused(shared, model, clip, tmp_path):
     process = started(
         [shared / "data/videos/bench_720p.mp4", "--model", model, "-o", "x.mp4"], tmp_path
@@ -316,6 +333,7 @@ def test_second_run_into_the_same_output_is_refused(shared, model, clip, tmp_pat
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_session_that_cannot_be_written_hides_nothing(model, clip, small_disk, tmp_path):
     """The session's files do not fit: the outputs are whole, the tables are printed, exit 6."""
     (small_disk / "ballast").write_bytes(bytes(296 * 1024))

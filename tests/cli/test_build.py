@@ -34,6 +34,7 @@ def builds(tmp_path):
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 
+@pytest.mark.slow
 def test_built_once_said_and_used_by_the_run(tmp_path):
     env = with_engines(tmp_path, "forging")
     first = forged(tmp_path, env=env)
@@ -48,6 +49,7 @@ def test_built_once_said_and_used_by_the_run(tmp_path):
     assert builds(tmp_path) == 1
 
 
+@pytest.mark.slow
 def test_a_run_builds_what_is_missing_by_itself(tmp_path):
     env = with_engines(tmp_path, "forging")
     assert forged(tmp_path, env=env, command="detect").returncode == 0
@@ -55,6 +57,7 @@ def test_a_run_builds_what_is_missing_by_itself(tmp_path):
     assert builds(tmp_path) == 1
 
 
+@pytest.mark.slow
 def test_two_that_start_together_build_once(tmp_path):
     env = {**os.environ, **with_engines(tmp_path, "forging"), "FORGE_STEP_S": "0.5"}
     command = [
@@ -87,6 +90,7 @@ def test_two_that_start_together_build_once(tmp_path):
     assert builds(tmp_path) == 1
 
 
+@pytest.mark.slow
 def test_a_range_of_batches_goes_to_the_engine_that_can(tmp_path):
     env = with_engines(tmp_path, "forging")
     done = forged(tmp_path, "--batch", "1..8", "--json", env=env)
@@ -101,6 +105,7 @@ def test_a_range_of_batches_goes_to_the_engine_that_can(tmp_path):
     assert_one_line_error(refused, 2, "1..8", "forging", "ort runs one batch a file")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "line"),
     [
@@ -124,6 +129,7 @@ def test_what_is_stale_or_corrupt_is_named_and_built_again(tmp_path, change, lin
     assert builds(tmp_path) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_build_that_is_stopped_leaves_nothing(tmp_path, number, code):
     env = {**os.environ, **with_engines(tmp_path, "forging"), "FORGE_STEP_S": "30"}
@@ -148,6 +154,7 @@ def test_a_build_that_is_stopped_leaves_nothing(tmp_path, number, code):
     assert not [path.name for path in (tmp_path / "engines").iterdir() if "forging" in path.name]
 
 
+@pytest.mark.slow
 def test_the_graph_that_we_run_as_a_file(tmp_path):
     import onnxruntime
 
@@ -168,11 +175,13 @@ def test_the_graph_that_we_run_as_a_file(tmp_path):
     assert all(np.isfinite(output).all() for output in outputs)
 
 
+@pytest.mark.slow
 def test_the_default_name_says_what_it_is(tmp_path):
     assert detect_video("build", "street", "--to", "onnx", *SMALL, cwd=tmp_path).returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["street-128x64-b1.onnx"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

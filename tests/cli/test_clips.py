@@ -64,6 +64,7 @@ def test_whole_clip(shared, tmp_path, clip):
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "torch"])
 @pytest.mark.parametrize("settings", [[], ["--batch", "3"], ["--concurrency", "2"]])
 def test_both_loops_give_byte_identical_rows(shared, tmp_path, engine, settings):
@@ -92,6 +93,7 @@ def test_both_loops_give_byte_identical_rows(shared, tmp_path, engine, settings)
     assert b'"person"' in rows[0]
 
 
+@pytest.mark.slow
 def test_json_has_the_promised_keys(shared, tmp_path):
     process = detect_video(
         shared / "data/videos/traffic.mp4",
@@ -158,6 +160,7 @@ def test_json_has_the_promised_keys(shared, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_several_sources(shared, tmp_path):
     clips = [shared / "data/videos" / name for name in ("traffic.mp4", "people.mp4")]
     process = detect_video(
@@ -194,6 +197,7 @@ def test_several_sources(shared, tmp_path):
     ] * 5
 
 
+@pytest.mark.slow
 def test_stride_and_frames(shared, tmp_path):
     process = detect_video(
         shared / "data/videos/traffic.mp4",
@@ -213,6 +217,7 @@ def test_stride_and_frames(shared, tmp_path):
     assert len(decoded(tmp_path / summary["outputs"]["video"])) == 7
 
 
+@pytest.mark.slow
 def test_pictures(shared, tmp_path):
     process = detect_video(
         shared / "data/photos",
@@ -233,6 +238,7 @@ def test_pictures(shared, tmp_path):
     assert len(rows_of(tmp_path / summary["outputs"]["jsonl"])) == len(names)
 
 
+@pytest.mark.slow
 def test_saves_and_classes(shared, tmp_path):
     process = detect_video(
         shared / "data/videos/people.mp4",
@@ -259,6 +265,7 @@ def test_saves_and_classes(shared, tmp_path):
     assert len(list((tmp_path / summary["outputs"]["pictures"]).glob("[!.]*"))) == 10
 
 
+@pytest.mark.slow
 def test_config_file_and_resolved_config_in_the_session(shared, tmp_path):
     (tmp_path / "my.yaml").write_text("conf: 0.6\nruntime: {batch: 2}\noutput: {no_video: true}\n")
     process = detect_video(
@@ -291,6 +298,7 @@ def test_config_file_and_resolved_config_in_the_session(shared, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_piped_output_is_tables_without_progress_noise(shared, tmp_path):
     process = detect_video(
         shared / "data/videos/people.mp4", "--model", model(shared), "--frames", 20, cwd=tmp_path
@@ -309,6 +317,7 @@ def test_piped_output_is_tables_without_progress_noise(shared, tmp_path):
         assert text in process.stdout
 
 
+@pytest.mark.slow
 def test_random_weights_say_so(shared, tmp_path):
     process = detect_video(
         shared / "data/videos/people.mp4",

@@ -60,6 +60,7 @@ def own_tmp(tmp_path):
     return {"TMPDIR": str(tmp_path / "tmp")}
 
 
+@pytest.mark.slow
 def test_the_document_and_what_stays(tmp_path, own_tmp):
     process = compare(tmp_path, "--engine", "ort,null", "--batch", "1,2", "--json", env=own_tmp)
     assert process.returncode == 0, process.stderr
@@ -97,6 +98,7 @@ def test_the_document_and_what_stays(tmp_path, own_tmp):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engines", "tmp"]
 
 
+@pytest.mark.slow
 def test_a_variant_that_dies_loses_itself_and_nothing_else(tmp_path, own_tmp):
     env = {**own_tmp, **with_engines(tmp_path, "crashing")}
     process = compare(
@@ -122,12 +124,14 @@ def test_a_variant_that_dies_loses_itself_and_nothing_else(tmp_path, own_tmp):
     assert not (tmp_path / "engines/measured.json").exists()
 
 
+@pytest.mark.slow
 def test_where_nothing_runs_the_exit_code_is_the_rows(tmp_path):
     process = compare(tmp_path, "--engine", "ort", "--model", "none.cfg")
     assert process.returncode == 4
     assert "none.cfg" in process.stdout
 
 
+@pytest.mark.slow
 def test_the_table(tmp_path):
     process = compare(
         tmp_path, "--engine", "ort", "--random-weights", 0, "--model", "yolov4-tiny-person-vehicle"
@@ -145,6 +149,7 @@ def test_the_table(tmp_path):
         assert word in " ".join(process.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -165,6 +170,7 @@ def ap_of(process):
     return document["labels"], {row["name"]: row["ap"] for row in document["rows"]}, document
 
 
+@pytest.mark.slow
 def test_labels_give_evals_own_figures(tmp_path):
     """Whatever --conf the rounds have; and the speed of the rounds is of the network as it is."""
     pytest.importorskip("faster_coco_eval")
@@ -210,6 +216,7 @@ def test_labels_give_evals_own_figures(tmp_path):
     assert sure < 10, "the rounds and the agreement stay at --conf"
 
 
+@pytest.mark.slow
 def test_labels_of_pictures_and_a_mapping(tmp_path):
     pytest.importorskip("faster_coco_eval")
     document = made.coco_document()
@@ -240,12 +247,14 @@ def test_labels_of_pictures_and_a_mapping(tmp_path):
     assert ap["null fp32"]["per_class"]["person"]["pictures"] == 1, "the other is labelled for cars"
 
 
+@pytest.mark.slow
 def test_without_labels_there_is_none(tmp_path):
     labels, ap, _ = ap_of(compare(tmp_path, "--engine", "null", "--no-record", "--json"))
     assert labels is None
     assert ap == {"null fp32": None}
 
 
+@pytest.mark.slow
 def test_a_row_that_cannot_be_judged_keeps_its_speed(tmp_path):
     pytest.importorskip("faster_coco_eval")
     env = with_engines(tmp_path, "forgetful")
@@ -287,6 +296,7 @@ def late(document):
     document["annotations"] = [row for row in document["annotations"] if row["image_id"] in known]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
@@ -312,6 +322,7 @@ def test_labels_that_do_not_fit(tmp_path, own_tmp, change, code, words):
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_labels_that_are_none(tmp_path):
     pytest.importorskip("faster_coco_eval")
     (tmp_path / "labels.json").write_text('{"images": [{"id": 1,\n "file')
@@ -323,6 +334,7 @@ def test_labels_that_are_none(tmp_path):
     assert_one_line_error(compare(tmp_path, "--mapping", "person-vehicle"), 2, "add --labels FILE")
 
 
+@pytest.mark.slow
 def test_labels_of_other_pictures(tmp_path):
     pytest.importorskip("faster_coco_eval")
     labels = made.coco(tmp_path)
@@ -340,6 +352,7 @@ def test_labels_of_other_pictures(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_source_that_is_none_costs_no_loading(tmp_path):
     (tmp_path / "in.mp4").write_text("no video")
     process = detect_video("compare", "in.mp4", "--engine", "ort", cwd=tmp_path)
@@ -357,6 +370,7 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )

@@ -34,6 +34,7 @@ def test_there_are_some():
     assert len(list(command_lines())) >= 20  # a block of YAML before them hides none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", list(command_lines()))
 def test_command_line(shared, tmp_path, line):
     (tmp_path / "in.mp4").symlink_to(shared / "data/videos/people.mp4")

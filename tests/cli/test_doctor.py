@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from detector import engines
 from tests.cli.command import detect_video
 from tests.nvtx_log import build_probe, probe_env, read_log
 from tests.outside_engines import with_engines
 
 
+@pytest.mark.slow
 def test_every_engine_is_judged_and_one_that_dies_is_named(tmp_path):
     process = detect_video("doctor", "--json", cwd=tmp_path, env=with_engines(tmp_path, "crashing"))
     findings = json.loads(process.stdout)
@@ -26,6 +29,7 @@ def test_every_engine_is_judged_and_one_that_dies_is_named(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["outside"], "it leaves nothing"
 
 
+@pytest.mark.slow
 def test_the_table_and_a_folder_that_cannot_be_written(tmp_path):
     process = detect_video("doctor", "--quick", "--engines-dir", "/proc/nowhere", cwd=tmp_path)
     assert process.returncode == 6
@@ -42,6 +46,7 @@ def test_the_table_and_a_folder_that_cannot_be_written(tmp_path):
         assert word in process.stdout
 
 
+@pytest.mark.slow
 def test_an_nvtx_tool_is_told_from_a_path_that_is_none(tmp_path):
     log = tmp_path / "log"
     process = detect_video(

@@ -25,6 +25,7 @@ def figures(process):
     return summary_of(process)["results"]
 
 
+@pytest.mark.slow
 def test_a_video_with_its_labels(tmp_path):
     (row,) = figures(
         detect_video("eval", STREET, "--frames", 12, "--engine", "ort", "--json", cwd=tmp_path)
@@ -43,6 +44,7 @@ def test_a_video_with_its_labels(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_session_holds_ledger_figures_and_plots(tmp_path):
     process = detect_video(
         "eval", LABELS, "--frames", 3, "--engine", "ort", "--run-dir", "run", cwd=tmp_path
@@ -74,6 +76,7 @@ def test_a_session_holds_ledger_figures_and_plots(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]  # nothing else is written
 
 
+@pytest.mark.slow
 def test_several_engines_and_what_they_differ(tmp_path):
     pytest.importorskip("torch")
     process = detect_video(
@@ -96,6 +99,7 @@ def test_several_engines_and_what_they_differ(tmp_path):
     assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["ort", "torch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", [(), ("--sync", "--batch", 4)])
 def test_round_trip_of_every_sink(tmp_path, sync):
     """detect writes, eval reads back: the figures of eval's own run, but for rounding."""
@@ -128,6 +132,7 @@ def test_round_trip_of_every_sink(tmp_path, sync):
         assert row["notes"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
     [("x.coco.json", "coco"), ("x.json", "coco"), ("x.txt", "mot"), ("x.csv", "csv")],
@@ -140,6 +145,7 @@ def test_output_by_the_files_suffix(tmp_path, name, content):
     assert summary_of(done)["outputs"] == {content: name}
 
 
+@pytest.mark.slow
 def test_the_gate(tmp_path):
     arguments = (
         "eval",
@@ -157,6 +163,7 @@ def test_the_gate(tmp_path):
     assert_one_line_error(process, 8, "gate failed", "AP50", "0.999", "it is 0.", "(ort)")
 
 
+@pytest.mark.slow
 def test_a_null_engine_finds_nothing(tmp_path):
     (row,) = figures(
         detect_video("eval", LABELS, "--frames", 2, "--engine", "null", "--json", cwd=tmp_path)
@@ -164,6 +171,7 @@ def test_a_null_engine_finds_nothing(tmp_path):
     assert row["ap50"] == 0
 
 
+@pytest.mark.slow
 def test_pictures_that_cannot_be_read_are_not_scored(tmp_path):
     path = made.coco(tmp_path)
     (tmp_path / "b.jpg").write_bytes(b"no picture")
@@ -174,6 +182,7 @@ def test_pictures_that_cannot_be_read_are_not_scored(tmp_path):
     assert row["per_class"]["person"]["pictures"] == 1
 
 
+@pytest.mark.slow
 def test_another_size_than_the_labels_say_is_noted(tmp_path):
     path = made.coco(tmp_path)
     made.picture(tmp_path / "a.jpg", 128, 96)
@@ -193,6 +202,7 @@ def no_boxes(document):
     document["annotations"] = []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "pictures", "message"),
     [
@@ -221,6 +231,7 @@ def test_wrong_labels(tmp_path, change, pictures, message):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_corrupt_json(tmp_path):
     (tmp_path / "labels.json").write_text('{"images": [{"id": 1,\n "file')
     assert_one_line_error(
@@ -230,6 +241,7 @@ def test_corrupt_json(tmp_path):
     assert summary_of(process)["exit"]["code"] == process.returncode == 3
 
 
+@pytest.mark.slow
 def test_a_mapping_that_names_what_nobody_has(tmp_path):
     (tmp_path / "map.yaml").write_text("classes: {vehicle: [cra]}\n")
     process = detect_video("eval", made.coco(tmp_path), "--mapping", "map.yaml", cwd=tmp_path)
@@ -241,6 +253,7 @@ def test_a_mapping_that_names_what_nobody_has(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -260,6 +273,7 @@ def test_wrong_arguments(tmp_path, arguments, code, message):
     assert_one_line_error(process, code, message)
 
 
+@pytest.mark.slow
 def test_labels_of_another_video(tmp_path):
     document = json.loads(LABELS.read_text())
     document["images"][5]["frame_index"] = 9999

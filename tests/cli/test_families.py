@@ -22,6 +22,7 @@ def arguments(shared, model):
     return ["--model", shared / "data/weights" / name if name.endswith(".pt") else name, *more]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "torch"])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_clip(shared, tmp_path, model, engine):
@@ -66,6 +67,7 @@ def test_whole_clips(shared, tmp_path, clip):
     assert summary["family"] == "yolov5"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [

@@ -41,6 +41,7 @@ def test_help_imports_nothing_heavy(arguments):
     assert imported & set(HEAVY) <= {"yaml"}
 
 
+@pytest.mark.slow
 def test_every_option_is_in_the_help_and_in_the_usage_page(tmp_path):
     text = detect_video("--help", cwd=tmp_path).stdout
     usage = (CHECKOUT / "docs/usage.md").read_text()
@@ -79,6 +80,7 @@ def test_no_arguments_shows_help(tmp_path):
     assert "SOURCE" in process.stdout + process.stderr
 
 
+@pytest.mark.slow
 def test_a_file_named_like_a_command_is_reached_by_its_path(tmp_path):
     process = detect_video(
         "./detect", "--model", "yolov4-tiny-person-vehicle", "--random-weights", 0, cwd=tmp_path
@@ -86,6 +88,7 @@ def test_a_file_named_like_a_command_is_reached_by_its_path(tmp_path):
     assert "detect: no such file" in process.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "meant"), [("profle", "profile"), ("detct", "detect"), ("Compare", "compare")]
 )

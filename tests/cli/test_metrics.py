@@ -7,6 +7,7 @@ import pytest
 from tests.cli.command import detect_video, summary_of
 
 
+@pytest.mark.slow
 def test_all_of_them(tmp_path):
     found = summary_of(detect_video("metrics", "--json", cwd=tmp_path))["metrics"]
     assert len(found) > 40
@@ -14,6 +15,7 @@ def test_all_of_them(tmp_path):
     assert all(set(row) == {"ncu", "says"} and row["says"].endswith(".") for row in found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "name"), [("gld", "gld_efficiency"), ("bank conflict", "shared_load_transactions")]
 )
@@ -24,6 +26,7 @@ def test_a_word_picks(tmp_path, word, name):
     assert "--dependency-analysis" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_unknown_word_is_a_usage_error(tmp_path):
     done = detect_video("metrics", "achieved_ocupancy", cwd=tmp_path)
     assert done.returncode == 2

@@ -23,6 +23,7 @@ def empty_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 def test_list(tmp_path):
     process = detect_video("models", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
@@ -37,6 +38,7 @@ def test_list(tmp_path):
         assert row["parameters"] or row["parameters_fused"], row
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_list_are_those_that_are_counted():
     for row in listing():
         if known_model(row["name"]).path.suffix == ".cfg":
@@ -75,6 +77,7 @@ def test_the_packaged_yolov4_tiny_is_the_official_one(shared):
 KEYS = ("parameters", "parameters_fused", "macs", "flops", "family", "input", "names", "licence")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["street", "yolov4-tiny", "yolox_nano", "yolov5n"])
 def test_show_json(tmp_path, model):
     process = detect_video("models", "show", model, "--json", cwd=tmp_path)
@@ -90,6 +93,7 @@ def test_show_json(tmp_path, model):
     assert f"{document['parameters']:,}" in text
 
 
+@pytest.mark.slow
 def test_show_of_a_file(shared, tmp_path):
     path = shared / "data/weights/yolox_nano.onnx"
     document = json.loads(
@@ -104,6 +108,7 @@ def test_show_of_a_file(shared, tmp_path):
     assert document["notes"][0].startswith("yolox_nano.onnx is yolox: ")
 
 
+@pytest.mark.slow
 def test_torch_is_not_imported(tmp_path):
     code = (
         "import sys; from detector.jobs.models import facts, listing; "
@@ -114,6 +119,7 @@ def test_torch_is_not_imported(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "parts"),
     [
@@ -128,6 +134,7 @@ def test_bad_input(tmp_path, arguments, code, parts):
     assert_one_line_error(detect_video("models", *arguments, cwd=tmp_path), code, *parts)
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_took_the_file_for(shared, tmp_path):
     """Through the command on a clip: the family is in the summary and in a line.
 
@@ -144,6 +151,7 @@ def test_a_run_says_what_it_took_the_file_for(shared, tmp_path):
     assert summary["detections"]["by_class"]["car"] >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "model", "wanted"),
     [
@@ -186,6 +194,7 @@ def test_the_longest_side(shared, tmp_path, size, model, wanted):
 # ---- infer-raw
 
 
+@pytest.mark.slow
 def test_infer_raw_writes_every_decoded_row(tmp_path):
     path = exports.yolox().save(tmp_path / "m.onnx")
     given = np.random.default_rng(1).integers(0, 256, (3, 64, 96, 3), np.uint8)
@@ -218,6 +227,7 @@ def test_infer_raw_writes_every_decoded_row(tmp_path):
         np.testing.assert_allclose(written["output"][at], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_infer_raw_on_the_darknet_reference(shared, tmp_path):
     weights = shared / "data/weights"
     process = detect_video(
@@ -241,6 +251,7 @@ def test_infer_raw_on_the_darknet_reference(shared, tmp_path):
     np.testing.assert_allclose(ours[:, 4:5] * ours[:, 5:], theirs[:, 5:], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arrays", "code", "part"),
     [
@@ -271,6 +282,7 @@ def test_infer_raw_bad_input(tmp_path, arrays, code, part):
     assert not (tmp_path / "y.npz").exists()
 
 
+@pytest.mark.slow
 def test_infer_raw_is_not_in_the_main_help(tmp_path):
     assert "infer-raw" not in detect_video("--help", cwd=tmp_path).stdout
     assert "--input" in detect_video("infer-raw", "--help", cwd=tmp_path).stdout

@@ -31,6 +31,7 @@ def run(shared, tmp_path, probe, *more):
     return process, log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [[], ["--batch", 4], ["--concurrency", 1], ["--concurrency", 2], ["--sync"]],
@@ -66,6 +67,7 @@ def test_one_range_per_stage_call(shared, tmp_path, probe, more):
         assert not place["infer"] & (place["read"] | place["write"])
 
 
+@pytest.mark.slow
 def test_ranges_are_closed_when_a_stage_raises(shared, tmp_path, probe):
     """An engine whose infer fails on the tenth call of the run, in a real process."""
     log = tmp_path / "nvtx.log"
@@ -99,6 +101,7 @@ def test_ranges_are_closed_when_a_stage_raises(shared, tmp_path, probe):
     assert sorted(found.payload for found in ranges if found.name == "infer") == list(range(6))
 
 
+@pytest.mark.slow
 def test_switched_off_by_configuration(shared, tmp_path, probe):
     (tmp_path / "off.yaml").write_text("loop: {nvtx: false}\n")
     process, log = run(shared, tmp_path, probe, "--config", "off.yaml")

@@ -18,6 +18,7 @@ def shell(tmp_path, arguments: str, redirection: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_stop_nobody(tmp_path, redirection):
     write_video(tmp_path / "in.mp4", 3)
@@ -26,6 +27,7 @@ def test_closed_streams_stop_nobody(tmp_path, redirection):
     assert {"in-null-detected.mp4", "in-null-detected.jsonl"} <= set(os.listdir(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize(
     "arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "metrics"]

@@ -63,6 +63,7 @@ def reference(tmp_path_factory) -> list[list[dict]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", PACKAGES)
 @pytest.mark.parametrize("major", MAJORS)
 def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
@@ -99,6 +100,7 @@ def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
     assert len(machine.fake.builds) == 1  # the plan was kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("major", "precision"), [(10, "fp16"), (11, "bf16"), (10, "int8")])
 def test_precisions_took_effect_and_where_not_it_is_said(monkeypatch, reference, major, precision):
     machine = install(monkeypatch, major)
@@ -117,6 +119,7 @@ def test_precisions_took_effect_and_where_not_it_is_said(monkeypatch, reference,
         assert summary["precision_effect"] == said
 
 
+@pytest.mark.slow
 def test_auto_takes_trt_and_says_why(monkeypatch, reference):
     install(monkeypatch, 11)
     summary = run(STREET, "--frames", 2, "--no-video")
@@ -126,6 +129,7 @@ def test_auto_takes_trt_and_says_why(monkeypatch, reference):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "yaml",
     [
@@ -182,6 +186,7 @@ def test_a_bare_plan_ends_with_4_and_its_tensors(monkeypatch, place):
     one_line(result, 4, "bare.trt", "output ", "cfg: x.cfg in --config")
 
 
+@pytest.mark.slow
 def test_a_plan_is_read_by_the_gpu_of_the_option(monkeypatch, place, reference):
     machine = install(monkeypatch, 11, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
     (place / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
@@ -210,6 +215,7 @@ def test_without_tensorrt_or_a_driver_it_is_said(place):
     one_line(result, 5, "engine trt: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
 def test_a_real_network_on_photos(monkeypatch, shared, place, major):
     """yolo-fastest-1.1 with its real weights: detections equal ONNX Runtime's."""

@@ -91,6 +91,7 @@ def pictures(seed: int, batch: int = 1, height: int = 2, width: int = 3) -> np.n
     return np.random.default_rng(seed).integers(0, 256, (batch, height, width, 3), np.uint8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_known_answers_at_every_filling_of_a_batch(case, batch):
     """A full batch, and every ragged one: the rows that were not filled change nothing."""
@@ -126,6 +127,7 @@ def test_shapes_types_and_slots(name, batch):
         assert (engine.device_ms() is None) == (engine.device == "cpu")
 
 
+@pytest.mark.slow
 def test_every_layer_says_what_it_ran_in(case):
     """Something ran in the precision that was asked for, or a note tells why nothing did; null
     computes nothing.
@@ -193,6 +195,7 @@ def test_requests_in_several_threads_do_not_mix(case, concurrency):
                 done.result(60)
 
 
+@pytest.mark.slow
 def test_a_real_network_answers_as_torch_does_in_fp32(case):
     """Random weights; boxes within the picture. In fewer bits, 21 layers of rounding add up."""
     pytest.importorskip("torch", reason="machine: torch is not installed")

@@ -26,6 +26,7 @@ NETWORKS = [  # model, height, width: every stem, block and head that is support
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", COMPUTING)
 @pytest.mark.parametrize(("model", "height", "width"), NETWORKS)
 def test_engines_agree_at_every_filling_of_a_batch(model, height, width, engine):
@@ -51,6 +52,7 @@ def test_engines_agree_at_every_filling_of_a_batch(model, height, width, engine)
             assert len(candidates.boxes) == len(candidates.scores) == len(candidates.class_ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "height", "width"), NETWORKS)
 def test_the_graph_opens_in_other_tools(tmp_path, model, height, width):
     """onnx's checker and its strict shape inference, on the file with all of its weights."""
@@ -66,6 +68,7 @@ def test_the_graph_opens_in_other_tools(tmp_path, model, height, width):
     assert shapes == network.output_shapes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["yolov5n.yaml", "yolov7-tiny.yaml"])
 def test_torchs_own_tools_see_the_layers_by_name(model):
     pytest.importorskip("torch", reason="machine: torch is not installed")

@@ -34,6 +34,7 @@ def covered(layers):
     return [node for layer in layers for node in layer.nodes or (layer.name,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", TIMED)
 def test_layers_are_the_graphs_own_each_once(engine):
     network = open_network("street")
@@ -54,6 +55,7 @@ def test_layers_are_the_graphs_own_each_once(engine):
     assert told.counted == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", TIMED)
 def test_quantised_convolutions_keep_their_names(engine, tmp_path):
     network = quantised(small_network(tmp_path), tmp_path)

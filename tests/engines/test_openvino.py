@@ -82,6 +82,7 @@ print([name for name in sys.modules if name.startswith("openvino_telemetry")])
 """
 
 
+@pytest.mark.slow
 def test_its_telemetry_never_runs_and_nothing_is_left_in_the_users_home(tmp_path):
     """A plain import of openvino loads openvino_telemetry, makes ~/intel and sends an event."""
     done = subprocess.run(
@@ -136,6 +137,7 @@ def test_all_of_it_runs_in_bf16_where_that_is_asked_for(tmp_path, openvino):
         assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, "bf16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [{}, {"bf16": "all"}])
 def test_what_is_timed_is_what_runs(tmp_path, own):
     """The layers are timed on a graph that is compiled apart."""

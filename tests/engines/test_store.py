@@ -181,6 +181,7 @@ def test_a_run_waits_for_the_one_that_builds(tmp_path):
     assert done.is_set()
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_build_it_once(tmp_path):
     code = (
         "import sys; from detector.engines.store import export; from tests.known_answers import "

@@ -18,6 +18,7 @@ def network():
     return open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
 
 
+@pytest.mark.slow
 def test_modules_have_the_names_of_the_nodes(network):
     with engines.open("torch", network) as engine:
         assert isinstance(engine.module, torch.fx.GraphModule)

@@ -75,6 +75,7 @@ def test_a_constant_that_body_and_tail_read_has_both_types():
         np.testing.assert_array_equal(engine.requests[0].infer(1)[0], 1)
 
 
+@pytest.mark.slow
 def test_bf16_is_what_every_layer_before_the_outputs_runs_in(network):
     with engines.open("torch", network, ALL) as engine:
         convolutions = {layer.precision for layer in engine.execution() if layer.type == "Conv2d"}
@@ -83,6 +84,7 @@ def test_bf16_is_what_every_layer_before_the_outputs_runs_in(network):
     assert others == {"bf16"}
 
 
+@pytest.mark.slow
 def test_what_bf16_hurts_most_stays_float32_with_a_cast_on_either_side(network):
     """yolov4-tiny: 3 to 32 channels, 32 to 64, and 64 to 64, where a fifth of the MACs ends."""
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
@@ -303,4 +305,7 @@ def test_a_compiled_network_gives_the_answers_in_other_threads_too(precision, tm
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str([precision] * 4)
+    # A CPU without bf16 arithmetic multiplies the two convolutions in float32, and the engine says
+    # so.
+    multiplied = precision if precision == "fp32" or abilities.has_bf16() else "fp32"
+    assert done.stdout.strip() == str([precision, precision, multiplied, multiplied])

@@ -170,6 +170,7 @@ print(json.dumps({"version": trt.__version__, "missing": missing, "reason": log.
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "major"), [("tensorrt_cu12_bindings", 10), ("tensorrt_cu13_bindings", 11)]
 )
@@ -216,6 +217,7 @@ print(json.dumps({name: list(inspect.signature(getattr(runtime, name)).parameter
 """
 
 
+@pytest.mark.slow
 def test_cuda_pythons_real_calls_have_the_fakes_arguments(tmp_path):
     import inspect
 

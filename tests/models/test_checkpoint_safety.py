@@ -210,12 +210,14 @@ def test_a_storage_that_is_shorter_than_promised_is_refused(tmp_path, held, prom
     assert "were promised" in refusal(zipped(tmp_path / "x.pt", data, storages))
 
 
+@pytest.mark.slow
 def test_a_module_inside_itself_ends(tmp_path):
     top = module("models.yolo.Model")
     top._modules["again"] = top
     assert "inside itself" in refusal(saved(tmp_path / "x.pt", {"model": top}))
 
 
+@pytest.mark.slow
 def test_a_zip_bomb_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "x.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -231,6 +233,7 @@ def test_a_zip_bomb_is_refused_before_it_is_read(tmp_path):
     assert peak < 8 << 20
 
 
+@pytest.mark.slow
 def test_entries_that_overlap_are_refused(tmp_path):
     """The bomb without compression: a thousand names for the same bytes."""
     path = tmp_path / "x.pt"
@@ -320,6 +323,7 @@ def test_a_byte_changed_in_a_storage_is_found_by_the_zips_checksum(tmp_path, sha
     assert "truncated or damaged" in refusal(path)
 
 
+@pytest.mark.slow
 def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
     """Bytes are changed, removed or doubled at random; right checksums let the pickle be read."""
     weight = np.ones((4, 3, 1, 1), np.float16)
@@ -360,6 +364,7 @@ def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
     } == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["yolov5n", "yolov7-tiny-random"])
 def test_nothing_that_the_file_names_is_imported(shared, name):
     path = shared / "data/weights" / f"{name}.pt"

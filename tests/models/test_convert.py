@@ -99,6 +99,7 @@ def test_every_node_reads_one_float_type(precision: str, decode: bool) -> None:
     assert HALF[precision] in types.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("name", ["street", "yolov4-tiny-person-vehicle"])
 def test_outputs_keep_names_shapes_and_type(precision: str, name: str) -> None:

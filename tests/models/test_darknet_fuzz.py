@@ -166,6 +166,7 @@ def valid_or_refused(path: Path, **more) -> bool:
     return True
 
 
+@pytest.mark.slow
 @FUZZ
 @given(changes)
 def test_damaged_cfg(tmp_path, changed):
@@ -177,6 +178,7 @@ def test_damaged_cfg(tmp_path, changed):
     assert valid_or_refused(path, random_seed=1) or changed
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.lists(pieces, max_size=40))
 def test_arbitrary_cfg(tmp_path, parts):
@@ -210,6 +212,7 @@ values = st.one_of(
 )
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.lists(st.tuples(sections, st.dictionaries(keys, values, max_size=5)), max_size=8))
 def test_arbitrary_layers(tmp_path, layers):
@@ -225,6 +228,7 @@ def test_arbitrary_layers(tmp_path, layers):
     valid_or_refused(path, random_seed=1)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(
     st.binary(max_size=30),

@@ -44,6 +44,7 @@ def as_network_input(pictures: np.ndarray) -> np.ndarray:
     return pictures[0].transpose(2, 0, 1) / 255
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("keys", "arguments"),
@@ -271,6 +272,7 @@ YOLOV3_TINY = (
 )
 
 
+@pytest.mark.slow
 def test_yolov3_tiny_has_its_published_size(tmp_path):
     (tmp_path / "yolov3-tiny.cfg").write_text(YOLOV3_TINY)
     network = open_network(str(tmp_path / "yolov3-tiny.cfg"), random_seed=0)
@@ -284,6 +286,7 @@ def test_yolov3_tiny_has_its_published_size(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_yolov4_tiny_has_its_published_size(shared):
     network = open_network(str(shared / "data/weights/yolov4-tiny.cfg"), random_seed=0)
     assert network.parameters == (24_251_276 - 20) // 4
@@ -300,6 +303,7 @@ def test_all_floats_of_real_weights_are_used(shared, name):
     assert (network.family, len(network.names), network.random_seed) == ("darknet", 80, None)
 
 
+@pytest.mark.slow
 def test_our_person_vehicle_cfg_is_the_labs_network(shared):
     ours = open_network("yolov4-tiny-person-vehicle", random_seed=7)
     labs = open_network(str(shared / "data/weights/yolov4-tiny-person-vehicle.cfg"), random_seed=7)
@@ -311,6 +315,7 @@ def test_our_person_vehicle_cfg_is_the_labs_network(shared):
     np.testing.assert_array_equal(ours.dense(raw), labs.dense(raw))
 
 
+@pytest.mark.slow
 def test_names_follow_the_rule_of_the_house(shared):
     graph = open_network(str(shared / "data/weights/yolov4-tiny.cfg"), random_seed=0).graph.graph
     for node in graph.node:

@@ -16,6 +16,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed", "reference"), CASES)
 def test_dense_decode_of_the_raw_heads_equals_the_reference(shared, name, seed, reference):
     """The reference holds boxes relative to 1 and objectness x class."""
@@ -36,6 +37,7 @@ def test_dense_decode_of_the_raw_heads_equals_the_reference(shared, name, seed, 
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed", "reference"), CASES)
 def test_the_sparse_head_finds_what_the_dense_one_holds(shared, name, seed, reference):
     folder = shared / "data/weights"

@@ -48,6 +48,7 @@ def write(cfg: Path, numbers: bytes, header: bytes = struct.pack("<3iq", 0, 2, 5
     cfg.with_suffix(".weights").write_bytes(header + numbers)
 
 
+@pytest.mark.slow
 def test_random_weights_are_the_recipes_file(shared):
     """The sha256 of the file that the recipe of the reference gives for seed 7."""
     text = (shared / "data/weights/yolov4-tiny-person-vehicle.cfg").read_text()

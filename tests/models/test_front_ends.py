@@ -81,6 +81,7 @@ def test_the_suffixes():
     assert set(engines.front_ends()) == {".trt", ".engine", ".plan"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "wanted"),
     [

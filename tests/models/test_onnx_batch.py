@@ -129,6 +129,7 @@ def test_a_grid_laid_out_at_export_is_refused_also_where_it_would_fit(tmp_path):
 # ---- the real one
 
 
+@pytest.mark.slow
 def test_yolox_nano_in_batches(shared):
     path = str(shared / "data/weights/yolox_nano.onnx")
     given = pictures(3, 416, 416)
@@ -141,6 +142,7 @@ def test_yolox_nano_in_batches(shared):
     assert 2 * one.macs == 1045106816
 
 
+@pytest.mark.slow
 def test_yolox_nano_folded_equals_the_file_as_it_is(shared):
     """With channel order in the first convolution and Focus resolved: like the file fed BGR."""
     import onnxruntime

@@ -152,6 +152,7 @@ def test_layout_on_torch(tmp_path, name, graph, wanted):
     assert detect(graph().save(tmp_path / f"{name}.onnx", STATED), engine="torch") == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slices", [False, True])
 def test_the_choice_of_the_best_cells_on_openvino(tmp_path, slices):
     """OpenVINO 2026.4 removes a Slice in front of a GatherElements, and then refuses the shapes."""
@@ -175,6 +176,7 @@ def test_what_torch_lacks_is_refused_by_name(tmp_path, graph, lacking):
         Detector(graph().save(tmp_path / "m.onnx", STATED), engine="torch")
 
 
+@pytest.mark.slow
 def test_finished_boxes_keep_their_class_filter_and_limit(tmp_path):
     path = exports.parts().save(tmp_path / "m.onnx", STATED)
     assert [name for name, *_ in detect(path, classes=["blue"])] == ["blue"]

@@ -93,6 +93,7 @@ def test_a_family_without_a_front_end_is_named_with_those_that_have_one(tmp_path
         open_network(str(tmp_path / name))
 
 
+@pytest.mark.slow
 def test_every_known_model_opens_by_name_and_states_its_licence():
     assert "yolov4-tiny-person-vehicle" in known()
     for name in known():
@@ -143,6 +144,7 @@ def test_a_batch_out_of_range_is_refused(tmp_path, batch):
         open_network(write_cfg(tmp_path), random_seed=1, batch=batch)
 
 
+@pytest.mark.slow
 def test_front_ends_and_engines_are_listed_without_heavy_imports():
     code = (
         "import sys; heavy = ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml')\n"

@@ -100,6 +100,7 @@ def found_in(network, engine_options=None):
         return network.head(engine.requests[0].infer(1), 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize(
     ("answer", "header", "family", "class_id", "nms"),
@@ -172,6 +173,7 @@ def test_rt_detrs_queries_of_two_classes_look_finished(machine, tmp_path):
     assert found.class_ids.tolist() == [1]
 
 
+@pytest.mark.slow
 def test_a_bare_plan_of_known_shape_is_called_by_numbers_or_cocos_names(machine, tmp_path):
     network = open_network(file_of(machine, tmp_path, cells_answer(), None))
     assert (network.family, network.names) == ("plan (anchor-free)", ("class0", "class1", "class2"))
@@ -198,6 +200,7 @@ def test_batches_of_each_head(machine, tmp_path):
                 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("header", "stride"),
     [({"stride": 16}, 16), ({"stride": [8, 16, 64]}, 64), ({"stride": None}, 32), ({}, 32)],
@@ -210,6 +213,7 @@ def test_stride(machine, tmp_path, header, stride):
     assert network.input.stride == stride
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("header", "message"),
     [
@@ -235,6 +239,7 @@ def test_what_is_refused_in_one_line(machine, tmp_path, header, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
     [
@@ -263,6 +268,7 @@ def test_keys_of_names_are_numbers_not_texts(machine, tmp_path):
     assert network.names == tuple(f"class of {at}" for at in range(12))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", [b"{" * 100_000, b'{"names": \xff}', b'{"names": [' + b"[" * 100_000]
 )
@@ -293,6 +299,7 @@ def test_a_task_that_is_not_detection_ends_with_4_from_the_command_line(
     assert "yolo.engine: is a model for the task 'segment'; only detection is supported" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer", [cells_answer(), finished_answer()], ids=["anchor-free", "end-to-end"]
 )

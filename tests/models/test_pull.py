@@ -219,6 +219,7 @@ def test_a_model_that_is_not_there_says_how_to_get_it(describe):
     assert str(target) in str(caught.value)
 
 
+@pytest.mark.slow
 def test_weights_of_a_packaged_cfg_are_found_in_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(ModelError, match="run detect-video models pull yolov4-tiny"):

@@ -76,6 +76,7 @@ def test_half_floats_of_another_cfg_are_refused(tmp_path):
         read_weights(half_file(tmp_path, 27), plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "torch"])
 def test_it_finds_most_of_the_rendered_street(engine):
     """Without --model, on the engines there are. Every 50th frame of the clip."""

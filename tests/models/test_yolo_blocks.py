@@ -307,6 +307,7 @@ def test_a_checkpoint_that_was_folded_before_it_was_saved_gives_the_same(tmp_pat
     assert again.parameters == again.parameters_fused == network.parameters_fused
 
 
+@pytest.mark.slow
 def test_layers_keep_their_names():
     network = open_network("yolov5n.yaml", random_seed=0, size=(64, 64))
     names = [node.name for node in network.graph.graph.node]
@@ -326,6 +327,7 @@ def test_layers_keep_their_names():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["yolov5n", "yolov5s-5.0", "yolov7-tiny"])
 def test_the_architecture_counts_what_the_graph_holds(name):
     network = open_network(f"{name}.yaml", random_seed=0, size=(64, 96))
@@ -349,6 +351,7 @@ def packaged_text(name: str) -> str:
     return (folder() / "yolo" / f"{name}.yaml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["yolov5n", "yolov7-tiny"])
 def test_a_batch_is_its_pictures_and_random_numbers_keep_one_size(engine, name):
@@ -364,6 +367,7 @@ def test_a_batch_is_its_pictures_and_random_numbers_keep_one_size(engine, name):
         assert 0.1 < raw.std() < 10
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_network_another_another():
     first, again, other = (
         open_network("yolov5n.yaml", random_seed=seed, size=(64, 64)) for seed in (1, 1, 2)

@@ -71,6 +71,7 @@ def test_two_macs_are_a_flop_pair_of_the_graph_for_s():
     assert round(2 * architecture_of("yolov5s", 640).macs / 1e9, 2) == 16.43
 
 
+@pytest.mark.slow
 def test_every_packaged_description_plans_and_says_its_stride():
     paths = sorted((folder() / "yolo").glob("*.yaml"))
     strides = {path.stem: Design(read_description(path)[0]).stride for path in paths}
@@ -82,6 +83,7 @@ def test_every_packaged_description_plans_and_says_its_stride():
     assert {name for name, *_ in PUBLISHED} <= strides.keys()
 
 
+@pytest.mark.slow
 def test_the_documented_table_is_this_one():
     text = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
     for name, side, parameters_m, gflops in PUBLISHED:

@@ -121,6 +121,7 @@ def test_safetensors_hold_the_same_network(tmp_path, described):
     assert graph_bytes(open_network(str(tmp_path / "t.yaml"), weights=given, size=SIZE)) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, shared, suffix):
     """yolov5n's own tensors, without its description; and with classes of another number."""
@@ -140,6 +141,7 @@ def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, shar
     assert open_network(str(tmp_path / "two.pt"), size=(64, 64)).output_shapes[0] == (1, 21, 8, 8)
 
 
+@pytest.mark.slow
 def test_tensors_that_no_packaged_network_fits_say_what_to_give(tmp_path):
     path = saved(tmp_path / "mine.pt", tensors_of())
     with pytest.raises(
@@ -194,6 +196,7 @@ def test_weights_of_another_network_are_refused(described, change, message):
     assert "t.pt" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [

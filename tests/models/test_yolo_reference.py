@@ -17,6 +17,7 @@ CASES = [  # boxes within 1e-3 of the input's size, scores within 1e-4
 COMPUTING = [name for name in engines.names() if name != "null"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", COMPUTING)
 @pytest.mark.parametrize(("name", "reference", "given", "expected"), CASES)
 def test_decoded_outputs(shared, name, reference, given, expected, engine):
@@ -43,6 +44,7 @@ def test_decoded_outputs(shared, name, reference, given, expected, engine):
     np.testing.assert_allclose(candidates.boxes[:, :2], rows[:, :2] - rows[:, 2:4] / 2, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_what_the_checkpoints_say_of_themselves(shared):
     one = open_network(str(shared / "data/weights/yolov5n.pt"), size=(64, 64))
     assert (one.family, one.parameters, one.parameters_fused) == ("yolov5", 1_872_157, 1_867_405)

@@ -83,6 +83,7 @@ def test_the_browser_notices_what_the_tests_look_for(browser, tmp_path):
     assert browser.run("document.scrollingElement.scrollWidth") > PHONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, PHONE])
 def test_it_loads_in_silence_and_fits(browser, report, width, scheme):
@@ -413,6 +414,7 @@ def test_the_timeline_zooms_and_shows_all_again(browser, report):
     assert browser.run(view) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_run_has_a_report(browser, tmp_path, kind):
     folder = ran(tmp_path, **KINDS[kind])
@@ -432,6 +434,7 @@ def test_every_kind_of_run_has_a_report(browser, tmp_path, kind):
     )
 
 
+@pytest.mark.slow
 def test_pictures_of_the_slowest_frames_lie_in_the_page(browser, tmp_path):
     import cv2
     import numpy as np
@@ -487,6 +490,7 @@ def test_a_pass_that_could_not_run_says_why(browser, report):
     assert f"not available: {PASSES['counters']['reason']}" in texts(browser, "#others td")
 
 
+@pytest.mark.slow
 def test_every_how_has_its_heading_in_the_documentation(report):
     content = report.read_text()
     for name, _, _, (file, heading) in LINES:

@@ -61,6 +61,7 @@ def test_device_fps_only_where_the_device_tells():
     assert "33.12" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [20, 40, 72, 80, 200])
 def test_narrow_terminals_lose_nothing(width):
     text = printed(width)

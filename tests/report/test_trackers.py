@@ -64,6 +64,7 @@ class FakeMlflow(ModuleType):
         return "http://mlflow"
 
 
+@pytest.mark.slow
 def test_mlflow_gets_settings_figures_tables_and_the_report(session, monkeypatch):
     fake = FakeMlflow()
     monkeypatch.setitem(sys.modules, "mlflow", fake)
@@ -101,6 +102,7 @@ def test_an_absent_library_is_named_with_the_cure(session, monkeypatch, name):
         track(name, session)
 
 
+@pytest.mark.slow
 def test_nothing_is_measured_where_the_tracker_is_absent(tmp_path):
     hidden = tmp_path / "hidden/mlflow"
     hidden.mkdir(parents=True)
@@ -149,6 +151,7 @@ def test_tensorboard_reads_back_what_was_written(session):
     assert (folder / "report.html").read_bytes().startswith(b"<!doctype html>")
 
 
+@pytest.mark.slow
 def test_report_logs_too_and_keeps_stdout_for_the_document(session, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     done = detect_video(

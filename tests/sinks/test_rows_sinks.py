@@ -127,6 +127,7 @@ for i in range(10**9):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["jsonl", "csv"])
 def test_kill_minus_nine_leaves_whole_lines(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"out.{name}"

@@ -109,6 +109,7 @@ SOURCES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "encoder", "wanted"), SOURCES, ids=[row[0] for row in SOURCES])
 @pytest.mark.parametrize("first", [0, 37], ids=["whole", "cut"])
 def test_sound_and_picture_stay_together(
@@ -129,6 +130,7 @@ def test_sound_and_picture_stay_together(
     assert video - 0.1 < audio < video + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".mkv", ".mov"])
 @pytest.mark.parametrize("encoder", ["aac", "pcm_s16le"])
 def test_other_containers(suffix: str, encoder: str, tmp_path: Path) -> None:
@@ -143,6 +145,7 @@ def test_other_containers(suffix: str, encoder: str, tmp_path: Path) -> None:
     assert beep - flash == pytest.approx(0, abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_sound_ends_with_the_last_frame(tmp_path: Path) -> None:
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
     rewrite(source, tmp_path / "out.mp4", first=50, last=99)
@@ -152,6 +155,7 @@ def test_the_sound_ends_with_the_last_frame(tmp_path: Path) -> None:
     assert flash_and_beep(tmp_path / "out.mp4") == pytest.approx((1.0, 1.0), abs=0.03)
 
 
+@pytest.mark.slow
 def test_stride_keeps_the_speed(tmp_path: Path) -> None:
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
     rewrite(source, tmp_path / "out.mp4", stride=5)
@@ -161,6 +165,7 @@ def test_stride_keeps_the_speed(tmp_path: Path) -> None:
     assert flash_and_beep(tmp_path / "out.mp4") == pytest.approx((3.0, 3.0), abs=0.03)
 
 
+@pytest.mark.slow
 def test_a_late_start_is_sought(tmp_path: Path) -> None:
     """Far into the source the reader seeks; the result must not show it."""
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac", fps=5, seconds=16)
@@ -170,6 +175,7 @@ def test_a_late_start_is_sought(tmp_path: Path) -> None:
     assert audio == pytest.approx(5.0, abs=0.06)
 
 
+@pytest.mark.slow
 def test_sound_lies_beside_its_frames_in_the_file(tmp_path: Path) -> None:
     """Sound is written as it comes: packets are at most the encoder's look-ahead apart."""
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac", seconds=20)
@@ -184,6 +190,7 @@ def test_sound_lies_beside_its_frames_in_the_file(tmp_path: Path) -> None:
         assert abs(newest["video"] - newest["audio"]) < 1.5
 
 
+@pytest.mark.slow
 def test_broken_sound_is_a_note(tmp_path: Path) -> None:
     """The second half of the file is gone for the audio reader only: the frames come from
     elsewhere.
@@ -197,6 +204,7 @@ def test_broken_sound_is_a_note(tmp_path: Path) -> None:
     assert sink.notes == []  # an early end is no damage that the demuxer can see
 
 
+@pytest.mark.slow
 def test_a_damaged_packet_is_a_gap_in_the_sound(tmp_path: Path) -> None:
     """Packets of MPEG-TS are lost, as on a radio link: an ADTS frame then has no header, which MP4
     cannot take.
@@ -221,6 +229,7 @@ def test_a_damaged_packet_is_a_gap_in_the_sound(tmp_path: Path) -> None:
     assert flash_and_beep(tmp_path / "out.mp4") == pytest.approx((FLASH_S, FLASH_S), abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "kept"), [("5.1", True), ("7.1", False), ("hexadecagonal", True)]
 )

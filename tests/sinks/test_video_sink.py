@@ -161,6 +161,7 @@ def test_stamps_that_no_container_takes(
     assert [note.split()[0] for note in sink.notes] == ([str(replaced)] if replaced else [])
 
 
+@pytest.mark.slow
 def test_a_pause_is_kept_where_the_format_is_no_stream(tmp_path: Path) -> None:
     """A slide that stands for 30 s is one frame of a recorded talk; in MPEG-TS such a gap is a new
     clock. (FFmpeg looks into this one too briefly to learn the size: cv2 grabs its frames, and

@@ -147,6 +147,7 @@ def test_unreadable_and_irregular(tmp_path, monkeypatch):
     assert "Permission denied" in refused(path)
 
 
+@pytest.mark.slow
 def test_nothing_reaches_the_terminal(tmp_path):
     """cv2 and FFmpeg complain on stderr from C; only a process of its own shows that."""
     path = cut(write_video(tmp_path / "a.mp4", 50), 0.6)

@@ -117,6 +117,7 @@ def test_whole(clip, number, decoder):
     assert source.decoder == ("av" if decoder == "av" or number == "16" else "opencv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary(shared, name):
     path = shared / f"data/videos/{name}.mp4"
@@ -180,6 +181,7 @@ print(n, re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["opencv", "av"])
 def test_huge_frames_are_not_kept(clip, decoder):
     """A frame is 200 MB as BGR and 100 MB as stored; 1.5 GB must do, decoder included."""

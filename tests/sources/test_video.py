@@ -85,6 +85,7 @@ def test_variable_frame_rate(folder, decoder, suffix):
     assert not source.damaged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "codec", "options"),
     [

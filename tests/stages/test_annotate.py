@@ -83,6 +83,7 @@ def test_tiny_and_narrow_pictures(size: tuple[int, int]) -> None:
     assert (image != 128).any()
 
 
+@pytest.mark.slow
 def test_text_and_lines_grow_with_the_picture() -> None:
     heights = []
     for size in (320, 1280, 5120):

@@ -113,6 +113,7 @@ boxes = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     boxes,

@@ -15,12 +15,14 @@ def filled(values):
     return histogram
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300), st.floats(0, 1))
 def test_quantiles_are_within_one_percent(values, q):
     true = sorted(values)[max(1, math.ceil(q * len(values))) - 1]
     assert filled(values).quantile(q) == pytest.approx(true, rel=0.0101)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 10**9), max_size=50), st.lists(st.integers(0, 10**9), max_size=50))
 def test_merged_equals_one(first, second):
     merged = filled(first)

@@ -120,6 +120,7 @@ def test_packed_pictures_come_back(tmp_path):
     assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.slow
 def test_half_of_the_validation_pictures_is_kept_for_the_last_figure(shared):
     pictures = list(evaluation.read_validation(shared / "data/labelled"))
     share = np.mean([picture.held_out for picture in pictures])

@@ -16,6 +16,7 @@ from model import evaluation
 from tests.training.conftest import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["make_video", "train_default", "evaluate_default"])
 def test_programs_have_help(program):
     command = [sys.executable, str(ROOT / "training" / program), "--help"]

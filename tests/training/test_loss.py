@@ -121,6 +121,7 @@ def test_a_region_to_ignore_costs_nothing():
     assert loss(batch([], []), boxes, logits)[0] > 0
 
 
+@pytest.mark.slow
 def test_loss_falls_towards_its_target():
     torch.manual_seed(0)
     box = [8.0, 8.0, 56.0, 56.0]

@@ -47,12 +47,14 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_street(clip: Path, tmp_path: Path) -> None:
     make(tmp_path / "street.mp4", "--seed", "4")
     assert (tmp_path / "street.json").read_bytes() == clip.with_suffix(".json").read_bytes()
     assert digest(tmp_path / "street.mp4") == digest(clip)
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_street(clip: Path, tmp_path: Path) -> None:
     other = make(tmp_path / "street.mp4", "--seed", "5")
     assert other["annotations"] != json.loads(clip.with_suffix(".json").read_text())["annotations"]

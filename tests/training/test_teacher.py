@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from model.teacher import Teacher, decode_yolox, focus, free_size, torch_module  # noqa: E402
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(96, 160), (128, 128)])
 def test_both_ways_agree(shared, size):
     model = (shared / "data/weights/yolox_nano.onnx").read_bytes()

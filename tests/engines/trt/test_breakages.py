@@ -119,6 +119,7 @@ def right(machine) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("breakage", [None, *BREAKAGES], ids=lambda b: b.__name__ if b else "whole")
 @pytest.mark.parametrize(("major", "memory"), EVERY)
 def test_what_a_gpu_would_not_forgive_is_noticed(monkeypatch, major, memory, breakage):
@@ -142,6 +143,7 @@ def test_pycudas_context_must_be_current_in_the_thread(monkeypatch):
         broken.undo()  # close needs it again
 
 
+@pytest.mark.slow
 def test_u8_into_anything_but_a_cast_is_refused_by_name(machine):
     network = plus_one()
     nodes = network.graph.graph.node

@@ -17,6 +17,7 @@ from tests.fakes.install import install
 from tests.known_answers import plus_one
 
 
+@pytest.mark.slow
 def test_a_plan_is_built_once_and_runs(eleven, tmp_path):
     first = built(eleven, tmp_path)
     again = built(eleven, tmp_path)
@@ -85,6 +86,7 @@ def test_a_range_of_batches_is_one_plan_with_two_profiles_that_serves_each_of_th
     assert len(eleven.fake.builds) == 2
 
 
+@pytest.mark.slow
 def test_own_options_reach_the_builder(eleven, tmp_path):
     own = {
         "workspace_mb": 64,
@@ -135,6 +137,7 @@ def test_timings_are_kept_beside_the_plans_and_used_again(eleven, tmp_path):
     assert eleven.fake.builds[-1]["timings_known"] == 0
 
 
+@pytest.mark.slow
 def test_progress_is_told_and_a_no_cancels(eleven, tmp_path):
     told = []
     built(eleven, tmp_path, progress=lambda *step: told.append(step) or True)
@@ -180,6 +183,7 @@ def spoiled(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [

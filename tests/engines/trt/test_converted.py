@@ -91,6 +91,7 @@ def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
         return list(outputs_of(engine, pictures))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("major", "memory"), EVERY)
 def test_detections_are_onnx_runtimes_of_the_same_graph(
@@ -116,6 +117,7 @@ def test_detections_are_onnx_runtimes_of_the_same_graph(
     assert machine.device.allocations == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("major", MAJORS)
 def test_every_multiplication_is_told_once_in_the_type_that_it_ran_in(
@@ -140,6 +142,7 @@ def half_of(network) -> list[str]:
     return convolutions[::2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
 def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
     """Half of the convolutions are left out of the quantisation."""
@@ -161,6 +164,7 @@ def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
     assert {told[name] for name in convolutions - set(kept)} == {"int8"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "lacking"),
     [("int8", "int8_kernels"), ("tf32", "tf32_kernels")],
@@ -186,6 +190,7 @@ def test_a_request_that_changed_nothing_says_so(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("major", MAJORS)
 def test_a_range_of_batches_of_a_converted_graph(

@@ -59,6 +59,7 @@ def test_a_driver_that_is_too_old_for_the_package_is_said(monkeypatch):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "precision", "device", "reason"),
     [

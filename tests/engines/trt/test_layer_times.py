@@ -33,6 +33,7 @@ def times_of(network, runs=3, **options):
     )
 
 
+@pytest.mark.slow
 def test_layers_are_the_graphs_own_each_once(machine):
     """Leaves only: every convolution is in one row, with the activation that was fused to it."""
     network = open_network("street", size=(64, 96))
@@ -77,6 +78,7 @@ def test_nobody_profiles_what_is_reported(machine):
         assert engine.requests[0].context.profiler is None
 
 
+@pytest.mark.slow
 def test_a_run_is_started_and_not_waited_for_inside_that_call(eleven, monkeypatch):
     """The stream goes on by itself, as without a profiler:
 
@@ -97,6 +99,7 @@ def test_a_run_is_started_and_not_waited_for_inside_that_call(eleven, monkeypatc
     assert all(attached)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_converted_graphs_keep_the_names_of_the_graph_before(eleven, precision):
     network = open_network("street", size=(64, 96))
@@ -110,6 +113,7 @@ def test_batches(eleven):
     assert {"0.conv", "1.conv"} <= {node for layer in told.layers for node in layer.nodes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verbosity", "said"),
     [
@@ -172,6 +176,7 @@ def test_a_profiler_that_tells_nothing_is_said(eleven, monkeypatch, method, mess
     assert eleven.device.allocations == {}
 
 
+@pytest.mark.slow
 def test_what_fails_while_attaching_leaves_nothing_on_the_device(eleven, monkeypatch):
     from detector.engines.trt.running import TrtRequest
 
@@ -202,6 +207,7 @@ def profiled(*arguments) -> dict:
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_the_pass_from_outside(eleven, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     document = profiled("--run-dir", "run", "--engines-dir", "built", "--precision", "fp16")
@@ -222,6 +228,7 @@ def test_the_pass_from_outside(eleven, tmp_path, monkeypatch):
     assert "note: TensorRT " in table
 
 
+@pytest.mark.slow
 def test_the_pass_on_a_plan_from_elsewhere(eleven, tmp_path, monkeypatch):
     """No graph, no MACs: times and names only, and it is said what the plan does not hold."""
     monkeypatch.chdir(tmp_path)

@@ -53,6 +53,7 @@ def plan_file(machine, place: Path, name: str = "x.trt", half: bool = False) -> 
     return str(place / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-4), (True, 2e-2)])
 def test_a_float_plan_with_its_cfg_gives_what_the_graph_gives(machine, place, half, tolerance):
     """Layout and scale happen on the way in."""
@@ -154,6 +155,7 @@ def test_rows_that_the_plan_decodes_need_names_only(machine, place, half, tolera
         open_network(str(file), class_names=["a", "b"])
 
 
+@pytest.mark.slow
 def test_ultralytics_header_brings_names_and_stride(machine, place):
     header = {
         "names": {"0": "ant", "1": "bee", "2": "cat"},
@@ -208,6 +210,7 @@ def test_it_is_read_by_the_gpu_that_runs_it(monkeypatch, place, memory):
     assert (machine.device.depth, machine.libcuda.retained) == (0, 0)  # after a failure too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "message"),
     [
@@ -236,6 +239,7 @@ def test_a_range_of_batches_and_what_lies_outside(machine, place):
         open_network(str(file), class_names=["a", "b", "c"], batch=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -282,6 +286,7 @@ def test_an_input_that_is_no_picture_is_refused_with_the_tensors(machine, place,
         open_network(str(file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -11,6 +11,7 @@ from tests.engines.trt.opening import opened
 from tests.known_answers import plus_one
 
 
+@pytest.mark.slow
 def test_what_was_executed_is_told_by_node(eleven):
     with engines.open("trt", plus_one(), EngineOptions(precision="tf32")) as engine:
         layers = {layer.name: layer for layer in engine.execution()}

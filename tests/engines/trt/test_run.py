@@ -28,6 +28,7 @@ def test_nothing_is_left_on_the_device_and_nobody_waited_for_all_of_it(machine):
     assert machine.libcuda.retained == 0
 
 
+@pytest.mark.slow
 def test_each_request_has_a_stream_of_its_own(machine):
     with engines.open("trt", plus_one(), EngineOptions(requests=3, concurrency=2)) as engine:
         for request in engine.requests:
@@ -36,6 +37,7 @@ def test_each_request_has_a_stream_of_its_own(machine):
     assert 0 not in machine.fake.runs
 
 
+@pytest.mark.slow
 def test_a_request_waits_for_its_own_stream_only(machine):
     """What another stream has to do is still waiting when this one's result is there."""
     with engines.open("trt", plus_one(), EngineOptions(requests=2)) as engine:
@@ -70,6 +72,7 @@ def test_the_device_is_the_one_asked_for(monkeypatch):
     assert machine.libcuda.retained == 0
 
 
+@pytest.mark.slow
 def test_outputs_outlive_the_engine(machine):
     engine = opened()
     given = conformance.pictures(3)

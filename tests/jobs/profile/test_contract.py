@@ -55,6 +55,7 @@ def command_with(folder, place, *arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_one_file_is_all_that_a_pass_takes(tmp_path):
     folder = tmp_path / "more"
     folder.mkdir()
@@ -76,6 +77,7 @@ def test_one_file_is_all_that_a_pass_takes(tmp_path):
     assert "by_hand: disturbs nothing: it only counts" in table
 
 
+@pytest.mark.slow
 def test_the_help_names_every_pass(tmp_path):
     shown = detect_video("profile", "--help", cwd=tmp_path).stdout
     assert all(name in shown for name in profile.list_passes())
@@ -90,6 +92,7 @@ def test_a_pass_is_complete():
         assert disturbs == (one.undisturbed is None), name
 
 
+@pytest.mark.slow
 def test_only_the_chosen_passes_are_imported_and_what_they_need():
     code = """
 import sys

@@ -178,6 +178,7 @@ def occasion(place):
     return Occasion(str(CLIP), config, Session(session), read_session(session))
 
 
+@pytest.mark.slow
 def test_a_run_on_a_machine_with_counters(tmp_path, powered):
     one = occasion(tmp_path)
     facts = to_builtins(energy.meter_energy(one))
@@ -215,6 +216,7 @@ def test_a_run_on_a_machine_with_counters(tmp_path, powered):
     assert len(list(csv.DictReader(table.splitlines()))) == 2 + len(rows)
 
 
+@pytest.mark.slow
 def test_a_gpu_alone_will_do(tmp_path, powered, monkeypatch):
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
     facts = energy.meter_energy(occasion(tmp_path))

@@ -103,6 +103,7 @@ def check_everything(place, document, engine):
     check(document)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_default_model(tmp_path, engine):

@@ -33,6 +33,7 @@ def check(document):
     assert roofline["bound"] in ("compute", "memory", "launch overhead")
 
 
+@pytest.mark.slow
 def test_an_engine_without_layers_says_so(tmp_path):
     done = detect_video(
         "profile",
@@ -54,6 +55,7 @@ def test_an_engine_without_layers_says_so(tmp_path):
     assert reasons["layers"] in reasons["roofline"]
 
 
+@pytest.mark.slow
 def test_a_layer_has_the_threads_that_its_request_had(tmp_path):
     """Opened alone, one request of two would get both cores: layers above a peak that was taken
     with one thread.

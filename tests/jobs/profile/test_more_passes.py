@@ -36,6 +36,7 @@ def profiled(place, engine, passes):
     return summary_of(done)
 
 
+@pytest.mark.slow
 def test_torch_and_device(tmp_path):
     if reason := engines.usable()["torch"]:
         pytest.skip(f"machine: engine torch: {reason}")
@@ -56,6 +57,7 @@ def test_torch_and_device(tmp_path):
     assert "torch's operators over 5 steady frames" in table
 
 
+@pytest.mark.slow
 def test_sweep_and_passes_of_other_engines(tmp_path):
     document = profiled(tmp_path, "ort", "torch,sweep")
     assert document["not_available"] == {

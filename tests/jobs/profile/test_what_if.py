@@ -95,6 +95,7 @@ def test_a_measurement_that_contradicts_itself_is_said(monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_a_cached_source_hands_out_as_many_frames_as_there_are_each_a_copy():
     with sources.open(str(STREET), frames=60) as source:
         cached = stand_ins.CachedSource(source)
@@ -109,6 +110,7 @@ def test_a_cached_source_hands_out_as_many_frames_as_there_are_each_a_copy():
     assert cached._kept[first].image.any()
 
 
+@pytest.mark.slow
 def test_the_pass_says_what_its_replay_stands_on(tmp_path):
     session = ran(tmp_path, frames=40)
     plain = read_session(session)
@@ -134,6 +136,7 @@ def _config(document) -> Config:
     )
 
 
+@pytest.mark.slow
 def test_the_threads_of_a_real_run_are_known(tmp_path):
     """ONNX Runtime's second thread, FFmpeg's decoders, x264's slices."""
     if cores() < 2:
@@ -154,6 +157,7 @@ def test_the_threads_of_a_real_run_are_known(tmp_path):
     assert libraries.unknown_s < UNKNOWN * libraries.process_s
 
 
+@pytest.mark.slow
 def test_a_run_too_short_for_batches_says_so(tmp_path):
     done = detect_video(
         "profile",

@@ -157,6 +157,7 @@ def test_everything_kept_is_the_graph_as_it_was(kind: str) -> None:
     assert list(after.graph.node) == list(before.graph.node)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_outputs_and_determinism(kind: str) -> None:
     network = open_network("street", random_seed=1, size=(64, 64))
@@ -198,6 +199,7 @@ def test_one_calibration_serves_every_batch() -> None:
     assert np.array_equal(run_once(together, pictures)[0], rows)
 
 
+@pytest.mark.slow
 def test_onnxruntime_runs_every_convolution_in_integers(tmp_path: Path) -> None:
     """The reason for Q and DQ around every node: without them its kernels stay float."""
     import onnxruntime as ort

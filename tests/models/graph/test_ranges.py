@@ -26,6 +26,7 @@ def test_minmax_is_what_was_seen() -> None:
     assert "1.maxpool" not in found  # moves values about: its input's range is its own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", CALIBRATIONS)
 def test_the_batch_of_the_graph_does_not_matter(method: str) -> None:
     """Five frames in batches of three: the ragged last one counts its own frames only."""
@@ -41,6 +42,7 @@ def test_the_batch_of_the_graph_does_not_matter(method: str) -> None:
         assert found == pytest.approx(together[name], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", CALIBRATIONS)
 def test_every_method_is_deterministic_and_within_what_was_seen(method: str) -> None:
     pictures, network = slots(4), branched()
@@ -53,6 +55,7 @@ def test_every_method_is_deterministic_and_within_what_was_seen(method: str) -> 
         assert limits[name][0] <= low < high <= limits[name][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["percentile", "entropy"])
 def test_a_single_outlier_is_cut_off(method: str) -> None:
     """One white point among a thousand pictures of noise between 0 and 15."""

@@ -65,6 +65,7 @@ def test_what_is_kept_float_says_itself_and_shows(video: Path, tmp_path: Path) -
         assert "QuantizeLinear" not in {node.op_type for node in network.graph.graph.node}
 
 
+@pytest.mark.slow
 def test_the_budget_is_kept(tmp_path: Path) -> None:
     """Agreement by hand: the int8 graph's detections against fp32's, on the held-out frames."""
     pictures = hold_out(
@@ -154,6 +155,7 @@ def test_what_has_no_frame_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_random_weights_are_not_searched(video: Path, tmp_path: Path) -> None:
     network = open_network("street", random_seed=1, size=(64, 64))
     quantised, notes = quantize.quantize_network(
