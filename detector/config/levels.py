@@ -208,7 +208,8 @@ def _check_limits(where: str, value: Any, leaf: dataclasses.Field[Any]) -> None:
         raise UsageError(f"{where}: {value} is too small: at least {low}")
     if high is not None and value > high:
         raise UsageError(f"{where}: {value} is too large: at most {high}")
-    choices = choices_of(leaf)
+    # An unknown engine is refused where engines are loaded: the error then has its JSON document.
+    choices = choices_of(leaf) if leaf.name != "engine" else ()
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
         if item not in choices:
             near = difflib.get_close_matches(str(item), choices, 1)

@@ -79,7 +79,6 @@ ERRORS = [
     ({"sync": "maybe"}, ["loop.sync", "true or false"]),
     ({"save": ["vidoe"]}, ["output.save", "did you mean video?"]),
     ({"decoder": "ffmpeg"}, ["input.decoder", "'ffmpeg'", "auto", "opencv", "av"]),
-    ({"engine": "tensorflow"}, ["runtime.engine", "'tensorflow'", "auto", "ort"]),
     ({"precision": "fp61"}, ["runtime.precision", "did you mean fp16?"]),
     ({"batch": float("inf")}, ["runtime.batch", "a whole number"]),
     ({"engine": None}, ["runtime.engine", "needs a value"]),
