@@ -12,8 +12,8 @@ The front end also chooses the head that decodes the outputs (``Network.head``):
 
     .cfg                       that of the [yolo] layers: formats/darknet/__init__.py
     .yaml, .pt, .safetensors   that of YOLOv5 and YOLOv7: formats/yolo/network.py
-    .onnx                      the one of the layout that formats/onnx/recognise.py finds in the
-                               outputs: ``_head`` in formats/onnx/__init__.py
+    .onnx                      the one of the layout that the outputs have: ``recognise`` and
+                               ``build_head`` in formats/onnx/recognise.py
     .trt, .engine, .plan       by shapes and header: plan_heads.py
 """
 
