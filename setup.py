@@ -20,7 +20,9 @@ setup(
     packages=[*find_packages(include=["detector", "detector.*"]), "detector.cfg"],
     package_dir={"detector.cfg": "cfg"},
     package_data={
+        "detector": ["py.typed"],
         "detector.report.html": ["page/*"],
+        "detector.page": ["site/*"],
         "detector.cfg": [
             "*.yaml",
             "models/*.yaml",
@@ -58,10 +60,17 @@ setup(
         "trt": ["tensorrt>=10.15", "cuda-python>=12.8"],
         "pycuda": ["pycuda>=2024.1"],
         "cuda": ["cuda-python>=12.8"],
+        # --font: letters of any script, joined and in their order.
+        "font": ["pillow>=10.1"],
         "profile": ["psutil>=5.9", "pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
+        # The page of a run, and events by MQTT (paho under its BSD licence).
+        "serve": ["starlette>=0.40", "uvicorn>=0.30", "prometheus-client>=0.20"],
+        "mqtt": ["paho-mqtt>=2.1"],
         # Run trackers of --track. mlflow's calls are tested on a fake that records them.
         "mlflow": ["mlflow>=2.17"],
         "tensorboard": ["tensorboard>=2.21"],
+        # Coverage-guided fuzzing in scripts/attack. It has wheels for Linux only.
+        "fuzz": ["atheris>=3.0"],
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.3",
@@ -73,5 +82,5 @@ setup(
             "simpy>=4.1",  # the loop's replay is compared with it
         ],
     },
-    entry_points={"console_scripts": ["detect-video = detector.cli:main"]},
+    entry_points={"console_scripts": ["detect-video = detector.__main__:main"]},
 )

@@ -11,7 +11,15 @@ Importing this package imports neither torch nor cv2.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+
+TYPE_CHECKING = False  # without typing: what comes first must be quick (run/signals.py)
+if TYPE_CHECKING:
+    from typing import Any
+
+# ONNX Runtime queues telemetry and writes a device id into the user's cache unless it reads this
+# before it is imported; its own disable_telemetry_events() comes too late. A user's value stays.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
 
@@ -19,7 +27,7 @@ __all__ = ["DetectVideoError", "Detections", "Detector", "Frame", "__version__"]
 
 _HOMES = {
     "DetectVideoError": "detector.errors",
-    "Detections": "detector.types",
+    "Detections": "detector.api.results",
     "Detector": "detector.api",
     "Frame": "detector.types",
 }

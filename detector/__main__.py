@@ -1,3 +1,17 @@
-from detector.cli import main
+"""How the program starts, as ``python -m detector`` and as ``detect-video``.
 
-main()
+Signals come first. What is imported above ``main`` would be imported before a signal is handled.
+"""
+
+
+def main() -> None:
+    from detector.run.signals import leave_on_signals
+
+    leave_on_signals()
+    from detector.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

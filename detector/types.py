@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,35 @@ LONGEST_GAP_S = 10.0  # between two frames, where nothing more is known of the s
 
 
 @dataclass(slots=True)
+class Arrival:
+    """Where and when a picture of a camera came in, and the moments of its way through the loop.
+
+    ``*_ns`` are of time.perf_counter_ns; 0 stands for a moment that is still to come.
+    """
+
+    camera: str
+    epoch: int  # counted from 1; rises with each connection
+    arrived_ns: int  # its first packet was received, as near as FFmpeg tells
+    utc_s: float  # Unix time of that moment
+    decoded_ns: int = 0
+    captured_s: float | None = None  # Unix time by the camera's own clock, where it tells
+    taken_ns: int = 0  # the loop took it
+    began_ns: int = 0  # its inference began
+    inferred_ns: int = 0  # its inference ended
+    result_ns: int = 0  # its detections were known
+
+
+@dataclass(slots=True)
 class Frame:
     """One decoded picture.
 
     ``index`` is its number in the source, counted from 0 before ``--stride`` drops any. ``pts`` is
     in ticks of the source's time base, as stored (it need not start at 0); ``time_s`` = pts *
     time_base. ``path`` is the picture's own file where the source is a folder or glob, else None.
+    ``name`` is what outputs of the picture are called: its file's name, with folders in front where
+    two pictures of a source share one.
+    ``source`` describes where the frame is from; ``Detector.stream`` fills it in.
+    ``arrival`` is there for pictures of cameras alone. Their ``index`` counts received pictures.
     """
 
     index: int
@@ -32,6 +55,22 @@ class Frame:
     time_s: float
     image: Image  # u8 BGR [h, w, 3], after rotation
     path: str | None = None
+    source: SourceInfo | None = None
+    name: str | None = None  # "a.jpg", "left/a.jpg"; None for frames of a video
+    arrival: Arrival | None = None
+
+
+class Sound(Protocol):
+    """The sound of a source that can be read once only: its packets, while frames are read."""
+
+    stream: Any  # PyAV's, of the source's container
+    ended: bool  # no packet follows what ``take`` still has
+
+    def want(self) -> None:
+        """The packets will be taken. To be said before the first frame is read."""
+
+    def take(self) -> Any:
+        """The next packet of PyAV; None where there is none yet, and behind the last."""
 
 
 @dataclass(slots=True)
@@ -42,7 +81,7 @@ class SourceInfo:
     """
 
     path: str
-    kind: str  # "video" | "pictures"
+    kind: str  # "video" | "pictures" | "live"
     width: int  # displayed pixels, after rotation; of the first picture for kind "pictures"
     height: int
     fps: Fraction  # nominal frame rate, 1/s
@@ -58,6 +97,26 @@ class SourceInfo:
     longest_gap_s: float = (
         LONGEST_GAP_S  # between two frames, seconds; what is more is damage, not a pause
     )
+    # Where the file cannot be opened once more for its sound; else None.
+    sound: Sound | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What a source lost while it was read, and what was left out on purpose."""
+
+    bad: int = 0  # packets or files that should have given a picture, and gave none
+    corrupt: int = 0  # frames that came out, but damaged
+    skipped: int = 0  # frames that --stride dropped
+    ended_early: bool = False  # the file is cut off, or its container is damaged
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a part of the source was lost.
+
+        The run finishes and exits with EXIT_DAMAGED (7).
+        """
+        return self.ended_early or self.bad > 0 or self.corrupt > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -11,6 +12,12 @@ import pytest
 pytest_plugins = ["tests.cpu_times"]
 
 CHECKOUT = Path(__file__).parents[1]
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay to the end: no later collection of garbage looks at them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

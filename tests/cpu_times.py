@@ -13,15 +13,18 @@ from typing import Any
 
 import pytest
 
+from tests import forked
+
 FAST_S = 1.0  # an unmarked test above this is listed
 LONGEST_SHOWN = 10
 KEY = "cpu_s"
 
 
 def cpu_seconds() -> float:
-    """User and system seconds of this process and of its finished children."""
+    """User and system seconds of this process, of its finished children and of its forks."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    own = times.user + times.system + times.children_user + times.children_system
+    return own + forked.cpu_seconds()
 
 
 @pytest.hookimpl(wrapper=True)

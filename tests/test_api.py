@@ -90,10 +90,24 @@ def test_what_is_no_picture_is_refused(model, image):
 
 
 def test_unknown_option(model):
-    with pytest.raises(
-        DetectVideoError, match=r"unknown key confidence; did you mean selection\.conf"
-    ):
+    with pytest.raises(DetectVideoError, match=r"confidence.*did you mean conf\?"):
         Detector(model, confidence=0.5)
+
+
+@pytest.mark.slow
+def test_the_example_file_runs(tmp_path):
+    (tmp_path / "videos").symlink_to(CHECKOUT / "videos")
+    done = subprocess.run(
+        [sys.executable, CHECKOUT / "docs/python_example.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > 4
+    assert (tmp_path / "annotated.png").stat().st_size > 10_000
+    assert (tmp_path / "out.mp4").stat().st_size > 10_000
 
 
 @pytest.mark.slow

@@ -63,6 +63,7 @@ def test_the_check_of_memory_notices_other_bytes(monkeypatch, script):
     assert [row["ok"] for row in rows] == [False]
 
 
+@pytest.mark.slow
 def test_the_check_of_tensorrt(monkeypatch, script):
     """Build, run, agreement and refusals; the clip's first pictures, and few calls."""
     install(monkeypatch, 11)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,9 @@ LEVELS = [
     ("__main__",),
     ("cli",),
     ("api", "jobs"),
-    ("run", "report"),
+    ("run", "report", "page"),
     ("config", "analysis"),
-    ("engines", "datasets"),
+    ("engines", "datasets", "live"),
     ("models", "sources", "sinks", "loop", "session"),
     ("stages", "timeline"),
     ("types", "errors"),
@@ -44,9 +45,16 @@ NEVER = {  # libraries that a room does not touch, not even inside a function
 }
 LEFTOVERS = {"utils", "util", "helpers", "common", "misc", "manager", "tools"}
 LONGEST = 700  # lines: a file is one whole thought, and a thought has an end
-MOST_NAMES = 18  # at the top of the package, but for __init__, __main__ and py.typed
+MOST_NAMES = 20  # at the top of the package, but for __init__, __main__ and py.typed
 
 RANK = {room: rank for rank, rooms in enumerate(LEVELS) for room in rooms}
+
+
+@cache
+def import_nodes(file: Path, _: int) -> list[ast.Import | ast.ImportFrom]:
+    """The imports of a file, wherever they stand. Read once for all tests of this module."""
+    tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imports(file: Path, package: Path) -> list[tuple[str, int]]:
@@ -56,7 +64,7 @@ def imports(file: Path, package: Path) -> list[tuple[str, int]]:
     """
     here = [package.name, *file.relative_to(package).with_suffix("").parts]
     found: list[tuple[str, int]] = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+    for node in import_nodes(file, file.stat().st_mtime_ns):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -130,7 +138,7 @@ def targets(file: Path, package: Path, files: dict[str, Path]) -> Iterator[str]:
 
     ``from detector.engines import store`` is store.py, not the package.
     """
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+    for node in import_nodes(file, file.stat().st_mtime_ns):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"

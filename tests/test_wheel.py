@@ -71,6 +71,7 @@ def test_it_runs_with_its_own_model(site, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_every_packaged_file_is_in_it(site):
     for path in (CHECKOUT / "cfg").rglob("*.*"):
         assert (

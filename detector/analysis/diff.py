@@ -17,6 +17,7 @@ DRAWS = 1000
 FEWEST = 5  # samples; fewer give no interval
 BLOCKS = 20  # neighbouring frames are drawn together: a slow minute is one event, not a thousand
 SEED = 0
+SHORTEST_MS = 1e-12  # for ratios of calls that took no time
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ OPTIONS = {
     "runtime": ("device", "engine_options"),
     "selection": ("conf", "iou", "classes", "agnostic", "max_det"),
     "input": ("decoder", "stride"),
-    "output": ("save", "no_video", "preset", "crf"),
+    "output": ("save", "no_video", "only_detections", "lead", "preset", "crf"),
+    "drawing": ("line_width", "font_scale", "font", "hide_labels", "hide_scores", "blur"),
     "loop": ("queue_batches", "nvtx", "instruments"),
 }
 END_TO_END = "end to end, per frame"
@@ -105,7 +107,8 @@ def change(what: str, before: NDArray[np.float64], after: NDArray[np.float64]) -
     ratios = _means(after, dice) / _means(before, dice)
     low, high = np.percentile(ratios, (2.5, 97.5))
     first, second = float(before.mean()), float(after.mean())
-    return Change(what, first, second, second / first, float(low), float(high))
+    ratio = max(second, SHORTEST_MS) / max(first, SHORTEST_MS)
+    return Change(what, first, second, ratio, float(low), float(high))
 
 
 def _means(values: NDArray[np.float64], dice: np.random.Generator) -> NDArray[np.float64]:
@@ -114,7 +117,7 @@ def _means(values: NDArray[np.float64], dice: np.random.Generator) -> NDArray[np
     counts = np.array([len(block) for block in blocks])
     picked = dice.integers(0, len(blocks), (DRAWS, len(blocks)))
     means: NDArray[np.float64] = sums[picked].sum(axis=1) / counts[picked].sum(axis=1)
-    return np.maximum(means, 1e-12)
+    return np.maximum(means, SHORTEST_MS)
 
 
 def what_differs(before: SavedSession, after: SavedSession) -> list[str]:

@@ -149,8 +149,8 @@ def describe_outside(facts: LayersFacts) -> str | None:
         return None
     slower = facts.profiled_ms / facts.forward_ms - 1 if facts.forward_ms else 0.0
     return (
-        f"a pass under the profiler takes {facts.profiled_ms:.3f} ms ({slower:+.1%}), "
-        f"{facts.outside_ms:.3f} ms of it in no layer: before, between and after them"
+        f"a pass under the profiler takes {facts.profiled_ms:.2f} ms ({slower:+.1%}), "
+        f"{facts.outside_ms:.2f} ms of it in no layer: before, between and after them"
     )
 
 

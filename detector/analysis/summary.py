@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from detector.analysis.verdict import Choices, frame_times, judge
+from detector.analysis.verdict import Choices, frame_times, has_presets, judge
 from detector.session.document import (
     Clocks,
     CpuTime,
@@ -129,7 +129,7 @@ def _video(run: SourceRun) -> Video:
         path=run.spec,
         width=info.width,
         height=info.height,
-        fps=float(info.fps),
+        fps=float(info.fps) or None,
         frames_declared=info.frames_declared,
         duration_s=info.duration_s,
         kind=info.kind,
@@ -144,9 +144,9 @@ def _frames(runs: Sequence[SourceRun]) -> FrameCounts:
     return FrameCounts(
         read=read,
         written=written,
-        bad=sum(run.bad for run in runs),
-        corrupt=sum(run.corrupt for run in runs),
-        skipped=sum(run.skipped for run in runs),
+        bad=sum(run.counts.bad for run in runs),
+        corrupt=sum(run.counts.corrupt for run in runs),
+        skipped=sum(run.counts.skipped for run in runs),
         dropped=read - written,
     )
 
@@ -157,7 +157,9 @@ def _rates(runs: Sequence[SourceRun], recording: Recording) -> Rates:
     told = [run for run in runs if run.device_ms is not None]
     device_s = sum(run.device_ms or 0.0 for run in told) / 1e3
     return Rates(
-        end_to_end=_rate(written, sum(run.run_s for run in runs)),
+        end_to_end=_rate(
+            written, sum(run.run_s if run.live_s is None else run.live_s for run in runs)
+        ),
         inference=_rate(written, recording.infer_ns / 1e9),
         device=_rate(sum(run.written for run in told), device_s),
     )
@@ -194,7 +196,8 @@ def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -
         facts.sync,
     )
     outputs = {kind for run in runs for kind in run.outputs}
-    return judge(times, Choices(outputs=outputs, preset=facts.preset))
+    presets = all(has_presets(run.outputs.get("video", "")) for run in runs)
+    return judge(times, Choices(outputs=outputs, preset=facts.preset, presets=presets))
 
 
 def _detections(facts: RunFacts, runs: Sequence[SourceRun]) -> DetectionCounts:

@@ -9,7 +9,10 @@ which the stage ran. CPU time of libraries' own threads is left out, so that "at
 Where the cores are nearly full, of this run's work or of others', the bound does not hold: stages
 that compete for cores slow each other down, and a stage that is gone gives its share back to the
 others. Measured on two cores at 90%: the bound said 9%, and without inference the run was 66%
-faster. There the sentence says "at least".
+faster. There the sentence says "about": it is an estimate, and no bound in either direction.
+
+The stage that is named is the one that would bring most. Its share is that of its row in the
+ledger, so that a reader finds the very figure there.
 """
 
 from __future__ import annotations
@@ -27,7 +30,11 @@ GROUPS = {
     "writing": (HEAD, NMS, ANNOTATE, WRITE),
 }
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
+NOTHING = 1e-4  # of a frame's time: below it what is left is rounding
 LEAST = 0.005  # of a frame's time; anything smaller rounds to 0%
+NEAR = 0.02  # of the FPS: stages whose gains lie no further apart bring as much as each other
+FILES = "opening and closing files"
+FEW, ENOUGH = 30, 100  # frames; in fewer the start and the end weigh as much as the rest
 
 NAMES = {
     READ: "Reading the source",
@@ -55,6 +62,9 @@ class FrameTimes:
     others_share: float  # of all cores' time, what other processes used; 0 where nobody tells
     cores: int
     sync: bool
+    frames: int
+    shares: dict[str, float]  # of its threads' time in the loop, as in the ledger, 0 to 1
+    workers: int
 
     @property
     def groups(self) -> dict[str, float]:
@@ -65,7 +75,7 @@ class FrameTimes:
     @property
     def cpu_share(self) -> float:
         """Of all cores' time, what this process used."""
-        return self.process_cpu_s / self.cores / self.period_s
+        return min(1.0, self.process_cpu_s / self.cores / self.period_s)
 
     @property
     def cpu_is_full(self) -> bool:
@@ -76,10 +86,16 @@ class FrameTimes:
 @dataclass(frozen=True, slots=True)
 class Choices:
     """What the run was asked to do, as far as an advice depends on it. ``outputs``: the kinds that
-    were written."""
+    were written. ``presets``: whether the video's encoder has any."""
 
     outputs: Collection[str] = ()
     preset: str | None = None
+    presets: bool = True
+
+
+def has_presets(video: str) -> bool:
+    """Whether --preset means something for a video of this name."""
+    return not video.lower().endswith((".avi", ".gif"))
 
 
 def frame_times(
@@ -96,9 +112,17 @@ def frame_times(
         return None
     busy = {name: stage.busy_s / frames for name, stage in stages.items()}
     loop_s = max((thread.wall_s for thread in threads.values()), default=run_s)
+    shares = {}
+    for name, stage in stages.items():
+        walls_s = sum(threads[one].wall_s if one in threads else loop_s for one in stage.threads)
+        shares[name] = min(1.0, stage.busy_s / walls_s) if walls_s else 0.0
+    process_share = min(1.0, cpu.process_s / cpu.cores / run_s)
     others_share = 0.0
     if cpu.libraries is not None and cpu.libraries.wall_s:
         others_share = (cpu.libraries.others_s or 0.0) / cpu.libraries.wall_s / cpu.cores
+        # Both are of the same cores. The system's clocks tick coarsely, and they jump where the
+        # computer is a guest.
+        others_share = min(others_share, 1.0 - process_share)
     return FrameTimes(
         period_s=run_s / frames,
         apart_s=max(0.0, run_s - loop_s) / frames,
@@ -109,6 +133,9 @@ def frame_times(
         others_share=others_share,
         cores=cpu.cores,
         sync=sync,
+        frames=frames,
+        shares=shares,
+        workers=len(stages[INFER].threads),
     )
 
 
@@ -123,27 +150,43 @@ def period_without(times: FrameTimes, stage: str) -> float:
     return max(rest, times.apart_s + max(cpu, *groups))
 
 
+def limit_without(times: FrameTimes, stage: str) -> str | None:
+    """What limits the run when ``stage`` takes no time: a group, "the CPU", or FILES. None where it
+    is only what is left of the frame's own time."""
+    rest = max(0.0, times.period_s - times.stages[stage])
+    if times.sync or period_without(times, stage) <= rest:
+        return None
+    own = times.worker_s if stage == INFER else times.stages[stage]
+    left = {
+        group: seconds - own * (stage in GROUPS[group]) for group, seconds in times.groups.items()
+    }
+    slowest = max(left, key=lambda group: left[group])
+    cpu = sum(seconds for name, seconds in times.stage_cpu.items() if name != stage) / times.cores
+    if times.apart_s > max(cpu, left[slowest]):
+        return FILES
+    return "the CPU" if cpu > left[slowest] else slowest
+
+
 def gain_without(times: FrameTimes, stage: str) -> float:
     """Bound of the growth of end-to-end FPS if ``stage`` took no time: 0.08 = 8% faster. Infinite
     where nothing else takes time."""
     rest = period_without(times, stage)
-    return max(0.0, times.period_s / rest - 1) if rest > 0 else float("inf")
+    nothing_left = rest <= times.period_s * NOTHING
+    return float("inf") if nothing_left else max(0.0, times.period_s / rest - 1)
 
 
 def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
     """The stage to change first, a sentence for the user, and the gains on which it stands."""
     if times is None:
         return Verdict(bottleneck=None, sentence="no frame went through: nothing to judge")
-    groups = times.groups
-    slowest = max(groups, key=lambda group: groups[group])
-    candidates = times.stages if times.sync else GROUPS[slowest]
-    stage = max(candidates, key=lambda name: times.stages.get(name, 0))
-    if not times.stages.get(stage):
+    stage = _stage_to_change(times)
+    if stage is None:
         return Verdict(bottleneck=None, sentence="the instruments were off: nothing to judge")
     gains = {name: gain_without(times, name) for name in dict.fromkeys((stage, INFER))}
+    few = times.frames < FEW
     return Verdict(
-        bottleneck=stage,
-        sentence=_sentence(times, stage, gains, choices),
+        bottleneck=None if few else stage,
+        sentence=_too_few(times.frames) if few else _sentence(times, stage, gains, choices),
         gain_if_free={
             name: None if value == float("inf") else round(value, 4)
             for name, value in gains.items()
@@ -152,16 +195,40 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
     )
 
 
+def _stage_to_change(times: FrameTimes) -> str | None:
+    """The longest of the slowest group, unless another stage brings more. None where none ran."""
+    groups = times.groups
+    slowest = max(groups, key=lambda group: groups[group])
+    candidates = times.stages if times.sync else GROUPS[slowest]
+    stage = max(candidates, key=lambda name: times.stages.get(name, 0))
+    if not times.stages.get(stage):
+        return None
+    gains = {name: gain_without(times, name) for name in times.stages}
+    best = max(gains, key=lambda name: gains[name])
+    return best if 1 + gains[best] > (1 + gains[stage]) * (1 + NEAR) else stage
+
+
+def _too_few(frames: int) -> str:
+    are = "1 frame is" if frames == 1 else f"{frames} frames are"
+    return f"{are} too few to tell what limits this run: use {ENOUGH} or more."
+
+
 def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
-    """``Writing the video limits this run: it takes 67% of each frame's time. Without it ...``"""
-    share = times.stages[stage] / times.period_s
+    """``Writing the video limits this run: `write` takes 68.6% of its thread's time. Without it``
+    and so on. What inference would bring is left out where it is as much as that."""
+    limit, gain = limit_without(times, stage), gains[stage]
+    then = ""
+    if limit:
+        then = f", because {limit} limits it {'then' if gain >= LEAST else 'as much'}"
     advice = _advice(stage, choices)
+    whose = "threads'" if stage == INFER and times.workers > 1 else "thread's"
     sentences = [
-        f"{_name(stage, choices)} limits this run: it takes {share:.0%} of the time of a frame.",
-        f"Without it you would get {_gain(times, stage, gains[stage])}"
+        f"{_name(stage, choices)} limits this run: `{stage}` takes {times.shares[stage]:.1%} of "
+        f"its {whose} time.",
+        f"Without it you would get {_gain(times, stage, gain)}{then}"
         + (f": try {advice}." if advice else "."),
     ]
-    if stage != INFER:
+    if stage != INFER and gains[INFER] <= gain:
         sentences.append(f"Without inference you would get {_gain(times, INFER, gains[INFER])}.")
     if times.sync:
         sentences.append("Stages run in turn; without `--sync` they overlap.")
@@ -187,7 +254,8 @@ def _advice(stage: str, choices: Choices) -> str:
     """Options that take work out of ``stage``; empty where there is none."""
     drawn = any(kind in choices.outputs for kind in WRITING)
     if stage == WRITE and drawn:
-        preset = "video" in choices.outputs and choices.preset != FASTEST_PRESET
+        faster = choices.presets and choices.preset != FASTEST_PRESET
+        preset = "video" in choices.outputs and faster
         return (f"`--preset {FASTEST_PRESET}` or " if preset else "") + "`--no-video`"
     if stage == ANNOTATE and drawn:
         return "`--no-video`"
@@ -202,5 +270,5 @@ def _gain(times: FrameTimes, stage: str, value: float) -> str:
     if value == float("inf"):
         return "more FPS without a bound, because nothing else takes time"
     if times.cpu_is_full and times.stages[stage] / times.period_s >= LEAST:
-        return f"at least {value:.0%} more FPS"
+        return f"about {value:.0%} more FPS"
     return "no more FPS" if value < LEAST else f"at most {value:.0%} more FPS"

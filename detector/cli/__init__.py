@@ -1,55 +1,58 @@
 """The command line. Each file is one command: parse, call, print, return an exit code.
 
-``command``, ``options``, ``exits`` and ``group`` hold what the commands share.
+``command``, ``options``, ``printing``, ``exits``, ``streams`` and ``group`` hold what they share.
 """
 
 from __future__ import annotations
 
-
-def main() -> None:
-    """Entry point of ``detect-video``."""
-    import sys
-
-    import click
-
-    from detector.cli.exits import printing_failed, silence
-    from detector.cli.group import cli
-    from detector.errors import EXIT_INTERNAL, EXIT_INTERRUPTED
-
-    _open_closed_streams()
-    try:
-        sys.exit(cli.main(prog_name="detect-video", standalone_mode=False))
-    except click.ClickException as error:
-        if len(sys.argv) == 1:
-            error.show()  # no argument at all: the help
-        else:
-            message = " ".join(error.format_message().split())
-            click.echo(f"detect-video: {message} See detect-video --help.", err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:  # the reader of the help is gone
-        silence()
-        sys.exit(EXIT_INTERNAL)
-    except OSError as error:  # the help could not be printed
-        code = printing_failed(error)
-        if code is None:
-            raise
-        sys.exit(code)
-    except click.Abort:  # Ctrl-C before the run had its own handlers
-        sys.exit(EXIT_INTERRUPTED)
+from contextlib import suppress
+from typing import NoReturn
 
 
-def _open_closed_streams() -> None:
-    """Opens /dev/null for every standard stream that the caller closed (`>&-`).
-
-    Otherwise the first file that we open would get the stream's number, and what a library prints
-    would be written into that file.
-    """
+def main() -> NoReturn:
+    """The whole of ``detect-video``, from ``sys.argv`` to the exit code of the process."""
     import os
     import sys
 
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
-            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+    from detector.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
+    from detector.run.limits import LEAST_FILES, check_files
+
+    try:
+        check_files(LEAST_FILES)
+    except DetectVideoError as error:  # too few even to import what follows
+        with suppress(AttributeError):  # a closed stderr is None
+            sys.stderr.write(f"detect-video: {error}\n")
+        sys.exit(error.exit_code)
+    from detector.cli.exits import end
+    from detector.cli.streams import guard_streams
+    from detector.errors.secrets import keep_command_line
+    from detector.run.signals import Stopped, ignore_signals
+
+    guard_streams()
+    keep_command_line(sys.argv[1:])
+    stopped = False
+    try:
+        code = _run_command()
+    except BaseException as error:
+        stopped = isinstance(error, Stopped)
+        code = end(error)
+    ignore_signals()
+    try:
+        sys.stdout.flush()
+    except BaseException as error:
+        code = code or end(error)
+    if stopped or code in (EXIT_INTERNAL, EXIT_ENGINE):
+        # Libraries may be in the middle of something, in threads of their own. The tidying up at
+        # the end of the interpreter would crash them ("terminate called"), or wait for them.
+        os._exit(code)
+    sys.exit(code)
+
+
+def _run_command() -> int:
+    from detector.cli.group import cli
+
+    try:
+        # It returns the code of `--help`; a command leaves by SystemExit.
+        return int(cli.main(prog_name="detect-video", standalone_mode=False) or 0)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)

@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
-from detector.cli.command import print_json, subcommand
+from detector.cli.command import subcommand
+from detector.cli.help import Models
 from detector.cli.options import config_options
+from detector.cli.printing import echo, error_terminal, print_json
 
 WITHOUT = ("model", "batch", "threads", "concurrency")
 
@@ -18,7 +20,7 @@ WITHOUT = ("model", "batch", "threads", "concurrency")
     json="the result",
     interrupted="build stopped; nothing of it was kept",
 )
-@click.argument("model", metavar="MODEL")
+@click.argument("model", type=Models(), metavar="MODEL")
 @click.option(
     "--batch",
     "batches",
@@ -46,13 +48,10 @@ def command(
     **flags: Any,
 ) -> None:
     """Build what an engine needs to run MODEL: a graph of another precision, or its own file."""
-    from rich.console import Console
-
     from detector.config.levels import resolve_config
     from detector.errors import UsageError
     from detector.jobs.build import build, export_onnx, parse_batches
     from detector.report.terminal.models import lines, progress_bar
-    from detector.run.signals import terminated_as_exception
 
     if output is not None and to is None:
         raise UsageError("--output is for --to onnx; built files go to --engines-dir")
@@ -60,10 +59,11 @@ def command(
     if to is not None and low != high:
         raise UsageError(f"--batch {batches}: a graph has one batch; write --batch {high}")
     config = resolve_config(config_file, {**flags, "model": model, "batch": high})
-    errors = Console(stderr=True)
-    with terminated_as_exception(), progress_bar(errors, errors.is_terminal) as progress:
+    errors = error_terminal()
+    with progress_bar(errors, errors.is_terminal) as progress:
         facts = export_onnx(config, output) if to else build(config, (low, high), progress)
     if as_json:
         print_json(facts)
     else:
-        click.echo("\n".join(lines(facts)))
+        for line in lines(facts):
+            echo(line)

@@ -1,4 +1,4 @@
-"""What the commands share: the decorator that makes one, their common options, and how they print.
+"""What the commands share: the decorator that makes one, and their common options.
 
 A command's own file parses, calls one function and prints. It imports what is heavy inside its
 body, so that ``--help`` stays quick.
@@ -10,19 +10,21 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from detector.cli.exits import exit_codes
+from detector.cli.help import Files, HelpfulCommand
+from detector.cli.printing import echo, print_json
+from detector.cli.streams import keep_others_out
 from detector.errors import DetectVideoError
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from detector.errors.guard import guarded
+from detector.run.limits import blas_threads, check_threads
+from detector.run.signals import Stopped
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 TRACKERS = ("mlflow", "tensorboard")  # of report/trackers, which --help must not import
-STOPPED = "stopped at once; what was being written stays under *.partial.*"
 
 
 def subcommand(
@@ -32,23 +34,29 @@ def subcommand(
     json: str | None = None,
     quiet: str | None = None,
     track: bool = False,
-    interrupted: str = STOPPED,
+    interrupted: str = "stopped",
     hidden: bool = False,
-    cls: type[click.Command] = click.Command,
+    light: bool = False,
+    examples: Sequence[str] = (),
+    cls: type[HelpfulCommand] = HelpfulCommand,
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Makes a command of a function that returns its exit code (None: 0).
 
     ``options``: those of the configuration that the command takes. ``config_file`` adds --config.
     ``json``: what --json prints; adds ``as_json``. ``quiet``: the help of --quiet. ``track`` adds
-    --track, as ``trackers``. ``interrupted``: what to say after a Ctrl-C that nobody below took
-    care of.
+    --track, as ``trackers``. ``interrupted``: what to say after a signal that nobody below took
+    care of. ``light``: the command imports no numpy, so it needs no threads.
+
+    ``examples``: command lines for --help.
 
     A DetectVideoError becomes one line on stderr and its exit code (exits.py).
     """
     shared = list(options)
     if config_file:
         text = "YAML file of options. Flags on the command line win over it."
-        shared.append(click.Option(["--config", "config_file"], metavar="FILE", help=text))
+        shared.append(
+            click.Option(["--config", "config_file"], type=Files(), metavar="FILE", help=text)
+        )
     if json is not None:
         text = f"Print {json} as one JSON document, and nothing else."
         shared.append(click.Option(["--json", "as_json"], is_flag=True, help=text))
@@ -62,13 +70,18 @@ def subcommand(
     def make(body: Callable[..., int | None]) -> click.Command:
         @functools.wraps(body)
         def run(**given: Any) -> None:
-            with exit_codes(interrupted):
+            with exit_codes(interrupted), guarded():
+                if not light:
+                    check_threads(blas_threads())
+                if given.get("as_json"):
+                    keep_others_out()
                 sys.exit(body(**given))
 
-        command: click.Command = click.command(cls=cls, context_settings=CONTEXT, hidden=hidden)(
+        command: HelpfulCommand = click.command(cls=cls, context_settings=CONTEXT, hidden=hidden)(
             run
         )
         command.params += shared
+        command.examples = examples
         return command
 
     return make
@@ -76,26 +89,14 @@ def subcommand(
 
 @contextmanager
 def errors_as_documents(wanted: bool) -> Iterator[None]:
-    """With --json (``wanted``), an error inside the block is printed as a document too."""
+    """With --json (``wanted``), what ends the block is printed as a document too."""
     try:
         yield
-    except DetectVideoError as error:
+    except (DetectVideoError, Stopped) as error:
         if wanted:
-            print_json({"schema": 1, "exit": {"code": error.exit_code, "reason": str(error)}})
+            reason = error.word if isinstance(error, Stopped) else str(error)
+            print_json({"schema": 1, "exit": {"code": error.exit_code, "reason": reason}})
         raise
-
-
-def print_json(document: Any) -> None:
-    from detector.session.codec import to_json
-
-    click.echo(to_json(document), nl=False)
-
-
-def terminal(piped_width: int) -> Console:
-    """Standard output for tables. In a pipe they get ``piped_width`` columns, to stay whole."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else piped_width)
 
 
 def require_trackers(trackers: Sequence[str]) -> None:
@@ -114,4 +115,4 @@ def log_to_trackers(trackers: Sequence[str], session: Any) -> None:
         from detector.report.trackers import track
 
         for name in trackers:
-            click.echo(track(name, session), err=True)
+            echo(track(name, session), err=True)

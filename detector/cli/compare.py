@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
-from detector.cli.command import print_json, subcommand, terminal
+from detector.cli.command import subcommand
+from detector.cli.help import Files
 from detector.cli.options import config_options
+from detector.cli.printing import echo, error_terminal, print_json, terminal
+from detector.config.schema import CAMERA_GROUPS
 
 WITHOUT = ("engine", "precision", "batch", "output", "run_dir")
 
 
 @subcommand(
-    options=config_options(without=WITHOUT, defaults={"frames": 60}),
+    options=config_options(but=(*CAMERA_GROUPS, "page"), without=WITHOUT, defaults={"frames": 60}),
     config_file=True,
     json="the result",
     quiet="Show no progress.",
     interrupted="comparison stopped; nothing of it was kept",
+    examples=(
+        "detect-video compare in.mp4                          # every engine that is usable here",
+        "detect-video compare in.mp4 --precision fp32,int8    # what int8 gains, and loses",
+        "detect-video compare in.mp4 --use                    # auto takes the winner from now on",
+    ),
 )
-@click.argument("source", metavar="SOURCE")
+@click.argument("source", type=Files(), metavar="SOURCE")
 @click.option("--engine", metavar="A,B", help="Engines, with commas; default: all usable here.")
 @click.option(
     "--precision",
@@ -40,9 +49,11 @@ WITHOUT = ("engine", "precision", "batch", "output", "run_dir")
     help="Rounds; in each, every variant has one turn.",
 )
 @click.option(
-    "--record/--no-record",
-    default=True,
-    help="Keep the result in the engines' folder, for --engine auto and --precision auto.",
+    "--use/--no-use",
+    "use",
+    default=None,
+    help="Let later runs with --engine auto and --precision auto take the result. On a terminal "
+    "the answer is asked for.",
 )
 @click.option(
     "--labels",
@@ -60,7 +71,7 @@ def command(
     precision: str,
     batch: str,
     rounds: int,
-    record: bool,
+    use: bool | None,
     labels: str | None,
     mapping: str | None,
     config_file: str | None,
@@ -73,20 +84,18 @@ def command(
     Every variant runs in a process of its own. They take turns, A B C A B C, in several rounds of
     --frames frames (60). Printed are the median and the interval of the rounds; no winner is named
     inside the noise. Beside every speed stands the agreement of the detections with those of fp32,
-    and with --labels their average precision. From then on, auto takes the fastest variant that
-    agrees.
+    and with --labels their average precision. With --use, auto takes the fastest variant that
+    agrees from then on; eval never does.
     """
-    from rich.console import Console
-
     from detector.config.levels import resolve_config
-    from detector.jobs.compare import compare_command
+    from detector.jobs.compare import compare_command, record_comparison
     from detector.report.terminal.compare import print_comparison, progress_bar
-    from detector.run.signals import terminated_as_exception
+    from detector.run import choose
 
     config = resolve_config(config_file, flags)
-    errors = Console(stderr=True)
+    errors = error_terminal()
     shown = not quiet and errors.is_terminal
-    with terminated_as_exception(), progress_bar(errors, shown) as watch:
+    with progress_bar(errors, shown) as watch:
         document, code = compare_command(
             source,
             config,
@@ -94,13 +103,26 @@ def command(
             precision,
             batch,
             rounds=rounds,
-            recorded=record,
             watch=watch,
             labels=labels,
             mapping=mapping,
         )
+    would_take = choose.preview(document, config)
+    asked = use is None and would_take is not None and not (quiet or as_json) and _can_answer()
+    if not as_json:
+        print_comparison(terminal(piped_width=100), document, would_take)
+    if asked:
+        use = click.confirm("Let later runs of this model take it?", default=False, err=True)
+    if use:
+        document = record_comparison(document, config)
+        if not as_json:
+            echo(f"recorded: {document.recorded}")
+    elif would_take is not None and not (asked or as_json):
+        echo("Later runs stay as they are; `compare --use` makes auto take it.")
     if as_json:
         print_json(document)
-    else:
-        print_comparison(terminal(piped_width=100), document)
     return code
+
+
+def _can_answer() -> bool:
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from detector.cli.command import errors_as_documents, print_json, subcommand, terminal
+from detector.cli.command import errors_as_documents, subcommand
 from detector.cli.exits import complain
+from detector.cli.help import Files
 from detector.cli.options import config_options
+from detector.cli.printing import echo, print_json, terminal
+from detector.cli.streams import refuse_two_owners, take_standard_output
+from detector.errors import EXIT_DAMAGED, SourceError
 
+if TYPE_CHECKING:
+    from detector.config.schema import Config, PageConfig
+    from detector.engines.base import BuildProgress
+    from detector.live.hub import Controls, Hub
+    from detector.page.server import Server
+    from detector.report.terminal.cameras import CameraTable
+    from detector.report.terminal.live import LiveLine
+    from detector.run.detect import Result
+
+EXAMPLES = (
+    "detect-video in.mp4                               # in-ENGINE-detected.mp4 and .jsonl",
+    "detect-video in.mp4 -o out.mp4 --conf 0.4         # out.mp4 and out.jsonl; fewer detections",
+    "detect-video 'shots/*.jpg' --classes person       # pictures; one class",
+    "detect-video in.mp4 --model yolov5n.pt --size 640 # a model of your own",
+    "detect-video in.mp4 --save csv --no-video         # rows only",
+    "detect-video - -o - < in.mkv                      # a pipe in, rows out",
+    "detect-video in.mp4 --only-detections -o out.webm # clips around what was found",
+    "detect-video rtsp://10.0.0.5/stream               # a camera: rows by day in live/",
+    "detect-video cameras.yaml --serve 8080            # many, and a page to watch them",
+    "detect-video in.mp4 --blur person                 # pixelated where they are found",
+)
 VERBOSE = click.Option(
-    ["--verbose", "-v"], is_flag=True, help="Say more: why this engine, how many threads."
+    ["--verbose", "-v"],
+    is_flag=True,
+    help="Say more: why this engine, percentiles of the stages, threads, phases.",
 )
 
 
@@ -20,9 +51,10 @@ VERBOSE = click.Option(
     options=[*config_options(), VERBOSE],
     config_file=True,
     json="the summary",
-    quiet="Print nothing but errors.",
+    quiet="Print nothing but errors, and what is wrong with a damaged source.",
+    examples=EXAMPLES,
 )
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("sources", type=Files(), nargs=-1, required=True, metavar="SOURCE...")
 def command(
     sources: tuple[str, ...],
     config_file: str | None,
@@ -33,24 +65,137 @@ def command(
 ) -> int:
     """Detect objects in SOURCE; write an annotated copy and the detections."""
     from detector.config.levels import resolve_config
-    from detector.run.detect import detect
+    from detector.run.inputs import gather_sources, reads_cameras, refuse_camera_options
 
     config = resolve_config(config_file, flags)
+    owners = {"--output -": config.output.output == "-", "--events -": config.events.events == "-"}
+    refuse_two_owners({**owners, "--json": as_json})
+    with errors_as_documents(as_json):
+        specs = gather_sources(sources)
+        of_cameras = reads_cameras(specs, config)
+        if not of_cameras:
+            on_line = {name for name, value in flags.items() if value is not None}
+            refuse_camera_options(specs, config, on_line)
+    rows_to = take_standard_output() if owners["--output -"] and not of_cameras else None
     console = terminal(piped_width=140)
-    live = building = None
-    if console.is_terminal and not (as_json or quiet):
+    if owners["--events -"]:
+        quiet = True  # a reader of events gets nothing else
+    shown = console.is_terminal and not (as_json or quiet)
+    told = not (shown or as_json or quiet)  # in lines; the table says it too
+    line = table = building = None
+    if shown:
+        from detector.report.terminal.cameras import CameraTable
         from detector.report.terminal.live import LiveLine
         from detector.report.terminal.models import build_line
 
-        live, building = LiveLine(console), build_line(console)
-    with errors_as_documents(as_json):
-        result = detect(sources, config, command=sys.argv, live=live, building=building)
+        line, table, building = LiveLine(console), CameraTable(console), build_line(console)
+    with errors_as_documents(as_json), _served(config.page) as page:
+        if of_cameras:
+            result = _detect_cameras(specs, config, page, table, told, building)
+        else:
+            result = _detect_files(specs, config, page, line, building, rows_to)
+    quiet = quiet or result.unread  # who left does not want to read more
     if as_json:
         print_json(result.summary)
     elif not quiet and result.session is not None:
         from detector.report.terminal.run import print_run
 
         print_run(console, result.summary, verbose)
+    elif result.exit_code == EXIT_DAMAGED:  # an exit code alone says too little
+        for source in result.summary.each:
+            if source.exit.code == EXIT_DAMAGED:
+                echo(f"{source.video.path}: exit {EXIT_DAMAGED}: {source.exit.reason}", err=True)
     for error in result.errors:
-        complain(error)
+        said = told and result.told and isinstance(error, SourceError)
+        complain(SourceError("no camera sent a picture") if said else error)
     return result.exit_code
+
+
+def _detect_files(
+    specs: Sequence[str],
+    config: Config,
+    page: _Page | None,
+    line: LiveLine | None,
+    building: BuildProgress | None,
+    rows_to: int | None,
+) -> Result:
+    from detector.run.detect import Hooks, detect
+
+    watched = None
+    if page is not None:
+        from detector.errors.machine import usable_cores
+        from detector.live.watched_files import WatchedFiles
+
+        watched = WatchedFiles(page.hub, line, usable_cores())
+    hooks = Hooks(watcher=watched)
+    return detect(
+        specs,
+        config,
+        command=sys.argv,
+        live=watched or line,
+        hooks=hooks,
+        building=building,
+        rows_to=rows_to,
+    )
+
+
+def _detect_cameras(
+    specs: Sequence[str],
+    config: Config,
+    page: _Page | None,
+    table: CameraTable | None,
+    told: bool,
+    building: BuildProgress | None,
+) -> Result:
+    """``told``: whether a line is printed for each camera that comes or goes: without the table."""
+    from detector.run.live import Around, detect_live
+
+    around = Around(table, say=_say, state=_say if told else _keep_quiet)
+    if page is not None:
+        around = replace(
+            around,
+            watcher=page.hub,
+            figures_to=page.hub.figures_from,
+            controls_to=page.control,
+            events_to=(page.hub,),
+        )
+    return detect_live(specs, config, command=sys.argv, around=around, building=building)
+
+
+def _say(text: str) -> None:
+    echo(f"detect-video: {text}", err=True)
+
+
+def _keep_quiet(text: str) -> None:
+    """Says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The page of a run, and what it shows."""
+
+    hub: Hub
+    server: Server
+
+    def control(self, controls: Controls | None, recordings: Path | None) -> None:
+        """From now on the page starts and stops cameras, and hands out recordings."""
+        self.server.controls, self.server.recordings = controls, recordings
+
+
+@contextmanager
+def _served(config: PageConfig) -> Iterator[_Page | None]:
+    """With --serve, a page that shows the run while the block lasts."""
+    if config.serve is None:
+        yield None
+        return
+    from detector.live.hub import Hub
+    from detector.page import serve
+
+    hub = Hub()
+    # Before a model is loaded: a port that is taken is said at once.
+    server = serve(hub, config, say=_say)
+    echo(f"page: {server.address}", err=True)
+    try:
+        yield _Page(hub, server)
+    finally:
+        server.close()

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import click
 
-from detector.cli.command import print_json, subcommand, terminal
+from detector.cli.command import subcommand
+from detector.cli.help import Files
+from detector.cli.printing import print_json, terminal
 
 
-@subcommand(json="the changes")
-@click.argument("run_a", metavar="RUN_A")
-@click.argument("run_b", metavar="RUN_B")
+@subcommand(
+    json="the changes",
+    examples=("detect-video diff runs/before runs/after    # exit 8 where a limit is passed",),
+)
+@click.argument("run_a", type=Files(), metavar="RUN_A")
+@click.argument("run_b", type=Files(), metavar="RUN_B")
 @click.option(
     "--max-regression",
     metavar="P",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import click
 
-from detector.cli.command import print_json, subcommand, terminal
+from detector.cli.command import subcommand
+from detector.cli.printing import print_json, terminal
 
 
-@subcommand(json="the findings")
+@subcommand(
+    json="the findings", examples=("detect-video doctor --quick    # only look, try nothing",)
+)
 @click.option("--engines-dir", metavar="DIR", help="Look at this folder for built engine files.")
 @click.option("--quick", is_flag=True, help="Try nothing. Judge by what is installed.")
 def command(engines_dir: str | None, quick: bool, as_json: bool) -> int:

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any
 
 import click
 
-from detector.cli.command import errors_as_documents, print_json, subcommand, terminal
+from detector.cli.command import errors_as_documents, subcommand
+from detector.cli.help import Files
 from detector.cli.options import config_options
-from detector.config.schema import EVAL_DEFAULTS
+from detector.cli.printing import echo, print_json, terminal
+from detector.config.schema import CAMERA_GROUPS, EVAL_DEFAULTS, DrawingConfig
 
-# They say where a run's results go, which has no meaning here.
-WITHOUT = ("output", "save", "no_video", "preset", "crf", "classes")
+# They say where a run's results go and how pictures look, which has no meaning here.
+DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
+OUTPUTS = ("output", "save", "no_video", "only_detections", "lead", "preset", "crf")
+WITHOUT = (*OUTPUTS, "classes", *DRAWING)
 
 
 @subcommand(
-    options=config_options(without=WITHOUT, defaults=EVAL_DEFAULTS),
+    options=config_options(but=(*CAMERA_GROUPS, "page"), without=WITHOUT, defaults=EVAL_DEFAULTS),
     config_file=True,
     json="the figures",
     quiet="Print nothing but errors.",
+    examples=(
+        "detect-video eval coco/annotations.json              # COCO",
+        "detect-video eval data.yaml --split val              # YOLO",
+        "detect-video eval labels.json --min-ap50 0.5         # a gate: exit 8 below it",
+    ),
 )
-@click.argument("dataset")
+@click.argument("dataset", type=Files())
 @click.option(
     "--mapping",
     metavar="F",
@@ -76,5 +86,5 @@ def command(
     elif not quiet:
         print_evaluation(console, document)
     if document.exit.code:
-        click.echo(f"detect-video: {document.exit.reason}", err=True)
+        echo(f"detect-video: {document.exit.reason}", err=True)
     return document.exit.code

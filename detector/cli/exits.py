@@ -10,76 +10,100 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import click
 
-from detector.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OUTPUT, DetectVideoError
+from detector.cli.printing import echo
+from detector.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, LOGGED, DetectVideoError, OutputError
+from detector.errors.secrets import redact
+from detector.errors.writing import write_whole
+from detector.run.signals import Stopped, raise_on_signals, raise_swallowed
+
+LOG = "detect-video-error.log"
+WRITING = "stopped at once; what was being written stays under *.partial.*"
 
 
 @contextmanager
 def exit_codes(interrupted: str) -> Iterator[None]:
     """Ends the process with the code of whatever the block raises.
 
-    ``interrupted``: what to say after a Ctrl-C that nobody below took care of.
+    ``interrupted``: what to say after a signal that nobody below took care of.
     """
-    try:
-        yield
-    except DetectVideoError as error:
+    with raise_on_signals():
+        try:
+            yield
+        except Stopped as stopped:
+            stopped.says = WRITING if stopped.writing else interrupted
+            raise
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            raise_swallowed()  # then this error is what a library made of the signal
+            sys.exit(end(error))
+
+
+def end(error: BaseException) -> int:
+    """Says in one line what ended the command. Returns the exit code."""
+    if isinstance(error, DetectVideoError):
         complain(error)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        click.echo(f"detect-video: {interrupted}", err=True)
-        sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output is gone (`| head`), so there is nobody to complain to.
-        silence()
-        sys.exit(EXIT_INTERNAL)
-    except (click.ClickException, click.exceptions.Exit, click.Abort):
-        raise
-    except MemoryError as error:
-        click.echo("detect-video: out of memory; try a smaller --batch or --size", err=True)
-        sys.exit(_internal(error))
-    except Exception as error:
-        sys.exit(printing_failed(error) or _internal(error))
+        return error.exit_code
+    if isinstance(error, Stopped):
+        _say(f"{error.word}: {error.says}" if error.says else error.word)
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        if len(sys.argv) == 1 or type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2
+            error.show()  # no argument at all: the help, as it is laid out
+        else:
+            message = " ".join(error.format_message().split())
+            _say(f"{message} See detect-video --help.")
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+    from detector.run.limits import blame_limit
 
-
-def printing_failed(error: BaseException) -> int | None:
-    """The exit code, after a complaint, when printing failed (`> /dev/full`); else None."""
-    frames = traceback.extract_tb(error.__traceback__)
-    printers = (
-        sys.modules[name].__file__ or "" for name in ("click", "rich") if name in sys.modules
-    )
-    if not isinstance(error, OSError) or not frames[-1].filename.startswith(
-        tuple(map(os.path.dirname, printers))
-    ):
-        return None
-    silence()
-    click.echo(
-        f"detect-video: cannot print to standard output: {error.strerror}; "
-        "check where it is redirected to",
-        err=True,
-    )
-    return EXIT_OUTPUT
-
-
-def silence() -> None:
-    """Sends standard output to /dev/null from here on.
-
-    Otherwise the interpreter would fail once more when it flushes what is left.
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    blamed = blame_limit(error)
+    if blamed is not None:
+        complain(blamed)
+        return blamed.exit_code
+    return _internal(error)
 
 
 def complain(error: DetectVideoError) -> None:
     """Prints the message as one line, even if a library put line breaks into it."""
-    click.echo(f"detect-video: {' '.join(str(error).split())}", err=True)
+    from detector.run.limits import folder_is_gone
+
+    gone = "; the current folder was deleted: go to another one with cd" if folder_is_gone() else ""
+    _say(" ".join(str(error).split()) + gone)
+
+
+def _say(text: str) -> None:
+    echo(f"detect-video: {text}", err=True)
 
 
 def _internal(error: BaseException) -> int:
-    handle, path = tempfile.mkstemp(prefix="detect-video-", suffix=".log")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        traceback.print_exception(error, file=file)
     summary = " ".join(f"{type(error).__name__}: {error}".split())
-    click.echo(f"detect-video: internal error, please report it with {path}: {summary}", err=True)
+    _say(f"internal error, please report it with {_log_of(error)}: {summary}")
     return EXIT_INTERNAL
+
+
+def _log_of(error: BaseException) -> str:
+    """The file that holds the traceback: in the session, where the run had one; else one file for
+    the last error of all runs, so that they do not pile up."""
+    for note in getattr(error, "__notes__", ()):
+        if note.startswith(LOGGED):
+            return str(note.removeprefix(LOGGED))
+    told = redact("".join(traceback.format_exception(error)))
+    text = told.encode(errors="backslashreplace")
+    with suppress(OutputError, OSError, RuntimeError):  # RuntimeError: the home folder is unknown
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "detect-video"
+        write_whole(cache / LOG, text, ours=True)
+        return str(cache / LOG)
+    with suppress(OSError):  # a name of its own: others may write to this folder
+        file, path = tempfile.mkstemp(prefix="detect-video-", suffix=".log")
+        with os.fdopen(file, "wb") as log:
+            log.write(text)
+        return path
+    return "the command line (its traceback could not be written)"

@@ -9,11 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from detector import __version__
+from detector.cli.help import (
+    SUMMARY,
+    WORDS,
+    HelpfulCommand,
+    answer_habits,
+    complete_files,
+    refuse_assignments,
+    refuse_model_name,
+    widen,
+    write_examples,
+)
+from detector.cli.printing import echo
+from detector.errors import EXIT_USAGE
+from detector.run.limits import blas_threads, check_threads
 
 DEFAULT = "detect"
-_NOT_COMMANDS = {"__init__", "command", "exits", "group", "options"}
+HELP = "help"  # `help compare` is `compare --help`; no command, so that it is no row of the help
+_NOT_COMMANDS = {"__init__", "command", "exits", "group", "help", "options", "printing", "streams"}
 
 
 def command_names() -> list[str]:
@@ -40,10 +56,37 @@ class DefaultGroup(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        widen(ctx)
+        if ctx.resilient_parsing:  # a shell completes a word: nothing is said, nothing refused
+            return super().parse_args(ctx, _words_before(args))
+        if not args:
+            for line in SUMMARY.splitlines():
+                echo(line, err=True)
+            ctx.exit(EXIT_USAGE)
+        if args[0] == HELP and not os.path.lexists(HELP):
+            args = [*(args[1:] if args[1:2] and args[1] in command_names() else ()), "--help"]
+        if args and args[0] not in command_names() and not args[0].startswith("-"):
+            args[0] = answer_habits(args, ctx) or args[0]
         if args and args[0] not in command_names() and args[0] not in ("--help", "-h", "--version"):
             _refuse_misspelt(args[0], ctx)
+            check_threads(blas_threads())  # the next line imports numpy
+            refuse_model_name(args[0], ctx)
             args.insert(0, DEFAULT)
+        if args[0] == DEFAULT:
+            refuse_assignments(args[1:], ctx)
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """For the first word: commands, the options of ``detect``, and files.
+
+        Files stand first: bash drops what came before them, and offers files where no word fits.
+        """
+        detect = self.get_command(ctx, DEFAULT)
+        assert detect is not None
+        found = super().shell_complete(ctx, incomplete)
+        found += detect.shell_complete(click.Context(detect), incomplete)
+        words = list({item.value: item for item in found}.values())
+        return words if incomplete.startswith("-") else [*complete_files(incomplete), *words]
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "[COMMAND] SOURCE... [OPTIONS]")
@@ -52,6 +95,8 @@ class DefaultGroup(click.Group):
         """The options of ``detect``, which most people look for, then the commands."""
         detect = self.get_command(ctx, DEFAULT)
         assert detect is not None
+        assert isinstance(detect, HelpfulCommand)
+        write_examples(detect.examples, formatter)
         detect.format_options(click.Context(detect), formatter)
         self.format_commands(ctx, formatter)
 
@@ -60,8 +105,18 @@ class DefaultGroup(click.Group):
             formatter.write_text(
                 "0 done; 1 internal error; 2 usage; 3 source; 4 model or weights; 5 engine; "
                 "6 output; 7 finished, but frames were bad or the file ended early; "
-                "8 a gate failed; 130 interrupted; 143 terminated."
+                "8 a gate failed; 129 hung up; 130 interrupted; 143 terminated."
             )
+
+
+def _words_before(args: list[str]) -> list[str]:
+    """The command line before the word that a shell completes, with its command."""
+    if not args or args[0] in ("--help", "-h", "--version"):
+        return args
+    if args[0] in command_names():
+        return args
+    ours = WORDS.get(args[0], "")
+    return [ours, *args[1:]] if ours in command_names() else [DEFAULT, *args]
 
 
 def _refuse_misspelt(word: str, ctx: click.Context) -> None:
@@ -74,9 +129,7 @@ def _refuse_misspelt(word: str, ctx: click.Context) -> None:
         raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)
 
 
-@click.group(
-    cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True
-)
+@click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="detect-video")
 def cli(**_: Any) -> None:
     """Find objects in every frame of a video and see where every millisecond went.

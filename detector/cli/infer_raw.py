@@ -8,14 +8,16 @@ from typing import Any
 import click
 
 from detector.cli.command import subcommand
+from detector.cli.help import Models
 from detector.cli.options import config_options
+from detector.cli.printing import echo
 
 
 @subcommand(
     options=config_options("network", "runtime", "calibration", without=("model", "size")),
     hidden=True,
 )
-@click.argument("model", metavar="MODEL")
+@click.argument("model", type=Models(), metavar="MODEL")
 @click.option(
     "--input",
     "given",
@@ -33,4 +35,4 @@ def command(model: str, given: str, output: str, **flags: Any) -> None:
 
     config = resolve_config(None, {**flags, "model": model})
     for name, shape in infer_raw(config, Path(given), Path(output)).items():
-        click.echo(f"{output}: {name} {'x'.join(map(str, shape))}")
+        echo(f"{output}: {name} {'x'.join(map(str, shape))}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from detector.cli.command import print_json, subcommand, terminal
+from detector.cli.command import subcommand
+from detector.cli.printing import print_json, terminal
 
 
-@subcommand(json="the metrics")
+@subcommand(json="the metrics", light=True)
 @click.argument("words", nargs=-1, metavar="[WORD]...")
 def command(words: tuple[str, ...], as_json: bool) -> None:
     """Say what nvprof's metrics are called in Nsight Compute.

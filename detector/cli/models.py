@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from detector.cli.command import CONTEXT, print_json, subcommand, terminal
+from detector.cli.command import CONTEXT, subcommand
+from detector.cli.help import Models
 from detector.cli.options import config_options
+from detector.cli.printing import echo, print_json, terminal
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SHOWN = ("weights", "names", "family", "random_weights", "size", "batch")
 
@@ -25,7 +31,7 @@ def list_models(as_json: bool) -> None:
 
 
 @subcommand(options=config_options("network", "runtime", only=SHOWN), json="what was counted")
-@click.argument("model", metavar="MODEL")
+@click.argument("model", type=Models(), metavar="MODEL")
 def show(model: str, as_json: bool, **flags: Any) -> None:
     """Count parameters, MACs and FLOPs of MODEL: a file, or a known name."""
     from detector.config.levels import resolve_config
@@ -41,7 +47,7 @@ def show(model: str, as_json: bool, **flags: Any) -> None:
 
 
 @subcommand(quiet="Print nothing but errors.")
-@click.argument("name", metavar="NAME")
+@click.argument("name", type=Models(), metavar="NAME")
 def pull(name: str, quiet: bool) -> None:
     """Download the official file of the known model NAME into the cache.
 
@@ -49,19 +55,32 @@ def pull(name: str, quiet: bool) -> None:
     """
     from detector.models import catalogue
 
-    if quiet:
-        catalogue.pull(name)
-        return
+    console = terminal(piped_width=220)
+    if quiet or not console.is_interactive:
+        path, fetched = catalogue.pull(name)
+    else:
+        path, fetched = _pull_with_bar(name, console)
+    if not quiet:
+        state = "complete, size and sha256 checked" if fetched else "is there already, whole"
+        echo(f"{path}: {state}")
+
+
+def _pull_with_bar(name: str, console: Console) -> tuple[Path, bool]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=terminal(piped_width=220), transient=True) as bar:
+    from detector.models import catalogue
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(name, total=None)
-        path, fetched = catalogue.pull(
+        return catalogue.pull(
             name, lambda done, total: bar.update(task, completed=done, total=total)
         )
-    state = "complete, size and sha256 checked" if fetched else "is there already, whole"
-    click.echo(f"{path}: {state}")
 
 
 @click.group(context_settings=CONTEXT, invoke_without_command=True)

@@ -7,11 +7,14 @@ from typing import Any
 
 import click
 
-from detector.cli.command import log_to_trackers, print_json, require_trackers, subcommand, terminal
+from detector.cli.command import log_to_trackers, require_trackers, subcommand
+from detector.cli.help import Files, HelpfulCommand
 from detector.cli.options import config_options
+from detector.cli.printing import echo, print_json, terminal
+from detector.config.schema import CAMERA_GROUPS
 
 
-class _ListsPasses(click.Command):
+class _ListsPasses(HelpfulCommand):
     """A command whose help ends with the passes, which are imported only for that."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -24,12 +27,22 @@ class _ListsPasses(click.Command):
             rows.append((name, f"{one.what}{asked}"))
         with formatter.section("Passes, in their order"):
             formatter.write_dl(rows)
+        super().format_epilog(ctx, formatter)
 
 
 @subcommand(
-    options=config_options(), config_file=True, json="all facts", track=True, cls=_ListsPasses
+    options=config_options(but=(*CAMERA_GROUPS, "page")),
+    config_file=True,
+    json="all facts",
+    track=True,
+    examples=(
+        "detect-video profile in.mp4 --run-dir runs/why    # the run and all passes",
+        "detect-video profile in.mp4 --only layers         # time of every layer, nothing else",
+        "detect-video profile in.mp4 --prove               # test the predictions",
+    ),
+    cls=_ListsPasses,
 )
-@click.argument("source", required=False, metavar="SOURCE")
+@click.argument("source", type=Files(), required=False, metavar="SOURCE")
 @click.option(
     "--only", metavar="A,B", help="Run these passes only. Default: all but those on request."
 )
@@ -64,18 +77,20 @@ def command(
     trackers: tuple[str, ...],
     **flags: Any,
 ) -> int:
-    """Measure SOURCE: a plain run, then separate passes, all in one session.
+    """Measure SOURCE: a plain run, then separate passes, all in one session, with report.html.
 
     A pass that needs a profiler runs the pipeline again, so the reported FPS are never disturbed.
     """
     from detector.analysis.profile import profile_document
     from detector.config.levels import resolve_config
     from detector.errors import UsageError
-    from detector.errors.writing import write_whole
+    from detector.errors.writing import utf8
     from detector.jobs.profile import profile
+    from detector.report.html import page
     from detector.report.tables import csv_files
     from detector.report.terminal.profile import print_profile
     from detector.report.terminal.run import print_run
+    from detector.session.store import add_to_session
 
     if nsys is not None and source is None:
         if as_csv:
@@ -87,7 +102,7 @@ def command(
 
     def say(text: str, whole: bool) -> None:
         if not as_json:
-            click.echo(text, nl=whole, err=True)
+            echo(text, nl=whole, err=True)
 
     session = profile(
         source,
@@ -98,13 +113,15 @@ def command(
         command=sys.argv,
         say=say,
     )
+    report = add_to_session(session.folder, "report.html", page(session))
     if as_json:
-        print_json(profile_document(session))
+        print_json(profile_document(session).as_builtins())
     else:
-        print_run(terminal(piped_width=140), session.document)
+        print_run(terminal(piped_width=140), session.document, verbose=True)
         print_profile(terminal(piped_width=140), session)
+        echo(f"report: {report}")
     for name, text in csv_files(session).items() if as_csv else ():
-        write_whole(session.folder / name, text.encode())
+        add_to_session(session.folder, name, utf8(text))
     log_to_trackers(trackers, session)
     return session.document.exit.code
 

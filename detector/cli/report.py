@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detector.cli.command import log_to_trackers, subcommand, terminal
+from detector.cli.command import log_to_trackers, subcommand
+from detector.cli.help import Files
+from detector.cli.printing import echo, terminal
 
 if TYPE_CHECKING:
     from detector.session.read import SavedSession
@@ -18,8 +19,14 @@ if TYPE_CHECKING:
 FORMATS = ("html", "table", "json", "csv", "trace")
 
 
-@subcommand(track=True)
-@click.argument("run", metavar="RUN")
+@subcommand(
+    track=True,
+    examples=(
+        "detect-video report runs/in-ort                      # runs/in-ort/report.html",
+        "detect-video report runs/in-ort --format trace       # for chrome://tracing or Perfetto",
+    ),
+)
+@click.argument("run", type=Files(), metavar="RUN")
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="html", show_default=True)
 @click.option(
     "-o",
@@ -30,13 +37,15 @@ FORMATS = ("html", "table", "json", "csv", "trace")
 def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
     """Render the saved session of a run. RUN is its folder (runs/NAME)."""
     from detector.session.read import read_session
+    from detector.session.store import keep_session
 
     session = read_session(run)
+    keep_session(session.folder)
     log_to_trackers(trackers, session)
     if kind == "table":
         _print_tables(session)
         return
-    for name, content in _render(session, kind).items():
+    for name, content in _render(session, kind, output).items():
         _write(session.folder, name, content, output, kind == "csv")
 
 
@@ -45,16 +54,17 @@ def _print_tables(session: SavedSession) -> None:
     from detector.report.terminal.run import print_run
 
     console = terminal(piped_width=140)
-    print_run(console, replace(session.document, session=str(session.folder)))
+    print_run(console, replace(session.document, session=str(session.folder)), verbose=True)
     print_profile(console, session)
 
 
-def _render(session: SavedSession, kind: str) -> dict[str, bytes]:
+def _render(session: SavedSession, kind: str, output: str | None) -> dict[str, bytes]:
     """File name -> content."""
     if kind == "csv":
+        from detector.errors.writing import utf8
         from detector.report.tables import csv_files
 
-        return {name: text.encode() for name, text in csv_files(session).items()}
+        return {name: utf8(text) for name, text in csv_files(session).items()}
     if kind == "html":
         from detector.report.html import page
 
@@ -62,19 +72,26 @@ def _render(session: SavedSession, kind: str) -> dict[str, bytes]:
     if kind == "trace":
         from detector.report.trace import trace
 
-        return {"trace.json.gz": trace(session)}
+        # What is called .json, or is piped on, is read as JSON.
+        return {"trace.json.gz": trace(session, output is None or output.endswith(".gz"))}
     from detector.analysis.profile import profile_document
+    from detector.session.codec import to_json
 
-    return {"profile.json": (json.dumps(profile_document(session), indent=1) + "\n").encode()}
+    return {"profile.json": to_json(profile_document(session).as_builtins()).encode()}
 
 
 def _write(folder: Path, name: str, content: bytes, output: str | None, many: bool) -> None:
     """Writes a whole file or none. ``many``: OUT is a folder."""
-    from detector.errors.writing import write_whole
+    from detector.errors.writing import is_null_device, write_whole
+    from detector.session.store import add_to_session
 
     if output == "-":
         sys.stdout.buffer.write(content)
-        return
-    target = folder / name if output is None else Path(output) / name if many else Path(output)
-    write_whole(target, content)
-    click.echo(str(target))
+        return  # main flushes it, and says so where that fails
+    if output is None:
+        target = add_to_session(folder, name, content)
+    else:
+        nowhere = is_null_device(output)
+        target = Path(output) / name if many and not nowhere else Path(output)
+        write_whole(target, content)
+    echo(str(target))

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from detector.config.schema import Config, choices_of, flag_of, options
 from detector.errors import UsageError
+from detector.errors.guard import keep
+from detector.errors.parsing import quote
+from detector.errors.reading import read_text
+from detector.errors.secrets import SECRET_PATHS, Address
+from detector.errors.yaml_parsing import parse_yaml
 
 FILES = ("model", "cfg", "weights", "names", "calibrate")  # options that name files
+MAX_TEXT = 4096  # characters of a value: the longest path that the system takes
 COMMAND_LINE = "command line"  # a level of this origin: messages name the flag, not the path
 
 _LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
@@ -33,6 +38,13 @@ def resolve_config(
     ``flags``: option name -> value; None was not given. ``defaults``: a command's own, above those
     of the model.
     """
+    return merge_levels(*collect_levels(config_file, flags, defaults))
+
+
+def collect_levels(
+    config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """The levels of ``resolve_config``, lowest first: (where it comes from, options)."""
     from detector.models.catalogue import folder, known
 
     given = {name: value for name, value in flags.items() if value is not None}
@@ -46,11 +58,17 @@ def resolve_config(
         upper.insert(0, _read_own_file(description_file))
     if defaults:
         lower.append(("defaults of the command", dict(defaults)))
-    return merge_levels(*lower, *upper)
+    return [*lower, *upper]
+
+
+def list_origins(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
+    """Option -> where its value in force comes from."""
+    return {name: origin for origin, level in levels for name, _ in _flatten(origin, level)}
 
 
 def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
     """A user's file. Files that it names may lie beside it; ``names`` may be a list of names."""
+    keep("the configuration", config_file)
     origin, content = read_level(config_file)
     place = Path(config_file).parent
     for group in (content, content.get("network"), content.get("calibration")):
@@ -61,7 +79,11 @@ def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
             group["class_names"] = _names_in_order(origin, group.pop("names"))
         for key in FILES:
             value = group.get(key)
-            if isinstance(value, str) and not Path(value).exists() and (place / value).is_file():
+            if (
+                isinstance(value, str)
+                and not os.path.exists(value)
+                and os.path.isfile(place / value)
+            ):
                 group[key] = str(place / value)
     return origin, content
 
@@ -69,12 +91,15 @@ def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
 def _names_in_order(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
     """[person, vehicle] or {0: person, 1: vehicle}."""
     if isinstance(names, dict):
-        by_id = {str(key): name for key, name in names.items()}
+        by_id = {str(key): name for key, name in names.items()}  # a key in quotes is as good
         if by_id.keys() != {str(at) for at in range(len(names))}:
             raise UsageError(
                 f"{origin}: names: class ids must be 0, 1, ... {len(names) - 1}, each exactly once"
             )
         names = [by_id[str(at)] for at in range(len(names))]
+    for name in names:
+        if isinstance(name, (list, dict)):
+            raise UsageError(f"{origin}: names: {quote(name)} is no name; write one text a class")
     return [str(name) for name in names]
 
 
@@ -82,8 +107,10 @@ def _file_beside_plan(model: str) -> Path | None:
     """x.yaml beside x.trt: it says what such a plan does not."""
     from detector.engines import only_engine
 
+    if only_engine(model) is None:
+        return None
     file = Path(model).with_suffix(".yaml")
-    return file if only_engine(model) is not None and file.is_file() else None
+    return file if os.path.isfile(file) else None
 
 
 def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
@@ -102,18 +129,7 @@ def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
 
 def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
     """A YAML file as a level for ``merge_levels``. Raises UsageError."""
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(f"{path}: cannot read the configuration: {reason}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: cannot read the configuration: it is not UTF-8 text") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        reason = getattr(error, "problem", None) or "unreadable"
-        raise UsageError(f"{where}: not valid YAML: {reason}") from error
+    content = parse_yaml(read_text(path, "a configuration"), path)
     if content is None:
         return str(path), {}
     if not isinstance(content, dict):
@@ -142,25 +158,27 @@ def _flatten(origin: str, level: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 
 def _unknown_key(origin: str, path: str) -> str:
     paths = {name: f"{group}.{name}" for name, (group, _) in _LEAVES.items()}
-    name = path.rsplit(".", 1)[-1].replace("-", "_")
+    name = path[:100].rsplit(".", 1)[-1].replace("-", "_")
     near = [paths[known] for known in difflib.get_close_matches(name, paths, 1, 0.5)]
-    near = near or difflib.get_close_matches(path, paths.values(), 1, 0.5)
+    near = near or difflib.get_close_matches(path[:100], paths.values(), 1, 0.5)
     hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(paths.values())}"
-    return f"{origin}: unknown key {path}{hint}"
+    return f"{origin}: unknown key {path[:100]}{hint}"
 
 
 _KINDS = {
-    str: "text",
+    str: f"text of at most {MAX_TEXT} characters",
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    tuple: "a list",
+    tuple: "a list of texts",
 }
 
 
 def _check(origin: str, name: str, value: Any) -> Any:
     """The value in its option's own type and within its limits. Raises UsageError."""
     group, leaf = _LEAVES[name]
+    if isinstance(value, str):
+        Address(value, hide_path=name in SECRET_PATHS)  # its secrets are known before a message
     where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
     kind, optional = _type_of(leaf)
     if value is None:
@@ -170,7 +188,9 @@ def _check(origin: str, name: str, value: Any) -> Any:
     try:
         value = _convert(kind, value)
     except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{where}: {value!r} is not {_KINDS[kind]}") from None
+        raise UsageError(f"{where}: {quote(value)} is not {_KINDS[kind]}") from None
+    if name == "device" and value.isdecimal():
+        value = f"cuda:{value}"
     if value != leaf.default:
         _check_limits(where, value, leaf)
     return value
@@ -187,7 +207,9 @@ def _convert(kind: type, value: Any) -> Any:
     if kind is tuple:
         items = value.split(",") if isinstance(value, str) else value
         items = items if isinstance(items, (list, tuple)) else [items]
-        return tuple(str(item).strip() for item in items if str(item).strip())
+        if not all(isinstance(item, (str, int, float)) for item in items):
+            raise TypeError
+        return tuple(_text(item).strip() for item in items if str(item).strip())
     if isinstance(value, bool) is not (kind is bool):
         raise TypeError
     if kind is bool:
@@ -195,19 +217,27 @@ def _convert(kind: type, value: Any) -> Any:
     if kind is str:
         if not isinstance(value, (str, int, float)):
             raise TypeError
-        return str(value)
-    number = kind(value)
+        return _text(value)
+    number = kind(value)  # a text of too many digits is a ValueError
     if number != number or (kind is int and number != float(value)):  # NaN; 1.5 frames
         raise ValueError
     return number
 
 
+def _text(value: object) -> str:
+    text = str(value)
+    if len(text) > MAX_TEXT:
+        raise ValueError
+    return text
+
+
 def _check_limits(where: str, value: Any, leaf: dataclasses.Field[Any]) -> None:
     low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
     if low is not None and value < low:
-        raise UsageError(f"{where}: {value} is too small: at least {low}")
+        raise UsageError(f"{where}: {quote(value)} is too small: at least {low}")
     if high is not None and value > high:
-        raise UsageError(f"{where}: {value} is too large: at most {high}")
+        percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
+        raise UsageError(f"{where}: {quote(value)} is too large: at most {high}{percent}")
     # An unknown engine is refused where engines are loaded: the error then has its JSON document.
     choices = choices_of(leaf) if leaf.name != "engine" else ()
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():

@@ -77,11 +77,15 @@ def _limits(leaf: dataclasses.Field[Any]) -> list[str]:
     if low is not None and high is None:
         sentences.append(f"At least {low}.")
     elif low is not None and f"to {high}" not in text:
-        sentences.append(f"{int(low)} to {int(high or 0)}.")
+        sentences.append(f"{_plain(low)} to {_plain(high or 0)}.")
     missing = [choice for choice in choices_of(leaf) if choice not in text]
     if missing:
         sentences.append(f"One of {', '.join(choices_of(leaf))}.")
     return sentences
+
+
+def _plain(number: float) -> str:
+    return str(int(number) if number == int(number) else number)
 
 
 def _in_yaml(value: Any) -> str:

@@ -15,8 +15,9 @@ from typing import Any
 def option(default: Any, help: str, metavar: str | None = None, **extra: Any) -> Any:
     """A field of the tree, which is an option of the command line too.
 
-    ``extra``: ``choices`` (words, or a function that lists them), ``at_least``, ``at_most``,
-    ``flags`` where they are not ``--name``, ``hidden`` where --help leaves it out.
+    ``extra``: ``choices`` (words, or a function that lists them), ``at_least`` and ``at_most``
+    (every number has both), ``flags`` where they are not ``--name``, ``hidden`` where --help leaves
+    it out.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})
 
@@ -85,12 +86,12 @@ class NetworkConfig:
 class RuntimeConfig:
     engine: str = option(
         "auto",
-        "Engine: {choices}. auto takes what was measured fastest "
-        "here, else what is installed, and says why.",
+        "Engine: {choices}. auto takes what compare --use "
+        "found fastest here, else what is installed, and says why.",
         "E",
         choices=_engines,
     )
-    batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=4096)
+    batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=1024)
     size: str | None = option(
         None,
         "Network input: 640x384 (width x height), or 640: its longest side; default: the "
@@ -98,7 +99,7 @@ class RuntimeConfig:
         "S",
     )
     threads: int = option(
-        0, "CPU threads of one request; 0: the engine's choice.", "N", at_least=0, at_most=4096
+        0, "CPU threads of one request; 0: the engine's choice.", "N", at_least=0, at_most=1024
     )
     concurrency: int = option(
         0,
@@ -114,12 +115,12 @@ class RuntimeConfig:
     )
     precision: str = option(
         "auto",
-        "Precision: {choices}. auto is fp32, unless detect-video "
-        "compare measured another to be faster and close enough to fp32 on this machine.",
+        "Precision: {choices}. auto is fp32, unless compare "
+        "--use found another to be faster and close enough to fp32 on this machine.",
         "P",
         choices=_precisions,
     )
-    device: str = option("auto", "Device: auto, cpu, cuda or cuda:N.", "D")
+    device: str = option("auto", "Device: auto, cpu, cuda, or cuda:N (or N) for the Nth GPU.", "D")
     device_memory: str = option(
         "auto",
         "Who allocates GPU memory for TensorRT: auto, pycuda, torch or cuda-python.",
@@ -146,7 +147,7 @@ class CalibrationConfig:
         choices=CALIBRATIONS,
     )
     calibrate_frames: int = option(
-        64, "Frames to calibrate on, spread over the source.", "N", at_least=1
+        64, "Frames to calibrate on, spread over the source.", "N", at_least=1, at_most=10_000
     )
     budget: float = option(
         0.95,
@@ -172,7 +173,9 @@ class SelectionConfig:
         None, "Keep these classes only: names or ids, with commas.", "A,B"
     )
     agnostic: bool = option(False, "Boxes suppress each other across classes.")
-    max_det: int = option(300, "At most this many detections in a frame.", "N", at_least=1)
+    max_det: int = option(
+        300, "At most this many detections in a frame.", "N", at_least=1, at_most=100_000
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +186,16 @@ class InputConfig:
         "D",
         choices=_decoders,
     )
-    frames: int | None = option(None, "Stop after this many frames.", "N", at_least=1)
-    stride: int = option(1, "Take every Nth frame.", "N", at_least=1)
+    frames: int | None = option(
+        None, "Stop after this many frames.", "N", at_least=1, at_most=10**9
+    )
+    stride: int = option(1, "Take every Nth frame.", "N", at_least=1, at_most=10**6)
+    start: str | None = option(
+        None, "Leave out what is before this time of the source: seconds, or [HH:]MM:SS.", "T"
+    )
+    duration: str | None = option(
+        None, "Stop after so much time of the source: seconds, or [HH:]MM:SS.", "T"
+    )
 
 
 PRESETS = (
@@ -200,11 +211,15 @@ PRESETS = (
 )
 
 
+DEFAULT_PRESET, DEFAULT_CRF = "superfast", 23  # of H.264
+
+
 @dataclass(frozen=True, slots=True)
 class OutputConfig:
     output: str | None = option(
         None,
-        "File (one source) or folder; default: IN-ENGINE-detected.* in the current folder.",
+        "File (one source), folder, or - for rows on standard output; default: "
+        "IN-ENGINE-detected.* in the current folder.",
         "OUT",
         flags=("-o", "--output"),
     )
@@ -216,22 +231,191 @@ class OutputConfig:
         choices=_sinks,
     )
     no_video: bool = option(False, "Write no annotated video or pictures.")
-    preset: str = option(
-        "superfast",
-        "x264 preset of the video, ultrafast to veryslow. veryfast files are a third smaller and "
-        "cost half as much again.",
+    only_detections: bool = option(
+        False, "Write frames with detections only. A video has clips around them, with --lead."
+    )
+    lead: float | None = option(
+        None,
+        "Seconds before and after a detection that --only-detections keeps in a video; default: 2.",
+        "S",
+        at_least=0.0,
+        at_most=600.0,
+    )
+    preset: str | None = option(
+        None,
+        "How much work the encoder of .mp4, .mkv, .mov (H.264) and .webm (VP9) does, ultrafast to "
+        "veryslow; default: superfast. With H.264, veryfast files are a third smaller and cost "
+        "half as much again.",
         "P",
         choices=PRESETS,
     )
-    crf: int = option(23, "x264 quality of the video, 0 (best) to 51.", "N", at_least=0, at_most=51)
+    crf: int | None = option(
+        None,
+        "Quality of the video, 0 is best: to 51 in H.264 (default: 23), to 63 in VP9 (default: "
+        "32).",
+        "N",
+        at_least=0,
+        at_most=63,
+    )
     run_dir: str | None = option(None, "Folder of the session; default: runs/IN-ENGINE.", "DIR")
+
+
+@dataclass(frozen=True, slots=True)
+class DrawingConfig:
+    line_width: int | None = option(
+        None,
+        "Width of the boxes' lines, pixels; default: by the picture's size.",
+        "N",
+        at_least=1,
+        at_most=256,
+    )
+    font_scale: float = option(
+        1.0, "Size of the labels' text: 2 doubles it.", "F", at_least=0.1, at_most=20.0
+    )
+    font: str | None = option(
+        None, "Font file of the labels (TTF, OTF, TTC), for class names in any script.", "FILE"
+    )
+    hide_labels: bool = option(False, "Draw boxes without labels.")
+    hide_scores: bool = option(False, "Leave the score out of labels.")
+    blur: tuple[str, ...] | None = option(
+        None,
+        "Pixelate the boxes of these classes in every picture that is written: names or ids, with "
+        "commas. What is not detected stays as it is.",
+        "A,B",
+    )
+
+
+POLICIES = ("latest", "every")
+GATHERING = ("auto", "every", "freshest")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveConfig:
+    policy: str = option(
+        "latest",
+        "What to do with pictures of cameras that come faster than they are detected. latest: "
+        "detect the newest, drop older ones. every: drop none until they are --max-age old.",
+        "P",
+        choices=POLICIES,
+        flags=("--live",),
+    )
+    max_age: float = option(
+        5.0,
+        "With --live every: how old a picture may get, in seconds. Beyond that, whole groups of "
+        "pictures are dropped up to the newest key frame.",
+        "S",
+        at_least=0.1,
+        at_most=3600.0,
+    )
+    gather: str = option(
+        "auto",
+        "How pictures of several cameras come together in a batch: every and freshest fill it, "
+        "each camera once, and never wait for a silent one; auto waits only where that pays.",
+        "G",
+        choices=GATHERING,
+    )
+    repeat: bool = option(
+        False,
+        "Play files again and again at their own pace, as if they were cameras.",
+        flags=("--loop",),
+    )
+    start_timeout: float = option(
+        20.0,
+        "Seconds that a camera may take to its first picture, before it is tried again.",
+        "S",
+        at_least=1.0,
+        at_most=600.0,
+    )
+
+
+RECORDINGS = ("none", "annotated", "copy")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordConfig:
+    record: str = option(
+        "none",
+        "What to record of cameras: none, annotated (boxes drawn), or copy (the camera's own "
+        "video and sound, untouched).",
+        "R",
+        choices=RECORDINGS,
+    )
+    segment: float = option(
+        10.0, "Minutes of one file of a recording.", "MIN", at_least=0.05, at_most=1440.0
+    )
+    clips: bool = option(False, "Record only around detections.")
+    clip_before: float = option(
+        5.0, "Seconds of a clip before the first detection.", "S", at_least=0.0, at_most=300.0
+    )
+    clip_after: float = option(
+        5.0, "Seconds of a clip after the last detection.", "S", at_least=0.0, at_most=300.0
+    )
+    keep_days: float | None = option(
+        None,
+        "Remove recordings that are older than so many days.",
+        "DAYS",
+        at_least=0.01,
+        at_most=36500.0,
+    )
+    keep_gb: float | None = option(
+        None,
+        "Remove the oldest recordings where all of them together exceed so many GB (10^9 bytes).",
+        "GB",
+        at_least=0.001,
+        at_most=1e6,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EventsConfig:
+    events: str | None = option(
+        None,
+        "Also write all events (a class appears or leaves, a camera comes or goes) to this file, "
+        "one JSON document a line; - is standard output.",
+        "FILE",
+    )
+    webhook: str | None = option(
+        None,
+        "POST each event to this http or https address. DETECT_VIDEO_WEBHOOK_KEY in the "
+        "environment signs them (HMAC-SHA256).",
+        "URL",
+    )
+    mqtt: str | None = option(
+        None,
+        "Publish events to mqtt://HOST[:PORT]/TOPIC (mqtts:// with TLS). User and password come "
+        "from DETECT_VIDEO_MQTT_USER and DETECT_VIDEO_MQTT_PASSWORD.",
+        "URL",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PageConfig:
+    serve: str | None = option(
+        None,
+        "Show the run on a page at this port of 127.0.0.1, or at HOST:PORT; port 0 takes a free "
+        "one and prints it. Another host than loopback needs a token.",
+        "[HOST:]PORT",
+    )
+    token_file: str | None = option(
+        None,
+        "File that holds the token of the page. DETECT_VIDEO_TOKEN in the environment does too.",
+        "FILE",
+    )
+    page_hosts: tuple[str, ...] | None = option(
+        None,
+        "Names, with commas, that browsers reach the page by besides its own address: those of a "
+        "proxy in front of it. They need a token.",
+        "A,B",
+    )
+    tls_cert: str | None = option(None, "Certificate (PEM) of the page, for https.", "FILE")
+    tls_key: str | None = option(None, "Private key (PEM) of the certificate.", "FILE")
 
 
 @dataclass(frozen=True, slots=True)
 class LoopConfig:
     sync: bool = option(False, "One plain loop instead of threads, for comparison.")
     queue_batches: int = option(
-        2, "Filled batches that may wait for the engine.", "N", at_least=1, hidden=True
+        2, "Filled batches that may wait for the engine.", "N", at_least=1, at_most=256, hidden=True
     )
     nvtx: bool = option(True, "NVTX ranges around every stage.", hidden=True)
     instruments: bool = option(
@@ -247,11 +431,33 @@ class Config:
     selection: SelectionConfig = SelectionConfig()
     input: InputConfig = InputConfig()
     output: OutputConfig = OutputConfig()
+    drawing: DrawingConfig = DrawingConfig()
     loop: LoopConfig = LoopConfig()
+    live: LiveConfig = LiveConfig()
+    record: RecordConfig = RecordConfig()
+    events: EventsConfig = EventsConfig()
+    page: PageConfig = PageConfig()
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+
+# What --help calls the groups.
+TITLES = {
+    "network": "Model",
+    "runtime": "Engine",
+    "calibration": "int8",
+    "selection": "Selection",
+    "input": "Input",
+    "output": "Output",
+    "drawing": "Pictures",
+    "loop": "Loop",
+    "live": "Cameras",
+    "record": "Recording of cameras",
+    "events": "Events",
+    "page": "Page",
+}
+CAMERA_GROUPS = ("live", "record", "events")  # of commands that read cameras
 
 # Defaults of ``eval``: what average precision is customarily computed with.
 EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}
@@ -266,7 +472,8 @@ def options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
 
 def flag_of(leaf: dataclasses.Field[Any]) -> str:
     """The long flag of an option: ``--max-det``."""
-    return "--" + leaf.name.replace("_", "-")
+    given = [flag for flag in leaf.metadata.get("flags", ()) if flag.startswith("--")]
+    return given[0] if given else "--" + leaf.name.replace("_", "-")
 
 
 def help_of(leaf: dataclasses.Field[Any]) -> str:

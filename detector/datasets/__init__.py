@@ -8,6 +8,7 @@ being there. ``open`` reads labels (a ``LabelFormat``), ``open_detections`` read
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from pathlib import Path
 from typing import TypeVar
@@ -60,13 +61,13 @@ def open(
     it does not have.
     """
     path = Path(spec)
-    if not path.exists():
+    if not os.path.exists(path):
         raise SourceError(
             f"{spec}: no such file or folder; give a COCO json, a YOLO folder or a MOT sequence"
         )
     if path.suffix.lower() in VIDEOS and path.is_file():
         path, images = _find_labels_of(path), images or spec
-    if images is not None and not Path(images).exists():
+    if images is not None and not os.path.exists(images):
         raise SourceError(f"--images {images}: no such folder or video; check the path")
     wanted = (
         "a COCO .json, a YOLO data.yaml or a folder with images/ and labels/, a MOT sequence with "
@@ -89,7 +90,7 @@ def open_detections(
     ``names``: what the class numbers mean, where the file itself has no names. Raises SourceError.
     """
     path = Path(spec)
-    if not path.exists():
+    if not os.path.exists(path):
         raise SourceError(
             f"{spec}: no such file or folder; give what detect-video --save coco, mot or yolo wrote"
         )

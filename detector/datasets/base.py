@@ -6,7 +6,6 @@ detections of a file, laid on the pictures of a Dataset.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detector.errors import SourceError
+from detector.errors.parsing import parse_json, quote
+from detector.errors.reading import read_text
 from detector.types import Detections, LabelledPicture
 
 PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".avi", ".ts", ".webm", ".mpg", ".mpeg", ".wmv", ".flv")
 MAX_BYTES = 4 << 30  # of a file of labels; COCO's largest has 0.45 GB
+MAX_PIXELS = 1e9  # a coordinate; no picture is that large, and areas stay exact
+MAX_PARTS = 16  # of a picture's path, by whose end a row may name it
+MAX_PATH = 4096  # characters; the system takes no longer one
 
 
 @dataclass(slots=True)
@@ -138,9 +141,7 @@ class Lookup:
         }
         self._names = {picture.name: at for at, picture in enumerate(pictures)}
         self._paths = {
-            os.path.realpath(picture.path): at
-            for at, picture in enumerate(pictures)
-            if picture.path
+            real_path(picture.path): at for at, picture in enumerate(pictures) if picture.path
         }
         self._ends: dict[str, int | None] = {}  # None: the paths of several pictures end so
         for at, one in enumerate(pictures):
@@ -166,7 +167,7 @@ class Lookup:
         is that of one picture only."""
         at = self._names.get(name)
         if at is None:
-            at = self._paths.get(os.path.realpath(name))
+            at = self._paths.get(real_path(name))
         for end in reversed(list(_ends(name))) if at is None else ():
             if end in self._ends:
                 return self._ends[end]
@@ -177,10 +178,18 @@ class Lookup:
         return self._stems.get(stem)
 
 
+def real_path(path: str) -> str:
+    """With links followed; as it is where it cannot be the path of a file."""
+    try:
+        return os.path.realpath(path) if len(path) <= MAX_PATH else path
+    except ValueError:  # a NUL byte
+        return path
+
+
 def _ends(path: str) -> Iterator[str]:
     """c.jpg, b/c.jpg, a/b/c.jpg."""
-    parts = Path(path).parts
-    for count in range(1, len(parts) + 1):
+    parts = Path(path[-MAX_PATH:]).parts
+    for count in range(1, min(len(parts), MAX_PARTS) + 1):
         yield "/".join(parts[-count:])
 
 
@@ -204,9 +213,11 @@ class Collector:
 
     def add(self, at: int, box: Sequence[float], score: float, class_id: int, where: str) -> None:
         """``box`` xyxy pixels. ``where``: file and line, for errors."""
-        if not np.isfinite([*box, score]).all() or box[2] < box[0] or box[3] < box[1]:
+        good = len(box) == 4 and all(abs(value) <= MAX_PIXELS for value in (*box, score))  # not NaN
+        if not good or box[2] < box[0] or box[3] < box[1]:
             raise SourceError(
-                f"{where}: not a box with a score: {list(box)} {score}; sizes are 0 or more"
+                f"{where}: not a box with a score: {quote(list(box))} {score}; sizes are 0 or "
+                f"more, and no number is beyond {MAX_PIXELS:g}"
             )
         self._rows.setdefault(at, []).append((box, score, class_id))
 
@@ -251,41 +262,35 @@ def _detections(
 
 @contextmanager
 def translate_read_errors(path: Path) -> Iterator[None]:
-    """A refusal of the system, or bytes that are no text, becomes a SourceError of one line."""
+    """A refusal of the system becomes a SourceError of one line."""
     try:
         yield
     except OSError as error:
         raise SourceError(
             f"{path}: cannot be read: {error.strerror}; check the path and its permissions"
         ) from error
-    except UnicodeDecodeError as error:
-        raise SourceError(
-            f"{path}: is not text in UTF-8, so it holds no labels; check the path"
-        ) from error
+
+
+def read_label_text(path: Path) -> str:
+    """A file of labels or detections. Raises SourceError."""
+    return read_text(
+        path,
+        "a file of labels",
+        limit=MAX_BYTES,
+        error=SourceError,
+        cure="check the path and its permissions",
+    )
 
 
 def read_json(path: Path) -> Any:
     """Raises SourceError that names the line where the JSON is wrong."""
-    with translate_read_errors(path):
-        if path.stat().st_size > MAX_BYTES:
-            raise SourceError(
-                f"{path}: is larger than {MAX_BYTES >> 30} GiB, so it is no file of labels"
-            )
-        text = path.read_text(encoding="utf-8")
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        where = f"{path}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
-        what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep"
-        raise SourceError(
-            f"{where}: not valid JSON ({what}); is the file cut off? fetch or write it again"
-        ) from error
+    cure = "is the file cut off? fetch or write it again"
+    return parse_json(read_label_text(path), path, SourceError, cure=cure)
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
     """Number (from 1) and text of each line that is not empty."""
-    with translate_read_errors(path):
-        lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_label_text(path).splitlines()
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -295,11 +300,18 @@ def numbers(path: Path, line: int, parts: Sequence[str], least: int) -> list[flo
         values = [float(part) for part in parts]
     except ValueError:
         values = []
-    if len(values) < least or not np.isfinite(values).all():
+    if len(values) < least or not all(abs(value) <= MAX_PIXELS for value in values):  # not NaN
         raise SourceError(
-            f"{path}:{line}: not a row of at least {least} numbers: {' '.join(parts)[:80]!r}"
+            f"{path}:{line}: not a row of at least {least} numbers within {MAX_PIXELS:g}: "
+            f"{' '.join(parts[:20])[:80]!r}"
         )
     return values
+
+
+def box_of(values: Any) -> list[float]:
+    """Four numbers. Raises ValueError or TypeError for anything else."""
+    first, second, third, fourth = map(float, values)
+    return [first, second, third, fourth]
 
 
 def picture_size(path: str) -> tuple[int, int]:
@@ -308,15 +320,11 @@ def picture_size(path: str) -> tuple[int, int]:
     size = _jpeg_size(path)
     if size is not None:
         return size
-    import cv2
+    from detector.sources.pictures import read_picture
 
-    try:
-        image: NDArray[np.uint8] | None = cv2.imdecode(
-            np.fromfile(path, np.uint8), cv2.IMREAD_COLOR
-        )
-    except (OSError, cv2.error):
-        image = None
-    if image is None:
+    if not os.path.isfile(path):  # a pipe would hold whoever opens it
+        raise SourceError(f"{path}: is no file, so its labels have no size; check the path")
+    if (image := read_picture(path)) is None:
         raise SourceError(
             f"{path}: cannot be read as a picture, so its labels have no size; replace or remove it"
         )
@@ -326,6 +334,8 @@ def picture_size(path: str) -> tuple[int, int]:
 def _jpeg_size(path: str) -> tuple[int, int] | None:
     """From the start-of-frame marker. None where there is none, or where EXIF may rotate the
     picture."""
+    if not os.path.isfile(path):
+        return None
     try:
         with open(path, "rb") as file:
             head = file.read(64 << 10)

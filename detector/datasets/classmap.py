@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from detector.errors import UsageError
+from detector.errors.parsing import quote
+from detector.errors.reading import read_text
+from detector.errors.yaml_parsing import parse_yaml
 
 EXAMPLE = "classes: {vehicle: [car, truck, bus, motorcycle]}"
 
@@ -46,24 +48,15 @@ class Bound:
 def read_mapping(spec: str, packaged: Path) -> ClassMap:
     """A YAML file, or one of ``packaged`` by its name. Raises UsageError that names the key."""
     path = Path(spec)
-    if not path.is_file():
+    if not os.path.exists(path) or os.path.isdir(path):
         path = packaged / f"{spec}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in packaged.glob("*.yaml")))
-        raise UsageError(
-            f"--mapping {spec}: no such file; give a YAML file ({EXAMPLE}), or a known one: {known}"
-        )
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: the mapping cannot be read; is it a text file?") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise UsageError(
-            f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}"
-        ) from error
-    return _check(str(path), content)
+        if not os.path.isfile(path):
+            known = ", ".join(sorted(file.stem for file in packaged.glob("*.yaml")))
+            raise UsageError(
+                f"--mapping {spec}: no such file; give a YAML file ({EXAMPLE}), or a known one: "
+                f"{known}"
+            )
+    return _check(str(path), parse_yaml(read_text(path, "a mapping of classes"), path))
 
 
 def _check(path: str, content: Any) -> ClassMap:
@@ -75,7 +68,7 @@ def _check(path: str, content: Any) -> ClassMap:
         raise UsageError(f"{path}: a mapping has classes, each with a list of names: {EXAMPLE}")
     for key in content:
         if key not in ("classes", "ignore"):
-            raise UsageError(f"{path}: unknown key {key!r}; known: classes, ignore")
+            raise UsageError(f"{path}: unknown key {quote(key)}; known: classes, ignore")
     optional: set[str] = set()
     classes = _names(path, "classes", content["classes"], optional)
     ignore = _names(path, "ignore", content.get("ignore") or {}, optional)

@@ -10,10 +10,12 @@ box that neither has to be found nor counts as a mistake.
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 from detector.datasets.base import (
+    MAX_PIXELS,
     VIDEOS,
     Collector,
     Dataset,
@@ -21,12 +23,16 @@ from detector.datasets.base import (
     LabelFormat,
     Lookup,
     StoredDetections,
+    box_of,
     picture,
     picture_size,
     read_json,
 )
 from detector.errors import SourceError
+from detector.errors.parsing import LARGEST, quote
 from detector.types import LabelledPicture
+
+MAX_FRAME_DIGITS = 18  # of a frame's number in a file name
 
 Row = tuple[list[float], int, bool, bool, float | None]
 
@@ -39,9 +45,9 @@ class CocoLabels(LabelFormat):
 
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
         document = read_json(path)
-        entries = _listed(path, document, "images")
-        categories = _listed(path, document, "categories")
-        annotations = _listed(path, document, "annotations")
+        entries = _require_list(path, document, "images")
+        categories = _require_list(path, document, "categories")
+        annotations = _require_list(path, document, "annotations")
         if annotations and "score" in annotations[0]:
             raise SourceError(
                 f"{path}: its annotations have scores, so they are detections; give it with "
@@ -55,7 +61,7 @@ class CocoLabels(LabelFormat):
         rows, dropped = _rows(path, annotations, set(ids), class_of)
         video = _video(path, entries, images)
         folder = path.parent if video or not entries else _folder(path, entries, images)
-        known = set(names)
+        known = {name: at for at, name in reversed(list(enumerate(names)))}
         pictures = []
         for number, entry in zip(ids, entries, strict=True):
             pictures.append(
@@ -65,7 +71,7 @@ class CocoLabels(LabelFormat):
         return Dataset(str(path), "coco", names, pictures, video, notes)
 
 
-def _listed(path: Path, document: Any, key: str) -> list[dict[str, Any]]:
+def _require_list(path: Path, document: Any, key: str) -> list[dict[str, Any]]:
     if isinstance(document, list):
         raise SourceError(
             f"{path}: is a list, as results are; labels have images, annotations and categories"
@@ -80,18 +86,19 @@ def _listed(path: Path, document: Any, key: str) -> list[dict[str, Any]]:
 
 def _value(path: Path, row: dict[str, Any], key: str, kind: str) -> Any:
     if key not in row:
-        raise SourceError(f"{path}: {kind} {row.get('id', '?')} has no {key!r}; it needs one")
+        raise SourceError(f"{path}: {kind} {_id(row)} has no {key!r}; it needs one")
     return row[key]
 
 
 def _number(path: Path, row: dict[str, Any], key: str, kind: str) -> int:
     value = _value(path, row, key, kind)
     try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise SourceError(
-            f"{path}: {kind}: {key} is {value!r}; it must be a whole number"
-        ) from None
+        number = int(value)
+        if abs(number) <= LARGEST:
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise SourceError(f"{path}: {kind}: {key} is {quote(value)}; it must be a whole number")
 
 
 def _rows(
@@ -110,22 +117,20 @@ def _rows(
             continue
         if category not in class_of:
             raise SourceError(
-                f"{path}: annotation {row.get('id', '?')} is of category {category}, which is not "
-                "listed"
+                f"{path}: annotation {_id(row)} is of category {category}, which is not listed"
             )
         box = _box(path, row)
         if box[2] <= box[0] or box[3] <= box[1]:
             dropped += 1
             continue
         crowd = bool(row.get("iscrowd", 0))
-        area = row.get("area")
         rows.setdefault(image, []).append(
             (
                 box,
                 class_of[category],
                 bool(row.get("ignore", 0)) and not crowd,
                 crowd,
-                None if area is None else area,
+                _area(path, row),
             )
         )
     if unknown:
@@ -140,15 +145,32 @@ def _box(path: Path, row: dict[str, Any]) -> list[float]:
     """[x, y, w, h] -> xyxy."""
     box = row.get("bbox")
     try:
-        x, y, width, height = (float(value) for value in box)  # type: ignore[union-attr]
-        good = math.isfinite(x + y + width + height) and width >= 0 and height >= 0
-    except (TypeError, ValueError):
+        x, y, width, height = box_of(box)
+        good = all(-MAX_PIXELS <= value <= MAX_PIXELS for value in (x, y, width, height))
+        good = good and width >= 0 and height >= 0
+    except (TypeError, ValueError, OverflowError):
         good = False
     if not good:
         raise SourceError(
-            f"{path}: annotation {row.get('id', '?')}: bbox {box!r} is not [x, y, width, height]"
+            f"{path}: annotation {_id(row)}: bbox {quote(box)} is not [x, y, width, height]"
         )
     return [x, y, x + width, y + height]
+
+
+def _area(path: Path, row: dict[str, Any]) -> float | None:
+    """In pixels; None where the row states none: the box's own counts then."""
+    area = row.get("area")
+    if area is None:
+        return None
+    if not isinstance(area, (int, float)) or not 0 <= area <= MAX_PIXELS**2:
+        raise SourceError(
+            f"{path}: annotation {_id(row)}: area {quote(area)} is not a number of pixels"
+        )
+    return float(area)
+
+
+def _id(row: dict[str, Any]) -> str:
+    return quote(row.get("id", "?")).strip("'")
 
 
 def _frame_index(entry: dict[str, Any]) -> int | None:
@@ -156,11 +178,9 @@ def _frame_index(entry: dict[str, Any]) -> int | None:
     if value is None:
         _, sign, value = str(entry.get("file_name", "")).rpartition("#")
         value = value if sign else None
-    return (
-        int(value)
-        if isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
-        else None
-    )
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() and len(value) <= MAX_FRAME_DIGITS else None
+    return value if type(value) is int else None
 
 
 def _video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> str | None:
@@ -173,7 +193,7 @@ def _video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> st
     if named.suffix.lower() not in VIDEOS:
         return None
     for folder in (images,) if images else (path.parent, Path()):
-        if (folder / named).is_file():
+        if os.path.isfile(folder / named):
             return str(folder / named)
     return str((images or path.parent) / named)
 
@@ -195,7 +215,7 @@ def _folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> P
         above / split,
         above / "images" / split,
     )
-    return next((place for place in places if (place / name).is_file()), path.parent)
+    return next((place for place in places if os.path.isfile(place / name)), path.parent)
 
 
 def _picture(
@@ -206,7 +226,7 @@ def _picture(
     folder: Path,
     video: str | None,
     names: tuple[str, ...],
-    known: set[str],
+    known: dict[str, int],
 ) -> LabelledPicture:
     name = str(_value(path, entry, "file_name", "image"))
     frame = _frame_index(entry)
@@ -217,12 +237,16 @@ def _picture(
     place = None if video else str(folder / name)
     if "width" in entry and "height" in entry:
         size = _number(path, entry, "width", "image"), _number(path, entry, "height", "image")
+        if not all(0 <= side <= MAX_PIXELS for side in size):
+            raise SourceError(f"{path}: image {number} is {size[0]}x{size[1]} pixels; correct it")
     else:
         size = picture_size(place) if place else (0, 0)
     looked_for = entry.get("labelled")
-    classes = (
-        None if looked_for is None else frozenset(names.index(c) for c in looked_for if c in known)
-    )
+    classes = None
+    if looked_for is not None:
+        if not isinstance(looked_for, list) or not all(isinstance(c, str) for c in looked_for):
+            raise SourceError(f"{path}: image {number}: labelled must be a list of class names")
+        classes = frozenset(known[c] for c in looked_for if c in known)
     return picture(
         number,
         name,
@@ -247,8 +271,8 @@ class CocoDetections(DetectionFormat):
         document = read_json(path)
         if isinstance(document, list):
             return _results(path, document, lookup, names)
-        entries = _listed(path, document, "images")
-        categories = _listed(path, document, "categories")
+        entries = _require_list(path, document, "images")
+        categories = _require_list(path, document, "categories")
         own = tuple(str(_value(path, row, "name", "category")) for row in categories)
         class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
         collector = Collector(path, lookup, every_picture_listed=True)
@@ -258,14 +282,13 @@ class CocoDetections(DetectionFormat):
             )
             for row in entries
         }
-        for row in _listed(path, document, "annotations"):
+        for row in _require_list(path, document, "annotations"):
             image, category = (
                 _number(path, row, key, "annotation") for key in ("image_id", "category_id")
             )
             if image not in place or category not in class_of:
                 raise SourceError(
-                    f"{path}: annotation {row.get('id', '?')} is of an image or category that is "
-                    "not listed"
+                    f"{path}: annotation {_id(row)} is of an image or category that is not listed"
                 )
             at = place[image]
             if at is not None:
@@ -310,7 +333,7 @@ def _categories(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> di
         raise SourceError(
             f"{path}: results without names need labels in COCO's format, or --names FILE"
         )
-    rows = _listed(labels, read_json(labels), "categories")
+    rows = _require_list(labels, read_json(labels), "categories")
     return {_number(labels, row, "id", "category"): at for at, row in enumerate(rows)}
 
 
@@ -318,8 +341,7 @@ def _score(path: Path, row: dict[str, Any]) -> float:
     score = row.get("score")
     if not isinstance(score, (int, float)) or not math.isfinite(score):
         raise SourceError(
-            f"{path}: annotation {row.get('id', '?')} has no score, so it is a label, not a "
-            "detection"
+            f"{path}: annotation {_id(row)} has no score, so it is a label, not a detection"
         )
     return float(score)
 

@@ -12,10 +12,12 @@ from 1.
 from __future__ import annotations
 
 import configparser
+import os
 import re
 from pathlib import Path
 
 from detector.datasets.base import (
+    MAX_PIXELS,
     PICTURES,
     Collector,
     Dataset,
@@ -26,6 +28,7 @@ from detector.datasets.base import (
     numbers,
     picture,
     picture_size,
+    read_label_text,
     read_lines,
     translate_read_errors,
 )
@@ -47,6 +50,9 @@ CLASSES = (
     "reflection",
     "crowd",
 )
+
+MAX_FRAMES = 4_000_000  # of a sequence: nearly two days of 25 frames a second
+KEYS = ("seqlength", "imwidth", "imheight")  # whole numbers in a seqinfo.ini
 
 Rows = dict[int, list[list[float]]]  # frame from 0 -> rows
 
@@ -109,6 +115,11 @@ def _sequence(
     video = images is not None and images.is_file()
     paths = {} if video else _pictures(images or root / info.get("imdir", "img1"))
     length = int(info.get("seqlength", 0)) or max((*rows, *paths), default=-1) + 1
+    if length > MAX_FRAMES:
+        raise SourceError(
+            f"{file}: has {length} frames, by its rows, its pictures or its seqinfo.ini; a "
+            f"sequence has at most {MAX_FRAMES}: correct the number, or cut it into parts"
+        )
     unknown = sorted(frame for frame in rows if frame >= length or (paths and frame not in paths))
     if unknown:
         raise SourceError(
@@ -175,11 +186,10 @@ def _info(path: Path) -> dict[str, str]:
         return {}
     parser = configparser.ConfigParser()
     try:
-        with translate_read_errors(path):
-            parser.read_string(path.read_text(encoding="utf-8"))
+        parser.read_string(read_label_text(path))
         info = dict(parser["Sequence"])
-        for key in ("seqlength", "imwidth", "imheight"):
-            int(info.get(key, 0))
+        if not all(0 <= int(info.get(key, 0)) <= MAX_PIXELS for key in KEYS):
+            raise ValueError
     except (configparser.Error, KeyError, ValueError) as error:
         raise SourceError(
             f"{path}: not a seqinfo.ini with [Sequence] and whole numbers; mend or remove it"
@@ -189,7 +199,7 @@ def _info(path: Path) -> dict[str, str]:
 
 def _pictures(folder: Path) -> dict[int, Path]:
     """Frame from 0 -> file: 000001.jpg is frame 0."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise SourceError(
             f"{folder}: the folder of the pictures is not there; name it, or the video, with "
             "--images"
@@ -235,6 +245,8 @@ class MotDetections(DetectionFormat):
         for line, text in read_lines(path):
             row = numbers(path, line, [part for part in re.split(r"[,\s]+", text) if part], 7)
             number = int(row[7]) if len(row) > 7 else 1
+            if row[0] != int(row[0]) or (len(row) > 7 and row[7] != number):
+                raise SourceError(f"{path}:{line}: frames and classes are whole numbers")
             if not 1 <= number <= len(names):
                 raise SourceError(
                     f"{path}:{line}: class {number}, but there are {len(names)} names; give the "

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import csv
 import io
-import json
+from collections.abc import Iterator
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from detector.datasets.base import (
     PICTURES,
@@ -17,10 +19,29 @@ from detector.datasets.base import (
     DetectionFormat,
     Lookup,
     StoredDetections,
-    read_lines,
-    translate_read_errors,
+    box_of,
+    read_label_text,
 )
-from detector.errors import SourceError
+from detector.errors import SourceError, UsageError
+from detector.errors.parsing import parse_json
+from detector.errors.text import from_cell
+from detector.session.codec import from_builtins
+
+CUT_OFF = "is the file cut off?"
+
+
+class DetectionRow(Struct, frozen=True):
+    name: str = field(name="class")
+    score: float
+    box: tuple[float, float, float, float]  # xyxy, pixels
+
+
+class FrameRow(Struct, frozen=True):
+    """A line of our JSONL, as far as it is read."""
+
+    source: str
+    frame: int
+    detections: list[DetectionRow]
 
 
 class JsonlDetections(DetectionFormat):
@@ -32,23 +53,27 @@ class JsonlDetections(DetectionFormat):
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         collector = Collector(path, lookup, every_picture_listed=True)
         own: dict[str, int] = {}
-        for line, text in read_lines(path):
+        lines = read_label_text(path).split("\n")  # a name may hold other ends of a line
+        for line, text in enumerate(lines, 1):
+            if not text.strip():
+                continue
+            content = parse_json(
+                text, path, SourceError, cure=CUT_OFF, first_line=line, halves=True
+            )
             where = f"{path}:{line}"
             try:
-                row = json.loads(text)
-                source, frame, detections = str(row["source"]), int(row["frame"]), row["detections"]
-                boxes = [
-                    (list(map(float, one["box"])), float(one["score"]), str(one["class"]))
-                    for one in detections
-                ]
-            except (ValueError, KeyError, TypeError) as error:
+                row = from_builtins(content, FrameRow, where)
+            except UsageError as error:
                 raise SourceError(
-                    f"{where}: not a line that detect-video wrote; is the file cut off?"
+                    f"{where}: not a line that detect-video wrote; {CUT_OFF}"
                 ) from error
-            at = collector.place(_find_picture(source, frame, lookup), f"{source} frame {frame}")
+            at = collector.place(
+                _find_picture(row.source, row.frame, lookup), f"{row.source} frame {row.frame}"
+            )
             if at is not None:
-                for box, score, name in boxes:
-                    collector.add(at, box, score, own.setdefault(name, len(own)), where)
+                for one in row.detections:
+                    number = own.setdefault(one.name, len(own))
+                    collector.add(at, one.box, one.score, number, where)
         return collector.finish(tuple(own))
 
 
@@ -59,25 +84,37 @@ class CsvDetections(DetectionFormat):
         return path.is_file() and path.suffix.lower() == ".csv"
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        with translate_read_errors(path):
-            text = path.read_bytes().decode("utf-8")
-        table = csv.DictReader(io.StringIO(text, newline=""))
+        text = read_label_text(path)
         collector = Collector(path, lookup, every_picture_listed=False)
         own: dict[str, int] = {}
-        for row in table:
-            where = f"{path}:{table.line_num}"
+        for line, row in _csv_rows(path, text):
+            where = f"{path}:{line}"
             try:
                 source, frame, name = row["source"], int(row["frame"]), row["class"]
-                box = [float(row[key]) for key in ("x1", "y1", "x2", "y2")]
+                box = box_of(row[key] for key in ("x1", "y1", "x2", "y2"))
                 score = float(row["score"])
             except (ValueError, KeyError, TypeError) as error:
                 raise SourceError(
-                    f"{where}: not a row that detect-video wrote; is the file cut off?"
+                    f"{where}: not a row that detect-video wrote; {CUT_OFF}"
                 ) from error
             at = collector.place(_find_picture(source, frame, lookup), f"{source} frame {frame}")
             if at is not None:
                 collector.add(at, box, score, own.setdefault(name, len(own)), where)
         return collector.finish(tuple(own))
+
+
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line and columns of each row, the text as it was before it became cells. Raises SourceError
+    for what the format cannot hold."""
+    table = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        for row in table:
+            cells = {key: from_cell(cell) for key, cell in row.items() if isinstance(cell, str)}
+            yield table.line_num, cells
+    except csv.Error as error:  # a field of more than 131,072 characters, a quote that never ends
+        raise SourceError(
+            f"{path}:{table.line_num + 1}: not a row that detect-video wrote: {error}; {CUT_OFF}"
+        ) from error
 
 
 def _find_picture(source: str, frame: int, lookup: Lookup) -> int | None:

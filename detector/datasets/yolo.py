@@ -8,8 +8,9 @@ sixth number, and classes.txt.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from detector.datasets.base import (
     translate_read_errors,
 )
 from detector.errors import SourceError
+from detector.errors.parsing import quote
+from detector.errors.reading import read_text
+from detector.errors.yaml_parsing import parse_yaml
 from detector.types import LabelledPicture
 
 SPLITS = {
@@ -59,7 +63,7 @@ class YoloLabels(LabelFormat):
         if video is not None:
             return Dataset(str(path), "yolo", names, _frames(folders, names, Path(video)), video)
         _refuse_strangers(pairs, folders)
-        if pairs and not any(label.is_file() for _, label in pairs):
+        if pairs and not any(os.path.isfile(label) for _, label in pairs):
             raise SourceError(
                 f"{path}: none of its {len(pairs)} pictures has labels, first {pairs[0][1]}; "
                 "check the paths"
@@ -80,18 +84,7 @@ def _yaml_in(folder: Path) -> Path | None:
 def _of_yaml(
     path: Path, split: str, images: Path | None
 ) -> tuple[tuple[str, ...], Pairs, list[Path]]:
-    import yaml
-
-    with translate_read_errors(path):
-        text = path.read_text(encoding="utf-8")
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise SourceError(
-            f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}"
-        ) from error
+    content = parse_yaml(read_text(path, "a YOLO data.yaml", error=SourceError), path, SourceError)
     if not isinstance(content, dict) or "names" not in content:
         raise SourceError(
             f"{path}: a YOLO data.yaml has names, and train, val or test; this has no names"
@@ -109,17 +102,20 @@ def _of_yaml(
 
 
 def _yaml_names(path: Path, names: Any) -> tuple[str, ...]:
-    if isinstance(names, dict) and sorted(names) == list(range(len(names))):
+    if isinstance(names, dict) and names.keys() == set(range(len(names))):
         names = [names[at] for at in range(len(names))]
     if not isinstance(names, list) or not names:
         raise SourceError(f"{path}: names must be a list, or numbers from 0 with a name each")
+    for name in names:
+        if isinstance(name, (list, dict)):
+            raise SourceError(f"{path}: names: {quote(name)} is no name; write one text a class")
     return tuple(map(str, names))
 
 
 def _existing(root: Path, beside: Path, place: str) -> Path:
     """As the YAML says it; exports often say ../valid/images where valid/images is meant."""
     candidates = (root / place, beside / place, beside / place.removeprefix("../"))
-    return next((path for path in candidates if path.exists()), candidates[0])
+    return next((path for path in candidates if os.path.exists(path)), candidates[0])
 
 
 def _of_folder(path: Path, images: Path | None) -> tuple[tuple[str, ...], Pairs, list[Path]]:
@@ -140,8 +136,29 @@ def _of_folder(path: Path, images: Path | None) -> tuple[tuple[str, ...], Pairs,
 
 
 def _pictures_under(folder: Path) -> list[Path]:
+    return _files_under(folder, PICTURES)
+
+
+def _files_under(folder: Path, suffixes: Collection[str]) -> list[Path]:
+    """Files with one of the suffixes, at any depth, in order of path; links to folders are not
+    followed. What vanishes during the walk was never there.
+
+    Raises SourceError for the root folder, which a slip of the keys names (``val: /``) and which
+    takes minutes to walk, and for a folder that cannot be listed."""
+    if os.path.samefile(folder, "/"):
+        raise SourceError(f"{folder} is the root of the file system; name the pictures' folder")
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
     with translate_read_errors(folder):
-        return sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+        return sorted(
+            Path(place, name)
+            for place, _, names in os.walk(folder, onerror=refuse)
+            for name in names
+            if os.path.splitext(name)[1].lower() in suffixes
+        )
 
 
 def _label_of(image: Path, labels: Path, images: Path) -> Path:
@@ -154,14 +171,14 @@ def _pairs(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
     pairs: Pairs = []
     folders: list[Path] = []
     for place in places:
-        if place.is_dir():
+        if os.path.isdir(place):
             pairs += [(image, _labels_path(image)) for image in _pictures_under(place)]
             folders.append(_labels_path(place / "x.jpg").parent)
         elif place.suffix == ".txt":
             listed = [Path(text) for _, text in read_lines(place)]
             images = [path if path.is_absolute() else place.parent / path for path in listed]
             pairs += [(image, _labels_path(image)) for image in images]
-        elif place.is_file():
+        elif os.path.isfile(place):
             folders.append(origin.parent / "labels")  # a video: its labels lie beside the YAML
         else:
             raise SourceError(
@@ -176,14 +193,15 @@ def _labels_path(image: Path) -> Path:
         if parts[at] == "images":
             parts[at] = "labels"
             break
-    return Path(*parts).with_suffix(".txt")
+    path = Path(*parts)
+    return path.with_suffix(".txt") if path.name else path
 
 
 def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
     """Raises SourceError for labels without a picture: a wrong folder, or pictures are lost."""
     wanted = {label for _, label in pairs}
     found = [
-        path for folder in folders if folder.is_dir() for path in sorted(folder.rglob("*.txt"))
+        path for folder in folders if folder.is_dir() for path in _files_under(folder, (".txt",))
     ]
     strangers = [path for path in found if path not in wanted and path.name != "classes.txt"]
     if strangers:
@@ -194,7 +212,7 @@ def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
 
 
 def _picture(at: int, image: Path, label: Path, names: tuple[str, ...]) -> LabelledPicture:
-    size = picture_size(str(image)) if image.is_file() else (0, 0)
+    size = picture_size(str(image)) if os.path.isfile(image) else (0, 0)
     return picture(at, image.name, size, _boxes(label, size, names), path=str(image))
 
 
@@ -237,7 +255,7 @@ def _boxes(
     path: Path, size: tuple[int, int], names: tuple[str, ...]
 ) -> list[tuple[list[float], int, bool, bool, float | None]]:
     rows: list[tuple[list[float], int, bool, bool, float | None]] = []
-    for line, text in read_lines(path) if path.is_file() else ():
+    for line, text in read_lines(path) if os.path.isfile(path) else ():
         values = numbers(path, line, text.split(), 5)
         if len(values) == 6:
             raise SourceError(

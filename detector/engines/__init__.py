@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from detector.models.base import Network
 
 __all__ = [
+    "check_installed",
     "find",
     "front_ends",
     "graph_wanted",
@@ -41,6 +43,15 @@ __all__ = [
 ]
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+# What other programs call them.
+OTHER_NAMES = {
+    "tensorrt": "trt",
+    "onnx": "ort",
+    "onnxruntime": "ort",
+    "pytorch": "torch",
+    "torchscript": "torch",
+    "ov": "openvino",
+}
 ENGINE_CLASS = re.compile(r"^class (\w+)\(\w*Engine\):", re.MULTILINE)
 
 
@@ -52,12 +63,18 @@ def names() -> list[str]:
     return sorted(_class_names())
 
 
+def unknown(name: str) -> str:
+    """The message for a name that is no engine."""
+    near = OTHER_NAMES.get(name.lower()) or next(iter(get_close_matches(name, names(), 1)), None)
+    hint = f"; did you mean {near}?" if near else ""
+    return f"unknown engine {name!r}; engines are {', '.join(names())}, or auto{hint}"
+
+
 def find(name: str) -> type[Engine]:
     """The engine's class. Raises UsageError for an unknown name."""
     classes = _class_names()
     if name not in classes:
-        known = ", ".join(sorted(classes))
-        raise UsageError(f"unknown engine {name!r}; engines are {known}, or auto")
+        raise UsageError(unknown(name))
     module = importlib.import_module(f"{__name__}.{name}")
     engine: type[Engine] = getattr(module, classes[name])
     return engine
@@ -94,14 +111,22 @@ def _absence(engine: type[Engine]) -> str | None:
     return f"{engine.library} is not installed; install it with: {engine.install}"
 
 
+def check_installed(name: str) -> None:
+    """Raises UsageError for an unknown engine, EngineError where its library is not there.
+
+    Imports no library: what is wrong with a model or a class is then said without waiting for it.
+    """
+    if reason := _absence(find(name)):
+        raise EngineError(f"engine {name}: {reason}")
+
+
 def load_library(name: str) -> None:
     """Imports the engine's library, so that a run can time that apart.
 
     Raises UsageError and EngineError.
     """
+    check_installed(name)
     engine = find(name)
-    if reason := _absence(engine):
-        raise EngineError(f"engine {name}: {reason}")
     with translated(name, f"import {engine.library} (install it anew with: {engine.install})"):
         engine.import_library()
 

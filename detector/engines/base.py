@@ -10,7 +10,6 @@ An engine never resizes, decodes, draws, prints or reads a clock. The loop measu
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from detector.errors import DetectVideoError, EngineError, UsageError
+from detector.errors.machine import usable_cores
 
 if TYPE_CHECKING:  # numpy too: ``--help`` lists the engines, and should not wait for it
     import numpy as np
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # numpy too: ``--help`` lists the engines, and should not wai
     from detector.models.base import Network
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")  # there is a GPU that CUDA can use
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 BuildProgress = Callable[[str, int, int], bool]
@@ -280,16 +281,11 @@ def translated(engine: str, doing: str) -> Iterator[None]:
 # ---- what several engines need: threads, streams, and which layers stay in fp32
 
 
-def cpu_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def cpu_threads(options: EngineOptions, concurrency: int = 0) -> int:
     """Threads of one request on a CPU: as asked, else the cores, shared among the requests that run
     at once.
     """
-    return options.threads or max(1, cpu_cores() // max(1, concurrency or options.concurrency))
+    return options.threads or max(1, usable_cores() // max(1, concurrency or options.concurrency))
 
 
 MAX_STREAMS = 8
@@ -303,7 +299,7 @@ def best_streams(options: EngineOptions) -> int:
     has the figures). At most 8: with more, the pictures and results of that many batches lie in
     memory, and one reader can no longer feed them.
     """
-    return min(MAX_STREAMS, max(1, cpu_cores() // max(1, options.threads)))
+    return min(MAX_STREAMS, max(1, usable_cores() // max(1, options.threads)))
 
 
 # An option of the engines that convert a graph to bf16 by themselves, and what it does.

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.engines.base import (
+    NVIDIA_DRIVER,
     AutoChoice,
     Engine,
     EngineOptions,
@@ -43,7 +44,6 @@ WITH_CUDA = "pip install onnxruntime-gpu (after: pip uninstall onnxruntime)"
 # Rounds the float weights of a convolution between two quantised ones to int8, though the graph
 # keeps it in float.
 UNWANTED = {"WeightBiasQuantization"}
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 ON_GPU_ONLY = {
     "tf32": "it is a GPU's arithmetic",
     # Measured: a cast on each edge, all 47 convolutions of street in fp32, the same speed. bf16: no
@@ -173,7 +173,7 @@ class OrtEngine(Engine):
             return []
 
         with translated("ort", "list the layers"):
-            optimised = _optimised(
+            optimised = _optimise(
                 self._network, self.threads, _providers(self.device, self.precision)
             )
             float_math = "tf32" if self.precision == "tf32" else "fp32"
@@ -306,7 +306,7 @@ def _session(network: Network, settings: Any, providers: Sequence[Any]) -> Any:
     )
 
 
-def _optimised(network: Network, threads: int, providers: Sequence[Any]) -> Any:
+def _optimise(network: Network, threads: int, providers: Sequence[Any]) -> Any:
     import onnx
 
     with tempfile.TemporaryDirectory() as folder:
@@ -483,9 +483,9 @@ def _owners(optimised: Any, graph: Any) -> dict[str, int]:
     """Node of our graph -> index of the optimised node that does its work, without nodes that
     became constants.
     """
-    folded = _folded(graph)
+    folded = _constant_nodes(graph)
     nodes = [node for node in graph.node if node.name not in folded]
-    owners = _named(optimised, {node.name for node in nodes})
+    owners = _owners_by_name(optimised, {node.name for node in nodes})
     before, behind = _neighbours(nodes)
     computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
     # Each of these passes leaves alone what an earlier one placed. First, a convolution or a change
@@ -507,7 +507,7 @@ def _owners(optimised: Any, graph: Any) -> dict[str, int]:
     return owners
 
 
-def _named(optimised: Any, known: set[str]) -> dict[str, int]:
+def _owners_by_name(optimised: Any, known: set[str]) -> dict[str, int]:
     """The owners that the names of the optimised nodes show."""
     owners: dict[str, int] = {}
     for at, made in enumerate(optimised.node):
@@ -539,7 +539,7 @@ def _computes(node: Any) -> bool:
     return any(part in node.op_type for part in COMPUTING)
 
 
-def _folded(graph: Any) -> set[str]:
+def _constant_nodes(graph: Any) -> set[str]:
     """Nodes that depend on constants alone: ONNX Runtime computes them when it opens the
     session.
     """

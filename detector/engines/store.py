@@ -11,24 +11,35 @@ Every file has a manifest beside it, and one lock guards the folder.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector import __version__
-from detector.errors import OutputError
-from detector.errors.writing import write_whole
+from detector.errors import ModelError, OutputError, UsageError
+from detector.errors.guard import keep
+from detector.errors.parsing import parse_json
+from detector.errors.writing import put_in_place, whole_file, write_whole
 from detector.models.base import Network
 
+if TYPE_CHECKING:
+    import onnx
+
 CURE = "give --engines-dir DIR"
+LARGEST_MESSAGE = (1 << 31) - (1 << 24)  # bytes of weights in one protobuf, with room for nodes
+APART_BYTES = 1024  # smaller tensors stay in the graph
 LOCK = ".lock"
 READ_BYTES = 1 << 20
 
@@ -51,8 +62,55 @@ def default_folder() -> Path:
         and os.access(place, os.W_OK)
     ):
         return place
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "detect-video" / "engines"
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    with suppress(RuntimeError):  # no HOME, and a user id that no account has
+        cache_home = cache_home.expanduser()
+    return cache_home / "detect-video" / "engines"
+
+
+def choose_folder(given: str | None) -> Path:
+    """``--engines-dir``, else the default folder. Neither is made here."""
+    return Path(given) if given else default_folder()
+
+
+def _has_no_home(folder: Path) -> bool:
+    """Whether it is the default folder of an account without a home. Its ``~`` must not become a
+    folder of that name below the current one.
+    """
+    return folder.parts[:1] == ("~",)
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether a file could be made in ``folder``, or in the nearest folder above it that exists.
+
+    Tries it: permissions say nothing about read-only mounts, and nothing at all to root.
+    """
+    if _has_no_home(folder):
+        return False
+    place = folder.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return True
+    except OSError:
+        return False
+
+
+@cache
+def temporary_folder() -> Path:
+    """A folder of this process, for a machine where the default one cannot be written.
+
+    It is removed when the process ends. Raises OutputError where not even that can be made.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="detect-video-engines-")
+    except OSError as exc:
+        raise OutputError(
+            f"{default_folder()} cannot be written, nor can a temporary folder: {exc}; {CURE}"
+        ) from exc
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def export(network: Network, folder: str | Path | None = None) -> Artefact:
@@ -62,15 +120,92 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
     The name holds the graph's own digest, so another model, size, batch or version of this program
     never gets a stale file. Two runs that start together build it once. Raises OutputError.
     """
-    data = network.graph.SerializeToString(deterministic=True)
+    place = choose_folder(None if folder is None else str(folder))
+    graph = network.graph
+    if _weight_bytes(graph) > LARGEST_MESSAGE:
+        with _output_errors(place):
+            graph = _with_weights_apart(network, place)
+    data = graph.SerializeToString(deterministic=True)
     digest = hashlib.sha256(data).hexdigest()
-    place = Path(folder) if folder is not None else default_folder()
     target = place / f"{stem(network)}-{digest[:12]}.onnx"
     manifest = _manifest(network, digest, len(data))
-    with _written(place):
-        artefact = _export(target, data, manifest)
+    with _output_errors(place):
+        artefact = _keep(_export(target, data, manifest))
     network.path = artefact.path
     return artefact
+
+
+def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
+    """Raises ModelError for a network whose weights are more than one protobuf holds.
+
+    ``doing``: what needs the whole graph in one. Such a graph runs, with its weights in a file
+    beside it (``export``).
+    """
+    if (size := _weight_bytes(network.graph)) > LARGEST_MESSAGE:
+        raise ModelError(
+            f"{network.name}: has {size / (1 << 30):.1f} GiB of weights, and {doing}, which holds "
+            f"less than 2; {cure}"
+        )
+
+
+def _weight_bytes(model: onnx.ModelProto) -> int:
+    """At most so many: no element takes more than eight bytes."""
+    most = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
+    if most <= LARGEST_MESSAGE:
+        return int(most)
+    return sum(tensor.ByteSize() for tensor in model.graph.initializer)
+
+
+def _with_weights_apart(network: Network, place: Path) -> onnx.ModelProto:
+    """Writes the weights to a file of their own, unless it is there; returns the graph that reads
+    them from it.
+
+    protobuf holds 2 GiB in one file. The weights' file is named after its content.
+    """
+    from onnx import TensorProto, helper
+
+    model, graph = network.graph, network.graph.graph
+    digest, size = hashlib.sha256(), 0
+    tensors: list[onnx.TensorProto] = []
+    for tensor in graph.initializer:
+        length = len(tensor.raw_data)
+        if length < APART_BYTES:
+            tensors.append(tensor)
+            continue
+        digest.update(tensor.raw_data)
+        entry = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        entry.data_location = TensorProto.EXTERNAL
+        for key, value in (("offset", size), ("length", length)):
+            entry.external_data.add(key=key, value=str(value))
+        tensors.append(entry)
+        size += length
+    target = place / f"{stem(network)}-{digest.hexdigest()[:12]}.bin"
+    for entry in tensors:
+        if entry.data_location == TensorProto.EXTERNAL:
+            entry.external_data.add(key="location", value=target.name)
+    place.mkdir(parents=True, exist_ok=True)
+    with _locked(place):
+        if not target.is_file() or target.stat().st_size != size:
+            with whole_file(target, CURE, ours=True) as temporary, temporary.open("wb") as file:
+                for tensor in graph.initializer:
+                    if len(tensor.raw_data) >= APART_BYTES:
+                        file.write(tensor.raw_data)
+    keep("a file of the engines' folder", target)
+    light = helper.make_graph(
+        graph.node,
+        graph.name,
+        graph.input,
+        graph.output,
+        initializer=tensors,
+        value_info=graph.value_info,
+    )
+    return helper.make_model(
+        light,
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+    )
 
 
 def build_once(
@@ -92,16 +227,16 @@ def build_once(
     key = json.loads(json.dumps(key, sort_keys=True))
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     target = folder / f"{stem}-{digest[:12]}{suffix}"
-    with _written(folder):
+    with _output_errors(folder):
         if _is_built(target, key):
-            return Artefact(str(target), False, ())
+            return _keep(Artefact(str(target), False, ()))
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             if _is_built(target, key):
-                return Artefact(str(target), False, ())
+                return _keep(Artefact(str(target), False, ()))
             notes = _why_anew(folder, stem, target, key)
             _build(target, key, build)
-    return Artefact(str(target), True, notes)
+    return _keep(Artefact(str(target), True, notes))
 
 
 def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
@@ -111,11 +246,11 @@ def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> P
     Raises OutputError.
     """
     target = folder / name
-    with _written(folder):
+    with _output_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             before = target.read_bytes() if target.exists() else None
-            write_whole(target, made(before), CURE)
+            write_whole(target, made(before), CURE, ours=True)
     return target
 
 
@@ -127,17 +262,24 @@ def find_built(
     for path in files:
         key = read_manifest(path).get("key")
         if isinstance(key, dict) and fits(key) and _is_built(path, key):
-            return Artefact(str(path), False, ())
+            return _keep(Artefact(str(path), False, ()))
     return None
+
+
+def _keep(made: Artefact) -> Artefact:
+    """This command runs the file: nothing of the user's choice may overwrite it."""
+    keep("a file of the engines' folder", made.path, Path(made.path).with_suffix(".json"))
+    return made
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
     """The manifest beside a built file; empty if there is none, or none that can be read."""
+    file = Path(path).with_suffix(".json")
     try:
-        found = json.loads(Path(path).with_suffix(".json").read_bytes())
-    except (OSError, ValueError):
+        found = parse_json(file.read_bytes(), file)
+    except (OSError, UsageError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) and isinstance(found.get("key", {}), dict) else {}
 
 
 def _build(
@@ -147,8 +289,6 @@ def _build(
         made, start = Path(place) / target.name, time.perf_counter()
         facts = dict(build(made) or {})
         seconds = time.perf_counter() - start
-        with made.open("rb+") as file:
-            os.fsync(file.fileno())
         manifest = {
             "schema": 1,
             "made_by": f"detect-video {__version__}",
@@ -158,13 +298,13 @@ def _build(
             "file_sha256": _digest(made),
             "file_bytes": made.stat().st_size,
         }
-        os.replace(made, target)
+        put_in_place(made, target)
     _write_manifest(target, manifest)
 
 
 def _write_manifest(target: Path, manifest: Mapping[str, Any]) -> None:
     text = json.dumps(manifest, indent=2) + "\n"
-    write_whole(target.with_suffix(".json"), text.encode(), CURE)
+    write_whole(target.with_suffix(".json"), text.encode(), CURE, ours=True)
 
 
 def _is_built(target: Path, key: Mapping[str, Any]) -> bool:
@@ -205,7 +345,7 @@ def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
             if _is_broken(target, manifest)
             else ()
         )
-        write_whole(target, data, CURE)
+        write_whole(target, data, CURE, ours=True)
         _write_manifest(target, manifest)
     return Artefact(str(target), True, notes)
 
@@ -245,9 +385,8 @@ def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
     manifest.
     """
     try:
-        found = json.loads(target.with_suffix(".json").read_bytes())
-        return bool(found == manifest) and _digest(target) == manifest["file_sha256"]
-    except (OSError, ValueError):
+        return read_manifest(target) == manifest and _digest(target) == manifest["file_sha256"]
+    except OSError:
         return False
 
 
@@ -257,11 +396,13 @@ def _is_broken(target: Path, manifest: dict[str, Any]) -> bool:
     A file whose manifest names the same graph under another ``--family``, or from another file of
     the same network, is whole.
     """
+    if not target.exists():
+        return False
+    known = read_manifest(target).get("file_sha256")
     try:
-        known = json.loads(target.with_suffix(".json").read_bytes()).get("file_sha256")
         return bool(known != manifest["file_sha256"] or _digest(target) != known)
-    except (OSError, ValueError, AttributeError):
-        return target.exists()
+    except OSError:
+        return False
 
 
 def _digest(path: Path) -> str:
@@ -280,7 +421,9 @@ def _locked(place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _written(place: Path) -> Iterator[None]:
+def _output_errors(place: Path) -> Iterator[None]:
+    if _has_no_home(place):
+        raise OutputError(f"{place}: the home folder is unknown; set HOME, or {CURE}")
     try:
         yield
     except OSError as exc:

@@ -4,7 +4,6 @@ ONNX file.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,9 +15,11 @@ from detector.config.schema import Config
 from detector.engines import store
 from detector.engines.base import BuildProgress
 from detector.errors import ModelError, UsageError
+from detector.errors.guard import refuse_kept
 from detector.errors.writing import whole_file
 from detector.models.base import Network
 from detector.run.choose import choose_by_rank
+from detector.run.inputs import keep_inputs
 from detector.run.prepare import PreparedNetwork, convert_network, prepare_network
 from detector.run.wire import open_network
 
@@ -67,11 +68,19 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     config = _with_engine(config, (config.runtime.batch, config.runtime.batch))
     runtime = config.runtime
     start = time.perf_counter()
+    keep_inputs(config)
+    if output is not None:
+        refuse_kept(output)  # before anything is read
     wanted = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
     network = open_network(config)
     graph, notes = convert_network(network, wanted, config)
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
-    _refuse_the_model(target, config)
+    refuse_kept(target)
+    store.refuse_beyond_one_message(
+        graph,
+        "it would be written as one file",
+        "run it as it is: no file has to be built for that",
+    )
     _check(graph)
     with whole_file(target, "choose another with -o") as temporary:
         temporary.write_bytes(graph.graph.SerializeToString(deterministic=True))
@@ -144,20 +153,6 @@ def _about(network: Network, variant: Network) -> dict[str, Any]:
 
 def _range_text(batches: tuple[int, int]) -> str:
     return str(batches[0]) if batches[0] == batches[1] else f"{batches[0]}..{batches[1]}"
-
-
-def _refuse_the_model(target: Path, config: Config) -> None:
-    for source in (config.network.model, config.network.weights):
-        if (
-            source
-            and target.exists()
-            and Path(source).exists()
-            and os.path.samefile(source, target)
-        ):
-            raise UsageError(
-                f"{target} is the model itself, and would be overwritten; choose another file "
-                "with -o"
-            )
 
 
 def _check(network: Network) -> None:

@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 
 from detector.config.schema import Config
 from detector.errors import UsageError
+from detector.errors.guard import keep, refuse_kept
 from detector.errors.writing import whole_file
+from detector.run.inputs import keep_inputs
 from detector.run.wire import load_model
 
 MAX_PICTURES_BYTES = 1 << 31
+CURE = "choose another with --output"
 
 
 def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int, ...]]:
@@ -29,11 +32,14 @@ def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int,
     [N, rows, 5 + classes]: cx, cy, w, h in network pixels, objectness, class probabilities not
     multiplied. Returns their shapes. Raises DetectVideoError.
     """
+    keep("the input", given)
+    keep_inputs(config)
+    refuse_kept(output, CURE)
     pictures = read_pictures(given)
     results: dict[str, NDArray[np.float32]] = {}
     for name, array in pictures.items():
         runtime = replace(config.runtime, size=f"{array.shape[2]}x{array.shape[1]}")
-        results[_output_name(name)] = _decoded(replace(config, runtime=runtime), array)
+        results[_output_name(name)] = _decode(replace(config, runtime=runtime), array)
     _write(output, results)
     return {name: array.shape for name, array in results.items()}
 
@@ -77,7 +83,7 @@ def _output_name(name: str) -> str:
     return f"output{name.removeprefix('input')}" if name.startswith("input") else f"output_{name}"
 
 
-def _decoded(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _decode(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
     machine = load_model(config)
     batch = machine.network.batch
     rows: list[Any] = []
@@ -94,5 +100,6 @@ def _decoded(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]
 
 
 def _write(target: Path, arrays: dict[str, NDArray[np.float32]]) -> None:
-    with whole_file(target, "choose another with --output") as temporary:
-        np.savez(temporary, **arrays)  # type: ignore[arg-type]
+    # An open file: to a name that does not end in .npz numpy would add that.
+    with whole_file(target, CURE) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

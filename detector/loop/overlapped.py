@@ -24,11 +24,12 @@ from detector.loop.parts import (
     deliver,
     fill,
     image_pool,
+    infer,
     results_ahead,
     select,
 )
 from detector.loop.queues import AnyTrack, ClosedError, InOrder, Pool, Queue
-from detector.timeline import INFER, OffTimeline, Timeline
+from detector.timeline import OffTimeline, Timeline
 from detector.timeline.native import give_name
 from detector.types import Detections, Frame
 
@@ -62,7 +63,9 @@ class _Crew:
         self._requests: Pool[BatchRequest] = Pool("request", parts.requests)
         self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
         self._done: InOrder[Batch] = InOrder("result", results_ahead(parts))
-        self._channels = (self._images, self._requests, self._filled, self._done)
+        # Workers without a batch. Only a reader that hands out fresh pictures waits for one.
+        self._free: Pool[None] = Pool("worker", [None] * parts.concurrency)
+        self._channels = (self._images, self._requests, self._free, self._filled, self._done)
         self._failures: list[BaseException] = []
         self._threads = [self._thread("reader", self._read)]
         self._threads += [self._thread(f"worker-{i}", self._work) for i in range(parts.concurrency)]
@@ -89,6 +92,8 @@ class _Crew:
         number = 0
         while True:
             request = self._requests.get(track, number)
+            if self._parts.fresh:
+                self._free.get(track, number)
             batch = fill(track, self._parts, self._progress, self._images, request, number)
             if batch is None:
                 break
@@ -103,9 +108,9 @@ class _Crew:
         number = 0
         while (batch := self._filled.get(track, number)) is not None:
             number = batch.number
-            with track.span(INFER, number):
-                batch.outputs = batch.request.infer(len(batch.frames))
-            batch.device_ms = batch.request.device_ms
+            infer(track, self._parts, batch)
+            if self._parts.fresh:
+                self._free.put(None)
             self._done.put(track, number, batch)
 
     def detect(self, track: AnyTrack) -> Generator[tuple[Frame, Detections], None, None]:
@@ -127,7 +132,8 @@ class _Crew:
         """Ends and joins the threads. After a normal end they are gone and nothing waits."""
         self._close()
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # the system may have refused to start it
+                thread.join()
 
     def raise_failure(self) -> None:
         if self._failures:

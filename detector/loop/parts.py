@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.loop.queues import AnyTrack, Pool
-from detector.timeline import ANNOTATE, HEAD, NMS, PREPROCESS, READ, WRITE
+from detector.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 from detector.types import Candidates, Detections, Frame, Image, Letterbox, SourceInfo
 
 Outputs = list[NDArray[np.float32]]
@@ -55,6 +55,21 @@ class Parts:
     queue_batches: int = 2
     # All pictures in flight together. One batch and one picture are always allowed.
     image_bytes: int = IMAGE_BYTES
+    # What only cameras need. All of it is None for sources that never make the loop wait.
+    #
+    # Waits for a picture: (track, its number in this run, row of the batch) -> whether ``read`` may
+    # be called. It returns within a second. False for the first row means "not yet": it is asked
+    # again. False for a later row lets the batch go as it is.
+    arrive: Callable[[AnyTrack, int, int], bool] | None = None
+    # Pictures are taken when a worker is free for them, and not before, so that none grows old in a
+    # queue.
+    fresh: bool = False
+    # Frame, detections in source pixels -> those that are kept; in the span of nms.
+    keep: Callable[[Frame, Detections], Detections] | None = None
+    # Whether ``annotate`` is called for this frame.
+    wanted: Callable[[Frame], bool] | None = None
+    # Gives the moments of a picture's way (``Arrival``), nanoseconds.
+    clock: Callable[[], int] | None = None
 
 
 @dataclass(slots=True)
@@ -132,6 +147,8 @@ def fill(
     """
     batch = Batch(number, request, [], [])
     while len(batch.frames) < len(request.slot) and not progress.stop.is_set():
+        if not _has_arrived(track, parts, progress, images, len(batch.frames)):
+            break
         place = images.get(track, progress.read)
         with track.span(READ, progress.read):
             frame = parts.source.read(place)
@@ -145,6 +162,36 @@ def fill(
         batch.fits.append(fit)
         progress.read += 1
     return batch if batch.frames else None
+
+
+def _has_arrived(
+    track: AnyTrack, parts: Parts, progress: Progress, images: Pool[Image | None], row: int
+) -> bool:
+    """Waits for the picture of a row. False: the batch goes as it is, or the loop is to end."""
+    if parts.arrive is None:
+        return True
+    while not parts.arrive(track, progress.read, row):
+        if row or progress.stop.is_set():
+            return False
+        images.check()
+    return True
+
+
+def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
+    """Runs a batch through its request, and notes on pictures of cameras when that was."""
+    if parts.clock is not None:
+        began = parts.clock()
+        for frame in batch.frames:
+            if frame.arrival is not None:
+                frame.arrival.began_ns = began
+    with track.span(INFER, batch.number):
+        batch.outputs = batch.request.infer(len(batch.frames))
+    batch.device_ms = batch.request.device_ms
+    if parts.clock is not None:
+        ended = parts.clock()
+        for frame in batch.frames:
+            if frame.arrival is not None:
+                frame.arrival.inferred_ns = ended
 
 
 def decode(
@@ -165,6 +212,10 @@ def select(
     for row, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True)):
         with track.span(NMS, first + row):
             detections = fit.to_source(parts.nms(decoded[row]))
+            if parts.keep is not None:
+                detections = parts.keep(frame, detections)
+        if parts.clock is not None and frame.arrival is not None:
+            frame.arrival.result_ns = parts.clock()
         yield frame, detections
 
 
@@ -177,7 +228,7 @@ def deliver(
     """Draws and writes each frame, then hands it on. Spans carry the frame's number in this run."""
     for frame, detections in pairs:
         number = progress.written
-        if parts.annotate is not None:
+        if parts.annotate is not None and (parts.wanted is None or parts.wanted(frame)):
             with track.span(ANNOTATE, number):
                 parts.annotate(frame.image, detections)
         with track.span(WRITE, number):

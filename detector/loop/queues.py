@@ -32,6 +32,11 @@ class _Channel:
             self._closed = True
             self._changed.notify_all()
 
+    def check(self) -> None:
+        """Raises ClosedError where it is closed: for a thread that waits for something else."""
+        if self._closed:
+            raise ClosedError
+
 
 class Pool(_Channel, Generic[T]):
     """Items that are lent and given back.

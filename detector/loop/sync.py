@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from detector.loop.parts import Parts, Progress, decode, deliver, fill, image_pool, select
+from detector.loop.parts import Parts, Progress, decode, deliver, fill, image_pool, infer, select
 from detector.loop.queues import AnyTrack
-from detector.timeline import INFER, OffTimeline, Timeline
+from detector.timeline import OffTimeline, Timeline
 from detector.types import Detections, Frame
 
 
@@ -26,10 +26,9 @@ def _detect(
 ) -> Generator[tuple[Frame, Detections], None, None]:
     images, request, number, done = image_pool(parts), parts.requests[0], 0, 0
     while (batch := fill(track, parts, progress, images, request, number)) is not None:
-        with track.span(INFER, number):
-            outputs = request.infer(len(batch.frames))
-        progress.add_device_ms(request.device_ms)
-        candidates = decode(track, parts, batch, outputs, done)
+        infer(track, parts, batch)
+        progress.add_device_ms(batch.device_ms)
+        candidates = decode(track, parts, batch, batch.outputs or [], done)
         for frame, detections in select(track, parts, batch, candidates, done):
             yield frame, detections
             images.put(frame.image)

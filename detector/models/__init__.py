@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import pkgutil
 import re
 from collections.abc import Mapping
@@ -31,6 +32,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from detector.errors import ModelError, UsageError
+from detector.errors.guard import keep
+from detector.errors.holding import unchanged
+from detector.errors.reading import check_regular
 from detector.models import formats
 from detector.models.base import FrontEnd, ModelRequest, Network
 from detector.models.catalogue import known, known_model, network_yaml
@@ -38,6 +42,9 @@ from detector.models.catalogue import known, known_model, network_yaml
 __all__ = ["ModelRequest", "front_ends", "known", "open_network"]
 
 MAX_BATCH = 1024
+# What a front end looks for beside the model file.
+WEIGHTS = (".weights", ".pt", ".safetensors")
+DESCRIPTIONS = (".cfg", ".yaml")
 SUFFIXES_LINE = re.compile(r"^SUFFIXES = (\(.*\))$", re.MULTILINE)
 
 
@@ -54,9 +61,33 @@ def open_network(
         raise ModelError(f"batch {request.batch} is out of range: --batch takes 1 to {MAX_BATCH}")
     modules = {**front_ends(), **engine_front_ends}
     request = _locate(request, tuple(modules))
+    keep_files(request)
+    for file in filter(None, (request.path, request.weights)):
+        check_regular(file, "a model file", ModelError)
     front_end = _front_end(request.path, modules)
     _check_options(front_end, request)
-    return front_end.read(request)
+    with unchanged(_weights_of(request), ModelError):
+        return front_end.read(request)
+
+
+def keep_files(request: ModelRequest) -> None:
+    """Guards the model's files: those that are named, and those that may lie beside the first. A
+    front end adds what only the file itself tells."""
+    path = request.path
+    keep("the model file", path)
+    keep("the weights file", request.weights)
+    keep("the list of class names", request.names)
+    keep("the model's description", request.cfg)
+    if path.name:
+        keep("the weights file", *map(path.with_suffix, WEIGHTS))
+        names = (path.with_suffix(".names"), path.with_name("coco.names"))
+        keep("the list of class names", *names)
+        keep("the model's description", *map(path.with_suffix, DESCRIPTIONS))
+
+
+def _weights_of(request: ModelRequest) -> list[Path | None]:
+    """The files of which a network's sha256 is made, as far as they are known before it is read."""
+    return [request.path, request.weights, *map(request.path.with_suffix, WEIGHTS)]
 
 
 @cache
@@ -76,10 +107,10 @@ def front_ends() -> Mapping[str, str]:
 def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
     """The request with the path of the model file, and what the package knows to belong to it."""
     model, path = request.model, request.path
-    if path.is_file():
-        return request
-    if path.is_dir():
+    if os.path.isdir(path):
         raise ModelError(f"{model}: is a folder; give a model file ({', '.join(suffixes)})")
+    if os.path.exists(path):
+        return request
     if (described := network_yaml(model)) is not None:
         return replace(request, model=str(described))
     if path.suffix.lower() in suffixes or len(path.parts) != 1:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from detector.errors import ModelError
+from detector.errors.reading import read_text
+from detector.errors.writing import put_in_place, set_aside
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -72,7 +74,7 @@ class KnownModel:
     def file_to_run(self, file: Path | None = None) -> Path:
         """The model file, or ``file``. Raises ModelError if it is still missing in the cache."""
         wanted = file or self.path
-        if wanted.is_file():
+        if os.path.isfile(wanted):
             return wanted
         raise ModelError(f"{self.name}: {self.how_to_get()}")
 
@@ -153,7 +155,7 @@ def network_yaml(name: str) -> Path | None:
     None for any other name.
     """
     path = folder() / "yolo" / name
-    return path if Path(name).parts == (name,) and path.is_file() else None
+    return path if Path(name).parts == (name,) and os.path.isfile(path) else None
 
 
 def _download(path: Path, values: dict[str, Any], stored: Path | None) -> Download | None:
@@ -181,12 +183,9 @@ def _figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    import yaml
+    from detector.errors.yaml_parsing import parse_yaml  # yaml, for the few that need it
 
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise ModelError(f"{path}: cannot be read: {' '.join(str(exc).split())}") from exc
+    values = parse_yaml(read_text(path, "a known model", error=ModelError), path, ModelError)
     if not isinstance(values, dict):
         raise ModelError(f"{path}: must hold keys and values: {', '.join(KEYS)}")
     for key in values:
@@ -209,7 +208,8 @@ def _file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | Non
 def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
     """Fetches the official file of the known model ``name`` into the cache.
 
-    Returns the file, and whether anything had to be fetched. What was fetched before a connection
+    Returns the file, and whether anything had to be fetched. Another file under its name is renamed
+    to ``FILE.replaced``. What was fetched before a connection
     broke stays in ``FILE.partial``, and the next pull resumes from there. Raises ModelError for a
     model without a known checksum; for a file with the wrong content, which is removed; and if the
     server cannot be reached: then it says where to put the file by hand.
@@ -258,7 +258,6 @@ def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None
             ) from None
         _fetch(download, file, progress)
         file.flush()
-        os.fsync(file.fileno())
         found, size = _digest(partial), partial.stat().st_size
         if size < (download.size or 0):
             raise ModelError(
@@ -271,7 +270,8 @@ def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None
                 f"{name}: {download.url} gave another file: {size} bytes with sha256 {found} "
                 f"instead of {download.size} bytes with sha256 {download.sha256}; it was removed"
             )
-        os.replace(partial, download.target)
+        set_aside(download.target)
+        put_in_place(partial, download.target, file.fileno())
 
 
 def _fetch(download: Download, file: IO[bytes], progress: Progress) -> None:

@@ -5,12 +5,12 @@ They come from --names, from a file beside the model, or from a list that the pa
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from detector.errors import ModelError
+from detector.errors.reading import read_bytes
 from detector.models import catalogue
-
-MAX_BYTES = 1 << 20
 
 
 def find_names(
@@ -21,10 +21,10 @@ def find_names(
     ``given`` is used, or ModelError says why it does not fit; otherwise names are looked for.
     """
     beside = model.with_suffix(".names")
-    if given is not None or beside.is_file():
+    if given is not None or os.path.isfile(beside):
         return _read_exactly(classes, given or beside, model), []
     for path in _likely_files(model, classes):
-        if path.is_file() and len(names := read_names(path)) == classes:
+        if os.path.isfile(path) and len(names := read_names(path)) == classes:
             return names, []
     warning = (
         f"no names for the {classes} classes of {model.name}: "
@@ -54,12 +54,7 @@ def _read_exactly(classes: int, path: Path, model: Path) -> tuple[str, ...]:
 
 def read_names(path: Path) -> tuple[str, ...]:
     """One name a line. Empty lines at the end do not count; others are an error (ModelError)."""
-    try:
-        data = path.read_bytes()
-    except OSError as exc:
-        raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --names FILE") from exc
-    if len(data) > MAX_BYTES:
-        raise ModelError(f"{path}: larger than {MAX_BYTES >> 20} MB, so it is no list of names")
+    data = read_bytes(path, "a list of names", error=ModelError, cure="give --names FILE")
     lines = [
         line.strip() for line in data.decode("utf-8-sig", errors="replace").rstrip().splitlines()
     ]

@@ -19,8 +19,8 @@ from detector.stages.heads import (
     anchor_free_dense,
     darknet_yolo,
     darknet_yolo_dense,
-    decoded,
-    decoded_dense,
+    decoded_rows,
+    decoded_rows_dense,
     end_to_end,
     end_to_end_dense,
     queries,
@@ -146,7 +146,7 @@ def _darknet(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
     )
 
 
-def _decoded(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
+def _decoded_head(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
     """One output [B, N, 5 + classes] of boxes in pixels, as YOLOv5 and YOLOv7 export it."""
     shape = _only(outputs)
     if (
@@ -161,7 +161,12 @@ def _decoded(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
             None  # rows of one class are as wide as detections: only their number tells them apart
         )
     return PlanHead(
-        "decoded", (outputs[0].name,), decoded, decoded_dense, len(description.names), "centre"
+        "decoded",
+        (outputs[0].name,),
+        decoded_rows,
+        decoded_rows_dense,
+        len(description.names),
+        "centre",
     )
 
 
@@ -221,4 +226,4 @@ def _only(outputs: Sequence[Tensor]) -> tuple[int, ...] | None:
     return shape if len(shape) == 3 and -1 not in shape[1:] else None
 
 
-LAYOUTS = (_darknet, _queries, _decoded, _anchor_free, _end_to_end)
+LAYOUTS = (_darknet, _queries, _decoded_head, _anchor_free, _end_to_end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
+from detector.errors.text import printable_page
 from detector.session.evaluation import ConfusionMatrix, EngineResult, FileResult
 
 COLOURS = ("#1f5fa8", "#c8501e", "#2c8a4b", "#8a3f9c", "#b08a00", "#0f8f96", "#a52a44", "#5a5a5a")
@@ -84,7 +85,8 @@ def _y(value: float) -> float:
 
 
 def confusion(title: str, matrix: ConfusionMatrix) -> str:
-    """Rows are labels, columns are detections. A cell's darkness is its share of the row."""
+    """Rows are labels, columns are detections. Numbers are counts; a cell's darkness is its share
+    of the row, which the drawing says."""
     names, counts = matrix.names, matrix.counts
     cell = max(12, min(70, SIDE // len(names)))
     left, top = 130, 130
@@ -120,7 +122,18 @@ def confusion(title: str, matrix: ConfusionMatrix) -> str:
                 colour = "#fff" if share > 0.5 else "#222"
                 parts.append(_text(x + cell / 2, y + cell / 2 + 4, str(count), colour=colour))
     side = cell * len(names)
-    return _document(max(left + side + 40, 420), top + side + 20, parts)
+    said = [
+        "A cell's shade is its share of its row, 0 to 1: of all boxes",
+        "labelled so; in the last row, of all that was detected",
+        "where nothing is labelled.",
+    ]
+    if len(names) <= FEW + 1:
+        said.append("The numbers are counts, not normalised.")
+    parts += [
+        _text(10, top + side + 20 + 18 * line, text, "start") for line, text in enumerate(said)
+    ]
+    height = top + side + 20 + 18 * len(said)
+    return _document(max(left + side + 40, 420), height, parts)
 
 
 def _text(
@@ -140,7 +153,7 @@ def _text(
 
 
 def _document(width: int, height: int, parts: list[str]) -> str:
-    body = "\n".join(parts)
+    body = printable_page("\n".join(parts))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="sans-serif">\n'

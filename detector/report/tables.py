@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from detector.analysis.loop.activities import step_rows
+from detector.errors.text import as_cell, printable
 from detector.session.codec import to_builtins
 from detector.session.passes import EnergyFacts, LayersFacts
 from detector.session.read import SavedSession
@@ -43,4 +44,6 @@ def _text(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return as_cell(printable(value))
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value

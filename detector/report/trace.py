@@ -19,8 +19,8 @@ Event = dict[str, Any]
 INFER, READ = "infer", "read"  # infer is numbered by batch
 
 
-def trace(session: SavedSession) -> bytes:
-    """Gzipped JSON. The same session gives the same bytes."""
+def trace(session: SavedSession, compressed: bool = True) -> bytes:
+    """JSON, gzipped where ``compressed``. The same session gives the same bytes."""
     document = {
         "traceEvents": list(events(session)),
         "displayTimeUnit": "ms",
@@ -30,7 +30,8 @@ def trace(session: SavedSession) -> bytes:
             "precision": session.document.precision,
         },
     }
-    return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
+    content = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+    return gzip.compress(content, mtime=0) if compressed else content
 
 
 def events(session: SavedSession) -> Iterator[Event]:

@@ -3,10 +3,11 @@
 By rank: the first engine by ``Engine.auto`` that is installed and can run the precision on the
 device; fp32.
 
-As measured: ``compare`` keeps what it measured on this machine in engines/measured.json, one entry
-per comparison, the newest last. An entry counts only if model, input, machine, settings and library
-versions are those of now. A row of it replaces the choice by rank only if its slowest round beat
-the fastest round of that choice, and if its detections agree with those of fp32 within the budget.
+As measured: ``compare --use`` keeps what it measured on this machine in engines/measured.json, one
+entry per comparison, the newest last. An entry counts only if model, input, machine, settings and
+library versions are those of now. A row of it replaces the choice by rank only if its slowest round
+beat the fastest round of that choice, and if its detections agree with those of fp32 within the
+budget.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from detector.config.schema import Config
 from detector.engines import store
 from detector.engines.base import AutoChoice
 from detector.errors import EngineError, UsageError
+from detector.errors.writing import set_aside
 from detector.run.environment import environment
 from detector.session.codec import from_builtins, from_json, to_json
 from detector.session.comparison import (
@@ -55,9 +57,12 @@ class Choice:
     reason: str | None
 
 
-def choose(config: Config, model_sha256: str, model_input: Sequence[int]) -> Choice:
+def choose(
+    config: Config, model_sha256: str, model_input: Sequence[int], measured: bool = True
+) -> Choice:
     """Engine and precision for ``auto``: as measured, else the engine by rank and fp32.
 
+    ``measured``: False leaves the records of ``compare --use`` aside, as ``eval`` does.
     Raises EngineError if no engine is installed.
     """
     runtime = config.runtime
@@ -67,7 +72,7 @@ def choose(config: Config, model_sha256: str, model_input: Sequence[int]) -> Cho
         if runtime.engine == "auto"
         else (runtime.engine, None)
     )
-    if "auto" in (runtime.engine, runtime.precision):
+    if measured and "auto" in (runtime.engine, runtime.precision):
         for entry in reversed(_read_fitting(config, model_sha256, model_input)):
             choice = _judge(entry, config, engine, precision)
             if choice is not None:
@@ -130,14 +135,79 @@ def record(document: Comparison, config: Config) -> str:
 
     Raises OutputError.
     """
+    entry = _measurement(document, config)
+    if isinstance(entry, str):
+        return f"not kept: {entry}"
+
+    folder = store.choose_folder(config.runtime.engines_dir)
+
+    def add(before: bytes | None) -> bytes:
+        if before and not _is_ours(before):
+            set_aside(folder / FILE)
+        entries = [*_entries(before), entry][-KEPT:]
+        return to_json(Measurements(comparisons=tuple(entries))).encode()
+
+    return str(store.rewrite(folder, FILE, add))
+
+
+def preview(document: Comparison, config: Config) -> str | None:
+    """What ``auto`` would take after ``record``; None where it would take what it takes anyway."""
+    entry = _measurement(document, config)
+    if isinstance(entry, str) or entry.rounds < ENOUGH_ROUNDS or not entry.comparable:
+        return None
+    return _replacement(entry, config)
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """A record of ``compare --use`` that changes what ``auto`` takes for one model and input."""
+
+    model: str
+    model_input: tuple[int, int]  # height, width
+    reason: str
+    path: str
+
+
+def list_in_force(config: Config) -> list[InForce]:
+    """The records that count on this machine with these settings, the newest of each model."""
+    path = store.choose_folder(config.runtime.engines_dir) / FILE
+    newest: dict[tuple[str | None, tuple[int, int] | None], Measurement] = {}
+    for entry in _read(path):
+        if _counts(entry, config):
+            newest[entry.model_sha256, entry.model_input] = entry
+    return [
+        InForce(entry.model or "a model", entry.model_input or (0, 0), reason, str(path))
+        for entry in newest.values()
+        if (reason := _replacement(entry, config)) is not None
+    ]
+
+
+def _replacement(entry: Measurement, config: Config) -> str | None:
+    """The sentence of a record that changes the choice by rank; None where it changes nothing."""
+    try:
+        by_rank, _ = choose_by_rank("fp32", config.runtime.device)
+    except (EngineError, UsageError):
+        return None
+    free = replace(config, runtime=replace(config.runtime, engine="auto", precision="auto"))
+    choice = _judge(entry, free, by_rank, "fp32")
+    if choice is None:
+        return None
+    runtime = choice.config.runtime
+    return None if (runtime.engine, runtime.precision) == (by_rank, "fp32") else choice.reason
+
+
+def _measurement(document: Comparison, config: Config) -> Measurement | str:
+    """The entry of a comparison, or why it makes none."""
     if document.random_weights is not None:
-        return "not kept: with random weights there is no agreement to judge by"
+        return "with random weights there is no agreement to judge by"
     rows = [
-        _kept(row) for row in document.rows if row.error is None and row.engine in rank_engines()
+        _row_to_keep(row)
+        for row in document.rows
+        if row.error is None and row.engine in rank_engines()
     ]
     if not rows:
-        return "not kept: no row has figures"
-    entry = Measurement(
+        return "no row has figures"
+    return Measurement(
         date=date.today().isoformat(),
         model=document.model,
         model_sha256=document.model_sha256,
@@ -151,12 +221,6 @@ def record(document: Comparison, config: Config) -> str:
         calibration=_calibration(config),
         rows=tuple(rows),
     )
-
-    def add(before: bytes | None) -> bytes:
-        entries = [*_entries(before), entry][-KEPT:]
-        return to_json(Measurements(comparisons=tuple(entries))).encode()
-
-    return str(store.rewrite(_folder(config), FILE, add))
 
 
 def _judge(entry: Measurement, config: Config, engine: str, precision: str) -> Choice | None:
@@ -231,26 +295,30 @@ def _with(config: Config, engine: str, precision: str) -> Config:
 def _read_fitting(
     config: Config, model_sha256: str, model_input: Sequence[int]
 ) -> list[Measurement]:
-    try:
-        content: bytes | None = (_folder(config) / FILE).read_bytes()
-    except OSError:
-        return []
-    entries = _entries(content)
-    if not entries:
-        return []
-    wanted = {
-        "model_sha256": model_sha256,
-        "model_input": tuple(model_input),
-        "machine": _machine(),
-        "settings": _settings(config),
-        "comparable": True,
-    }
     return [
         entry
-        for entry in entries
-        if entry.rounds >= ENOUGH_ROUNDS
-        and all(getattr(entry, key) == value for key, value in wanted.items())
+        for entry in _read(store.choose_folder(config.runtime.engines_dir) / FILE)
+        if entry.model_sha256 == model_sha256
+        and entry.model_input == tuple(model_input)
+        and _counts(entry, config)
     ]
+
+
+def _read(path: Path) -> list[Measurement]:
+    try:
+        return _entries(path.read_bytes())
+    except OSError:
+        return []
+
+
+def _counts(entry: Measurement, config: Config) -> bool:
+    """Whether it was measured well, on this machine, with the settings of now."""
+    return (
+        entry.comparable is True
+        and entry.rounds >= ENOUGH_ROUNDS
+        and entry.machine == _machine()
+        and entry.settings == _settings(config)
+    )
 
 
 def _entries(content: bytes | None) -> list[Measurement]:
@@ -264,6 +332,14 @@ def _entries(content: bytes | None) -> list[Measurement]:
     return [entry for each in entries or () if (entry := _entry(each))] if readable else []
 
 
+def _is_ours(content: bytes) -> bool:
+    try:
+        document = from_json(content, dict[str, Any], FILE)
+    except UsageError:
+        return False
+    return document.get("schema") == SCHEMA and isinstance(document.get("comparisons"), list)
+
+
 def _entry(content: Any) -> Measurement | None:
     try:
         return from_builtins(content, Measurement, FILE)
@@ -271,7 +347,7 @@ def _entry(content: Any) -> Measurement | None:
         return None
 
 
-def _kept(row: Row) -> MeasuredRow:
+def _row_to_keep(row: Row) -> MeasuredRow:
     return MeasuredRow(
         engine=row.engine,
         library=_library(row.engine),
@@ -323,10 +399,4 @@ def _calibration(config: Config) -> MeasuredCalibration:
     calibrate = str(Path(found.calibrate).resolve()) if found.calibrate else None
     return MeasuredCalibration(
         calibrate, found.calibrate_method, found.calibrate_frames, found.budget
-    )
-
-
-def _folder(config: Config) -> Path:
-    return (
-        Path(config.runtime.engines_dir) if config.runtime.engines_dir else store.default_folder()
     )

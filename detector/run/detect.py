@@ -17,28 +17,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from detector.config.schema import Config
-from detector.errors import DetectVideoError, EngineError, OutputError, SourceError
-from detector.run.environment import cores, environment, process_age_s, sha256_of
-from detector.run.outputs import OutputPlan, session_name
+from detector.errors import LOGGED, DetectVideoError, EngineError, SourceError, UsageError
+from detector.errors.guard import guarded
+from detector.errors.holding import HeldFile, hold
+from detector.run.environment import process_age_s
+from detector.run.fonts import open_font
+from detector.run.inputs import keep_inputs
+from detector.run.limits import blas_threads, check_files, check_memory, check_threads
+from detector.run.outputs import OutputPlan, mark_settings, session_name, settings_of
+from detector.run.records import run_facts, write_records
 from detector.run.signals import Stop, stop_on_signals
 from detector.run.wire import (
     LoadedModel,
     PhaseTimer,
     first_picture_size,
+    frames_ahead,
+    label_notes,
     load_model,
+    open_rows,
     open_sinks,
     open_source,
+    open_stream,
     run_loop,
+    time_window,
     wire_loop,
 )
 
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress
+    from detector.live.base import Watcher
     from detector.loop.parts import Parts, Progress
-    from detector.session.document import LoopSizes, SessionDocument, Summary
-    from detector.session.outcome import RunFacts, SourceRun
+    from detector.session.document import LoopSizes, Summary
+    from detector.session.outcome import SourceRun
     from detector.session.store import Session
+    from detector.sinks._stream import RowStream
     from detector.sinks.base import Sink
+    from detector.sources._standard_input import StandardInput
     from detector.sources.base import Source
     from detector.timeline import OffTimeline, Timeline
     from detector.types import Detections, Frame, SourceInfo
@@ -65,6 +79,8 @@ class Result:
     summary: Summary
     session: Path | None
     errors: list[DetectVideoError]
+    unread: bool = False  # the reader of -o - has left
+    told: bool = False  # what is wrong with each camera is what its last line of state said
 
     @property
     def exit_code(self) -> int:
@@ -78,6 +94,8 @@ class Hooks:
     loaded: Callable[[LoadedModel], None] | None = None  # once warm; may put another head on it
     source: Callable[[str], Source] | None = None  # opens a spec in its own way
     detected: Callable[[Frame, Detections], None] | None = None  # each frame, after the sinks
+    watcher: Watcher | None = None  # sees each frame after ``detected``, drawn where it wants that
+    measured: bool = True  # whether auto takes what ``compare --use`` recorded
 
 
 def detect(
@@ -88,41 +106,90 @@ def detect(
     live: Live | None = None,
     hooks: Hooks = Hooks(),
     building: BuildProgress | None = None,
+    rows_to: int | None = None,
 ) -> Result:
     """Runs every source in turn and writes its outputs and the session.
 
-    ``building`` is told of every step of a file that the engine must build first; a signal ends
-    that build.
+    ``rows_to``: an open descriptor, to which -o - writes rows; None: -o - is refused. Where its
+    reader leaves and no files are written beside, the run ends after the frames that it has read.
+
+    ``building`` is told of every step of a file that the engine must build first.
 
     Raises DetectVideoError for what ends everything before the first frame: options, model, engine,
     session folder. What happens to one source stands in ``Result.errors`` and in the summary; the
-    other sources go on, unless the engine failed.
+    other sources go on, unless the engine failed. From the first source on, a signal lets the
+    frames finish that were read; the summary says so.
     """
-
-    def go_on_building(doing: str, done: int, of: int) -> bool:
-        return (building is None or building(doing, done, of)) and not stop.is_set()
-
     timer = PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
-    with stop_on_signals() as stop:
-        picture = first_picture_size(specs, config)
-        loaded = load_model(config, timer, picture=picture, progress=go_on_building)
+    time_window(config)  # what is no time, or no font, is refused before a model is loaded
+    check_memory(config.runtime.engine)
+    with guarded():
+        if hooks.source is None:
+            _refuse_missing(specs)
+        keep_inputs(config, specs)
+        open_font(config.drawing.font)
+        plan = OutputPlan(config.output, specs, streams=rows_to is not None)
+        # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
+        check_threads(blas_threads() + (0 if config.loop.sync else 2))
+        loaded = load_model(
+            config,
+            timer,
+            picture=first_picture_size(specs, config),
+            progress=building,
+            measured=hooks.measured,
+        )
+        check_files(3)  # a source, the rows, and whatever is looked up while both are open
         with loaded.engine as engine:
             if hooks.loaded is not None:
                 hooks.loaded(loaded)
             from detector.session.store import Session
 
-            plan = OutputPlan(config.output, engine.name, specs)
-            session = Session.create(config.output.run_dir, session_name(specs[0], engine.name))
-            job = _Job(config, loaded, plan, session, timer, stop, live, hooks)
-            try:
-                runs = _run_sources(job, specs)
-            except Exception:
-                session.path("error.log").write_text(traceback.format_exc(), encoding="utf-8")
-                raise
-            with timer.phase("close"):
-                engine.close()
-            return _write_session(job, runs, command)
+            with stop_on_signals() as stop:
+                name = session_name(specs[0], engine.name)
+                session = Session.create(config.output.run_dir, name, or_temporary=plan.may_write())
+                try:
+                    plan.check()
+                except BaseException:
+                    session.discard()
+                    raise
+                stream = None
+                if plan.streamed is not None and rows_to is not None:
+                    stream = _open_stream(rows_to, config, stop)
+                job = _Job(config, loaded, plan, session, timer, stop, live, hooks, stream=stream)
+                with closing_session(session):
+                    runs = _run_sources(job, specs)
+                    with timer.phase("close"):
+                        engine.close()
+                    return _write_session(job, runs, command)
+
+
+def _open_stream(descriptor: int, config: Config, stop: Stop) -> RowStream:
+    from detector.sinks._stream import RowStream
+
+    beside = config.output.save is not None and {*config.output.save} - {"jsonl", "csv"}
+    return RowStream(descriptor, (lambda: None) if beside else stop.set)
+
+
+def _refuse_missing(specs: Sequence[str]) -> None:
+    """Raises SourceError where no source can be read at all, before a model is loaded for it.
+
+    Only names and folders are looked at. Where some are there, the others are reported in turn.
+    Raises UsageError where one can never be read, such as a terminal.
+    """
+    from detector import sources
+    from detector.sources._standard_input import SPEC
+
+    if list(specs).count(SPEC) > 1:
+        raise UsageError("-: standard input can be read once; give - once")
+    missing = []
+    for spec in specs:
+        try:
+            sources.check(spec)
+        except SourceError as error:
+            missing.append(str(error))
+    if missing and len(missing) == len(specs):
+        raise SourceError("; ".join(missing))
 
 
 def run_opened(spec: str, config: Config, loaded: LoadedModel, folder: Path) -> SourceRun:
@@ -134,10 +201,27 @@ def run_opened(spec: str, config: Config, loaded: LoadedModel, folder: Path) -> 
     from detector.session.store import Session
 
     output = replace(config.output, output=f"{folder}{os.sep}", run_dir=None)
-    plan = OutputPlan(output, loaded.engine.name, [spec])
+    plan = OutputPlan(output, [spec])
     session = Session.create(str(folder / "session"), "")
-    job = _Job(config, loaded, plan, session, PhaseTimer(), Stop(), None, Hooks())
-    return _run_sources(job, [spec])[0]
+    job = _Job(config, loaded, plan, session, PhaseTimer(), Stop(), None, Hooks(), False)
+    with closing_session(session):
+        return _run_sources(job, [spec])[0]
+
+
+@contextmanager
+def closing_session(session: Session) -> Iterator[None]:
+    """Gives up the session's folder at the end. A bug's traceback stays in it, not in a folder for
+    temporary files."""
+    try:
+        yield
+    except DetectVideoError:
+        raise
+    except Exception as error:
+        if (log := session.log_error(traceback.format_exc())) is not None:
+            error.add_note(f"{LOGGED}{log}")
+        raise
+    finally:
+        session.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +236,8 @@ class _Job:
     stop: Stop
     live: Live | None
     hooks: Hooks
+    hashes: bool = True  # the sources, for session.json
+    stream: RowStream | None = None  # for -o -
 
 
 def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
@@ -167,59 +253,109 @@ def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
             if loop.instruments
             else OffTimeline()
         )
-        run = SourceRun(spec, timeline)
+        run = SourceRun(str(spec), timeline)  # documents hold plain texts
         runs.append(run)
-        try:
-            _run_source(job, run, job.session.path(f"source-{number}.jsonl"))
-        except DetectVideoError as error:
-            run.error = error
-        job.timer.seconds["run"] += run.run_s  # the very seconds that end-to-end FPS are of
+        with _held(job, spec) as held:
+            try:
+                _run_source(job, run, spec, number)
+            except DetectVideoError as error:
+                run.error = error
+            job.timer.seconds["run"] += run.run_s  # the very seconds that end-to-end FPS are of
+            if held is not None and run.info is not None and job.hashes:
+                with job.timer.phase("close"):
+                    run.sha256 = held.sha256()
+                run.notes += held.changes()
         if isinstance(run.error, EngineError) or job.stop.is_set():
             break
     return runs
 
 
-def _run_source(job: _Job, run: SourceRun, own_rows: Path) -> None:
-    """One source, from opening it to closing its last sink.
+@contextmanager
+def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
+    """What knows the digest of the source, once it is read; None where nothing does."""
+    from detector.sources._standard_input import SPEC, standard_input
 
-    ``own_rows``: where the session's rows are written when the user did not ask for any.
-    """
+    if spec != SPEC:
+        with hold(spec) as file:
+            yield file
+        return
+    standard_input().stopped = job.stop.is_set
+    yield standard_input()
+
+
+def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
+    """One source, from opening it to closing its last sink."""
     from detector.timeline import READ, WRITE
 
     started, cpu, main_cpu = time.perf_counter(), time.process_time(), time.thread_time()
     try:
         with run.timeline.born(READ):
             own_way = job.hooks.source
-            opened = own_way(run.spec) if own_way else open_source(run.spec, job.config)
+            opened = own_way(spec) if own_way else open_source(spec, job.config)
         with opened as source:
             run.info = source.info
-            paths = job.plan.paths(run.spec, source.info)
-            named = paths if "jsonl" in paths else {"jsonl": own_rows, **paths}
+            settings = _settings(job, spec)
+            paths = job.plan.paths(spec, source.info, job.loaded.engine.name, settings)
+            job.session.begin()
             with run.timeline.born(WRITE):
-                sinks = open_sinks(named, source.info, job.config, job.loaded)
-            _drive_loop(job, run, source, sinks)
-        if "jsonl" in run.outputs:
+                sinks = open_sinks(paths, source.info, job.config, job.loaded)
+            own = None
+            try:
+                if "jsonl" not in paths or job.config.output.only_detections:
+                    own = open_rows(_own_rows(job, number), source.info, job.loaded)
+                    sinks.insert(0, own)
+                if job.stream is not None and job.plan.streamed is not None:
+                    streamed = job.stream, job.plan.streamed
+                    sinks.insert(0, open_stream(*streamed, source.info, job.config, job.loaded))
+                _drive_loop(job, run, source, sinks, own)
+            except BaseException:
+                for sink in sinks:  # what went wrong before the first frame leaves no partial file
+                    sink.abort()
+                raise
+        for path in run.outputs.values() if settings else ():
+            mark_settings(Path(path), settings)
+        if job.stream is not None and not job.stream.is_read:
+            run.notes.append("the reader of standard output left before the end")
+        if own is not None and own.path.exists():
+            job.session.adopt(own.path)
+            own.path.unlink()
+        elif "jsonl" in run.outputs:
             job.session.adopt(Path(run.outputs["jsonl"]))
-            if "jsonl" not in paths:
-                Path(run.outputs.pop("jsonl")).unlink()
     finally:
         run.run_s = time.perf_counter() - started
         run.process_cpu_s = time.process_time() - cpu
         run.main_thread_cpu_s = time.thread_time() - main_cpu
 
 
-def _drive_loop(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) -> None:
-    """Drives the loop to its end and closes the sinks, or aborts them."""
+def _settings(job: _Job, spec: str) -> str:
+    """What a later run tells by whether it may replace these outputs; "" in a folder of our own."""
+    network, precision = job.loaded.network, job.loaded.engine.precision
+    return settings_of(job.config, spec, network.sha256, precision) if job.hashes else ""
+
+
+def _own_rows(job: _Job, number: int) -> Path:
+    """Where the session's rows of a source are written when the user did not ask for any."""
+    name = f"source-{number}"
+    return job.session.claim(f"{name}.jsonl", f"{name}.partial.jsonl")
+
+
+def _drive_loop(
+    job: _Job, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None
+) -> None:
+    """Drives the loop to its end and closes the sinks, or aborts them. ``own``: the one that is no
+    output, but the session's."""
     from detector.loop.parts import Progress
 
     config, live = job.config, job.live
     progress = Progress(stop=job.stop)
-    parts = wire_loop(config, job.loaded, source, sinks)
+    watcher = job.hooks.watcher
+    watched = None if watcher is None else partial(watcher.wants_pictures, run.spec)
+    parts = wire_loop(config, job.loaded, source, sinks, watched)
     run.loop = loop_bounds(parts, config)
     # The range carries these numbers, so that an nsys recording says by itself what its waits mean.
     label = "loop " + " ".join(f"{name}={value:d}" for name, value in run.loop.items())
     if live is not None:
-        live.start(source.info, progress, run.timeline, config.input.frames)
+        live.start(source.info, progress, run.timeline, frames_ahead(config, source.info))
     try:
         with run.timeline.run(label):
             for frame, detections in run_loop(parts, config, run.timeline, progress):
@@ -227,6 +363,8 @@ def _drive_loop(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) ->
                 run.cut += detections.cut
                 if job.hooks.detected is not None:
                     job.hooks.detected(frame, detections)
+                if watcher is not None:
+                    watcher.show(frame, detections)
                 if progress.written == 1:
                     run.timeline.mark()
             run.timeline.mark()
@@ -234,7 +372,8 @@ def _drive_loop(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) ->
             raise SourceError(f"{run.spec}: no frame could be read")
         for sink in sinks:
             if progress.written:
-                run.outputs[sink.name] = str(sink.close())
+                if (path := sink.close()) is not None and sink is not own:
+                    run.outputs[sink.name] = str(path)
             else:
                 sink.abort()  # interrupted before the first frame: there is nothing to finish
             run.notes += sink.notes
@@ -245,10 +384,8 @@ def _drive_loop(job: _Job, run: SourceRun, source: Source, sinks: list[Sink]) ->
         if live is not None:
             live.stop()
         run.read, run.written, run.device_ms = progress.read, progress.written, progress.device_ms
-        counts = source.counts
-        run.bad, run.corrupt, run.skipped = counts.bad, counts.corrupt, counts.skipped
-        run.ended_early, run.decoder = source.ended_early, source.decoder
-        run.notes += source.notes
+        run.counts, run.decoder = source.counts, source.decoder
+        run.notes += [*source.notes, *label_notes(config, job.loaded, sinks, run.by_class)]
 
 
 def loop_bounds(parts: Parts, config: Config) -> LoopSizes:
@@ -268,83 +405,16 @@ def loop_bounds(parts: Parts, config: Config) -> LoopSizes:
 
 def _write_session(job: _Job, runs: list[SourceRun], command: Sequence[str]) -> Result:
     """Writes summary and session files. Where no source could be opened, the session is removed."""
-    from detector.analysis.summary import summarize
-    from detector.session.codec import from_builtins
-    from detector.session.document import Environment
-    from detector.session.outcome import exit_of
-
-    failed = [run.error for run in runs if run.error is not None]
-    unwritten: list[DetectVideoError] = []
-    opened = any(run.info is not None for run in runs)
-    with job.timer.phase("close"):
-        complete = _write_spans(job, runs, command, unwritten) if opened else None
-    summary = summarize(_run_facts(job), runs, job.timer.seconds, job.stop.exit_code)
-    if complete is None:
-        job.session.discard()
-        return Result(summary, None, failed)
-    summary = replace(summary, session=str(job.session.folder))
-    document = complete(
-        summary, environment=from_builtins(environment(), Environment, "the environment")
-    )
-    for name, content in (("summary.json", summary), ("session.json", document)):
-        with _output_errors_into(unwritten):
-            job.session.write_json(name, content)
-    if unwritten:
-        summary = replace(summary, exit=exit_of(runs, job.stop.exit_code, unwritten))
-    return Result(summary, job.session.folder, [*failed, *unwritten])
-
-
-def _write_spans(
-    job: _Job, runs: list[SourceRun], command: Sequence[str], unwritten: list[DetectVideoError]
-) -> Callable[..., SessionDocument]:
-    """Writes the spans. Returns ``session_document`` without its summary and environment."""
-    from detector.analysis.summary import session_document
-    from detector.session.document import Clocks, SpanCounts
-
-    spans = SpanCounts()
-    with _output_errors_into(unwritten):
-        spans = job.session.write_spans([run.timeline for run in runs])
-    return partial(
-        session_document,
-        config=job.config.as_dict(),
-        command=command,
-        spans=spans,
-        # Both clocks at one moment: spans use the first, traces of other programs the second.
-        clocks=Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns()),
-        loop=[run.loop for run in runs],
-        clip_sha256={run.spec: sha256_of(run.spec) for run in runs},
+    written = write_records(
+        job.session,
+        runs,
+        run_facts(job.config, job.loaded),
+        job.config,
+        command,
+        seconds=job.timer.seconds,
+        stop_code=job.stop.exit_code,
         model_sha256=job.loaded.network.sha256,
     )
-
-
-@contextmanager
-def _output_errors_into(errors: list[DetectVideoError]) -> Iterator[None]:
-    """Keeps an OutputError for later: an unwritable session must not hide what the run found."""
-    try:
-        yield
-    except OutputError as error:
-        errors.append(error)
-
-
-def _run_facts(job: _Job) -> RunFacts:
-    from detector.session.outcome import RunFacts
-
-    network, engine = job.loaded.network, job.loaded.engine
-    return RunFacts(
-        model=network.name,
-        family=network.family,
-        engine=engine.name,
-        engine_reason=job.loaded.engine_reason,
-        precision=engine.precision,
-        batch=network.batch,
-        model_input=(network.input.height, network.input.width),
-        class_names=network.names,
-        random_weights=network.random_seed,
-        threads=engine.threads,
-        concurrency=engine.concurrency,
-        cores=cores(),
-        sync=job.config.loop.sync,
-        notes=job.loaded.notes,
-        preset=job.config.output.preset,
-        layers=job.loaded.layers,
-    )
+    failed = [run.error for run in runs if run.error is not None]
+    unread = job.stream is not None and not job.stream.is_read
+    return Result(written.summary, written.folder, [*failed, *written.errors], unread)

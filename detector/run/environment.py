@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -10,20 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from detector import __version__
+from detector.errors.machine import usable_cores
 
+# Distributions of what every run uses; those of the engines come from the engines.
 _LIBRARIES = (
     "numpy",
     "opencv-python-headless",
     "opencv-python",
-    "onnxruntime",
     "onnx",
-    "openvino",
-    "torch",
     "av",
     "nvtx",
     "faster-coco-eval",
 )
-_HASH_LIMIT_BYTES = 2 << 30  # some two seconds of reading; a larger clip gets no hash
 
 
 def environment() -> dict[str, Any]:
@@ -35,31 +32,11 @@ def environment() -> dict[str, Any]:
         "cpu": {
             "model": _cpu("model name"),
             "flags": (_cpu("flags") or "").split(),
-            "cores": cores(),
+            "cores": usable_cores(),
         },
-        "libraries": {name: found for name in _LIBRARIES if (found := _version_of(name))},
+        "libraries": {name: found for name in _list_libraries() if (found := _version_of(name))},
         "gpu_driver": _first_line("/proc/driver/nvidia/version"),
     }
-
-
-def cores() -> int:
-    """Cores that this process may use, which can be fewer than the machine has."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
-
-
-def sha256_of(path: str) -> str | None:
-    """Hex digest of a file; None for folders, globs and files over 2 GiB."""
-    file = Path(path)
-    try:
-        if not file.is_file() or file.stat().st_size > _HASH_LIMIT_BYTES:
-            return None
-        with open(file, "rb") as content:
-            return hashlib.file_digest(content, "sha256").hexdigest()
-    except OSError:
-        return None
 
 
 def process_age_s() -> float | None:
@@ -84,6 +61,14 @@ def _cpu(key: str) -> str | None:
     except OSError:
         pass
     return None
+
+
+def _list_libraries() -> list[str]:
+    """Distributions whose versions a session records. A GPU build may have a name of its own."""
+    from detector import engines
+
+    of_engines = filter(None, (engines.find(name).library for name in engines.names()))
+    return [*_LIBRARIES, *(name for each in of_engines for name in (each, f"{each}-gpu"))]
 
 
 def _version_of(name: str) -> str | None:

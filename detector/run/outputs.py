@@ -6,23 +6,37 @@ the sinks themselves (``sinks.base.Sink``); this file names none of them.
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import os
+import secrets
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
-from detector import sinks
-from detector.config.schema import OutputConfig
-from detector.errors import OutputError, UsageError
-from detector.sinks.base import Sink
+from detector import sinks, sources
+from detector.config.schema import Config, OutputConfig
+from detector.errors import OutputError, SourceError, UsageError
+from detector.errors.guard import refuse_kept
+from detector.errors.writing import is_null_device
+from detector.sinks._partial import OURS
+from detector.sinks.base import DRAWN, Sink
+from detector.sources._specs import NamedPictures, is_numbered
+from detector.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.types import SourceInfo
 
+SETTINGS = "user.detect-video.settings"  # attribute of an output
 LONGEST_STEM = 200  # bytes of a source's name in that of its session
 
 
 def stem_of(spec: str) -> str:
     """The IN of IN-ENGINE-detected: a file's stem, or the name of a folder (or a glob's)."""
+    if spec == STANDARD_INPUT:
+        return "stdin"
     path = Path(spec)
-    if any(sign in spec for sign in "*?[") and not os.path.exists(path):
+    if not os.path.exists(path) and (any(sign in spec for sign in "*?[") or is_numbered(spec)):
         path = path.parent
     if os.path.isdir(path):  # Path.is_dir raises where a name is too long
         return path.resolve().name or "root"
@@ -44,28 +58,91 @@ def _defaults_for(kind: str) -> list[type[Sink]]:
     return [sink for sink in sinks.find_all() if kind in sink.default_for]
 
 
-class OutputPlan:
-    """Hands out the paths of each source. No two sources of a run share one."""
+def settings_of(config: Config, spec: str, model_sha256: str, precision: str) -> str:
+    """A digest of all that decides what the outputs of a source hold: the source, the model, and
+    the options but those of places, threads and the loop.
+    """
+    options = config.as_dict()
+    deciding = {group: options[group] for group in ("network", "selection", "input", "drawing")}
+    runtime = {name: options["runtime"][name] for name in ("size", "engine_options")}
+    written = {
+        name: options["output"][name] for name in ("preset", "crf", "only_detections", "lead")
+    }
+    document = [os.path.realpath(spec), model_sha256, precision, deciding, runtime, written]
+    if isinstance(spec, NamedPictures):  # the text of this one is their folder
+        document.append([os.path.realpath(path) for path in spec.paths])
+    if spec == STANDARD_INPUT:  # nobody knows whether the same will come again
+        document.append(secrets.token_hex(8))
+    if precision == "int8":
+        document.append(options["calibration"])
+    text = json.dumps(document, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
-    def __init__(self, config: OutputConfig, engine: str, specs: Sequence[str]) -> None:
+
+def mark_settings(path: Path, settings: str) -> None:
+    """Leaves ``settings`` in an extended attribute of an output, where the file system has them."""
+    with suppress(OSError, AttributeError):
+        os.setxattr(path, SETTINGS, settings.encode())
+
+
+def is_output(path: str) -> bool:
+    """Whether a run wrote this file, or is writing it, as far as the file system can tell."""
+    try:
+        return any(name in (SETTINGS, OURS) for name in os.listxattr(path))
+    except (OSError, AttributeError):
+        return False
+
+
+def _may_replace(path: Path, settings: str) -> bool:
+    """Whether nothing is lost: the name is free, or a run of these settings wrote it. Where the
+    file system has no attributes, nobody knows, and a complete new file replaces the old one.
+    """
+    if not os.path.lexists(path):
+        return True
+    try:
+        return os.getxattr(path, SETTINGS).decode(errors="replace") == settings
+    except OSError as error:
+        return error.errno != errno.ENODATA
+    except AttributeError:  # not on every system
+        return True
+
+
+class OutputPlan:
+    """Hands out the paths of each source. No two sources of a run share one.
+
+    Making one needs neither model nor engine, and refuses an -o that can never be written: it is a
+    file that the command reads, a pipe, in a folder that is not there...
+    """
+
+    def __init__(
+        self, config: OutputConfig, specs: Sequence[str], *, streams: bool = False
+    ) -> None:
+        """``streams``: whether -o - is possible, rows on standard output."""
         self._config = config
-        self._engine = engine
+        self._streams = streams
         self._specs = specs
         self._taken: set[Path] = set()
+        # As with ffmpeg: everything runs, and what would be written vanishes.
+        self._nowhere = config.output is not None and is_null_device(config.output)
         self._file = self._target_file()
         # The sink that writes the file of -o; None where -o is no file.
         self._file_sink = None if self._file is None else sinks.find_by_suffix(self._file.suffix)
+        self._refuse_contradictions()
+        self._check_options()
+        self._refuse_many()
+        self.check()
 
     def _target_file(self) -> Path | None:
         """-o as a file, or None where it is a folder or not given."""
         output = self._config.output
-        if output == "-":
+        if output == "-" and not self._streams:
             raise UsageError(
-                "--output -: results are not written to standard output; "
-                "give a file (--json prints a summary)"
+                "--output -: this command writes no rows to standard output; give a file or folder"
             )
         if (
             output is None
+            or output == "-"
+            or self._nowhere
             or output.endswith(os.sep)
             or Path(output).is_dir()
             or not Path(output).suffix
@@ -85,23 +162,138 @@ class OutputPlan:
             )
         return path
 
-    def paths(self, spec: str, info: SourceInfo) -> dict[str, Path]:
-        """Output name -> final path, in the order in which the sinks are to be opened."""
+    def _refuse_contradictions(self) -> None:
+        """Refuses what would be asked for and not written."""
+        given, save = self._config, self._config.save
+        if given.lead is not None and not given.only_detections:
+            raise UsageError("--lead is for --only-detections; give both, or leave it out")
+        if save is None:
+            return
+        if self.streamed is not None and {"jsonl", "csv"} <= set(save):
+            raise UsageError(
+                "--output -: rows go to standard output as jsonl or csv; leave one out of --save"
+            )
+        drawn = [sink.name for sink in sinks.find_all() if sink.pictures in DRAWN]
+        unwanted = [name for name in save if name in drawn]
+        if given.no_video and unwanted:
+            raise UsageError(
+                f"--save {','.join(unwanted)} and --no-video contradict each other; leave one out"
+            )
+        if self._file_sink is not None and self._file_sink.name not in save:
+            both = ",".join([*save, self._file_sink.name])
+            raise UsageError(
+                f"--output {self._file} is a {self._file_sink.name} file, which --save "
+                f"{','.join(save)} leaves out; use --save {both}, or a folder: -o DIR/"
+            )
+
+    def _check_options(self) -> None:
+        """Refuses what means nothing in the outputs that are asked for."""
+        given = asdict(self._config)
+        for sink in sinks.find_all():
+            if sink is self._file_sink and self._file is not None:
+                sink.check_options(self._file.suffix, given)
+            elif sink.name in (self._config.save or ()):
+                sink.check_options(sink.suffixes[0], given)
+
+    @property
+    def streamed(self) -> str | None:
+        """The sink whose rows go to standard output (-o -); None where none do."""
+        if self._config.output != "-":
+            return None
+        return "csv" if "csv" in (self._config.save or ()) else "jsonl"
+
+    def may_write(self) -> bool:
+        """Whether somebody may write in the folder of the outputs, as far as permissions tell; also
+        where there are none. A folder that is not there yet is made in the one above."""
+        output, save, streamed = self._config.output, self._config.save, self.streamed
+        rows_alone = streamed is not None and not {*(save or ())} - {streamed}
+        if self._nowhere or rows_alone or save == ():
+            return True
+        place = Path() if output is None or streamed is not None else Path(output)
+        if self._file is not None:
+            place = Path(os.path.realpath(self._file)).parent
+        place = place.absolute()
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        return os.access(place, os.W_OK | os.X_OK)
+
+    def _refuse_many(self) -> None:
+        """Refuses a file of one picture (-o out.jpg) for a video, or for several pictures."""
+        if self._file is None or self._file_sink is None:
+            return
+        if self._file.suffix.lower() not in self._file_sink.one_picture:
+            return
+        (spec,) = self._specs
+        with suppress(SourceError):  # whoever opens it says what is wrong
+            pictures = sources.pictures_of(spec)
+            if pictures is not None and len(pictures) == 1:
+                return
+            what, write = "a video", f"{self._file.with_suffix('.mp4')}"
+            if pictures is not None:
+                what, write = f"{len(pictures)} pictures", f"{self._file.with_suffix('')}{os.sep}"
+            raise UsageError(
+                f"--output {self._file}: is one picture, but {spec} is {what}; use -o {write}"
+            )
+
+    def check(self) -> None:
+        """Refuses an -o that can never be written. It is asked again when the session's folder is
+        known, whose files are no outputs.
+        """
+        if self._config.output in (None, "-") or self._nowhere:
+            return
+        assert self._config.output is not None
+        output = Path(self._config.output)
+        if self._file is None:
+            if os.path.lexists(output) and not output.is_dir():
+                raise OutputError(
+                    f"{output}: is no folder, and has no suffix that says what to write; give a "
+                    "folder or FILE.mp4 with -o"
+                )
+            return
+        refuse_kept(output)
+        real = Path(os.path.realpath(output))
+        run_dir = self._config.run_dir  # not there yet, it is made in time
+        if not real.parent.is_dir() and (
+            run_dir is None or real.parent not in Path(os.path.realpath(run_dir), "x").parents
+        ):
+            raise OutputError(
+                f"cannot write {output}: the folder {real.parent} does not exist; create it, or "
+                "write elsewhere with -o"
+            )
+        if os.path.lexists(real) and not real.is_file():
+            raise OutputError(
+                f"cannot write {output}: it exists and is not a regular file; give a file's name "
+                "with -o"
+            )
+
+    def paths(
+        self, spec: str, info: SourceInfo, engine: str, settings: str = ""
+    ) -> dict[str, Path]:
+        """Output name -> final path, in the order in which the sinks are to be opened.
+
+        A name that nobody gave is taken where it is free, or where a run of the same ``settings``
+        (``settings_of``) wrote it; else the next number is. "" takes any. Raises UsageError where a
+        path is a file that the command reads, or one of its session.
+        """
         chosen = self._choose_sinks(info)
-        folder, stem = self._place(spec)
+        if self._nowhere:
+            return {}
+        folder, stem = self._place(spec, engine)
         for number in range(1, 10_000):
-            numbered = stem if number == 1 else f"{stem}-{number}"
             paths = {
                 sink.name: self._file
                 if self._file is not None and sink is self._file_sink
-                else folder / (numbered + sink.suffixes[0])
+                else folder / _default_name(stem, sink, number, self._file is None)
                 for sink in chosen
             }
-            if not self._taken.intersection(paths.values()):
+            named = [path for path in paths.values() if path != self._file]
+            if not self._taken.intersection(paths.values()) and (
+                not settings or all(_may_replace(path, settings) for path in named)
+            ):
                 break
         self._taken.update(paths.values())
         for path in paths.values():
-            self._refuse_sources(path)
+            refuse_kept(path)
         return paths
 
     def _choose_sinks(self, info: SourceInfo) -> list[type[Sink]]:
@@ -110,7 +302,8 @@ class OutputPlan:
         if self._config.save is None:
             chosen = self._default_sinks(info)
         else:
-            chosen = [sink for sink in sinks.find_all() if sink.name in self._config.save]
+            wanted = set(self._config.save) - {self.streamed}
+            chosen = [sink for sink in sinks.find_all() if sink.name in wanted]
         for sink in chosen:
             if info.kind not in sink.kinds:
                 fitting = ",".join(one.name for one in _defaults_for(info.kind))
@@ -118,10 +311,12 @@ class OutputPlan:
                     f"--save {sink.name} needs a {' or '.join(sink.kinds)}, but {info.path} is "
                     f"{info.kind}; use --save {fitting}"
                 )
-        return [sink for sink in chosen if drawn or sink.pictures == "none"]
+        return [sink for sink in chosen if drawn or sink.pictures not in DRAWN]
 
     def _default_sinks(self, info: SourceInfo) -> list[type[Sink]]:
         given = self._file_sink
+        if self.streamed is not None:
+            return []
         if given is not None and given.alone:
             return [given]
         if given is not None and info.kind not in given.kinds and not self._config.no_video:
@@ -131,26 +326,22 @@ class OutputPlan:
             )
         return _defaults_for(info.kind)
 
-    def _place(self, spec: str) -> tuple[Path, str]:
+    def _place(self, spec: str, engine: str) -> tuple[Path, str]:
         """Folder and stem of the names that are not given."""
         if self._file is not None:
             return self._file.parent, self._file.stem
-        folder = Path(self._config.output) if self._config.output else Path()
+        output = self._config.output
+        folder = Path() if output is None or output == "-" else Path(output)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
                 f"{folder}: the output folder cannot be made: {error.strerror}; choose another"
             ) from error
-        return folder, f"{stem_of(spec)}-{self._engine}-detected"
+        return folder, f"{stem_of(spec)}-{engine}"
 
-    def _refuse_sources(self, path: Path) -> None:
-        for spec in self._specs:
-            try:
-                same = os.path.samefile(path, spec)
-            except OSError:
-                same = False
-            if same:
-                raise UsageError(
-                    f"{path}: is the source itself and would be lost; choose another with -o"
-                )
+
+def _default_name(stem: str, sink: type[Sink], number: int, ends: bool) -> str:
+    """IN-ENGINE-detected.mp4, IN-ENGINE-detected-2.mp4... ``ends``: with the sink's ending."""
+    counted = "" if number == 1 else f"-{number}"
+    return f"{stem}{sink.ending if ends else ''}{counted}{sink.suffixes[0]}"

@@ -4,16 +4,23 @@ engine's own file.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from detector import engines
 from detector.config.schema import Config
 from detector.engines import store
-from detector.engines.base import BuildProgress, EngineOptions
+from detector.engines.base import NVIDIA_DRIVER, BuildProgress, EngineOptions
+from detector.errors import ModelError, OutputError, UsageError
+from detector.errors.machine import too_much
 from detector.models.base import Network
+from detector.models.graph.build import peak_bytes
+
+MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +70,40 @@ def prepare_network(
         return PreparedNetwork(
             network, _options(engine, config, precision, requests, alone), (), plan
         )
+    options = _options(engine, config, precision, requests, one_at_a_time or config.loop.sync)
+    _refuse_what_cannot_fit(network, engine, options)
     wanted = engines.graph_wanted(engine, precision, runtime.device)
-    folder = _folder(config)
+    own, folder = runtime.engines_dir, store.choose_folder(runtime.engines_dir)
+    prepare_in = partial(_prepare_in, network, engine, wanted, config, options, progress)
+    try:
+        return prepare_in(folder)
+    except OutputError:
+        if own is not None or store.is_writable(folder):
+            raise
+    # Built files make later runs start sooner; nothing else depends on where they lie.
+    ready = prepare_in(store.temporary_folder())
+    note = (
+        f"{folder} cannot be written: what is built for this run lies in a temporary folder; "
+        "--engines-dir DIR keeps it"
+    )
+    return replace(ready, notes=(*ready.notes, note))
+
+
+def _prepare_in(
+    network: Network,
+    engine: str,
+    wanted: str,
+    config: Config,
+    options: EngineOptions,
+    progress: BuildProgress,
+    folder: Path,
+) -> PreparedNetwork:
+    """``prepare_network`` with the options and the folder of built files decided."""
     start = time.perf_counter()
     variant, notes = _variant(network, wanted, config, folder, progress)
     made_s = time.perf_counter() - start if variant is not network else 0.0
     exported = store.export(variant, folder)
-    options = _options(engine, config, precision, requests, one_at_a_time or config.loop.sync)
-    built = _built(variant, engine, options, folder, progress)
+    built = _build_artefact(variant, engine, options, folder, progress)
     if built is None:
         return PreparedNetwork(
             variant, options, (*notes, *exported.notes), exported, made_s, made_s
@@ -89,16 +122,36 @@ def prepare_network(
     )
 
 
+def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOptions) -> None:
+    """Raises UsageError for more requests than the machine has memory for, and ModelError for a
+    network whose values alone are too many. A process that asks for more would be killed without a
+    word.
+    """
+    values = sum(4 * math.prod(shape) for shape in network.output_shapes)
+    each = math.prod(network.input_shape) + values
+    if (size := too_much(options.requests * each)) is not None:
+        raise UsageError(
+            f"{options.requests} requests of {each / MB:,.1f} MB need {size}; use a smaller "
+            "--batch, --size or --concurrency, or fewer queue_batches"
+        )
+    on_gpu = engine == "trt" or options.device.startswith("cuda")
+    if on_gpu or (options.device == "auto" and NVIDIA_DRIVER.exists()):
+        return  # its memory is not the machine's
+    peak = peak_bytes(network.graph) if engine != "null" else 0
+    if (size := too_much(peak + 4 * network.parameters)) is not None:
+        width, height = network.input.width, network.input.height
+        raise ModelError(
+            f"{network.name}: at {width}x{height} and batch {network.batch} it needs {size}; use a "
+            "smaller --size or --batch, or another model"
+        )
+
+
 def convert_network(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
     """Converts or quantises the network to the graph that an engine wants
     (``engines.graph_wanted``). Returns it with lines for the user.
     """
-    return _variant(network, wanted, config, _folder(config), silent)
-
-
-def _folder(config: Config) -> Path:
-    return (
-        Path(config.runtime.engines_dir) if config.runtime.engines_dir else store.default_folder()
+    return _variant(
+        network, wanted, config, store.choose_folder(config.runtime.engines_dir), silent
     )
 
 
@@ -141,7 +194,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name.strip(), value.strip() or "1"
 
 
-def _built(
+def _build_artefact(
     network: Network, engine: str, options: EngineOptions, folder: Path, progress: BuildProgress
 ) -> store.Artefact | None:
     builder = engines.find(engine).artefact

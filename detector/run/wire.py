@@ -7,31 +7,41 @@
     wire_loop        all of these        -> what the loop needs for one source
     run_loop         --sync              -> frames with their detections
 
-``detect`` (detect.py) calls them in this order for the command, ``Detector`` (api.py) for the
+``detect`` (detect.py) calls them in this order for the command, ``Detector`` (api/) for the
 Python API. Libraries are imported when they are needed, so that a run can time its imports apart.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
+import re
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detector.config.schema import Config
-from detector.errors import DetectVideoError, EngineError, ModelError, UsageError
+from detector.errors import DetectVideoError, EngineError, ModelError, SourceError, UsageError
+from detector.errors.machine import too_much
+from detector.run.fonts import note_names, open_font
+from detector.run.limits import check_memory
+from detector.sources.live.base import Terms
 
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress, Engine, EngineOptions
     from detector.loop.parts import Outputs, Parts, Progress
     from detector.models.base import ModelRequest, Network
     from detector.session.outcome import ExecutedLayer
+    from detector.sinks._stream import RowStream
     from detector.sinks.base import Sink
     from detector.sources.base import Source
+    from detector.stages.annotate import Style
+    from detector.stages.font import Font
     from detector.timeline import Natives, OffTimeline, Timeline
     from detector.types import Candidates, Detections, Frame, Image, Letterbox, SourceInfo
 
@@ -39,6 +49,11 @@ if TYPE_CHECKING:
     Head = Callable[[Outputs], Candidates]
     Nms = Callable[[Candidates], Detections]
 
+# Seconds alone, or [HH:]MM:SS, where minutes behind hours and seconds behind minutes are below 60.
+TIME = re.compile(
+    r"(?:(?:([0-9]{1,4}):(?=[0-5]?[0-9]:))?([0-9]{1,4}):(?=[0-5]?[0-9](?:\.|$)))?"
+    r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+)
 LARGEST_SIDE = 8192  # pixels of a network's input
 MEANINGLESS = "random weights: boxes are meaningless"
 
@@ -61,6 +76,8 @@ class LoadedModel:
     options: EngineOptions | None = None  # what the engine was opened with
     layers: tuple[ExecutedLayer, ...] = ()  # as the engine ran them; empty where it cannot tell
     natives: Natives | None = None  # knows the engine's threads
+    blurred: frozenset[int] = frozenset()  # ids of --blur
+    font: Font | None = None  # of --font
 
     @property
     def remark(self) -> str:
@@ -91,15 +108,18 @@ def load_model(
     one_at_a_time: bool = False,
     picture: tuple[int, int] | None = None,
     progress: BuildProgress | None = None,
+    measured: bool = True,
 ) -> LoadedModel:
     """Chooses the engine, opens the network, builds what the engine lacks, and warms it up.
 
     ``spare_requests``: requests beyond those that a loop needs. ``one_at_a_time``: the caller waits
     for each result, so one request should have all threads. ``picture``: width and height of the
     first source, which ``--size 640`` fits the input to. ``progress`` is told of every step of a
-    build; when it answers False, the build ends. Raises UsageError, ModelError, EngineError.
+    build; when it answers False, the build ends. ``measured``: whether auto takes what ``compare
+    --use`` recorded. Raises UsageError, ModelError, EngineError.
     """
     timer = timer or PhaseTimer()
+    font = open_font(config.drawing.font)
     with timer.phase("import"):
         from detector import engines
         from detector.run import choose
@@ -108,13 +128,18 @@ def load_model(
 
         config, reason = _with_engine_of_the_file(config)
         if config.runtime.engine != "auto":
-            engines.load_library(config.runtime.engine)
+            engines.check_installed(config.runtime.engine)
     with timer.phase("load"):
         network = open_network(config, picture)
-        classes = _class_ids(config.selection.classes, network.names)
-        choice = choose.choose(config, network.sha256, (network.input.height, network.input.width))
+        classes = class_ids("--classes", config.selection.classes, network.names)
+        blurred = _blurred_ids(config, classes, network.names)
+        shape = (network.input.height, network.input.width)
+        choice = choose.choose(config, network.sha256, shape, measured)
     config = choice.config
     name = config.runtime.engine
+    if blurred and name == "null":
+        raise UsageError("--blur: --engine null detects nothing, so nothing would be pixelated")
+    check_memory(name)
     with timer.phase("import"):
         engines.load_library(name)
     with timer.phase("load"):
@@ -135,20 +160,34 @@ def load_model(
     with timer.phase("warmup"), natives.born(INFER):
         for request in engine.requests:
             request.infer(network.batch)
-        engine.requests[0].infer(network.batch)
+        outputs = engine.requests[0].infer(network.batch)
         layers = executed_layers(network, engine)
     return LoadedModel(
         ready.network,
         engine,
         reason or choice.reason,
         classes,
-        [*network.warnings, *ready.notes, *engine.notes],
+        [*network.warnings, *ready.notes, *engine.notes, *_nan_warning(network, outputs)],
         ready.build_s,
         ready.artefact_s,
         ready.options,
         layers,
         natives,
+        blurred,
+        font,
     )
+
+
+def _nan_warning(network: Network, outputs: Outputs) -> list[str]:
+    """A line for a network whose numbers overflow, or were never numbers: it detects nothing."""
+    import numpy as np
+
+    if not any(np.isnan(output).any() for output in outputs):
+        return []
+    return [
+        f"{network.name} gives NaN where numbers belong, so it misses objects: its weights are "
+        "damaged, or too large for this precision; train it again, or use --precision fp32"
+    ]
 
 
 def _with_engine_of_the_file(config: Config) -> tuple[Config, str | None]:
@@ -220,9 +259,10 @@ def first_picture_size(specs: Sequence[str], config: Config) -> tuple[int, int] 
     """
     if config.runtime.size is None or not config.runtime.size.isdecimal():
         return None
+    whole = replace(config, input=replace(config.input, start=None, duration=None))
     for spec in specs:
         # What is wrong with a source is reported when it is run.
-        with suppress(DetectVideoError), open_source(spec, config) as source:
+        with suppress(DetectVideoError), open_source(spec, whole) as source:
             return source.info.width, source.info.height
     return None
 
@@ -237,7 +277,13 @@ def _height_and_width(size: str | None) -> tuple[int, int] | None:
     return int(sides[-1]), int(sides[0])
 
 
-def _class_ids(wanted: Sequence[str] | None, names: Sequence[str]) -> tuple[int, ...] | None:
+def class_ids(
+    flag: str, wanted: Sequence[str] | None, names: Sequence[str]
+) -> tuple[int, ...] | None:
+    """Ids of classes that were given by name or id; None for None. ``flag``: who wants them.
+
+    Raises UsageError for a class that the model does not have.
+    """
     if wanted is None:
         return None
     ids = []
@@ -249,10 +295,28 @@ def _class_ids(wanted: Sequence[str] | None, names: Sequence[str]) -> tuple[int,
         else:
             near = difflib.get_close_matches(item, names, 3, 0.5) or list(names[:10])
             raise UsageError(
-                f"--classes {item}: the model has no such class among its {len(names)}; "
+                f"{flag} {item}: the model has no such class among its {len(names)}; "
                 f"near: {', '.join(near)}"
             )
     return tuple(ids)
+
+
+def _blurred_ids(
+    config: Config, classes: tuple[int, ...] | None, names: Sequence[str]
+) -> frozenset[int]:
+    """Class ids of --blur. Raises UsageError where their boxes would not be found."""
+    wanted = class_ids("--blur", config.drawing.blur, names)
+    if not wanted:
+        return frozenset()
+    if config.network.random_weights is not None:
+        raise UsageError("--blur: random weights find nothing that could be pixelated")
+    unseen = [names[i] for i in wanted if classes is not None and i not in classes]
+    if unseen:
+        raise UsageError(
+            f"--blur {','.join(unseen)}: --classes leaves it out, so that it would not be found; "
+            f"use --classes {','.join([*(config.selection.classes or ()), *unseen])}"
+        )
+    return frozenset(wanted)
 
 
 def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ...]:
@@ -281,11 +345,84 @@ def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ..
 
 
 def open_source(spec: str, config: Config) -> Source:
-    """The frames of one SOURCE, as --decoder, --stride and --frames say. Raises SourceError."""
+    """The frames of one SOURCE, as the options of input say. Raises SourceError and UsageError."""
     from detector import sources
+    from detector.sources.live import LiveSource
 
-    options = config.input
-    return sources.open(spec, decoder=options.decoder, stride=options.stride, frames=options.frames)
+    options, (start_s, duration_s) = config.input, time_window(config)
+    looped = config.live.repeat
+    if looped or sources.find_claiming(spec) is LiveSource:
+        source: Source = LiveSource.open_on(
+            spec,
+            terms_of(config),
+            loop=looped,
+            stride=options.stride,
+            frames=options.frames,
+            batch=config.runtime.batch,
+            gather=config.live.gather,
+        )
+    else:
+        source = sources.open(
+            spec, decoder=options.decoder, stride=options.stride, frames=options.frames
+        )
+    try:
+        _refuse_huge_frames(source.info, config.runtime.batch)
+        if start_s is not None or duration_s is not None:
+            source.restrict(start_s, duration_s)
+    except BaseException:
+        source.close()
+        raise
+    return source
+
+
+def terms_of(config: Config) -> Terms:
+    """What the feeds of cameras are told."""
+    live = config.live
+    return Terms(live.policy == "every", live.max_age, live.start_timeout)
+
+
+def _refuse_huge_frames(info: SourceInfo, batch: int) -> None:
+    """Raises SourceError where the frames that are in flight at least, those of a batch and one
+    that is written (``loop.parts.places``), can never fit into memory."""
+    size = f"{info.width}x{info.height}"
+    if (needed := too_much(3 * info.width * info.height * (batch + 1))) is not None:
+        cure = "use a smaller --batch" if batch > 1 else "make it smaller"
+        raise SourceError(f"{info.path}: {batch + 1} frames of {size} need {needed}; {cure}")
+
+
+def frames_ahead(config: Config, info: SourceInfo) -> int | None:
+    """About how many frames the options of input leave of a source; None where nobody knows."""
+    start_s, duration_s = time_window(config)
+    left = info.frames_declared
+    if left is not None and start_s is not None:
+        left -= math.ceil((start_s - info.start_pts * info.time_base) * info.fps)
+    if duration_s is not None and info.fps:
+        within = math.ceil(duration_s * info.fps)
+        left = within if left is None else min(left, within)
+    if left is not None:
+        left = max(1, math.ceil(left / config.input.stride))
+    limits = [limit for limit in (left, config.input.frames) if limit is not None]
+    return min(limits, default=None)
+
+
+def time_window(config: Config) -> tuple[Fraction | None, Fraction | None]:
+    """--start and --duration in seconds, exactly; None where they are not given.
+
+    Raises UsageError.
+    """
+    start, duration = config.input.start, config.input.duration
+    start_s = None if start is None else _seconds("--start", start)
+    duration_s = None if duration is None else _seconds("--duration", duration)
+    if duration_s == 0:
+        raise UsageError(f"--duration {duration}: nothing would be left; give more than 0 seconds")
+    return start_s, duration_s
+
+
+def _seconds(flag: str, text: str) -> Fraction:
+    if (parts := TIME.fullmatch(text)) is None:
+        raise UsageError(f"{flag} {text}: not a time; write seconds (10, 0.5) or 01:10, 1:00:10.5")
+    hours, minutes, seconds = (Fraction(part or 0) for part in parts.group(1, 2, 3))
+    return hours * 3600 + minutes * 60 + seconds
 
 
 def open_sinks(
@@ -297,8 +434,51 @@ def open_sinks(
     return sinks.open_all(paths, info, {**asdict(config.output), "remark": loaded.remark})
 
 
+def open_rows(path: Path, info: SourceInfo, loaded: LoadedModel) -> Sink:
+    """A row of JSONL for every frame, whatever --only-detections leaves out elsewhere."""
+    from detector import sinks
+
+    (opened,) = sinks.open_all({"jsonl": path}, info, {"remark": loaded.remark})
+    return opened
+
+
+def open_stream(
+    stream: RowStream, name: str, info: SourceInfo, config: Config, loaded: LoadedModel
+) -> Sink:
+    """The rows of -o -, in the format of the sink ``name``."""
+    from detector import sinks
+    from detector.sinks._only import only_detections
+    from detector.sinks._rows import RowsSink
+    from detector.sinks._stream import StreamedRows
+
+    rows = sinks.open(name, Path("-"), remark=loaded.remark)
+    assert isinstance(rows, RowsSink)
+    kind = only_detections(StreamedRows) if config.output.only_detections else StreamedRows
+    opened = kind(rows, stream)  # type: ignore[arg-type,call-arg]
+    opened.open(info)
+    return opened
+
+
 # ----------------------------------------------------------------------
 # The loop of one source.
+
+
+def select(
+    config: Config, loaded: LoadedModel, conf: float | None, classes: Sequence[str] | None
+) -> tuple[Config, LoadedModel]:
+    """Both with another confidence threshold and other classes; None keeps what is there.
+
+    Raises UsageError for a threshold outside 0 to 1, and for an unknown class.
+    """
+    if conf is not None:
+        if not 0 <= conf <= 1:
+            raise UsageError(f"conf={conf}: a confidence threshold is a number from 0 to 1")
+        config = replace(config, selection=replace(config.selection, conf=conf))
+    if classes is not None:
+        wanted = [classes] if isinstance(classes, str) else [str(one) for one in classes]
+        ids = class_ids("classes", wanted, loaded.network.names)
+        loaded = replace(loaded, classes=ids)
+    return config, loaded
 
 
 def stage_functions(config: Config, loaded: LoadedModel) -> tuple[Preprocess, Head, Nms]:
@@ -321,16 +501,19 @@ def stage_functions(config: Config, loaded: LoadedModel) -> tuple[Preprocess, He
     )
 
 
-def wire_loop(config: Config, loaded: LoadedModel, source: Source, sinks: Sequence[Sink]) -> Parts:
-    """What the loop needs for one source. Frames are annotated only where a sink shows them."""
+def wire_loop(
+    config: Config,
+    loaded: LoadedModel,
+    source: Source,
+    sinks: Sequence[Sink],
+    watched: Callable[[], bool] | None = None,
+) -> Parts:
+    """What the loop needs for one source. Frames are annotated only where a sink shows them, or
+    where ``watched``, asked before each frame, says that somebody looks.
+    """
     from detector.loop.parts import Parts
 
     preprocess, head, nms = stage_functions(config, loaded)
-    draw: Callable[[Image, Detections], None] | None = None
-    if any(sink.pictures != "none" for sink in sinks):
-        from detector.stages.annotate import annotate
-
-        draw = partial(annotate, remark=loaded.remark)
     return Parts(
         source=source,
         requests=loaded.engine.requests,
@@ -338,10 +521,73 @@ def wire_loop(config: Config, loaded: LoadedModel, source: Source, sinks: Sequen
         preprocess=preprocess,
         head=head,
         nms=nms,
-        annotate=draw,
+        annotate=_annotation(config, loaded, sinks, watched),
         sinks=sinks,
         queue_batches=config.loop.queue_batches,
     )
+
+
+def _annotation(
+    config: Config,
+    loaded: LoadedModel,
+    sinks: Sequence[Sink],
+    watched: Callable[[], bool] | None = None,
+) -> Callable[[Image, Detections], None] | None:
+    """What happens to a picture before it is written; None where nobody needs it.
+
+    Sinks of plain pictures see it when all that must not be recognised is pixelated, and nothing is
+    drawn yet.
+    """
+    from detector.sinks.base import DRAWN
+
+    drawn = any(sink.pictures in DRAWN for sink in sinks)
+    seeing = [sink for sink in sinks if sink.pictures == "plain"]
+    if not drawn and not seeing and watched is None:
+        return None
+    from detector.stages.annotate import annotate, pixelate
+
+    style = drawing_style(config, loaded)
+    if not seeing and watched is None:
+        return partial(annotate, style=style)
+
+    def show_and_draw(image: Image, detections: Detections) -> None:
+        looked_at = watched is not None and watched()
+        if not (drawn or seeing or looked_at):
+            return
+        pixelate(image, detections, style.blurred)
+        for sink in seeing:
+            sink.see(image, detections)
+        if drawn or looked_at:
+            annotate(image, detections, replace(style, blurred=frozenset()))
+
+    return show_and_draw
+
+
+def drawing_style(config: Config, loaded: LoadedModel) -> Style:
+    """How boxes and labels look, as the options of drawing say."""
+    from detector.stages.annotate import Style
+
+    drawing = config.drawing
+    return Style(
+        line_width=drawing.line_width,
+        font_scale=drawing.font_scale,
+        labels=not drawing.hide_labels,
+        scores=not drawing.hide_scores,
+        blurred=loaded.blurred,
+        remark=loaded.remark,
+        font=loaded.font,
+    )
+
+
+def label_notes(
+    config: Config, loaded: LoadedModel, sinks: Sequence[Sink], found: Iterable[int]
+) -> list[str]:
+    """What the user should know of the labels of these classes, where any were drawn."""
+    from detector.sinks.base import DRAWN
+
+    if config.drawing.hide_labels or not any(sink.pictures in DRAWN for sink in sinks):
+        return []
+    return note_names(loaded.network.names, found, loaded.font)
 
 
 def run_loop(

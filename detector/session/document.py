@@ -11,11 +11,17 @@ default was added after the first version: older sessions lack it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from detector.session.codec import SCHEMA
+
+# Numbers with their limits. What is beyond them was not written by a run, and reading says so.
+Count = Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(ge=1)]
+Duration = Annotated[float, Meta(ge=0)]  # seconds or milliseconds, as the field's name says
+Amount = Annotated[float, Meta(ge=0)]  # a rate, a share, megabytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +30,12 @@ class Video:
     opened."""
 
     path: str
-    width: int | None  # displayed pixels, after rotation
-    height: int | None
+    width: Size | None  # displayed pixels, after rotation
+    height: Size | None
     fps: float | None  # nominal frame rate, 1/s
     frames_declared: int | None
     duration_s: float | None
-    kind: str | UnsetType = UNSET  # "video" or "pictures"
+    kind: str | UnsetType = UNSET  # "video", "pictures" or "live"
     codec: str | UnsetType = UNSET
     rotation: int | UnsetType = UNSET  # degrees
     decoder: str | UnsetType = UNSET
@@ -44,12 +50,12 @@ class Video:
 class FrameCounts:
     """``dropped``: read and not written, because the run was cut short or failed."""
 
-    read: int
-    written: int
-    bad: int
-    corrupt: int
-    skipped: int
-    dropped: int
+    read: Count
+    written: Count
+    bad: Count
+    corrupt: Count
+    skipped: Count
+    dropped: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +63,9 @@ class Rates:
     """Frames a second; None where no frame was written. ``device``: of the device's own time; None
     where it reports none."""
 
-    end_to_end: float | None
-    inference: float | None
-    device: float | None = None
+    end_to_end: Amount | None
+    inference: Amount | None
+    device: Amount | None = None
 
     @property
     def frame_s(self) -> float:
@@ -72,13 +78,13 @@ class StageFigures:
     """All calls of one stage. ``thread``: the names of its threads, with commas."""
 
     thread: str
-    calls: int
-    busy_s: float
-    cpu_s: float
-    p50_ms: float | None = None  # None: too few calls
-    p90_ms: float | None = None
-    p99_ms: float | None = None
-    max_ms: float | None = None
+    calls: Count
+    busy_s: Duration
+    cpu_s: Duration
+    p50_ms: Duration | None = None  # None: too few calls
+    p90_ms: Duration | None = None
+    p99_ms: Duration | None = None
+    max_ms: Duration | None = None
 
     @property
     def threads(self) -> list[str]:
@@ -89,14 +95,14 @@ class StageFigures:
 class ThreadFigures:
     """One thread's time in the loop: busy + waits + other = wall."""
 
-    busy_s: float
-    wait_input_s: float
-    wait_output_s: float
-    other_s: float
-    wall_s: float
-    cpu_s: float
-    ready_s: float | None = None  # runnable, but waiting for a core; None where unknown
-    waits: dict[str, float] = field(default_factory=dict)  # what it waited for -> seconds
+    busy_s: Duration
+    wait_input_s: Duration
+    wait_output_s: Duration
+    other_s: Duration
+    wall_s: Duration
+    cpu_s: Duration
+    ready_s: Duration | None = None  # runnable, but waiting for a core; None where unknown
+    waits: dict[str, Duration] = field(default_factory=dict)  # what it waited for -> seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +110,10 @@ class LibraryStage:
     """The threads that libraries run for one stage. ``busiest_s``: CPU of the one that used most;
     ``ready_s``: how long that one waited for a core."""
 
-    threads: int
-    calls: int
-    cpu_s: float
-    busiest_s: float
+    threads: Count
+    calls: Count
+    cpu_s: Duration
+    busiest_s: Duration
     ready_s: float
 
 
@@ -116,10 +122,10 @@ class LibraryThreads:
     """CPU seconds of libraries' own threads in the steady state: from the first frame written to
     the end of the loop. ``others_s``: of other processes; None where the system does not tell."""
 
-    wall_s: float
-    process_s: float
-    unknown_s: float
-    others_s: float | None
+    wall_s: Duration
+    process_s: Duration
+    unknown_s: Duration
+    others_s: Duration | None
     stages: dict[str, LibraryStage]
 
 
@@ -127,10 +133,10 @@ class LibraryThreads:
 class CpuTime:
     """CPU seconds of this process over the run. ``cores``: those that it may use."""
 
-    cores: int
-    process_s: float
-    our_threads_s: float
-    library_threads_s: float
+    cores: Size
+    process_s: Duration
+    our_threads_s: Duration
+    library_threads_s: Duration
     # In the plain loop a stage's CPU time is the process's, library threads included.
     stages_include_libraries: bool
     libraries: LibraryThreads | None = None
@@ -144,29 +150,29 @@ class Verdict:
 
     bottleneck: str | None
     sentence: str
-    gain_if_free: dict[str, float | None] | UnsetType = UNSET
-    cpu_share: float | UnsetType = UNSET
+    gain_if_free: dict[str, Amount | None] | UnsetType = UNSET
+    cpu_share: Amount | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionCounts:
-    total: int
-    by_class: dict[str, int]  # the most frequent first
-    cut_by_max_det: int
+    total: Count
+    by_class: dict[str, Count]  # the most frequent first
+    cut_by_max_det: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    code: int
+    code: Count
     reason: str
 
 
 class PrecisionShare(TypedDict):
     """What one numeric type took of the network as it was executed. 0 to 1."""
 
-    layers: float
-    macs: float
-    bytes: float
+    layers: Amount
+    macs: Amount
+    bytes: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +190,51 @@ class SourceSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgeFigures:
+    """How old pictures were, milliseconds after their arrival. None: too few of them."""
+
+    p50: Duration | None
+    p90: Duration | None
+    p99: Duration | None
+    max: Duration | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSummary:
+    """One camera of a live run. ``received`` = ``processed`` + all of ``dropped``.
+    ``dropped_share``: of those that the camera's own ``rate`` did not leave out.
+
+    ``url``: without secrets. ``state``: at the end. ``live_s``: seconds in which it was live, of
+    which the rates are. ``age_ms``: of results. ``parts_ms``: decoding, waiting and inference, of
+    which that age consists, and writing. ``output_age_ms``: until each output had the picture.
+    ``camera_age_ms``: of results by the camera's own clock; None where it tells none.
+    """
+
+    name: str
+    url: str
+    state: str
+    received: Count
+    processed: Count
+    dropped: dict[str, Count]  # reason -> pictures
+    dropped_share: Amount
+    reconnects: Count
+    stalls: Count
+    live_s: Duration
+    camera_fps: Amount | None
+    processed_fps: Amount | None
+    size: str | None
+    codec: str
+    frozen: bool
+    error: str | None
+    age_ms: AgeFigures
+    parts_ms: dict[str, AgeFigures]
+    output_age_ms: dict[str, AgeFigures]
+    camera_age_ms: AgeFigures | None
+    detections: dict[str, Count]
+    outputs: dict[str, str]  # kind -> path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """A run. With one source, ``video``, ``outputs`` and ``partial_outputs`` are its own; with
     several, these are absent, the figures are totals, and ``sources`` holds each source."""
@@ -197,16 +248,16 @@ class Summary:
     precision_executed: dict[str, PrecisionShare] | None = None
     precision_text: str = ""
     precision_effect: str | None = None
-    batch: int
-    model_input: tuple[int, int]  # height, width
-    engine_threads: int
-    concurrency: int
+    batch: Size
+    model_input: tuple[Size, Size]  # height, width
+    engine_threads: Count
+    concurrency: Size
     sync: bool
     random_weights: int | None = None  # the seed
     video: Video | UnsetType = UNSET
     frames: FrameCounts
     fps: Rates
-    seconds: dict[str, float]  # import, load, warmup, run, close
+    seconds: dict[str, Duration]  # import, load, warmup, run, close
     stages: dict[str, StageFigures]
     threads: dict[str, ThreadFigures]
     cpu: CpuTime
@@ -218,6 +269,9 @@ class Summary:
     partial_outputs: list[str] | UnsetType = UNSET
     sources: list[SourceSummary] | UnsetType = UNSET
     session: str | UnsetType = UNSET  # its folder; absent where no source could be opened
+    # Of live runs alone. ``capacity``: how many such cameras this machine could take.
+    streams: list[StreamSummary] | UnsetType = UNSET
+    capacity: Amount | UnsetType | None = UNSET
 
     @property
     def each(self) -> list[SourceSummary]:
@@ -247,7 +301,7 @@ class Processor:
 
     model: str | None = None
     flags: list[str] = field(default_factory=list)
-    cores: int | None = None
+    cores: Size | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +321,8 @@ class SpanCounts:
     """Spans of spans.npz; of a very long run not all are kept. Absent where the file could not be
     written."""
 
-    seen: int | UnsetType = UNSET
-    kept: int | UnsetType = UNSET
+    seen: Count | UnsetType = UNSET
+    kept: Count | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,19 +330,19 @@ class Clocks:
     """Two clocks at one moment, in nanoseconds: spans are of the first, other programs' traces of
     the second."""
 
-    perf_counter_ns: int
-    unix_ns: int
+    perf_counter_ns: Count
+    unix_ns: Count
 
 
 class LoopSizes(TypedDict, total=False):
     """The sizes that bound the loop of one source. Empty where the source could not be opened."""
 
-    batch: int
-    concurrency: int
-    requests: int
-    images: int
-    queue_batches: int
-    results: int
+    batch: Size
+    concurrency: Size
+    requests: Size
+    images: Size
+    queue_batches: Count
+    results: Size
     sync: bool
 
 
@@ -296,7 +350,7 @@ class LoopSizes(TypedDict, total=False):
 class SessionDocument(Summary):
     """session.json. ``config``: the resolved configuration, group -> option -> value."""
 
-    pid: int = 1
+    pid: Count = 1
     config: dict[str, dict[str, Any]] = field(default_factory=dict)
     environment: Environment = field(default_factory=Environment)
     command: list[str] = field(default_factory=list)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError
 from detector.session.document import Exit, LoopSizes
 from detector.timeline import OffTimeline, Timeline
-from detector.types import SourceInfo
+from detector.types import ReadCounts, SourceInfo
 
 
 @dataclass(slots=True)
 class SourceRun:
     """What happened to one source. ``cut``: detections that --max-det left out; ``partial``: files
-    of a failed run that were kept under their temporary names."""
+    of a failed run that were kept under their temporary names. ``live_s``: seconds in which a
+    camera was live, of which the rates of a live run are: an outage is in no average."""
 
     spec: str
     timeline: Timeline | OffTimeline
@@ -23,11 +24,9 @@ class SourceRun:
     decoder: str = ""
     read: int = 0
     written: int = 0
-    bad: int = 0
-    corrupt: int = 0
-    skipped: int = 0
-    ended_early: bool = False
+    counts: ReadCounts = field(default_factory=ReadCounts)
     run_s: float = 0.0
+    live_s: float | None = None
     process_cpu_s: float = 0.0
     main_thread_cpu_s: float = 0.0
     device_ms: float | None = None  # of all batches; None where the device reports no time
@@ -38,6 +37,7 @@ class SourceRun:
     partial: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: DetectVideoError | None = None
+    sha256: str | None = None  # of the file that was read
 
 
 def exit_of(
@@ -59,21 +59,23 @@ def exit_of(
     for error in [*failed, *unwritten]:
         return Exit(code=error.exit_code, reason=str(error))
     for run in runs:
-        if reason := _damage(run):
-            return Exit(code=EXIT_DAMAGED, reason=reason)
+        if run.counts.damaged:
+            return Exit(code=EXIT_DAMAGED, reason=_describe_damage(run))
     return Exit(code=EXIT_DONE, reason="done")
 
 
-def _damage(run: SourceRun) -> str | None:
-    """Which part of the source did not come out whole; None where nothing is missing."""
-    what = []
-    if run.bad:
+def _describe_damage(run: SourceRun) -> str:
+    """Which part of a damaged source did not come out whole."""
+    counts, what = run.counts, []
+    if counts.bad:
         pictures = run.info is not None and run.info.kind == "pictures"
-        noun = ("picture" if pictures else "packet") + ("" if run.bad == 1 else "s")
-        what.append(f"{run.bad} bad {noun} {'was' if run.bad == 1 else 'were'} skipped")
-    if run.ended_early:
-        what.append("the file ended early")
-    return f"finished, but {' and '.join(what)}" if what else None
+        noun = ("picture" if pictures else "packet") + ("" if counts.bad == 1 else "s")
+        what.append(f"{counts.bad} bad {noun} {'was' if counts.bad == 1 else 'were'} skipped")
+    if counts.corrupt:
+        what.append(f"{counts.corrupt} frame{'' if counts.corrupt == 1 else 's'} came out damaged")
+    if counts.ended_early:
+        what.append("the file ended early or its container is damaged")
+    return f"finished, but {' and '.join(what)}"
 
 
 @dataclass(frozen=True, slots=True)

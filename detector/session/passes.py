@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from detector.errors import UsageError
-from detector.session.codec import from_builtins, json_schema, parse_json, to_builtins
+from detector.session.codec import from_builtins, json_schema, parse_json, read_file, to_builtins
+from detector.session.document import Amount, Count, Duration, Size
 
 Facts = TypeVar("Facts")
+Peak = Annotated[float, Meta(ge=1e-6)]  # what a computer reaches at most; a tiny one is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,11 @@ class PathStage:
     ``wait_causes``: cause -> seconds, longest first."""
 
     name: str
-    share: float
-    self_s: float
-    wait_s: float
-    calls: int
-    wait_causes: Mapping[str, float]
+    share: Amount
+    self_s: Duration
+    wait_s: Duration
+    calls: Count
+    wait_causes: Mapping[str, Duration]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,10 @@ class CriticalPathFacts:
     """The steady state took ``wall_s``, in which ``frames`` were written; the shares of ``stages``
     add up to 1. Start-up and tear-down come before and after."""
 
-    wall_s: float
-    startup_s: float
-    teardown_s: float
-    frames: int
+    wall_s: Duration
+    startup_s: Duration
+    teardown_s: Duration
+    frames: Count
     stages: Sequence[PathStage]
 
 
@@ -77,10 +79,10 @@ class SlowFrame:
     """One of the slowest frames. ``stage``: the one that took the longest part of it. ``file``: its
     picture, relative to the session's folder."""
 
-    frame: int
-    ms: float
+    frame: Count
+    ms: Duration
     stage: str
-    stage_ms: float
+    stage_ms: Duration
     file: str
 
 
@@ -97,7 +99,7 @@ class Prediction:
     run as it was; 0.08 is 8% faster."""
 
     change: str
-    predicted_fps: float
+    predicted_fps: Amount
     gain: float
 
 
@@ -163,10 +165,10 @@ class Peaks:
     """What this computer reaches at most. ``gflops_s``: by precision (int8: GOP/s). ``by``: the
     library that reached it."""
 
-    gflops_s: Mapping[str, float]
+    gflops_s: Mapping[str, Peak]
     by: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
-    bandwidth_gbytes_s: float
+    bandwidth_gbytes_s: Peak
 
     def ridge(self, precision: str) -> float | None:
         """FLOPs a byte at which arithmetic and memory are equally fast; None without a peak."""
@@ -182,12 +184,12 @@ class LayerRow:
 
     name: str
     type: str
-    calls: int = 1
-    ms: float
+    calls: Count = 1
+    ms: Duration
     share: float
-    macs: int
-    flops: int
-    bytes: int
+    macs: Count
+    flops: Count
+    bytes: Count
     precision: str
     fused_from: Sequence[str] = ()
     gflops_s: float | None = None
@@ -203,10 +205,10 @@ class TypeRow:
     """All layers of one type together."""
 
     type: str
-    layers: int
-    ms: float
+    layers: Count
+    ms: Duration
     share: float
-    macs: int
+    macs: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,13 +220,13 @@ class LayersFacts:
 
     engine: str
     precision: str
-    threads: int
+    threads: Count
     device: str = "cpu"
     batch: int = 1
     runs: int | None = None
-    forward_ms: float
+    forward_ms: Duration
     profiled_ms: float | None = None
-    sum_ms: float
+    sum_ms: Duration
     run_sum_ms: float | None = None
     outside_ms: float | None = None
     off_by: float
@@ -242,9 +244,9 @@ class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` a picture. ``ridge``: by
     precision. ``peak_under_measured``: the names of layers above their roof."""
 
-    macs: int
-    flops: int
-    bytes: int | None = None
+    macs: Count
+    flops: Count
+    bytes: Count | None = None
     intensity: float | None = None
     gflops_s: float | None
     utilisation: float | None
@@ -279,7 +281,7 @@ class TorchFacts:
     by_shape: Sequence[Operator]
     self_ms: float
     trace: str
-    frames: int
+    frames: Count
     device: str
     forward_ms: float
     profiled_ms: float
@@ -291,7 +293,7 @@ class Gap:
     """A stretch in which the GPU was idle, from ``at_ms`` in the window."""
 
     at_ms: float
-    ms: float
+    ms: Duration
     cause: str
 
 
@@ -310,13 +312,13 @@ class DeviceFacts:
     ``window_ms``. ``longest_gaps``: longest first."""
 
     device: str
-    batches: int
-    window_ms: float
+    batches: Count
+    window_ms: Duration
     busy_ms: float
     busy_share: float
-    kernels: int
-    gaps: int
-    longest_gap_ms: float
+    kernels: Count
+    gaps: Count
+    longest_gap_ms: Duration
     idle_ms: Mapping[str, float]
     launch_bound: bool
     longest_gaps: Sequence[Gap] = ()
@@ -332,7 +334,7 @@ class DeviceFacts:
 @dataclass(frozen=True, slots=True)
 class MemorySample:
     t_s: float
-    rss_mb: float
+    rss_mb: Amount
 
 
 class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -352,8 +354,8 @@ class MemoryFacts:
 
     slope_mb_per_1000_frames: float | None
     slope_reason: str | None
-    start_mb: float
-    peak_mb: float
+    start_mb: Amount
+    peak_mb: Amount
     peak_by_stage_mb: Mapping[str, float | None] = field(default_factory=dict)
     samples: Sequence[MemorySample]
     gpu: GpuMemory | None = None
@@ -398,7 +400,7 @@ class FunctionTime:
     """A function under cProfile. ``total_s`` includes what it calls."""
 
     function: str
-    calls: int
+    calls: Count
     self_s: float
     total_s: float
 
@@ -437,7 +439,7 @@ class SweepRow:
     precision_executed: Mapping[str, Mapping[str, float]] | None = None
     precision_text: str | None = None
     precision_effect: str | None = None
-    batch: int
+    batch: Size
     fps: Mapping[str, Interval | None]
     ratio: Mapping[str, float | None] = field(default_factory=dict)
     ratio_interval: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
@@ -466,9 +468,9 @@ class SweepFacts:
 
     engine: str
     rows: Sequence[SweepRow]
-    knees: Mapping[str, int]
-    rounds: int
-    frames: int
+    knees: Mapping[str, Size]
+    rounds: Count
+    frames: Count
     comparable: bool | None = None
     warnings: Sequence[str] = ()
     reference: str | None = None
@@ -529,12 +531,13 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassHeader:
-    """The keys of every file that are no facts."""
+    """The keys of every file that are no facts; and ``slowdown``, a fact that any pass may have."""
 
     available: bool
     reason: str | None = None
     undisturbed: str | None = None
-    seconds: float | None = None
+    seconds: Duration | None = None
+    slowdown: float | None = None
 
 
 def read_passes(folder: Path) -> dict[str, PassRecord]:
@@ -545,23 +548,23 @@ def read_passes(folder: Path) -> dict[str, PassRecord]:
 def read_pass(path: Path) -> PassRecord:
     """Raises UsageError where the file is no pass's, or lacks a fact."""
     try:
-        content = parse_json(path.read_bytes(), path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+        return pass_record(parse_json(read_file(path), path), path)
     except UsageError as error:
-        raise _damaged(str(error)) from error
-    try:
-        header = from_builtins(content, PassHeader, path)
-        if not header.available:
-            return PassRecord(available=False, reason=header.reason, seconds=header.seconds)
-        kind = FACTS.get(path.stem)
-        if kind is None:
-            own = PassHeader.__dataclass_fields__
-            facts: Any = {key: value for key, value in content.items() if key not in own}
-        else:
-            facts = from_builtins(content, kind, path)
-    except UsageError as error:
-        raise _damaged(str(error)) from error
+        raise _damage_error(str(error)) from error
+
+
+def pass_record(content: Any, path: Path) -> PassRecord:
+    """``content`` of the file ``path``, which names the pass. Raises UsageError as ``read_pass``
+    does."""
+    header = from_builtins(content, PassHeader, path)
+    if not header.available:
+        return PassRecord(available=False, reason=header.reason, seconds=header.seconds)
+    kind = FACTS.get(path.stem)
+    if kind is None:
+        own = PassHeader.__dataclass_fields__.keys() - {"slowdown"}
+        facts: Any = {key: value for key, value in content.items() if key not in own}
+    else:
+        facts = from_builtins(content, kind, path)
     return PassRecord(
         available=True,
         reason=header.reason,
@@ -589,5 +592,5 @@ def find_facts(records: Mapping[str, PassRecord], kind: type[Facts]) -> Facts | 
     return None
 
 
-def _damaged(said: str) -> UsageError:
+def _damage_error(said: str) -> UsageError:
     return UsageError(f"{said}; run that pass again, or delete the file")

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import zipfile
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from msgspec import UNSET
-from numpy.typing import NDArray
 
 from detector.errors import UsageError
-from detector.session.codec import check_schema, from_builtins, parse_json
+from detector.session.codec import check_schema, from_builtins, parse_json, read_file
+from detector.session.columns import Columns, read_columns
 from detector.session.document import LoopSizes, SessionDocument
 from detector.session.passes import Facts, PassRecord, find_facts, read_passes
 from detector.session.store import PASSES
+from detector.timeline import KINDS, OTHER, STAGES
 
-COLUMNS = (
-    "thread",
-    "stage",
-    "kind",
-    "source",
-    "index",
-    "start_ns",
-    "end_ns",
-    "thread_names",
-    "stage_names",
-    "kind_names",
-)
+THREAD = re.compile(r"main|reader|writer|worker(-\d{1,6})?")  # the loop's names for its threads
+MOST_PICTURE_BYTES = 8 << 20
+ROUNDING_S = 1e-9  # what a sum of seconds may be off
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +30,7 @@ class SavedSession:
 
     folder: Path
     document: SessionDocument
-    spans: dict[str, NDArray[Any]]
+    spans: Columns
     passes: dict[str, PassRecord] = field(default_factory=dict)
 
     def facts(self, kind: type[Facts]) -> Facts | None:
@@ -51,14 +42,31 @@ def read_session(folder: str | Path) -> SavedSession:
     """Raises UsageError, with the file and the key, where the folder holds no whole session."""
     place = Path(folder)
     if not (place / "session.json").is_file():
-        raise UsageError(f"{place}: no session.json in it; give the folder of a run (runs/NAME)")
+        days = sorted(place.glob("[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*/session.json"))
+        give = f"a day of this live run: {days[-1].parent}" if days else "a run (runs/NAME)"
+        raise UsageError(f"{place}: no session.json in it; give the folder of {give}")
     document = _read_document(place / "session.json")
-    spans = _read_spans(place / "spans.npz")
+    spans = read_columns(place / "spans.npz", len(document.loop))
+    for wrong in _disagreements(document, spans):
+        raise UsageError(f"{place}: damaged: session.json and spans.npz disagree: {wrong}")
     return SavedSession(place, document, spans, read_passes(place / PASSES))
 
 
+def read_picture(folder: Path, name: str) -> bytes:
+    """A JPEG of the session, by the name that a pass gave it. Raises UsageError, also for a name
+    that leads out of the session: a page must not hold other files of whoever draws it."""
+    path = folder / name
+    inside = Path(os.path.realpath(folder))
+    if "\0" in name or not Path(os.path.realpath(path)).is_relative_to(inside):
+        raise UsageError(f"{folder}: {name[:80]!r} is no file of this session")
+    data = read_file(path, MOST_PICTURE_BYTES)
+    if not data.startswith(b"\xff\xd8"):
+        raise UsageError(f"{path}: damaged: it is no JPEG")
+    return data
+
+
 def _read_document(path: Path) -> SessionDocument:
-    content = parse_json(_read_bytes(path), path)
+    content = parse_json(read_file(path), path)
     check_schema(content, path)
     document = from_builtins(content, SessionDocument, path)
     for wrong in _contradictions(document):
@@ -72,39 +80,52 @@ def _contradictions(document: SessionDocument) -> Iterator[str]:
         missing = LoopSizes.__annotations__.keys() - sizes.keys()
         if sizes and missing:
             yield f"'loop[{source}]' lacks {min(missing)!r}"
-    for name, stage in document.stages.items():
-        for thread in stage.threads:
-            if stage.calls and thread not in document.threads:
-                yield f"'threads' lacks {thread!r}, in which 'stages.{name}' ran"
     for name in ("sources",) if document.video is UNSET else ("outputs", "partial_outputs"):
         if getattr(document, name) is UNSET:
             yield f"it lacks {name!r}"
+    if not document.each:
+        yield "'sources' is empty"
+    if len(document.loop) != len(document.each):
+        yield f"'loop' has {len(document.loop)} entries for {len(document.each)} sources"
+    yield from _odd_stages(document)
+    yield from _odd_threads(document)
+    yield from _odd_counts(document)
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+def _odd_stages(document: SessionDocument) -> Iterator[str]:
+    for name, stage in document.stages.items():
+        if name not in STAGES:
+            yield f"'stages' holds {name[:40]!r}, which is no stage"
+        for thread in stage.threads:
+            if stage.calls and thread not in document.threads:
+                yield f"'threads' lacks {thread[:40]!r}, in which 'stages.{name}' ran"
 
 
-def _read_spans(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        # Opened here, because numpy leaves a file open that is no archive.
-        with path.open("rb") as data, np.load(data, allow_pickle=False) as file:
-            columns = {name: file[name] for name in COLUMNS}
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        # A ValueError means that numpy takes the file for a pickle and advises to load it all the
-        # same. That is no advice for a user, so its message is not shown.
-        reason = "no archive of columns" if type(error) is ValueError else _one_line(error)
-        raise UsageError(
-            f"{path}: damaged or missing ({reason}); the session's spans cannot be read"
-        ) from error
-    lengths = {len(columns[name]) for name in COLUMNS if not name.endswith("_names")}
-    if len(lengths) != 1:
-        raise UsageError(f"{path}: damaged: its columns have {sorted(lengths)} rows")
-    return columns
+def _odd_threads(document: SessionDocument) -> Iterator[str]:
+    for name, thread in document.threads.items():
+        if not THREAD.fullmatch(name):
+            yield f"'threads' holds {name[:40]!r}, which is no thread of the loop"
+        parts = thread.busy_s + thread.wait_input_s + thread.wait_output_s + thread.other_s
+        if abs(parts - thread.wall_s) > ROUNDING_S * max(1.0, thread.wall_s):
+            yield f"the times of 'threads.{name}' do not add up to its 'wall_s'"
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__
+def _odd_counts(document: SessionDocument) -> Iterator[str]:
+    frames = document.frames
+    if frames.read != frames.written + frames.dropped:
+        yield "'frames.read' is not 'frames.written' and 'frames.dropped' together"
+    for name in ("read", "written"):
+        if sum(getattr(one.frames, name) for one in document.each) != getattr(frames, name):
+            yield f"'frames.{name}' is not the sum of the sources'"
+    if document.detections.total != sum(document.detections.by_class.values()):
+        yield "'detections.total' is not the sum of 'detections.by_class'"
+
+
+def _disagreements(document: SessionDocument, spans: Columns) -> Iterator[str]:
+    for name in spans["thread_names"].tolist():
+        if len(spans["thread"]) and not THREAD.fullmatch(name):
+            yield f"thread_names holds {name[:40]!r}, which is no thread of the loop"
+    recorded = int((spans["kind"] != KINDS.index(OTHER)).sum())
+    kept = document.spans.kept
+    if kept is not UNSET and kept != recorded:
+        yield f"'spans.kept' is {kept}, and there are {recorded}"

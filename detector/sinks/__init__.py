@@ -54,11 +54,16 @@ def open_all(paths: Mapping[str, Path], info: SourceInfo, options: Mapping[str, 
     Each takes of ``options`` those that it declares. When one cannot be opened, those before it are
     aborted.
     """
+    from detector.sinks._only import only_detections
+
     opened: list[Sink] = []
     try:
         for name, path in paths.items():
-            wanted = find(name).options
-            sink = open(name, path, **{key: options[key] for key in wanted if key in options})
+            kind = find(name)
+            given = {key: options[key] for key in kind.options if key in options}
+            if options.get("only_detections") and "only_detections" not in kind.options:
+                kind = only_detections(kind)
+            sink = kind(path, **given)
             sink.open(info)
             opened.append(sink)
     except BaseException:

@@ -9,13 +9,18 @@ second writer of the same target.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from detector.errors import OutputError
+from detector.errors.guard import refuse_folder_of_kept, refuse_kept
+from detector.errors.writing import put_in_place, take_lock
+
+OURS = "user.detect-video"  # extended attribute of a temporary file that a run of ours made
+MOST = 10_000  # temporary files of one target
 
 
 class Partial:
@@ -23,22 +28,78 @@ class Partial:
 
     A link is followed, so that two names of one target share one lock, and the link outlives the
     run. What a killed run left under the temporary name is used again: the kernel dropped its lock.
-    ``source`` is the file that the frames come from; it must survive.
+    A file of somebody else's under that name stays, and the next number is taken:
+    ``x.partial-2.mp4``. ``source`` is the file that the frames come from; it must survive, and so
+    must everything that the guard keeps.
     """
 
     def __init__(self, target: Path, source: str = "", *, folder: bool = False) -> None:
         self.asked = target  # as the user knows it, for messages
         self.target = Path(os.path.realpath(target))
-        stem, suffix = (self.target.name, "") if folder else (self.target.stem, self.target.suffix)
-        self.path = self.target.with_name(f"{stem}.partial{suffix}")
+        self._parts = (self.target.name, "") if folder else (self.target.stem, self.target.suffix)
+        self.path = self._name(1)
         _refuse_source(self.asked, (self.target, self.path), source)
+        refuse_kept(self.asked)
+        refuse_kept(self.path)
+        if folder:
+            refuse_folder_of_kept(self.target)
         with output_errors(self.asked):
-            self.fd = _open_folder(self.path) if folder else _open_file(self.target, self.path)
+            self.fd = self._open_folder() if folder else self._open_file()
+
+    def _name(self, number: int) -> Path:
+        stem, suffix = self._parts
+        more = "" if number == 1 else f"-{number}"
+        return self.target.with_name(f"{stem}.partial{more}{suffix}")
+
+    def _open_file(self) -> int:
+        if self.target.exists() and not self.target.is_file():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        for number in range(1, MOST):
+            self.path = self._name(number)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             try:
-                _lock(self.fd, self.path, self.asked)
-            except BaseException:
-                os.close(self.fd)
+                fd = os.open(self.path, flags, 0o666)
+            except OSError:
+                if os.path.lexists(self.path):
+                    continue  # a link, a folder, somebody else's: not ours
                 raise
+            try:
+                self._lock(fd)
+                if _is_ours(fd):
+                    _mark(fd)
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+        raise OSError(errno.EEXIST, f"{MOST} files of that name are in the way")
+
+    def _open_folder(self) -> int:
+        with suppress(FileExistsError):
+            self.path.mkdir()
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._lock(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _lock(self, fd: int) -> None:
+        """Takes the lock, then checks that the name still means this file.
+
+        Its former owner may have renamed it in between. Raises OutputError when somebody else
+        writes it.
+        """
+        same = False
+        if take_lock(fd):
+            with suppress(FileNotFoundError):
+                same = os.path.samestat(os.stat(self.path), os.fstat(fd))
+        if not same:
+            raise OutputError(
+                f"cannot write {self.asked}: another run is writing it; wait for it, or write "
+                "elsewhere with -o"
+            )
 
     def commit(self) -> None:
         """Syncs the file to disk, then renames it.
@@ -46,9 +107,9 @@ class Partial:
         After a crash there is either the old file or the whole new one.
         """
         with output_errors(self.asked):
-            os.fsync(self.fd)
-            os.replace(self.path, self.target)
-            fsync_folder(self.target.parent)
+            with suppress(OSError):
+                os.removexattr(self.fd, OURS)
+            put_in_place(self.path, self.target, self.fd)
         self.release()
 
     def release(self) -> None:
@@ -75,52 +136,21 @@ def _refuse_source(asked: Path, written: tuple[Path, ...], source: str) -> None:
                 )
 
 
-def _open_file(target: Path, path: Path) -> int:
-    if target.exists() and not target.is_file():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def _is_ours(fd: int) -> bool:
+    """Whether a temporary file may be used: it is new, or a run of ours made it."""
+    about = os.fstat(fd)
+    if not stat.S_ISREG(about.st_mode):
+        return False
+    if not about.st_size:
+        return True
+    with suppress(OSError):  # no attributes here: then nobody knows, and the file stays
+        return bool(os.getxattr(fd, OURS))
+    return False
 
 
-def _open_folder(path: Path) -> int:
-    with suppress(FileExistsError):
-        path.mkdir()
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def _lock(fd: int, path: Path, target: Path) -> None:
-    """Takes the lock, then checks that the name still means this file.
-
-    Its former owner may have renamed it in between. Raises OutputError when somebody else writes
-    it.
-    """
-    busy = OutputError(
-        f"cannot write {target}: another run is writing it; wait for it, or write elsewhere with -o"
-    )
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise busy from None
-    except OSError as error:  # some network file systems have no locks; we go on without one
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
-            raise
-    try:
-        same = os.path.samestat(os.stat(path), os.fstat(fd))
-    except FileNotFoundError:
-        same = False
-    if not same:
-        raise busy
-
-
-def fsync_folder(folder: Path) -> None:
-    """Syncs ``folder``, so that a rename in it outlives a crash."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # the answer of a file system that cannot sync folders
-            raise
-    finally:
-        os.close(fd)
+def _mark(fd: int) -> None:
+    with suppress(OSError):
+        os.setxattr(fd, OURS, b"1")
 
 
 @contextmanager

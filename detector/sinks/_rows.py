@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from detector.errors.writing import utf8
 from detector.sinks._partial import Partial, output_errors
 from detector.sinks.base import Sink
 from detector.types import Detections, Frame, SourceInfo
@@ -29,8 +30,12 @@ class RowsSink(Sink):
         self._partial: Partial | None = None
         self._whole_bytes = 0  # up to the end of the last whole line
 
-    def open(self, info: SourceInfo) -> None:
+    def describe(self, info: SourceInfo) -> None:
+        """What the lines say of the source. Before ``rows``."""
         self._info = info
+
+    def open(self, info: SourceInfo) -> None:
+        self.describe(info)
         self._partial = Partial(self.path, info.path)
         with output_errors(self.path):
             os.ftruncate(self._partial.fd, 0)
@@ -45,9 +50,7 @@ class RowsSink(Sink):
 
     def _append(self, lines: str) -> None:
         assert self._partial is not None, "write before open"
-        # A file name of undecodable bytes holds lone surrogates, which UTF-8 cannot encode. They
-        # are written as \udc80, like JSON writes them.
-        data = lines.encode("utf-8", "backslashreplace")
+        data = utf8(lines)
         wanted = self._whole_bytes + len(data)
         with output_errors(self.path):
             while data:  # a full disk first takes a part, then refuses the rest

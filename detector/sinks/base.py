@@ -9,10 +9,13 @@ output.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from detector.types import Detections, Frame, SourceInfo
+from detector.types import Detections, Frame, Image, SourceInfo
+
+DRAWN = ("bgr", "yuv420p")  # ``Sink.pictures`` of the sinks that boxes are drawn for
 
 
 class Sink:
@@ -26,9 +29,12 @@ class Sink:
     # What the output's name ends in. The first is the default; "" or "-labels" means a folder. A
     # file that is given with -o is this sink's when it ends in any of them.
     suffixes: ClassVar[tuple[str, ...]]
-    # The picture that it needs: "none", "bgr" or "yuv420p". If any sink needs one, boxes are drawn
-    # into it first, and --no-video leaves that sink out.
+    # The picture that it needs: "none", "plain", "bgr" or "yuv420p". If any sink needs one of the
+    # last two, boxes are drawn into it first, and --no-video leaves that sink out. "plain" is the
+    # picture before that, with the objects of --blur pixelated: ``see`` gets it.
     pictures: ClassVar[str] = "none"
+    one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that hold one picture only
+    ending: ClassVar[str] = "-detected"  # of a default name: IN-ENGINE + ending + suffix
     kinds: ClassVar[tuple[str, ...]] = (
         "video",
         "pictures",
@@ -49,16 +55,26 @@ class Sink:
         self.path = Path(path)
         self.notes = []
 
+    @classmethod
+    def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
+        """Raises UsageError for options (of config.output) that mean nothing in an output of this
+        suffix. Asked before a model is loaded."""
+
     def open(self, info: SourceInfo) -> None:
         """Creates the temporary file. Raises OutputError where the target cannot be written."""
+        raise NotImplementedError
+
+    def see(self, image: Image, detections: Detections) -> None:
+        """Takes what it needs of a plain picture, just before ``write`` of that frame."""
         raise NotImplementedError
 
     def write(self, frame: Frame, detections: Detections) -> None:
         """Takes one frame, in order. Must not keep ``frame.image``: its buffer is used again."""
         raise NotImplementedError
 
-    def close(self) -> Path:
-        """Finishes, checks, fsyncs and renames the file; returns its final path.
+    def close(self) -> Path | None:
+        """Finishes, checks, fsyncs and renames the file; returns its final path. None where nothing
+        was to be written, as with --only-detections where nothing was found, and there is no file.
 
         A second call only returns the path.
         """

@@ -1,6 +1,7 @@
-"""One COCO JSON file: annotations with scores, images, categories.
+"""COCO JSON: a dataset (annotations with scores, images, categories), and a results list beside it.
 
-pycocotools and faster-coco-eval read it as it is. Annotations go to the file as they come. The list
+``COCO(dataset)`` of pycocotools and faster-coco-eval reads the one, ``coco.loadRes(list)`` the
+other, whose image and category ids are the same. Annotations go to the file as they come. The list
 of images, some 120 bytes each, waits in memory for the end. Image ids are frame numbers + 1 and
 category ids are class ids + 1, because some readers take 0 to mean "none".
 """
@@ -9,13 +10,63 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from detector.errors.guard import refuse_kept
+from detector.errors.writing import utf8
 from detector.sinks._partial import output_errors
 from detector.sinks._rows import RowsSink
-from detector.types import Detections, Frame
+from detector.types import Detections, Frame, SourceInfo
 
+SUFFIX, RESULTS = ".coco.json", ".coco-results.json"
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def results_path(path: Path) -> Path:
+    """in.coco.json -> in.coco-results.json; x.json -> x.coco-results.json."""
+    name = path.name
+    stem = name.removesuffix(SUFFIX) if name.endswith(SUFFIX) else path.stem
+    return path.with_name(stem + RESULTS)
+
+
+def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]]:
+    """One row for each detection, as in COCO's results format."""
+    boxes, scores = detections.boxes.tolist(), detections.scores.tolist()
+    ids = detections.class_ids.tolist()
+    for (x1, y1, x2, y2), score, class_id in zip(boxes, scores, ids, strict=True):
+        yield {
+            "image_id": frame.index + 1,
+            "category_id": class_id + 1,
+            "bbox": [round(value, 2) + 0.0 for value in (x1, y1, x2 - x1, y2 - y1)],
+            "score": round(score, 6),
+        }
+
+
+class CocoResults(RowsSink):
+    """The results list, which ``CocoSink`` writes beside its dataset."""
+
+    header = "["
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._any = False
+
+    def rows(self, frame: Frame, detections: Detections) -> str:
+        lines = [f"\n{_encode(row)}" for row in _results_of(frame, detections)]
+        first = "," if self._any and lines else ""
+        self._any = self._any or bool(lines)
+        return first + ",".join(lines)
+
+    def close(self) -> Path:
+        if self._partial is not None:
+            self._append("\n]\n")
+        return super().close()
+
+    def discard(self) -> None:
+        self._whole_bytes = 0
+        self.abort()
 
 
 class CocoSink(RowsSink):
@@ -36,9 +87,20 @@ class CocoSink(RowsSink):
         self._ends: list[int] = []  # size of the file after each frame, bytes
         self._names: tuple[str, ...] = ()
         self._count = 0  # annotations
+        self._results = CocoResults(results_path(path))
+
+    def open(self, info: SourceInfo) -> None:
+        refuse_kept(self._results.path)
+        super().open(info)
+        try:
+            self._results.open(info)
+        except BaseException:
+            super().abort()
+            raise
 
     def write(self, frame: Frame, detections: Detections) -> None:
         super().write(frame, detections)
+        self._results.write(frame, detections)
         name = (
             frame.path if frame.path is not None else f"{Path(self._info.path).name}#{frame.index}"
         )
@@ -51,24 +113,11 @@ class CocoSink(RowsSink):
         self._names = self._names or detections.names
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        boxes, scores, ids = (
-            detections.boxes.tolist(),
-            detections.scores.tolist(),
-            detections.class_ids.tolist(),
-        )
         lines = []
-        for (x1, y1, x2, y2), score, class_id in zip(boxes, scores, ids, strict=True):
+        for row in _results_of(frame, detections):
             self._count += 1
-            box = [round(value, 2) + 0.0 for value in (x1, y1, x2 - x1, y2 - y1)]
-            row = {
-                "id": self._count,
-                "image_id": frame.index + 1,
-                "category_id": class_id + 1,
-                "bbox": box,
-                "area": round(box[2] * box[3], 2),
-                "iscrowd": 0,
-                "score": round(score, 6),
-            }
+            box = row["bbox"]
+            row = {"id": self._count, **row, "area": round(box[2] * box[3], 2), "iscrowd": 0}
             lines.append(f"{',' if self._count > 1 else ''}\n{_encode(row)}")
         return "".join(lines)
 
@@ -81,13 +130,16 @@ class CocoSink(RowsSink):
 
     def close(self) -> Path:
         if self._partial is not None:
+            self._results.close()
             self._append(self._footer(len(self._images)))
+            self.notes.append(f"coco: the same as a results list: {self._results.path}")
         return super().close()
 
     def abort(self) -> Path | None:
         """Keeps as many frames as fit, with their list of images, in the space that the file
-        already has.
+        already has. Its results list goes: the dataset holds the same.
         """
+        self._results.discard()
         if self._partial is None or not self._images:
             self._whole_bytes = 0  # nothing to keep
             return super().abort()
@@ -113,10 +165,10 @@ class CocoSink(RowsSink):
         except OSError:
             free = 0
         frames = len(self._images)
-        lists = sum(len(image.encode("utf-8", "backslashreplace")) + 2 for image in self._images)
+        lists = sum(len(utf8(image)) + 2 for image in self._images)
         if free > 2 * lists + (1 << 16):
             return frames
         while frames > 1 and self._ends[frames - 1] + lists + 4096 > space:
             frames -= 1
-            lists -= len(self._images[frames].encode("utf-8", "backslashreplace")) + 2
+            lists -= len(utf8(self._images[frames])) + 2
         return frames

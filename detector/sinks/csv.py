@@ -1,4 +1,7 @@
-"""CSV: one row per detection, quoted as in RFC 4180. A frame without detections has no row."""
+"""CSV: one row per detection, quoted as in RFC 4180. A frame without detections has no row.
+
+A text that a spreadsheet would take for a formula has a quote before it (errors/text.py).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import csv
 import io
 from pathlib import Path
 
+from detector.errors.text import as_cell
 from detector.sinks._rows import RowsSink, plain_values
 from detector.types import Detections, Frame
 
@@ -22,13 +26,14 @@ class CsvSink(RowsSink):
         super().__init__(path)
         columns = (*COLUMNS, "remark") if remark else COLUMNS
         self.header = ",".join(columns) + "\r\n"  # RFC 4180's line end
-        self._remark = (remark,) if remark else ()
+        self._remark = (as_cell(remark),) if remark else ()
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        place = (frame.path or self._info.path, frame.index, frame.pts, round(frame.time_s, 6))
+        source = as_cell(frame.path or self._info.path)
+        place = (source, frame.index, frame.pts, round(frame.time_s, 6))
         lines = io.StringIO(newline="")
         csv.writer(lines).writerows(
-            (*place, name, class_id, score, *box, *self._remark)
+            (*place, as_cell(name), class_id, score, *box, *self._remark)
             for name, class_id, score, box in plain_values(detections)
         )
         return lines.getvalue()

@@ -23,21 +23,36 @@ class JsonlSink(RowsSink):
         self._remark = {"remark": remark} if remark else {}
         self._time_base = ""
 
-    def open(self, info: SourceInfo) -> None:
-        super().open(info)
+    def describe(self, info: SourceInfo) -> None:
+        super().describe(info)
         self._time_base = f"{info.time_base.numerator}/{info.time_base.denominator}"
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        line = {
-            "source": frame.path or self._info.path,
-            "frame": frame.index,
-            "pts": frame.pts,
-            "time_base": self._time_base,
-            "time_s": round(frame.time_s, 6),
-            **self._remark,
-            "detections": [
-                {"class": name, "class_id": class_id, "score": score, "box": box}
-                for name, class_id, score, box in plain_values(detections)
-            ],
-        }
-        return _encode(line) + "\n"
+        source = frame.path or self._info.path
+        return encode_row(row(source, frame, self._time_base, detections, **self._remark))
+
+
+def row(
+    source: str, frame: Frame, time_base: str | None, detections: Detections, **more: object
+) -> dict[str, object]:
+    """What a line says of a frame. ``time_base``: "1/90000"; ``more`` stands before the detections.
+
+    Rows of files and of cameras are the same but for ``more``.
+    """
+    return {
+        "source": source,
+        "frame": frame.index,
+        "pts": frame.pts,
+        "time_base": time_base,
+        "time_s": round(frame.time_s, 6),
+        **more,
+        "detections": [
+            {"class": name, "class_id": class_id, "score": score, "box": box}
+            for name, class_id, score, box in plain_values(detections)
+        ],
+    }
+
+
+def encode_row(values: dict[str, object]) -> str:
+    """One whole line, with its line end."""
+    return _encode(values) + "\n"

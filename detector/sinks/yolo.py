@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detector.sinks._folder import FolderSink
+from detector.errors.writing import utf8
+from detector.sinks._folder import FolderSink, picture_name
 from detector.types import Detections, Frame
 
 CLASSES = "classes.txt"
@@ -34,8 +35,9 @@ class YoloSink(FolderSink):
             self._named = True
             self._taken.add(CLASSES)
             names = "".join(f"{name}\n" for name in detections.names)
-            self.add(CLASSES, names.encode("utf-8", "backslashreplace"))
-        stem = Path(frame.path).stem if frame.path is not None else f"frame_{frame.index:06d}"
+            self.add(CLASSES, utf8(names))
+        name = picture_name(frame)
+        stem = f"frame_{frame.index:06d}" if name is None else str(name.with_suffix(""))
         height, width = frame.image.shape[:2]
         self.add(self.free_name(stem, ".txt"), _format_rows(detections, width, height).encode())
 

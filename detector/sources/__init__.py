@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from detector.errors import UsageError
+from detector.errors import SourceError, UsageError
+from detector.sources._standard_input import SPEC as STANDARD_INPUT
 
 if TYPE_CHECKING:
     from detector.sources.base import Source
@@ -38,6 +41,21 @@ def find_claiming(spec: str) -> type[Source]:
     raise refusal(spec)
 
 
+def check(spec: str) -> None:
+    """Raises SourceError or UsageError where ``spec`` can never be read. Only names and folders are
+    looked at, so that it can be asked before a model is loaded."""
+    find_claiming(spec).check_spec(spec)
+
+
+def refuse_pipe(spec: str, why: str) -> None:
+    """Raises UsageError for standard input, for those that read a source more than once."""
+    if spec == STANDARD_INPUT:
+        raise UsageError(
+            f"-: {why}, and standard input comes once; save it to a file first: "
+            "ffmpeg -i IN -c copy clip.mkv"
+        )
+
+
 def decoders() -> list[str]:
     """What ``decoder`` may be, for a video."""
     from detector.sources import video
@@ -46,7 +64,7 @@ def decoders() -> list[str]:
 
 
 def open(spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None) -> Source:
-    """A video file, a picture, a folder of pictures or a (quoted) glob of pictures.
+    """A video file, a picture, a folder of pictures, a (quoted) pattern of pictures, or "-".
 
     Hands out every ``stride``-th frame, from the first, and at most ``frames`` of them. The first
     frame is decoded here, so that nothing is written for a source that has none. Raises
@@ -61,8 +79,52 @@ def open(spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | Non
     return find_claiming(spec).open(spec, decoder=decoder, stride=stride, frames=frames)
 
 
+def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
+    """The sources that a command line names, each of which has outputs of its own.
+
+    Pictures by name are one source, in the place of the first: a shell makes many names of
+    ``shots/*.jpg``. A folder or a pattern that holds videos is a source for its pictures, and one
+    for each video, but for those that ``skip`` says to leave out.
+    """
+    from detector.sources._specs import PICTURES, NamedPictures
+
+    named = [spec for spec in specs if spec.lower().endswith(PICTURES) and os.path.isfile(spec)]
+    together = [NamedPictures(named)] if len(named) > 1 else []
+    gathered: list[str] = []
+    for spec in specs:
+        if len(named) < 2 or spec not in named:
+            gathered += _with_videos(spec, skip)
+        else:
+            gathered += together
+            together = []
+    return gathered
+
+
+def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
+    from detector.sources._specs import list_pictures, list_videos
+
+    try:
+        if not (videos := [path for path in list_videos(spec) if not skip(path)]):
+            return [spec]
+    except SourceError:  # whoever opens it says what is wrong
+        return [spec]
+    try:
+        list_pictures(spec)
+    except SourceError:  # there is none
+        return videos
+    return [spec, *videos]
+
+
+def files_of(spec: str) -> list[str]:
+    """The files that are read for ``spec``: a video, or pictures. Raises SourceError."""
+    if spec == STANDARD_INPUT:
+        return ["/dev/stdin"]  # what a shell may have redirected: ``- < in.mkv``
+    return [spec] if os.path.isfile(spec) else pictures_of(spec) or []
+
+
 def pictures_of(spec: str) -> list[str] | None:
     """The pictures that ``spec`` names, in order; None when it is a video. Raises SourceError."""
-    from detector.sources.pictures import PicturesSource, list_pictures
+    from detector.sources._specs import list_pictures
+    from detector.sources.pictures import PicturesSource
 
     return list_pictures(spec) if find_claiming(spec) is PicturesSource else None

@@ -8,11 +8,14 @@ import numpy as np
 
 from detector.types import Image
 
-# Read once, when the first VideoCapture is made: -8 is AV_LOG_QUIET. What the user sets stays.
+# Read by each VideoCapture that opens: -8 is AV_LOG_QUIET. What the user sets stays.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+# V4L2's wait for a picture, in seconds, read when cv2 is imported. Its own is ten: so long nobody
+# could stop a webcam that is silent.
+os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
 import cv2
 
-__all__ = ["cv2", "fits", "upright"]
+__all__ = ["cv2", "fits", "is_quiet", "upright"]
 
 if "OPENCV_LOG_LEVEL" not in os.environ:
     # By a call, because the variable is read on import, and cv2 may have been imported before.
@@ -24,6 +27,12 @@ if "OPENCV_LOG_LEVEL" not in os.environ:
 # From the container's angle (as ffprobe and PyAV state it: counter-clockwise) to cv2's code.
 _ROTATE = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_CLOCKWISE}
 _UPSIDE_DOWN, _LEFT_RIGHT, _BOTH = 0, 1, -1  # cv2.flip's codes
+
+
+def is_quiet() -> bool:
+    """False where the user has asked for the log of cv2's FFmpeg."""
+    wanted = os.environ.get("OPENCV_FFMPEG_LOGLEVEL"), os.environ.get("OPENCV_FFMPEG_DEBUG")
+    return wanted == ("-8", None)
 
 
 def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> Image:

@@ -1,4 +1,4 @@
-"""Why no source reads a spec: cameras, streams, standard input, and names that lead nowhere.
+"""Why no source reads a spec: names that lead nowhere.
 
 A source that reads one of these needs no edit here: it claims the spec first.
 """
@@ -12,21 +12,17 @@ import re
 from detector.errors import SourceError
 
 LONGEST_NAME = 255  # bytes, on every file system of Linux
-_LIVE = re.compile(r"\d+|/dev/video\d*|[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
+_LIVE = re.compile(r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
 
 
 def is_live(spec: str) -> bool:
-    """True for a camera (its number or device) or a network stream, unless a file has that name."""
-    return _LIVE.fullmatch(spec) is not None and not os.path.exists(spec)
+    """True for a webcam (its number or device) or an address on the network. ``./0`` is a file."""
+    return _LIVE.fullmatch(spec) is not None
 
 
 def refusal(spec: str) -> SourceError:
     """The error for a spec that no source claims: what is wrong with it, and the cure."""
-    if is_live(spec):
-        why = "cameras and network streams are not supported yet; save it to a file first"
-    elif spec == "-":
-        why = "standard input cannot be read; save it to a file first"
-    elif os.path.islink(spec):
+    if os.path.islink(spec):
         why = f"a link that leads nowhere (to {os.readlink(spec)}); name the file itself"
     else:
         why = _missing(spec)

@@ -9,19 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from fractions import Fraction
 from types import TracebackType
 from typing import Any, ClassVar
 
-from detector.errors import SourceError
-from detector.types import Frame, Image, SourceInfo
-
-
-@dataclass(slots=True)
-class ReadCounts:
-    bad: int = 0  # packets or files that were refused
-    corrupt: int = 0  # frames that decoded but are flagged corrupt
-    skipped: int = 0  # frames that --stride dropped
+from detector.errors import SourceError, UsageError
+from detector.types import Frame, Image, ReadCounts, SourceInfo
 
 
 class Source:
@@ -36,15 +29,11 @@ class Source:
     counts: ReadCounts
     decoder: str = ""  # who reads: "opencv", "av", "opencv (28 frames) then av", ...
     notes: list[str]  # sentences for the session
-    ended_early: bool = False  # the data stopped before the container said it would, or was damaged
 
     @property
     def damaged(self) -> bool:
-        """Whether a part of the source was lost.
-
-        The run finishes and exits with EXIT_DAMAGED (7).
-        """
-        return self.ended_early or self.counts.bad > 0
+        """Whether a part of the source was lost, so far."""
+        return self.counts.damaged
 
     @classmethod
     def claims(cls, spec: str) -> bool:
@@ -52,9 +41,24 @@ class Source:
         raise NotImplementedError
 
     @classmethod
+    def check_spec(cls, spec: str) -> None:
+        """Raises SourceError or UsageError for what can be said of a spec that it claims by names
+        and folders alone, before anything slow."""
+
+    @classmethod
     def open(cls, spec: str, *, decoder: str, stride: int, frames: int | None) -> Source:
         """The source of a spec that it claims, with its first frame found. Raises SourceError."""
         raise NotImplementedError
+
+    def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
+        """Hands out frames from ``start_s`` on, for ``duration_s``, in the source's own time. None:
+        from the first frame, and to the end. Called before the first read.
+
+        Raises SourceError where there is no such frame, and UsageError where frames have no time.
+        """
+        raise UsageError(
+            f"{self.info.path}: --start and --duration are for sources with a clock; leave them out"
+        )
 
     def read(self, into: Image | None = None) -> Frame | None:
         """The next frame, or None at the end (and ever after).
@@ -97,6 +101,7 @@ class SteppingSource(Source):
         self._frames = frames  # hand out at most so many; None: all
         self._next = 0  # index of the next picture in the source
         self._handed_out = 0
+        self._end_s: Fraction | None = None  # the first time that is not handed out
         self._held = False  # a picture is grabbed already
         self._closed = False
 
@@ -111,19 +116,62 @@ class SteppingSource(Source):
         """
         raise NotImplementedError
 
+    def grabbed_pts(self) -> int:
+        """The pts of the picture that was grabbed last."""
+        raise NotImplementedError
+
+    def at_limit(self) -> None:
+        """``frames`` are handed out, and the rest of the source is left unread."""
+
     def hold_first(self) -> bool:
         """Grabs the first picture and keeps it for the first read. False where there is none."""
         self._held = self.grab()
         return self._held
 
+    def seek(self, start_s: Fraction) -> int | None:
+        """Grabs a picture before ``start_s``, or the first one from then on, where all that follows
+        is certain to be the same as without. Returns its number; None: nothing has moved."""
+        return None
+
+    def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
+        """Frames before the start are left out, so that those behind it are the same as without it,
+        with the same numbers. They are decoded and dropped where ``seek`` cannot help."""
+        if start_s is not None and (number := self.seek(start_s)) is not None:
+            self._next, self._held = number, True
+        at = None
+        while self._advance():
+            at = self._grabbed_s()
+            if start_s is None or at >= start_s:
+                self._held = True
+                break
+            self._next += 1
+        if not self._held:
+            ends = "it has no frame" if at is None else f"its last frame is at {float(at):.3f} s"
+            raise SourceError(f"{self.info.path}: {ends}, before --start; use an earlier one")
+        if duration_s is not None and at is not None:
+            self._end_s = (at if start_s is None else start_s) + duration_s
+            if at >= self._end_s:
+                raise SourceError(
+                    f"{self.info.path}: no frame in that time, the next is at {float(at):.3f} s; "
+                    "use a longer --duration"
+                )
+
+    def _grabbed_s(self) -> Fraction:
+        return self.grabbed_pts() * self.info.time_base
+
     def read(self, into: Image | None = None) -> Frame | None:
         while self._handed_out != self._frames and not self._closed and self._advance():
+            if self._end_s is not None and self._grabbed_s() >= self._end_s:
+                self._frames = self._handed_out  # the end, now and ever after
+                break
             index, self._next = self._next, self._next + 1
             if index % self._stride:
                 self.counts.skipped += 1
             elif (frame := self.retrieve(index, into)) is not None:
                 self._handed_out += 1
                 return frame
+        if self._handed_out == self._frames and not self._closed:
+            self.at_limit()
         return None
 
     def _advance(self) -> bool:
@@ -141,7 +189,8 @@ def check_file(spec: str) -> None:
     try:
         if not stat.S_ISREG(os.stat(spec).st_mode):
             raise SourceError(
-                f"{spec}: not a regular file (a device or a pipe); save it to a file first"
+                f"{spec}: not a regular file (a device or a pipe); save it to a file, or send it: "
+                f"detect-video - < {spec}"
             )
         with open(spec, "rb"):
             pass

@@ -1,74 +1,32 @@
-"""Pictures: a folder, a glob or a single file. Each is one frame; frame n is at n seconds."""
+"""Pictures: a folder, a pattern (``*.jpg``, ``frame_%04d.jpg``), files by name, or a single file.
+
+Each is one frame; frame n is at n seconds.
+"""
 
 from __future__ import annotations
 
 import glob
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import SourceError
+from detector.errors.holding import name_to_open
 from detector.sources._cv2 import cv2, fits
+from detector.sources._picture_size import why_not_decoded
+from detector.sources._specs import PICTURES, NamedPictures, is_numbered, list_pictures
 from detector.sources._unclaimed import is_live
-from detector.sources.base import SteppingSource, check_file
+from detector.sources.base import SteppingSource
 from detector.types import Frame, Image, SourceInfo
 
-PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-# For a hint where a folder holds videos and no picture.
-VIDEOS = tuple(".avi .flv .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ts .webm .wmv".split())
 # Bytes from the start in which a file says that it is an animation: before the pixels, and behind a
 # colour profile at most.
 ANIMATION_SAID_WITHIN = 4096
 MAX_NOTES = 10  # so many pictures are named in notes; unreadable ones are all counted
-
-
-def list_pictures(spec: str) -> list[str]:
-    """The pictures of a spec that ``PicturesSource`` claims, in order. Raises SourceError."""
-    if os.path.isdir(spec):
-        return _select_pictures(spec, _list_files(spec), "the folder")
-    if os.path.exists(spec):
-        check_file(spec)
-        return [spec]
-    matches = filter(os.path.isfile, glob.iglob(spec, recursive=True))
-    return _select_pictures(spec, matches, "the pattern")
-
-
-def _list_files(folder: str) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            paths = [entry.path for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise SourceError(
-            f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld"
-        ) from error
-    # DirEntry.is_file would raise for a link that leads to itself; isfile says that it is none.
-    return [path for path in paths if os.path.isfile(path)]
-
-
-def _select_pictures(spec: str, paths: Iterable[str], what: str) -> list[str]:
-    found = list(paths)
-    pictures = sorted((path for path in found if path.lower().endswith(PICTURES)), key=_natural_key)
-    if pictures:
-        return pictures
-    videos = [path for path in found if path.lower().endswith(VIDEOS)]
-    if videos:
-        by_name = os.path.join(os.path.dirname(videos[0]), f"*{os.path.splitext(videos[0])[1]}")
-        what = f"{what} has no picture but {len(videos)} videos"
-        raise SourceError(f"{spec}: {what}; give them by name, unquoted: {by_name}")
-    others = f"{len(found)} other files" if found else "nothing at all"
-    raise SourceError(
-        f"{spec}: {what} has no picture ({others}; wanted {' '.join(PICTURES)}); check the path"
-    )
-
-
-def _natural_key(path: str) -> list[tuple[bool, int, str]]:
-    """Sorts img2 before img10: digits compare as numbers."""
-    parts = re.split(r"(\d+)", path)
-    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 class PicturesSource(SteppingSource):
@@ -79,11 +37,15 @@ class PicturesSource(SteppingSource):
     @classmethod
     def claims(cls, spec: str) -> bool:
         """A folder, a file with a picture's suffix, or a pattern that is no file's name."""
-        if os.path.isdir(spec):
+        if isinstance(spec, NamedPictures) or os.path.isdir(spec):
             return True
         if os.path.lexists(spec):
             return os.path.exists(spec) and spec.lower().endswith(PICTURES)
-        return glob.has_magic(spec) and not is_live(spec)
+        return is_numbered(spec) or (glob.has_magic(spec) and not is_live(spec))
+
+    @classmethod
+    def check_spec(cls, spec: str) -> None:
+        list_pictures(spec)
 
     @classmethod
     def open(
@@ -96,11 +58,12 @@ class PicturesSource(SteppingSource):
     ) -> None:
         super().__init__(stride, frames)
         self._paths = paths
+        self._names = _output_names(paths)
         self._grabbed = 0
         self._first, first = self._first_readable(spec)
         self._first_image: Image | None = first
         self.info = SourceInfo(
-            path=spec,
+            path=str(spec),
             kind="pictures",
             width=first.shape[1],
             height=first.shape[0],
@@ -117,6 +80,9 @@ class PicturesSource(SteppingSource):
             if image is not None:
                 return index, image
         if len(self._paths) == 1:
+            if why := _why_unread(self._paths[0]):
+                cure = "make it smaller" if "pixels" in why else "write it again"
+                raise SourceError(f"{spec}: {why}; {cure}")
             raise SourceError(
                 f"{spec}: cannot be read as a picture; replace it (does a viewer open it?)"
             )
@@ -127,6 +93,9 @@ class PicturesSource(SteppingSource):
     def grab(self) -> bool:
         self._grabbed += 1
         return self._grabbed <= len(self._paths)
+
+    def grabbed_pts(self) -> int:
+        return self._grabbed - 1
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         path = self._paths[index]
@@ -139,7 +108,7 @@ class PicturesSource(SteppingSource):
                 f"{path}: this is an animation and only its first picture is used; "
                 "convert it to a video to use all of them"
             )
-        return Frame(index, index, float(index), image, path)
+        return Frame(index, index, float(index), image, path, name=self._names[index])
 
     def _take_first(self) -> Image | None:
         image, self._first_image = self._first_image, None
@@ -147,7 +116,9 @@ class PicturesSource(SteppingSource):
 
     def _note_bad(self, path: str) -> None:
         self.counts.bad += 1
-        self._note(f"{path}: cannot be read as a picture, skipped")
+        if len(self.notes) < MAX_NOTES:
+            why = _why_unread(path) or "cannot be read as a picture"
+            self._note(f"{path}: {why}, skipped")
 
     def _note(self, what: str) -> None:
         if len(self.notes) < MAX_NOTES:
@@ -156,6 +127,20 @@ class PicturesSource(SteppingSource):
     def close(self) -> None:
         super().close()
         self._first_image = None
+
+
+def _output_names(paths: Sequence[str]) -> list[str]:
+    """The files' names. Those that several have keep their folders below the common one."""
+    names = [os.path.basename(path) for path in paths]
+    often = {name for name, count in Counter(names).items() if count > 1}
+    if not often:
+        return names
+    whole = [os.path.abspath(path) for path in paths]
+    common = os.path.commonpath([os.path.dirname(path) for path in whole])
+    return [
+        os.path.relpath(path, common) if name in often else name
+        for path, name in zip(whole, names, strict=True)
+    ]
 
 
 def _is_animated(path: str) -> bool:
@@ -179,7 +164,7 @@ def read_picture(path: str, into: Image | None = None) -> Image | None:
     """
     try:
         # numpy reads files whose names cv2.imread cannot take.
-        image = _decode(np.fromfile(path, np.uint8))
+        image = _decode(np.fromfile(name_to_open(path), np.uint8))
     except (OSError, cv2.error):
         return None
     if into is None or image is None or not fits(into, image.shape[1], image.shape[0]):
@@ -188,10 +173,16 @@ def read_picture(path: str, into: Image | None = None) -> Image | None:
     return into
 
 
+def _why_unread(path: str) -> str | None:
+    """Words for a picture too large or cut off; None where something else is wrong with it."""
+    try:
+        return why_not_decoded(np.fromfile(name_to_open(path), np.uint8).tobytes())
+    except OSError:
+        return None
+
+
 def _decode(data: NDArray[np.uint8]) -> Image | None:
-    if not data.size or (
-        data[:4].tobytes() == b"\x89PNG" and b"IEND" not in data[-4096:].tobytes()
-    ):
-        return None  # a PNG without its end, for which libpng would write to the terminal
+    if not data.size or why_not_decoded(data.tobytes()):
+        return None
     image: Image | None = cv2.imdecode(data, cv2.IMREAD_COLOR)
     return image

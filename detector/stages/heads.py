@@ -1,9 +1,9 @@
 """What each family of networks puts out, turned into candidates: the head layouts, side by side.
 
     layout        outputs                               networks
-    anchored      maps [1, A*(5+C), h, w], raw          YOLOv5, YOLOv7
+    anchor_maps   maps [1, A*(5+C), h, w], raw          YOLOv5, YOLOv7
     darknet_yolo  maps [1, A*(5+C), h, w], raw          darknet [yolo]
-    decoded       rows [1, N, 5 + C], decoded           exports of YOLOv5, YOLOv7 with their boxes
+    decoded_rows  rows [1, N, 5 + C], decoded           exports of YOLOv5, YOLOv7 with their boxes
     yolox         rows [1, N, 5 + C], offsets in cells  YOLOX
     anchor_free   columns [1, 4 + C, N] or transposed   YOLOv8, 9, 11, 12: no objectness
     end_to_end    finished detections                   YOLOv10, YOLO26, exports that hold NMS
@@ -130,7 +130,7 @@ class AnchoredLayer:
     stride: int  # network pixels per cell
 
 
-def anchored(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]) -> Candidates:
+def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]) -> Candidates:
     """Candidates whose objectness x best class score reaches ``conf``; by layer, anchor, y, x.
 
     ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels,
@@ -145,11 +145,11 @@ def anchored(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]
     )
 
 
-def anchored_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
+def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
     """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
     probabilities.
 
-    Rows by layer, anchor, y, x. The plain twin of ``anchored``: for comparisons, not for speed.
+    Rows by layer, anchor, y, x. The plain twin of ``anchor_maps``: for comparisons, not for speed.
     """
     rows = []
     for output, layer in zip(outputs, layers, strict=True):
@@ -222,6 +222,7 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
     )
 
 
+@np.errstate(invalid="ignore", over="ignore")  # of a broken network
 def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
     """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
     probabilities.
@@ -292,7 +293,7 @@ def objectness_first(
     return found[keep], scores[keep], class_ids[keep], at[keep]
 
 
-def decoded(outputs: list[Floats], conf: float) -> Candidates:
+def decoded_rows(outputs: list[Floats], conf: float) -> Candidates:
     """Candidates whose objectness x best class score reaches ``conf``, in the order of the rows.
 
     ``outputs``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities.
@@ -304,7 +305,7 @@ def decoded(outputs: list[Floats], conf: float) -> Candidates:
     return Candidates(boxes[keep], scores[keep], class_ids[keep])
 
 
-def decoded_dense(outputs: list[Floats]) -> Floats:
+def decoded_rows_dense(outputs: list[Floats]) -> Floats:
     """A copy: the rows are dense already."""
     return outputs[0].copy()
 
@@ -467,6 +468,7 @@ def queries(
     return Candidates(corners[keep], best[keep], class_ids[keep])
 
 
+@np.errstate(invalid="ignore", over="ignore")  # of a broken network
 def queries_dense(
     outputs: list[Floats], *, width: int, height: int, logits: bool = False
 ) -> Floats:

@@ -108,7 +108,7 @@ def _suppresses(
     return suppressed
 
 
-def mapped(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
+def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
     """Candidates of classes that are mapped before NMS: the head of ``eval``.
 
     A detection run asks for the best class of a box. Average precision needs more: every class of a

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from detector.errors.machine import usable_cores
+
 TASKS = "/proc/self/task"
 
 
@@ -207,7 +209,9 @@ class Natives:
             }
         process, machine = last.process_ns - first.process_ns, None
         if first.machine_ns is not None and last.machine_ns is not None:
-            machine = max(0, last.machine_ns - first.machine_ns - process)
+            # A guest's clock of its cores can jump; nobody used more than there was.
+            there = (last.now_ns - first.now_ns) * usable_cores()
+            machine = max(0, min(last.machine_ns - first.machine_ns, there) - process)
         found = Burnt(last.now_ns - first.now_ns, process, process, machine)
         for task, times in last.times.items():
             start = first.times.get(task, Times(0, 0))

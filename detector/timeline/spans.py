@@ -65,6 +65,11 @@ class Meter:
                 self.total_ns += max(0, now - self._since)
                 self._since = now
 
+    def so_far(self, now: int) -> int:
+        """``total_ns`` with what has been spent inside since the last time that nobody was."""
+        with self._lock:
+            return self.total_ns + (max(0, now - self._since) if self._inside else 0)
+
 
 # Durations go into the histogram in blocks: 0.05 us each in one numpy call for 4096 of them, 0.5 us
 # each one by one.
@@ -79,7 +84,8 @@ class Span:
     cannot nest in itself.
 
     Totals: ``calls``, ``self_ns`` (without what nested spans took), ``cpu_ns``. One row per call,
-    up to ``room``: ``indices``, ``starts``, ``ends``.
+    up to ``room``: ``indices``, ``starts``, ``ends``. With ``ring`` the older half of the rows goes
+    when there is no room, so that the last ones are there.
     """
 
     __slots__ = (
@@ -91,6 +97,7 @@ class Span:
         "_outer",
         "_pending",
         "_range",
+        "_ring",
         "_start",
         "_track",
         "calls",
@@ -116,6 +123,7 @@ class Span:
         meter: Meter | None,
         nvtx: ThreadRange | None,
         room: int,
+        ring: bool = False,
     ) -> None:
         self._track, self.stage, self.kind = track, stage, kind
         self._cpu_clock, self._meter, self._range = cpu_clock, meter, nvtx
@@ -127,6 +135,7 @@ class Span:
         self.calls = self.self_ns = self.cpu_ns = 0
         self.inner_ns = self.inner_cpu_ns = 0
         self.room = room  # rows that may still be kept
+        self._ring = ring
         self.indices, self.starts, self.ends = array("q"), array("q"), array("q")
 
     def __enter__(self) -> None:
@@ -179,6 +188,14 @@ class Span:
             self.indices.append(self.index)
             self.starts.append(self._start)
             self.ends.append(end)
+            if self._ring and not self.room:
+                self._forget()
+
+    def _forget(self) -> None:
+        """Drops the older half of the rows."""
+        self.room = half = (len(self.ends) + 1) // 2
+        for rows in (self.indices, self.starts, self.ends):
+            del rows[:half]
 
     def _flush(self) -> None:
         self._histogram.add_many(self._pending)
@@ -229,6 +246,7 @@ class Track:
         domain: Any | None,
         max_rows: int = MAX_ROWS,
         natives: Natives | None = None,
+        ring: bool = False,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -247,6 +265,7 @@ class Track:
             max_rows,
         )
         self._natives = natives
+        self._ring = ring
         self._start = self._cpu_start = 0
         self._ready_start: int | None = None
 
@@ -295,9 +314,8 @@ class Track:
         nvtx = ThreadRange(self._domain, stage, kind) if self._domain is not None else None
         meter = self._meters.get(stage) if work else None
         # A wait's CPU time is not measured: the two clock reads would be most of it.
-        return Span(
-            self, stage, kind, self._cpu_clock if work else None, meter, nvtx, self._max_rows
-        )
+        cpu_clock = self._cpu_clock if work else None
+        return Span(self, stage, kind, cpu_clock, meter, nvtx, self._max_rows, self._ring)
 
     def busy_ns(self) -> int:
         return sum(span.self_ns for (_, kind), span in list(self.spans.items()) if kind == WORK)

@@ -19,7 +19,8 @@ class Timeline:
 
     ``cpu_clock`` is the thread's own CPU time by default. The plain loop uses
     ``time.process_time_ns``: a stage's CPU time then includes what libraries use in threads of
-    their own. ``natives`` observes those threads; with None nobody does.
+    their own. ``natives`` observes those threads; with None nobody does. ``max_rows`` of each stage
+    and kind of wait are kept whole: the first ones, or with ``ring`` the last ones.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Timeline:
         nvtx: bool = True,
         max_rows: int = MAX_ROWS,
         natives: Natives | None = None,
+        ring: bool = False,
     ) -> None:
         self.clock = clock
         self._cpu_clock = cpu_clock
@@ -38,6 +40,7 @@ class Timeline:
         self.tracks: dict[str, Track] = {}
         self.meters = {INFER: Meter()}
         self._natives = natives
+        self._ring = ring
         self._marks: list[Mark] = []
         if natives is not None:
             natives.forget_gone()
@@ -74,6 +77,7 @@ class Timeline:
                     self._domain,
                     self._max_rows,
                     self._natives,
+                    self._ring,
                 )
                 self.tracks[name] = track
             return self.tracks[name]

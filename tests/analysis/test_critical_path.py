@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from detector.analysis.loop.activities import (
     BATCH_ROOM,
@@ -21,12 +23,18 @@ from detector.analysis.loop.activities import (
     Activity,
     ActivityGraph,
     Edge,
+    LoopShape,
     activities_of,
     activity_graph,
+    frame_times_ms,
+    queue_curves,
 )
 from detector.analysis.loop.critical_path import critical_path, slack
+from detector.analysis.loop.frames import frame_parts
+from detector.analysis.loop.recorded import recorded_facts
 from detector.analysis.loop.replay import replay, wall
-from detector.timeline import KINDS
+from detector.session.nsys import Recorded
+from detector.timeline import KINDS, STAGES, WORK
 from tests.analysis.pipelines import load, recorded, run_of, shape
 
 TICK = 1 / 1024
@@ -295,6 +303,75 @@ def test_activities_come_from_the_columns_of_a_session():
 def test_nothing_written_has_no_path():
     assert critical_path(activity_graph([], shape())) is None
     assert critical_path(activity_graph([Activity("read", 0, "reader", 0, 5)], shape())) is None
+
+
+def test_frames_that_a_damaged_recording_numbers_backwards_have_a_path():
+    """From the first one written to the last one, by the clock. It was of negative length."""
+    run = run_of(load(12, shape(), read=TICK, infer=2 * TICK, write=TICK))
+    backwards = [one._replace(number=11 - one.number) for one in run if one.number < 12]
+    path = critical_path(activity_graph(backwards, shape()))
+    assert path.wall_ns > 0
+    assert sum(stage.self_ns + stage.wait_ns for stage in path.stages.values()) == path.wall_ns
+
+
+SPANS = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # thread
+        st.sampled_from((*range(len(STAGES)), STAGES.index("read"), STAGES.index("write"))),
+        st.sampled_from((WORK, WORK, WORK, *KINDS)).map(KINDS.index),
+        st.integers(-1, 6),  # number
+        st.integers(-9, 60),  # start
+        st.integers(0, 4),  # duration
+    ),
+    min_size=1,
+    max_size=40,
+)
+SIZES = st.fixed_dictionaries(
+    {
+        **dict.fromkeys(
+            ("batch", "concurrency", "requests", "images", "queue_batches", "results"),
+            st.integers(1, 5),
+        ),
+        "sync": st.booleans(),
+    }
+)
+
+
+@pytest.mark.slow
+@given(SPANS, SIZES)
+@settings(max_examples=120, deadline=None)
+def test_whatever_the_order_of_its_spans_a_recordings_facts_add_up(spans, loop):
+    """Spans that no run of ours leaves: damaged recordings hold them."""
+    table = np.array(spans, np.int64)
+    columns = {
+        "thread": table[:, 0],
+        "stage": table[:, 1],
+        "kind": table[:, 2],
+        "source": np.zeros(len(table), np.int64),
+        "index": table[:, 3],
+        "start_ns": table[:, 4],
+        "end_ns": table[:, 4] + table[:, 5],
+        "thread_names": np.array(["reader", "worker-0", "writer"]),
+        "stage_names": np.array(STAGES),
+        "kind_names": np.array(KINDS),
+    }
+    calls = [("writer", "futex", start, start + 3) for _, _, _, _, start, _ in spans]
+    facts = recorded_facts(Recorded(columns, loop, True, calls, [(0, 5), (3, 9)]))
+    path = facts.critical_path
+    assert all(row.total >= 0 for row in facts.stages)
+    assert all(s >= 0 for waits in facts.waits.values() for s in waits.values())
+    assert all(s >= 0 for blocked in facts.blocked.values() for s in blocked.values())
+    if path is not None:
+        assert min(path.wall_s, path.startup_s, path.teardown_s) >= 0
+        if path.wall_s:
+            assert sum(stage.share for stage in path.stages) == pytest.approx(1)
+    activities, whole = activities_of(columns), LoopShape.of(loop)
+    for curve in queue_curves(activities, whole):
+        assert 0 <= curve.full <= 1
+        assert len(curve.times_s) == len(curve.means)
+    for parts in frame_parts(activities, whole.batch, range(7)).values():
+        assert all(part.ms >= 0 for part in parts)
+    assert len(frame_times_ms(columns)) <= len(spans)
 
 
 def test_a_paper_run_and_its_record_are_one():

@@ -184,6 +184,15 @@ def test_predictions_are_those_of_arithmetic():
     assert gains == sorted(gains, reverse=True)
 
 
+def test_a_change_after_which_nothing_takes_time_is_no_prediction():
+    """Its rate would be infinite, and a session could not be read back."""
+    one = load(20, shape(sync=True), infer=4.0)
+    found = {p.change for p in predict(replay_load(one, wall(replay(one))))}
+    assert "infer free" not in found
+    assert "infer twice as fast" in found
+    assert predict(replay_load(load(20, shape()), 0.0)) == []
+
+
 def test_one_more_core_helps_where_the_cores_are_full():
     one = replace(load(300, shape(), read=1.0, infer=1.0, write=1.0), cores=2)
     found = {p.change: p for p in predict(replay_load(one, wall(replay(one))))}

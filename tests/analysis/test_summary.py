@@ -10,6 +10,7 @@ from detector.analysis.summary import summarize
 from detector.errors import OutputError, SourceError
 from detector.session.outcome import RunFacts, SourceRun, exit_of
 from detector.timeline import OffTimeline
+from detector.types import ReadCounts
 
 FACTS = RunFacts(
     model="m",
@@ -59,10 +60,22 @@ FAILED, UNWRITTEN = SourceError("no such file"), OutputError("the disk is full")
     ("runs", "stop_code", "unwritten", "code", "reason"),
     [
         ([{}], None, [], 0, "done"),
-        ([{}, {"bad": 1}], None, [], 7, "1 bad packet was skipped"),
-        ([{"bad": 2, "ended_early": True}], None, [], 7, "2 bad packets .* and .* ended early"),
-        ([{"bad": 2}, {"error": FAILED}], None, [], 3, "no such file"),  # a failure over damage
-        ([{"bad": 2}], None, [UNWRITTEN], 6, "disk is full"),
+        ([{}, {"counts": ReadCounts(bad=1)}], None, [], 7, "1 bad packet was skipped"),
+        (
+            [{"counts": ReadCounts(bad=2, ended_early=True)}],
+            None,
+            [],
+            7,
+            "2 bad packets .* and .* ended early",
+        ),
+        (
+            [{"counts": ReadCounts(bad=2)}, {"error": FAILED}],
+            None,
+            [],
+            3,
+            "no such file",
+        ),  # a failure over damage
+        ([{"counts": ReadCounts(bad=2)}], None, [UNWRITTEN], 6, "disk is full"),
         ([{"error": FAILED}], None, [UNWRITTEN], 3, "no such file"),
         ([{"error": FAILED}], 130, [UNWRITTEN], 130, "interrupted"),  # an interruption over all
     ],

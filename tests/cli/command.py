@@ -1,33 +1,101 @@
-"""Runs the real command in a process of its own."""
+"""Runs the real command, in a process of its own.
+
+``detect_video`` takes a fork that has the libraries imported already (tests/forked.py).
+``detect_video_anew`` starts a new interpreter: where imports, or what is read from the environment
+during them, are the point.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import av
 
+from tests.forked import LIGHT_SERVER, TORCH_SERVER, Fork, suits
+
 COMMAND = [sys.executable, "-m", "detector"]
+PATIENCE_S = 240.0
 
 
-def detect_video(*arguments: Any, cwd: Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Finished process with text output. stdin is closed: nothing may ask."""
-    environment = {**os.environ, **more.pop("env", {})}
-    patience_s = more.pop("timeout", 240)
+def detect_video(
+    *arguments: Any,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    timeout: float = PATIENCE_S,
+    stdin: int | None = None,
+    imports_torch: bool = False,
+    **more: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Finished process with text output. stdin is empty, but for a descriptor: nothing may ask.
+
+    ``imports_torch`` says that the command line does, though it does not name it. ``more`` goes to
+    ``subprocess.run``; that, too, takes a new interpreter.
+    """
+    environment = {**os.environ, **(env or {})}
+    if more or not suits(environment):
+        assert stdin is None
+        return detect_video_anew(*arguments, cwd=cwd, env=env, timeout=timeout, **more)
+    process = start(*arguments, cwd=cwd, env=environment, stdin=stdin, imports_torch=imports_torch)
+    try:
+        stdout, stderr = process.communicate(timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
+
+
+def start(
+    *arguments: Any,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    stdin: int | None = None,
+    imports_torch: bool = False,
+) -> Fork:
+    """The running process. SIGINT ends it even where pytest itself ignores it (nohup, ``&``)."""
+    words = list(map(str, arguments))
+    imports_torch = imports_torch or any("torch" in word for word in words)
+    server = TORCH_SERVER if imports_torch else LIGHT_SERVER
+    return server.start(words, str(cwd), {**os.environ, **(env or {})}, stdin)
+
+
+def detect_video_anew(
+    *arguments: Any,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    timeout: float = PATIENCE_S,
+    **more: Any,
+) -> subprocess.CompletedProcess[str]:
+    """The same in a new interpreter."""
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
         cwd=cwd,
-        env=environment,
+        env={**os.environ, **(env or {})},
         text=True,
         capture_output=True,
         stdin=subprocess.DEVNULL,
-        timeout=patience_s,
+        timeout=timeout,
         **more,
     )
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Interpreters that start in the block end by SIGINT, even where pytest ignores it (nohup)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def summary_of(process: subprocess.CompletedProcess[str]) -> dict[str, Any]:

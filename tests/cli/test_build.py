@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 
 import numpy as np
 import onnx
 import pytest
 
-from tests.cli.command import COMMAND, assert_one_line_error, detect_video
+from tests.cli.command import assert_one_line_error, detect_video, start
 from tests.conftest import CHECKOUT
 from tests.outside_engines import with_engines
 
@@ -59,9 +58,8 @@ def test_a_run_builds_what_is_missing_by_itself(tmp_path):
 
 @pytest.mark.slow
 def test_two_that_start_together_build_once(tmp_path):
-    env = {**os.environ, **with_engines(tmp_path, "forging"), "FORGE_STEP_S": "0.5"}
+    env = {**with_engines(tmp_path, "forging"), "FORGE_STEP_S": "0.5"}
     command = [
-        *COMMAND,
         "build",
         "street",
         "--engine",
@@ -71,17 +69,7 @@ def test_two_that_start_together_build_once(tmp_path):
         *SMALL,
         "--json",
     ]
-    running = [
-        subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env=env,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
+    running = [start(*command, cwd=tmp_path, env=env) for _ in range(2)]
     said = [process.communicate(timeout=120) for process in running]
     assert [process.returncode for process in running] == [0, 0], said
     documents = [json.loads(stdout) for stdout, _ in said]
@@ -132,18 +120,9 @@ def test_what_is_stale_or_corrupt_is_named_and_built_again(tmp_path, change, lin
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_build_that_is_stopped_leaves_nothing(tmp_path, number, code):
-    env = {**os.environ, **with_engines(tmp_path, "forging"), "FORGE_STEP_S": "30"}
-    command = [
-        *COMMAND,
-        "build",
-        "street",
-        "--engine",
-        "forging",
-        "--engines-dir",
-        "engines",
-        *SMALL,
-    ]
-    process = subprocess.Popen(command, cwd=tmp_path, env=env, text=True, stderr=subprocess.PIPE)
+    env = {**with_engines(tmp_path, "forging"), "FORGE_STEP_S": "30"}
+    command = ["build", "street", "--engine", "forging", "--engines-dir", "engines", *SMALL]
+    process = start(*command, cwd=tmp_path, env=env)
     deadline = time.monotonic() + 60
     while not builds(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.02)

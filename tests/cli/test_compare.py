@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import COMMAND, assert_one_line_error, detect_video
+from tests.cli.command import assert_one_line_error, detect_video, start
 from tests.conftest import CHECKOUT
 from tests.datasets import made
 from tests.outside_engines import with_engines
@@ -62,7 +60,9 @@ def own_tmp(tmp_path):
 
 @pytest.mark.slow
 def test_the_document_and_what_stays(tmp_path, own_tmp):
-    process = compare(tmp_path, "--engine", "ort,null", "--batch", "1,2", "--json", env=own_tmp)
+    process = compare(
+        tmp_path, "--engine", "ort,null", "--batch", "1,2", "--use", "--json", env=own_tmp
+    )
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
     document = json.loads(process.stdout)
@@ -102,14 +102,7 @@ def test_the_document_and_what_stays(tmp_path, own_tmp):
 def test_a_variant_that_dies_loses_itself_and_nothing_else(tmp_path, own_tmp):
     env = {**own_tmp, **with_engines(tmp_path, "crashing")}
     process = compare(
-        tmp_path,
-        "--engine",
-        "crashing,ort",
-        "--precision",
-        "fp32,bf16",
-        "--json",
-        "--no-record",
-        env=env,
+        tmp_path, "--engine", "crashing,ort", "--precision", "fp32,bf16", "--json", env=env
     )
     assert process.returncode == 0, process.stderr
     document = json.loads(process.stdout)
@@ -122,6 +115,20 @@ def test_a_variant_that_dies_loses_itself_and_nothing_else(tmp_path, own_tmp):
     assert document["baseline"] == "ort fp32"
     assert left_behind(tmp_path) == []
     assert not (tmp_path / "engines/measured.json").exists()
+
+
+@pytest.mark.slow
+def test_a_variant_that_cannot_run_leaves_the_others_their_folder(tmp_path, own_tmp):
+    """Its worker's pipe is closed while the parent lives: no orphan, and nothing is removed."""
+    for _ in range(3):
+        process = compare(
+            tmp_path, "--engine", "ort", "--precision", "bf16,fp32", "--json", env=own_tmp
+        )
+        assert process.returncode == 0, process.stderr
+        refused, ran = json.loads(process.stdout)["rows"]
+        assert refused["error"] is not None
+        assert ran["error"] is None
+    assert left_behind(tmp_path) == []
 
 
 @pytest.mark.slow
@@ -185,7 +192,7 @@ def test_labels_give_evals_own_figures(tmp_path):
         "person",
         "--json",
     )
-    labels, ap, document = ap_of(compare(tmp_path, *arguments, "--stride", 2, "--no-record"))
+    labels, ap, document = ap_of(compare(tmp_path, *arguments, "--stride", 2))
     process = detect_video(
         "eval",
         LABELS,
@@ -238,7 +245,6 @@ def test_labels_of_pictures_and_a_mapping(tmp_path):
         "null",
         "--rounds",
         1,
-        "--no-record",
         "--json",
         cwd=tmp_path,
     )
@@ -249,7 +255,7 @@ def test_labels_of_pictures_and_a_mapping(tmp_path):
 
 @pytest.mark.slow
 def test_without_labels_there_is_none(tmp_path):
-    labels, ap, _ = ap_of(compare(tmp_path, "--engine", "null", "--no-record", "--json"))
+    labels, ap, _ = ap_of(compare(tmp_path, "--engine", "null", "--json"))
     assert labels is None
     assert ap == {"null fp32": None}
 
@@ -258,9 +264,7 @@ def test_without_labels_there_is_none(tmp_path):
 def test_a_row_that_cannot_be_judged_keeps_its_speed(tmp_path):
     pytest.importorskip("faster_coco_eval")
     env = with_engines(tmp_path, "forgetful")
-    process = compare(
-        tmp_path, "--engine", "forgetful,ort", "--labels", LABELS, "--no-record", "--json", env=env
-    )
+    process = compare(tmp_path, "--engine", "forgetful,ort", "--labels", LABELS, "--json", env=env)
     _, ap, document = ap_of(process)
     assert ap["forgetful fp32"] is None
     assert ap["ort fp32"]["ap50"] > 0
@@ -377,7 +381,6 @@ def children_of(pid: int) -> list[int]:
 def test_a_signal_leaves_neither_process_nor_file(tmp_path, own_tmp, number, code):
     """SIGKILL lets the parent do nothing; its children notice that it is gone."""
     command = [
-        *COMMAND,
         "compare",
         str(CLIP),
         "--engine",
@@ -387,15 +390,7 @@ def test_a_signal_leaves_neither_process_nor_file(tmp_path, own_tmp, number, cod
         "--engines-dir",
         "engines",
     ]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, **own_tmp},
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = start(*command, cwd=tmp_path, env=own_tmp)
     try:
         until(lambda: any((tmp_path / "tmp").glob("*/*/round")))
         children = children_of(process.pid)

@@ -1,5 +1,6 @@
 """The documents are true: every command line of README and usage page runs as it is written."""
 
+import json
 import re
 import shlex
 
@@ -8,13 +9,15 @@ import pytest
 from detector.cli.group import command_names
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
+from tests.live.servers import http
 
 # What makes a line quick, and keeps it from leaving a record in the checkout. Commands that are not
 # here get --frames.
 SHORTER = {
     "doctor": [],
     "build": [],
-    "compare": ["--frames", 2, "--rounds", 1, "--no-record"],
+    "eval": ["--frames", 12],
+    "compare": ["--frames", 2, "--rounds", 1],
     "profile": ["--frames", 8, "--only", "critical_path,what_if", "--json"],
 }
 
@@ -30,12 +33,18 @@ def command_lines():
                     yield line.split("#")[0].strip()
 
 
+ALL = list(dict.fromkeys(command_lines()))  # some stand on both pages
+OF_CAMERAS = [line for line in ALL if re.search(r"rtsp://|cameras\.yaml|--loop", line)]
+LINES = [line for line in ALL if line not in OF_CAMERAS]
+
+
 def test_there_are_some():
-    assert len(list(command_lines())) >= 20  # a block of YAML before them hides none
+    assert len(LINES) >= 20  # a block of YAML before them hides none
+    assert len(OF_CAMERAS) >= 5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", list(command_lines()))
+@pytest.mark.parametrize("line", LINES)
 def test_command_line(shared, tmp_path, line):
     (tmp_path / "in.mp4").symlink_to(shared / "data/videos/people.mp4")
     (tmp_path / "shots").symlink_to(shared / "data/photos")
@@ -50,7 +59,25 @@ def test_command_line(shared, tmp_path, line):
     others = set(command_names()) - {"detect", *SHORTER}  # of those that take none of this
     short = [] if words[0] in others else SHORTER.get(words[0], ["--frames", 2])
     if words[0] == "report":  # of a run that the page has shown before
-        detect_video("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path, check=True)
+        shown = detect_video("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
+        assert shown.returncode == 0, shown.stderr
     process = detect_video(*words, *short, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.net
+@pytest.mark.parametrize("line", OF_CAMERAS)
+def test_command_line_of_cameras(tmp_path, line):
+    """A second of it, with a camera that is there."""
+    (tmp_path / "videos").symlink_to(CHECKOUT / "videos")
+    with http() as server:
+        camera = {"name": "door", "url": server.url("/mjpeg")}
+        (tmp_path / "cameras.yaml").write_text(json.dumps({"cameras": [camera]}))
+        line = re.sub(r"rtsp://\S+", camera["url"], line)
+        line = re.sub(r"https://host/\S*", server.url("/hook"), line).replace("8080", "0")
+        process = detect_video(*shlex.split(line)[1:], "--duration", 1, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    (rows,) = tmp_path.glob("live/*/detections-*.jsonl")
+    assert rows.read_text().count("\n") > 1

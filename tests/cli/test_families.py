@@ -6,8 +6,8 @@ import pytest
 
 from tests.checkpoints import call, zipped
 from tests.cli.command import detect_video, rows_of, summary_of
+from tests.cli.test_clips import CLIPS
 
-CLIPS = ["traffic.mp4", "people.mp4", "bench_720p.mp4", "person-bicycle-car-detection.mp4"]
 MODELS = [
     ["yolov5n.pt"],
     ["yolov7-tiny-random.pt"],
@@ -49,13 +49,16 @@ def test_a_clip(shared, tmp_path, model, engine):
 @pytest.mark.slow
 @pytest.mark.parametrize("clip", CLIPS)
 def test_whole_clips(shared, tmp_path, clip):
+    """The size is small, since it is the frames that count here."""
     model = shared / "data/weights/yolov5n.pt"
     process = detect_video(
         shared / "data/videos" / clip,
         "--model",
         model,
         "--size",
-        "320x192",
+        "96x64",
+        "--preset",
+        "ultrafast",
         "--batch",
         "4",
         "--json",

@@ -1,15 +1,21 @@
 """Help is quick, complete and true."""
 
 import importlib
+import json
 import re
 import subprocess
 import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from detector import engines
 from detector.cli.group import cli, command_names
+from detector.cli.help import refuse_split_lists
+from detector.config.levels import resolve_config
 from detector.config.schema import flag_of, options
+from detector.errors import UsageError
 from tests.cli.command import assert_one_line_error, detect_video
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
@@ -99,3 +105,221 @@ def test_a_misspelt_command_is_no_source(tmp_path, word, meant):
     assert [path.name for path in tmp_path.iterdir()] == ["in.mp4"]
     (tmp_path / "in.mp4").rename(tmp_path / word)
     assert detect_video(word, "--engine", "null", "--no-video", cwd=tmp_path).returncode == 0
+
+
+def said(*words: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "detector", *words], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["help"], ["--help"]),
+        (["help", "compare"], ["compare", "--help"]),
+        (["help", "config", "show"], ["config", "show", "--help"]),
+        (["help", "nosuch"], ["--help"]),
+    ],
+)
+def test_the_word_help_is_the_help(words, same, tmp_path):
+    asked, wanted = (detect_video(*given, cwd=tmp_path) for given in (words, same))
+    assert (asked.returncode, asked.stdout) == (0, wanted.stdout)
+    assert wanted.stdout.startswith("Usage: ")
+
+
+def test_a_group_alone_prints_its_help_in_lines(tmp_path):
+    done = detect_video("config", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "\n  show " in done.stderr
+
+
+def test_alone_it_is_six_lines():
+    code, text = said()
+    assert code == 2
+    assert len(text.splitlines()) == 6
+
+
+HABITS = [
+    (("in.mp4", "--imgsz", "640"), "--size"),
+    (("in.mp4", "--half"), "--precision fp16"),
+    (("in.mp4", "--vid-stride", "2"), "--stride"),
+    (("in.mp4", "--project", "x"), "--run-dir"),
+    (("in.mp4", "--show"), "video"),
+    (("predict", "source=in.mp4"), "in.mp4"),
+    (("in.mp4", "conf=0.3"), "--conf 0.3"),
+    (("track", "in.mp4"), "no tracker"),
+    (("export", "yolov5n"), "build"),
+    (("yolov5nn",), "--model yolov5n"),
+    (("--source", "in.mp4"), "--source: name the source without an option"),
+    (("in.mp4", "--show"), "here it is --serve 8080"),
+    (("in.mp4", "--save_crop"), "here it is --save crops"),
+    (("in.mp4", "--line_width", "2"), "here it is --line-width."),
+    (("in.mp4", "--tracker", "x.yaml"), "there is no tracker"),
+    (("in.mp4", "--half"), "bf16"),
+    (("in.mp4", "--save-txt"), "six numbers"),
+    (("predict", "source=x", "imgsz=640"), "written detect-video x --size 640."),
+    (("predict", "source=my x", "half=True", "save=False"), "'my x' --precision fp16 --no-video."),
+    (("yolo", "predict", "model=a.pt", "source=x"), "written detect-video x --model a.pt."),
+    (("yolo", "detect", "val", "data=x"), "written detect-video eval x."),
+    (("yolo", "mode=predict", "source=x"), "written detect-video x."),
+    (("yolo", "segment", "predict"), "'segment': boxes only"),
+    (("export", "model=a.pt", "format=onnx"), "written detect-video build a.pt --to onnx."),
+    (("in.mp4", "--classes", "0", "2"), "write --classes 0,2."),
+    (("in.mp4", "--classes", "0,", "2", "--json"), "write --classes 0,2."),
+    (("--classes", "person", "car", "in.mp4"), "write --classes person,car."),
+    (("in.mp4", "--blur", "person", "car"), "write --blur person,car."),
+]
+
+
+@pytest.mark.parametrize(("words", "answer"), HABITS, ids=lambda value: " ".join(value))
+def test_habits_of_other_programs_are_answered(words, answer, monkeypatch, tmp_path):
+    """In this process: the words are refused before anything is loaded."""
+    monkeypatch.chdir(tmp_path)
+    code, message = refused(words)
+    assert answer in message
+    assert code == 2
+
+
+def refused(words):
+    """The exit code and the message of a command line that does not run."""
+    try:
+        cli.main(list(words), prog_name="detect-video", standalone_mode=False)
+    except click.UsageError as error:
+        return error.exit_code, error.format_message()
+    raise AssertionError("it ran")
+
+
+def test_the_second_word_after_classes_may_be_a_camera_or_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    context = click.Context(click.Command("detect"))
+    for words in (["--classes", "person", "0"], ["rtsp://a/b", "--classes", "2", "0"]):
+        refuse_split_lists(words, [*words[:-3], words[-1]], context)
+    (tmp_path / "car").touch()
+    refuse_split_lists(["in.mp4", "--classes", "0", "car"], ["in.mp4", "car"], context)
+
+
+def test_a_threshold_in_percent_is_answered():
+    with pytest.raises(UsageError, match=r"--conf: 25.0 is too large: .*; did you mean 0.25\?"):
+        resolve_config(None, {"conf": 25.0})
+    with pytest.raises(UsageError, match=r"at most 1.0$"):
+        resolve_config(None, {"conf": 250.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("tensorrt", "trt"), ("ONNX", "ort"), ("onnxruntime", "ort"), ("pytorch", "torch")],
+)
+def test_other_names_of_engines_are_answered(name, ours):
+    with pytest.raises(UsageError, match=f"did you mean {ours}[?]"):
+        engines.find(name)
+
+
+def test_a_file_of_that_name_is_a_source(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("track", "conf=0.3", "predict", "yolov5nn"):
+        (tmp_path / name).write_bytes(b"no video")
+        with pytest.raises(SystemExit) as caught:
+            cli.main([name, "--engine", "null"], prog_name="detect-video", standalone_mode=False)
+        assert caught.value.code == 3
+
+
+@pytest.mark.parametrize("name", sorted(command_names()))
+def test_help_has_groups_and_fits_the_terminal(name, monkeypatch):
+    for width in (60, 100):
+        monkeypatch.setenv("COLUMNS", str(width))
+        text = CliRunner().invoke(cli, [name, "--help"], prog_name="detect-video").output
+        rows = [row for row in text.splitlines() if not row.strip().startswith("detect-video ")]
+        assert max(map(len, rows)) <= width
+
+
+def test_config_show_names_value_and_origin(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text("conf: 0.4\nsize: 320x192\n", encoding="utf-8")
+    words = ["config", "show", "--config", str(own), "--iou", "0.6", "--json"]
+    result = CliRunner().invoke(cli, words, prog_name="detect-video")
+    options = json.loads(result.output)["options"]
+    assert options["selection"]["conf"] == {"value": 0.4, "from": str(own)}
+    assert options["selection"]["iou"] == {"value": 0.6, "from": "command line"}
+    assert options["selection"]["max_det"] == {"value": 300, "from": "default"}
+
+
+def completed(shell, line, cwd):
+    """What the command answers, as (type, value), when a shell asks it to complete ``line``."""
+    words = line.split()
+    place = len(words) - 1 + line.endswith(" ")
+    env = {
+        "_DETECT_VIDEO_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": line.rpartition(" ")[2] if shell == "fish" else str(place),
+    }
+    done = detect_video(cwd=cwd, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = done.stdout.splitlines()
+    if shell == "zsh":
+        return list(zip(rows[::3], rows[1::3], strict=False))
+    return [tuple(row.split("\t")[0].split(",", 1)) for row in rows if row]
+
+
+COMPLETIONS = [
+    ("detect-video pro", [("file", "pro"), ("plain", "profile")]),
+    ("detect-video --sa", [("plain", "--save")]),
+    ("detect-video --json", [("plain", "--json")]),
+    ("detect-video ../clips/peo", [("file", "../clips/peo")]),
+    ("detect-video in.mp4 ../clips/peo", [("file", "../clips/peo")]),
+    ("detect-video in.mp4 --sa", [("plain", "--save")]),
+    ("detect-video in.mp4 --save csv,j", [("plain", "csv,jsonl")]),
+    ("detect-video --engine op", [("plain", "openvino")]),
+    ("detect-video --config ow", [("file", "ow")]),
+    ("detect-video predict --sa", [("plain", "--save")]),
+    ("detect-video track --sa", [("plain", "--save")]),
+    ("detect-video compare in", [("file", "in")]),
+    ("detect-video models show yolox_n", [("file", "yolox_n"), ("plain", "yolox_nano")]),
+    ("detect-video config ", [("plain", "show")]),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), COMPLETIONS, ids=[line for line, _ in COMPLETIONS])
+def test_a_shell_completes(line, expected, tmp_path):
+    assert completed("bash", line, tmp_path) == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_completes_the_first_word(shell, tmp_path):
+    found = completed(shell, "detect-video ", tmp_path)
+    shown = {
+        name for name in command_names() if not cli.get_command(click.Context(cli), name).hidden
+    }
+    assert found[0] == ("file", "")
+    assert {value for kind, value in found if kind == "plain"} == shown
+    assert completed(shell, "detect-video --sa", tmp_path) == [("plain", "--save")]
+
+
+@pytest.mark.slow
+def test_bash_itself_completes_a_command_and_leaves_files_to_itself(tmp_path):
+    program = tmp_path / "detect-video"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m detector "$@"\n')
+    program.chmod(0o755)
+    script = """
+        eval "$(_DETECT_VIDEO_COMPLETE=bash_source ./detect-video)"
+        complete -p detect-video
+        compopt() { echo compopt "$@"; }
+        COMP_WORDS=(./detect-video pro) COMP_CWORD=1
+        _detect_video_completion ./detect-video
+        echo "${COMPREPLY[@]}"
+        COMP_WORDS=(./detect-video clips/peo)
+        _detect_video_completion ./detect-video
+        echo "${#COMPREPLY[@]}"
+    """
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[1:] == [
+        "compopt -o default",
+        "profile",
+        "compopt -o default",
+        "0",
+    ]

@@ -131,7 +131,9 @@ def test_torch_is_not_imported(tmp_path):
     ],
 )
 def test_bad_input(tmp_path, arguments, code, parts):
-    assert_one_line_error(detect_video("models", *arguments, cwd=tmp_path), code, *parts)
+    done = detect_video("models", *arguments, cwd=tmp_path)
+    assert_one_line_error(done, code, *parts)
+    assert done.stdout == ""
 
 
 @pytest.mark.slow

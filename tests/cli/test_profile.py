@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +17,9 @@ import pytest
 
 from detector.jobs.profile import choose_passes, list_passes
 from tests.cli.command import detect_video, summary_of
+from tests.cli.small import write_network
 from tests.conftest import CHECKOUT
+from tests.jobs.profile.budgets import with_short_budgets
 from tests.report.sessions import with_passes
 from tests.report.test_trace import problems
 
@@ -31,6 +34,8 @@ def profiled(tmp_path_factory):
         STREET,
         "--frames",
         30,
+        "--threads",  # two that wait for each other use more CPU for the same facts
+        1,
         "--run-dir",
         "run",
         "--only",
@@ -38,6 +43,7 @@ def profiled(tmp_path_factory):
         "--json",
         "--csv",
         cwd=place,
+        env=with_short_budgets(tmp_path_factory.mktemp("budgets")),
     )
     assert done.returncode == 0, done.stderr
     return place, summary_of(done)
@@ -56,12 +62,29 @@ def test_every_pass_gives_its_facts(profiled):
     assert document["memory"]["peak_mb"] >= document["memory"]["start_mb"]
     assert document["python"]["folded"]["detector.stages"] > 0
     assert (place / "run/passes/critical_path.json").is_file()
+    assert 'id="first"' in (place / "run/report.html").read_text()
     assert (
         (place / "run/steps_timer.csv")
         .read_text()
         .startswith("step,total,count,avg,std,min,max,share,p50")
     )
     assert sorted(path.name for path in place.iterdir()) == ["run"]  # what the passes wrote is gone
+
+
+END = "---- the end of a report ----"
+# Reports of the session "run", one after the other in one interpreter.
+WITHOUT = f"""
+import json, sys
+for name in json.loads(sys.argv[1]): sys.modules[name] = None
+from detector.cli import main
+for arguments in json.loads(sys.argv[2]):
+    sys.argv = ["detect-video", "report", "run", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code: raise
+    print({END!r}, flush=True)
+"""
 
 
 @pytest.mark.slow
@@ -85,29 +108,30 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
         "cuda",
         "psutil",
     )
-    code = (
-        f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\n"
-        "from detector.cli import main\nmain()"
+    reports = [
+        ["--format", "table"],
+        ["--format", "json", "-o", "-"],
+        ["--format", "trace", "-o", "t.json.gz"],
+        ["--format", "csv", "-o", "tables"],
+        ["-o", "report.html"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, json.dumps(blocked), json.dumps(reports)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
-    import subprocess
-
-    def report(*arguments):
-        command = [sys.executable, "-c", code, "report", str(place / "run"), *arguments]
-        done = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "critical path of" in report("--format", "table")
-    assert json.loads(report("--format", "json", "-o", "-"))["fps"] == document["fps"]
-    report("--format", "trace", "-o", "t.json.gz")
+    assert done.returncode == 0, done.stderr
+    table, facts, *_ = done.stdout.split(END)
+    assert done.stdout.count(END) == len(reports)
+    assert "critical path of" in table
+    assert json.loads(facts)["fps"] == document["fps"]
     assert (
         problems(json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"])
         == []
     )
-    report("--format", "csv", "-o", "tables")
-    report("-o", "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "<h2>What if" in page
     if passes == "of everything":
@@ -115,7 +139,7 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
             f'id="{table}"' in page
             for table in ("layers", "shapes", "host-device", "sweep", "energy")
         )
-        assert "energy (the run without the idle power)" in report("--format", "table")
+        assert "energy (the run without the idle power)" in table
     assert (
         (tmp_path / "tables/steps_timer.csv")
         .read_text()
@@ -212,6 +236,7 @@ def test_counters_that_may_not_be_read_are_a_line_and_the_others_go_on(tmp_path)
     assert done.returncode == 0, done.stderr
     document = summary_of(done)
     assert document["critical_path"]["available"]
+    assert (tmp_path / "run/report.html").is_file()
     reason = (
         "perf stat failed: No permission to enable cycles event.; "
         "as root: sysctl kernel.perf_event_paranoid=1"
@@ -233,6 +258,8 @@ def test_twenty_thousand_frames_keep_the_session_small_and_memory_flat(tmp_path)
     done = detect_video(
         "profile",
         clip,
+        "--model",
+        write_network(tmp_path),
         "--engine",
         "null",
         "--no-video",

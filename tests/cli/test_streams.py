@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 
 import pytest
 
-from tests.cli.command import COMMAND
+from tests.cli.command import COMMAND, assert_one_line_error, detect_video
 from tests.sources.clips import write_video
 
 
-def shell(tmp_path, arguments: str, redirection: str) -> subprocess.CompletedProcess[str]:
+def shell(
+    tmp_path, arguments: str, redirection: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """``more``: variables of the environment."""
     line = f'exec "{COMMAND[0]}" -m detector {arguments} {redirection}'
     return subprocess.run(
-        ["sh", "-c", line], cwd=tmp_path, text=True, capture_output=True, timeout=240
+        ["sh", "-c", line],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=240,
+        env={**os.environ, **more},
     )
 
 
@@ -38,3 +48,50 @@ def test_a_full_disk_behind_standard_output(tmp_path, arguments):
     assert process.returncode == 6
     [line] = process.stderr.splitlines()
     assert "standard output: No space left on device" in line
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("form", ["html", "table", "json"])
+def test_a_report_for_a_full_disk(tmp_path, form):
+    write_video(tmp_path / "in.mp4", 3)
+    detect_video("in.mp4", "--engine", "null", "--run-dir", "run", cwd=tmp_path)
+    where = "" if form == "table" else "-o -"
+    process = shell(tmp_path, f"report run --format {form} {where}", "> /dev/full")
+    assert process.returncode == 6
+    assert len(process.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "metrics"]
+)
+def test_nobody_reads_standard_output(tmp_path, arguments):
+    """What a command wrote is whole, so the reader that left does not change its exit code."""
+    write_video(tmp_path / "in.mp4", 3)
+    line = f'"{COMMAND[0]}" -m detector {arguments} | true; exit "${{PIPESTATUS[0]}}"'
+    process = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, text=True, capture_output=True, timeout=240
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_document_is_alone_on_standard_output(tmp_path):
+    """cv2 logs to standard output where it is asked to."""
+    write_video(tmp_path / "in.mp4", 3)
+    arguments = "in.mp4 --engine null --decoder opencv --json"
+    process = shell(tmp_path, arguments, "", OPENCV_LOG_LEVEL="DEBUG")
+    assert process.returncode == 0
+    assert json.loads(process.stdout)["frames"]["written"] == 3
+    assert "DEBUG" in process.stderr
+    shutil.rmtree(tmp_path / "runs")
+    process = shell(tmp_path, arguments, "> /dev/full")
+    assert process.returncode == 6
+
+
+def test_quiet_still_says_what_is_wrong_with_a_damaged_source(shared, tmp_path):
+    clip = shared / "data/videos/nasty/05_corrupt_midstream.mkv"
+    process = detect_video(clip, "--engine", "null", "--quiet", "--save", "jsonl", cwd=tmp_path)
+    assert process.stdout == ""
+    assert_one_line_error(process, 7, clip.name)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import yaml
 
-from detector.config.levels import COMMAND_LINE, merge_levels, read_level
+from detector.config.levels import COMMAND_LINE, merge_levels, read_level, resolve_config
 from detector.config.reference import default_yaml, with_options_table
 from detector.config.schema import Config, choices_of, flag_of, help_of, options
 from detector.errors import UsageError
@@ -115,7 +115,7 @@ def test_bad_files(tmp_path, text, message):
 
 
 def test_absent_file(tmp_path):
-    with pytest.raises(UsageError, match=r"none\.yaml: cannot read the configuration"):
+    with pytest.raises(UsageError, match=r"none\.yaml: "):
         read_level(tmp_path / "none.yaml")
 
 
@@ -123,3 +123,35 @@ def test_every_option_has_help_and_a_flag_of_its_own():
     flags = [flag_of(leaf) for _, leaf in options()]
     assert len(set(flags)) == len(flags)
     assert all(help_of(leaf).endswith(".") for _, leaf in options())
+
+
+@pytest.mark.parametrize(("given", "device"), [("0", "cuda:0"), (1, "cuda:1"), ("cpu", "cpu")])
+def test_a_number_is_a_gpu(given, device):
+    assert resolve_config(None, {"device": given}).runtime.device == device
+
+
+def test_every_number_has_limits_which_its_default_keeps():
+    for _, leaf in options():
+        if str(leaf.type).partition(" ")[0] in ("int", "float"):
+            low, high = leaf.metadata["at_least"], leaf.metadata["at_most"]
+            assert low <= (low if leaf.default is None else leaf.default) <= high, leaf.name
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("loop: {queue_batches: 99999999}", "loop.queue_batches"),
+        ("batch: 1025", "runtime.batch"),
+        ("max_det: 100001", "selection.max_det"),
+        ("conf: .inf", "selection.conf"),
+        (f"model: {'a' * 5000}", "network.model"),
+        (f"size: '{'9' * 5000}'", "runtime.size"),
+        ("classes: [[a]]", "selection.classes"),
+        ("save: {a: 1}", "output.save"),
+    ],
+)
+def test_what_is_beyond_the_limits_names_the_key(tmp_path, text, key):
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=f"c.yaml: {key}"):
+        merge_levels(read_level(file))

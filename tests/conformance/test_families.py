@@ -2,48 +2,80 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx
 import pytest
 
 from detector import engines
 from detector.engines.base import EngineOptions
+from detector.models.base import Network
+from tests.conftest import CHECKOUT
 from tests.known_answers import run_once
 from tests.networks import open_network
 
 COMPUTING = [name for name in engines.names() if name != "null"]
-SLOW = pytest.mark.slow
 NETWORKS = [  # model, height, width: every stem, block and head that is supported
     ("yolov4-tiny-person-vehicle", 96, 64),
     ("yolov5n.yaml", 64, 96),
     ("yolov5s-5.0.yaml", 64, 96),
     ("yolov5n6.yaml", 64, 128),
     ("yolov7-tiny.yaml", 64, 96),
-    pytest.param("yolov7.yaml", 64, 96, marks=SLOW),
-    pytest.param("yolov7x.yaml", 64, 64, marks=SLOW),
-    pytest.param("yolov7-w6.yaml", 64, 64, marks=SLOW),
-    pytest.param("yolov7-e6e.yaml", 64, 64, marks=SLOW),
+    ("narrow yolov7.yaml", 64, 96),
+    ("narrow yolov7x.yaml", 64, 64),
+    ("narrow yolov7-w6.yaml", 64, 64),
+    ("narrow yolov7-e6e.yaml", 64, 64),
 ]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network with random weights, two pictures, and what onnxruntime says of both."""
+
+    network: Network
+    pictures: np.ndarray
+    wanted: list[np.ndarray]
+
+
+@pytest.fixture(
+    scope="module",
+    params=NETWORKS,
+    ids=[f"{name}-{height}-{width}" for name, height, width in NETWORKS],
+)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """One for all tests of a network: with full channels, the largest has 600 MB of weights.
+
+    A narrow one has all of its layers with a quarter of their channels. tests/models holds the
+    parameters of the full ones against the published counts.
+    """
+    model, height, width = request.param
+    if model.startswith("narrow "):
+        text = (CHECKOUT / "cfg/yolo" / model.removeprefix("narrow ")).read_text()
+        assert "width_multiple: 1.0" in text
+        path = tmp_path_factory.mktemp("narrow") / model.removeprefix("narrow ")
+        path.write_text(text.replace("width_multiple: 1.0", "width_multiple: 0.25"))
+        model = str(path)
+    network = open_network(model, random_seed=0, size=(height, width), batch=2)
+    pictures = np.random.default_rng(0).integers(0, 256, (2, height, width, 3), np.uint8)
+    return Case(network, pictures, run_once(network, pictures, "ort"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", COMPUTING)
-@pytest.mark.parametrize(("model", "height", "width"), NETWORKS)
-def test_engines_agree_at_every_filling_of_a_batch(model, height, width, engine):
+def test_engines_agree_at_every_filling_of_a_batch(case, engine):
     if reason := engines.usable()[engine]:
         pytest.skip(f"machine: engine {engine}: {reason}")
-    network = open_network(model, random_seed=0, size=(height, width), batch=2)
-    pictures = np.random.default_rng(0).integers(0, 256, (2, height, width, 3), np.uint8)
-    wanted = run_once(network, pictures, "ort")
+    network = case.network
     with engines.open(engine, network, EngineOptions(batch=2, requests=1)) as opened:
         request = opened.requests[0]
         for n in (2, 1):
-            request.slot[:n] = pictures[:n]
+            request.slot[:n] = case.pictures[:n]
             outputs = request.infer(n)
             assert [output.shape for output in outputs] == [
                 (n, *shape[1:]) for shape in network.output_shapes
             ]
-            for output, one in zip(outputs, wanted, strict=True):
+            for output, one in zip(outputs, case.wanted, strict=True):
                 np.testing.assert_allclose(output, one[:n], rtol=1e-3, atol=1e-3)
             one_picture = [output[:1] for output in outputs]
             assert network.dense(one_picture).shape[2] == 5 + len(network.names)
@@ -53,19 +85,17 @@ def test_engines_agree_at_every_filling_of_a_batch(model, height, width, engine)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "height", "width"), NETWORKS)
-def test_the_graph_opens_in_other_tools(tmp_path, model, height, width):
+def test_the_graph_opens_in_other_tools(case, tmp_path):
     """onnx's checker and its strict shape inference, on the file with all of its weights."""
-    network = open_network(model, random_seed=0, size=(height, width))
     path = str(tmp_path / "x.onnx")
-    onnx.save(network.graph, path)
+    onnx.save(case.network.graph, path)
     onnx.checker.check_model(path, full_check=True)
     inferred = onnx.shape_inference.infer_shapes(onnx.load(path), strict_mode=True)
     shapes = [
         tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
         for info in inferred.graph.output
     ]
-    assert shapes == network.output_shapes
+    assert shapes == case.network.output_shapes
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sinks"))
 from probing import make_frame, make_info
 
 NAMES = ("person", "car")
+JSONL = '{"source":"a.jpg","frame":0,"detections":[{"class":"x","score":%s,"box":%s}]}'
+CSV = "source,frame,pts,time_s,class,class_id,score,x1,y1,x2,y2"
 FORMATS = ("coco", "csv", "jsonl", "mot", "yolo")
 
 
@@ -59,6 +61,23 @@ def test_round_trip(tmp_path, name, kind):
         assert [one.name(i) for i in range(len(one))] == [
             wanted.name(i) for i in range(len(wanted))
         ]
+
+
+@pytest.mark.parametrize("name", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    "odd", ["=1+1", "'=1", "@a", "-x", "\tx", "a\rb\nc\u2028d\x85e", '"', "+1"]
+)
+def test_names_that_mean_something_elsewhere_come_back(tmp_path, name, odd):
+    """A spreadsheet takes them for formulas, or a reader for the end of a line."""
+    dataset = datasets.open(str(made.coco(tmp_path)))
+    sink = sinks.open(name, tmp_path / f"out.{name}")
+    sink.open(make_info(kind="pictures"))
+    box, score = np.array([[1, 2, 3, 4]], np.float32), np.array([0.5], np.float32)
+    sink.write(make_frame(0, path="a.jpg"), Detections(box, score, np.array([0]), (odd,)))
+    found = datasets.open_detections(str(sink.close()), dataset)
+    assert found.detections[0].name(0) == odd
+    cells = (tmp_path / f"out.{name}").read_bytes().decode().split(",")
+    assert name == "jsonl" or not any(cell.startswith(("=", "+", "@", "\t")) for cell in cells)
 
 
 def test_the_coco_file_loads_in_the_library(tmp_path):
@@ -116,6 +135,14 @@ def test_pictures_on_one_side_only_are_said(tmp_path):
         ),
         ("x.json", '[{"image_id": 10,', "x.json:1: not valid JSON"),
         ("x.jsonl", '{"source":"a.jpg"}\n', "x.jsonl:1: not a line that detect-video wrote"),
+        ("x.jsonl", "[" * 100_000, "x.jsonl:1: "),
+        ("x.jsonl", JSONL % ("1e999", "[0,0,1,1]"), "x.jsonl:1: "),
+        ("x.jsonl", JSONL % ("NaN", "[0,0,1,1]"), "x.jsonl:1: "),
+        ("x.jsonl", JSONL % ("0.5", "[0,0,1]"), "x.jsonl:1: not a line"),
+        ("x.jsonl", JSONL % ("0.5", "[0,0,1,1e999]"), "x.jsonl:1: "),
+        ("x.jsonl", '{"source":"a\\u0000.jpg","frame":0,"detections":[]}', "another dataset"),
+        ("x.csv", f"source\n{'x' * 200_000}\n", "not a row that detect-video wrote"),
+        ("x.csv", f"{CSV}\na.jpg\n", "x.csv:2: not a row that detect-video wrote"),
         ("x.jsonl", '{"source":"q.jpg","frame":0,"detections":[]}\n', "is it of another dataset?"),
         ("x.csv", "source,frame\na.jpg,0\n", "x.csv:2: not a row that detect-video wrote"),
         ("x.mot.txt", "1,-1,0,0,5,5,0.5,1,1\n", "--names FILE"),

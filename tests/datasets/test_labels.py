@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -207,7 +208,7 @@ def test_a_wrong_json(tmp_path, document, message):
     ("content", "message"),
     [
         (b'{"images": [', "labels.json:1: not valid JSON (Expecting value)"),
-        (b"\xff\xfe\x00", "is not text in UTF-8"),
+        (b"\xff\xfe\x00", "not text in UTF-8"),
         (b"", "labels.json:1: not valid JSON"),
         (b"[" * 100_000, "nested too deep"),
     ],
@@ -318,3 +319,26 @@ def test_what_is_no_dataset(tmp_path):
         datasets.open(str(tmp_path), format="voc")
     with pytest.raises(SourceError, match="no such folder or video"):
         datasets.open(str(made.coco(tmp_path)), images=str(Path("/nowhere")))
+
+
+def test_the_root_of_the_file_system_is_no_folder_of_pictures(tmp_path):
+    (tmp_path / "data.yaml").write_text("val: /\nnames: [person]\n")
+    with pytest.raises(SourceError, match="root of the file system"):
+        datasets.open(str(tmp_path / "data.yaml"))
+
+
+def test_a_folder_that_vanishes_during_the_walk_is_not_there(tmp_path, monkeypatch):
+    """/proc, or pictures that another program tidies up."""
+    path = made.yolo(tmp_path)
+    gone = tmp_path / "images/val/gone"
+    gone.mkdir(parents=True, exist_ok=True)
+    scandir = os.scandir
+
+    def vanish(place):
+        if str(place).endswith("gone"):
+            gone.rmdir()
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", vanish)
+    assert datasets.open(str(path)).pictures
+    assert not gone.exists()

@@ -10,9 +10,10 @@ import pytest
 
 from detector import engines
 from detector.engines.base import PRECISIONS, Engine
-from tests.cli.command import detect_video
+from tests.cli.command import detect_video_anew
 from tests.conftest import CHECKOUT
 from tests.outside_engines import with_engines
+from tests.sources.clips import write_video
 
 
 @pytest.mark.parametrize("name", engines.names())
@@ -29,17 +30,21 @@ def test_a_class_says_what_its_engine_is_without_its_library(name):
     assert bool(engine.model_suffixes) == bool(engine.model_front_end)
 
 
+@pytest.mark.slow
 def test_a_new_file_is_a_new_engine(tmp_path):
     """Its name, what it lacks, its help and its conformance tests: nothing else is edited."""
     env = with_engines(tmp_path, "newcomer")
-    help_text = " ".join(detect_video("detect", "--help", cwd=tmp_path, env=env).stdout.split())
+    help_text = " ".join(
+        detect_video_anew("detect", "--help", cwd=tmp_path, env=env).stdout.split()
+    )
     assert "Engine: auto, newcomer, null" in help_text
-    found = detect_video("doctor", "--quick", "--json", cwd=tmp_path, env=env)
+    found = detect_video_anew("doctor", "--quick", "--json", cwd=tmp_path, env=env)
     judged = {engine["name"]: engine for engine in json.loads(found.stdout)["engines"]}
     assert set(judged) == {*engines.names(), "newcomer"}
     assert judged["newcomer"]["install"] == "pip install a-library-that-nobody-has"
     assert "a_library_that_nobody_has is not installed" in judged["newcomer"]["reason"]
-    process = detect_video("in.mp4", "--engine", "newcomer", cwd=tmp_path, env=env)
+    write_video(tmp_path / "in.mp4", 3)
+    process = detect_video_anew("in.mp4", "--engine", "newcomer", cwd=tmp_path, env=env)
     assert process.returncode == 5
     assert "pip install a-library-that-nobody-has" in process.stderr
     collected = subprocess.run(

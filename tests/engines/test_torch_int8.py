@@ -310,6 +310,7 @@ def test_what_is_kept_in_float_runs_in_float(int8_kernels, tmp_path):
     )  # what the int8 of the others costs
 
 
+@pytest.mark.slow
 def test_yolo_fastest_loses_no_more_than_onnxruntime(int8_kernels, shared, tmp_path):
     """84 convolutions on real photos: as far from fp32 as onnxruntime's run of the same file, or
     nearer.

@@ -44,6 +44,12 @@ MASKS = [
         only="doctor",
     ),
     Mask("any", "*", "doctor: what the machine has; its keys are what is recorded", only="doctor"),
+    Mask(
+        "type",
+        "video.decoder",
+        "how many frames cv2 gave before its FFmpeg complained: it decodes ahead in threads",
+        only="truncated",
+    ),
     # ---- sentences
     Mask(
         "type",

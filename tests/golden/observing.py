@@ -145,8 +145,9 @@ def _document(path: Path, command: Command) -> Any:
 
 
 def _trace(path: Path) -> Any:
-    """The kinds of events, with their keys. The file is gzip whatever its name."""
-    value = json.loads(gzip.decompress(path.read_bytes()))
+    """The kinds of events, with their keys. A file whose name ends in .gz is gzip."""
+    data = path.read_bytes()
+    value = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     events = value["traceEvents"] if isinstance(value, dict) else value
     return sorted({f"{event.get('ph')}: {', '.join(sorted(event))}" for event in events})
 

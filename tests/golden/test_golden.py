@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -35,7 +36,10 @@ def lacks(command: Command) -> list[str]:
 def runner(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runner]:
-    """Starts the commands in the table's order: slow ones first, two at a time."""
+    """Starts the commands in the table's order: slow ones first, two at a time.
+
+    Where several processes of pytest share the tests (xdist), each runs what it is asked for.
+    """
     callspecs = [
         getattr(item, "callspec", None)
         for item in request.session.items
@@ -47,11 +51,12 @@ def runner(
     except pytest.skip.Exception:
         shared = None
     with Runner(tmp_path_factory.mktemp("golden") / "runs", shared) as running:
-        running.start(
-            command
-            for command in asked
-            if not lacks(command) and (shared is not None or not needs_shared(command))
-        )
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            running.start(
+                command
+                for command in asked
+                if not lacks(command) and (shared is not None or not needs_shared(command))
+            )
         yield running
 
 

@@ -112,6 +112,7 @@ def test_a_damaged_file_is_fetched_again(describe):
     target.write_bytes(b"?" * len(CONTENT))
     assert pull("m") == (target, True)
     assert target.read_bytes() == CONTENT
+    assert target.with_name("m.onnx.replaced").read_bytes() == b"?" * len(CONTENT)
 
 
 def test_what_broke_off_goes_on_where_it_stopped(describe, server):

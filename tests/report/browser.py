@@ -81,6 +81,10 @@ class Browser:
 
     def open(self, file: Path, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
         """Show a file; back when its load event has fired."""
+        self.visit(file.resolve().as_uri(), width, height, scheme)
+
+    def visit(self, url: str, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
+        """Show what is at an address; back when its load event has fired."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -90,7 +94,7 @@ class Browser:
         )
         self.scheme(scheme)
         self.requests, self.complaints, self._events = [], [], []
-        self.call("Page.navigate", url=file.resolve().as_uri())
+        self.call("Page.navigate", url=url)
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._note(self._read())
 

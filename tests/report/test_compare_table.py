@@ -93,6 +93,17 @@ def test_inside_the_noise_and_below_the_budget_are_said():
     assert "but its agreement 0.80 is below the budget of 0.95" in " ".join(text.split())
 
 
+def test_eighty_columns_break_no_word():
+    out = io.StringIO()
+    rows = [variant("openvino", "int8", 1000, 1100, 1200), variant("torch", "fp32", 10, 11, 12)]
+    document = replace(compare_variants(rows, ABOUT), video=VIDEO)
+    print_comparison(Console(file=out, width=80), document)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    for word in ("openvino", "int8", "torch", "fp32", "ratio"):
+        assert any(word in line.split() for line in lines)
+
+
 def test_random_weights_make_the_agreement_meaningless():
     text = printed(variant("a", "fp32", 10, 11, 12), random_weights=0)
     assert "(0.990)" in text

@@ -19,6 +19,8 @@ from tests.report.browser import Browser, chromium
 from tests.report.sessions import LAYERS, PASSES, ran, with_passes
 
 PHONE = 390
+DESK = 1400
+BY_TIME = sorted(LAYERS, key=lambda row: -row["ms"])
 KINDS = {
     "plain": {},
     "several sources": {"sources": 3},
@@ -104,6 +106,8 @@ def test_every_section_is_there_in_the_order_of_the_page(browser, report):
     browser.open(report)
     found = [text.replace("how it is taken", "").strip() for text in texts(browser, "h2")]
     assert found == [
+        "What was found",
+        "What to type next",
         "The run",
         "Ledger",
         "Timeline of 20 steady frames",
@@ -123,18 +127,19 @@ def test_every_section_is_there_in_the_order_of_the_page(browser, report):
         "The machine and the command",
         "How each number was taken",
     ]
-    assert browser.run("document.querySelector('h1').nextElementSibling.className") == "verdict"
+    assert browser.run("document.querySelector('h1').nextElementSibling.id") == "first"
     assert texts(browser, "#machine-part pre") == ["detect-video 'the clip.mp4'"]
 
 
-def test_the_three_biggest_levers_stand_on_top(browser, report):
+def test_the_three_biggest_levers_stand_above_their_table(browser, report):
     browser.open(report)
-    # not the end-to-end FPS: those hold opening and closing files
-    was = " instead of 40.0 in the loop"
+    # Not the end-to-end FPS: those hold opening and closing files. The replay is off by 2%, so
+    # that decimals of 61.5 mean nothing.
+    was = " instead of 40 in the loop"
     assert texts(browser, "#levers li") == [
-        f"infer free+54%61.5 FPS{was}",
-        f"write free+10%44.0 FPS{was}",
-        f"one more core+5%42.0 FPS{was}",
+        f"infer free+54%62 FPS{was}",
+        f"write free+10%44 FPS{was}",
+        f"one more core+5%42 FPS{was}",
     ]
     assert texts(browser, ".warning") == []
 
@@ -148,10 +153,10 @@ def test_a_run_too_short_for_a_steady_part_is_shown_whole(tmp_path):
 def test_levers_of_a_replay_that_misses_its_own_run_carry_a_warning(session, tmp_path):
     shutil.copytree(session, tmp_path / "copy")
     reasons = [
-        "the replay of the run as it was is off by -70%",
+        "the replay of the run as it was is off by -15%",
         "threads of which no stage is known: <7> of 9",
     ]
-    facts = {**PASSES["what_if"], "available": True, "replay_error": -0.7}
+    facts = {**PASSES["what_if"], "available": True, "replay_error": -0.15}
     for facts["doubts"] in (reasons, reasons[:1]):
         (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
         shown = page(read_session(tmp_path / "copy")).decode()
@@ -161,7 +166,20 @@ def test_levers_of_a_replay_that_misses_its_own_run_carry_a_warning(session, tmp
         )
     del facts["doubts"]  # as the first version wrote it
     (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
-    assert page(read_session(tmp_path / "copy")).decode().count("is off by -70%") == 2
+    assert page(read_session(tmp_path / "copy")).decode().count("is off by -15%") == 2
+
+
+def test_a_replay_that_does_not_hold_the_run_shows_no_figure(session, tmp_path):
+    shutil.copytree(session, tmp_path / "copy")
+    predicted = 'data-value="61.5"'
+    assert predicted in page(read_session(session)).decode()
+    facts = {**PASSES["what_if"], "available": True, "replay_error": -0.87, "doubts": []}
+    (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
+    shown = page(read_session(tmp_path / "copy")).decode()
+    said = "the replay does not hold this run (off by -87%): measure it with compare"
+    assert shown.count(said) == 2  # with what to type next, and with What if
+    assert predicted not in shown
+    assert f'data-value="{facts["proofs"][0]["measured_fps"]!r}"' in shown
 
 
 def test_what_was_measured_stands_beside_what_was_predicted(browser, report):
@@ -204,8 +222,8 @@ def test_the_numbers_are_the_sessions(browser, report, session):
         (8, "gbytes_s"),
         (9, "intensity"),
     ):
-        assert values(browser, "layers", column) == [row[name] for row in LAYERS]
-    assert values(browser, "layers", 4) == [row["macs"] / 1e6 for row in LAYERS]
+        assert values(browser, "layers", column) == [row[name] for row in BY_TIME]
+    assert values(browser, "layers", 4) == [row["macs"] / 1e6 for row in BY_TIME]
 
 
 def test_the_passes_own_tables_are_the_sessions(browser, report):
@@ -294,7 +312,7 @@ def test_every_pass_says_by_how_much_it_disturbed_or_why_it_did_not(session, tmp
 
 def test_a_share_above_its_roof_is_shown_and_flagged(browser, report):
     browser.open(report)
-    above = [row["utilisation"] for row in LAYERS if (row["utilisation"] or 0) > 1]
+    above = [row["utilisation"] for row in BY_TIME if (row["utilisation"] or 0) > 1]
     assert [value for value in values(browser, "layers", 11) if value and value > 1] == above != []
     assert texts(browser, "#layers td:last-child").count("peak under-measured") == len(above)
 
@@ -345,7 +363,9 @@ def test_the_filter_hides_what_does_not_match(browser, report):
     browser.open(report)
     browser.click("input.filter")
     browser.type("maxpool")
-    assert values(browser, "layers", 2) == [row["ms"] for row in LAYERS if row["type"] == "MaxPool"]
+    assert values(browser, "layers", 2) == [
+        row["ms"] for row in BY_TIME if row["type"] == "MaxPool"
+    ]
     browser.type("x")
     assert values(browser, "layers", 2) == []
 
@@ -469,7 +489,38 @@ def test_pictures_of_the_slowest_frames_lie_in_the_page(browser, tmp_path):
     assert silent(browser)
     assert browser.run("[...document.images].map((one) => one.naturalWidth)") == [480] * 6
     caption = texts(browser, ".frames figcaption")[0]
-    assert all(fact in caption for fact in ("frame 0", "9.5 ms", "infer", "7.2 ms"))
+    assert all(fact in caption for fact in ("frame 0", "9.5 ms"))
+
+
+@pytest.mark.parametrize("file", ["../secret.jpg", "{secret}", "link.jpg", "text.jpg", "a\0b", "."])
+def test_a_page_holds_no_file_but_the_sessions_own_pictures(session, tmp_path, file):
+    """A session from elsewhere names the pictures; who draws it may read more than may be shown."""
+    folder = shutil.copytree(session, tmp_path / "run")
+    secret = tmp_path / "secret.jpg"
+    secret.write_bytes(b"\xff\xd8 a secret")
+    (folder / "link.jpg").symlink_to(secret)
+    (folder / "text.jpg").write_text("no picture")
+    row = {
+        "frame": 9,
+        "ms": 9.0,
+        "stage": "infer",
+        "stage_ms": 7.0,
+        "file": file.format(secret=secret),
+    }
+    (folder / "passes/frames.json").write_text(json.dumps({"available": True, "rows": [row]}))
+    shown = page(read_session(folder)).decode()
+    assert "<img" not in shown
+    assert "frame 9: 9.0 ms" in shown, "it is said that there is one"
+
+
+def test_names_of_stages_cannot_become_markup(session, tmp_path):
+    folder = shutil.copytree(session, tmp_path / "run")
+    facts = json.loads((folder / "passes/critical_path.json").read_text())
+    facts["stages"][0]["name"] = '"><script>alert(1)</script>\x1b\u202e\udc80'
+    (folder / "passes/critical_path.json").write_text(json.dumps(facts))
+    shown = page(read_session(folder)).decode("utf-8")
+    assert "<script>alert" not in shown
+    assert "\\x1b\\u202e\\udc80" in shown
 
 
 def test_names_of_layers_cannot_become_markup(report):
@@ -496,4 +547,6 @@ def test_every_how_has_its_heading_in_the_documentation(report):
     for name, _, _, (file, heading) in LINES:
         assert f"\n## {heading}\n" in (CHECKOUT / file).read_text(), heading
         assert f'id="how-{name}"' in content
-    assert set(re.findall(r'href="#how-(\w+)"', content)) == {name for name, *_ in LINES}
+    assert set(re.findall(r'href="#how-(\w+)"', content)) == {name for name, *_ in LINES} - {
+        "ages"  # of cameras, which this session has none of
+    }

@@ -6,14 +6,16 @@ import io
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from detector.analysis.summary import stage_rows, thread_rows
-from detector.report.terminal.live import LiveLine, line
+from detector.report.terminal.live import LiveLine, line, shorten
 from detector.report.terminal.profile import what_if_table
-from detector.report.terminal.run import print_run
+from detector.report.terminal.run import DROPPED, print_run
 from detector.session.codec import from_builtins
 from detector.session.passes import WhatIfFacts
+from detector.sources.live.base import REASONS
 from detector.timeline import Timeline
 from tests.report.sessions import PASSES
 from tests.session.documents import DOCUMENT, document
@@ -54,6 +56,58 @@ def test_every_fact_is_printed():
     assert "annotate" not in text
 
 
+def test_the_most_wanted_comes_first():
+    """What was found and where, the two rates, the verdict, the ledger; the rest with -v."""
+    out = io.StringIO()
+    print_run(Console(file=out, width=140), document())
+    text = out.getvalue()
+    places = [
+        text.index(what)
+        for what in (
+            "11 read",
+            "2 person",
+            "in-ort-detected.jsonl",
+            "end-to-end FPS",
+            "Inference limits this run",
+            "ledger of",
+            "session:",
+        )
+    ]
+    assert places == sorted(places)
+    for hidden in ("= wall", "p99", "library threads", "import 0.10"):
+        assert hidden not in text
+
+
+def test_pictures_get_no_bottleneck():
+    out = io.StringIO()
+    summary = document(video={**DOCUMENT["video"], "kind": "pictures"})
+    print_run(Console(file=out, width=140), summary)
+    assert "limits this run" not in out.getvalue()
+    assert "ledger" not in out.getvalue()
+    assert "end-to-end FPS" in out.getvalue()
+
+
+def test_frames_without_a_picture_of_them_were_detected_and_not_written():
+    for outputs, word in (
+        ({}, "detected"),
+        ({"jsonl": "x.jsonl", "crops": "x/"}, "detected"),
+        ({"video": "x.mp4"}, "written"),
+        ({"pictures": "x/", "jsonl": "x.jsonl"}, "written"),
+    ):
+        text = printed(outputs=outputs, partial_outputs=[])
+        assert f"11 read, 10 {word}, 1 dropped" in text, outputs
+
+
+def test_every_reason_of_a_dropped_picture_has_words():
+    assert DROPPED.keys() == set(REASONS)
+
+
+def test_classes_that_are_cut_are_counted():
+    by_class = {f"class{at}": 20 - at for at in range(11)}
+    text = printed(detections={"total": 165, "by_class": by_class, "cut_by_max_det": 0})
+    assert "and 33 in 3 more classes" in " ".join(text.split())
+
+
 def test_device_fps_only_where_the_device_tells():
     assert "device FPS" not in printed()
     text = printed(fps={"end_to_end": 12.5, "inference": 25.0, "device": 33.125})
@@ -91,16 +145,38 @@ def test_a_ledger_that_does_not_add_up_is_refused():
 
 def test_live_line():
     timeline = Timeline(nvtx=False)
-    assert line("in.mp4", 0, 100, 0.0, timeline) == "in.mp4  0/100 frames  0.0 FPS"
+    first = line("/a/b/in.mp4", 0, 100, 0.0, timeline)
+    assert (first.name, first.figures) == ("in.mp4", "0/100 frames  0.0 FPS")
+    assert first.bar > 0
     with timeline.track("writer") as track, track.span("write", 0):
         pass
-    assert (
-        line("in.mp4", 50, 100, 2.0, timeline)
-        == "in.mp4  50/100 frames  25.0 FPS  ETA 0:02  bottleneck: write"
-    )
-    assert line("in.mp4", 120, 100, 2.0, timeline).startswith("in.mp4  120 frames"), (
-        "a declared count that lied"
-    )
+    later = line("in.mp4", 50, 100, 2.0, timeline)
+    assert later.figures == "50/100 frames  25.0 FPS  ETA 0:02  bottleneck: write"
+    lied = line("in.mp4", 120, 100, 2.0, timeline)
+    assert lied.figures.startswith("120 frames"), "a declared count that lied"
+    assert lied.bar == 0
+
+
+@pytest.mark.parametrize("width", [0, 1, 10, 20, 40, 79, 200])
+@pytest.mark.parametrize(
+    "path", ["in.mp4", "/a/" + "b" * 90 + "/" + "c" * 120 + ".mp4", "视频" * 40, "x/", "\t\n"]
+)
+def test_the_live_line_fits_whatever_the_path(path, width):
+    timeline = Timeline(nvtx=False)
+    with timeline.track("writer") as track, track.span("preprocess", 0):
+        pass
+    for written, total in ((0, None), (123456, 9999999), (5, 10)):
+        shown = line(path, written, total, 3.0, timeline, width)
+        assert cell_len(str(shown)) <= max(width, 0) or not shown.name
+        out = io.StringIO()
+        Console(file=out, width=max(width, 1)).print(shown.draw(), end="")
+        assert "\n" not in out.getvalue().strip("\n") or width < 8
+
+
+def test_a_long_name_loses_its_middle():
+    assert shorten("in.mp4", 6) == "in.mp4"
+    assert shorten("abcdefghijklmnopqrstuvwxyz.mp4", 13) == "abcde...z.mp4"
+    assert cell_len(shorten("视频" * 40, 13)) <= 13
 
 
 def test_live_line_on_a_terminal():
@@ -160,3 +236,11 @@ def test_what_if_shows_predicted_beside_measured_and_why_not_to_believe_it():
     Console(file=out, width=140).print(what_if_table(replace(facts, proofs=[], doubts=[])))
     assert "measured" not in out.getvalue().splitlines()[2]
     assert "unreliable" not in out.getvalue()
+    out = io.StringIO()
+    Console(file=out, width=140).print(what_if_table(replace(facts, replay_error=-0.87)))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == (
+        "what if: the replay does not hold this run (off by -87%): measure it with compare"
+    )
+    assert "60.25" in out.getvalue()
+    assert "61.50" not in out.getvalue()

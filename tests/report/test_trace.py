@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from detector.analysis.loop.replay import replay
+from detector.report.html import page
 from detector.report.trace import trace
 from detector.session.read import SavedSession
 from detector.timeline import KINDS, STAGES
@@ -162,6 +163,13 @@ def test_times_are_of_the_wall_clock_in_microseconds(tmp_path):
         4.0,
         2000.0,
     )  # 0 ns of the run + 4000 ns between the clocks
+
+
+def test_text_ends_with_a_line_end(tmp_path):
+    """``report -o FILE`` and ``-o -`` write what editors and ``cat`` expect of text."""
+    session = session_of(load(3, shape(), read=0.5, infer=1.0), tmp_path)
+    assert trace(session, compressed=False).endswith(b"}\n")
+    assert page(session).endswith(b"</html>\n")
 
 
 def test_waits_are_slices_that_name_what_they_wait_for(tmp_path):

@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from detector.cli.command import TRACKERS
 from detector.errors import OutputError, UsageError
 from detector.report.trackers import entries_of, track
 from detector.session.codec import to_builtins
+from detector.session.document import Verdict
 from detector.session.read import read_session
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
@@ -26,6 +28,14 @@ from tests.report.sessions import ran, with_passes
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
     return read_session(with_passes(ran(tmp_path_factory.mktemp("tracked"))))
+
+
+def test_odd_names_can_be_logged(session):
+    """Protobuf refuses what is no UTF-8, and a tracker shows names to people."""
+    odd = "\udc80\x1b[31m\u202e"
+    document = replace(session.document, model=odd, verdict=Verdict(bottleneck=None, sentence=odd))
+    entries = entries_of(replace(session, document=document))
+    assert entries.settings["model"] == entries.verdict == "\\udc80\\x1b[31m\\u202e"
 
 
 class FakeMlflow(ModuleType):

@@ -177,5 +177,52 @@ def test_a_file_that_cannot_be_read_is_as_good_as_absent(tmp_path, content):
     (tmp_path / choose.FILE).write_text(content)
     assert chosen(tmp_path) == ("ort", "fp32", "engine ort: by rank")
     recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30))
+    aside = tmp_path / f"{choose.FILE}.replaced"
+    assert aside.exists() == bool(content)
+    assert not content or aside.read_text() == content
     assert len(json.loads((tmp_path / choose.FILE).read_text())["comparisons"]) == 1
     assert chosen(tmp_path)[0] == "torch"
+
+
+def test_eval_leaves_records_aside(tmp_path):
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 20, 21, 22))
+    assert chosen(tmp_path)[0] == "torch"
+    aside = choose.choose(config(tmp_path), SHA, SIZE, measured=False)
+    assert (aside.config.runtime.engine, aside.config.runtime.precision) == ("ort", "fp32")
+
+
+def test_what_is_in_force_is_the_newest_of_each_model(tmp_path):
+    assert choose.list_in_force(config(tmp_path)) == []
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 20, 21, 22))
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 30, 31, 32), sha="cd" * 32)
+    found = choose.list_in_force(config(tmp_path))
+    assert [one.model_input for one in found] == [tuple(SIZE)] * 2
+    assert all("torch" in one.reason for one in found)
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 9, 10, 11))  # now nothing is faster
+    assert len(choose.list_in_force(config(tmp_path))) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "about", "told"),
+    [
+        ((DEFAULT, row("torch", "fp32", 20, 21, 22)), {}, True),
+        ((DEFAULT, row("torch", "fp32", 9, 10, 11)), {}, False),
+        ((DEFAULT, row("torch", "fp32", 20, 21, 22)), {"comparable": False}, False),
+        ((DEFAULT, row("torch", "fp32", 20, 21, 22)), {"rounds": 1}, False),
+        ((DEFAULT, row("torch", "fp32", 20, 21, 22)), {"random_weights": 1}, False),
+    ],
+)
+def test_the_question_is_asked_only_where_something_would_change(tmp_path, rows, about, told):
+    same = About(
+        source="in.mp4",
+        model="m",
+        model_sha256=SHA,
+        model_input=tuple(SIZE),
+        rounds=5,
+        frames=60,
+        budget=0.95,
+    )
+    given = {"rounds": 5, "comparable": True, **about}
+    document = replace(compare_variants([], same), rows=rows, **given)
+    assert (choose.preview(document, config(tmp_path)) is not None) is told
+    assert not (tmp_path / choose.FILE).exists()

@@ -48,14 +48,14 @@ def test_each_kind_of_result_is_in_the_schema():
         ('{"detections": "x.json"}', ["ap"]),
         ('{"engine": 3}', ["engine"]),
         ("[1]", ["object"]),
-        ("{", ["not JSON"]),
+        ("{", ["not valid JSON"]),
     ],
 )
 def test_a_damaged_evaluation_is_one_line_with_file_and_key(text, facts):
     with pytest.raises(UsageError) as raised:
         read_result(text, "runs/x/evaluation.json")
     message = str(raised.value)
-    assert message.startswith("runs/x/evaluation.json: ")
+    assert message.startswith("runs/x/evaluation.json:")
     assert "\n" not in message
     for fact in facts:
         assert fact in message

@@ -11,7 +11,9 @@ import pytest
 from detector.analysis.loop.recorded import recorded_facts
 from detector.analysis.loop.replay import replay
 from detector.errors import UsageError
+from detector.session.codec import from_builtins, to_json
 from detector.session.nsys import read_nsys
+from detector.session.profile import RecordingDocument
 from tests.analysis.pipelines import load, recorded, shape
 
 PID, PROCESS = 77, 77 << 24
@@ -91,6 +93,13 @@ def export(path, one, *, registered=True, mark=True, extras=True, domain="detect
     return activities
 
 
+def recording(path):
+    """The JSON document of the recording, which is as its type says."""
+    facts = json.loads(to_json(recorded_facts(read_nsys(path))))
+    from_builtins(facts, RecordingDocument, path)
+    return facts
+
+
 ONE = load(
     40,
     shape(),
@@ -107,7 +116,7 @@ ONE = load(
 @pytest.mark.parametrize("registered", [True, False])
 def test_the_recording_says_what_the_run_was(tmp_path, registered):
     activities = export(tmp_path / "a.sqlite", ONE, registered=registered)
-    facts = recorded_facts(read_nsys(tmp_path / "a.sqlite"))
+    facts = recording(tmp_path / "a.sqlite")
     rows = {row["step"]: row for row in facts["stages"]}
     assert {name: row["count"] for name, row in rows.items()} == {
         "read": 41,
@@ -137,7 +146,7 @@ def test_the_recording_says_what_the_run_was(tmp_path, registered):
 
 def test_without_the_optional_tables(tmp_path):
     export(tmp_path / "a.sqlite", ONE, registered=False, mark=False, extras=False)
-    facts = recorded_facts(read_nsys(tmp_path / "a.sqlite"))
+    facts = recording(tmp_path / "a.sqlite")
     assert facts["blocked"] == {}
     assert facts["gpu"] == {"available": False, "reason": "the recording has no CUDA kernels"}
     assert not facts["loop_is_known"]
@@ -172,18 +181,72 @@ def other_values(path):
         database.execute("update NVTX_EVENTS set int64Value = 'many' where eventType = 59")
 
 
+def changed(statement):
+    def make(path):
+        export(path, ONE)
+        with sqlite3.connect(path) as database:
+            for one in statement.split(";"):
+                database.execute(one)
+
+    return make
+
+
+ENDLESS = "with recursive r(x) as (select 1 union all select x + 1 from r) select x as start from r"
+SLOW = (
+    "create table OSRT_API (start int, end int, nameId int, globalTid int as (printf('%.*c', 9e8)))"
+)
+
 FOREIGN = [
+    (changed("update NVTX_EVENTS set end = start - 1 where end"), r"NVTX_EVENTS\.end"),
+    (changed("update NVTX_EVENTS set start = 'noon' where end"), r"NVTX_EVENTS\.start"),
+    (changed("update NVTX_EVENTS set start = 9e18 where end"), r"NVTX_EVENTS\.start"),
+    (changed("update OSRT_API set end = start - 1"), r"OSRT_API\.end"),
+    (changed("update CUPTI_ACTIVITY_KIND_KERNEL set start = null"), r"KERNEL\.start"),
+    (changed(f"drop table NVTX_EVENTS; create view NVTX_EVENTS as {ENDLESS}"), "no NVTX ranges"),
+    (changed("update StringIds set value = zeroblob(9000000) where id = 41"), "too big"),
+    (
+        changed("update StringIds set value = replace(value, 'batch=1', 'batch=0') where id = 41"),
+        r"\$\.batch",
+    ),
     (lambda path: None, "no such file"),
     (lambda path: path.write_bytes(b"SQLite format 3\0 but no more"), "no SQLite export"),
     (lambda path: path.write_text("hello"), "no SQLite export"),
     (no_nvtx, "no NVTX ranges"),
     (other_columns, "no such column"),
-    (other_values, "damaged: a column of NVTX_EVENTS holds something else"),
+    (other_values, "damaged: int64Value"),
     (
         lambda path: export(path, ONE, domain="somebody-else"),
         "no ranges of the domain detect-video",
     ),
 ]
+
+
+@pytest.mark.parametrize("statement", [SLOW, f"create view OSRT_API as {ENDLESS}"])
+def test_what_a_database_would_compute_is_left_out(tmp_path, statement):
+    changed(f"drop table OSRT_API; {statement}")(tmp_path / "a.sqlite")
+    assert recording(tmp_path / "a.sqlite")["blocked"] == {}
+
+
+def test_a_recording_that_takes_too_long_is_one_line(tmp_path, monkeypatch):
+    export(tmp_path / "a.sqlite", ONE)
+    with sqlite3.connect(tmp_path / "a.sqlite") as database:
+        many = "with recursive r(x) as (select 1 union all select x + 1 from r limit 30000)"
+        database.execute(f"insert into NVTX_EVENTS (eventType) {many} select 1 from r")
+    monkeypatch.setattr("detector.session.nsys.LONGEST_S", -1.0)
+    with pytest.raises(UsageError, match="shorter"):
+        read_nsys(tmp_path / "a.sqlite")
+    monkeypatch.undo()
+    monkeypatch.setattr("detector.session.nsys.MOST_ROWS", 10)
+    with pytest.raises(UsageError, match="more than 10 rows"):
+        read_nsys(tmp_path / "a.sqlite")
+
+
+@pytest.mark.parametrize(
+    "change", ["start = 5, end = 9", "int64Value = 0", "start = -end, end = -start"]
+)
+def test_calls_that_wait_for_each_other_in_a_circle_have_an_end(tmp_path, change):
+    changed(f"update NVTX_EVENTS set {change} where end")(tmp_path / "a.sqlite")
+    assert recording(tmp_path / "a.sqlite")["stages"]
 
 
 @pytest.mark.parametrize(("making", "message"), FOREIGN)

@@ -9,10 +9,14 @@ import pytest
 
 from detector.errors import UsageError
 from detector.session.codec import SCHEMA, to_json
+from detector.session.columns import COLUMNS
 from detector.session.read import read_session
 from detector.session.store import Session
-from detector.timeline import Timeline
-from tests.session.documents import DOCUMENT, document
+from detector.timeline import KINDS, Timeline
+from tests.attacks.sessions import npz_of_headers
+from tests.session.documents import DOCUMENT, STAGE, document
+
+TRILLION = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }\n"
 
 
 def saved(folder):
@@ -69,6 +73,41 @@ def uneven(path):
     np.savez(path, **columns)
 
 
+def with_column(name, column):
+    def change(path):
+        with np.load(path) as file:
+            columns = dict(file)
+        np.savez(path, **{**columns, name: column})
+
+    return change
+
+
+def with_header(name, header):
+    """One column's header says something else than what follows."""
+
+    def change(path):
+        with np.load(path) as file:
+            columns = dict(file)
+        path.write_bytes(npz_of_headers(columns, name, header, bytes(8)))
+
+    return change
+
+
+def done_before_it_is_read(path):
+    """Frame 3, in otherwise sound columns."""
+    numbers = {"thread": 0, "kind": 0, "source": 0, "index": 3}
+    columns = {name: np.full(2, number) for name, number in numbers.items()}
+    columns |= {"stage": np.array([1, 0]), "start_ns": np.array([10, 40])}
+    columns |= {"end_ns": columns["start_ns"] + 5, "stage_names": np.array(["read", "write"])}
+    columns |= {"thread_names": np.array(["main"]), "kind_names": np.array(KINDS)}
+    np.savez(path, **columns)
+
+
+def bomb(path):
+    zeros = np.zeros(800_000, np.int64)
+    np.savez_compressed(path, **{name: zeros for name in COLUMNS})
+
+
 def with_value(group, name, value):
     def change(path):
         content = json.loads(path.read_text())
@@ -93,11 +132,11 @@ def lacking(*names):
 
 BROKEN = [
     ("session.json", lambda path: path.unlink(), "no session.json in it"),
-    ("session.json", cut, "not JSON"),
+    ("session.json", cut, "not valid JSON"),
     ("session.json", lambda path: path.write_text("[1]"), "no 'schema'"),
     ("session.json", lambda path: path.write_text('{"stages": {}}'), "no 'schema'"),
     ("session.json", lambda path: path.write_text('{"schema": 99}'), "schema 99"),
-    ("session.json", lambda path: path.write_bytes(b"\xff\xfe\x00"), "not JSON"),
+    ("session.json", lambda path: path.write_bytes(b"\xff\xfe\x00"), "not valid JSON"),
     (
         "session.json",
         lambda path: path.write_text(json.dumps({"stages": {}, "schema": SCHEMA})),
@@ -118,11 +157,38 @@ BROKEN = [
         lambda path: path.write_text('{"rows": []}'),
         "memory.json: .*`available`",
     ),
-    ("spans.npz", lambda path: path.write_text("neither"), "no archive of columns"),
+    ("spans.npz", lambda path: path.write_text("neither"), "damaged or missing"),
     ("spans.npz", lambda path: path.unlink(), "damaged or missing"),
     ("spans.npz", cut, "damaged or missing"),
     ("spans.npz", other_columns, "damaged or missing"),
     ("spans.npz", uneven, "its columns have"),
+    ("spans.npz", with_column("thread", np.array(0)), "'thread'"),
+    ("spans.npz", with_column("start_ns", np.array([0.5])), "'start_ns'"),
+    ("spans.npz", with_column("index", np.array([{}], object)), "'index'"),
+    ("spans.npz", with_column("thread", np.array([0, 7, 0])), "'thread'"),
+    ("spans.npz", with_column("source", np.array([0, 1, 0])), "'source'"),
+    ("spans.npz", with_column("end_ns", np.array([9, -5, 9])), "'end_ns'"),
+    ("spans.npz", with_column("kind_names", np.array(["work"])), "'kind_names'"),
+    ("spans.npz", with_column("thread_names", np.array(["somebody"])), "thread_names"),
+    ("spans.npz", with_header("end_ns", TRILLION), "'end_ns'"),
+    ("spans.npz", with_header("end_ns", b"("), "'end_ns'"),
+    ("spans.npz", bomb, "claim to hold"),
+    ("spans.npz", done_before_it_is_read, "'index': frame 3 is done before it is read"),
+    ("session.json", with_value("seconds", "run", -1.0), r"\$.seconds"),
+    ("session.json", with_value("seconds", "run", 1e300), r"\$.seconds.run"),
+    ("session.json", with_value("clocks", "unix_ns", 10**300), "digits"),
+    ("session.json", with_value("cpu", "cores", 0), r"\$.cpu.cores"),
+    ("session.json", with_value("frames", "written", 9), "frames.read"),
+    ("session.json", with_value("threads", "thread-9", None), r"\$.threads"),
+    (
+        "session.json",
+        with_value("stages", "sleep", {**STAGE, "thread": "", "busy_s": 0, "cpu_s": 0}),
+        "'sleep'",
+    ),
+    ("session.json", with_value("detections", "total", 9), "detections.total"),
+    ("session.json", lambda path: path.write_text("[" * 200_000), "nested too deep"),
+    ("session.json", lambda path: path.write_text("[" * 99 + "]" * 99), "nested"),
+    ("session.json", lambda path: path.write_text('{"schema": 1, "a": 1e999}'), r"\$\.a"),
 ]
 
 

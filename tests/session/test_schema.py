@@ -9,10 +9,16 @@ import pytest
 
 from detector.session.codec import json_schema
 from detector.session.document import SessionDocument, Summary
+from detector.session.profile import RecordingDocument, profile_schema
 from tests.session.documents import DOCUMENT
 
 FOLDER = Path(__file__).parents[2] / "docs/schema"
-SCHEMAS = {"summary": json_schema(Summary), "session": json_schema(SessionDocument)}
+SCHEMAS = {
+    "summary": json_schema(Summary),
+    "session": json_schema(SessionDocument),
+    "profile": profile_schema(),
+    "recording": json_schema(RecordingDocument),
+}
 
 
 def schema_text(name: str) -> str:

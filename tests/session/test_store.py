@@ -1,14 +1,20 @@
 """The session's folder."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from detector.errors import OutputError
 from detector.session.document import SpanCounts
-from detector.session.store import Session
+from detector.session.store import LIST, Session
 from detector.timeline import Timeline
+from tests.conftest import CHECKOUT
+from tests.session.documents import document
 
 
 def test_names_are_counted_up(tmp_path, monkeypatch):
@@ -18,13 +24,16 @@ def test_names_are_counted_up(tmp_path, monkeypatch):
 
 
 def test_a_folder_used_again_holds_one_run_and_the_users_own_files(tmp_path):
-    (tmp_path / "detections.jsonl").write_text("old\n")
-    (tmp_path / "notes.txt").write_text("mine")
-    session = Session.create(str(tmp_path), "x")
     rows = tmp_path / "a.jsonl"
-    rows.write_text("1\n")
-    session.adopt(rows)
-    session.adopt(rows)
+    for text in ("old\n", "1\n"):
+        rows.write_text(text)
+        (tmp_path / "notes.txt").write_text("mine")
+        session = Session.create(str(tmp_path), "x")
+        session.begin()
+        session.adopt(rows)
+        session.adopt(rows)
+        session.finish_rows()
+        session.release()
     assert (tmp_path / "detections.jsonl").read_text() == "1\n1\n"
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
@@ -36,6 +45,11 @@ def test_discard_takes_back_what_was_made_and_nothing_else(tmp_path, monkeypatch
     (tmp_path / "own").mkdir()
     Session.create("own", "x").discard()
     assert (tmp_path / "own").is_dir()
+    Session.create("own/deep/er", "x").discard()
+    assert list((tmp_path / "own").iterdir()) == []
+    (tmp_path / "runs").mkdir()  # empty, and the user's
+    Session.create(None, "in-ort").discard()
+    assert (tmp_path / "runs").is_dir()
 
 
 def test_a_file_in_the_way(tmp_path):
@@ -78,3 +92,84 @@ def names_are(columns, name):
     return (columns["stage"] == columns["stage_names"].tolist().index(name)) & (
         columns["kind"] != 3
     )
+
+
+# Several runs and one folder
+
+
+def test_a_folder_in_use_is_refused_by_pid_and_free_afterwards(tmp_path):
+    first = Session.create(str(tmp_path / "r"), "x")
+    with pytest.raises(OutputError, match=rf"process {os.getpid()}\b"):
+        Session.create(str(tmp_path / "r"), "x")
+    first.release()
+    Session.create(str(tmp_path / "r"), "x").release()
+
+
+def test_a_killed_run_is_no_hindrance(tmp_path):
+    code = (
+        "import os, signal, sys\n"
+        "from detector.session.store import Session\n"
+        "session = Session.create(sys.argv[1], 'x')\n"
+        "session.begin()\n"
+        "session.write_text('summary.json', '{}')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path / "r")], cwd=CHECKOUT)
+    assert killed.returncode == -signal.SIGKILL
+    session = Session.create(str(tmp_path / "r"), "x")
+    session.begin()
+    assert [path.name for path in session.folder.iterdir()] == [LIST]
+
+
+def test_a_folder_that_its_owner_takes_back_is_made_anew(tmp_path):
+    first = Session.create(str(tmp_path / "r"), "x")
+    first.discard()
+    assert not (tmp_path / "r").exists()
+    assert Session.create(str(tmp_path / "r"), "x").folder.is_dir()
+
+
+def test_a_folder_that_another_run_took_is_not_added_to(tmp_path):
+    session = Session.create(str(tmp_path / "r"), "x")
+    session.release()
+    with Session.reopened(tmp_path / "r") as again:
+        again.write_text("evaluation.json", "{}")
+    with (tmp_path / "r" / LIST).open("a") as file:
+        file.write("pid 1\n")
+    with pytest.raises(OutputError, match=r"process 1\b"), Session.reopened(tmp_path / "r"):
+        pass
+
+
+def test_a_name_that_somebody_else_took_meanwhile_is_not_written(tmp_path):
+    session = Session.create(str(tmp_path / "r"), "x")
+    (tmp_path / "r/evaluation.json").write_text("mine")
+    with pytest.raises(OutputError):
+        session.write_text("evaluation.json", "{}")
+    assert (tmp_path / "r/evaluation.json").read_text() == "mine"
+
+
+def test_rows_get_their_name_when_the_run_has_ended(tmp_path):
+    session = Session.create(str(tmp_path / "r"), "x")
+    rows = tmp_path / "a.jsonl"
+    rows.write_text("1\n")
+    session.adopt(rows)
+    assert not (tmp_path / "r/detections.jsonl").exists()
+    session.finish_rows()
+    assert (tmp_path / "r/detections.jsonl").read_text() == "1\n"
+
+
+@pytest.mark.parametrize("odd", ["pipe", "zeros", "deep"])
+def test_an_odd_file_in_a_session_is_refused_and_not_waited_for(tmp_path, odd):
+    session = Session.create(str(tmp_path / "run"), "x")
+    session.write_json("session.json", document())
+    session.write_pass("memory", {"available": False, "reason": ""})
+    session.release()
+    (session.folder / LIST).unlink()  # older versions kept none
+    path = session.folder / f"passes/{odd}.json"
+    if odd == "pipe":
+        os.mkfifo(path)
+    elif odd == "zeros":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_text("[" * 100_000)
+    with pytest.raises(OutputError, match=path.name):
+        Session.create(str(tmp_path / "run"), "x")

@@ -107,6 +107,36 @@ def test_coco(tmp_path: Path) -> None:
     }
 
 
+def test_the_results_list_of_coco_goes_with_its_dataset(tmp_path: Path) -> None:
+    """``COCO(out.coco.json).loadRes(out.coco-results.json)``: the same ids, nothing else."""
+    path = written(
+        "coco",
+        tmp_path,
+        (make_frame(0), one_person()),
+        (make_frame(3), Detections.empty(NAMES)),
+        (make_frame(7), two()),
+    )
+    dataset = json.loads(path.read_text())
+    results = json.loads((tmp_path / "out.coco-results.json").read_text())
+    keys = ("image_id", "category_id", "bbox", "score")
+    assert results == [{key: row[key] for key in keys} for row in dataset["annotations"]]
+    assert {row["image_id"] for row in results} <= {row["id"] for row in dataset["images"]}
+    api = pytest.importorskip("faster_coco_eval").COCO(str(path))
+    assert len(api.loadRes(str(tmp_path / "out.coco-results.json")).anns) == 3
+
+
+def test_a_results_list_of_nothing_is_a_list(tmp_path: Path) -> None:
+    written("coco", tmp_path, (make_frame(0), Detections.empty(NAMES)))
+    assert json.loads((tmp_path / "out.coco-results.json").read_text()) == []
+
+
+def test_an_aborted_coco_file_leaves_no_results_list(tmp_path: Path) -> None:
+    sink = opened("coco", tmp_path)
+    sink.write(make_frame(0), two())
+    sink.abort()
+    assert [path.name for path in tmp_path.iterdir()] == ["out.coco.partial.json"]
+
+
 def test_coco_of_pictures_without_any_detection(tmp_path: Path) -> None:
     document = json.loads(
         written("coco", tmp_path, (make_frame(0, path="x/é.jpg"), Detections.empty())).read_text()

@@ -68,6 +68,54 @@ def test_names(paths: list[str | None], names: list[str], tmp_path: Path) -> Non
     assert listed(tmp_path / "out") == names
 
 
+def save_named(folder: Path, *names: str, level: int = 50) -> None:
+    sink = sinks.open("pictures", folder)
+    sink.open(make_info(str(folder.parent / "source"), kind="pictures"))
+    for i, name in enumerate(names):
+        frame = make_frame(i, path=f"in/{name}", name=name)
+        frame.image[:] = level
+        sink.write(frame, NONE)
+    sink.close()
+
+
+def files(folder: Path) -> list[str]:
+    """All but the manifests, with their folders."""
+    found = [one for one in folder.rglob("*") if not one.is_dir()]
+    return sorted(str(one.relative_to(folder)) for one in found if one.name[0] != ".")
+
+
+def test_folders_in_the_folder_are_replaced_as_a_whole(tmp_path: Path) -> None:
+    save_named(tmp_path / "out", "left/a.png", "deep/er/a.png")
+    save_named(tmp_path / "out", "right/a.png", "b.png")
+    assert files(tmp_path / "out") == ["b.png", "right/a.png"]
+    assert sorted(one.name for one in (tmp_path / "out").iterdir() if one.is_dir()) == ["right"]
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_somebody_put_into_a_folder_of_the_folder_stays(tmp_path: Path) -> None:
+    save_named(tmp_path / "out", "left/a.png")
+    (tmp_path / "out/left/mine.txt").write_text("mine")
+    save_named(tmp_path / "out", "left/a.png", "left/b.png")
+    assert files(tmp_path / "out") == ["left/a.png", "left/b.png", "left/mine.txt"]
+    with pytest.raises(OutputError):
+        save_named(tmp_path / "out", "left/mine.txt/c.png")
+    assert (tmp_path / "out/left/mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["../mine/a.png", "link/a.png", "/mine/a.png", "link"])
+def test_a_manifest_of_somebody_else_leads_nowhere(tmp_path: Path, name: str) -> None:
+    """Nothing outside of the folder is deleted or replaced, by a path or by a link."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/a.png").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/link").symlink_to(tmp_path / "mine")
+    (tmp_path / "out" / PicturesSink.manifest).write_text(f"{name}\n")
+    save_named(tmp_path / "out", "b.png")
+    with pytest.raises(OutputError):
+        save_named(tmp_path / "out", "link/a.png")
+    assert (tmp_path / "mine/a.png").read_text() == "mine"
+
+
 def test_too_large_for_its_format_becomes_png(tmp_path: Path) -> None:
     sink = sinks.open("pictures", tmp_path / "out")
     sink.open(make_info())
@@ -115,6 +163,25 @@ def test_somebody_elses_files_are_never_deleted(ours_before: bool, tmp_path: Pat
     assert cv2.imread(str(folder / "b.png")).max() == 90
     assert "one by one" in sink.notes[0]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_somebody_elses_namesake_is_never_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "b.png").write_text("precious")
+    with pytest.raises(OutputError, match=r"b\.png"):
+        save(folder, "a.png", "b.png")
+    assert (folder / "b.png").read_text() == "precious"
+    assert listed(folder) == ["b.png"]
+
+
+def test_a_mixed_folder_is_written_again_and_again(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("precious")
+    for level in (10, 90):
+        save(tmp_path / "out", "a.png", level=level)
+    assert listed(tmp_path / "out") == ["a.png", "thesis.txt"]
+    assert cv2.imread(str(tmp_path / "out" / "a.png")).max() == 90
 
 
 def test_an_empty_folder_and_the_current_one(

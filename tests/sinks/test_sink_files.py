@@ -16,7 +16,7 @@ from detector import sinks
 from detector.errors import OutputError, UsageError
 
 FILES = ("video", "jsonl", "csv", "coco", "mot")
-FOLDERS = ("pictures", "yolo")
+FOLDERS = ("crops", "pictures", "yolo")
 
 
 def target(name: str, folder: Path) -> Path:
@@ -41,17 +41,24 @@ def write(sink: sinks.Sink, n: int = 3) -> None:
         sink.write(make_frame(i), one_person())
 
 
+def listed(folder: Path) -> set[Path]:
+    """What lies in a folder, but the results list that goes with a coco file."""
+    found = set(folder.iterdir())
+    return {path for path in found if not path.name.endswith(".coco-results.json")}
+
+
 def test_the_folder_is_the_list() -> None:
-    assert sinks.names() == ["coco", "csv", "jsonl", "mot", "pictures", "video", "yolo"]
+    assert sinks.names() == ["coco", "crops", "csv", "jsonl", "mot", "pictures", "video", "yolo"]
     assert sorted((*FILES, *FOLDERS)) == sinks.names()
     suffixes = [sinks.find(name).suffixes[0] for name in sinks.names()]
-    assert suffixes == [".coco.json", ".csv", ".jsonl", ".mot.txt", "", ".mp4", "-labels"]
+    texts = [".coco.json", "-crops", ".csv", ".jsonl", ".mot.txt"]
+    assert suffixes == [*texts, "", ".mp4", "-labels"]
     assert all(sinks.find(name).name == name for name in sinks.names())
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match="'avi'; choose from coco, csv, jsonl, mot, pictures, video, yolo"
+        UsageError, match="'avi'; choose from coco, crops, csv, jsonl, mot, pictures, video, yolo"
     ):
         sinks.open("avi", tmp_path / "x.avi")
 
@@ -64,7 +71,7 @@ def test_only_close_makes_the_final_name(name: str, tmp_path: Path) -> None:
     assert not target(name, tmp_path).exists()
     assert sink.close() == target(name, tmp_path)
     assert target(name, tmp_path).exists()
-    assert sorted(tmp_path.iterdir()) == [target(name, tmp_path)]
+    assert listed(tmp_path) == {target(name, tmp_path)}
     assert sink.close() == target(name, tmp_path)  # a second close changes nothing
     assert sink.abort() is None
 
@@ -135,6 +142,45 @@ def test_what_a_killed_run_left_is_written_over(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["file", "link", "pipe"])
+def test_what_somebody_else_calls_partial_stays(name: str, kind: str, tmp_path: Path) -> None:
+    theirs = partial(name, tmp_path)
+    (tmp_path / "thesis").write_text("precious")
+    if kind == "file":
+        theirs.write_text("precious")
+    elif kind == "link":
+        theirs.symlink_to(tmp_path / "thesis")
+    else:
+        os.mkfifo(theirs)
+    before = os.lstat(theirs)
+    sink = opened(name, target(name, tmp_path))
+    write(sink)
+    with pytest.raises(OutputError, match="another run is writing it"):
+        opened(name, target(name, tmp_path))  # also where the lock is on the second name
+    sink.close()
+    assert os.path.samestat(os.lstat(theirs), before)
+    assert (tmp_path / "thesis").read_text() == "precious"
+    assert kind == "pipe" or theirs.read_text() == "precious"
+    assert listed(tmp_path) == {theirs, tmp_path / "thesis", target(name, tmp_path)}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_temporary_file_of_an_aborted_run_is_used_again(name: str, tmp_path: Path) -> None:
+    first = opened(name, target(name, tmp_path))
+    write(first)
+    kept = first.abort()
+    assert kept == partial(name, tmp_path)
+    try:
+        os.getxattr(kept, "user.detect-video")
+    except OSError:
+        pytest.skip("machine: its temporary folder has no extended attributes")
+    second = opened(name, target(name, tmp_path))
+    write(second)
+    second.close()
+    assert listed(tmp_path) == {target(name, tmp_path)}
+
+
+@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("which", [target, partial], ids=["target", "temporary name"])
 def test_the_source_is_never_written(name: str, which: Any, tmp_path: Path) -> None:
     which(name, tmp_path).write_bytes(b"source")
@@ -161,7 +207,7 @@ def test_a_folder_under_the_target_name_is_refused(name: str, tmp_path: Path) ->
     target(name, tmp_path).mkdir()
     with pytest.raises(OutputError, match="not a regular file"):
         opened(name, target(name, tmp_path))
-    assert list(tmp_path.iterdir()) == [target(name, tmp_path)]
+    assert listed(tmp_path) == {target(name, tmp_path)}
 
 
 @pytest.mark.parametrize("name", sinks.names())

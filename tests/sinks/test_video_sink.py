@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,8 @@ def test_the_callers_buffer_is_used_again_at_once(tmp_path: Path) -> None:
 
 
 def test_other_suffixes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"x\.avi; end its name in \.mp4, \.m4v, \.mov, \.mkv"):
-        sinks.open("video", tmp_path / "x.avi")
+    with pytest.raises(UsageError, match=r"x\.flv; end its name in \.mp4, \.m4v, \.mov, \.mkv"):
+        sinks.open("video", tmp_path / "x.flv")
 
 
 TIME_BASES = [
@@ -130,6 +131,15 @@ def test_stamps_survive_exactly(
     stream_base = Fraction(probe(tmp_path / "x.mp4")["streams"][0]["time_base"])
     assert [pts * stream_base for pts in probe_pts(tmp_path / "x.mp4")] == wanted
     assert sink.notes == []
+
+
+def test_a_tick_of_days_is_shortened_and_not_refused(tmp_path: Path) -> None:
+    """A damaged AVI states 25/8388609 frames a second; MP4 has no timescale below 1."""
+    base = Fraction(8388609, 25)
+    write_video(tmp_path / "x.mp4", at([0, 1, 2, 3]), time_base=base, fps=1 / base)
+    stamps = read_stamps(tmp_path / "x.mp4")
+    assert len(stamps) == 4
+    assert stamps == sorted(set(stamps))
 
 
 STAMPS = [
@@ -190,6 +200,42 @@ def test_a_pause_is_kept_where_the_format_is_no_stream(tmp_path: Path) -> None:
             round(float(probe(written)["streams"][1]["duration"])),
         ]
     assert pauses == {"a.mp4": [34, 34], "a.ts": [3, 3]}
+
+
+DAY = 24 * 3600  # seconds
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv"])
+def test_weeks_between_frames_are_kept(suffix: str, tmp_path: Path) -> None:
+    """MP4 counts the time between two frames in 31 bits: 24.8 days, in milliseconds."""
+    seconds = [0, 1, 20 * DAY, 44 * DAY, 68 * DAY, 68 * DAY + 1]
+    sink = write_video(
+        tmp_path / f"x{suffix}",
+        at([1000 * second for second in seconds]),
+        time_base=Fraction(1, 1000),
+        longest_gap_s=69.0 * DAY,
+    )
+    assert read_stamps(tmp_path / f"x{suffix}") == seconds
+    assert sink.notes == []
+
+
+@pytest.mark.parametrize(("days", "note"), [(6, True), (30, True), (0.3, True), (0.06, False)])
+@pytest.mark.parametrize("longest", [6.5, 40.0])  # days; in the longer one without B-frames
+def test_a_pause_that_mp4_cannot_hold_is_shortened(
+    days: float, note: bool, longest: float, tmp_path: Path
+) -> None:
+    """A time base of 1/90000 leaves 6.6 hours. The frames behind the pause follow as they did."""
+    pause = round(days * DAY) * 90_000
+    stored = [0, 3600, 7200, pause, pause + 3600, pause + 7200]
+    sink = write_video(
+        tmp_path / "x.mp4", at(stored), time_base=Fraction(1, 90_000), longest_gap_s=longest * DAY
+    )
+    stamps = read_stamps(tmp_path / "x.mp4")
+    assert len(stamps) == len(stored)
+    assert [b - a for a, b in pairwise(stamps)][3:] == [Fraction(1, 25)] * 2
+    assert bool(sink.notes) == note
+    if note and days < longest:
+        assert 4 * 3600 < stamps[3] < 6.6 * 3600
 
 
 def test_a_wide_stride_is_no_jump(tmp_path: Path) -> None:

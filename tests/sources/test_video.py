@@ -32,7 +32,7 @@ def read_all(path, **options):
 
 
 def test_names_are_the_files_of_the_folder():
-    assert sources.names() == ["pictures", "video"]
+    assert sources.names() == ["live", "pictures", "pipe", "video"]
     assert sources.decoders() == ["auto", "av", "opencv"]
 
 
@@ -207,7 +207,7 @@ def test_cut_off_is_said(folder, decoder, suffix):
     path = cut(write_video(folder / f"whole{suffix}", 50, g="10"), 0.6)
     frames, source = read_all(path, decoder=decoder)
     assert 20 < len(frames) < 50
-    assert source.ended_early
+    assert source.counts.ended_early
     assert source.damaged
     assert any("cut off" in note for note in source.notes)
 
@@ -229,10 +229,11 @@ def test_interlaced_is_left_to_av(folder):
 
 
 def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
-    from detector.sources.video import _container
+    from detector.sources.video import _packets, opencv
 
     expected, _ = read_all(plain)
-    monkeypatch.setattr(_container, "tail", lambda *_: _container.Tail(packets=3))
+    alarm = _packets.Check(lost=0, behind=3)
+    monkeypatch.setattr(opencv, "check_packets", lambda *_: alarm)
     frames, source = read_all(plain)
     assert [(f.index, f.pts) for f in frames] == [(f.index, f.pts) for f in expected]
     assert (source.decoder, source.damaged) == ("opencv", False)
@@ -269,7 +270,7 @@ def test_take_over_with_stride_gives_every_frame_once(plain):
 @pytest.mark.usefixtures("cv2_gives_up")
 def test_cv2_alone_says_what_it_left(plain):
     frames, source = read_all(plain, decoder="opencv")
-    assert (len(frames), source.ended_early) == (10, True)
+    assert (len(frames), source.counts.ended_early) == (10, True)
     assert "opencv stopped after 10 frames (14 packets left)" in source.notes[0]
 
 

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from detector.stages.heads import AnchoredLayer, anchored, anchored_dense
+from detector.stages.heads import AnchoredLayer, anchor_maps, anchor_maps_dense
 
 ANCHORS = ((10.0, 14.0), (23.0, 27.0), (37.0, 58.0))
 
@@ -49,7 +49,7 @@ def plain_rows(output: np.ndarray, one: AnchoredLayer) -> list[list[float]]:
 def test_dense_equals_the_plain_loop(kind):
     one = layer(**kind)
     output = raw(classes=one.classes)
-    dense = anchored_dense([output], [one])
+    dense = anchor_maps_dense([output], [one])
     assert dense.shape == (1, 4 * 5 * 3, 5 + one.classes)
     assert dense.dtype == np.float32
     np.testing.assert_allclose(dense[0], plain_rows(output, one), rtol=1e-5, atol=1e-4)
@@ -61,7 +61,7 @@ def test_head_equals_the_plain_loop_in_its_order_too(kind, conf):
     one = layer(**kind)
     output = raw(classes=one.classes)
     rows = np.array([row for row in plain_rows(output, one) if row[4] * max(row[5:]) >= conf])
-    boxes, scores, class_ids = anchored([output], conf, [one])
+    boxes, scores, class_ids = anchor_maps([output], conf, [one])
     assert len(rows) > 0
     assert class_ids.tolist() == rows[:, 5:].argmax(axis=1).tolist()
     np.testing.assert_allclose(scores, rows[:, 4] * rows[:, 5:].max(axis=1), rtol=1e-5)
@@ -73,13 +73,13 @@ def test_head_equals_the_plain_loop_in_its_order_too(kind, conf):
 def test_layers_follow_each_other():
     one, two = layer(), layer(stride=16)
     outputs = [raw(seed=1), raw(2, 2, seed=2)]
-    both = anchored(outputs, 0.25, [one, two])
-    first, second = anchored(outputs[:1], 0.25, [one]), anchored(outputs[1:], 0.25, [two])
+    both = anchor_maps(outputs, 0.25, [one, two])
+    first, second = anchor_maps(outputs[:1], 0.25, [one]), anchor_maps(outputs[1:], 0.25, [two])
     assert len(first.scores) > 0
     assert len(second.scores) > 0
     for joined, a, b in zip(both, first, second, strict=True):
         np.testing.assert_array_equal(joined, np.concatenate([a, b]))
-    assert anchored_dense(outputs, [one, two]).shape == (1, 60 + 12, 7)
+    assert anchor_maps_dense(outputs, [one, two]).shape == (1, 60 + 12, 7)
 
 
 def test_a_box_at_a_known_place():
@@ -89,7 +89,7 @@ def test_a_box_at_a_known_place():
     output = np.full((1, 21, 4, 5), -50, np.float32)
     output[0, 7:14, 1, 2] = 0
     output[0, 13, 1, 2] = -1  # class 0 is better
-    boxes, scores, class_ids = anchored([output], 0.25, [layer()])
+    boxes, scores, class_ids = anchor_maps([output], 0.25, [layer()])
     np.testing.assert_allclose(
         boxes, [[20 - 11.5, 12 - 13.5, 20 + 11.5, 12 + 13.5]]
     )  # reaches out: not clipped
@@ -104,7 +104,7 @@ def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(valu
         output[0, channel] = value
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            boxes, scores, _ = anchored([output], 0.25, [layer()])
+            boxes, scores, _ = anchor_maps([output], 0.25, [layer()])
         assert np.isfinite(boxes).all()
         assert np.isfinite(scores).all()
         if np.isnan(value):
@@ -112,12 +112,14 @@ def test_broken_outputs_neither_crash_nor_warn_nor_give_boxes_that_are_none(valu
 
 
 def test_nothing_found_has_the_right_shapes():
-    boxes, scores, class_ids = anchored([np.full((1, 21, 4, 5), -3, np.float32)], 0.25, [layer()])
+    boxes, scores, class_ids = anchor_maps(
+        [np.full((1, 21, 4, 5), -3, np.float32)], 0.25, [layer()]
+    )
     assert (boxes.shape, scores.shape, class_ids.shape) == ((0, 4), (0,), (0,))
 
 
 def test_results_do_not_share_memory_with_the_outputs_nor_write_to_them():
     output = raw()
     output.setflags(write=False)
-    before = (*anchored([output], 0.0, [layer()]), anchored_dense([output], [layer()]))
+    before = (*anchor_maps([output], 0.0, [layer()]), anchor_maps_dense([output], [layer()]))
     assert not any(np.shares_memory(array, output) for array in before)

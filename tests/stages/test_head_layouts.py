@@ -14,8 +14,8 @@ from detector.stages.heads import (
     Grid,
     anchor_free,
     anchor_free_dense,
-    decoded,
-    decoded_dense,
+    decoded_rows,
+    decoded_rows_dense,
     end_to_end,
     end_to_end_dense,
     queries,
@@ -103,7 +103,7 @@ def query_rows() -> np.ndarray:
 
 
 CASES = [
-    (lambda: rows(50), decoded, plain_decoded),
+    (lambda: rows(50), decoded_rows, plain_decoded),
     (lambda: rows(50)[..., 1:].transpose(0, 2, 1), anchor_free, plain_anchor_free),
     (yolox_rows, lambda outputs, conf: yolox(outputs, conf, grid=GRID), plain_yolox),
     (query_rows, lambda outputs, conf: queries(outputs, conf, **SIZE), plain_queries),
@@ -139,7 +139,7 @@ def test_nothing_above_the_threshold(make, head, plain):
 def test_dense_forms_agree_with_the_heads():
     """Objectness x best class of the dense rows is the head's score, box for box."""
     pairs = [
-        (rows(40), decoded, decoded_dense, {}),
+        (rows(40), decoded_rows, decoded_rows_dense, {}),
         (rows(40)[..., 1:].transpose(0, 2, 1), anchor_free, anchor_free_dense, {}),
         (rows(40)[..., 1:], anchor_free, anchor_free_dense, {"rows": True}),
         (yolox_rows(), yolox, yolox_dense, {"grid": GRID}),
@@ -217,7 +217,7 @@ def broken(shape) -> np.ndarray:
 
 
 HEADS = [
-    (lambda: [broken((1, 400, 8))], decoded, {}),
+    (lambda: [broken((1, 400, 8))], decoded_rows, {}),
     (lambda: [broken((1, 7, 400))], anchor_free, {}),
     (lambda: [broken((1, len(cells_of(GRID)), 8))], yolox, {"grid": GRID}),
     (lambda: [broken((1, 400, 7))], queries, SIZE),

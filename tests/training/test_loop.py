@@ -76,6 +76,7 @@ def test_the_canvas_grows_with_the_steps(tmp_path):
     assert loop.size_at(0, loop.Options(tmp_path, 10, full_canvas=True)) == (64, 96)
 
 
+@pytest.mark.slow
 def test_a_warm_start_goes_on_from_the_average_at_a_lower_rate(tmp_path):
     """--start begins a new schedule at step 0; a checkpoint in the run's folder wins over it."""
     before = run(tmp_path / "first", 3)

@@ -124,7 +124,7 @@ def _count(
     target = ~(picture.ignored | picture.crowd)
     truth, of_class = picture.boxes[target], picture.class_ids[target]
     fits = overlaps(boxes, truth)
-    excused = _excused(picture, boxes, iou)
+    excused = _find_excused(picture, boxes, iou)
     free = np.ones(len(truth), bool)
     for row, class_id, excuse in zip(fits, class_ids.tolist(), excused.tolist(), strict=True):
         best = int(np.argmax(np.where(free, row, -1))) if free.any() else -1
@@ -136,7 +136,9 @@ def _count(
     counts[:, -1] += np.bincount(of_class[free], minlength=len(counts))
 
 
-def _excused(picture: LabelledPicture, boxes: NDArray[np.float32], iou: float) -> NDArray[np.bool_]:
+def _find_excused(
+    picture: LabelledPicture, boxes: NDArray[np.float32], iou: float
+) -> NDArray[np.bool_]:
     """[m] whether a detection lies on a box to ignore."""
     ignored = overlaps(boxes, picture.boxes[picture.ignored & ~picture.crowd])
     crowd = overlaps(boxes, picture.boxes[picture.crowd], of_found=True)

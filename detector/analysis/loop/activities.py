@@ -12,6 +12,7 @@ of each stage.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.session.columns import when_frames_were
 from detector.session.document import LoopSizes
+from detector.session.profile import StepRow
 from detector.timeline import KINDS, STAGES, WORK
 from detector.timeline.histogram import SAMPLE_FLOORS
 from detector.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
@@ -274,28 +277,65 @@ def mean_depth(steps: Steps) -> float:
     return float(np.sum(levels[:-1] * np.diff(times)) / (times[-1] - times[0]))
 
 
+@dataclass(frozen=True, slots=True)
+class QueueCurve:
+    """A queue over time in equal bins: the mean depth, the least and the most in each bin.
+
+    ``room``: how many it holds at most. ``mean``: over the whole run. ``full``, ``empty``: the
+    shares of time in which it was. ``times_s``: the middle of each bin, from the first call on.
+    """
+
+    name: str
+    times_s: list[float]
+    means: list[float]
+    least: list[int]
+    most: list[int]
+    room: int
+    mean: float
+    full: float
+    empty: float
+
+
+QUEUE_BINS = 80
+
+
+def queue_curves(activities: Sequence[Activity], shape: LoopShape) -> list[QueueCurve]:
+    """The queues of ``depths``, so that they can be read off: a run of a minute has thousands of
+    steps."""
+    rooms = {FILLED: shape.queue_batches, RESULTS: shape.results, IN_FLIGHT: shape.images}
+    begin = min((one.start_ns for one in activities), default=0)
+    return [
+        _queue_curve(name, steps, rooms[name], begin)
+        for name, steps in depths(activities, shape).items()
+        if len(steps[0]) > 1 and steps[0][-1] > steps[0][0]
+    ]
+
+
+def _queue_curve(name: str, steps: Steps, room: int, begin: int) -> QueueCurve:
+    times, levels = steps
+    edges = np.linspace(times[0], times[-1], min(QUEUE_BINS, len(times) - 1) + 1)
+    # The area below the steps up to each time: a bin's mean is a difference of two of them.
+    area = np.concatenate([[0.0], np.cumsum(levels[:-1] * np.diff(times))])
+    at = np.clip(np.searchsorted(times, edges, side="right") - 1, 0, len(times) - 1)
+    means = np.diff(area[at] + levels[at] * (edges - times[at])) / np.diff(edges)
+    seen = [levels[a : max(a, b) + 1] for a, b in itertools.pairwise(at)]
+    lasting = np.diff(times)
+    whole = float(lasting.sum())
+    return QueueCurve(
+        name,
+        ((edges[:-1] + edges[1:]) / 2e9 - begin / 1e9).tolist(),
+        np.maximum(means, 0.0).tolist(),
+        [int(part.min()) for part in seen],
+        [int(part.max()) for part in seen],
+        room,
+        mean_depth(steps),
+        float(lasting[levels[:-1] >= room].sum()) / whole,
+        float(lasting[levels[:-1] <= 0].sum()) / whole,
+    )
+
+
 # ----------------------------------------------------------------------
 # The durations of each stage: counts, sums and percentiles, as in the table of the lab's tools.
-
-LAST = (NMS, WRITE)  # stages that may end a frame; the last of them that a run has does
-
-
-@dataclass(frozen=True, slots=True)
-class StepRow:
-    """All calls of one stage, milliseconds. ``share``: of all stages' time; shares add up to 1.
-    ``std`` and percentiles are None for too few calls."""
-
-    step: str
-    total: float
-    count: int
-    avg: float
-    std: float | None
-    min: float
-    max: float
-    share: float
-    p50: float | None
-    p90: float | None
-    p99: float | None
 
 
 def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.float64]:
@@ -343,25 +383,7 @@ def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
 def frame_times_ms(columns: dict[str, NDArray[Any]], source: int = 0) -> NDArray[np.float64]:
     """[F] float64: milliseconds from the start of each frame's read to the end of its last stage,
     by frame."""
-    stages = columns["stage_names"].tolist()
-    work = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
-    if READ not in stages:
-        return np.zeros(0)
-    read = work & (columns["stage"] == stages.index(READ))
-    starts = dict(
-        zip(columns["index"][read].tolist(), columns["start_ns"][read].tolist(), strict=True)
-    )
-    ends: dict[int, int] = {}
-    for name in LAST:
-        if name in stages:
-            picked = work & (columns["stage"] == stages.index(name))
-            ends |= dict(
-                zip(
-                    columns["index"][picked].tolist(),
-                    columns["end_ns"][picked].tolist(),
-                    strict=True,
-                )
-            )
-    return np.array(
-        [(ends[frame] - starts[frame]) / 1e6 for frame in sorted(ends) if frame in starts]
-    )
+    frames = when_frames_were(columns)
+    own = frames[frames[:, 0] == source]
+    times: NDArray[np.float64] = (own[:, 3] - own[:, 2]) / 1e6
+    return times

@@ -106,25 +106,28 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
 
 def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
     """From the end of the first frame to the last frame that was written while there was still one
-    to read. A run too short for that counts as a whole."""
+    to read. First and last are by the clock: a damaged recording may number frames otherwise. A run
+    too short for that counts as a whole."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
-    until = max(reads, default=written[-1])
+    until = max(reads, default=max(written))
     inside = [when for when in written if when <= until]
     if len(inside) < 2:
         return min(one.start_ns for one in graph.activities), max(
             one.end_ns for one in graph.activities
         )
-    return inside[0], inside[-1]
+    return min(inside), max(inside)
 
 
 def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[Step]:
     """The steps from the last to the first, clipped to [start, end]. ``until`` is the end of the
-    part that is not yet explained."""
-    steps, at, until = [], last, end
+    part that is not yet explained. A recording whose calls wait for each other in a circle has no
+    first one: what is left is then the wait of the call that comes twice."""
+    steps, at, until, seen = [], last, end, set()
     while until > start:
         one = graph.activities[at]
         begins = max(start, min(one.start_ns, until))
-        edge = graph.binding(at)
+        edge = None if at in seen else graph.binding(at)
+        seen.add(at)
         ready = start if edge is None else max(start, min(graph.when(edge), begins))
         steps.append(
             Step(at, until - begins, begins - ready, PROGRAM if edge is None else edge.cause)

@@ -3,9 +3,12 @@ compared."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from detector.analysis.loop.activities import (
     Activity,
@@ -15,30 +18,28 @@ from detector.analysis.loop.activities import (
     step_rows,
 )
 from detector.analysis.loop.critical_path import critical_path
-from detector.session.codec import to_builtins
 from detector.session.nsys import Recorded
+from detector.session.profile import GpuBusy, RecordingDocument
 from detector.timeline import KINDS, WORK
 
 
-def recorded_facts(recorded: Recorded) -> dict[str, Any]:
-    """What ``profile --nsys`` prints: ``stages`` (StepRow), ``waits`` (thread -> what -> seconds),
-    ``blocked`` (stage -> system call -> seconds inside it), ``critical_path``, ``gpu``."""
+def recorded_facts(recorded: Recorded) -> RecordingDocument:
+    """What ``profile --nsys`` prints."""
     activities = activities_of(recorded.columns)
     path = (
         critical_path(activity_graph(activities, LoopShape.of(recorded.loop)))
         if activities
         else None
     )
-    return {
-        "schema": 1,
-        "stages": to_builtins(step_rows(recorded.columns)),
-        "waits": wait_seconds(recorded.columns),
-        "blocked": blocked_seconds(activities, recorded.blocked),
-        "critical_path": to_builtins(path.facts()) if path else None,
-        "loop": recorded.loop,
-        "loop_is_known": recorded.loop_is_known,
-        "gpu": gpu_busy(recorded.kernels, activities),
-    }
+    return RecordingDocument(
+        stages=step_rows(recorded.columns),
+        waits=wait_seconds(recorded.columns),
+        blocked=blocked_seconds(activities, recorded.blocked),
+        critical_path=path.facts() if path else None,
+        loop=recorded.loop,
+        loop_is_known=recorded.loop_is_known,
+        gpu=gpu_busy(recorded.kernels, activities),
+    )
 
 
 def wait_seconds(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -60,33 +61,49 @@ def blocked_seconds(
 ) -> dict[str, dict[str, float]]:
     """Stage -> system call -> seconds that the stage spent in it, on the stage's own thread. Of a
     call that lasted longer, only the part within the stage counts."""
-    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    by_thread: dict[str, list[Activity]] = defaultdict(list)
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    by_thread: dict[tuple[str, str], list[Activity]] = defaultdict(list)
     for one in activities:
-        by_thread[one.thread].append(one)
-    for thread, name, start, end in calls:
-        for one in by_thread.get(thread, ()):
-            inside = min(end, one.end_ns) - max(start, one.start_ns)
-            if inside > 0:
-                found[one.stage][name] += inside / 1e9
+        by_thread[one.thread, one.stage].append(one)
+    for thread in {call[0] for call in calls}:
+        names = [call[1] for call in calls if call[0] == thread]
+        times = np.array([call[2:] for call in calls if call[0] == thread], np.int64)
+        for (own_thread, stage), own in by_thread.items():
+            if own_thread == thread:
+                inside = _time_inside(own, times[:, 1]) - _time_inside(own, times[:, 0])
+                for name, ns in zip(names, inside.tolist(), strict=True):
+                    found[stage][name] += ns
     return {
-        stage: dict(sorted(each.items(), key=lambda item: -item[1]))
+        stage: {name: ns / 1e9 for name, ns in each.most_common() if ns}
         for stage, each in found.items()
+        if any(each.values())
     }
 
 
-def gpu_busy(kernels: Sequence[tuple[int, int]], activities: Sequence[Activity]) -> dict[str, Any]:
+def _time_inside(own: Sequence[Activity], when: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[N] int64: nanoseconds of the activities up to each moment. They follow each other, and the
+    time that a call was inside of them is the difference between its end and its start."""
+    starts = np.array([one.start_ns for one in own], np.int64)
+    lengths = np.array([one.end_ns for one in own], np.int64) - starts
+    before = np.concatenate([[0], np.cumsum(lengths)])
+    at = np.searchsorted(starts, when, side="right") - 1  # the last one that had started
+    inside = np.minimum(when - starts[at], lengths[at])
+    total: NDArray[np.int64] = np.where(at < 0, 0, before[at] + inside)
+    return total
+
+
+def gpu_busy(kernels: Sequence[tuple[int, int]], activities: Sequence[Activity]) -> GpuBusy:
     """The time in which at least one kernel ran, and its share of the run."""
     if not kernels or not activities:
-        return {"available": False, "reason": "the recording has no CUDA kernels"}
-    busy, until = 0, 0
+        return GpuBusy(available=False, reason="the recording has no CUDA kernels")
+    busy, until = 0, min(start for start, _ in kernels)
     for start, end in sorted(kernels):
         busy += max(0, end - max(start, until))
         until = max(until, end)
     wall = max(one.end_ns for one in activities) - min(one.start_ns for one in activities)
-    return {
-        "available": True,
-        "kernels": len(kernels),
-        "busy_s": busy / 1e9,
-        "busy_share": busy / wall,
-    }
+    return GpuBusy(
+        available=True,
+        kernels=len(kernels),
+        busy_s=busy / 1e9,
+        busy_share=busy / wall if wall else 0.0,
+    )

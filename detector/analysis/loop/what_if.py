@@ -18,6 +18,7 @@ says when not to trust the result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -348,13 +349,15 @@ def predict(base: Replayed, larger: Load | None = None) -> list[Prediction]:
         changes[f"batch {larger.shape.batch}"] = larger
     changes["one more core"] = replace(load, cores=load.cores + 1)
     predictions = [_predict_one(name, changed, base) for name, changed in changes.items()]
-    return sorted(predictions, key=lambda one: -one.gain)
+    return sorted((one for one in predictions if one is not None), key=lambda one: -one.gain)
 
 
-def _predict_one(name: str, changed: Load, base: Replayed) -> Prediction:
+def _predict_one(name: str, changed: Load, base: Replayed) -> Prediction | None:
+    """None where the replay then takes no time at all: a rate without a bound is no prediction."""
     seconds = wall(replay(changed))
-    factor = base.wall_s / seconds if seconds else float("inf")
-    return Prediction(name, base.load.frames / base.measured_s * factor, factor - 1)
+    factor = base.wall_s / seconds if seconds else math.inf
+    rate = base.load.frames / base.measured_s * factor if base.measured_s else math.inf
+    return Prediction(name, rate, factor - 1) if math.isfinite(rate) else None
 
 
 def list_doubts(document: SessionDocument, replay_error: float) -> list[str]:
@@ -413,7 +416,7 @@ def replay_session(
         document.cpu.cores,
     )
     measured_ns = max(one.end_ns for one in activities) - min(one.start_ns for one in activities)
-    return replay_load(load, measured_ns / 1e9) if load.frames else None
+    return replay_load(load, measured_ns / 1e9) if load.frames and measured_ns else None
 
 
 def _loop_shape(session: SavedSession, source: int) -> LoopShape:

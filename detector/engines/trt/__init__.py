@@ -183,7 +183,7 @@ class TrtEngine(Engine):
         except plan_file.PlanError as exc:
             raise EngineError(f"engine trt: {file}: {exc}") from exc
         tensors = plan_file.tensors(self._trt, self._engine)
-        outputs = _checked(self._network, tensors)
+        outputs = _check_outputs(self._network, tensors)
         for _ in range(options.requests):
             request = TrtRequest(self._memory, self._log, self._last_ms)
             self.requests.append(request)
@@ -266,7 +266,7 @@ def too_big(network: Network, options: EngineOptions, needed: int, free: int) ->
     return f"{text}; try --batch {1 << fits.bit_length() - 1}, or --concurrency 1"
 
 
-def _checked(network: Network, tensors: list[Tensor]) -> list[str]:
+def _check_outputs(network: Network, tensors: list[Tensor]) -> list[str]:
     """Names of the outputs in the network's order.
 
     Raises EngineError if the plan's tensors are not the network's.

@@ -337,13 +337,15 @@ def _parse(trt: Any, parser: Any, graph: bytes, name: str, log: Any) -> None:
         for error in errors
     ]
     reason = "; ".join(dict.fromkeys(" ".join(text.split()) for text in said)) or log.reason()
-    cure = "; use --engine ort or openvino" if any(_unsupported(error) for error in errors) else ""
+    cure = (
+        "; use --engine ort or openvino" if any(_is_unsupported(error) for error in errors) else ""
+    )
     raise EngineError(
         f"engine trt: TensorRT {trt.__version__} cannot read the graph of {name}: {reason}{cure}"
     )
 
 
-def _unsupported(error: Any) -> bool:
+def _is_unsupported(error: Any) -> bool:
     return str(error.code().name).startswith("UNSUPPORTED")
 
 

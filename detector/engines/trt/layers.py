@@ -58,7 +58,7 @@ def executed(
     # The context fixes the shapes: without it types are "N/A due to dynamic shapes".
     inspector.execution_context = context
     text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
-    return layers_of(json.loads(text), None if graph is None else _known(graph))
+    return layers_of(json.loads(text), None if graph is None else _known_names(graph))
 
 
 def layers_of(
@@ -81,7 +81,7 @@ def layers_of(
     ]
 
 
-def _known(graph: onnx.ModelProto) -> dict[str, str]:
+def _known_names(graph: onnx.ModelProto) -> dict[str, str]:
     renamed = original_names(graph)
     return {node.name: renamed.get(node.name, node.name) for node in graph.graph.node}
 

@@ -17,6 +17,7 @@ from detector.engines.base import PRECISIONS
 from detector.errors import EXIT_DONE, OutputError, SourceError, UsageError
 from detector.jobs.compare.labels import Labels, open_labels_of
 from detector.jobs.compare.rounds import Plan, Watch, compare, with_frames
+from detector.run.inputs import refuse_cameras
 from detector.session.comparison import ComparedVideo, Comparison
 
 LARGEST_BATCH = 4096
@@ -30,7 +31,6 @@ def compare_command(
     batches: str,
     *,
     rounds: int,
-    recorded: bool,
     watch: Watch,
     labels: str | None = None,
     mapping: str | None = None,
@@ -41,6 +41,7 @@ def compare_command(
     for an unknown engine or precision or an impossible batch, and SourceError, both before a model
     is loaded.
     """
+    refuse_cameras([source])
     if mapping is not None and labels is None:
         raise UsageError(
             f"--mapping {mapping}: maps the classes of labels, and there are none; add "
@@ -56,21 +57,18 @@ def compare_command(
     )
     video, opened = _inspect_source(plan, labels, mapping)
     document, variants = compare(replace(plan, labels=opened), watch)
-    document = replace(document, video=video)
-    if recorded:
-        document = replace(document, recorded=_record(document, config))
-    return document, _exit_code(variants)
+    return replace(document, video=video), _exit_code(variants)
 
 
-def _record(document: Comparison, config: Config) -> str:
-    """The file that keeps the result, or why there is none. A folder that cannot be written must
-    not cost minutes of measuring."""
+def record_comparison(document: Comparison, config: Config) -> Comparison:
+    """Keeps the result for ``auto``. The document then names the file, or says why there is none:
+    a folder that cannot be written must not cost minutes of measuring."""
     from detector.run import choose
 
     try:
-        return choose.record(document, config)
+        return replace(document, recorded=choose.record(document, config))
     except OutputError as error:
-        return f"not kept: {error}"
+        return replace(document, recorded=f"not kept: {error}")
 
 
 def _exit_code(variants: list[Variant]) -> int:
@@ -84,6 +82,7 @@ def _inspect_source(
     """Opens source and labels once, so that a wrong file is known before a minute of loading."""
     from detector import sources
 
+    sources.refuse_pipe(plan.source, "each round reads the source anew")
     with sources.open(plan.source, decoder=plan.config.input.decoder) as opened:
         info = opened.info
         if opened.read() is None:
@@ -111,9 +110,7 @@ def _parse_engines(text: str | None) -> list[str]:
     names = _split(text, "--engine")
     for name in names:
         if name != "auto" and name not in engines.names():
-            raise UsageError(
-                f"unknown engine {name!r}; engines are {', '.join(engines.names())}, or auto"
-            )
+            raise UsageError(engines.unknown(name))
     return [choose_by_rank()[0] if name == "auto" else name for name in names]
 
 
@@ -128,6 +125,8 @@ def _parse_precisions(text: str) -> list[str]:
 def _parse_batches(text: str) -> list[int]:
     words = _split(text, "--batch")
     for word in words:
-        if not word.isdecimal() or not 1 <= int(word) <= LARGEST_BATCH:
-            raise UsageError(f"--batch {word}: a batch is a whole number from 1 to {LARGEST_BATCH}")
+        if not word.isdecimal() or len(word) > 9 or not 1 <= int(word) <= LARGEST_BATCH:
+            raise UsageError(
+                f"--batch {word[:40]}: a batch is a whole number from 1 to {LARGEST_BATCH}"
+            )
     return [int(word) for word in words]

@@ -18,7 +18,7 @@ from detector.datasets.base import Dataset, Lookup
 from detector.datasets.classmap import Bound, ClassMap, bind
 from detector.errors import SourceError
 from detector.jobs.compare.worker import SeenFrame
-from detector.jobs.evaluate import EvalOptions, keep_reached, open_labels
+from detector.jobs.evaluate import EvalOptions, keep_reached, open_labels, refuse_window
 from detector.jobs.evaluate.scoring import refuse_unlabelled, score
 from detector.jobs.evaluate.study import find_size_mismatch, note_size_mismatches
 from detector.session.comparison import ComparedLabels
@@ -130,6 +130,7 @@ def open_labels_of(
         else os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
     )
     dataset, class_map = open_labels(EvalOptions(labels, images=images, mapping=mapping))
+    refuse_window(config)
     if paths is None:
         _refuse_beyond_the_end(dataset, opened)
         keep_reached(dataset, config.input.stride, config.input.frames)

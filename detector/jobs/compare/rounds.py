@@ -106,7 +106,7 @@ class _Crew:
     def open(self, at: int, variant: Variant, plan: Plan) -> None:
         place = self._folder / str(at)
         place.mkdir()
-        self._children[at] = Child(place)
+        self._children[at] = Child(place, self._folder)
         config = _config_of(plan, variant)
         opening = Opening(config.as_dict(), plan.source, str(place))
         variant.facts = self.ask(at, variant, Command("open", opening), VariantFacts)

@@ -20,12 +20,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO, TypeVar
 
 import numpy as np
 
 from detector.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
+from detector.run.signals import remove_where_orphaned, wait_for_orphaning
 from detector.session import codec
 from detector.session.comparison import Metric, Round, VariantFacts
 from detector.types import Detections, Frame, Image
@@ -135,26 +135,31 @@ def read_detections(path: str) -> list[Detections]:
 # The parent's end: start a worker, ask it, stop it. The death of a worker is a Reply too.
 
 ROOT = Path(__file__).parents[3]
-# -P: a folder called detector in the current directory must not be taken for this package.
-COMMAND_LINE = [
-    sys.executable,
-    "-P",
-    "-c",
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "from detector.jobs.compare.worker import main; main()",
-]
 GRACE_S = 3.0  # to leave in order before it is killed
 LAST_WORDS = 300  # characters of stderr in a message
 
 
-class Child:
-    """A worker process. ``folder`` is its own; it must exist."""
+def _command_line(shared: Path | None) -> list[str]:
+    """It asks to end with this process before it imports anything that takes a while."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+        "from detector.run.signals import end_with_parent; "
+        f"end_with_parent({os.getpid()}, {str(shared) if shared else None!r}); "
+        "from detector.jobs.compare.worker import main; main()"
+    )
+    # -P: a folder called detector in the current directory must not be taken for this package.
+    return [sys.executable, "-P", "-c", code]
 
-    def __init__(self, folder: Path) -> None:
+
+class Child:
+    """A worker process. ``folder`` is its own; it must exist. ``shared``: a folder of this process
+    alone, which the worker removes where this process is killed."""
+
+    def __init__(self, folder: Path, shared: Path | None = None) -> None:
         self._stderr = folder / "stderr.txt"
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
-                COMMAND_LINE,
+                _command_line(shared),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -243,22 +248,22 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    signal.signal(signal.SIGTERM, _leave)
     commands: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin, commands), daemon=True).start()
     serve(commands.get, replies)
 
 
-def _leave(number: int, _: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
 def _listen(stdin: TextIO, commands: SimpleQueue[str]) -> None:
     for line in stdin:
         commands.put(line)
-    # The parent is gone, so nobody wants the result. SIGTERM leaves in order: no half file stays.
+        if codec.from_json(line, Command, "compare").do == "close":
+            return  # the parent closes its pipe next, and lives
+    # The parent gave up on this variant, or is gone: nobody wants the result. SIGTERM leaves in
+    # order: no half file stays.
+    wait_for_orphaning(SHORT_PAUSE_S)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(PATIENCE_S)
+    remove_where_orphaned()
     os._exit(EXIT_INTERNAL)
 
 
@@ -272,17 +277,22 @@ def serve(next_line: Callable[[], str], replies: TextIO) -> None:
             reply = Reply(variant.answer(command), peak_memory_mb())
         except DetectVideoError as error:
             reply = Reply(error=" ".join(str(error).split()), exit_code=error.exit_code)
-        except MemoryError:
-            reply = Reply(
-                error="out of memory; try a smaller --batch or --size", exit_code=EXIT_INTERNAL
-            )
         except Exception as error:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            reply = Reply(error=f"internal error: {text}", exit_code=EXIT_INTERNAL)
+            reply = _describe_failure(error)
         replies.write(_to_line(reply))
         replies.flush()
     if variant is not None:
         variant.machine.engine.close()
+
+
+def _describe_failure(error: Exception) -> Reply:
+    from detector.run.limits import blame_limit
+
+    blamed = blame_limit(error)
+    if blamed is not None:
+        return Reply(error=str(blamed), exit_code=blamed.exit_code)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return Reply(error=f"internal error: {text}", exit_code=EXIT_INTERNAL)
 
 
 class _OpenVariant:
@@ -385,12 +395,9 @@ class _OpenVariant:
         return round_of(run, idle)
 
     def _open_source(self) -> Source:
-        from detector import sources
+        from detector.run.wire import open_source
 
-        options = self.config.input
-        return sources.open(
-            self.source, decoder=options.decoder, stride=options.stride, frames=options.frames
-        )
+        return open_source(self.source, self.config)
 
     def _detect(
         self, config: Config, machine: LoadedModel, source: Any
@@ -462,7 +469,3 @@ def peak_memory_mb() -> float | None:
     except OSError:
         pass
     return None
-
-
-if __name__ == "__main__":
-    main()

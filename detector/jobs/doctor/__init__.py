@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
-import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from detector.engines import store
 from detector.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
 from detector.jobs.doctor.attempt import try_default_job, try_engine
 from detector.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
-from detector.run.choose import choose_by_rank
+from detector.run.choose import choose_by_rank, list_in_force
 from detector.run.environment import environment
 
 # What each is for. The default job needs both.
@@ -126,7 +126,11 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
     ``quick``: nothing is run; an engine is usable if its library is installed.
     """
     found = [_engine(name, quick) for name in engines.names()]
-    folders = {"engines": _folder(_engines_folder(config)), "current": _folder(Path())}
+    given = config.runtime.engines_dir
+    folders = {
+        "engines": _folder(store.choose_folder(given), replaceable=given is None),
+        "current": _folder(Path(), replaceable=False),
+    }
     seen = codecs()
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -139,6 +143,7 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
         "nvtx": nvtx_tool(),
         "counters": readable_counters(),
         "folders": folders,
+        "in_force": [asdict(one) for one in list_in_force(config)],
     }
     document["default"] = _default_job(found, folders, quick)
     document["warnings"] = _warnings(document)
@@ -194,7 +199,7 @@ def _default_job(
     if broken is not None:
         return {**facts, "exit_code": EXIT_ENGINE, "reason": broken}
     for name, folder in folders.items():
-        if not folder["writable"]:
+        if not folder["writable"] and not folder["replaceable"]:
             reason = f"the {name} folder {folder['path']} cannot be written"
             return {**facts, "exit_code": EXIT_OUTPUT, "reason": reason}
     return {
@@ -204,14 +209,8 @@ def _default_job(
     }
 
 
-def _engines_folder(config: Config) -> Path:
-    return (
-        Path(config.runtime.engines_dir) if config.runtime.engines_dir else store.default_folder()
-    )
-
-
-def _folder(path: Path) -> dict[str, Any]:
-    """Facts of a folder.
+def _folder(path: Path, replaceable: bool) -> dict[str, Any]:
+    """Facts of a folder. ``replaceable``: where it cannot be written, a run takes a temporary one.
 
     If it is not there yet, those of the nearest folder above it, in which it would be made.
     """
@@ -220,18 +219,10 @@ def _folder(path: Path) -> dict[str, Any]:
         place = place.parent
     return {
         "path": str(path.resolve()),
-        "writable": _can_be_written(place),
+        "writable": store.is_writable(place),
+        "replaceable": replaceable,
         "free_bytes": shutil.disk_usage(place).free,
     }
-
-
-def _can_be_written(place: Path) -> bool:
-    """Tries it: permissions say nothing about read-only mounts, and nothing at all to root."""
-    try:
-        with tempfile.TemporaryFile(dir=place):
-            return True
-    except OSError:
-        return False
 
 
 def _warnings(document: dict[str, Any]) -> list[str]:
@@ -244,8 +235,11 @@ def _warnings(document: dict[str, Any]) -> list[str]:
     for name, folder in document["folders"].items():
         if not folder["writable"]:
             cure = "--engines-dir DIR" if name == "engines" else "-o DIR/ and --run-dir DIR"
+            means = (
+                "every run builds anew, in a temporary folder; " if folder["replaceable"] else ""
+            )
             found.append(
-                f"the {name} folder {folder['path']} cannot be written: {cure} names another"
+                f"the {name} folder {folder['path']} cannot be written: {means}{cure} names another"
             )
         elif folder["free_bytes"] < LITTLE_SPACE_BYTES:
             found.append(

@@ -34,17 +34,18 @@ def try_engine(engine: str) -> dict[str, Any]:
 
     ``precisions``: each with None, or with the reason why it cannot.
     """
-    return _asked(engine)
+    return _ask(engine)
 
 
 def try_default_job() -> dict[str, Any]:
     """``error`` and ``exit_code`` of ``detect-video CLIP`` with nothing but defaults."""
-    return _asked(DEFAULT_JOB)
+    return _ask(DEFAULT_JOB)
 
 
-def _asked(word: str) -> dict[str, Any]:
+def _ask(word: str) -> dict[str, Any]:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+        f"from detector.run.signals import end_with_parent; end_with_parent({os.getpid()}); "
         "from detector.jobs.doctor.attempt import main; main(sys.argv[1])"
     )
     try:

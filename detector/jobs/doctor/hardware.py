@@ -12,7 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from detector.run.environment import cores, environment
+from detector.errors.machine import usable_cores
+from detector.run.environment import environment
 
 RAPL = Path("/sys/class/powercap")
 
@@ -94,7 +95,7 @@ def nvidia() -> dict[str, Any]:
     ``reason``: why there is no GPU to use, None where there is one.
     """
     module = _first_line(Path("/proc/driver/nvidia/version"))
-    found, reason = _listed()
+    found, reason = _list_gpus()
     return {
         "kernel_module": module,
         "gpus": found,
@@ -103,7 +104,7 @@ def nvidia() -> dict[str, Any]:
     }
 
 
-def _listed() -> tuple[list[dict[str, str]], str | None]:
+def _list_gpus() -> tuple[list[dict[str, str]], str | None]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return (
@@ -189,7 +190,7 @@ def cpu() -> dict[str, Any]:
     found = environment()["cpu"]
     flags = set(found["flags"])
     features = {name: bool(flags & set(marks)) for name, (marks, _) in FEATURES.items()}
-    usable, quota = cores(), cgroup_quota()
+    usable, quota = usable_cores(), cgroup_quota()
     return {
         "model": found["model"],
         "cores": os.cpu_count(),
@@ -235,10 +236,10 @@ def threads() -> dict[str, Any]:
             "to passive"
         )
     number = given.get("OMP_NUM_THREADS", "").split(",")[0]
-    if number.isdecimal() and int(number) > cores():
+    if number.isdecimal() and int(number) > usable_cores():
         found.append(
-            f"OMP_NUM_THREADS={number} is more than the {cores()} cores that this process may use: "
-            "threads will wait for each other"
+            f"OMP_NUM_THREADS={number} is more than the {usable_cores()} cores that this process "
+            "may use: threads will wait for each other"
         )
     return {"settings": given, "warnings": found}
 

@@ -16,6 +16,7 @@ from detector.analysis.accuracy.matching import MAX_DETECTIONS
 from detector.config.schema import Config
 from detector.datasets.classmap import ClassMap, read_mapping
 from detector.errors import EXIT_DONE, EXIT_GATE, UsageError
+from detector.errors.guard import keep
 from detector.jobs.evaluate.scoring import Plots, score_file
 from detector.jobs.evaluate.study import Study, run_study
 from detector.run.detect import Live
@@ -139,6 +140,7 @@ def configs_for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
 def _open_dataset(options: EvalOptions, config: Config) -> tuple[Dataset, ClassMap | None]:
     """The labels of the pictures that --frames and --stride leave, and the mapping."""
     dataset, mapping = open_labels(options)
+    refuse_window(config)
     stride, frames = config.input.stride, config.input.frames
     if dataset.video is None:
         dataset.pictures = dataset.pictures[::stride][:frames]
@@ -152,12 +154,17 @@ def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
     from detector import datasets
     from detector.models.catalogue import folder
 
+    keep("the labels", options.dataset)
+    keep("the mapping of classes", options.mapping)
+    keep("the file of detections", options.detections)
     mapping = (
         None if options.mapping is None else read_mapping(options.mapping, folder() / "mappings")
     )
     dataset = datasets.open(
         options.dataset, format=options.format, images=options.images, split=options.split
     )
+    keep("the video of the labels", dataset.video)
+    keep("a picture of the labels", *(one.path for one in dataset.pictures))
     if options.subset is not None:
         known = sorted({one.subset for one in dataset.pictures if one.subset})
         dataset.pictures = [one for one in dataset.pictures if one.subset == options.subset]
@@ -167,6 +174,12 @@ def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
                 f"{', '.join(known) or 'no subsets'}"
             )
     return dataset, mapping
+
+
+def refuse_window(config: Config) -> None:
+    """Raises UsageError for --start and --duration: what they leave out would count as missed."""
+    if config.input.start is not None or config.input.duration is not None:
+        raise UsageError("--start and --duration do not go with labels; use --frames, --stride")
 
 
 def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:

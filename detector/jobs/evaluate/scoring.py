@@ -12,12 +12,14 @@ import numpy as np
 from detector.config.schema import Config
 from detector.datasets.classmap import Bound, ClassMap, bind
 from detector.errors import SourceError
+from detector.run.detect import closing_session
 from detector.session.codec import to_builtins
 from detector.session.evaluation import Accuracy, EngineResult, FileResult
 from detector.types import Detections, LabelledPicture
 
 if TYPE_CHECKING:
     from detector.datasets.base import Dataset
+    from detector.session.store import Session
 
 # Draws the plots of a row: file name -> text.
 Plots = Callable[[EngineResult | FileResult], dict[str, str]]
@@ -90,20 +92,21 @@ def score_file(
         notes.append(
             "the classes of this file were mapped after NMS; run the model to map them before NMS"
         )
-    session = Session.create(config.output.run_dir, f"{Path(path).stem}-scored")
-    row = FileResult(
-        detections=path, **vars(scored), notes=tuple(notes), session=str(session.folder)
-    )
-    return replace(row, plots=save_result(session.folder, row, plots))
+    name = f"{Path(path).stem}-scored"
+    session = Session.create(config.output.run_dir, name, or_temporary=True)
+    notes += session.notes
+    with closing_session(session):
+        session.begin()
+        row = FileResult(
+            detections=path, **vars(scored), notes=tuple(notes), session=str(session.folder)
+        )
+        return replace(row, plots=save_result(session, row, plots))
 
 
 def save_result(
-    folder: Path, row: EngineResult | FileResult, plots: Plots | None
+    session: Session, row: EngineResult | FileResult, plots: Plots | None
 ) -> dict[str, str]:
     """Writes evaluation.json and the plots into the session. Returns name -> file of each plot."""
-    from detector.session.store import Session
-
-    session = Session(folder)
     session.write_json("evaluation.json", to_builtins(row))
     drawn = plots(row) if plots else {}
     return {Path(name).stem: str(session.write_text(name, text)) for name, text in drawn.items()}

@@ -19,6 +19,7 @@ from detector.jobs.evaluate.scoring import Plots, refuse_unlabelled, save_result
 from detector.run.detect import Hooks, Live, Result, detect
 from detector.run.wire import LoadedModel
 from detector.session.evaluation import EngineResult, InterruptedResult
+from detector.session.store import Session
 from detector.types import Detections, Frame, LabelledPicture
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def run_study(
         session=summary.session or None,
     )
     if run.session is not None:
-        row = replace(row, plots=save_result(run.session, row, plots))
+        with Session.reopened(run.session) as session:
+            row = replace(row, plots=save_result(session, row, plots))
     return run, row
 
 
@@ -78,7 +80,7 @@ class Study:
         self._places = {one.frame: at for at, one in enumerate(dataset.pictures)}
 
     def hooks(self, config: Config) -> Hooks:
-        return Hooks(self.remap, partial(self.open_source, config), self.collect)
+        return Hooks(self.remap, partial(self.open_source, config), self.collect, measured=False)
 
     def remap(self, machine: LoadedModel) -> None:
         """Puts the mapped head on the network. From here on its classes are the scored ones."""
@@ -132,7 +134,7 @@ class Study:
 
 def with_mapped_head(network: Network, bound: Bound) -> Network:
     """The network with each class of a box as a detection of its own, in ``bound.targets``."""
-    from detector.stages.nms import mapped
+    from detector.stages.nms import map_classes
 
     # A network that leaves one box an object leaves one a class. Where classes are merged, an
     # object may be there twice, so NMS is needed after all.
@@ -141,7 +143,7 @@ def with_mapped_head(network: Network, bound: Bound) -> Network:
     return replace(
         network,
         names=bound.targets,
-        head=lambda outputs, conf: mapped(network.dense(outputs), conf, bound.groups),
+        head=lambda outputs, conf: map_classes(network.dense(outputs), conf, bound.groups),
         **more,
     )
 

@@ -19,13 +19,17 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from detector import sources
 from detector.config.schema import Config
 from detector.errors import DetectVideoError, UsageError
 from detector.jobs.profile.base import NotHereError, Occasion, Pass
 from detector.run.detect import detect
-from detector.session.passes import PassRecord
+from detector.run.signals import raise_if_stopped
+from detector.session.codec import parse_json, to_json
+from detector.session.passes import PassRecord, pass_record
 from detector.session.read import SavedSession, read_session
 from detector.session.store import Session
 
@@ -90,15 +94,20 @@ def profile(
     Raises UsageError for an unknown pass, and what the plain run raises.
     """
     wanted = choose_passes(only, more)
+    if config.output.only_detections:
+        raise UsageError("--only-detections: profile shows frames of the whole video; leave it out")
+    sources.refuse_pipe(source, "each pass reads the source anew")
     say("the plain run ... ", False)
     result = detect([source], _keep_video_in_session(config), command=command)
     for error in result.errors:
         say("failed", True)
         raise error
+    raise_if_stopped(result.exit_code)  # there is nothing whole to compare the passes with
     assert result.session is not None
     plain = read_session(result.session)
     say(f"{plain.document.seconds['run']:.1f} s", True)
-    run_passes(Occasion(source, config, Session(result.session), plain, prove), wanted, say)
+    with Session.reopened(result.session) as session:
+        run_passes(Occasion(source, config, session, plain, prove), wanted, say)
     return read_session(result.session)
 
 
@@ -117,12 +126,21 @@ def run_passes(occasion: Occasion, wanted: Sequence[str], say: Say) -> None:
         one = open_pass(name)
         say(f"pass {number} of {len(wanted)}, {name}: {one.what} ... ", False)
         start = time.perf_counter()
-        record = _run_pass(name, one, occasion)
+        record = _check_record(name, _run_pass(name, one, occasion))
         record = replace(record, seconds=round(time.perf_counter() - start, 3))
         occasion.records[name] = record
         occasion.session.write_pass(name, record.as_builtins())
         went = f"{record.seconds:.1f} s" if record.available else f"not available: {record.reason}"
         say(went, True)
+
+
+def _check_record(name: str, record: PassRecord) -> PassRecord:
+    """The record as it is, if it can be read back: one bad figure must not cost the session."""
+    try:
+        pass_record(parse_json(to_json(record.as_builtins()), name), Path(f"{name}.json"))
+    except UsageError as error:
+        return PassRecord(available=False, reason=f"internal error: {error}")
+    return record
 
 
 def _run_pass(name: str, one: Pass[Any], occasion: Occasion) -> PassRecord:
@@ -134,7 +152,6 @@ def _run_pass(name: str, one: Pass[Any], occasion: Occasion) -> PassRecord:
         reason = f"failed: {' '.join(str(error).split())}"
     except Exception as error:
         # A bug of ours must not cost the other passes; its traceback stays in the session.
-        with occasion.session.path("error.log").open("a", encoding="utf-8") as log:
-            log.write(f"pass {name}\n{traceback.format_exc()}\n")
+        occasion.session.log_error(f"pass {name}\n{traceback.format_exc()}\n")
         reason = f"internal error, see error.log: {type(error).__name__}: {error}"
     return PassRecord(available=False, reason=reason)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.config.schema import Config
+from detector.errors.writing import temporary_folder
 from detector.run.detect import detect
+from detector.run.signals import raise_if_stopped
 from detector.session.document import SessionDocument
 from detector.session.passes import Facts, PassRecord
 from detector.session.read import SavedSession, read_session
@@ -91,12 +91,12 @@ def pin_choices(config: Config, document: SessionDocument) -> Config:
 
 def run_again(source: str, config: Config) -> SavedSession:
     """The session of another run; its folder is gone when this returns."""
-    with tempfile.TemporaryDirectory(prefix="detect-video-pass-") as folder:
-        place = Path(folder)
+    with temporary_folder("detect-video-pass-") as place:
         output = replace(config.output, output=f"{place / 'outputs'}/", run_dir=str(place / "run"))
         result = detect([source], replace(config, output=output))
         for error in result.errors:
             raise error
+        raise_if_stopped(result.exit_code)
         return read_session(place / "run")
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from detector.errors import EXIT_DAMAGED, EXIT_DONE
+from detector.errors.writing import temporary_folder
 from detector.jobs.profile.base import NotHereError, Occasion, Pass
+from detector.run.signals import command_that_ends_with_us
 from detector.session.passes import CountersFacts
 from detector.session.read import read_session
 
@@ -29,9 +30,10 @@ def count_events(occasion: Occasion) -> CountersFacts:
     perf = shutil.which("perf")
     if perf is None:
         raise NotHereError("perf is not installed; on Debian: apt install linux-perf")
-    with tempfile.TemporaryDirectory(prefix="detect-video-pass-") as folder:
+    with temporary_folder("detect-video-pass-") as folder:
         report = Path(folder, "perf.csv")
         command = [
+            *command_that_ends_with_us(),
             perf,
             "stat",
             "-x",
@@ -63,7 +65,7 @@ def count_events(occasion: Occasion) -> CountersFacts:
         return compute_rates(counts, occasion.frames, slowdown)
 
 
-def _command(occasion: Occasion, folder: str) -> list[str]:
+def _command(occasion: Occasion, folder: Path) -> list[str]:
     """The same run as a command of its own, with its options in a file."""
     import yaml
 

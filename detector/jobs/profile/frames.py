@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from detector.analysis.loop.activities import activities_of, frame_times_ms
 from detector.jobs.profile.base import NotHereError, Occasion, Pass
 from detector.session.passes import FramesFacts, SlowFrame
+from detector.session.store import Session
 from detector.types import Image
 
 SHOWN = 6
@@ -26,7 +25,7 @@ def picture_slowest(occasion: Occasion) -> FramesFacts:
     rows = []
     for frame, picture in _read_pictures(video, slowest).items():
         name = f"{FOLDER}/{frame:06d}.jpg"
-        _write_jpeg(occasion.session.path(name), picture)
+        _write_jpeg(occasion.session, name, picture)
         stage = max(stages[frame], key=lambda one: stages[frame][one])
         rows.append(SlowFrame(frame, float(times[frame]), stage, stages[frame][stage], name))
     return FramesFacts(sorted(rows, key=lambda row: -row.ms))
@@ -65,13 +64,12 @@ def _read_pictures(video: str, wanted: list[int]) -> dict[int, Image]:
     return pictures
 
 
-def _write_jpeg(path: Path, picture: Image) -> None:
+def _write_jpeg(session: Session, name: str, picture: Image) -> None:
     import cv2
 
-    path.parent.mkdir(exist_ok=True)
     done, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 80])
     if done:
-        path.write_bytes(data.tobytes())
+        session.write_bytes(name, data.tobytes())
 
 
 PASS = Pass(

@@ -17,7 +17,14 @@ from detector import sources
 from detector.config.schema import Config
 from detector.loop.parts import BatchRequest, FrameSource, Outputs, Parts, Progress
 from detector.run.outputs import OutputPlan
-from detector.run.wire import first_picture_size, load_model, open_sinks, run_loop, wire_loop
+from detector.run.wire import (
+    first_picture_size,
+    load_model,
+    open_sinks,
+    open_source,
+    run_loop,
+    wire_loop,
+)
 from detector.session.passes import Prediction, Proof
 from detector.timeline import OffTimeline
 from detector.types import Frame, Image
@@ -93,24 +100,24 @@ def _rate(source: str, config: Config, stage: str) -> float:
     """Frames a second of the whole loop with one stage replaced ("" for none), from before the
     first read to the last frame written."""
     machine = load_model(config, picture=first_picture_size([source], config))
-    with machine.engine, tempfile.TemporaryDirectory(prefix="detect-video-proof-") as folder:
-        options = config.input
-        with sources.open(
-            source, decoder=options.decoder, stride=options.stride, frames=options.frames
-        ) as opened:
-            output = replace(config.output, output=f"{folder}/", run_dir=None)
-            paths = OutputPlan(output, machine.engine.name, [source]).paths(source, opened.info)
-            sinks = open_sinks(paths, opened.info, config, machine)
-            try:
-                parts = replace_stage(wire_loop(config, machine, opened, sinks), stage)
-                progress = Progress()
-                start = time.perf_counter()
-                for _ in run_loop(parts, config, OffTimeline(), progress):
-                    pass
-                return progress.written / (time.perf_counter() - start)
-            finally:
-                for sink in sinks:
-                    sink.abort()
+    with (
+        machine.engine,
+        tempfile.TemporaryDirectory(prefix="detect-video-proof-") as folder,
+        open_source(source, config) as opened,
+    ):
+        output = replace(config.output, output=f"{folder}/", run_dir=None)
+        paths = OutputPlan(output, [source]).paths(source, opened.info, machine.engine.name)
+        sinks = open_sinks(paths, opened.info, config, machine)
+        try:
+            parts = replace_stage(wire_loop(config, machine, opened, sinks), stage)
+            progress = Progress()
+            start = time.perf_counter()
+            for _ in run_loop(parts, config, OffTimeline(), progress):
+                pass
+            return progress.written / (time.perf_counter() - start)
+        finally:
+            for sink in sinks:
+                sink.abort()
 
 
 def replace_stage(parts: Parts, stage: str) -> Parts:

@@ -39,9 +39,8 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
         # Plain passes before and after: a slow second falls on one of the two.
         plain += time_batches(request, batches, FRAMES)
         device = engine.device
-    path = occasion.session.path(TRACE)
-    path.parent.mkdir(exist_ok=True)
-    profiler.export_chrome_trace(str(path))
+    with occasion.session.whole(TRACE) as temporary:
+        profiler.export_chrome_trace(str(temporary))
     by_name = operator_rows(profiler.key_averages(), FRAMES)
     by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), FRAMES)
     return TorchFacts(

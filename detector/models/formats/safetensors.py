@@ -47,16 +47,16 @@ def read_safetensors(path: Path) -> tuple[Contents, bytes]:
             file.seek(0)
             header_bytes = int.from_bytes(file.read(8), "little")
             if length < 8 or header_bytes > min(MAX_HEADER, length - 8):
-                raise _damaged(path, "its header reaches beyond its end")
+                raise _damage_error(path, "its header reaches beyond its end")
             header = json.loads(file.read(header_bytes))
     except OSError as exc:
         raise ModelError(
             f"{path}: cannot be read: {exc.strerror}; give the path of a .safetensors file"
         ) from exc
     except (ValueError, RecursionError) as exc:
-        raise _damaged(path, "its header is not JSON") from exc
+        raise _damage_error(path, "its header is not JSON") from exc
     if not isinstance(header, dict):
-        raise _damaged(path, "its header names no tensors")
+        raise _damage_error(path, "its header names no tensors")
     start = 8 + header_bytes
     tensors = {
         name: _tensor(path, name, entry, start, length)
@@ -74,14 +74,14 @@ def _tensor(path: Path, name: str, entry: Any, start: int, length: int) -> Tenso
         if kind in DTYPES and last - first != math.prod(shape) * item_bytes(kind):
             raise ValueError(name)
     except (KeyError, TypeError, ValueError) as exc:
-        raise _damaged(path, f"the entry of {ascii(name)[:80]} is wrong") from exc
+        raise _damage_error(path, f"the entry of {ascii(name)[:80]} is wrong") from exc
     if kind not in DTYPES:
         raise ModelError(
             f"{path}: {ascii(name)[:80]} is stored as {kind!s:.20}, which is not supported; "
             "save it as F16 or F32"
         )
     if start + last > length:
-        raise _damaged(path, f"{ascii(name)[:80]} reaches beyond its end")
+        raise _damage_error(path, f"{ascii(name)[:80]} reaches beyond its end")
     strides = tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
     return Tensor(
         kind,
@@ -102,5 +102,5 @@ def _bytes(path: Path, at: int, count: int) -> bytes:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
 
 
-def _damaged(path: Path, reason: str) -> ModelError:
+def _damage_error(path: Path, reason: str) -> ModelError:
     return ModelError(f"{path}: truncated or damaged: {reason}; copy or download it again")

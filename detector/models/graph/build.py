@@ -52,6 +52,11 @@ INTEGER = frozenset(
 QUANTISED = "its file is quantised already; --precision fp32 runs it as it is, in integers"
 # Elements of an initializer, above which shape inference gets its shape but not its values.
 LIGHT_FLOATS = 4096
+LONGEST_VECTOR = 1 << 20  # elements; the scores of 8,400 boxes and 80 classes are 672,000
+# Operators that make as much as the values of their inputs say.
+BY_VALUE = frozenset(
+    "ConstantOfShape Expand Tile Range Pad OneHot Resize Upsample Reshape Split".split()
+)
 
 Shape = tuple[int, ...]
 
@@ -184,6 +189,11 @@ ACTIVATIONS: dict[str, tuple[Step, ...]] = {
 # Shapes and costs of any ONNX graph
 
 
+def is_heavy(tensor: onnx.TensorProto) -> bool:
+    """Whether a constant's values are too many to be sizes, positions or anything a shape needs."""
+    return bool(math.prod(tensor.dims) > LIGHT_FLOATS)
+
+
 def infer_shapes(model: onnx.ModelProto) -> None:
     """Checks the model and writes the shape of every tensor into it, in place.
 
@@ -193,7 +203,7 @@ def infer_shapes(model: onnx.ModelProto) -> None:
     from onnx import checker, helper, shape_inference
 
     graph = model.graph
-    heavy = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > LIGHT_FLOATS]
+    heavy = [tensor for tensor in graph.initializer if is_heavy(tensor)]
     heavy_names = {tensor.name for tensor in heavy}
     stand_ins = [
         helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -211,9 +221,11 @@ def infer_shapes(model: onnx.ModelProto) -> None:
         ir_version=model.ir_version,
     )
     try:
-        whole = shape_inference.infer_shapes(
-            light, check_type=True, strict_mode=True, data_prop=True
-        )
+        whole = shape_inference.infer_shapes(light, check_type=True, strict_mode=True)
+        if _may_follow_values(whole.graph):
+            whole = shape_inference.infer_shapes(
+                light, check_type=True, strict_mode=True, data_prop=True
+            )
         checker.check_model(whole)
     except (
         checker.ValidationError,
@@ -228,6 +240,34 @@ def infer_shapes(model: onnx.ModelProto) -> None:
     graph.value_info.extend(whole.graph.value_info)
     del graph.output[:]
     graph.output.extend(whole.graph.output)
+
+
+def _may_follow_values(graph: onnx.GraphProto) -> bool:
+    """Whether inference has something to gain from the values of vectors, and nothing to lose.
+
+    ``data_prop`` notes every element of every vector, known or not: a Range of 2^40 numbers takes
+    all memory. So no vector may be long, or become long by a value that inference finds only then.
+    """
+    dims: dict[str, list[int | None]] = {}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape"):
+            dims[info.name] = [
+                dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim
+            ]
+    dims |= {tensor.name: [*tensor.dims] for tensor in graph.initializer}
+    made = [dims.get(name) for node in graph.node for name in node.output if name]
+    if all(sides is not None and None not in sides for sides in made):
+        return False
+    if any(len(sides) == 1 and (sides[0] or 0) > LONGEST_VECTOR for sides in dims.values()):
+        return False
+    for node in graph.node:
+        if any(attribute.HasField("g") for attribute in node.attribute):
+            return False  # the vectors of a branch are not listed
+        sides = dims.get(node.output[0]) if node.op_type in BY_VALUE else []
+        if sides is None or sides == [None]:
+            return False
+    return True
 
 
 def tensor_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
@@ -277,6 +317,28 @@ def count_macs(model: onnx.ModelProto) -> int:
     batch = shapes[model.graph.input[0].name][0]
     total = sum(node_macs(node, shapes) for node in model.graph.node)
     return total // batch
+
+
+def peak_bytes(model: onnx.ModelProto) -> int:
+    """The memory of the tensors that must stand at once when the nodes run in their order.
+
+    A tensor stands from the node that makes it to the last one that reads it. Constants do not
+    count, nor tensors whose shape the picture decides. Every value counts four bytes.
+    """
+    graph, shapes = model.graph, tensor_shapes(model)
+    constants = {tensor.name for tensor in graph.initializer}
+    last = {name: at for at, node in enumerate(graph.node) for name in node.input}
+    last |= dict.fromkeys((info.name for info in graph.output), len(graph.node))
+    peak = standing = 0
+    ends: dict[int, int] = {}  # number of a node -> what is given back after it
+    for at, node in enumerate(graph.node):
+        for name in node.output:
+            size = 4 * math.prod(shapes.get(name, (0,))) if name not in constants else 0
+            standing += size
+            ends[last.get(name, at)] = ends.get(last.get(name, at), 0) + size
+        peak = max(peak, standing)
+        standing -= ends.get(at, 0)
+    return peak
 
 
 class NodeCost(NamedTuple):

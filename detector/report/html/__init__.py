@@ -3,7 +3,6 @@ on paper."""
 
 from __future__ import annotations
 
-import base64
 import shlex
 from collections.abc import Callable, Sequence
 from html import escape
@@ -11,24 +10,20 @@ from pathlib import Path
 
 from detector.analysis.loop.activities import (
     Activity,
-    LoopShape,
     activities_of,
-    depths,
     durations_ms,
     frame_times_ms,
     percentiles,
 )
+from detector.analysis.noise import decimals, decimals_of_prediction, decimals_of_rate, misses
+from detector.analysis.profile import describe_cost
 from detector.analysis.summary import StageRow, ThreadRow, seconds_text, stage_rows, thread_rows
+from detector.errors.text import printable_page
 from detector.report.html import drawings
-from detector.report.html.drawings import (
-    MOST_POINTS,
-    Share,
-    figure,
-    key,
-    section,
-    table,
-    zoom_buttons,
-)
+from detector.report.html.cameras import cameras
+from detector.report.html.drawings import Rounded, Share, figure, key, section, table, zoom_buttons
+from detector.report.html.first import doubts, first_screen, levers
+from detector.report.html.loop import queues, slowest
 from detector.report.html.parts import (
     counters,
     device,
@@ -42,22 +37,12 @@ from detector.report.html.parts import (
 )
 from detector.report.terminal.run import counted
 from detector.session.document import SessionDocument
-from detector.session.passes import (
-    CriticalPathFacts,
-    FramesFacts,
-    LoopFacts,
-    PassRecord,
-    Proof,
-    WhatIfFacts,
-)
+from detector.session.passes import CriticalPathFacts, LoopFacts, PassRecord, Proof, WhatIfFacts
 from detector.session.read import SavedSession
 from detector.timeline.spans import STAGES
 
 PAGE = Path(__file__).with_name("page")
 SHOWN_FRAMES = 20  # of the steady state, in the timeline
-LEVERS = 3
-DOUBTFUL = 0.1  # a replay that is further off its own run predicts little
-REPLAY_MISSES = "the replay of the run as it was is off by {:+.0%}"
 
 Part = Callable[[SavedSession], str]
 
@@ -69,47 +54,13 @@ def page(session: SavedSession) -> bytes:
     body = "".join(part(session) for part in PARTS)
     style = (PAGE / "style.css").read_text(encoding="utf-8")
     script = (PAGE / "script.js").read_text(encoding="utf-8")
-    return (
+    whole = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="data:,"><style>{style}</style></head>'
-        f"<body><h1>{title}</h1>{body}<script>{script}</script></body></html>"
-    ).encode()
-
-
-def verdict(session: SavedSession) -> str:
-    """One sentence and the three biggest levers, each with what it would give."""
-    sentence = f'<p class="verdict">{escape(session.document.verdict.sentence)}</p>'
-    facts = session.facts(WhatIfFacts)
-    rows = [row for row in facts.predictions if row.gain > 0][:LEVERS] if facts else []
-    if facts is None or not rows:
-        return sentence
-    was = facts.measured_fps
-    base = "" if was is None else f" instead of {was:.1f}"
-    levers = "".join(
-        f'<li>{escape(row.change)}<b data-value="{row.gain!r}">{row.gain:+.0%}</b>'
-        f"{row.predicted_fps:.1f} FPS{base} in the loop</li>"
-        for row in rows
+        f"<body><h1>{title}</h1>{body}<script>{script}</script></body></html>\n"
     )
-    doubt = ""
-    if reasons := _doubts(facts):
-        more = f" (and {len(reasons) - 1} more, below the table)" if len(reasons) > 1 else ""
-        doubt = (
-            '<p class="warning">These predictions are unreliable; use them as a ranking at most: '
-            f"{escape(reasons[0])}{more}.</p>"
-        )
-    return f'{sentence}<ul class="levers" id="levers">{levers}</ul>{doubt}'
-
-
-def _doubts(facts: WhatIfFacts) -> list[str]:
-    """Why not to trust the predictions. Sessions of the first version say only by how much the
-    replay misses."""
-    if not facts.predictions:
-        return []
-    if facts.doubts is not None:
-        return list(facts.doubts)
-    missed = abs(facts.replay_error) > DOUBTFUL
-    return [REPLAY_MISSES.format(facts.replay_error)] if missed else []
+    return printable_page(whole).encode()
 
 
 def lab(session: SavedSession) -> str:
@@ -122,8 +73,8 @@ def lab(session: SavedSession) -> str:
         f"{width}x{height}",
         document.batch,
         _video_size(document),
-        fps.inference,
-        fps.end_to_end,
+        _rate(session, fps.inference),
+        _rate(session, fps.end_to_end),
         document.frames.written,
     ]
     columns = [
@@ -138,9 +89,13 @@ def lab(session: SavedSession) -> str:
         "frames",
     ]
     if fps.device is not None:
-        row.insert(-3, fps.device)
+        row.insert(-3, _rate(session, fps.device))
         columns.insert(-3, "device FPS")
     return section("run", "The run", table("lab", columns, [row], sortable=False), how="fps")
+
+
+def _rate(session: SavedSession, rate: float | None) -> Rounded | None:
+    return None if rate is None else Rounded(rate, decimals_of_rate(session, rate))
 
 
 def ledger(session: SavedSession) -> str:
@@ -273,6 +228,8 @@ def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
         for one in activities
         if one.stage == "nms" and first <= one.number < first + SHOWN_FRAMES
     ]
+    if not middle:  # of frames whose numbers leave a gap in the middle
+        return []
     start, end = middle[0].start_ns, middle[-1].end_ns
     return [one for one in activities if one.end_ns > start and one.start_ns < end]
 
@@ -280,24 +237,6 @@ def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
 def _reader_first(one: Activity) -> tuple[int, str]:
     order = ("main", "reader", "worker", "writer")
     return order.index(one.thread.split("-")[0]), one.thread
-
-
-def queues(session: SavedSession) -> str:
-    loop = session.document.loop[0] if session.document.loop else None
-    activities = activities_of(session.spans)
-    if not loop or not activities:
-        return ""
-    start, series = activities[0].start_ns, {}
-    for name, (times, levels) in depths(activities, LoopShape.of(loop)).items():
-        step = -(-len(times) // MOST_POINTS)
-        pairs = zip(times.tolist()[::step], levels.tolist()[::step], strict=True)
-        series[name] = [((when - start) / 1e9, float(level)) for when, level in pairs]
-    drawn = [
-        figure(drawings.steps(points, "s", "how many"), name)
-        for name, points in series.items()
-        if points
-    ]
-    return section("queues", "Queues", *drawn, how="spans")
 
 
 def latency(session: SavedSession) -> str:
@@ -340,8 +279,8 @@ def path(session: SavedSession) -> str:
     ]
     columns = ("stage", "share", "self s", "wait s", "calls", "waits because of")
     note = (
-        f"{facts.wall_s:.3f} s of steady state ({facts.frames} frames), without "
-        f"{facts.startup_s:.3f} s of start-up and {facts.teardown_s:.3f} s of tear-down."
+        f"{facts.wall_s:.2f} s of steady state ({facts.frames} frames), without "
+        f"{facts.startup_s:.2f} s of start-up and {facts.teardown_s:.2f} s of tear-down."
     )
     names = (*(kind for kind, *_ in parts),)
     shown = key([name for name in (*STAGES, "wait") if name in names])
@@ -361,11 +300,16 @@ def what_if(session: SavedSession) -> str:
         return ""
     proofs = facts.proof_of
     measured = ["measured FPS", "measured gain", "lowest", "highest", "predicted is off by"]
+    if missed := misses(facts):
+        note = f'<p class="warning">{escape(missed)}.</p>'
+        tested = [[change, *_proof_cells(proof)[:-1]] for change, proof in proofs.items()]
+        listed = table("whatif", ["change", *measured[:-1]], tested) if tested else ""
+        return section("what-if", "What if", note, listed, how="whatif")
     columns = ["change", "predicted FPS", "gain", *(measured if proofs else [])]
     rows = [
         [
             row.change,
-            row.predicted_fps,
+            Rounded(row.predicted_fps, decimals_of_prediction(session, facts, row.predicted_fps)),
             Share(row.gain),
             *(_proof_cells(proofs.get(row.change)) if proofs else []),
         ]
@@ -373,75 +317,64 @@ def what_if(session: SavedSession) -> str:
     ]
     note = (
         f"<p>The replay of the run as it was is off by {facts.replay_error:+.1%}. "
-        f"{_explain_fps(facts)}</p>"
+        f"{_explain_fps(session, facts)}</p>"
     )
-    if reasons := _doubts(facts):
+    if reasons := doubts(facts):
         note += f'<p class="warning">Unreliable: {escape("; ".join(reasons))}.</p>'
     if facts.no_batch_because:
         note += f"<p>Not predicted: {escape(facts.no_batch_because)}.</p>"
-    return section("what-if", "What if", note, table("whatif", columns, rows), how="whatif")
+    return section(
+        "what-if", "What if", levers(session), note, table("whatif", columns, rows), how="whatif"
+    )
 
 
 def _proof_cells(proof: Proof | None) -> list[float | None]:
     if proof is None:
         return [None] * 5
     gains = (proof.measured_gain, proof.measured_low, proof.measured_high, proof.off_by)
-    return [proof.measured_fps, *map(Share, gains)]
+    return [_measured_rate(proof), *map(Share, gains)]
 
 
-def _explain_fps(facts: WhatIfFacts) -> str:
+def _measured_rate(proof: Proof) -> Rounded | None:
+    """Its rounds lie apart by the lowest and the highest gain."""
+    rate, low, high = proof.measured_fps, proof.measured_low, proof.measured_high
+    if rate is None:
+        return None
+    apart = 0.0 if low is None or high is None else (high - low) / (1 + proof.measured_gain)
+    return Rounded(rate, decimals(rate * apart))
+
+
+def _explain_fps(session: SavedSession, facts: WhatIfFacts) -> str:
     """How these FPS differ from the end-to-end ones."""
     if facts.measured_fps is None:
         return ""
-    was = f'<b data-value="{facts.measured_fps!r}">{facts.measured_fps:.2f}</b>'
+    shown = decimals_of_prediction(session, facts, facts.measured_fps)
+    was = f'<b data-value="{facts.measured_fps!r}">{facts.measured_fps:.{shown}f}</b>'
     return f"FPS are those of the loop, here {was}: without opening the source and closing files."
-
-
-def slowest(session: SavedSession) -> str:
-    facts = session.facts(FramesFacts)
-    shown = []
-    for row in facts.rows if facts else ():
-        try:
-            data = (session.folder / row.file).read_bytes()
-        except OSError:
-            continue
-        text = (
-            f"frame {row.frame}: {row.ms:.1f} ms, of which {row.stage} took the longest "
-            f"({row.stage_ms:.1f} ms)"
-        )
-        source = base64.b64encode(data).decode()
-        shown.append(
-            f'<figure><img alt="{escape(text)}" src="data:image/jpeg;base64,{source}">'
-            f"<figcaption>{escape(text)}</figcaption></figure>"
-        )
-    frames = f'<div class="frames">{"".join(shown)}</div>'
-    return section("slowest", "The slowest moments", frames, how="percentiles") if shown else ""
 
 
 def others(session: SavedSession) -> str:
     """By how much each pass slowed the run down, or why it could not run."""
     rows = [
-        [
-            name,
-            None if record.slowdown is None else Share(record.slowdown - 1),
-            record.seconds,
-            _went(record),
-        ]
+        [name, _slower(record), record.seconds, _went(record)]
         for name, record in session.passes.items()
     ]
     columns = ("pass", "slower under it", "seconds", "how it went")
     note = ""
     if (loop := session.facts(LoopFacts)) is not None:
-        cost = loop.instruments
-        note = (
-            f"<p>The instruments of the plain run cost {cost.median:+.1%} of a frame's time "
-            f"({cost.low:+.1%} to {cost.high:+.1%}).</p>"
-        )
+        note = f"<p>The instruments of the plain run: {describe_cost(loop.instruments)}.</p>"
     return (
         section("passes", "Passes", note, table("others", columns, rows), how="passes")
         if rows
         else ""
     )
+
+
+def _slower(record: PassRecord) -> Share | str | None:
+    """A pass that took less time than the plain run was measured within the noise."""
+    if record.slowdown is None:
+        return None
+    return Share(record.slowdown - 1) if record.slowdown > 1 else "not measurable"
 
 
 def _went(record: PassRecord) -> str:
@@ -576,6 +509,13 @@ LINES = (
         "Nothing is estimated.",
         ("docs/reading.md", "Energy"),
     ),
+    (
+        "ages",
+        "age of a picture",
+        "From its arrival to its detections (the end of nms), and to each output. By the camera's "
+        "clock: from the moment that the camera states (RTCP).",
+        ("docs/live.md", "Policies and frame age"),
+    ),
     ("python", "Python", "One plain loop under cProfile.", ("docs/reading.md", "Python")),
     (
         "passes",
@@ -597,7 +537,8 @@ def how(session: SavedSession) -> str:
 
 
 PARTS: tuple[Part, ...] = (
-    verdict,
+    first_screen,
+    cameras,
     lab,
     ledger,
     timeline,

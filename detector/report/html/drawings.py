@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from detector.timeline.spans import STAGES
 
@@ -18,11 +17,30 @@ LONG = 36  # characters of a cell that wraps
 MOST_POINTS = 600  # of a drawn series
 
 
+Item = TypeVar("Item")
+
+
+def thinned(items: Sequence[Item]) -> Sequence[Item]:
+    """At most ``MOST_POINTS`` of them, at equal distances."""
+    return items[:: max(1, -(-len(items) // MOST_POINTS))]
+
+
 class Share(float):
     """A number that is shown as a percentage; None stays empty."""
 
     def __new__(cls, value: float | None) -> Share:
         return super().__new__(cls, float("nan") if value is None else value)
+
+
+class Rounded(float):
+    """A number with so many decimals, because more would be noise."""
+
+    decimals: int
+
+    def __new__(cls, value: float, decimals: int) -> Rounded:
+        made = super().__new__(cls, value)
+        made.decimals = decimals
+        return made
 
 
 def section(name: str, title: str, *content: str, how: str = "") -> str:
@@ -38,7 +56,9 @@ def key(names: Sequence[str] = (*STAGES, "wait", "other")) -> str:
 
 def key_of(parts: Sequence[tuple[str, str]]) -> str:
     """What the colours mean; ``parts``: (class, name)."""
-    inside = "".join(f'<span><i class="{kind}"></i>{escape(name)}</span>' for kind, name in parts)
+    inside = "".join(
+        f'<span><i class="{escape(kind)}"></i>{escape(name)}</span>' for kind, name in parts
+    )
     return f'<div class="key">{inside}</div>'
 
 
@@ -66,18 +86,33 @@ def figure(drawn: str, caption: str = "") -> str:
 
 
 def table(
-    name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], sortable: bool = True
+    name: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    sortable: bool = True,
+    most: int | None = None,
+    rest: str = "rows",
 ) -> str:
-    """``name`` is its id. A column whose first value is text stands at the left."""
+    """``name`` is its id. A column whose first value is text stands at the left. Of more than
+    ``most`` rows the others are folded away: a button, a filter or paper shows them. ``rest``: what
+    the rows are called."""
     heads = []
     for at, column in enumerate(columns):
         kind = ' class="text"' if rows and isinstance(rows[0][at], str) else ""
         inside = f'<button type="button">{escape(column)}</button>' if sortable else escape(column)
         heads.append(f'<th scope="col"{kind}>{inside}</th>')
+    fold = most is not None and len(rows) > most
     body = "".join("<tr>" + "".join(cell(value) for value in row) + "</tr>" for row in rows)
-    kind = ' class="sortable"' if sortable else ""
+    kinds = " ".join(["sortable"] * sortable + ["folded"] * fold)
+    kind = f' class="{kinds}" data-most="{most}"' if fold else f' class="{kinds}"' if kinds else ""
     inside = f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="scroll"><table id="{name}"{kind}>{inside}</table></div>'
+    more = (
+        f'<button type="button" class="more screen" data-table="{name}" aria-expanded="false">'
+        f"show all {len(rows)} {escape(rest)}</button>"
+        if fold
+        else ""
+    )
+    return f'<div class="scroll"><table id="{name}"{kind}>{inside}</table></div>{more}'
 
 
 def filter_of(name: str, what: str) -> str:
@@ -94,22 +129,31 @@ def cell(value: Any) -> str:
         return '<td class="none">–</td>'
     if isinstance(value, Share):
         return f'<td data-value="{float(value)!r}">{value:.1%}</td>'
+    if isinstance(value, Rounded):
+        return f'<td data-value="{float(value)!r}">{value:.{value.decimals}f}</td>'
     if isinstance(value, (int, float)):
-        shown = (
-            str(value) if isinstance(value, int) else f"{value:.{3 if abs(value) < 100 else 1}f}"
-        )
-        return f'<td data-value="{value!r}">{shown}</td>'
+        return f'<td data-value="{value!r}">{escape(plain(value))}</td>'
     text = str(value)
     return f'<td class="text{" long" if len(text) > LONG else ""}">{escape(text)}</td>'
 
 
+def plain(value: float) -> str:
+    """Two decimals at most, and no more figures than a measurement has: 1234, 123.4, 12.34."""
+    if isinstance(value, int):
+        return str(value)
+    if 0 < abs(value) < 0.005:
+        return "<0.01" if value > 0 else ">-0.01"
+    return f"{value:.{2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0}f}"
+
+
 Series = Sequence[tuple[float, float]]
 WIDTH, LEFT, RIGHT = 960, 84, 14
+HALF = 760  # of a drawing that stands beside a table
 SERIES = 6  # colours of curves
 FEW = 30  # points of a curve that are shown one by one
 
 
-def bar(parts: Sequence[tuple[str, str, float]], unit: str) -> str:
+def bar(parts: Sequence[tuple[str, str, float]], unit: str, labels: bool = True) -> str:
     """One horizontal bar whose parts add up. ``parts``: (class, name, value). A label that does not
     fit its part wraps to a line below, which is cut off, so it is not shown."""
     total = sum(value for *_, value in parts) or 1.0
@@ -118,9 +162,10 @@ def bar(parts: Sequence[tuple[str, str, float]], unit: str) -> str:
         if value <= 0:
             continue
         label = escape(f"{name} {value:.2f} {unit} ({value / total:.1%})")
+        inside = f"<b>{escape(name)} {plain(value)}</b>" if labels else ""
         shapes.append(
-            f'<span class="{kind}" style="flex-grow:{value / total:.6f}" title="{label}" '
-            f'data-value="{value!r}"><b>{escape(name)} {_short(value)}</b></span>'
+            f'<span class="{escape(kind)}" style="flex-grow:{value / total:.6f}" title="{label}" '
+            f'data-value="{value!r}">{inside}</span>'
         )
     return (
         f'<div class="bar" role="img" aria-label="{escape(unit)} by part">{"".join(shapes)}</div>'
@@ -140,7 +185,7 @@ def lanes(
         width = max(0.3, (end - start) * scale)
         place = f'x="{start * scale:.2f}" y="{26 * lane + 3}" width="{width:.2f}" height="20"'
         shapes.append(
-            f'<rect class="{kind}" {place}>{_title(f"{text}, {end - start:.3f} ms")}</rect>'
+            f'<rect class="{escape(kind)}" {place}>{_title(f"{text}, {end - start:.2f} ms")}</rect>'
         )
     marks = "".join(
         _tick(LEFT + tick * scale, height - 6, f"{_short(tick)} ms")
@@ -159,15 +204,34 @@ def lanes(
     )
 
 
-def steps(points: Series, x_unit: str, y_unit: str, height: int = 120) -> str:
-    """A count over time, held until the next point."""
-    held = [(x, y) for (x0, y0), (x1, _) in pairwise(points) for x, y in ((x0, y0), (x1, y0))]
-    return curve(held or points, x_unit, y_unit, height, whole=True)
+def queue(
+    points: Series,
+    around: Sequence[tuple[float, float, float]],
+    room: float,
+    x_unit: str,
+    y_unit: str,
+    height: int = 150,
+) -> str:
+    """A count over time: its mean as a line, (x, least, most) as a band around it, and the room
+    that there is as a broken line."""
+    everything = [(x, 0.0) for x, _ in points] + [(x, most) for x, _, most in around]
+    axes = Axes.around([(0.0, 0.0), *everything, (points[-1][0], room)], height, whole=True)
+    upper = [(x, most) for x, _, most in around]
+    lower = [(x, least) for x, least, _ in reversed(around)]
+    band = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in upper + lower)
+    line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in points)
+    top = f"{axes.y(room):.1f}"
+    shapes = (
+        f'<polygon class="band" points="{band}"/><polyline class="curve" points="{line}"/>'
+        f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{top}" y2="{top}"/>'
+        f'<text class="halo" x="{WIDTH - RIGHT}" y="{axes.y(room) - 5:.1f}" text-anchor="end">'
+        f"room for {plain(room)}</text>"
+    )
+    return _svg(height, axes.drawn(x_unit, y_unit) + shapes)
 
 
-def curve(points: Series, x_unit: str, y_unit: str, height: int = 180, whole: bool = False) -> str:
-    """``whole``: its values are counts, and so are the marks of its axis."""
-    axes = Axes.around(points, height, whole)
+def curve(points: Series, x_unit: str, y_unit: str, height: int = 180) -> str:
+    axes = Axes.around(points, height)
     line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in points)
     return _svg(height, axes.drawn(x_unit, y_unit) + f'<polyline class="curve" points="{line}"/>')
 
@@ -179,21 +243,25 @@ def lines(
     dots: Mapping[str, tuple[float, float, str]] | None = None,
     at: Mapping[str, float] | None = None,
     height: int = 200,
+    width: int = WIDTH,
+    dense: bool = False,
 ) -> str:
     """Several curves on one pair of axes from 0, with the classes ``series-0``, ``series-1``, ...
 
     ``dots``: a ring on a curve with a word beside it; ``at``: a word -> x of an upright line. Where
-    there are few points, each has a mark on the curve and below the axis.
+    there are few points, each has a mark on the curve and below the axis, unless they are ``dense``
+    samples of something that goes on between them.
     """
     everything = [point for points in series.values() for point in points]
-    axes = Axes.around([(0.0, 0.0), *everything], height)
+    axes = Axes.around([(0.0, 0.0), *everything], height, width=width)
     places = sorted({x for x, _ in everything})
-    shapes = [axes.drawn(x_unit, y_unit, places if len(places) <= FEW else None)]
+    marked = len(places) <= FEW and not dense
+    shapes = [axes.drawn(x_unit, y_unit, places if marked else None)]
     for number, (name, points) in enumerate(series.items()):
         line = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in points)
         kind = f"series-{number % SERIES}"
         shapes.append(f'<polyline class="curve {kind}" points="{line}">{_title(name)}</polyline>')
-        if len(points) <= FEW:
+        if marked:
             shapes += [
                 f'<circle class="{kind}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="3.5">'
                 f"{_title(f'{name}: {_short(y)} {y_unit} at {_short(x)} {x_unit}')}</circle>"
@@ -206,7 +274,7 @@ def lines(
         below = -13 if y == highest else 18
         side = (
             f'x="{axes.x(x) - 9:.1f}" text-anchor="end"'
-            if axes.x(x) > WIDTH / 2
+            if axes.x(x) > width / 2
             else f'x="{axes.x(x) + 9:.1f}"'
         )
         shapes.append(f'<circle class="ring" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="7"/>')
@@ -221,7 +289,7 @@ def lines(
         shapes.append(
             f'<text class="halo" x="{axes.x(x) + 4:.1f}" y="{height - 32}">{escape(word)}</text>'
         )
-    return _svg(height, "".join(shapes))
+    return _svg(height, "".join(shapes), width)
 
 
 def histogram(
@@ -246,7 +314,7 @@ def histogram(
         place = f'x="{x - 4:.1f}" text-anchor="end"' if x > WIDTH - 160 else f'x="{x + 4:.1f}"'
         shapes.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="22" y2="{height - 24}"/>')
         shapes.append(
-            f'<text class="halo" {place} y="{34 + 18 * number}">{escape(name)} {value:.2f} '
+            f'<text class="halo" {place} y="{34 + 18 * number}">{escape(name)} {plain(value)} '
             f"{unit}</text>"
         )
     return _svg(height, axes.drawn(unit, "calls") + "".join(shapes))
@@ -299,6 +367,7 @@ class Axes:
         height: int,
         log: bool = False,
         whole: bool = False,
+        width: int = WIDTH,
     ) -> None:
         self.x0, self.x1, self.y0, self.y1, self.height, self.log = (
             x0,
@@ -308,18 +377,17 @@ class Axes:
             height,
             log,
         )
-        self.whole = whole
+        self.whole, self.width = whole, width
 
     @classmethod
-    def around(cls, points: Series, height: int, whole: bool = False) -> Axes:
+    def around(cls, points: Series, height: int, whole: bool = False, width: int = WIDTH) -> Axes:
         xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
         low = min(ys) if min(ys) > 0.5 * max(ys) else 0.0  # a curve far from zero is not squashed
-        return cls(
-            0.0 if min(xs) < 0.1 * max(xs) else min(xs), max(xs), low, max(ys), height, whole=whole
-        )
+        left = 0.0 if min(xs) < 0.1 * max(xs) else min(xs)
+        return cls(left, max(xs), low, max(ys), height, whole=whole, width=width)
 
     def x(self, value: float) -> float:
-        return LEFT + self._share(value, self.x0, self.x1) * (WIDTH - LEFT - RIGHT)
+        return LEFT + self._share(value, self.x0, self.x1) * (self.width - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
         return (
@@ -334,22 +402,24 @@ class Axes:
     def drawn(self, x_unit: str, y_unit: str, places: Sequence[float] | None = None) -> str:
         """``places``: where the marks below stand; round numbers where it does not say."""
         marks, low = powers if self.log else ticks, self.height - 7
-        last = WIDTH - RIGHT - 12 * len(x_unit) - 24  # right of it stands the unit
+        last = self.width - RIGHT - 12 * len(x_unit) - 24  # right of it stands the unit
         if places is not None:
-            y_unit, x_unit, last = f"{y_unit}, by {x_unit}", "", WIDTH
+            y_unit, x_unit, last = f"{y_unit}, by {x_unit}", "", self.width
         below = marks(self.x0, self.x1, 8) if places is None else places
         shapes = [_tick(self.x(v), low, _short(v)) for v in below if self.x(v) < last]
         for value in marks(self.y0, self.y1, 4):
             if self.whole and value != int(value):
                 continue
             y = self.y(value)
-            shapes.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            shapes.append(
+                f'<line x1="{LEFT}" x2="{self.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            )
             shapes.append(
                 f'<text class="dim" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
                 f"{_short(value)}</text>"
             )
         unit = (
-            f'<text class="dim" x="{WIDTH - RIGHT}" y="{low}" text-anchor="end">'
+            f'<text class="dim" x="{self.width - RIGHT}" y="{low}" text-anchor="end">'
             f"{escape(x_unit)}</text>"
         )
         return "".join([*shapes, unit, f'<text class="dim" x="4" y="14">{escape(y_unit)}</text>'])
@@ -360,6 +430,8 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     if high <= low:
         return [low]
     raw = (high - low) / count
+    if not 0 < raw < math.inf:  # no number of marks tells such values apart
+        return [low]
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
     first = math.ceil(low / step)
@@ -377,8 +449,9 @@ def _decades(values: Sequence[float]) -> tuple[float, float]:
     return 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high) + 1e-9)
 
 
-def _svg(height: int, shapes: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{shapes}</svg>'
+def _svg(height: int, shapes: str, width: int = WIDTH) -> str:
+    half = ' class="half"' if width == HALF else ""
+    return f'<svg{half} viewBox="0 0 {width} {height}" role="img">{shapes}</svg>'
 
 
 def _title(text: str) -> str:

@@ -7,9 +7,10 @@ from html import escape
 from typing import Any
 
 from detector.analysis.layers import describe_above_roof, describe_outside
+from detector.analysis.noise import decimals
 from detector.report.html import drawings
 from detector.report.html.drawings import (
-    MOST_POINTS,
+    Rounded,
     Share,
     figure,
     filter_of,
@@ -18,12 +19,14 @@ from detector.report.html.drawings import (
     legend,
     section,
     table,
+    thinned,
     zoom_buttons,
 )
 from detector.session.passes import (
     CountersFacts,
     DeviceFacts,
     EnergyFacts,
+    Interval,
     LayersFacts,
     MemoryFacts,
     Operator,
@@ -36,6 +39,7 @@ from detector.session.passes import (
 from detector.session.read import SavedSession
 
 LEAST = 0.005  # of Python's time: a room or library with less is not listed
+MOST_LAYERS = 15  # that are shown before the others are asked for
 TAGS = ("package", "core", "dram", "gpu")
 
 
@@ -84,15 +88,19 @@ def layers(session: SavedSession) -> str:
             row.bound or "",
             row.flag or "",
         ]
-        for row in facts.rows
+        for row in sorted(facts.rows, key=lambda row: -row.ms)
     ]
     note = (
-        f"{len(rows)} layers take {facts.sum_ms:.3f} ms together; a forward pass took "
-        f"{facts.forward_ms:.3f} ms."
+        f"{len(rows)} layers take {facts.sum_ms:.2f} ms together; a forward pass took "
+        f"{facts.forward_ms:.2f} ms. The longest come first."
     )
     types = [[row.type, row.layers, row.ms, Share(row.share)] for row in facts.by_type]
     body = table("types", ("type", "layers", "ms", "share"), types) if types else ""
-    body = filter_of("layers", "layers") + table("layers", columns, rows) + body
+    body = (
+        filter_of("layers", "layers")
+        + table("layers", columns, rows, most=MOST_LAYERS, rest="layers")
+        + body
+    )
     said = text(
         note,
         sentence(describe_outside(facts)),
@@ -110,7 +118,7 @@ def roofline(session: SavedSession) -> str:
     roofs = {name: peak for name, peak in facts.peaks.gflops_s.items() if name in used}
     drawn = drawings.roofline(dots, roofs, facts.peaks.bandwidth_gbytes_s) if roofs else ""
     note = (
-        f"{facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs a picture. The peaks were "
+        f"{facts.macs / 1e9:.2f} GMACs = {facts.flops / 1e9:.2f} GFLOPs a picture. The peaks were "
         f"measured here; memory reaches {facts.peaks.bandwidth_gbytes_s:.1f} GB/s."
     )
     if facts.bound and facts.utilisation is not None:  # without layer times there is neither
@@ -147,9 +155,9 @@ def torch(session: SavedSession) -> str:
         return ""
     note = (
         f"Milliseconds a frame, over {facts.frames} steady frames. A forward pass took "
-        f"{facts.forward_ms:.3f} ms, and {facts.profiled_ms:.3f} ms under the profiler "
-        f"({facts.slowdown - 1:+.1%}), so trust the shares and not the rates. The session holds "
-        f"the trace: {facts.trace}."
+        f"{facts.forward_ms:.2f} ms, and {facts.profiled_ms:.2f} ms under the profiler "
+        f"({facts.slowdown:.2f} times as long), so trust the shares and not the rates. The session "
+        f"holds the trace: {facts.trace}."
     )
     by_name = table("operators", OPERATORS, operators(facts.rows))
     rows = [
@@ -183,7 +191,7 @@ def device(session: SavedSession) -> str:
     said = text(
         f"{facts.device}: busy for {facts.busy_share:.1%} of {facts.window_ms:.2f} ms, "
         f"{facts.kernels} kernels in {facts.batches} batches; {facts.gaps} gaps, the longest "
-        f"{facts.longest_gap_ms:.3f} ms.",
+        f"{facts.longest_gap_ms:.2f} ms.",
         "Launch-bound: the GPU is idle for more than half of the time, mostly while the host "
         "prepares and launches. Fewer or larger kernels, CUDA graphs or a larger batch help; a "
         "faster GPU does not."
@@ -285,21 +293,28 @@ def _variant(row: SweepRow) -> list[Any]:
         row.name,
         row.precision,
         row.batch,
-        *((rates.median, rates.low, rates.high) if rates else (None, None, None)),
+        *_round_alike(rates),
         row.batch_ms,
-        whole.median if whole else None,
+        _round_alike(whole)[0],
         row.memory_mb,
         Share(row.matched),
         row.error or "ran",
     ]
 
 
+def _round_alike(rates: Interval | None) -> tuple[Rounded | None, ...]:
+    """Median, lowest and highest: no more decimals than the rounds agree on."""
+    if rates is None:
+        return None, None, None
+    shown = decimals(rates.high - rates.low)
+    return tuple(Rounded(one, shown) for one in (rates.median, rates.low, rates.high))
+
+
 def memory(session: SavedSession) -> str:
     facts = session.facts(MemoryFacts)
     if facts is None:
         return ""
-    step = -(-len(facts.samples) // MOST_POINTS)
-    points = [(sample.t_s, sample.rss_mb) for sample in facts.samples[::step]]
+    points = [(sample.t_s, sample.rss_mb) for sample in thinned(facts.samples)]
     slope = facts.slope_mb_per_1000_frames
     growth = (
         facts.slope_reason
@@ -330,7 +345,7 @@ def energy(session: SavedSession) -> str:
     columns = ("of", "seconds", *(f"{tag} J" for tag in tags), "J a frame")
     each = facts.frames_per_joule
     note = (
-        f"{facts.joules_per_frame:.3f} J a frame{f', {each:.3g} frames a joule' if each else ''}: "
+        f"{facts.joules_per_frame:.2f} J a frame{f', {each:.3g} frames a joule' if each else ''}: "
         "package, memory and GPU, without the idle power. The cores are part of the package."
     )
     return section(
@@ -351,7 +366,7 @@ def _power(facts: EnergyFacts, tags: Sequence[str]) -> str:
     series = {
         tag: [
             (row.timestamp - first + row.duration / 2, joules / row.duration)
-            for row in samples[:: -(-len(samples) // MOST_POINTS)]
+            for row in thinned(samples)
             if (joules := row.joules(tag)) is not None and row.duration > 0
         ]
         for tag in tags

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from detector.analysis.compare import ROUNDS_FOR_A_WINNER, find_contenders
+from detector.report.terminal.console import SafeConsole, fit_columns, fits
 from detector.report.terminal.run import counted
 from detector.session.comparison import METRICS, Comparison, Interval, Metric, Row
 from detector.session.evaluation import Figure
@@ -22,13 +23,13 @@ MEANINGLESS = "random weights: boxes are meaningless, and so is the agreement"
 
 
 @contextmanager
-def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar(console: SafeConsole, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar, where one is to be shown."""
     if not shown:
         yield lambda doing, done, of: None
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
     )
@@ -39,11 +40,14 @@ def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, 
         )
 
 
-def print_comparison(console: Console, document: Comparison) -> None:
+def print_comparison(
+    console: SafeConsole, document: Comparison, would_take: str | None = None
+) -> None:
+    """``would_take``: what ``--engine auto`` would take from now on, if the result were kept."""
     parts: list[RenderableType] = [
         Text(_title(document), style="bold"),
-        _speeds(document),
-        _costs(document),
+        _speeds(console, document),
+        _costs(console, document),
     ]
     if document.labels is not None and any(row.ap for row in document.rows):
         parts.append(_accuracies(document))
@@ -53,6 +57,8 @@ def print_comparison(console: Console, document: Comparison) -> None:
     parts += [
         Text(_sentence(document, metric), style="bold") for metric in METRICS if document.baseline
     ]
+    if would_take is not None:
+        parts.append(Text(f"auto would take: {would_take}"))
     console.print(Group(*parts))
 
 
@@ -83,7 +89,16 @@ def _table(*columns: str, left: int) -> Table:
     return table
 
 
-def _speeds(document: Comparison) -> Table:
+def _speeds(console: SafeConsole, document: Comparison) -> Table:
+    """With the intervals where there is room for them."""
+    table = _speeds_table(document, bounds=True)
+    if fits(console, table):
+        return table
+    table = _speeds_table(document, bounds=False)
+    return fit_columns(console, table, ("batch", "agreement"))
+
+
+def _speeds_table(document: Comparison, bounds: bool) -> Table:
     table = _table(
         "engine",
         "precision",
@@ -98,19 +113,19 @@ def _speeds(document: Comparison) -> Table:
     for row in document.rows:
         cells = []
         for metric in METRICS:
-            cells += [_interval(row.fps[metric]), _ratio(row.ratio[metric])]
+            cells += [_interval(row.fps[metric], bounds), _ratio(row.ratio[metric])]
         texts = (row.engine, row.precision, str(row.batch), *cells, _agreement(document, row))
         table.add_row(*map(Text, texts))  # Text: brackets are no markup
     if document.baseline:
+        interval = f" [{document.interval}]" if bounds else ""
         caption = (
-            f"median [{document.interval}]; ratio: median of the rounds' own ratios to "
-            f"{document.baseline}"
+            f"median{interval}; ratio: median of the rounds' own ratios to {document.baseline}"
         )
         table.caption, table.caption_justify = Text(caption), "left"
     return table
 
 
-def _costs(document: Comparison) -> Table:
+def _costs(console: SafeConsole, document: Comparison) -> Table:
     table = _table(
         "engine",
         "precision",
@@ -130,14 +145,14 @@ def _costs(document: Comparison) -> Table:
             row.engine,
             row.precision,
             str(row.batch),
-            _executed(row),
+            _executed_text(row),
             _number(agreement.mean_iou if agreement else None, 3),
             _number(agreement.mean_score_diff if agreement else None, 4),
             _number(row.memory_mb, 0),
             _number(row.load_s, 2),
             _number(row.build_s, 2),
         )
-    return table
+    return fit_columns(console, table, ("build s", "score diff", "batch", "load s", "mean IoU"))
 
 
 def _accuracies(document: Comparison) -> Table:
@@ -176,7 +191,7 @@ def _bounds(interval: tuple[Figure, Figure]) -> str:
     return "-" if low is None or high is None else f"{low:.3f}..{high:.3f}"
 
 
-def _executed(row: Row) -> str:
+def _executed_text(row: Row) -> str:
     if row.error is not None:
         return "failed"
     if row.precision_effect:
@@ -206,8 +221,6 @@ def _notes(document: Comparison) -> list[str]:
         lines.append(
             f"note: {note}" if len(names) == several else f"note, {', '.join(names)}: {note}"
         )
-    if document.recorded:
-        lines.append(f"recorded: {document.recorded}")
     return lines if document.baseline else lines[1:]
 
 
@@ -243,8 +256,11 @@ def _agreement(document: Comparison, row: Row) -> str:
     return f"({matched:.3f})" if document.random_weights is not None else f"{matched:.3f}"
 
 
-def _interval(rate: Interval | None) -> str:
-    return "-" if rate is None else f"{_fps(rate.median)} [{_fps(rate.low)}..{_fps(rate.high)}]"
+def _interval(rate: Interval | None, bounds: bool) -> str:
+    if rate is None:
+        return "-"
+    between = f" [{_fps(rate.low)}..{_fps(rate.high)}]" if bounds else ""
+    return f"{_fps(rate.median)}{between}"
 
 
 def _fps(value: float) -> str:

@@ -5,16 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from detector.report.terminal.console import SafeConsole
 
-def print_findings(console: Console, findings: dict[str, Any]) -> None:
+
+def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
     parts: list[RenderableType] = [_engines(findings), _machine(findings)]
     parts += [Text(f"warning: {warning}", style="bold") for warning in findings["warnings"]]
     default, code = findings["default"], findings["exit"]["code"]
     parts.append(Text(default["why"] or "no engine"))
+    for one in findings["in_force"]:
+        height, width = one["model_input"]
+        parts.append(
+            Text(
+                f"in force for {one['model']} {width}x{height}: {one['reason']}; "
+                f"delete {one['path']} to undo it"
+            )
+        )
     verdict = (
         "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
     )
@@ -31,7 +41,8 @@ def _engines(findings: dict[str, Any]) -> Table:
         able = [name for name, reason in engine["precisions"].items() if reason is None]
         refused = [reason for reason in engine["precisions"].values() if reason is not None]
         reasons = [engine["reason"]] if engine["reason"] else refused
-        table.add_row(*map(Text, (engine["name"], usable, " ".join(able), "\n".join(reasons))))
+        cells = map(Text, (engine["name"], usable, " ".join(able)))
+        table.add_row(*cells, Group(*map(Text, reasons)))
     return table
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from detector.report.terminal.console import SafeConsole
 from detector.session.evaluation import (
     ClassAccuracy,
     EngineResult,
@@ -30,9 +31,9 @@ COLUMNS = (
 Scored = EngineResult | FileResult
 
 
-def print_evaluation(console: Console, document: Evaluation) -> None:
-    results = _scored(document)
-    parts: list[RenderableType] = [Text(_dataset(document))]
+def print_evaluation(console: SafeConsole, document: Evaluation) -> None:
+    results = _scored_rows(document)
+    parts: list[RenderableType] = [Text(line) for line in _dataset(document)]
     if results:
         parts.append(_means(results))
     parts += [_classes(row, several=len(results) > 1) for row in results]
@@ -40,7 +41,7 @@ def print_evaluation(console: Console, document: Evaluation) -> None:
     console.print(Group(*parts))
 
 
-def _dataset(document: Evaluation) -> str:
+def _dataset(document: Evaluation) -> list[str]:
     data = document.dataset
     part = f", subset {data.subset}" if data.subset else ""
     mapped = f"; classes by {document.mapping}" if document.mapping else ""
@@ -49,10 +50,10 @@ def _dataset(document: Evaluation) -> str:
     line = f"{data.path} ({data.format}{part}): {size}{mapped}"
     runs = [row for row in document.results if isinstance(row, EngineResult)]
     models = dict.fromkeys(_model(row) for row in runs)
-    return "\n".join([line, *(f"model: {model}" for model in models)])
+    return [line, *(f"model: {model}" for model in models)]
 
 
-def _scored(document: Evaluation) -> list[Scored]:
+def _scored_rows(document: Evaluation) -> list[Scored]:
     return [row for row in document.results if isinstance(row, Scored)]
 
 
@@ -87,7 +88,7 @@ def _means(results: list[Scored]) -> Table:
             continue
         table.add_row(row.engine, row.precision, *figures, *map(_rate, _rates(row)))
         if row.difference and isinstance(first, EngineResult):
-            changes = [_signed(getattr(row.difference, key)) for _, key in COLUMNS]
+            changes = [_signed_text(getattr(row.difference, key)) for _, key in COLUMNS]
             ratios = list(map(_ratio, _rates(row), _rates(first)))
             table.add_row("  to the first", "", *changes, *ratios, style="dim")
     return table
@@ -119,7 +120,7 @@ def _classes(row: Scored, several: bool) -> Table:
 
 
 def _lines(document: Evaluation) -> list[str]:
-    settings, results = document.settings, _scored(document)
+    settings, results = document.settings, _scored_rows(document)
     lines = []
     if isinstance(settings, Thresholds):
         way = "over all classes" if settings.agnostic else "within a class"
@@ -148,7 +149,7 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _signed(value: float | None) -> str:
+def _signed_text(value: float | None) -> str:
     return "-" if value is None else f"{value:+.4f}"
 
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
-from rich.console import Console
+from rich.cells import cell_len, set_cell_size
+from rich.console import RenderableType
 from rich.live import Live as RichLive
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
+from detector.errors.text import printable
+from detector.report.terminal.console import SafeConsole
+
+LONGEST_NAME, GAP = 32, "..."
+WIDEST_BAR, NARROWEST_BAR = 24, 6  # columns
 INTERVAL_S = 0.25  # often enough to look alive; reading the counters costs some 50 us
 
 
 class LiveLine:
     """Reads the run's counters from a thread of its own: watching costs the loop nothing."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: SafeConsole) -> None:
         self._console = console
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -44,22 +53,74 @@ class LiveLine:
         with RichLive(console=self._console, auto_refresh=False, transient=True) as live:
             while not self._over.wait(INTERVAL_S):
                 elapsed = time.perf_counter() - started
-                live.update(
-                    Text(line(path, progress.written, total, elapsed, timeline), no_wrap=True),
-                    refresh=True,
+                shown = line(
+                    path, progress.written, total, elapsed, timeline, self._console.width - 1
                 )
+                live.update(shown.draw(), refresh=True)
 
 
-def line(path: str, written: int, total: int | None, elapsed_s: float, timeline: Any) -> str:
-    """``in.mp4  120/400 frames  24.9 FPS  ETA 0:11  bottleneck: write``"""
+class Line(NamedTuple):
+    """One line: the source's name, a bar of ``bar`` columns (0: none), and figures."""
+
+    name: str
+    bar: int
+    figures: str
+    done: int
+    total: int | None
+
+    def __str__(self) -> str:
+        return f"{self.name}  {' ' * self.bar}  {self.figures}" if self.bar else self._plain()
+
+    def _plain(self) -> str:
+        return f"{self.name}  {self.figures}".strip()
+
+    def draw(self) -> RenderableType:
+        if not self.bar:
+            return Text(self._plain(), no_wrap=True)
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        bar = ProgressBar(self.total, self.done, self.bar)
+        grid.add_row(Text(self.name, no_wrap=True), bar, Text(self.figures, no_wrap=True))
+        return grid
+
+
+def line(
+    path: str, written: int, total: int | None, elapsed_s: float, timeline: Any, width: int = 80
+) -> Line:
+    """``in.mp4  ━━━━━━  120/400 frames  24.9 FPS  ETA 0:11  bottleneck: write``, in ``width``
+    columns: the last figures give way, then the bar, then the middle of the name.
+    """
     rate = written / elapsed_s if elapsed_s > 0 else 0.0
-    count = f"{written}/{total}" if total and total >= written else str(written)
-    text = f"{path}  {count} frames  {rate:.1f} FPS"
-    if total and rate and total > written:
-        left = int((total - written) / rate)
-        text += f"  ETA {left // 60}:{left % 60:02d}"
-    slowest = _busiest(timeline)
-    return f"{text}  bottleneck: {slowest}" if slowest else text
+    known = total if total and total >= written else None
+    figures = [f"{written}/{known} frames" if known else f"{written} frames", f"{rate:.1f} FPS"]
+    if known and rate and known > written:
+        left = int((known - written) / rate)
+        figures.append(f"ETA {left // 60}:{left % 60:02d}")
+    if slowest := _busiest(timeline):
+        figures.append(f"bottleneck: {slowest}")
+    name = printable(os.path.basename(path.rstrip("/")) or path)
+    wanted = min(cell_len(name), LONGEST_NAME)
+    while len(figures) > 1 and wanted + 2 + len("  ".join(figures)) > width:
+        figures.pop()
+    said = "  ".join(figures)
+    name = shorten(name, max(0, min(LONGEST_NAME, width - 2 - len(said))))
+    room = width - cell_len(name) - len(said) - 4
+    bar = min(room, WIDEST_BAR) if known and room >= NARROWEST_BAR else 0
+    return Line(name, bar, said[:width], written, known)
+
+
+def shorten(name: str, width: int) -> str:
+    """``name`` in at most ``width`` columns of a terminal, with its middle left out:
+    ``a-very-lo...me.mp4``."""
+    if cell_len(name) <= width:
+        return name
+    if width < len(GAP) + 2:
+        return ""
+    tail = (width - len(GAP)) // 2
+    head = width - len(GAP) - tail
+    end = name
+    while cell_len(end) > tail:
+        end = end[1:]
+    return f"{set_cell_size(name, head)}{GAP}{end}"
 
 
 def _busiest(timeline: Any) -> str | None:

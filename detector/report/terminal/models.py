@@ -11,15 +11,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from detector.analysis.diff import Change
+from detector.report.terminal.console import SafeConsole, fit_columns
 
 
-def print_models(console: Console, models: Sequence[dict[str, Any]]) -> None:
+def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None:
     """The known models, one line each."""
     columns = "model family input parameters GMACs GFLOPs published licence needs".split()
     table = _table(columns, right=("parameters", "GMACs", "GFLOPs", "published"))
@@ -35,7 +36,8 @@ def print_models(console: Console, models: Sequence[dict[str, Any]]) -> None:
             model["licence"],
             model["needs"],
         )
-    console.print(table)
+    least_first = ("licence", "published", "GMACs", "GFLOPs", "parameters", "family", "input")
+    console.print(fit_columns(console, table, least_first, one_line=True))
     console.print(
         "GFLOPs = 2 x GMACs of convolutions and matrix products; published: the GFLOPs that its "
         "makers state",
@@ -43,7 +45,7 @@ def print_models(console: Console, models: Sequence[dict[str, Any]]) -> None:
     )
 
 
-def print_model(console: Console, model: dict[str, Any]) -> None:
+def print_model(console: SafeConsole, model: dict[str, Any]) -> None:
     """Everything about one model, one name and value a line."""
     names = model["names"]
     lines = {
@@ -63,14 +65,14 @@ def print_model(console: Console, model: dict[str, Any]) -> None:
     }
     for name, value in lines.items():
         if value not in (None, ""):
-            console.print(f"{name:<18}{value}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{name:<18}{value}", highlight=False, soft_wrap=True)
     if not model["counted"]:
         console.print(
             "These are its makers' figures: the model file is not here, so nothing was counted.",
             style="dim",
         )
     for note in model.get("notes", []):
-        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
 
 
 def _size(size: Sequence[int] | None) -> str:
@@ -90,7 +92,7 @@ def _billions(value: int | None) -> str:
 
 
 @contextmanager
-def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, int], bool]]:
+def progress_bar(console: SafeConsole, shown: bool) -> Iterator[Callable[[str, int, int], bool]]:
     """A progress bar for ``build``: (what is done, steps done, steps in all) -> go on.
 
     It appears with the first step, so that nothing flickers where nothing is built.
@@ -99,7 +101,7 @@ def progress_bar(console: Console, shown: bool) -> Iterator[Callable[[str, int, 
         yield lambda doing, done, of: True
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
     )
@@ -130,17 +132,12 @@ def lines(facts: dict[str, Any]) -> list[str]:
     return [head, f"what: {what}", origin, *found, *(f"note: {note}" for note in facts["notes"])]
 
 
-def build_line(console: Console) -> Callable[[str, int, int], bool]:
+def build_line(console: SafeConsole) -> Callable[[str, int, int], bool]:
     """The progress of a build inside a run: one line, which the live line of the run overwrites."""
 
     def step(doing: str, done: int, of: int) -> bool:
         text = "" if done >= of else f"building: {doing} {done}/{of}"
-        console.print(
-            text[: console.width - 1].ljust(console.width - 1),
-            end="\r",
-            markup=False,
-            highlight=False,
-        )
+        console.print(text[: console.width - 1].ljust(console.width - 1), end="\r", highlight=False)
         return True
 
     return step
@@ -168,7 +165,7 @@ ANSWERS = (
 )
 
 
-def print_metrics(console: Console, metrics: Mapping[str, Mapping[str, str]]) -> None:
+def print_metrics(console: SafeConsole, metrics: Mapping[str, Mapping[str, str]]) -> None:
     """The metrics of nvprof in the words of Nsight Compute, and what replaces its other answers."""
     table = _table(("nvprof", "ncu", "says"))
     for name, row in metrics.items():
@@ -183,7 +180,7 @@ def print_metrics(console: Console, metrics: Mapping[str, Mapping[str, str]]) ->
     console.print(Group(table, today, Text(support)))
 
 
-def print_diff(console: Console, changes: Sequence[Change], differing: Sequence[str]) -> None:
+def print_diff(console: SafeConsole, changes: Sequence[Change], differing: Sequence[str]) -> None:
     """Two sessions side by side; ``differing``: what else was not the same in both."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(("", "before ms", "after ms", "ratio", "95% interval", "")):
@@ -199,7 +196,7 @@ def print_diff(console: Console, changes: Sequence[Change], differing: Sequence[
         )
     console.print(table)
     for line in differing:
-        console.print(f"not the same: {line}", highlight=False, markup=False)
+        console.print(f"not the same: {line}", highlight=False)
 
 
 def _table(columns: Sequence[str], right: Sequence[str] = ()) -> Table:

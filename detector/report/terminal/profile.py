@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from detector.analysis.layers import describe_above_roof, describe_outside
+from detector.analysis.noise import misses
+from detector.analysis.profile import describe_cost
+from detector.report.terminal.console import SafeConsole
 from detector.report.terminal.run import counted, new_table, number
-from detector.session.codec import from_builtins
 from detector.session.passes import (
     CountersFacts,
     CriticalPathFacts,
@@ -28,6 +30,7 @@ from detector.session.passes import (
     TorchFacts,
     WhatIfFacts,
 )
+from detector.session.profile import RecordingDocument
 from detector.session.read import SavedSession
 
 LONGEST_FUNCTIONS, LARGEST_OWNERS = 10, 8
@@ -102,7 +105,7 @@ def counters_text(facts: CountersFacts) -> Text:
     )
 
 
-def print_profile(console: Console, session: SavedSession) -> None:
+def print_profile(console: SafeConsole, session: SavedSession) -> None:
     shown = [
         PARTS[name](record.facts)
         for name, record in session.passes.items()
@@ -136,6 +139,8 @@ def what_if_table(facts: WhatIfFacts) -> Group:
         f"what if (replay off by {facts.replay_error:+.1%} at 1x, "
         f"{number(facts.measured_fps, '.2f')} FPS in the loop)"
     )
+    if missed := misses(facts):
+        return Group(Text(f"what if: {missed}"), *_measured_alone(facts))
     proofs = facts.proof_of
     measured = (
         ("measured FPS", "gain", "lowest .. highest", "predicted is off by") if proofs else ()
@@ -148,6 +153,16 @@ def what_if_table(facts: WhatIfFacts) -> Group:
     if facts.no_batch_because:
         lines.append(f"not predicted: {facts.no_batch_because}")
     return Group(table, *map(Text, lines))
+
+
+def _measured_alone(facts: WhatIfFacts) -> list[Table]:
+    """What was tested, without predictions that nobody should read."""
+    if not facts.proof_of:
+        return []
+    table = new_table("what if, measured", "change", "FPS", "gain", "lowest .. highest")
+    for change, proof in facts.proof_of.items():
+        table.add_row(change, *_measured(proof)[:3])
+    return [table]
 
 
 def _measured(proof: Proof | None) -> list[str]:
@@ -208,7 +223,7 @@ def layers_table(facts: LayersFacts) -> Group:
     return Group(longest, types, *[Text(line) for line in lines if line])
 
 
-def roofline_text(facts: RooflineFacts) -> Text:
+def roofline_text(facts: RooflineFacts) -> Group:
     peaks, under = facts.peaks, facts.peak_under_measured
     reached = ", ".join(
         f"{name} {peak:.1f} GFLOP/s ({peaks.by.get(name, '-')})"
@@ -222,7 +237,7 @@ def roofline_text(facts: RooflineFacts) -> Text:
     ]
     if under:
         lines.append(f"note: {describe_above_roof(len(under))}")
-    return Text("\n".join(lines))
+    return Group(*map(Text, lines))
 
 
 def torch_table(facts: TorchFacts) -> Group:
@@ -293,10 +308,7 @@ def _rate(rates: Interval | None) -> str:
 
 
 def loop_text(facts: LoopFacts) -> Text:
-    cost = facts.instruments
-    text = (
-        f"instruments: {cost.median:+.2%} of a frame's time [{cost.low:+.2%} .. {cost.high:+.2%}]"
-    )
+    text = f"instruments: {describe_cost(facts.instruments)}"
     return Text(text + (f"; warning: {facts.warning}" if facts.warning else ""))
 
 
@@ -322,46 +334,39 @@ def _lines(session: SavedSession) -> list[str]:
         if not record.available:
             lines.append(f"{name}: not available: {record.reason}")
         elif record.slowdown is not None and name != "loop":
-            slowdown = f"{record.slowdown:.2f} times as long under it"
-            lines.append(f"{name}: the same work took {slowdown}")
+            slower = record.slowdown > 1
+            took = f"took {record.slowdown:.2f} times as long" if slower else "took no longer"
+            lines.append(f"{name}: the same work {took} under it")
         elif record.undisturbed is not None:
             lines.append(f"{name}: disturbs nothing: {record.undisturbed}")
     return [*lines, f"session: {session.folder}"]
 
 
-def print_recorded(console: Console, facts: dict[str, Any]) -> None:
+def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
     """An nsys recording: stages, waits, what blocked inside the stages, the critical path."""
     stages = new_table(
         "stages of the recording, ms", "stage", "calls", "avg", "p50", "p90", "max", "share"
     )
-    for row in facts["stages"]:
-        times = (
-            "-" if row[key] is None else f"{row[key]:.2f}" for key in ("avg", "p50", "p90", "max")
-        )
-        stages.add_row(row["step"], str(row["count"]), *times, f"{row['share']:.1%}")
+    for row in document.stages:
+        times = (number(time, ".2f") for time in (row.avg, row.p50, row.p90, row.max))
+        stages.add_row(row.step, str(row.count), *times, f"{row.share:.1%}")
     waits = new_table("waits, s", "thread", "waited for", "s")
-    for thread, each in facts["waits"].items():
+    for thread, each in document.waits.items():
         for what, seconds in sorted(each.items(), key=lambda item: -item[1]):
             waits.add_row(thread, what, f"{seconds:.3f}")
     parts: list[RenderableType] = [stages, waits]
-    if facts["blocked"]:
+    if document.blocked:
         blocked = new_table("blocked in system calls, s", "stage", "call", "s")
-        for stage, calls in facts["blocked"].items():
+        for stage, calls in document.blocked.items():
             for call, seconds in list(calls.items())[:3]:
                 blocked.add_row(stage, call, f"{seconds:.3f}")
         parts.append(blocked)
-    if facts["critical_path"]:
-        path = from_builtins(facts["critical_path"], CriticalPathFacts, "the recording")
-        parts.append(critical_path_table(path))
-    gpu = facts["gpu"]
-    parts.append(
-        Text(
-            f"GPU busy {gpu['busy_share']:.1%} of the run"
-            if gpu["available"]
-            else f"GPU: {gpu['reason']}"
-        )
-    )
-    if not facts["loop_is_known"]:
+    if document.critical_path is not None:
+        parts.append(critical_path_table(document.critical_path))
+    gpu = document.gpu
+    busy = f"GPU busy {number(gpu.busy_share, '.1%')} of the run"
+    parts.append(Text(busy if gpu.available else f"GPU: {gpu.reason}"))
+    if not document.loop_is_known:
         parts.append(
             Text(
                 "note: the recording does not say how long the queues were; the defaults are taken"

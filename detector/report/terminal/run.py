@@ -1,4 +1,4 @@
-"""The end of a run on a terminal: the lab's table, the ledger, the verdict.
+"""The end of a run on a terminal: what was found, the lab's table, the verdict, the ledger.
 
 The tables of ``profile`` are made of the same three functions: ``new_table``, ``number``,
 ``counted``.
@@ -6,21 +6,37 @@ The tables of ``profile`` are made of the same three functions: ``new_table``, `
 
 from __future__ import annotations
 
+import os
+
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from detector.analysis.summary import seconds_text, stage_rows, thread_rows
-from detector.errors import EXIT_DAMAGED, EXIT_INTERRUPTED, EXIT_TERMINATED
-from detector.session.document import Summary
+from detector.errors import EXIT_DAMAGED, STOPPED_CODES
+from detector.errors.text import printable
+from detector.report.terminal.console import SafeConsole
+from detector.report.terminal.live import shorten
+from detector.session.document import StreamSummary, Summary
 
 # Columns of the terminal. In fewer, the tables' numbers would be broken into two lines (0.4 over
 # 1.03), so the terminal may wrap the lines instead.
 NARROWEST = 80
 # Exit codes whose reason is printed nowhere else: the reasons of failures go to stderr.
-SAID_HERE = (EXIT_DAMAGED, EXIT_INTERRUPTED, EXIT_TERMINATED)
+SAID_HERE = (EXIT_DAMAGED, *STOPPED_CODES)
 CLASSES_SHOWN = 8
+LONGEST_CAMERA = 16  # columns of a camera's name
+PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames
+# Why a received picture was not detected (sources.live.base), in words that follow its count.
+DROPPED = {
+    "newer": "replaced by newer ones",
+    "lag": "older than --max-age",
+    "rate": "beyond the camera's rate",
+    "corrupt": "damaged",
+    "no_key": "before the first key frame",
+    "stopped": "at the end",
+}
 
 
 def new_table(title: str, *columns: str) -> Table:
@@ -38,27 +54,38 @@ def number(value: float | None, form: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 frame``, ``2 frames``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """``1 frame``, ``2 frames``, ``2 classes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun[-1] == 's' else 's'}"
 
 
-def print_run(console: Console, summary: Summary, verbose: bool = False) -> None:
-    """Prints everything that a person is told after a run. Sets ``console`` to at least 80
-    columns."""
+def print_run(console: SafeConsole, summary: Summary, verbose: bool = False) -> None:
+    """Prints what a person is told after a run, most wanted first: what was found and where it is,
+    the two rates, what limits the run, and where a frame's time went.
+
+    ``verbose`` adds percentiles, threads and the seconds of each phase. Pictures have no steady
+    state, so nothing is said about what limits them. Sets ``console`` to at least 80 columns.
+    """
     console.width = max(console.width, NARROWEST)
-    written = summary.frames.written
-    parts: list[RenderableType] = []
+    written, steady = summary.frames.written, _is_video(summary)
+    parts: list[RenderableType] = [Text(line) for line in _found_lines(summary)]
+    if streams_of(summary):
+        parts.append(stream_table(summary))
     if written:
-        parts += [
-            _lab_table(summary),
-            _ledger(summary, written),
-            _threads(summary, written),
-            Text(f"seconds: {seconds_text(summary)}", style="dim"),
-        ]
-    parts += [Text(line) for line in _lines(summary, verbose)]
-    if written:
-        parts.append(Text(summary.verdict.sentence, style="bold"))
+        parts.append(_lab_table(summary))
+        if steady or verbose:
+            parts.append(Text(summary.verdict.sentence, style="bold"))
+            parts.append(_ledger(summary, written, verbose))
+        if verbose:
+            parts.append(_threads(summary, written))
+            parts.append(Text(f"seconds: {seconds_text(summary)}", style="dim"))
+    parts += [Text(line) for line in _remarks(summary, verbose)]
     console.print(Group(*parts))
+
+
+def _is_video(summary: Summary) -> bool:
+    """Whether any source is a video. A summary that does not say counts as one."""
+    kinds = {source.video.kind for source in summary.each}
+    return kinds != {"pictures"}
 
 
 def _lab_table(summary: Summary) -> Table:
@@ -85,26 +112,34 @@ def _video_size(summary: Summary) -> str:
     return sizes.pop() or "several" if len(sizes) == 1 else "several"
 
 
-def _ledger(summary: Summary, frames: int) -> Table:
+def _ledger(summary: Summary, frames: int, verbose: bool) -> Table:
+    percentiles = ("p50", "p90", "p99") if verbose else ()
     table = new_table(
         f"ledger of {counted(frames, 'frame')}, ms a frame",
-        *("stage", "busy", "share", "p50", "p90", "p99", "CPU", "thread"),
+        *("stage", "busy", "share", *percentiles, "CPU", "thread"),
     )
     for row in stage_rows(summary, frames):
+        times = (row.p50_ms, row.p90_ms, row.p99_ms)[: len(percentiles)]
         table.add_row(
             row.stage,
             f"{row.busy_ms:.2f}",
             f"{row.share:.1%}",
-            number(row.p50_ms, ".2f"),
-            number(row.p90_ms, ".2f"),
-            number(row.p99_ms, ".2f"),
+            *(number(time, ".2f") for time in times),
             f"{row.cpu_ms:.2f}",
-            row.thread,
+            _threads_text(row.thread),
         )
-    note = "in the stages" if summary.cpu.stages_include_libraries else ""
-    library = f"{summary.cpu.library_threads_s * 1e3 / frames:.2f}"
-    table.add_row("library threads", "", "", "", "", "", library, note, style="dim")
+    if verbose:
+        note = "in the stages" if summary.cpu.stages_include_libraries else ""
+        library = f"{summary.cpu.library_threads_s * 1e3 / frames:.2f}"
+        empty = [""] * (2 + len(percentiles))
+        table.add_row("library threads", *empty, library, note, style="dim")
     return table
+
+
+def _threads_text(names: str) -> str:
+    """``reader``; ``3 workers`` for worker-0,worker-1,worker-2."""
+    each = names.split(",")
+    return names if len(each) == 1 else f"{len(each)} workers"
 
 
 def _threads(summary: Summary, frames: int) -> Table:
@@ -118,21 +153,28 @@ def _threads(summary: Summary, frames: int) -> Table:
     return table
 
 
-def _lines(summary: Summary, verbose: bool) -> list[str]:
+def _found_lines(summary: Summary) -> list[str]:
+    """What was found, where it is, and what went wrong."""
     lines = [_frames(summary), _detections(summary)]
-    if verbose or summary.engine_reason:
-        reason = summary.engine_reason or f"engine {summary.engine}: as asked for"
-        lines.append(f"{reason}; {counted(summary.engine_threads, 'thread')} a request")
-    lines += _precision(summary, verbose)
-    lines += [f"note: {note}" for note in summary.notes]
     for source in summary.each:
         if summary.sources:
             written = counted(source.frames.written, "frame")
             lines.append(f"{source.video.path}: {written}, {source.exit.reason}")
         elif source.exit.code in SAID_HERE:
             lines.append(f"exit {source.exit.code}: {source.exit.reason}")
+        lines += stream_lines(summary)
         lines += [f"{name}: {path}" for name, path in source.outputs.items()]
         lines += [f"kept of the failed run: {path}" for path in source.partial_outputs]
+    return lines
+
+
+def _remarks(summary: Summary, verbose: bool) -> list[str]:
+    lines = []
+    if verbose or summary.engine_reason:
+        reason = summary.engine_reason or f"engine {summary.engine}: as asked for"
+        lines.append(f"{reason}; {counted(summary.engine_threads, 'thread')} a request")
+    lines += _precision(summary, verbose)
+    lines += [f"note: {note}" for note in summary.notes]
     if summary.session:
         lines.append(f"session: {summary.session}")
     return lines
@@ -146,16 +188,29 @@ def _frames(summary: Summary) -> str:
         "corrupt": frames.corrupt,
         "skipped": frames.skipped,
     }
-    text = f"frames: {frames.read} read, {frames.written} written"
+    done = "written" if _wrote_pictures(summary) else "detected"
+    text = f"frames: {frames.read} read, {frames.written} {done}"
     return text + "".join(f", {count} {name}" for name, count in others.items() if count)
+
+
+def _wrote_pictures(summary: Summary) -> bool:
+    """Whether frames became a video or pictures. Recordings of cameras do not hold every frame."""
+    if streams_of(summary):
+        return False
+    return any(
+        source.partial_outputs or not PICTURES.isdisjoint(source.outputs) for source in summary.each
+    )
 
 
 def _detections(summary: Summary) -> str:
     found = summary.detections
-    frequent = list(found.by_class.items())[:CLASSES_SHOWN]
+    classes = list(found.by_class.items())
+    shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
     text = f"detections: {found.total}"
-    if frequent:
-        text += f" ({', '.join(f'{count} {name}' for name, count in frequent)})"
+    if shown:
+        more = f" and {sum(count for _, count in rest)} in {counted(len(rest), 'more class')}"
+        listed = ", ".join(f"{count} {name}" for name, count in shown)
+        text += f" ({listed}{more if rest else ''})"
     if found.cut_by_max_det:
         text += f"; {found.cut_by_max_det} more were cut by --max-det"
     return text
@@ -169,3 +224,51 @@ def _precision(summary: Summary, verbose: bool) -> list[str]:
     if shares and (verbose or asked != "fp32" or list(shares) != ["fp32"]):
         return [f"precision: {summary.precision_text} (asked for: {asked})"]
     return []
+
+
+def stream_table(summary: Summary) -> Table:
+    """The cameras of a live run at its end."""
+    table = new_table(
+        "cameras",
+        *("camera", "size", "FPS/sent", "dropped", "age p50", "p90", "p99", "max ms", "lost"),
+    )
+    for stream in streams_of(summary):
+        age = stream.age_ms
+        table.add_row(
+            shorten(printable(stream.name), LONGEST_CAMERA),
+            stream.size or "-",
+            f"{number(stream.processed_fps, '.1f')}/{number(stream.camera_fps, '.1f')}",
+            f"{stream.dropped_share:.0%}",
+            *(number(value, ".0f") for value in (age.p50, age.p90, age.p99, age.max)),
+            str(stream.reconnects + stream.stalls),
+        )
+    return table
+
+
+def stream_lines(summary: Summary) -> list[str]:
+    """What was found, and what is wrong, camera by camera."""
+    lines = []
+    for stream in streams_of(summary):
+        found = ", ".join(f"{count} {name}" for name, count in list(stream.detections.items())[:8])
+        drops = ", ".join(
+            f"{count} {DROPPED.get(why, why)}" for why, count in stream.dropped.items()
+        )
+        text = f"{stream.name}: {counted(stream.processed, 'picture')}, {found or 'nothing found'}"
+        text += f"; dropped {drops}" if drops else ""
+        if stream.reconnects or stream.stalls:
+            times = f"{counted(stream.reconnects, 'reconnect')}, {counted(stream.stalls, 'stall')}"
+            text += f"; {times}"
+        lines.append(text)
+        if stream.error and not stream.processed:
+            lines.append(f"{stream.name}: {stream.error}")
+    folders = {
+        os.path.dirname(stream.outputs["jsonl"])
+        for stream in streams_of(summary)
+        if "jsonl" in stream.outputs
+    }
+    return [*lines, *(f"outputs: {os.path.join(folder, 'CAMERA', '')}" for folder in folders)]
+
+
+def streams_of(summary: Summary) -> list[StreamSummary]:
+    """Empty for runs of files."""
+    return summary.streams if isinstance(summary.streams, list) else []

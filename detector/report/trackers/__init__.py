@@ -15,6 +15,7 @@ from typing import Any
 
 from detector.analysis.summary import stage_rows, thread_rows
 from detector.errors import DetectVideoError, OutputError, UsageError
+from detector.errors.text import printable
 from detector.report.html import page
 from detector.report.tables import csv_files
 from detector.session.codec import to_builtins
@@ -69,8 +70,13 @@ def entries_of(session: SavedSession) -> Entries:
     height, width = document.model_input
     settings = {name: str(getattr(document, name)) for name in SETTINGS}
     settings |= {"model_input": f"{width}x{height}", "cpu": str(document.environment.cpu.model)}
-    figures = {name: float(value) for name, value in _figures(session) if _is_number(value)}
-    return Entries(settings, figures, csv_files(session), page(session), document.verdict.sentence)
+    # Trackers refuse texts that are no UTF-8, and show the others to people.
+    settings = {name: printable(value) for name, value in settings.items()}
+    figures = {
+        printable(name): float(value) for name, value in _figures(session) if _is_number(value)
+    }
+    sentence = printable(document.verdict.sentence)
+    return Entries(settings, figures, csv_files(session), page(session), sentence)
 
 
 def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:

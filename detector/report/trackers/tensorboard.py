@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from detector.errors.text import from_cell
 from detector.session.read import SavedSession
+from detector.session.store import add_to_session, list_in_session, remove_from_session
 
 if TYPE_CHECKING:
     from detector.report.trackers import Entries
 
 PACKAGE = "tensorboard"
+FOLDER = "tensorboard"  # in the session
 
 
 def log(session: SavedSession, entries: Entries) -> str:
@@ -27,20 +29,23 @@ def log(session: SavedSession, entries: Entries) -> str:
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    folder = session.folder / "tensorboard"
+    folder = session.folder / FOLDER
     # A session that is logged again has one event file, and not two that TensorBoard would mix.
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_from_session(session.folder, FOLDER)
     values = [
         Summary.Value(tag=name, simple_value=value) for name, value in entries.figures.items()
     ]
     values += [_text(name, text) for name, text in texts(entries)]
     when = session.document.clocks.unix_ns / 1e9
+    before = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     writer = EventFileWriter(str(folder))
     try:
         writer.add_event(Event(wall_time=when, step=0, summary=Summary(value=values)))
     finally:
         writer.close()
-    (folder / "report.html").write_bytes(entries.report)
+    made = [f"{FOLDER}/{path.name}" for path in folder.iterdir() if path.name not in before]
+    list_in_session(session.folder, made)
+    add_to_session(session.folder, f"{FOLDER}/report.html", entries.report)
     return f"tensorboard: {folder} (tensorboard --logdir {session.folder.parent})"
 
 
@@ -49,7 +54,8 @@ def texts(entries: Entries) -> Iterable[tuple[str, str]]:
     yield "verdict", f"{entries.verdict}\n\nThe whole report: report.html, beside this event file."
     yield "settings", _markdown([("setting", "value"), *entries.settings.items()])
     for name, text in entries.tables.items():
-        yield name.removesuffix(".csv"), _markdown(list(csv.reader(io.StringIO(text))))
+        rows = [[from_cell(one) for one in row] for row in csv.reader(io.StringIO(text))]
+        yield name.removesuffix(".csv"), _markdown(rows)
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:

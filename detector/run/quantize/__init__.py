@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from detector.config.schema import Config
+from detector.engines import store
 from detector.engines.base import BuildProgress
 from detector.errors import ModelError, UsageError
 from detector.models.base import Network
@@ -36,13 +37,18 @@ def quantize_network(
     where ``--calibrate`` names a source; otherwise one that is kept in ``folder`` is used.
 
     Raises UsageError where there is no calibration and where no layer can be int8, SourceError for
-    a source without frames, ModelError for a graph that is not fp32, OutputError for the folder,
-    EngineError where ``progress`` stops the calibration.
+    a source without frames, ModelError for a graph that is not fp32 or above 2 GiB, OutputError for
+    the folder, EngineError where ``progress`` stops the calibration.
     """
     if network.precision != "fp32":
         raise ModelError(
             f"{network.name}: the graph is {network.precision}; only fp32 can become int8"
         )
+    store.refuse_beyond_one_message(
+        network,
+        "its ranges for int8 are measured on a graph in one piece",
+        "use --precision fp16, or a smaller model",
+    )
     if why := why_not_int8(network.graph):
         raise UsageError(f"--precision int8: {network.name}: {why}")
     calibration, notes = get_calibration(network, config, folder, progress)

@@ -22,6 +22,8 @@ from detector.config.schema import CalibrationConfig, Config
 from detector.engines import store
 from detector.engines.base import BuildProgress
 from detector.errors import EngineError, UsageError
+from detector.errors.guard import keep
+from detector.errors.parsing import parse_json
 from detector.models.base import Network
 from detector.models.graph.qdq import (
     KINDS,
@@ -112,8 +114,10 @@ class Calibration:
 
     @staticmethod
     def from_json(text: str) -> Calibration:
-        """Raises ValueError, KeyError or TypeError for a text that is not a calibration."""
-        document = json.loads(text)
+        """Raises UsageError, ValueError, KeyError, TypeError, AttributeError or OverflowError for a
+        text that is not a calibration.
+        """
+        document = parse_json(text, "calibration")
         if document.pop("schema") != SCHEMA:
             raise ValueError("another schema")
         ranges = {
@@ -138,6 +142,7 @@ def get_calibration(
     asked = config.calibration
     if asked.calibrate is None:
         return _find_kept(network, config, folder)
+    sources.refuse_pipe(asked.calibrate, "calibration reads its source more than once")
     with sources.open(asked.calibrate, frames=1):
         pass  # a source that cannot be opened is refused before anything is made
     made = store.build_once(
@@ -166,12 +171,17 @@ def _find_kept(network: Network, config: Config, folder: Path) -> tuple[Calibrat
         if any(manifest.get("key", {}).get(name) != value for name, value in wanted.items()):
             continue
         data = path.read_bytes()
-        if hashlib.sha256(data).hexdigest() != manifest.get("file_sha256"):
+        try:
+            if hashlib.sha256(data).hexdigest() != manifest.get("file_sha256"):
+                raise ValueError
+            found = Calibration.from_json(data.decode())
+        except (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             notes.append(
                 f"{path}: is damaged and was not used; calibrate again with --calibrate IN.mp4"
             )
             continue
-        return Calibration.from_json(data.decode()), [*notes, f"int8: uses the calibration {path}"]
+        keep("the calibration", path, path.with_suffix(".json"))
+        return found, [*notes, f"int8: uses the calibration {path}"]
     size = f"{network.input.width}x{network.input.height}"
     advice = (
         f"int8 must be calibrated on frames like yours, and {folder} holds no calibration of "

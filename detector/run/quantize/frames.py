@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from detector import sources
 from detector.errors import SourceError
+from detector.errors.guard import keep
 from detector.models.base import InputRules
 from detector.stages.preprocess import letterbox
 
@@ -91,7 +92,9 @@ def source_sha256(spec: str) -> str:
     Raises SourceError for a file that cannot be read.
     """
     digest = hashlib.sha256()
-    for path in _files(spec):
+    files = _files(spec)
+    keep("the calibration", *files)
+    for path in files:
         try:
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())

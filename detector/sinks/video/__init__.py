@@ -1,9 +1,14 @@
-"""Annotated H.264 video with the source's own time stamps and sound, whole or not at all.
+"""Annotated video with the source's own time stamps and sound, whole or not at all.
 
     canvas.py   BGR pictures into the YUV picture that the encoder reads
     stamps.py   the source's time stamps, made fit for a container
     audio.py    the source's sound, cut to the frames
-    h264.py     encoder and muxer: one file made of these three
+    clips.py    which frames --only-detections keeps
+    file.py     muxer: one file made of these; a format is a subclass
+    h264.py     .mp4, .m4v, .mov, .mkv
+    vp9.py      .webm
+    mjpeg.py    .avi
+    gif.py      .gif
 
 This file imports none of them before a video is opened, so that asking what the sink declares is
 cheap.
@@ -11,9 +16,12 @@ cheap.
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping
 from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector.errors import OutputError, UsageError
 from detector.sinks._partial import Partial, output_errors
@@ -21,14 +29,38 @@ from detector.sinks.base import Sink
 from detector.types import Detections, Frame, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.sinks.video.h264 import H264File
+    from detector.sinks.video.clips import Clips
+    from detector.sinks.video.file import VideoFile
 
-FORMATS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}
-LARGEST = 16384  # pixels a side, x264's limit
+
+class Format(NamedTuple):
+    """``file``: the class of file.py that writes it, as module and name. ``muxer``: FFmpeg's name.
+    ``largest``: pixels a side. ``worst_crf``: the scale of --crf ends there; None: it has none, and
+    no presets.
+    """
+
+    name: str
+    file: tuple[str, str]
+    muxer: str
+    largest: int
+    worst_crf: int | None = None
+
+
+_H264 = Format("H.264", ("h264", "H264File"), "mp4", 16384, 51)
+FORMATS = {
+    ".mp4": _H264,
+    ".m4v": _H264,
+    ".mov": _H264._replace(muxer="mov"),
+    ".mkv": _H264._replace(muxer="matroska"),
+    ".webm": Format("VP9", ("vp9", "Vp9File"), "webm", 16384, 63),
+    ".avi": Format("Motion JPEG", ("mjpeg", "MjpegFile"), "avi", 65500),
+    ".gif": Format("GIF", ("gif", "GifFile"), "gif", 65535),
+}
+LEAD_S = 2.0  # default of --lead
 
 
 class VideoSink(Sink):
-    """One H.264 file. ``close`` counts the frames in it before it gives it its final name."""
+    """One video file. ``close`` counts the frames in it before it gives it its final name."""
 
     name = "video"
     suffixes = tuple(FORMATS)
@@ -37,27 +69,58 @@ class VideoSink(Sink):
     default_for = ("video",)
     alone = False
     order = 4
-    options = ("preset", "crf")
+    options = ("preset", "crf", "only_detections", "lead")
+
+    @classmethod
+    def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
+        format = FORMATS[suffix.lower()]
+        worst, crf = format.worst_crf, options.get("crf")
+        for name in ("preset", "crf"):
+            if worst is None and options.get(name) is not None:
+                raise UsageError(
+                    f"--{name} means nothing in a {suffix} ({format.name}); leave it out, or write "
+                    "a .mp4 or .webm"
+                )
+        if worst is not None and crf is not None and crf > worst:
+            raise UsageError(
+                f"--crf {crf}: the scale of {format.name} ({suffix}) ends at {worst}; give 0 "
+                f"(best) to {worst}"
+            )
 
     def __init__(
-        self, path: Path, *, preset: str = "superfast", crf: int = 23, audio: bool = True
+        self,
+        path: Path,
+        *,
+        preset: str | None = None,
+        crf: int | None = None,
+        only_detections: bool = False,
+        lead: float | None = None,
+        audio: bool = True,
     ) -> None:
+        """``preset``, ``crf``, ``lead``: None is the default. ``lead``: seconds."""
         super().__init__(path)
-        self._format = FORMATS.get(self.path.suffix.lower(), "")
-        if not self._format:
+        if self.path.suffix.lower() not in FORMATS:
             raise UsageError(
                 f"a video cannot be called {self.path.name}; end its name in {', '.join(FORMATS)}"
             )
+        self.check_options(self.path.suffix, {"preset": preset, "crf": crf})
+        self._format = FORMATS[self.path.suffix.lower()]
         self._preset, self._crf, self._audio = preset, crf, audio
+        self._lead = Fraction(str(LEAD_S if lead is None else lead)) if only_detections else None
+        self._clips: Clips | None = None
         self._partial: Partial | None = None  # None before open, and after close or abort
 
     def open(self, info: SourceInfo) -> None:
-        from detector.sinks.video.h264 import H264File
+        from detector.sinks.video.clips import Clips
 
+        module, name = self._format.file
+        kind = getattr(importlib.import_module(f"{__name__}.{module}"), name)
         self._partial = Partial(self.path, info.path)
-        self._file: H264File = H264File(
+        if self._lead is not None:
+            self._clips = Clips(self._lead, info.time_base)
+        self._file: VideoFile = kind(
             self._partial.path,
-            self._format,
+            self._format.muxer,
             info,
             preset=self._preset,
             crf=self._crf,
@@ -67,18 +130,31 @@ class VideoSink(Sink):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         assert self._partial is not None, "write before open"
-        if not self._file.sent and max(frame.image.shape[:2]) > LARGEST:
+        if not self._file.sent and max(frame.image.shape[:2]) > self._format.largest:
             raise OutputError(
-                f"cannot write {self.path}: H.264 holds {LARGEST} pixels a side; "
-                "use --save pictures"
+                f"cannot write {self.path}: {self._format.name} holds {self._format.largest} "
+                "pixels a side; use --save pictures"
             )
         with output_errors(self.path, self._file.errors):
-            self._file.add(frame)
+            if self._clips is None:
+                self._file.add(frame)
+                return
+            for one, joined in self._clips.take(frame, len(detections) > 0):
+                self._file.add(one, joined)
 
-    def close(self) -> Path:
+    def close(self) -> Path | None:
         if self._partial is None:
             return self.path
         sent = self._file.sent
+        if self._clips is not None:
+            if not sent:
+                self.abort()
+                self.notes.append("nothing was detected, so there is no video")
+                return None
+            if self._clips.shortened:
+                self.notes.append(
+                    f"the lead before {self._clips.shortened} clips was shortened, to save memory"
+                )
         if not sent:
             raise OutputError(f"cannot write {self.path}: no frame came, so there is no video")
         with output_errors(self.path, self._file.errors):

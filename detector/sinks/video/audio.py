@@ -1,5 +1,5 @@
-"""The source's sound, cut to the frames that are written: copied where MP4 can hold it, else
-encoded as AAC.
+"""The source's sound, cut to the frames that are written: copied where the container can hold it,
+else encoded anew.
 """
 
 from __future__ import annotations
@@ -7,16 +7,37 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import av
 
+from detector.errors.holding import name_to_open
+from detector.types import Sound
+
 # Codecs that players expect in MP4; they are copied. (The muxer would take others too, such as
-# Vorbis.)
-COPIED = ("aac", "mp3", "ac3", "eac3", "alac", "opus", "flac")
-AAC_BITS_PER_S = 160_000
+# Vorbis.) QuickTime has no Opus and no FLAC.
+COPIED_IN_MOV = ("aac", "mp3", "ac3", "eac3", "alac")
+COPIED = (*COPIED_IN_MOV, "opus", "flac")
+USUAL_RATE = 48000  # samples/s, where the source's own cannot be
+LONGEST_SLIP_S = Fraction(1, 50)  # that sound without stamps may begin from where it belongs
+SILENCE_S = 1  # of a block
 BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # what damaged or missing audio raises
+
+
+@dataclass(frozen=True, slots=True)
+class SoundRules:
+    """What a container holds. ``copied``: codecs that stay as they are; the others are encoded by
+    ``encoder``. ``rates``: samples/s that it takes. ``gapless``: it stores no stamps, so that gaps
+    are filled with silence.
+    """
+
+    copied: tuple[str, ...]
+    encoder: str
+    bits_per_s: int
+    rates: range
+    gapless: bool = False
 
 
 class AudioTrack:
@@ -32,40 +53,61 @@ class AudioTrack:
     packet after the first frame. Either way the sound stays in sync with the frames.
     """
 
-    def __init__(self, path: str, output: Any, start_s: Fraction, *, preroll: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        output: Any,
+        start_s: Fraction,
+        *,
+        rules: SoundRules,
+        preroll: bool,
+        sound: Sound | None = None,
+    ) -> None:
+        """``sound``: its packets come from there, while the frames are read, and not from
+        ``path``."""
         self.refused = 0  # packets that the decoder or the muxer did not take
         self._ended = ""  # why the sound ends before the frames do
         self._held: Any = None  # packet or decoded frame that begins after the video frames so far
         self._last_pts: int | None = None
-        self._container = av.open(path)
+        self._rules = rules
+        self._filled_s = Fraction(0)  # of the output, where gaps are filled
+        self._sound = sound
+        self._container: Any = None
+        if sound is None:
+            self._container = av.open(name_to_open(path), metadata_errors="replace")
         try:
-            self._source = self._container.streams.audio[0]
+            self._source = self._container.streams.audio[0] if sound is None else sound.stream
             if self._source.codec_context is None:
                 raise ValueError("nothing here can decode it")
-            self.copied = self._source.codec_context.codec.canonical_name in COPIED
+            self.copied = self._source.codec_context.codec.canonical_name in rules.copied
             self._encodes = not self.copied
-            self.stream = self._copy_stream(output) if self.copied else self._aac_stream(output)
+            self.stream = self._copy_stream(output) if self.copied else self._new_stream(output)
             self._seek_before(start_s)
         except BaseException:
-            self._container.close()
+            self.close()
             raise
         self._reader = self._read_from(start_s, preroll)
 
     def _copy_stream(self, output: Any) -> Any:
         return output.add_stream_from_template(self._source)
 
-    def _aac_stream(self, output: Any) -> Any:
-        rate, channels = self._source.codec_context.sample_rate, _count_channels(self._source)
-        stream = output.add_stream("aac", rate=rate if 8000 <= rate <= 48000 else 48000)
+    def _new_stream(self, output: Any) -> Any:
+        rate, channels = self._source.codec_context.sample_rate, count_channels(self._source)
+        rules = self._rules
+        stream = output.add_stream(rules.encoder, rate=rate if rate in rules.rates else USUAL_RATE)
         stream.codec_context.layout = "mono" if channels == 1 else "stereo"
-        stream.codec_context.bit_rate = AAC_BITS_PER_S
+        if rules.bits_per_s:
+            stream.codec_context.bit_rate = rules.bits_per_s
         return stream
 
     def _seek_before(self, start_s: Fraction) -> None:
         """Skips what lies well before the first frame. A file without an index is read from its
         start.
         """
-        if start_s - (self._source.start_time or 0) * self._source.time_base > 10:
+        if (
+            self._container is not None
+            and start_s - (self._source.start_time or 0) * self._source.time_base > 10
+        ):
             with suppress(*BROKEN):
                 self._container.seek(
                     int((start_s - 5) / self._source.time_base), stream=self._source
@@ -73,14 +115,19 @@ class AudioTrack:
 
     def _read_from(self, start_s: Fraction, preroll: bool) -> Iterator[Any]:
         for item, duration_s in self._items():
-            if item.pts is not None:
+            if item is None:
+                yield None  # there is none yet
+            elif item.pts is not None:
                 begin_s = item.pts * item.time_base
                 if begin_s >= start_s or (preroll and begin_s + duration_s >= start_s):
                     yield item
 
     def _items(self) -> Iterator[tuple[Any, Fraction]]:
         """Packets to copy, or decoded frames to encode, each with its duration in seconds."""
-        for packet in self._container.demux(self._source):
+        for packet in self._packets():
+            if packet is None:
+                yield None, Fraction(0)
+                continue
             if self.copied:
                 if packet.size:  # the last one is empty: flush the decoder
                     yield packet, (packet.duration or 0) * packet.time_base
@@ -92,6 +139,16 @@ class AudioTrack:
                 continue
             for frame in frames:
                 yield frame, Fraction(frame.samples, frame.sample_rate)
+
+    def _packets(self) -> Iterator[Any]:
+        """Of the source. None where the next one has not been read yet."""
+        if self._sound is None:
+            yield from self._container.demux(self._source)
+            return
+        while (packet := self._sound.take()) is not None or not self._sound.ended:
+            yield packet
+        while (packet := self._sound.take()) is not None:  # came just before it ended
+            yield packet
 
     def packets(self, until_s: Fraction, shift_s: Fraction) -> Iterator[Any]:
         """Packets for the muxer: all that begin before ``until_s`` and were not handed out yet.
@@ -116,13 +173,31 @@ class AudioTrack:
             return []  # it lies in a stretch that a jump of the clock cut out
         self._last_pts = item.pts = item.pts - ticks
         if not self.copied:
-            return self._encode(item)
+            return [*self._silence_before(item), *self._encode(item)]
         item.dts = item.pts  # audio is never reordered; some containers leave dts out
         item.stream = self.stream
         return [item]
 
+    def _silence_before(self, frame: Any) -> list[Any]:
+        """Packets that fill the gap in front of a decoded frame, where the container has no other
+        way to keep it in its place."""
+        if not self._rules.gapless:
+            return []
+        begin_s, packets = frame.pts * frame.time_base, []
+        while begin_s - self._filled_s > LONGEST_SLIP_S:
+            samples = int(min(SILENCE_S, begin_s - self._filled_s) * frame.sample_rate)
+            silence = av.AudioFrame(frame.format.name, frame.layout.name, samples)
+            for plane in silence.planes:
+                plane.update(bytes(plane.buffer_size))
+            silence.sample_rate, silence.time_base = frame.sample_rate, frame.time_base
+            silence.pts = round(self._filled_s / frame.time_base)
+            packets += self._encode(silence)
+            self._filled_s += Fraction(samples, frame.sample_rate)
+        self._filled_s += Fraction(frame.samples, frame.sample_rate)
+        return packets
+
     def _encode(self, frame: Any) -> list[Any]:
-        """AAC packets of a decoded frame; None flushes the encoder.
+        """Packets of a decoded frame; None flushes the encoder.
 
         Once PyAV's resampler has failed (on a layout that it cannot mix down) it must not be used
         again.
@@ -131,11 +206,11 @@ class AudioTrack:
             return list(self.stream.encode(frame))
         except BROKEN as error:
             self._encodes = False
-            self.end(f"it cannot be encoded as AAC ({error})")
+            self.end(f"it cannot be encoded as {self._rules.encoder} ({error})")
             return []
 
     def flush(self) -> list[Any]:
-        """The last packets of the AAC encoder."""
+        """The last packets of the encoder."""
         return self._encode(None) if self._encodes else []
 
     def end(self, why: str) -> None:
@@ -149,10 +224,11 @@ class AudioTrack:
         return [note for note in (self._ended, refused) if note]
 
     def close(self) -> None:
-        self._container.close()
+        if self._container is not None:
+            self._container.close()
 
 
-def _count_channels(source: Any) -> int:
+def count_channels(source: Any) -> int:
     """How many channels are to be decoded. Raises ValueError for an order of channels without a
     name.
     """

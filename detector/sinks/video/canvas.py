@@ -42,7 +42,7 @@ class Canvas:
     def fill(self, image: Image) -> Any:
         """Converts u8 BGR [h, w, 3]; returns the encoder's picture, the same one each time."""
         if image.shape[:2] != self._size:
-            image = _fit_inside(image, *self._size)
+            image = fit_inside(image, *self._size)
         if self._padded is not None:
             right, bottom = self._even[1] - self._size[1], self._even[0] - self._size[0]
             image = cv2.copyMakeBorder(
@@ -59,7 +59,7 @@ def _pixels(plane: Any) -> Image:
     return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]
 
 
-def _fit_inside(image: Image, height: int, width: int) -> Image:
+def fit_inside(image: Image, height: int, width: int) -> Image:
     """A picture of another size, scaled to fit whole and centred in [height, width], on black."""
     scale = min(height / image.shape[0], width / image.shape[1])
     inner_height = max(1, round(image.shape[0] * scale))

@@ -1,161 +1,98 @@
-"""Encoder and muxer: one H.264 file of the frames, with the source's sound."""
+"""H.264 by x264, in MP4, QuickTime and Matroska; and what VP9 shares with it."""
 
 from __future__ import annotations
 
-import errno
-from contextlib import suppress
-from fractions import Fraction
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import av
 
-from detector.sinks.video.audio import BROKEN, AudioTrack
+from detector.sinks.video.audio import COPIED, COPIED_IN_MOV, SoundRules
 from detector.sinks.video.canvas import Canvas
+from detector.sinks.video.file import INT32, VideoFile
 from detector.sinks.video.stamps import Stamps
-from detector.types import Frame, SourceInfo
+from detector.types import Image
 
-REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: by muxer or ADTS filter
 # ITU-T H.273: matrix smpte170m; primaries and transfer bt709; tv range.
 BT601, BT709, LIMITED = 6, 1, 1
-INT32 = 2**31 - 1
+# MP4 holds 31 bits for the time between two frames, and for how far a frame is stored from where it
+# is shown. Its muxer doubles the ticks of a time base until there are so many in a second.
+MP4_TICKS_PER_S = 10_000
+# In a file that lasts longer, pauses matter more than size: B-frames, of which each lies several
+# pauses from where it is stored, are left out.
+SPARSE_S = 7 * 24 * 3600
+REORDERED = 8  # frames in a row, over which x264 reorders with its three B-frames, and some more
 HUGE_PIXELS = 4096 * 4096  # beyond, x264's look-ahead would hold gigabytes of frames
+CRF = 23
 
 
-class H264File:
-    """The file ``path`` in the making. The encoder opens with the first frame, which gives the
-    size.
+class YuvFile(VideoFile):
+    """Pictures as YUV 4:2:0, converted by cv2.
 
-    A frame of 1280x720 takes 0.25 ms to convert with cv2 and some 5 ms to encode with "superfast"
-    on 2 cores ("veryfast" takes 9 ms and makes a file a third smaller). swscale, through PyAV,
-    takes 1.5 ms for the same conversion (`scripts/bench stages`). cv2 knows only BT.601, so the
-    file is tagged so.
+    cv2 takes 0.25 ms for a frame of 1280x720, swscale, through PyAV, 1.5 ms (`scripts/bench
+    stages`). cv2 knows only BT.601, so the file is tagged so.
     """
 
-    errors = (av.FFmpegError, OSError)  # what PyAV raises; only some of its errors are OSErrors
+    encoder: str
+    options: dict[str, str]
 
-    def __init__(
-        self, path: Path, format: str, info: SourceInfo, *, preset: str, crf: int, audio: bool
-    ) -> None:
-        self.sent = 0  # frames given to the encoder
-        self.notes: list[str] = []
-        self._path, self._format, self._info = path, format, info
-        # chromaloc 2 is "top left", where cv2 samples the chroma.
-        self._options = {"preset": preset, "crf": str(crf), "x264-params": "chromaloc=2"}
-        self._wants_audio = audio and info.has_audio and info.kind == "video"
-        sane_base = 0 < info.time_base.numerator <= INT32 and info.time_base.denominator <= INT32
-        self._time_base = info.time_base if sane_base else Fraction(1, 90000)
-        sane_rate = Fraction(1, 1000) < info.fps < 1000
-        self._fps = info.fps.limit_denominator(100_000) if sane_rate else Fraction(25)
-        self._stamps = Stamps(self._fps, self._time_base, info.longest_gap_s)
-        self._container: Any = None
-        self._audio: AudioTrack | None = None
-
-    def add(self, frame: Frame) -> None:
-        """Encodes one frame, and the sound up to its end. Raises ``errors``."""
-        if self._container is None:
-            self._start(frame)
-        picture = self._canvas.fill(frame.image)
-        picture.pts = self._stamps.place(self._to_ticks(frame.pts), frame.index)
-        picture.duration = self._stamps.duration
-        self._container.mux(self._stream.encode(picture))
-        self.sent += 1
-        self._mux_audio()
-
-    def _to_ticks(self, pts: int) -> int:
-        if self._time_base == self._info.time_base:
-            return pts
-        return round(pts * self._info.time_base / self._time_base)
-
-    def _start(self, frame: Frame) -> None:
-        """Opens encoder, muxer and audio; if the audio is what fails, a second time without it."""
-        try:
-            self._begin_file(frame, audio=self._wants_audio)
-        except BROKEN as error:
-            if not self._wants_audio or getattr(error, "errno", None) in (
-                errno.ENOSPC,
-                errno.EDQUOT,
-            ):
-                raise
-            with suppress(*BROKEN):
-                self.close()
-            self.notes.append(f"the audio could not be copied: {error}")
-            self._begin_file(frame, audio=False)
-
-    def _begin_file(self, frame: Frame, *, audio: bool) -> None:
-        options = {"movflags": "+faststart"} if self._format != "matroska" else {}
-        self._container = av.open(str(self._path), "w", format=self._format, options=options)
-        self._stream = self._add_video_stream(*frame.image.shape[:2])
-        if audio:
-            start_s = self._to_ticks(frame.pts) * self._time_base
-            # Matroska has no edit list: a negative stamp of the sound would shift all frames.
-            preroll = self._format != "matroska"
-            self._audio = AudioTrack(self._info.path, self._container, start_s, preroll=preroll)
-        self._container.start_encoding()
-
-    def _add_video_stream(self, height: int, width: int) -> Any:
+    def add_stream(self, container: Any, height: int, width: int) -> Any:
         # 4:2:0 has one colour for 2x2 pixels.
         even_height, even_width = height + height % 2, width + width % 2
-        self._canvas = Canvas((height, width), (even_height, even_width), self._time_base)
-        if height * width > HUGE_PIXELS:
-            self._options["preset"] = "ultrafast"  # 1.1 GB at 8192x8192, however many frames
-            self.notes.append(
-                f"encoded with x264's ultrafast preset to save memory at {width}x{height}"
-            )
-        stream = self._container.add_stream("libx264", rate=self._fps, options=self._options)
+        self._canvas = Canvas((height, width), (even_height, even_width), self.time_base)
+        stream = container.add_stream(self.encoder, rate=self.fps, options=self.options)
         context = stream.codec_context
         context.width, context.height, context.pix_fmt = even_width, even_height, "yuv420p"
-        context.time_base = self._time_base
+        context.time_base = self.time_base
         context.flags |= av.codec.context.Flags.frame_duration  # else the last frame lasts one tick
         context.colorspace, context.color_primaries, context.color_trc = BT601, BT709, BT709
         context.color_range = LIMITED
-        if self._info.sample_aspect_ratio > 0:
-            ratio = self._info.sample_aspect_ratio
+        if self.info.sample_aspect_ratio > 0:
+            ratio = self.info.sample_aspect_ratio
             stream.sample_aspect_ratio = context.sample_aspect_ratio = ratio
         return stream
 
-    def _mux_audio(self) -> None:
-        """Muxes the sound up to the end of the last frame."""
-        if self._audio is None or self._stamps.last is None:
-            return
-        if self._stamps.went_back:
-            self._audio.end("the source's clock was set back")
-        end = (self._stamps.last + self._stamps.duration + self._stamps.shift) * self._time_base
-        while True:
-            try:
-                for packet in self._audio.packets(end, self._stamps.shift * self._time_base):
-                    self._container.mux(packet)
-                return
-            except REFUSED:  # that packet is a gap in the sound; try the next one
-                self._audio.refused += 1
+    def fill(self, image: Image) -> Any:
+        return self._canvas.fill(image)
 
-    def finish(self) -> None:
-        """Flushes the encoders and writes the trailer, after which the file is playable."""
-        if self._container is None:
-            return
-        self._container.mux(self._stream.encode(None))
-        self._mux_audio()
-        if self._audio is not None:
-            self._container.mux(self._audio.flush())
-            self.notes += self._audio.notes()
-        if self._stamps.replaced:
+
+class H264File(YuvFile):
+    """A frame of 1280x720 takes some 5 ms to encode with "superfast" on 2 cores ("veryfast" takes
+    9 ms and makes a file a third smaller).
+    """
+
+    encoder = "libx264"
+    sound = SoundRules(copied=COPIED, encoder="aac", bits_per_s=160_000, rates=range(8000, 48001))
+
+    def make_stamps(self, longest_gap_s: float) -> Stamps:
+        if self.format == "mov":
+            self.sound = replace(self.sound, copied=COPIED_IN_MOV)
+        # chromaloc 2 is "top left", where cv2 samples the chroma.
+        crf = CRF if self.crf is None else self.crf
+        self.options = {"crf": str(crf), "x264-params": "chromaloc=2"}
+        self.options["preset"] = self.preset or "superfast"
+        if self.format == "matroska":
+            return Stamps(self.fps, self.time_base, longest_gap_s)
+        self.muxer_options["movflags"] = "+faststart"
+        ticks_per_s = 1 / self.time_base
+        while ticks_per_s < MP4_TICKS_PER_S:
+            ticks_per_s *= 2
+        if longest_gap_s * ticks_per_s > INT32 and self.time_base.numerator == 1:
+            ticks_per_s = 1 / self.time_base
+            self.muxer_options["video_track_timescale"] = str(self.time_base.denominator)
+        sparse = longest_gap_s > SPARSE_S
+        if sparse:
+            self.options["bf"] = "0"
+        reach = int((INT32 - 1) / (ticks_per_s * self.time_base))
+        if sparse:
+            return Stamps(self.fps, self.time_base, longest_gap_s, reach)
+        # With B-frames, some ticks more: the encoder stores the first frames before their time.
+        return Stamps(self.fps, self.time_base, longest_gap_s, reach * 15 // 16, REORDERED)
+
+    def add_stream(self, container: Any, height: int, width: int) -> Any:
+        if height * width > HUGE_PIXELS:
+            self.options["preset"] = "ultrafast"  # 1.1 GB at 8192x8192, however many frames
             self.notes.append(
-                f"{self._stamps.replaced} time stamps stood still or jumped and were replaced"
+                f"encoded with x264's ultrafast preset to save memory at {width}x{height}"
             )
-        self.close()
-
-    def close(self) -> None:
-        """Closes muxer and audio, finished or not."""
-        container, audio = self._container, self._audio
-        self._container = self._audio = None
-        try:
-            if container is not None:
-                container.close()
-        finally:
-            if audio is not None:
-                audio.close()
-
-    def count_packets(self) -> int:
-        """Video packets that can be read back from the file."""
-        with av.open(str(self._path)) as container:
-            return sum(1 for packet in container.demux(video=0) if packet.size)
+        return super().add_stream(container, height, width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from fractions import Fraction
 
 # A larger step back means that the clock was reset (several files were concatenated). A smaller one
@@ -16,9 +17,20 @@ class Stamps:
     own pts is not later than the last one or is more than ``longest_gap_s`` later (plus the frames
     that ``--stride`` left out). After such a jump the clock continues from there. After a small
     step back the source's own stamps count again as soon as they are ahead.
+
+    ``reach``: ticks that ``reach_frames`` frames in a row may span in the container. A pause that
+    exceeds it is shortened, so that three quarters of it are filled, and counted in ``shortened``.
+    None: there is no limit.
     """
 
-    def __init__(self, fps: Fraction, time_base: Fraction, longest_gap_s: float) -> None:
+    def __init__(
+        self,
+        fps: Fraction,
+        time_base: Fraction,
+        longest_gap_s: float,
+        reach: int | None = None,
+        reach_frames: int = 2,
+    ) -> None:
         self.nominal = max(1, round(1 / (fps * time_base)))  # ticks per frame
         self._back, self._gap = round(BACK_S / time_base), round(longest_gap_s / time_base)  # ticks
         self.shift = 0  # written = source - shift
@@ -26,19 +38,38 @@ class Stamps:
         self._last_index = 0
         self.duration = self.nominal  # of the last frame, until the next one comes
         self.replaced = 0
+        self._reach = reach
+        self._recent: deque[int] = deque(maxlen=reach_frames - 1)
+        self.shortened = 0
         self.went_back = False  # the clock was set back by more than BACK_S
 
-    def place(self, pts: int, index: int) -> int:
-        """The pts to write for frame ``index`` of the source."""
+    def place(self, pts: int, index: int, joined: bool = False) -> int:
+        """The pts to write for frame ``index`` of the source.
+
+        ``joined``: what lies between it and the last one was cut out.
+        """
         if self.last is None:
             self.shift = pts
             self.last = 0
+        elif joined:
+            self.last += self.duration
+            self.went_back = self.went_back or pts - self.last < self.shift
+            self.shift = pts - self.last
         else:
             steps = max(1, index - self._last_index)
             self.duration = steps * self.nominal
-            self.last = self._after(self.last, pts)
+            self.last = self._within_reach(self._after(self.last, pts), pts)
+        self._recent.append(self.last)
         self._last_index = index
         return self.last
+
+    def _within_reach(self, placed: int, pts: int) -> int:
+        if self._reach is None or placed - self._recent[0] <= self._reach:
+            return placed
+        self.shortened += 1
+        nearer = max(self._recent[-1] + self.duration, self._recent[0] + self._reach * 3 // 4)
+        self.shift = pts - nearer
+        return nearer
 
     def _after(self, last: int, pts: int) -> int:
         gap = pts - self.shift - last

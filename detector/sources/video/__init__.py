@@ -1,9 +1,16 @@
 """A video file, read by a decoder: one file here is one decoder, which ``--decoder`` offers.
 
-    _container.py  what the file says of itself
-    opencv.py      cv2: the fastest
-    av.py          PyAV: goes on behind damage
-    auto.py        cv2, and PyAV where cv2 gives up
+    _container.py   what the file says of itself
+    _structure.py   whether it is as long as its structure says, and that structure whole
+    _packets.py     which packets must show a picture
+    _fields.py      which of them hold one field of an interlaced picture
+    _tally.py       which packets became pictures
+    _complaints.py  the errors that FFmpeg logs, cv2's too
+    _clock.py       time stamps across an overflow
+    opencv.py       cv2: the fastest
+    av.py           PyAV: goes on behind damage
+    _pipe.py        standard input: frames and sound from one opening
+    auto.py         cv2, and PyAV where cv2 is in trouble
 
 A decoder is a module with ``open(path, stride, frames) -> Source``.
 """

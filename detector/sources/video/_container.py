@@ -1,11 +1,10 @@
-"""What a video file says of itself, and whether anything is left behind its last frame.
+"""What a video file says of itself.
 
 It is read with PyAV. Only the first picture is decoded, because it knows more than the container.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,14 +15,20 @@ from typing import Any
 import av
 
 from detector.errors import SourceError
+from detector.errors.holding import name_to_open
+from detector.sources._standard_input import SPEC as STANDARD_INPUT
+from detector.sources._standard_input import standard_input
+from detector.sources.video._complaints import Complaints
 from detector.types import LONGEST_GAP_S, SourceInfo
 
 DEFAULT_FPS = Fraction(25)  # where the container knows none; FFmpeg's own default for raw streams
-CUT_OFF = "the file is shorter than its own structure says: its end was cut off"
 CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
 # Recordings of browsers state no duration. A pause in them may be as long as in ffmpeg.
 UNKNOWN_DURATION_S = 30 * 3600.0
+MOST_STREAMS = 64  # that may appear while a file is read
 FIRST_PICTURE_PACKETS = 64  # in which to look for the first picture
+HEAD_BYTES = 512  # of a file, by which a message says what it is
+PIPE_BYTES = 1 << 16  # asked of a pipe at once; it gives what it has
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class Video:
     info: SourceInfo
     dated: bool  # the stream has a first timestamp; without one, pts are counted, not read
     decodable: bool  # PyAV has a decoder for it
+    names_in_log: tuple[str, ...]  # of its demuxer and its decoder, in FFmpeg's messages
+    complaint: str  # of the demuxer, about what it read before the first packet
     not_for_opencv: str  # why cv2 would hand out wrong pictures; "" where it is fit
 
     @property
@@ -53,27 +60,33 @@ class Video:
             info.sample_aspect_ratio = 1 / info.sample_aspect_ratio
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """What lies behind the last frame that a decoder gave."""
-
-    packets: int
-    error: str = ""
-    truncated: bool = False  # the index names bytes that the file does not have
-
-
 def open_container(path: str) -> Any:
     """A PyAV container of ``path``. Raises SourceError that says why it cannot be opened."""
     try:
-        # An absolute path is never taken for a protocol ("clip:1.mp4" would be).
-        return av.open(os.path.abspath(path))
+        if path == STANDARD_INPUT:
+            return _open_standard_input()
+        # Old cameras write their tags in Latin-1: no tag may make a video unreadable.
+        return av.open(name_to_open(path), metadata_errors="replace")
     except (av.error.FFmpegError, UnicodeError) as error:
+        if path == STANDARD_INPUT:
+            standard_input().raise_error()
         raise SourceError(f"{path}: {_why(path, error)}") from error
+
+
+def _open_standard_input() -> Any:
+    standard_input().rewind()
+    # A list of files (HLS, concat) must not make FFmpeg open any of them.
+    options = {"protocol_whitelist": "none"}
+    return av.open(
+        standard_input(), metadata_errors="replace", options=options, buffer_size=PIPE_BYTES
+    )
 
 
 def probe(path: str) -> Video:
     """Reads the container's metadata. Raises SourceError when there is no video stream."""
-    with open_container(path) as container:
+    with Complaints() as complaints, open_container(path) as container:
+        demuxer = container.format.name
+        said = [message for who, message in complaints.take() if who == demuxer]
         stream = _video_stream(path, container)
         codec = stream.codec_context
         sized = (
@@ -103,60 +116,24 @@ def probe(path: str) -> Video:
             info,
             dated=stream.start_time is not None,
             decodable=codec is not None,
+            names_in_log=(demuxer, codec.name if codec else ""),
+            complaint=said[0] if said else "",
             not_for_opencv=_not_for_opencv(path, container, stream, first, sized),
         )
 
 
-def tail(video: Video, last_pts: int | None, frames: int) -> Tail:
-    """Demuxes what lies behind ``last_pts``, the pts of the last of the ``frames`` that came out.
-    Decodes nothing.
+def demux(container: Any, *streams: Any) -> Iterator[Any]:
+    """The packets of one or more streams, and an empty one of each at the end.
 
-    Without ``last_pts`` (they jumped), or with packets that have none, all packets are counted from
-    the start, and those beyond ``frames`` are left.
+    A stream may appear later than all others, in damaged files and in recordings of television.
+    PyAV knows it only when it demuxes anew, and goes on from where it was.
     """
-    with open_container(video.path) as container:
-        stream = container.streams[video.stream]
-        if last_pts is not None and video.dated and _seek(container, stream, last_pts):
-            left, error, undated = _count_after(container, stream, last_pts)
-            if not undated:
-                return Tail(left, error, is_truncated(container, stream))
-    with open_container(video.path) as container:
-        stream = container.streams[video.stream]
-        total, error, _ = _count_after(container, stream, None)
-        return Tail(max(0, total - frames), error, is_truncated(container, stream))
-
-
-def is_truncated(container: Any, stream: Any) -> bool:
-    """True when the file is shorter than its own structure says: its end was cut off.
-
-    Counts in headers play no part here, they lie and harm nobody. Formats made of packets (MPEG-TS)
-    cannot tell.
-    """
-    size: int = container.size
-    if size <= 0:
-        return False
-    if "mov" in container.format.name:
-        return any(entry.pos + entry.size > size for entry in stream.index_entries)
-    with open(os.path.abspath(container.name), "rb") as file:
-        return _stated_bytes(file.read(256)) > size
-
-
-def _stated_bytes(head: bytes) -> int:
-    """Where the outermost element of a Matroska or AVI file ends, by its own word; 0: it does not
-    say.
-    """
-    if head[:4] == b"RIFF":
-        stated = int.from_bytes(head[4:8], "little")
-        return 0 if stated >= 0x7FFFFFFF else 8 + stated  # recorders write such placeholders
-    segment = head.find(b"\x18\x53\x80\x67") + 4
-    if head[:4] != b"\x1a\x45\xdf\xa3" or not 4 < segment <= len(head) - 8:
-        return 0
-    length = (
-        9 - head[segment].bit_length()
-    )  # of an EBML number, bytes; its leading one bit is a marker
-    unknown = (1 << 7 * length) - 1
-    stated = int.from_bytes(head[segment : segment + length], "big") & unknown
-    return 0 if stated == unknown else segment + length + stated
+    for _ in range(MOST_STREAMS):
+        try:
+            yield from container.demux(*streams)
+            return
+        except IndexError:
+            continue
 
 
 def _video_stream(path: str, container: Any) -> Any:
@@ -198,7 +175,7 @@ def _first_picture(container: Any, stream: Any) -> Any:
     if stream.codec_context is None:
         return None
     try:
-        for packet in islice(container.demux(stream), FIRST_PICTURE_PACKETS):
+        for packet in islice(demux(container, stream), FIRST_PICTURE_PACKETS):
             for picture in stream.codec_context.decode(packet):
                 return picture
     except av.error.FFmpegError:
@@ -241,45 +218,17 @@ def _longest_gap_s(container: Any, duration_s: float | None) -> float:
     return max(LONGEST_GAP_S, duration_s or UNKNOWN_DURATION_S)
 
 
-def _seek(container: Any, stream: Any, pts: int) -> bool:
-    try:
-        container.seek(pts, stream=stream)
-    except av.error.FFmpegError:
-        return False
-    return True
-
-
-def _count_after(container: Any, stream: Any, pts: int | None) -> tuple[int, str, int]:
-    """(packets with a later pts, the demuxer's error if any, packets without pts). pts None: counts
-    all.
-    """
-    left = undated = 0
-    try:
-        for packet in _packets(container, stream):
-            undated += packet.pts is None
-            left += pts is None or (packet.pts is not None and packet.pts > pts)
-    except av.error.FFmpegError as error:
-        return left, error.strerror, undated
-    return left, "", undated
-
-
-def _packets(container: Any, stream: Any) -> Iterator[Any]:
-    """Packets that should give a picture: without the flush at the end, and without what an edit
-    list hides.
-    """
-    for packet in container.demux(stream):
-        if packet.size and not packet.is_discard:
-            yield packet
-
-
 def _why(path: str, error: Exception) -> str:
     if isinstance(error, UnicodeError):
         return "its name is not valid UTF-8; rename the file"
     try:
-        with open(path, "rb") as file:
-            head = file.read(512)
+        head = _first_bytes(path)
     except OSError as problem:
         return f"cannot be read ({problem.strerror})"
+    if not head and path == STANDARD_INPUT:
+        if standard_input().stopped():
+            return "nothing came from standard input before the run was stopped; run it again"
+        return "standard input is empty (0 bytes); does the program write that sends to it?"
     if not head:
         return "the file is empty (0 bytes); copy or record it again"
     if head[4:8] == b"ftyp":
@@ -290,9 +239,21 @@ def _why(path: str, error: Exception) -> str:
     if head.isascii() and not any(byte < 32 and byte not in b"\t\r\n\f" for byte in head):
         return "it holds text, not video; give a video file, a picture or a folder of pictures"
     reason = getattr(error, "strerror", None) or str(error)
+    if path == STANDARD_INPUT:
+        return (
+            f"FFmpeg cannot read it ({reason}); raw video (-f rawvideo) has no header that says "
+            "its size: send it with -f matroska"
+        )
     return (
         f"FFmpeg cannot read it ({reason}); check it with ffprobe, or convert it with ffmpeg first"
     )
+
+
+def _first_bytes(path: str) -> bytes:
+    if path == STANDARD_INPUT:
+        return standard_input().beginning(HEAD_BYTES)
+    with open(path, "rb") as file:
+        return file.read(HEAD_BYTES)
 
 
 def no_frame(video: Video, refused: int) -> SourceError:

@@ -1,13 +1,15 @@
-"""cv2 as long as it reads, then PyAV: every frame that can be decoded, each once.
+"""cv2 as long as all is well, then PyAV: every frame that can be decoded, each once.
 
 cv2 gives no reason when it stops, be it at the end of the file or at the first packet that it
-cannot decode. So the rest of the file behind its last frame is demuxed, without decoding. If
-packets are left, or an error comes up, PyAV decodes from the start, drops as many frames as cv2
-gave, and goes on past the damage. A false alarm (hidden frames, two packets per frame) costs time
-and nothing else: PyAV then finds no further frame.
+cannot decode, and says nothing of a picture that its FFmpeg patched up. PyAV knows what becomes of
+each packet. It takes over in two cases: at once when cv2's FFmpeg logs an error, and at cv2's end
+when the packets of the file do not add up. It decodes from the start and drops as many frames as
+cv2 handed out. A false alarm costs time and nothing else.
 """
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 from detector.sources.base import SteppingSource
 from detector.sources.video._container import no_frame, probe
@@ -26,47 +28,67 @@ def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSourc
 
 
 class AutoSource(OpenCVSource):
-    """cv2's frames, then the rest from PyAV where cv2 gave up."""
+    """cv2's frames, then the rest from PyAV where cv2 is in trouble."""
 
     _rest: AvSource | None = None
 
     def grab(self) -> bool:
-        if self._rest is None:
-            return super().grab()
-        found = self._rest.grab()
-        self.ended_early |= self._rest.ended_early
-        return found
+        return super().grab() if self._rest is None else self._rest.grab()
+
+    def seek(self, start_s: Fraction) -> int | None:
+        return super().seek(start_s) if self._rest is None else self._rest.seek(start_s)
+
+    def at_complaint(self) -> bool:
+        if not self.video.decodable:
+            return super().at_complaint()
+        # It may be about a picture that cv2 has not handed out yet, since it decodes ahead.
+        _, message = self._complaints.take()[0]
+        return self._take_over(self.grabbed - 1, message)
 
     def at_end(self) -> bool:
-        left = self.left_behind()
-        if (left.packets or left.error) and self.video.decodable:
-            return self._take_over(left.error or f"{left.packets} packets left")
-        return super().at_end()
+        if not self.video.decodable:
+            return super().at_end()
+        if heard := self._complaints.take():
+            return self._take_over(self.grabbed, heard[0][1])
+        last_pts = None if self._jumped or not self.grabbed else self.pts
+        reason = self.check().reason
+        return bool(reason) and self._take_over(self.grabbed, reason, last_pts)
 
-    def _take_over(self, reason: str) -> bool:
+    def _take_over(self, whole: int, reason: str, last_pts: int | None = None) -> bool:
+        """PyAV reads on behind the ``whole`` frames that cv2 handed out, the last at ``last_pts``.
+        False at the end.
+        """
         self._capture.release()
         rest = self._rest = AvSource(
-            self.video, size=(self.info.width, self.info.height) if self.grabbed else None
+            self.video, size=(self.info.width, self.info.height) if whole else None
         )
         rest.counts, rest.notes = self.counts, self.notes
-        for _ in range(self.grabbed):
+        for _ in range(whole):
             if not rest.grab():
                 break
-        found = self.grab()
-        stopped = (
-            self.video.not_for_opencv or f"opencv stopped after {self.grabbed} frames ({reason})"
-        )
+        found = rest.grab()
+        while found and last_pts is not None and rest.pts <= last_pts:
+            self.counts.bad += 1  # cv2 left it out, and what is handed out must go on rising
+            found = rest.grab()
+        stopped = self.video.not_for_opencv or f"opencv stopped after {whole} frames ({reason})"
         if found:
-            self.decoder = f"opencv ({self.grabbed} frames) then av" if self.grabbed else "av"
+            self.decoder = f"opencv ({whole} frames) then av" if whole else "av"
             self.notes.append(f"{stopped}; PyAV reads on from there")
         else:
             self.notes.append(f"{stopped}; PyAV decoded it again and found no further frame")
         return found
 
+    def grabbed_pts(self) -> int:
+        return super().grabbed_pts() if self._rest is None else self._rest.grabbed_pts()
+
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         if self._rest is None:
             return super().retrieve(index, into)
         return self._rest.retrieve(index, into)
+
+    def at_limit(self) -> None:
+        if self._rest is not None:
+            self._rest.at_limit()
 
     def close(self) -> None:
         super().close()

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
+from copy import copy
+from fractions import Fraction
 from typing import Any
 
 import av
 import numpy as np
+from av.codec.context import Flags
 from av.video.reformatter import VideoReformatter
 
+from detector.sources._bgr import to_bgr
 from detector.sources._cv2 import fits, upright
 from detector.sources.base import SteppingSource
-from detector.sources.video._container import (
-    CUT_OFF,
-    Video,
-    is_truncated,
-    no_frame,
-    open_container,
-    probe,
-)
+from detector.sources.video._clock import Clock
+from detector.sources.video._complaints import Complaints
+from detector.sources.video._container import Video, demux, no_frame, open_container, probe
+from detector.sources.video._packets import PictureRule
+from detector.sources.video._seek import Landing, find_landing
+from detector.sources.video._structure import Demuxed, find_damage
+from detector.sources.video._tally import Tally
 from detector.types import Frame, Image
 
-# As ITU-T H.273 numbers them. What cv2's conversion brings to BT.709; kept as they are, colours
-# look washed out.
-BT709, HDR_TRANSFERS, WIDE_PRIMARIES = 1, (16, 18), (9, 11, 12)  # PQ and HLG; BT.2020 and both P3
 MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
 
 
@@ -37,7 +38,7 @@ def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSourc
 
 
 class AvSource(SteppingSource):
-    """Counts the packets that the decoder refuses in ``counts.bad`` and goes on with the next."""
+    """Goes on behind a packet that the decoder refuses, and knows what became of each packet."""
 
     decoder = "av"
 
@@ -58,10 +59,37 @@ class AvSource(SteppingSource):
         # HDR's.
         self._reformatter = VideoReformatter()
         self._picture: Any = None  # av.VideoFrame
-        self._container = open_container(video.path)
-        self._stream = self._container.streams[video.stream]
+        self._complaints = Complaints(*video.names_in_log)
+        weakref.finalize(self, self._complaints.close)
+        self._begin(open_container(video.path), Demuxed())
         self._is_avi = self._container.format.name == "avi"
+        if video.complaint:
+            self.note_damage(f"the file's structure is damaged: {video.complaint}")
+
+    def _begin(self, container: Any, demuxed: Demuxed) -> None:
+        """Decodes from where ``container`` stands; ``demuxed`` is what lies before."""
+        self._container, self._demuxed = container, demuxed
+        self._stream = container.streams[self.video.stream]
+        self._clock = Clock(self.video.names_in_log[0])
         self._pictures = self._decode()
+
+    def seek(self, start_s: Fraction) -> int | None:
+        landing = find_landing(self.video, start_s)
+        if landing is None:
+            return None
+        self.close_container()
+        container = open_container(self.video.path)
+        key = _land(container, container.streams[self.video.stream], landing)
+        if key is not None:
+            self._begin(container, copy(landing.before[key]))
+            if self.grab() and self.pts == key:
+                return landing.numbers[key]
+            self.close_container()
+        else:
+            container.close()
+        self._begin(open_container(self.video.path), Demuxed())
+        self.pts = self.info.start_pts - self.video.ticks
+        return 0 if self.grab() else None
 
     def grab(self) -> bool:
         self._picture = next(self._pictures, None)
@@ -69,11 +97,11 @@ class AvSource(SteppingSource):
             return False
         if self._size is None:
             self._learn_size()
-        self.counts.corrupt += self._picture.is_corrupt
+        self._tally.show(self._picture)
         # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output
         # does not.
         pts = self._picture.dts if self._is_avi else self._picture.pts
-        self.pts = self.pts + self.video.ticks if pts is None else pts
+        self.pts = self.pts + self.video.ticks if pts is None else self._clock.unwrap(pts)
         return True
 
     def _learn_size(self) -> None:
@@ -85,43 +113,80 @@ class AvSource(SteppingSource):
         """av.VideoFrame after av.VideoFrame, with what the decoder still held at the end."""
         if not self.video.decodable:
             return
+        codec = self._stream.codec_context
+        self._tally = Tally(PictureRule(self.info.codec, codec.extradata), self.counts)
         # Frame threading would change which pictures survive an error; slices do not.
         self._stream.thread_type = "SLICE"
+        codec.flags |= Flags.copy_opaque
+        if self.info.codec == "hevc":
+            # What lacks a reference is shown, and counted, instead of left out. (H.264's decoder
+            # would also show what comes before the first picture that it can make.)
+            codec.flags |= Flags.output_corrupt
         for packet in self._packets():
             yield from self._decode_packet(packet)
         yield from self._flush()
-        if is_truncated(self._container, self._stream):
-            self.ended_early = True
-            self.notes.append(CUT_OFF)
+        self._tally.end()
+        if damage := find_damage(self._container, self._stream, self._demuxed):
+            self.note_damage(damage)
+
+    def demux(self) -> Iterator[Any]:
+        """The packets of the video, and an empty one at the end."""
+        return demux(self._container, self._stream)
 
     def _packets(self) -> Iterator[Any]:
         try:
-            for packet in self._container.demux(self._stream):
+            for packet in self.demux():
                 if packet.size:  # the empty one at the end is the flush, which is ours
+                    self._demuxed.add(packet)
                     yield packet
         except av.error.FFmpegError as error:
-            self.ended_early = True
-            self.notes.append(f"the data stops before its end ({error.strerror})")
+            self.note_damage(f"the data stops before its end ({error.strerror})")
+
+    def note_damage(self, what: str) -> None:
+        """Of the file, not of a picture."""
+        self.counts.ended_early = True
+        if what not in self.notes:
+            self.notes.append(what)
 
     def _decode_packet(self, packet: Any) -> list[Any]:
+        self._hear_demuxer()
+        self._tally.send(packet)
         try:
             pictures: list[Any] = self._stream.codec_context.decode(packet)
         except av.error.FFmpegError:
-            self.counts.bad += 1
+            self._tally.complain()
             return []
+        finally:
+            if self._complaints.take():
+                self._tally.complain()
         return pictures
 
+    def _hear_demuxer(self) -> None:
+        """What was said since the last packet was decoded: by the demuxer, and by parsers, which
+        the decoder repeats.
+        """
+        for who, message in self._complaints.take():
+            if who == self._container.format.name:
+                self.note_damage(f"the file's structure is damaged: {message}")
+
     def _flush(self) -> list[Any]:
+        self._hear_demuxer()
         for _ in range(MAX_FLUSH_ERRORS):
             try:
                 pictures: list[Any] = self._stream.codec_context.decode(None)
             except av.error.EOFError:
                 break
             except av.error.FFmpegError:
-                self.counts.bad += 1
+                self._tally.complain()
                 continue
             return pictures
         return []
+
+    def at_limit(self) -> None:
+        self._tally.end(self.pts)
+
+    def grabbed_pts(self) -> int:
+        return self.pts
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         picture, self._picture = self._picture, None
@@ -131,18 +196,7 @@ class AvSource(SteppingSource):
 
     def _convert(self, picture: Any) -> Image:
         width, height = self._stored_size()
-        # Bicubic also for the chroma planes: then the pixels are cv2's own.
-        bgr = self._reformatter.reformat(
-            picture,
-            width=width,
-            height=height,
-            format="bgr24",
-            interpolation="BICUBIC",
-            **_colours_of(picture),
-        )
-        plane: Any = bgr.planes[0]
-        rows = np.frombuffer(plane, np.uint8).reshape(height, plane.line_size)
-        return rows[:, : width * 3].reshape(height, width, 3)
+        return to_bgr(self._reformatter, picture, width, height)
 
     def _stored_size(self) -> tuple[int, int]:
         width, height = self._size or (self.info.width, self.info.height)
@@ -159,17 +213,30 @@ class AvSource(SteppingSource):
 
     def close(self) -> None:
         super().close()
+        self._complaints.close()
+        self.close_container()
+
+    def close_container(self) -> None:
         self._picture = None
         self._pictures.close()  # type: ignore[attr-defined]
         self._container.close()
 
 
-def _colours_of(picture: Any) -> dict[str, int]:
-    """Transfer and primaries that ``reformat`` is to convert to; nothing for ordinary pictures."""
-    hdr, wide = picture.color_trc in HDR_TRANSFERS, picture.color_primaries in WIDE_PRIMARIES
-    if not (hdr or wide):
-        return {}
-    return {
-        "dst_color_trc": BT709 if hdr else int(picture.color_trc),
-        "dst_color_primaries": BT709 if wide else int(picture.color_primaries),
-    }
+def _land(container: Any, stream: Any, landing: Landing) -> int | None:
+    """Moves a container in front of the key frame, or of one before it, and returns its pts.
+
+    None where it stops elsewhere.
+    """
+    reached: dict[int, int] = {}
+    for target in (landing.key_dts, landing.key_pts):  # an index has the one or the other
+        try:
+            container.seek(target, stream=stream)
+            first = next(demux(container, stream), None)
+        except av.error.FFmpegError:
+            continue
+        if first is not None and first.pts in landing.before:
+            reached[first.pts] = target
+    if not reached:
+        return None
+    container.seek(reached[max(reached)], stream=stream)
+    return max(reached)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import os
+import weakref
+from fractions import Fraction
 
 from detector.errors import SourceError
+from detector.errors.holding import name_to_open
 from detector.sources._cv2 import cv2, fits, upright
 from detector.sources.base import SteppingSource
-from detector.sources.video import _container
+from detector.sources.video._clock import Clock
+from detector.sources.video._complaints import Complaints
+from detector.sources.video._container import Video, probe
+from detector.sources.video._packets import Check, check_packets
+from detector.sources.video._seek import Landing, find_landing
 from detector.types import Frame, Image
+
+# With a thread for each frame, FFmpeg's decoder notices the same damage in some runs only.
+RACING = ("mpeg4",)
+CV2_GOES_BACK = 16  # frames, in CvCapture_FFMPEG::seek
 
 
 def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSource:
     """cv2 alone, whatever happens. Raises SourceError when cv2 gives no frame."""
-    source = OpenCVSource(_container.probe(path), stride, frames)
+    source = OpenCVSource(probe(path), stride, frames)
     if source.hold_first():
         return source
     source.close()
@@ -22,13 +32,13 @@ def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSourc
 
 
 class OpenCVSource(SteppingSource):
-    """cv2 stops in silence at the first packet that it cannot decode; ``left_behind`` tells that
-    from the end.
+    """cv2 stops in silence at the first packet that it cannot decode, and hands out what it patched
+    up. ``check`` tells the one from the end, ``at_complaint`` the other from a whole picture.
     """
 
     decoder = "opencv"
 
-    def __init__(self, video: _container.Video, stride: int = 1, frames: int | None = None) -> None:
+    def __init__(self, video: Video, stride: int = 1, frames: int | None = None) -> None:
         super().__init__(stride, frames)
         self.video = video
         self.info = video.info
@@ -37,15 +47,26 @@ class OpenCVSource(SteppingSource):
         self._jumped = not video.dated  # pts are no guide to where in the file we are
         self._ended = False
         self._scratch: Image | None = None  # stored (not yet upright) picture, [h, w, 3] u8
+        self._clock = Clock(video.names_in_log[0])
+        self._complaints = Complaints(*video.names_in_log)
         self._capture = self._open_capture()
+        # Not left to the garbage collector: it would wait for cv2's threads with the interpreter's
+        # lock in hand, and one that has something to complain about waits for that lock.
+        weakref.finalize(self, _release, self._capture, self._complaints)
+        if video.complaint:
+            self.counts.ended_early = True
+            self.notes.append(f"the file's structure is damaged: {video.complaint}")
 
     def _open_capture(self) -> cv2.VideoCapture:
         if self.video.not_for_opencv:
             return cv2.VideoCapture()  # closed
-        path = os.path.abspath(self.video.path)
-        capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
+        options: list[int] = []
+        if self.info.codec in RACING:
+            options = [cv2.CAP_PROP_N_THREADS, 1]
+        capture = cv2.VideoCapture(name_to_open(self.video.path), cv2.CAP_FFMPEG, options)
         # cv2's own rotation allocates a picture a frame; ours goes into the buffer.
         capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
+        self._complaints.listen_to_cv2()
         return capture
 
     def grab(self) -> bool:
@@ -57,7 +78,44 @@ class OpenCVSource(SteppingSource):
         if self.grabbed == 0:
             self._learn_size()
         self._note_pts()
+        if self._complaints.heard():
+            return self.at_complaint()
         return True
+
+    def seek(self, start_s: Fraction) -> int | None:
+        """cv2 goes to a key frame, and grabs up to about the frame that it is asked for. Where that
+        is one that the packets know, all is well."""
+        landing = None if self._ended else find_landing(self.video, start_s)
+        if landing is None:
+            return None
+        self._capture.set(cv2.CAP_PROP_POS_FRAMES, self._number_for_cv2(landing))
+        if self._capture.grab():
+            self._complaints.take()  # about what lies before
+            self._jumped = False
+            self.pts, self.grabbed = self.info.start_pts - self.video.ticks, 1
+            self._note_pts()
+            number = landing.numbers.get(self.pts)
+            if number is not None and self.pts <= landing.wanted_pts:
+                self.grabbed = number + 1
+                return number
+        return self._begin_anew()
+
+    def _number_for_cv2(self, landing: Landing) -> int:
+        """cv2 takes a file for one of constant rate, seeks to some frames before the one it is
+        asked for, and decodes up to that."""
+        rate = self._capture.get(cv2.CAP_PROP_FPS) * float(self.info.time_base)
+        key, wanted = (
+            int((pts - self.info.start_pts) * rate) for pts in (landing.key_pts, landing.wanted_pts)
+        )
+        return max(1, min(key + CV2_GOES_BACK + 1, wanted - 1))
+
+    def _begin_anew(self) -> int | None:
+        self._capture.release()
+        self._capture = self._open_capture()
+        self._complaints.take()
+        self.pts, self.grabbed = self.info.start_pts - self.video.ticks, 0
+        self._jumped = not self.video.dated
+        return 0 if self.grab() else None
 
     def _learn_size(self) -> None:
         get = self._capture.get
@@ -65,23 +123,39 @@ class OpenCVSource(SteppingSource):
         # cv2 states the angle clockwise, ffprobe and PyAV counter-clockwise.
         self.video.set_displayed(*size, rotation=-round(get(cv2.CAP_PROP_ORIENTATION_META)))
 
+    def at_complaint(self) -> bool:
+        """cv2's FFmpeg complained while it made the picture that was grabbed last, or one of the
+        next. True when there is a picture all the same.
+        """
+        heard = self._complaints.take()
+        if not self.counts.damaged:
+            self.notes.append(f"opencv's FFmpeg: {heard[0][1]}; --decoder auto says more")
+        demuxer = self.video.names_in_log[0]
+        self.counts.ended_early |= any(who == demuxer for who, _ in heard)
+        self.counts.corrupt += any(who != demuxer for who, _ in heard)
+        return True
+
     def at_end(self) -> bool:
         """cv2 gives no more. True when there is a next picture all the same."""
-        left = self.left_behind()
-        if left.truncated:
-            self.ended_early = True
-            self.notes.append(_container.CUT_OFF)
-        if left.packets or left.error:
-            self.ended_early = True
-            what = left.error or f"{left.packets} packets left"
+        if self._complaints.heard():
+            self.at_complaint()
+        check = self.check()
+        self.counts.ended_early |= bool(check.behind or check.error)
+        self.counts.bad += check.lost
+        if check.reason:
             self.notes.append(
-                f"opencv stopped after {self.grabbed} frames ({what}); --decoder auto reads on"
+                f"opencv stopped after {self.grabbed} frames ({check.reason}); "
+                "--decoder auto reads on"
             )
         return False
 
-    def left_behind(self) -> _container.Tail:
-        """What the file still holds behind the last frame."""
-        return _container.tail(self.video, None if self._jumped else self.pts, self.grabbed)
+    def check(self) -> Check:
+        """What the file holds beside the frames that came. Damage of its structure is noted."""
+        check = check_packets(self.video, self.grabbed, None if self._jumped else self.pts)
+        if check.damage:
+            self.counts.ended_early = True
+            self.notes.append(check.damage)
+        return check
 
     def _note_pts(self) -> None:
         pts = self.pts + self.video.ticks
@@ -91,9 +165,13 @@ class OpenCVSource(SteppingSource):
         seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
         if self.video.dated and (seconds != 0 or self.grabbed == 0):
             pts = round(seconds / float(self.info.time_base)) + self.info.start_pts
+            pts = self._clock.unwrap(pts)
         self._jumped |= self.grabbed > 0 and pts <= self.pts
         self.pts = pts
         self.grabbed += 1
+
+    def grabbed_pts(self) -> int:
+        return self.pts
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         if not fits(into, self.info.width, self.info.height):
@@ -120,5 +198,10 @@ class OpenCVSource(SteppingSource):
 
     def close(self) -> None:
         super().close()
-        self._capture.release()
+        _release(self._capture, self._complaints)
         self._scratch = None
+
+
+def _release(capture: cv2.VideoCapture, complaints: Complaints) -> None:
+    capture.release()
+    complaints.close()

@@ -14,6 +14,7 @@ from detector.cli.group import cli
 from detector.engines.base import EngineOptions
 from detector.engines.layer_times import WARMUP
 from detector.errors import EngineError
+from detector.jobs.profile import layers as layers_pass
 from detector.models.graph.build import count_macs, joint_cost
 from detector.models.graph.halves import convert_to_halves
 from tests.conftest import CHECKOUT
@@ -189,6 +190,11 @@ def test_what_fails_while_attaching_leaves_nothing_on_the_device(eleven, monkeyp
     assert eleven.device.allocations == {}
 
 
+@pytest.fixture
+def few_runs(monkeypatch):
+    monkeypatch.setattr(layers_pass, "BUDGET_S", 0.5)
+
+
 def profiled(*arguments) -> dict:
     asked = [
         "profile",
@@ -208,6 +214,7 @@ def profiled(*arguments) -> dict:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_runs")
 def test_the_pass_from_outside(eleven, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     document = profiled("--run-dir", "run", "--engines-dir", "built", "--precision", "fp16")
@@ -229,6 +236,7 @@ def test_the_pass_from_outside(eleven, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_runs")
 def test_the_pass_on_a_plan_from_elsewhere(eleven, tmp_path, monkeypatch):
     """No graph, no MACs: times and names only, and it is said what the plan does not hold."""
     monkeypatch.chdir(tmp_path)

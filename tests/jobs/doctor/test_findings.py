@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from detector.config.levels import resolve_config
 from detector.config.schema import Config
 from detector.jobs import doctor
 from detector.jobs import doctor as media
@@ -149,11 +151,22 @@ def test_without_any_engine_it_is_5(monkeypatch):
     )
 
 
-def test_an_engines_folder_that_cannot_be_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "_can_be_written", lambda place: False)
-    findings = doctor.examine(Config(), quick=True)
-    assert findings["exit"]["code"] == 6
+@pytest.mark.parametrize(("given", "code"), [(None, 0), ("engines-of-mine", 6)])
+def test_an_engines_folder_that_cannot_be_written(tmp_path, monkeypatch, given, code):
+    """A run takes a temporary folder instead of the default one, never instead of a given one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor.store, "is_writable", lambda place: place == tmp_path)
+    monkeypatch.setattr(doctor.store, "default_folder", lambda: Path("/dev/null/engines"))
+    if given is not None:
+        (tmp_path / given).mkdir()
+    findings = doctor.examine(resolve_config(None, {"engines_dir": given}), quick=True)
+    assert findings["exit"]["code"] == code
     assert any("--engines-dir DIR names another" in warning for warning in findings["warnings"])
+
+
+def test_a_current_folder_that_cannot_be_written(monkeypatch):
+    monkeypatch.setattr(doctor.store, "is_writable", lambda place: False)
+    assert doctor.examine(Config(), quick=True)["exit"]["code"] == 6
 
 
 def test_a_library_that_dies_is_a_reason_and_takes_nobody_with_it(monkeypatch):

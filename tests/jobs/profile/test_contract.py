@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import fields
+from typing import cast
 
 import pytest
 
+from detector.config.schema import Config
 from detector.errors import UsageError
 from detector.jobs import profile
-from detector.session.passes import FACTS, LoopFacts, PassRecord, find_facts, read_pass
+from detector.jobs.profile.base import Occasion, Pass
+from detector.session.passes import FACTS, Interval, LoopFacts, PassRecord, find_facts, read_pass
+from detector.session.read import SavedSession
+from detector.session.store import Session
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 
@@ -128,6 +134,19 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     facts = find_facts({"loop": record, "memory": PassRecord(available=False)}, LoopFacts)
     assert facts is not None
     assert facts.instruments.median == 0.5
+
+
+def test_a_figure_that_cannot_be_read_back_costs_its_pass_and_not_the_session(
+    tmp_path, monkeypatch
+):
+    facts = LoopFacts([1.0], [1.0], Interval(math.inf, 0.0, 0.0), None, 1.0)
+    one = Pass(order=0, what="", facts=LoopFacts, run=lambda occasion: facts)
+    monkeypatch.setattr(profile, "open_pass", lambda name: one)
+    occasion = Occasion("", Config(), Session(tmp_path), cast("SavedSession", None))
+    profile.run_passes(occasion, ["loop"], lambda text, whole: None)
+    record = read_pass(tmp_path / "passes/loop.json")
+    assert not record.available
+    assert "instruments" in str(record.reason)
 
 
 @pytest.mark.parametrize(

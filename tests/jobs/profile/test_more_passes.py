@@ -10,6 +10,7 @@ import pytest
 from detector import engines
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
+from tests.jobs.profile.budgets import with_short_budgets
 from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
@@ -31,6 +32,7 @@ def profiled(place, engine, passes):
         passes,
         "--json",
         cwd=place,
+        env=with_short_budgets(place),
     )
     assert done.returncode == 0, done.stderr
     return summary_of(done)

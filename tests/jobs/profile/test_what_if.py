@@ -12,10 +12,11 @@ import pytest
 
 from detector import sources
 from detector.analysis.loop.what_if import UNKNOWN
+from detector.analysis.noise import MISSES
 from detector.config.schema import Config
+from detector.errors.machine import usable_cores
 from detector.jobs.profile import stand_ins, what_if
 from detector.jobs.profile.base import Occasion, pin_choices
-from detector.run.environment import cores
 from detector.session.passes import Prediction
 from detector.session.read import read_session
 from detector.session.store import Session
@@ -139,7 +140,7 @@ def _config(document) -> Config:
 @pytest.mark.slow
 def test_the_threads_of_a_real_run_are_known(tmp_path):
     """ONNX Runtime's second thread, FFmpeg's decoders, x264's slices."""
-    if cores() < 2:
+    if usable_cores() < 2:
         pytest.skip("machine: one core; libraries start no threads of their own")
     flags = {
         "engine": "ort",
@@ -186,8 +187,13 @@ def test_a_run_too_short_for_batches_says_so(tmp_path):
     assert all(row["measured_fps"] > 0 for row in document["what_if_proofs"])
     assert any("12 frames are few" in doubt for doubt in document["what_if_doubts"])
     shown = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
-    assert "predicted is off by" in shown
-    assert "unreliable: 12 frames are few" in shown
+    # So short a run is often not held by its replay: predictions are then left out.
+    if abs(document["what_if_replay_error"]) <= MISSES:
+        assert "predicted is off by" in shown
+        assert "unreliable: 12 frames are few" in shown
+    else:
+        assert "the replay does not hold this run" in shown
+        assert "what if, measured" in shown
 
 
 def measuring():

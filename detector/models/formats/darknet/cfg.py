@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from detector.errors import ModelError
+from detector.errors.reading import read_bytes
 
 MAX_BYTES = 4 << 20  # the longest published cfg has 60 KB
 MAX_SECTIONS = 2000  # yolov4-p7, the deepest published one, has 300
@@ -89,13 +90,9 @@ def quote(text: str) -> str:
 
 def read_cfg(path: Path) -> tuple[list[Section], list[str], bytes]:
     """Sections in file order, warnings for the user, and the file's bytes."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as exc:
-        raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --model FILE.cfg") from exc
-    if len(data) > MAX_BYTES:
-        raise ModelError(f"{path}: larger than {MAX_BYTES >> 20} MB, so it is no darknet cfg")
+    data = read_bytes(
+        path, "a darknet cfg", limit=MAX_BYTES, error=ModelError, cure="give --model FILE.cfg"
+    )
     sections, warnings = parse_cfg(data.decode("utf-8-sig", errors="replace"), str(path))
     return sections, warnings, data
 

@@ -13,14 +13,18 @@ rewrite.py    our input and outputs, plainer operators, and our names
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detector.errors import ModelError
 from detector.models.base import FrontEnd, InputRules, ModelRequest, Network
+from detector.models.formats.onnx.foreign import attributes_of
 from detector.models.formats.onnx.recognise import ALIASES, FAMILIES, LAYOUTS, build_head
 from detector.models.names import find_names, read_names
 
 if TYPE_CHECKING:
+    import onnx
+    from numpy.typing import NDArray
+
     from detector.models.formats.onnx.foreign import ForeignGraph
     from detector.models.formats.onnx.metadata import Metadata
     from detector.models.formats.onnx.recognise import Layout
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".onnx",)
 
 COCO = 80  # classes
+MAX_MACS = 10**15  # of one picture; YOLOv8x at 8192x8192 has 2e13
 DEFAULT_STRIDE = 32  # where neither the file nor its layout tells
 WEIGHTED = frozenset(
     "Conv ConvTranspose Gemm MatMul BatchNormalization LayerNormalization InstanceNormalization "
@@ -47,7 +52,7 @@ def read(request: ModelRequest) -> Network:
         settle_outputs,
         simplify_operators,
     )
-    from detector.models.formats.onnx.shapes import settle_shapes
+    from detector.models.formats.onnx.shapes import refuse_costly_constants, settle_shapes
     from detector.models.graph.build import count_macs, infer_shapes, output_shapes
 
     path, batch = request.path, request.batch
@@ -61,15 +66,22 @@ def read(request: ModelRequest) -> Network:
     class_names, warnings = _class_names(path, layout, metadata, request.names)
     settle_outputs(foreign, layout.outputs, batch)
     foreign.infer()
+    refuse_costly_constants(foreign)
+    _refuse_broken_weights(path, foreign)
     simplify_operators(foreign)
     put_prefix(foreign, planar=planar, bgr=wants.bgr, scale=wants.scale)
     rename_all(foreign)
-    _refuse_broken_weights(path, foreign)
     graph = foreign.model()
     infer_shapes(graph)
     stride = metadata.stride or max(layout.strides, default=DEFAULT_STRIDE)
     rules = InputRules(height, width, wants.geometry, stride, wants.pad_value)
     head, dense = build_head(layout, rules, len(class_names))
+    macs = count_macs(graph)
+    if macs > MAX_MACS:
+        raise ModelError(
+            f"{path}: takes {macs:.1e} multiply-accumulates a picture at {width}x{height}, which "
+            "no machine computes in time; use a smaller --size"
+        )
     return Network(
         name=path.stem,
         family=wants.name,
@@ -81,7 +93,7 @@ def read(request: ModelRequest) -> Network:
         dense=dense,
         names=class_names,
         parameters=parameters,
-        macs=count_macs(graph),
+        macs=macs,
         sha256=sha256,
         needs_nms=LAYOUTS[layout.kind].needs_nms,
         warnings=[f"{path.name} is {wants.name}: {result.why}", *warnings],
@@ -115,17 +127,42 @@ def _count_parameters(graph: ForeignGraph) -> int:
 
 
 def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
-    """A network with NaN or infinite weights detects nothing, or anything, without an error."""
+    """A network with NaN or infinite weights detects nothing, or anything, without an error.
+
+    Infinity has its place in other constants: as a limit, or behind a mask. NaN has none.
+    """
     import numpy as np
 
-    for node in graph.nodes:
-        for name in node.input[1:] if node.op_type in WEIGHTED else ():
-            values = graph.value(name) if name else None
-            if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise ModelError(
-                    f"{path}: the weights of {node.name} are not finite numbers: the file is "
-                    "damaged, or the training diverged; download or train it again"
-                )
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            quantising = node.op_type in ("QuantizeLinear", "DequantizeLinear")
+            for at, name in enumerate(node.input):
+                values = graph.value(name) if name else None
+                if values is None or values.dtype.kind not in "fV":
+                    continue
+                values = values.astype(np.float32) if values.dtype.kind == "V" else values
+                weights = quantising or (at > 0 and node.op_type in WEIGHTED)
+                if np.isnan(values).any() or (weights and not np.isfinite(values).all()):
+                    raise ModelError(
+                        f"{path}: the weights of {node.name} are not finite numbers: the file is "
+                        "damaged, or the training diverged; download or train it again"
+                    )
+                if quantising and at == 1 and not _scales_fit(graph, node, values):
+                    raise ModelError(
+                        f"{path}: the scales of {node.name} are not above zero, or not one for "
+                        "each channel: the file is damaged; download it, or quantise it again"
+                    )
+
+
+def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
+    """Whether scales are above zero, and one for all, one a channel, or of blocks."""
+    if not (scales > 0).all():
+        return False
+    shape = graph.shape(node.input[0])
+    if scales.ndim != 1 or shape is None:
+        return scales.ndim > 0 or scales.size == 1
+    axis = attributes_of(node).get("axis", 1)
+    return scales.size == 1 or (-len(shape) <= axis < len(shape) and scales.size == shape[axis])
 
 
 def _class_names(

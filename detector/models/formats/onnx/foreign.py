@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector import __version__
-from detector.models.graph.build import Shape, infer_shapes
+from detector.models.graph.build import Shape, infer_shapes, is_heavy
 
 if TYPE_CHECKING:
     import onnx
@@ -45,7 +45,7 @@ class ForeignGraph:
 
     def infer(self) -> None:
         """Infers the shapes and types of all tensors. Raises ModelError where they contradict."""
-        model = self.model()
+        model = self.model(light=True)
         infer_shapes(model)
         infos = [*model.graph.input, *model.graph.value_info, *model.graph.output]
         self.dims = {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
@@ -80,7 +80,8 @@ class ForeignGraph:
             return None
         return tuple(dim for dim in dims if dim is not None)
 
-    def model(self) -> onnx.ModelProto:
+    def model(self, *, light: bool = False) -> onnx.ModelProto:
+        """``light``: inputs stand for the large constants, as shape inference needs it."""
         from onnx import helper
 
         infos = [
@@ -90,12 +91,17 @@ class ForeignGraph:
             for name, kind in self.outputs.items()
         ]
         used = {name for node in self.nodes for name in node.input} | set(self.outputs)
+        constants = [tensor for name, tensor in self.constants.items() if name in used]
+        apart = [tensor for tensor in constants if light and is_heavy(tensor)]
         graph = helper.make_graph(
             self.nodes,
             self.name,
-            [self.input],
+            [
+                self.input,
+                *(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in apart),
+            ],
             infos,
-            initializer=[tensor for name, tensor in self.constants.items() if name in used],
+            initializer=[t for t in constants if not (light and is_heavy(t))],
         )
         return helper.make_model(
             graph,
@@ -152,6 +158,14 @@ class ForeignGraph:
             for name in node.input:
                 readers.setdefault(name, []).append(node)
         return readers
+
+
+def constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The tensor of a Constant node; None for other nodes, and where it holds a plain number."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+        return None
+    values = [attribute.t for attribute in node.attribute if attribute.name == "value"]
+    return values[0] if len(node.attribute) == len(values) == 1 else None
 
 
 def dims_of(info: onnx.ValueInfoProto) -> Dims:

@@ -6,14 +6,17 @@ A file that cannot be brought into this form is refused, with what to do.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detector.errors import ModelError
 from detector.models.base import START_BYTES, mistaken_for
-from detector.models.formats.onnx.foreign import Dims, ForeignGraph, dims_of
-from detector.models.graph.build import OPSET
+from detector.models.formats.onnx.bounds import measure_bytes, measure_graph
+from detector.models.formats.onnx.foreign import Dims, ForeignGraph, constant_of, dims_of
+from detector.models.formats.onnx.tensors import check_tensors, read_external_data
+from detector.models.graph.build import OPSET, is_heavy
 
 if TYPE_CHECKING:
     import onnx
@@ -24,14 +27,20 @@ READ_BYTES = 1 << 20
 
 
 def read_graph(path: Path) -> tuple[ForeignGraph, str]:
-    """The graph, and the sha256 of all files that it was read from. Raises ModelError."""
+    """The graph, and the sha256 of all files that it was read from. Raises ModelError.
+
+    The order matters: the file is measured before it is parsed, inlined, converted or inferred.
+    """
     model = _parse(path)
     _refuse_our_own(path, model)
-    files = [path, *_read_external_data(path, model)]
+    measure_graph(path, model)
+    files = [path, *read_external_data(path, model)]
+    check_tensors(path, model)
+    heavy = _set_aside(path, model)
     model = _inline_functions(path, model)
     _refuse_unknown_operators(path, model)
     _normalise(model)
-    picture = _picture_input(path, model.graph)
+    picture = _picture_input(path, model.graph, heavy)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     model = _raise_opset(path, model)
     graph = model.graph
@@ -43,7 +52,7 @@ def read_graph(path: Path) -> tuple[ForeignGraph, str]:
             input=next(info for info in graph.input if info.name == picture.name),
             outputs=_outputs(path, graph),
             nodes=list(graph.node),
-            constants=_constants(path, graph),
+            constants={tensor.name: tensor for tensor in graph.initializer} | heavy,
             metadata=metadata,
             declared=_declared_shapes(graph),
         ),
@@ -65,6 +74,7 @@ def _parse(path: Path) -> onnx.ModelProto:
         data = path.read_bytes()
         if what := mistaken_for(data[:START_BYTES]):
             raise ModelError(f"{path}: {what}; download it again")
+        measure_bytes(path, data)
         model = onnx.load_model_from_string(data)
     except OSError as exc:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
@@ -76,24 +86,8 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ModelError(
             f"{path}: holds no network; it is no ONNX file, or is damaged: export it again"
         )
-    if not _all_text(model):
-        raise ModelError(
-            f"{path}: has names that are not text, so it is damaged; download it or export it again"
-        )
+    model.ClearField("training_info")
     return model
-
-
-def _all_text(model: onnx.ModelProto) -> bool:
-    """Whether all names are UTF-8; protobuf hands out others as bytes."""
-    graph = model.graph
-    words = [node.op_type for node in graph.node] + [node.name for node in graph.node]
-    words += [node.domain for node in graph.node]
-    words += [name for node in graph.node for name in (*node.input, *node.output)]
-    words += [attribute.name for node in graph.node for attribute in node.attribute]
-    words += [item.name for item in (*graph.input, *graph.output, *graph.initializer)]
-    words += [text for entry in model.metadata_props for text in (entry.key, entry.value)]
-    words += [entry.domain for entry in model.opset_import]
-    return all(isinstance(word, str) for word in words)
 
 
 def _refuse_our_own(path: Path, model: onnx.ModelProto) -> None:
@@ -104,40 +98,48 @@ def _refuse_our_own(path: Path, model: onnx.ModelProto) -> None:
         )
 
 
-def _read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
-    """Reads the weights that are stored in other files into the model; returns these files.
+def _set_aside(path: Path, model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Takes the large constants out of the model and returns them by name; in place.
 
-    They must lie in the model's folder, or below it.
+    Inputs of the same shape stand for them. The steps behind look at shapes only, and each copies
+    the model, which must stay below protobuf's 2 GiB to be copied at all.
     """
-    from onnx import TensorProto, external_data_helper
+    from onnx import helper
 
-    files: list[Path] = []
-    for tensor in model.graph.initializer:
-        if tensor.data_location != TensorProto.EXTERNAL:
-            continue
-        location = next(
-            (entry.value for entry in tensor.external_data if entry.key == "location"), ""
+    graph = model.graph
+    small = [tensor for tensor in graph.initializer if not is_heavy(tensor)]
+    heavy: dict[str, onnx.TensorProto] = {}
+    for tensor in (tensor for tensor in graph.initializer if is_heavy(tensor)):
+        if tensor.name in heavy:
+            raise ModelError(f"{path}: has two constants {tensor.name!r}; export it again")
+        heavy[tensor.name] = tensor
+    outputs = {info.name for info in graph.output}
+    nodes = []
+    for node in graph.node:
+        value = constant_of(node)
+        if (
+            value is None
+            or not is_heavy(value)
+            or node.output[0] in heavy
+            or node.output[0] in outputs
+        ):
+            nodes.append(node)
+        else:
+            heavy[node.output[0]] = value
+            value.name = node.output[0]
+    if len(nodes) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(nodes)
+    if heavy:
+        listed = {info.name for info in graph.input}
+        del graph.initializer[:]
+        graph.initializer.extend(small)
+        graph.input.extend(
+            helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+            for name, tensor in heavy.items()
+            if name not in listed
         )
-        pure = PurePosixPath(location)
-        if not location or pure.is_absolute() or ".." in pure.parts:
-            raise ModelError(
-                f"{path}: tensor {tensor.name} claims to be stored in {location!r}, outside the "
-                "model's folder; such a path is refused"
-            )
-        file = path.parent / location
-        if not file.is_file():
-            raise ModelError(
-                f"{path}: its weights are stored in {location}, which is not beside it; put that "
-                "file there too"
-            )
-        if file not in files:
-            files.append(file)
-    if files:
-        try:
-            external_data_helper.load_external_data_for_model(model, str(path.parent))
-        except Exception as exc:  # onnx raises many kinds, checker errors and OSError among them
-            raise ModelError(f"{path}: its external data cannot be read: {_one_line(exc)}") from exc
-    return files
+    return heavy
 
 
 def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -192,9 +194,11 @@ def _normalise(model: onnx.ModelProto) -> None:
         model.graph.output.extend(inferred.graph.output)
 
 
-def _picture_input(path: Path, graph: onnx.GraphProto) -> onnx.ValueInfoProto:
+def _picture_input(
+    path: Path, graph: onnx.GraphProto, heavy: Collection[str]
+) -> onnx.ValueInfoProto:
     """The one input that is not a constant: old files list their constants as inputs too."""
-    constants = {tensor.name for tensor in graph.initializer}
+    constants = {*heavy, *(tensor.name for tensor in graph.initializer)}
     inputs = [info for info in graph.input if info.name not in constants]
     if len(inputs) != 1:
         listed = ", ".join(f"{info.name} {describe_tensor(info)}" for info in inputs) or "none"
@@ -268,14 +272,6 @@ def _declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
         info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")
     }
     return {name: dims for name, dims in stated.items() if all(dims)}
-
-
-def _constants(path: Path, graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    if graph.sparse_initializer:
-        raise ModelError(
-            f"{path}: holds sparse constants, which are not supported; export it with dense ones"
-        )
-    return {tensor.name: tensor for tensor in graph.initializer}
 
 
 def describe_tensor(info: onnx.ValueInfoProto) -> str:

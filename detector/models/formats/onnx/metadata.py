@@ -6,14 +6,16 @@ The values are texts that look like Python or JSON. They are read as data and ne
 from __future__ import annotations
 
 import ast
-import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from detector.errors import ModelError
+from detector.errors import ModelError, UsageError
+from detector.errors.parsing import parse_json, quote
 
 MAX_TEXT = 1 << 20  # characters of a value
 MAX_CLASSES = 100_000
+MAX_NAME = 200  # characters of a class's name
 MAX_SIDE = 8192
 MAX_STRIDE = 1024
 
@@ -35,8 +37,8 @@ def read_metadata(path: str, entries: Mapping[str, str]) -> Metadata:
     task = str(entries.get("task", "detect")).strip().lower()
     if task not in ("detect", ""):
         raise ModelError(
-            f"{path}: is a model for the task {task!r}; only detection is supported: export one "
-            "whose task is detect"
+            f"{path}: is a model for the task {quote(task)}; only detection is supported: export "
+            "one whose task is detect"
         )
     arguments = _literal(entries.get("args", ""))
     nms = arguments.get("nms") if isinstance(arguments, dict) else None
@@ -59,12 +61,14 @@ def _literal(text: str) -> object:
     if not text or len(text) > MAX_TEXT:
         return None
     try:
-        return ast.literal_eval(text)
+        with warnings.catch_warnings():  # of Python's compiler, about a backslash
+            warnings.simplefilter("ignore")
+            return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         pass
     try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError):
+        value: object = parse_json(text, "metadata")
+    except UsageError:
         return None
     return value
 
@@ -73,16 +77,20 @@ def _names(value: object) -> tuple[str, ...] | None:
     """A list of names, or a mapping from the class ids 0, 1, 2 ... to names."""
     if isinstance(value, dict):
         try:
-            numbered = {int(key): str(name) for key, name in value.items()}
-        except (TypeError, ValueError):
+            numbered = {int(key): name for key, name in value.items()}
+        except (TypeError, ValueError, OverflowError):
             return None
-        if sorted(numbered) != list(range(len(numbered))):
+        if numbered.keys() != set(range(len(numbered))):
             return None
         value = [numbered[key] for key in range(len(numbered))]
     if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_CLASSES:
         return None
     # Names go into tables, file names and pictures: nothing unprintable may be in them.
-    printable = ["".join(c for c in str(name) if c.isprintable()).strip() for name in value]
+    if any(isinstance(name, list | tuple | dict | set) for name in value):
+        return None
+    printable = [
+        "".join(c for c in str(name)[:MAX_NAME] if c.isprintable()).strip() for name in value
+    ]
     return tuple(name or f"class{at}" for at, name in enumerate(printable))
 
 

@@ -441,7 +441,7 @@ def build_head(layout: Layout, rules: InputRules, classes: int) -> tuple[Head, D
 
 
 def _decoded_head(layout: Layout, rules: InputRules, classes: int) -> tuple[Head, Dense]:
-    return heads.decoded, heads.decoded_dense
+    return heads.decoded_rows, heads.decoded_rows_dense
 
 
 def _grid_head(layout: Layout, rules: InputRules, classes: int) -> tuple[Head, Dense]:

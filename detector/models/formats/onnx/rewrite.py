@@ -27,6 +27,7 @@ from detector.models.graph.build import INPUT
 if TYPE_CHECKING:
     import onnx
 
+MAX_PARTS = 24  # of a name; the deepest modules have ten
 MAX_ROWS = 300  # of a list of unknown length; what --max-det allows by default
 BGR = [2, 1, 0]
 PREFIX = "input"  # the prefix's nodes are input.cast etc.; in torch a module of that name
@@ -441,10 +442,11 @@ def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
     names: list[str] = []
     taken: set[tuple[str, ...]] = set()
     beginnings: set[tuple[str, ...]] = set()
+    tries: Counter[tuple[str, ...]] = Counter()
     for path in paths:
         module = path[:-1]
         short = module if len(module) > 1 and inside[module] == 1 and below[module] == 1 else path
-        name = _free_name(short, taken, beginnings)
+        name = _free_name(short, taken, beginnings, tries)
         taken.add(name)
         beginnings |= {name[:end] for end in range(1, len(name))}
         names.append(".".join(name))
@@ -457,6 +459,8 @@ def _path(node: onnx.NodeProto) -> tuple[str, ...]:
     if text.startswith("input.") and "/" not in text and node.name == node.output[0]:
         return tuple(text.split("."))  # our own prefix
     parts = [_identifier(part) for part in re.split(r"[/.:]+", text.split("@")[0]) if part]
+    if len(parts) > MAX_PARTS:
+        parts = [*parts[: MAX_PARTS - 1], "_".join(parts[MAX_PARTS - 1 :])]
     return tuple(parts) or (_identifier(node.op_type),)
 
 
@@ -470,18 +474,24 @@ def _identifier(text: str) -> str:
 
 
 def _free_name(
-    path: tuple[str, ...], taken: set[tuple[str, ...]], beginnings: set[tuple[str, ...]]
+    path: tuple[str, ...],
+    taken: set[tuple[str, ...]],
+    beginnings: set[tuple[str, ...]],
+    tries: Counter[tuple[str, ...]],
 ) -> tuple[str, ...]:
-    """The path, or one with a number, that is no other's beginning and begins with no other."""
-    number = 0
+    """The path, or one with a number, that is no other's beginning and begins with no other.
+
+    ``tries``: path -> the last number that was tried for it, so that many equal names take no
+    longer than many different ones.
+    """
     tried = path
     while (
         tried in taken
         or tried in beginnings
         or any(tried[:end] in taken for end in range(1, len(tried)))
     ):
-        number += 1
         # Where a beginning is itself a node, the number must go there, not to the end.
         at = next((end for end in range(1, len(path)) if path[:end] in taken), len(path))
-        tried = (*path[: at - 1], f"{path[at - 1]}_{number}", *path[at:])
+        tries[path] += 1
+        tried = (*path[: at - 1], f"{path[at - 1]}_{tries[path]}", *path[at:])
     return tried

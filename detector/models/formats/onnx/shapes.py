@@ -17,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import ModelError
-from detector.models.formats.onnx.foreign import ForeignGraph, attributes_of
+from detector.models.formats.onnx.foreign import ForeignGraph, attributes_of, constant_of
 from detector.models.formats.onnx.load import describe_tensor
 from detector.models.formats.onnx.metadata import MAX_SIDE, Metadata
+from detector.models.formats.onnx.operands import check_operands
 from detector.models.formats.onnx.rebatch import BROADCAST, UNARY, rebatch
+from detector.models.graph.build import MULTIPLYING, node_macs
 
 if TYPE_CHECKING:
     import onnx
@@ -29,16 +31,33 @@ Size = tuple[int, int]  # height, width
 
 STRIDE = 32  # where the metadata does not say
 MAX_ROUNDS = 50  # of folding
+MAX_NODE_ROUNDS = 600_000  # nodes times rounds
 LARGEST = 1 << 24  # elements of a folded constant; the grids of an 8192x8192 input are below it
+MAX_WORK = 1 << 28  # elements read and written by folding; some seconds
+# What an engine has to compute from constants before the first picture: elements, and multiply-
+# accumulates.
+MAX_LEFT, MAX_LEFT_MACS = 1 << 28, 1 << 38
 # What is never folded: quantised weights stay quantised, random numbers are no constants.
 KEPT = frozenset(
     "DequantizeLinear QuantizeLinear RandomNormal RandomUniform RandomNormalLike RandomUniformLike "
-    "Bernoulli Multinomial If Loop Scan".split()
+    "Bernoulli Multinomial If Loop Scan SequenceMap".split()
 )
-# The sizes of their outputs cannot be known before, but are no larger than those of their inputs.
-SHRINKING = frozenset("NonZero Compress Unique NonMaxSuppression Shape Size".split())
-# Their outputs may be larger than their inputs.
-GROWING = frozenset("Expand Tile Range Resize Pad OneHot Upsample MatMul".split())
+# Their outputs are no larger than their inputs together, whatever the inputs hold. numpy computes
+# them as fast as it reads.
+STEADY = UNARY | frozenset(
+    "And Or Xor BitShift Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Softmax LogSoftmax "
+    "Concat Split Slice Reshape Flatten Squeeze Unsqueeze Transpose Shape Size NonZero Compress "
+    "Unique ArgMax ArgMin ReduceMax ReduceMean ReduceMin ReduceSum ReduceProd ReduceL1 ReduceL2 "
+    "ReduceSumSquare ReduceLogSum ReduceLogSumExp CumSum TopK Trilu ScatterND ScatterElements "
+    "DepthToSpace SpaceToDepth ReverseSequence".split()
+)
+# Theirs may be larger: numpy computes them, where inference says how large they become.
+GROWING = frozenset(
+    "Expand Tile Range Pad OneHot MatMul Gemm ConstantOfShape EyeLike GatherND GatherElements "
+    "Gather Constant".split()
+)
+# ONNX's evaluator goes over the elements of all others one by one in Python.
+SLOW, SLOW_ELEMENTS = 1000, 4096
 CONTROL_FLOW = ("If", "Loop", "Scan")
 OPEN_END = np.iinfo(np.int32).max  # exporters write "to the end" as the largest int32 or int64
 # Operators that hold no sizes, beside the element-wise ones.
@@ -102,9 +121,9 @@ def _is_planar(graph: ForeignGraph) -> bool:
 
 def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own: Size) -> Size:
     """The size asked for, else the file's own, else the one in its metadata."""
+    if size is None and all(own):
+        size = own
     if size is None:
-        if all(own):
-            return own
         if metadata.imgsz is None:
             raise ModelError(
                 f"{graph.name}: its input is {describe_tensor(graph.input)}, and nothing says "
@@ -133,15 +152,20 @@ def fold(graph: ForeignGraph) -> None:
 
     A node whose inputs are all constants is evaluated by ONNX's own reference evaluator; a Shape
     of a tensor whose shape is known becomes a constant. This is repeated while it makes more shapes
-    known. Raises ModelError for branches that depend on the picture.
+    known. What is computed is bounded (``_cost``), since a file of a few bytes may ask for
+    terabytes; what is too much stays a node. Raises ModelError for branches that depend on the
+    picture.
     """
     try:
-        for _ in range(MAX_ROUNDS):
+        work = MAX_WORK
+        for _ in range(min(MAX_ROUNDS, 2 + MAX_NODE_ROUNDS // (1 + len(graph.nodes)))):
             graph.infer()
-            if not _fold_once(graph):
+            changed, work = _fold_once(graph, work)
+            if not changed:
                 break
         drop_unused(graph)
         graph.infer()
+        check_operands(graph)
     except ModelError:
         _refuse_branches(graph)  # inference fails on what is inside of them
         raise
@@ -157,8 +181,11 @@ def _refuse_branches(graph: ForeignGraph) -> None:
         )
 
 
-def _fold_once(graph: ForeignGraph) -> bool:
-    """Passes over all nodes once; returns whether anything changed. A chain folds in one pass."""
+def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
+    """Passes over all nodes once; returns whether anything changed, and the work that is left. A
+    chain folds in one pass.
+    """
+    read = {name for node in graph.nodes for name in node.input} | set(graph.outputs)
     left: list[onnx.NodeProto] = []
     alias: dict[str, str] = {}
     changed = False
@@ -172,24 +199,24 @@ def _fold_once(graph: ForeignGraph) -> bool:
         if (
             node.op_type in passes
             and node.output[0] not in graph.outputs
-            and _only_first_is_read(graph, node)
+            and not any(name in read for name in node.output[1:])  # the mask of a Dropout
         ):
             alias[node.output[0]] = node.input[0]
         elif node.op_type == "If" and (branch := _taken_branch(graph, node)) is not None:
             left += branch
-        elif (values := _fixed_values(graph, node)) is not None:
+        elif (cost := _cost(graph, node)) is not None and cost <= work:
+            values = _fixed_values(graph, node)
+            work -= cost
+            if values is None:
+                left.append(node)
+                continue
             _make_constants(graph, node, values)
         else:
             left.append(node)
             continue
         changed = True
     graph.nodes = left
-    return changed
-
-
-def _only_first_is_read(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
-    """False for a Dropout whose second output, the mask, is read."""
-    return len(node.output) == 1 or not any(node.output[1] in other.input for other in graph.nodes)
+    return changed, work
 
 
 def _taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
@@ -197,10 +224,12 @@ def _taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodePr
     from onnx import helper
 
     condition = graph.value(node.input[0])
-    if condition is None:
+    if condition is None or condition.size != 1:
         return None
     attributes = {attribute.name: attribute.g for attribute in node.attribute}
     taken = attributes["then_branch" if condition.item() else "else_branch"]
+    if len(taken.output) != len(node.output):
+        return None
     graph.constants |= {tensor.name: tensor for tensor in taken.initializer}
     ends = [
         helper.make_node("Identity", [info.name], [name], name=graph.fresh(f"{node.name}.end"))
@@ -217,37 +246,67 @@ def _make_constants(graph: ForeignGraph, node: onnx.NodeProto, values: list[NDAr
             graph.constants[name] = numpy_helper.from_array(np.asarray(array), name)
 
 
-def _fixed_values(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] | None:
-    """A node's outputs, where they do not depend on the picture."""
+def _cost(graph: ForeignGraph, node: onnx.NodeProto) -> int | None:
+    """How many elements are read and written to compute a node's outputs; None where they depend on
+    the picture, or become too large.
+    """
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape":
-        shape = graph.shape(node.input[0])
-        if shape is None:
-            return None
-        attributes = attributes_of(node)
-        return [np.array(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)]
+        return 1 if graph.shape(node.input[0]) is not None else None
     if node.op_type in KEPT or any(name and name not in graph.constants for name in node.input):
         return None
-    return _evaluate(graph, node) if _is_small(graph, node) else None
+    given = sum(_size(graph, name) for name in node.input if name)
+    made = _elements_made(graph, node, given)
+    if made is None or made > LARGEST:
+        return None
+    if node.op_type in ("MatMul", "Gemm"):
+        made *= max(1, *graph.constants[node.input[0]].dims)
+    if node.op_type in STEADY or node.op_type in GROWING or node.op_type in BROADCAST:
+        return 1 + given + made
+    return SLOW * (1 + given + made) if given + made <= SLOW_ELEMENTS else None
 
 
-def _is_small(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
-    """Whether a node's outputs are small enough to compute: a file may ask for a huge constant."""
-    if node.op_type in SHRINKING:
-        return True
+def _size(graph: ForeignGraph, name: str) -> int:
+    return int(math.prod(graph.constants[name].dims))
+
+
+def _elements_made(graph: ForeignGraph, node: onnx.NodeProto, given: int) -> int | None:
+    """At most so many elements; None where that is not known yet.
+
+    Inference runs once a round, so inside a chain no shape is known yet.
+    """
+    shapes = [graph.shape(name) for name in node.output if name]
+    known = [math.prod(shape) for shape in shapes if shape is not None]
+    if len(known) == len(shapes):
+        return sum(known)
+    if node.op_type in STEADY:
+        return given
+    dims = [tuple(graph.constants[name].dims) for name in node.input if name]
+    if node.op_type in BROADCAST:
+        try:
+            return int(math.prod(np.broadcast_shapes(*dims)))
+        except ValueError:
+            return None
+    if node.op_type == "Gather" and len(dims) == 2:
+        return _size(graph, node.input[0]) * _size(graph, node.input[1])
     if node.op_type == "ConstantOfShape":
         asked = graph.value(node.input[0])
-        return asked is not None and math.prod(int(side) for side in asked) <= LARGEST
-    for name in node.output:
-        if not name:
-            continue
-        shape = graph.shape(name)
-        # Inference runs once a round, so inside a chain no shape is known yet; element-wise results
-        # are no larger than their inputs together.
-        if node.op_type in GROWING if shape is None else math.prod(shape) > LARGEST:
-            return False
-    return True
+        sides = () if asked is None else asked.ravel().tolist()
+        return None if asked is None else int(math.prod(max(0, side) for side in sides))
+    return None
+
+
+def _fixed_values(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] | None:
+    """A node's outputs; None where ONNX's evaluator cannot compute them."""
+    if node.op_type == "Shape":
+        shape, attributes = graph.shape(node.input[0]) or (), attributes_of(node)
+        return [np.array(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)]
+    if (tensor := constant_of(node)) is not None:
+        from onnx import numpy_helper
+
+        return [numpy_helper.to_array(tensor)]
+    return _evaluate(graph, node)
 
 
 def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] | None:
@@ -275,6 +334,38 @@ def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] |
         return None
     made = iter(results)
     return [next(made) if name else np.zeros(0) for name in node.output]
+
+
+def refuse_costly_constants(graph: ForeignGraph) -> None:
+    """Raises ModelError where constants alone would cost an engine too much memory or time.
+
+    An engine computes what depends on no picture before the first one, whatever it takes: a Range
+    of 2^40 numbers, or a thousand products of large matrices. ``graph``: its shapes are inferred.
+    """
+    fixed = set(graph.constants)
+    shapes = {name: shape for name in graph.dims if (shape := graph.shape(name)) is not None}
+    elements = macs = 0
+    for node in graph.nodes:
+        if not all(name in fixed for name in node.input if name):
+            continue
+        fixed.update(node.output)
+        made = [shapes.get(name) for name in node.output if name]
+        if any(shape is None for shape in made) and node.op_type not in STEADY:
+            raise ModelError(_too_costly(graph, node, "an unknown number of values"))
+        read = sum(math.prod(shapes.get(name, ())) for name in node.input if name)
+        elements += max(0, sum(math.prod(shape or ()) for shape in made) - read)
+        if node.op_type in MULTIPLYING and all(name in shapes for name in node.input[:2]):
+            macs += node_macs(node, shapes)
+        if elements > MAX_LEFT or macs > MAX_LEFT_MACS:
+            raise ModelError(_too_costly(graph, node, "too many values"))
+
+
+def _too_costly(graph: ForeignGraph, node: onnx.NodeProto, what: str) -> str:
+    shapes = ", ".join(str(list(graph.dims.get(name, ()))) for name in node.output)
+    return (
+        f"{graph.name}: node {node.name or node.output[0]} ({node.op_type}) makes {what} of "
+        f"constants alone, {shapes}; no detector does: export it again"
+    )
 
 
 def drop_unused(graph: ForeignGraph) -> None:

@@ -431,6 +431,8 @@ class Design:
 
 
 def check_size(size: tuple[int, int], stride: int, origin: str) -> None:
+    if stride < 1:
+        raise ModelError(f"{origin}: its head is finer than the picture; it is no detector")
     for key, value in zip(("height", "width"), size, strict=True):
         if value % stride or not 1 <= value <= MAX_SIDE:
             near = min(max(stride, round(value / stride) * stride), MAX_SIDE // stride * stride)
@@ -449,7 +451,7 @@ def _row(builder: ArchitectureBuilder, row: Row, inputs: list[Value], one: Descr
         )
     builder.architecture.blocks.add(row.block)
     repeats = max(round(row.repeats * one.depth), 1) if row.repeats > 1 else 1
-    channels = _scaled(row.integer(0), one.width) if entry.scaled else 0
+    channels = _scale(row.integer(0), one.width) if entry.scaled else 0
     if entry.repeats_inside or repeats == 1:
         return entry.block(builder, f"model.{row.index}", inputs, Wanted(row, channels, repeats))
     for at in range(repeats):
@@ -457,7 +459,7 @@ def _row(builder: ArchitectureBuilder, row: Row, inputs: list[Value], one: Descr
     return inputs[0]
 
 
-def _scaled(channels: int, width: float) -> int:
+def _scale(channels: int, width: float) -> int:
     return math.ceil(channels * width / CHANNEL_STEP) * CHANNEL_STEP
 
 

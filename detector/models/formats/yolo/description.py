@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from detector.errors import ModelError
+from detector.errors.reading import read_bytes
+from detector.errors.yaml_parsing import parse_yaml
 
-MAX_BYTES = 1 << 20
 MAX_ROWS = 1000  # yolov7-e6e, the longest published one, has 262
 MAX_CLASSES = 10_000
 MAX_ANCHOR = 16_384  # pixels
@@ -129,20 +130,10 @@ def read_description(path: Path) -> tuple[Description, bytes]:
     """The description and the sha256 of its file. Raises ModelError."""
     import hashlib
 
-    import yaml
-
-    try:
-        data = path.read_bytes()
-    except OSError as exc:
-        raise ModelError(
-            f"{path}: cannot be read: {exc.strerror}; give the path of a description"
-        ) from exc
-    if len(data) > MAX_BYTES:
-        raise ModelError(f"{path}: is larger than {MAX_BYTES >> 20} MB, so it describes no network")
-    try:
-        values = yaml.safe_load(data)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as exc:
-        raise ModelError(f"{path}: is no YAML: {' '.join(str(exc).split())[:200]}") from exc
+    data = read_bytes(
+        path, "a description of a network", error=ModelError, cure="give the path of a description"
+    )
+    values = parse_yaml(data, path, ModelError)
     return parse_description(values, str(path)), hashlib.sha256(data).digest()
 
 

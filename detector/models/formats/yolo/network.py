@@ -43,7 +43,7 @@ from detector.models.formats.yolo.weights import (
 )
 from detector.models.graph.build import ACTIVATIONS, INPUT, GraphBuilder, count_macs, output_shapes
 from detector.models.names import find_names
-from detector.stages.heads import AnchoredLayer, anchored, anchored_dense
+from detector.stages.heads import AnchoredLayer, anchor_maps, anchor_maps_dense
 
 if TYPE_CHECKING:
     import onnx
@@ -86,8 +86,8 @@ def build_network(
         input=InputRules(architecture.height, architecture.width, "centre", architecture.stride),
         batch=request.batch,
         output_shapes=output_shapes(graph),
-        head=partial(anchored, layers=layers),
-        dense=partial(anchored_dense, layers=layers),
+        head=partial(anchor_maps, layers=layers),
+        dense=partial(anchor_maps_dense, layers=layers),
         names=names,
         parameters=contents.parameters if contents else architecture.parameters,
         parameters_fused=architecture.parameters_fused,

@@ -24,6 +24,15 @@ for (const input of document.querySelectorAll("input.filter")) {
   input.addEventListener("input", () => {
     const wanted = input.value.toLowerCase();
     for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    body.parentElement.classList.toggle("filtered", wanted !== ""); // a filter looks at folded rows too
+  });
+}
+for (const button of document.querySelectorAll("button.more")) {
+  const table = document.getElementById(button.dataset.table), more = button.textContent;
+  button.addEventListener("click", () => {
+    const folded = table.classList.toggle("folded");
+    button.setAttribute("aria-expanded", String(!folded));
+    button.textContent = folded ? more : `show the first ${table.dataset.most} only`;
   });
 }
 // The timeline: buttons, or the wheel with Ctrl or Shift, zoom; dragging moves; a double click shows all again. Slices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.stages.nms import mapped, nms
+from detector.stages.nms import map_classes, nms
 
 GROUPS = ((0,), (1, 2))  # person; vehicle: car and truck
 
@@ -15,7 +15,7 @@ def dense(*rows):
 
 
 def test_every_class_of_a_box_and_the_highest_of_a_group():
-    found = mapped(dense([10, 10, 4, 6, 0.5, 0.8, 0.2, 0.6, 0.9]), 0.05, GROUPS)
+    found = map_classes(dense([10, 10, 4, 6, 0.5, 0.8, 0.2, 0.6, 0.9]), 0.05, GROUPS)
     assert found.boxes.tolist() == [[8, 7, 12, 13]] * 2
     assert found.scores.tolist() == np.float32([0.4, 0.3]).tolist()  # not the sum of car and truck
     assert found.class_ids.tolist() == [0, 1]  # the cow plays no part
@@ -23,13 +23,13 @@ def test_every_class_of_a_box_and_the_highest_of_a_group():
 
 def test_threshold_is_of_the_product_and_reached_by_equality():
     rows = dense([10, 10, 4, 4, 0.5, 0.5, 0, 0, 0], [10, 10, 4, 4, 0.5, 0.49, 0, 0, 0])
-    assert mapped(rows, 0.25, GROUPS).scores.tolist() == [0.25]
+    assert map_classes(rows, 0.25, GROUPS).scores.tolist() == [0.25]
 
 
 def test_a_lorry_found_as_car_and_as_truck_is_one_vehicle():
     rows = dense([20, 20, 10, 10, 0.9, 0, 0.8, 0.1, 0], [20, 20, 10, 11, 0.9, 0, 0.1, 0.7, 0])
-    before = nms(mapped(rows, 0.2, GROUPS), iou=0.65, max_det=300)
-    apart = nms(mapped(rows, 0.2, ((0,), (1,), (2,))), iou=0.65, max_det=300)
+    before = nms(map_classes(rows, 0.2, GROUPS), iou=0.65, max_det=300)
+    apart = nms(map_classes(rows, 0.2, ((0,), (1,), (2,))), iou=0.65, max_det=300)
     assert len(before) == 1
     assert len(apart) == 2
 
@@ -40,9 +40,9 @@ def test_numbers_that_are_none_are_nothing():
         [np.inf, 10, 4, 4, 1, 1, 1, 1, 1],
         [1, 1, 1, 1, 1, np.nan, 0, 0, 0],
     )
-    assert len(mapped(rows, 0.001, GROUPS).scores) == 0
+    assert len(map_classes(rows, 0.001, GROUPS).scores) == 0
 
 
 def test_nothing_found():
-    found = mapped(dense([10, 10, 4, 4, 0, 1, 1, 1, 1]), 0.001, GROUPS)
+    found = map_classes(dense([10, 10, 4, 4, 0, 1, 1, 1, 1]), 0.001, GROUPS)
     assert (found.boxes.shape, found.class_ids.dtype) == ((0, 4), np.int64)

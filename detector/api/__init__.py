@@ -1,0 +1,315 @@
+"""The Python API: ``Detector`` finds objects in pictures, and in streams of frames."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, TypedDict, overload
+
+from detector.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from detector.api.results import Detections
+    from detector.engines.base import Request
+    from detector.run.wire import Head, Nms, Preprocess
+    from detector.types import Frame, Image
+
+    Path = str | os.PathLike[str]
+    Picture = Image | Path
+
+
+class Options(TypedDict, total=False):
+    """Options of the command line under their names; docs/usage.md says what each does.
+
+    What the command writes and how it draws is not among them: from Python you do that yourself.
+    """
+
+    weights: str | None
+    names: str | None
+    family: str | None
+    cfg: str | None
+    class_names: Sequence[str] | None
+    random_weights: int | None
+    batch: int
+    size: str | None
+    threads: int
+    concurrency: int
+    engines_dir: str | None
+    precision: str
+    device: str
+    device_memory: str
+    engine_options: Sequence[str] | None
+    calibrate: str | None
+    calibrate_method: str
+    calibrate_frames: int
+    budget: float
+    conf: float
+    iou: float
+    classes: Sequence[str] | None
+    agnostic: bool
+    max_det: int
+    decoder: str
+    frames: int | None
+    stride: int
+    start: str | None
+    duration: str | None
+    blur: Sequence[str] | None
+    sync: bool
+    queue_batches: int
+    nvtx: bool
+    instruments: bool
+    policy: str
+    max_age: float
+    gather: str
+    repeat: bool
+    start_timeout: float
+
+
+class Detector:
+    """A model on an engine, warmed up.
+
+    ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
+    package. ``engine``: "auto", "ort", "openvino", "torch", "trt" or "null". ``options``:
+    ``conf=0.4``, ``batch=8``, ``classes=["person"]``, ``weights=...`` and the others of
+    ``Options``; an unknown one raises UsageError with the nearest. Raises ModelError and
+    EngineError as the command does. Close it, or use ``with``.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = "street",
+        *,
+        engine: str = "auto",
+        **options: Unpack[Options],
+    ) -> None:
+        from detector.config.levels import resolve_config
+        from detector.run.wire import load_model
+
+        _refuse_unknown(options)
+        given = {"model": os.fspath(model), "engine": engine, **options}
+        self._config = resolve_config(None, given)
+        # A call waits for its picture, and one request on all threads answers soonest. With
+        # concurrency=N a stream runs N requests.
+        self._loaded = load_model(self._config, spare_requests=1, one_at_a_time=True)
+        turns = threading.BoundedSemaphore(self._loaded.engine.concurrency)
+        self._requests = [_Turn(request, turns) for request in self._loaded.engine.requests]
+        self._calling = threading.Lock()
+        self._streaming = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Class names, by class id."""
+        return self._loaded.network.names
+
+    @property
+    def engine(self) -> str:
+        return self._loaded.engine.name
+
+    @overload
+    def __call__(
+        self, pictures: Picture, *, conf: float | None = None, classes: Sequence[str] | None = None
+    ) -> Detections: ...
+
+    @overload
+    def __call__(
+        self,
+        pictures: list[Picture] | tuple[Picture, ...],
+        *,
+        conf: float | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> list[Detections]: ...
+
+    def __call__(
+        self,
+        pictures: Picture | list[Picture] | tuple[Picture, ...],
+        *,
+        conf: float | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> Detections | list[Detections]:
+        """The objects in one picture, or in each of a list.
+
+        A picture is u8 BGR [h, w, 3], as ``cv2.imread`` returns it, or the path of a picture file.
+        It is not changed. A list runs in batches of the Detector's ``batch``. ``conf`` and
+        ``classes`` are for this call only. Raises UsageError for anything else, and SourceError for
+        a file that cannot be read.
+        """
+        if isinstance(pictures, (list, tuple)):
+            return self._detect([_as_image(one) for one in pictures], conf, classes)
+        return self._detect([_as_image(pictures)], conf, classes)[0]
+
+    def _detect(
+        self, images: Sequence[Image], conf: float | None, classes: Sequence[str] | None
+    ) -> list[Detections]:
+        from detector.api.results import Detections
+
+        preprocess, head, nms = self._stages(conf, classes)
+        request = self._requests[-1]  # the spare one: a stream may be using the others
+        found = []
+        with self._calling:  # it has one slot, which threads must not share
+            for start in range(0, len(images), len(request.slot)):
+                batch = images[start : start + len(request.slot)]
+                fits = [
+                    preprocess(image, slot)
+                    for image, slot in zip(batch, request.slot, strict=False)
+                ]
+                outputs = request.infer(len(batch))
+                for i, fit in enumerate(fits):
+                    objects = nms(head([output[i : i + 1] for output in outputs]))
+                    found.append(Detections.wrap(fit.to_source(objects)))
+        return found
+
+    def stream(
+        self,
+        sources: Path | int | list[Path] | tuple[Path, ...],
+        *,
+        conf: float | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> Generator[tuple[Frame, Detections], None, None]:
+        """Every frame of a video, a picture, a folder or a glob, with its objects, in order.
+
+        Several sources follow each other; ``frame.source`` says which one a frame is of, with its
+        size and frame rate. Reading and inference run in threads of their own while the caller
+        works. The caller may keep the frames. With ``blur=[...]`` the objects of these classes are
+        pixelated in them. A camera is a source too: ``"rtsp://..."``, the number of a webcam, or a
+        ``cameras.yaml`` for many at once. It has no end; the newest pictures are handed out, and
+        ``frame.arrival`` says of which camera one is and when it came. Leaving the loop early stops
+        the threads. One stream at a time. Raises SourceError, and UsageError for a second stream.
+        """
+        if self._streaming:
+            raise UsageError(
+                "this Detector is streaming already; close that stream first, or make another one"
+            )
+        self._streaming = True
+        try:
+            for source in sources if isinstance(sources, (list, tuple)) else [sources]:
+                spec = str(source) if isinstance(source, int) else os.fspath(source)
+                with closing(self._stream_one(spec, conf, classes)) as frames:
+                    yield from frames
+        finally:
+            self._streaming = False
+
+    def _stream_one(
+        self, source: str, conf: float | None, classes: Sequence[str] | None
+    ) -> Generator[tuple[Frame, Detections], None, None]:
+        from detector.api.results import Detections
+        from detector.loop.parts import Parts, Progress
+        from detector.run.wire import open_source, run_loop
+        from detector.sources._standard_input import SPEC, standard_input
+        from detector.sources.live import LiveSource
+        from detector.stages.annotate import pixelate
+        from detector.timeline import OffTimeline
+
+        progress = Progress()
+        if source == SPEC:
+            standard_input().stopped = progress.stop.is_set
+        with open_source(source, self._config) as opened:
+            live = opened if isinstance(opened, LiveSource) else None
+            fresh = live is not None and self._config.live.policy == "latest"
+            concurrency = self._loaded.engine.concurrency
+            parts = Parts(
+                opened,
+                # A picture of a camera that waits in a queue grows old.
+                self._requests[: concurrency + 1 if fresh else -1],
+                concurrency,
+                *self._stages(conf, classes),
+                arrive=None if live is None else live.arrive,
+                fresh=fresh,
+                clock=None if live is None else time.perf_counter_ns,
+            )
+            with closing(run_loop(parts, self._config, OffTimeline(), progress)) as frames:
+                try:
+                    for frame, found in frames:
+                        own = frame.image.copy()  # the loop uses its buffer again
+                        pixelate(own, found, self._loaded.blurred)
+                        of = frame.source or opened.info
+                        yield replace(frame, image=own, source=of), Detections.wrap(found)
+                finally:
+                    progress.stop.set()  # a silent pipe would keep the reader
+
+    def _stages(
+        self, conf: float | None, classes: Sequence[str] | None
+    ) -> tuple[Preprocess, Head, Nms]:
+        """preprocess, head and nms, with what this call changes about them."""
+        from detector.run.wire import select, stage_functions
+
+        config, loaded = select(self._config, self._loaded, conf, classes)
+        return stage_functions(config, loaded)
+
+    def close(self) -> None:
+        """Releases the engine. May be called twice."""
+        self._loaded.engine.close()
+
+    def __enter__(self) -> Detector:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _refuse_unknown(options: Options) -> None:
+    for name in options:
+        if name not in Options.__annotations__:
+            near = difflib.get_close_matches(name, Options.__annotations__, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else "docs/usage.md lists the options"
+            raise UsageError(f"Detector({name}=...): there is no such option from Python; {hint}")
+
+
+def _as_image(picture: Picture) -> Image:
+    if isinstance(picture, (str, os.PathLike)):
+        return _read_picture(os.fspath(picture))
+    image = picture
+    if (
+        getattr(image, "ndim", 0) != 3
+        or image.shape[2] != 3
+        or image.dtype.name != "uint8"
+        or not image.size
+    ):
+        kind = f"{getattr(image, 'dtype', type(image).__name__)} {getattr(image, 'shape', '')}"
+        raise UsageError(f"a picture must be uint8 BGR [height, width, 3], not {kind.strip()}")
+    return image
+
+
+def _read_picture(path: str) -> Image:
+    from detector import sources
+
+    listed = sources.pictures_of(path)
+    if listed is None or len(listed) != 1:
+        what = "a video" if listed is None else f"{len(listed)} pictures"
+        raise UsageError(f"{path}: is {what}; use stream({path!r}) for it")
+    with sources.open(path) as source:
+        frame = source.read()
+    assert frame is not None  # a source without a frame does not open
+    return frame.image.copy()
+
+
+class _Turn:
+    """A request that waits until the engine has room.
+
+    A call and a stream together must not exceed the engine's concurrency.
+    """
+
+    def __init__(self, request: Request, turns: threading.BoundedSemaphore) -> None:
+        self._request = request
+        self._turns = turns
+        self.slot = request.slot
+        self.device_ms: float | None = None  # no call here reports it
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        with self._turns:
+            return self._request.infer(n)

@@ -1,0 +1,76 @@
+"""What this process may use of the computer: cores and memory.
+
+What can never fit is refused before it is asked for. Linux promises more memory than it has and
+then ends the process without a word, so a MemoryError is not something to wait for.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from functools import cache
+from pathlib import Path
+
+GB = 1 << 30
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, which can be fewer than the computer has."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+@cache
+def machine_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int:
+    """The memory of the computer, or of the container where that has less.
+
+    Not what is free now: what fits today must not be refused tomorrow because of a neighbour.
+    """
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = container_limit(proc, root)
+    return min(there, limit) if limit else there
+
+
+def too_much(needed: int) -> str | None:
+    """Words for a message where ``needed`` bytes are more than there are, or more than this process
+    may have by ``ulimit -v``; None where they fit.
+    """
+    there, whose = machine_bytes(), "this machine has"
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY and space < there:
+        there, whose = space, "ulimit -v leaves"
+    if needed <= there:
+        return None
+    return f"{needed / GB:,.1f} GB, and {whose} {there / GB:,.1f} GB"
+
+
+def container_limit(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
+    """Bytes that the process may use by cgroup v2 or v1; None without a limit."""
+    try:
+        lines = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
+    except OSError:
+        return None
+    found: list[int] = []
+    for _, controllers, path in lines:
+        if "memory" in controllers.split(","):
+            found += _limits_up(root / "memory", path, "memory.limit_in_bytes")
+        elif not controllers:
+            found += _limits_up(root, path, "memory.max")
+    return min(found, default=None)
+
+
+def _limits_up(root: Path, path: str, name: str) -> list[int]:
+    """The limits of the process's own group and of those above it. A container may see its own
+    group as the root."""
+    place = root / path.lstrip("/")
+    found = []
+    for folder in {root, place, *place.parents}:
+        if folder.is_relative_to(root):
+            try:
+                found.append(int((folder / name).read_text()))
+            except (OSError, ValueError):  # no such file; "max"
+                continue
+    return found

@@ -1,0 +1,201 @@
+"""What must not be shown: user info of addresses, values of their queries, keys, passwords.
+
+A secret is registered where it enters the program. Everything that leaves it (messages, logs,
+documents, pages) goes through ``redact``, which puts ``***`` in the place of every secret, in each
+of the forms that it takes on its way: percent signs done and undone, quoted, base64 with its user.
+
+A password that is an ordinary word ("street") hides that word everywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shlex
+import threading
+from collections.abc import Iterable
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
+
+HIDDEN = "***"
+SHORTEST = 4  # characters: a shorter secret would blot out innocent text
+# A secret of fewer characters counts only where it stands alone: "main" is not in "domain".
+WORD = 8
+TELLING = 6  # a value of a query that is shorter is hidden in its address alone: "main", "true"
+SECRET_PATHS = ("webhook",)  # options whose address is a secret from its first slash on
+_lock = threading.Lock()
+_secrets: set[str] = set()
+_pattern: re.Pattern[str] | None = None
+
+_ADDRESS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
+_IN_TEXT = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
+# Values in paths: /user=admin&password=x, /cam;token=x. The names that tell a secret, anywhere.
+_IN_PATH = re.compile(
+    r"(?P<name>user(?:name)?|login|pass(?:word|wd)?|pwd|token|key|secret|auth|sig(?:nature)?)"
+    r"=(?P<value>[^&;/?#]+?)(?=$|[&;/?#]|_(?:channel|stream|password|pass|user)=)",
+    re.IGNORECASE,
+)
+_KEYED = ("rtmp", "rtmps", "rtmpt", "rtmpts", "rtmpe", "rtmpte")  # their last path part is a key
+
+
+def keep_secret(text: str) -> None:
+    """From now on ``redact`` hides this text, in every form that it may take."""
+    global _pattern
+    with _lock:
+        before = len(_secrets)
+        _secrets.update(form for form in _forms(text) if len(form) >= SHORTEST)
+        if len(_secrets) > before:
+            longest_first = sorted(_secrets, key=len, reverse=True)
+            _pattern = re.compile("|".join(map(_alternative, longest_first)))
+
+
+def _forms(text: str) -> Iterable[str]:
+    plain = unquote(text)
+    for form in {text, plain, unquote_plus(text), quote(plain, safe=""), quote(plain)}:
+        yield form
+        yield json.dumps(form)[1:-1]
+        yield repr(form)[1:-1]
+        yield shlex.quote(form)
+
+
+def _alternative(secret: str) -> str:
+    pattern = re.escape(secret)
+    return pattern if len(secret) >= WORD else rf"(?<![0-9A-Za-z]){pattern}(?![0-9A-Za-z])"
+
+
+def redact(text: str) -> str:
+    """``text`` without the secrets that were registered."""
+    return text if _pattern is None else _pattern.sub(HIDDEN, text)
+
+
+def has_secrets() -> bool:
+    """Whether there is anything to hide: an ordinary run has nothing."""
+    return _pattern is not None
+
+
+class Address:
+    """The address of a stream. As text it is ``shown``; only whoever opens it reads ``whole``.
+
+    ``hide_path``: the path is a secret too, as in the address of a webhook.
+    """
+
+    __slots__ = ("shown", "whole")
+
+    def __init__(self, whole: str, hide_path: bool = False) -> None:
+        self.whole = whole
+        self.shown = _show(whole, hide_path)
+
+    def __str__(self) -> str:
+        return self.shown
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Address) and other.whole == self.whole
+
+    def __hash__(self) -> int:
+        return hash(self.whole)
+
+
+def keep_command_line(words: Iterable[str]) -> None:
+    """Registers the secrets of all addresses in a command line."""
+    option = ""
+    for word in words:
+        if word.startswith("--") and "=" in word:
+            option, _, word = word.partition("=")
+        hide_path = option.lstrip("-") in SECRET_PATHS
+        for address in {word, *_IN_TEXT.findall(word)}:
+            Address(address, hide_path)
+        option = word if word.startswith("-") else ""
+
+
+def _show(whole: str, hide_path: bool) -> str:
+    """The address without its secrets, which are registered."""
+    match = _ADDRESS.match(whole)
+    if match is None:
+        return whole
+    scheme, rest = match["scheme"], match["rest"]
+    end = min((rest.find(sign) for sign in "/?#" if sign in rest), default=len(rest))
+    if "@" in rest and "@" not in rest[:end]:  # a password with a slash in it, badly written
+        end = _end_of_host(rest)
+    place, tail = rest[:end], rest[end:]
+    info, at, host = place.rpartition("@")
+    if at:
+        _keep_login(info)
+        host = f"{HIDDEN}@{host}"
+    path, mark, query = tail.partition("?")
+    fragment = ""
+    if "#" in query or "#" in path:
+        path, _, before = path.partition("#")
+        query, _, fragment = query.partition("#")
+        fragment = fragment or before
+    path = _show_path(path, scheme.lower() in _KEYED, hide_path)
+    shown = f"{scheme}://{host}{path}"
+    if mark:
+        shown += "?" + "&".join(map(_show_value, re.split("[&;]", query)))
+    if fragment:
+        keep_secret(fragment)
+        shown += f"#{HIDDEN}"
+    return shown
+
+
+def _end_of_host(rest: str) -> int:
+    """Where the host ends, if everything before the last @ of the path is a login."""
+    path = re.split(r"[?#]", rest)[0]
+    at = path.rfind("@")
+    if at < 0 or ":" not in path[:at] or re.match(r"[^/:]*:\d+/", path):  # host, port, path
+        return min((rest.find(sign) for sign in "/?#" if sign in rest), default=len(rest))
+    slash = path.find("/", at)
+    return slash if slash >= 0 else len(path)
+
+
+def _keep_login(info: str) -> None:
+    keep_secret(info)
+    user, colon, password = info.partition(":")
+    if colon:
+        keep_secret(password)
+        plain = f"{unquote(user)}:{unquote(password)}"
+        keep_secret(plain)
+        keep_secret(base64.b64encode(plain.encode(errors="surrogateescape")).decode())
+        keep_secret(base64.b64encode(info.encode(errors="surrogateescape")).decode())
+
+
+def _show_path(path: str, keyed: bool, hidden: bool) -> str:
+    if hidden and len(path) > 1:
+        keep_secret(path)
+        for part in path.split("/"):
+            if len(part) >= TELLING:
+                keep_secret(part)
+        return f"/{HIDDEN}"
+    folder, slash, key = path.rpartition("/")
+    if keyed and slash and folder and key:
+        keep_secret(key)
+        return f"{folder}/{HIDDEN}"
+
+    def hide(match: re.Match[str]) -> str:
+        keep_secret(match["value"])
+        return f"{match['name']}={HIDDEN}"
+
+    return _IN_PATH.sub(hide, path)
+
+
+def _show_value(part: str) -> str:
+    name, equals, value = part.partition("=")
+    if not equals:
+        if len(name) >= TELLING:
+            keep_secret(name)  # ?TOKEN
+        return HIDDEN if name else ""
+    if not value:
+        return f"{name}="
+    keep_secret(part)
+    if len(value) >= TELLING or _IN_PATH.match(part):
+        keep_secret(value)
+    return f"{name}={HIDDEN}"
+
+
+def host_of(address: Address) -> str:
+    """The host, for a name of a camera; empty where there is none."""
+    try:
+        return urlsplit(address.whole).hostname or ""
+    except ValueError:
+        return ""

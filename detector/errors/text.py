@@ -1,0 +1,47 @@
+"""Text from outside on its way out: names of files, classes and layers, metadata, messages.
+
+Anybody may have written it. On a terminal a control character steers the terminal, and a bidi
+override shows a name as another one. In a spreadsheet a text that begins with ``=`` is a formula.
+JSON documents keep the text as it is, since JSON has escapes of its own. Secrets go out nowhere
+(secrets.py).
+"""
+
+from __future__ import annotations
+
+import re
+
+from detector.errors.secrets import redact
+
+# C0, DEL and C1; the separators of lines and paragraphs; what turns the direction of writing;
+# halves of surrogate pairs, which stand for the bytes of a file name that is no UTF-8.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+
+# What spreadsheets take for the beginning of a formula. A quote before it, as they write it
+# themselves, makes it text. A text that has such quotes already gets one more, so that one can be
+# taken off again.
+_FORMULA = re.compile("'*[=+\\-@\t\r]")
+
+
+def printable(text: str) -> str:
+    """``text`` on one line, with everything that steers a terminal as an escape: ``\\x1b``."""
+    return _UNSAFE.sub(_escape, redact(text))
+
+
+def printable_page(text: str) -> str:
+    """A whole page of text: as ``printable``, but its lines and tabs stay."""
+    return _UNSAFE_IN_PAGE.sub(_escape, redact(text))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found.group().encode("unicode_escape").decode("ascii")
+
+
+def as_cell(text: str) -> str:
+    """A text as a field of a CSV file that a spreadsheet shows as it is. Not for numbers."""
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def from_cell(field: str) -> str:
+    """The text that ``as_cell`` made this field of."""
+    return field[1:] if field.startswith("'") and _FORMULA.match(field) else field

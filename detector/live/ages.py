@@ -1,0 +1,149 @@
+"""How old pictures are: from their arrival to their detections and to every output, and of what
+that time consists.
+
+    arrived ── decoding ── decoded ── waiting ── inference began ── inference ── result ── writing
+            what the decoder took    queues, conversion, letterbox    infer, head, nms
+
+So decoding + waiting + inference is the age of a result, to the nanosecond, and writing is what
+comes on top of it until every output has the picture.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Mapping
+
+from detector.live.base import Ages
+from detector.timeline.histogram import Histogram
+from detector.types import Arrival
+
+DECODING, WAITING, INFERENCE, WRITING = "decoding", "waiting", "inference", "writing"
+PARTS = (DECODING, WAITING, INFERENCE, WRITING)
+RECENT_NS = 10_000_000_000  # what "the last seconds" are: these, and up to as many before
+PENDING = 64  # samples between two calls of numpy
+
+
+def parts_of(arrival: Arrival, written_ns: int) -> dict[str, int]:
+    """Nanoseconds of each part. Their sum is ``written_ns`` less the moment of arrival."""
+    decoded = arrival.decoded_ns or arrival.arrived_ns
+    began = max(decoded, arrival.began_ns)
+    result = max(began, arrival.result_ns)
+    return {
+        DECODING: decoded - arrival.arrived_ns,
+        WAITING: began - decoded,
+        INFERENCE: result - began,
+        WRITING: max(0, written_ns - result),
+    }
+
+
+class Samples:
+    """A histogram that takes one value at a time."""
+
+    __slots__ = ("_histogram", "_pending")
+
+    def __init__(self) -> None:
+        self._histogram, self._pending = Histogram(), array("q")
+
+    def add(self, ns: int) -> None:
+        self._pending.append(max(0, ns))
+        if len(self._pending) >= PENDING:
+            self.flush()
+
+    def flush(self) -> Histogram:
+        self._histogram.add_many(self._pending)
+        self._pending = array("q")
+        return self._histogram
+
+
+def ages(histogram: Histogram) -> Ages:
+    """Milliseconds; None where there are too few samples for it."""
+    p50, p90, p99 = (_ms(histogram.percentile(p)) for p in (50, 90, 99))
+    return Ages(p50, p90, p99, histogram.maximum / 1e6 if histogram.count else None)
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6
+
+
+class AgeSums:
+    """The ages of one camera's pictures over some time."""
+
+    def __init__(self) -> None:
+        self.result = Samples()
+        self.parts = {part: Samples() for part in PARTS}
+        self.outputs: dict[str, Samples] = {}
+        self.camera: Samples | None = None  # by the camera's own clock, where it tells
+
+    def add(self, arrival: Arrival, outputs: Mapping[str, int], written_ns: int) -> None:
+        """``outputs``: name -> when it had the picture."""
+        self.result.add(arrival.result_ns - arrival.arrived_ns)
+        for part, ns in parts_of(arrival, written_ns).items():
+            self.parts[part].add(ns)
+        for name, moment in outputs.items():
+            self.outputs.setdefault(name, Samples()).add(moment - arrival.arrived_ns)
+        if arrival.captured_s is not None:
+            self.camera = self.camera or Samples()
+            on_the_way_s = arrival.utc_s - arrival.captured_s
+            self.camera.add(int(on_the_way_s * 1e9) + arrival.result_ns - arrival.arrived_ns)
+
+
+class FrameAges:
+    """One camera: of a day whole, and of the last ten to twenty seconds. The writer adds; anybody
+    reads."""
+
+    def __init__(self, now_ns: int | None = None) -> None:
+        self._lock = threading.Lock()
+        self._whole = AgeSums()
+        self._recent, self._before = AgeSums(), AgeSums()
+        self._since_ns = time.perf_counter_ns() if now_ns is None else now_ns
+
+    def add(self, arrival: Arrival, outputs: Mapping[str, int], written_ns: int) -> None:
+        with self._lock:
+            self._turn(written_ns)
+            self._whole.add(arrival, outputs, written_ns)
+            self._recent.add(arrival, outputs, written_ns)
+
+    def _turn(self, now_ns: int) -> None:
+        past = now_ns - self._since_ns
+        if past >= RECENT_NS:
+            self._before = self._recent if past < 2 * RECENT_NS else AgeSums()
+            self._recent, self._since_ns = AgeSums(), now_ns
+
+    def recent(self, now_ns: int) -> tuple[Ages, dict[str, Ages]]:
+        """Of results, and of each part, over the last seconds."""
+        with self._lock:
+            self._turn(now_ns)
+            both = (self._before, self._recent)
+            parts = {part: ages(_merge(*(one.parts[part] for one in both))) for part in PARTS}
+            return ages(_merge(*(one.result for one in both))), parts
+
+    def result(self) -> Ages:
+        with self._lock:
+            return ages(self._whole.result.flush())
+
+    def parts(self) -> dict[str, Ages]:
+        with self._lock:
+            return {part: ages(one.flush()) for part, one in self._whole.parts.items()}
+
+    def outputs(self) -> dict[str, Ages]:
+        with self._lock:
+            return {name: ages(one.flush()) for name, one in self._whole.outputs.items()}
+
+    def camera(self) -> Ages | None:
+        """By the camera's own clock; None where it tells none."""
+        with self._lock:
+            return None if self._whole.camera is None else ages(self._whole.camera.flush())
+
+    def begin_anew(self) -> None:
+        """A new day begins."""
+        with self._lock:
+            self._whole = AgeSums()
+
+
+def _merge(*samples: Samples) -> Histogram:
+    merged = Histogram()
+    for one in samples:
+        merged.merge(one.flush())
+    return merged

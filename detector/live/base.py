@@ -1,0 +1,111 @@
+"""The nouns of a live run: its events, its figures, and who receives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from detector.types import Detections, Frame
+
+APPEARS = "appears"  # a class was seen in 3 of 5 frames
+LEAVES = "leaves"  # it was not seen for 2 s
+CAMERA_UP = "camera_up"
+CAMERA_DOWN = "camera_down"
+EVENTS = (APPEARS, LEAVES, CAMERA_UP, CAMERA_DOWN)
+
+
+def utc_text(time_s: float) -> str:
+    """Unix seconds as ISO 8601 in UTC, with milliseconds: 2026-11-22T09:30:00.250Z."""
+    moment = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")
+    return moment.replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of an events file. Times are Unix seconds here, and UTC in ISO 8601 outside."""
+
+    event: str
+    camera: str
+    time_s: float
+    since_s: float  # when what ends or begins here began
+    class_name: str | None = None  # None for events of the camera itself
+    count: int | None = None  # objects of the class: the most at once
+    snapshot: str | None = None  # path of a picture, relative to the output folder
+    reason: str | None = None  # why a camera is down, without secrets
+
+
+class EventTarget(Protocol):
+    """Is told of events. ``tell`` returns at once; what it cannot deliver it counts."""
+
+    name: str
+
+    def tell(self, event: Event) -> None: ...
+
+    def lost(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """How old pictures were, milliseconds; None before the first."""
+
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """One camera at one moment. Counts are of the whole run, rates of the last seconds."""
+
+    name: str
+    url: str  # without secrets
+    state: str
+    since_s: float  # seconds in this state
+    received: int
+    processed: int
+    dropped: Mapping[str, int]
+    reconnects: int
+    stalls: int
+    age_ms: Ages  # from arrival to result
+    parts_ms: Mapping[str, Ages] = field(default_factory=dict)  # waiting, decoding, inference...
+    camera_fps: float | None = None
+    processed_fps: float | None = None
+    size: str | None = None  # 1280x720
+    frozen: bool = False
+    error: str | None = None
+    next_try_s: float | None = None
+    kind: str = "camera"  # or "file": an ordinary run, as a watcher sees it
+    expected: int | None = None  # pictures that a file holds; None for cameras
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFigures:
+    """A live run at one moment."""
+
+    streams: tuple[StreamFigures, ...]
+    uptime_s: float
+    inference_fps: float | None
+    end_to_end_fps: float | None  # of the last seconds; never over an outage
+    busy: Mapping[str, float] = field(default_factory=dict)  # stage -> share of the time, 0 to 1
+    cpu_share: float | None = None  # of all cores, by this program
+    computer_share: float | None = None  # of all cores, by all programs; None where nobody tells
+    capacity: float | None = None  # how many such cameras this machine could take
+    bottleneck: str = ""  # a sentence
+    # Since the engine last finished a request; 0 where it has nothing to do.
+    engine_age_s: float | None = None
+
+
+class Watcher(Protocol):
+    """Sees every detected frame in the writer's thread, drawn where ``wants_pictures``.
+
+    The writer asks before each frame, draws where the answer is yes, and then shows it.
+    """
+
+    def wants_pictures(self, camera: str) -> bool: ...
+
+    def show(self, frame: Frame, detections: Detections) -> None: ...

@@ -1,0 +1,100 @@
+"""How many such cameras this machine could take, told from how busy it is with those that it has.
+
+Two things can be full: a group of the loop's stages, of which each runs in a thread of its own, and
+the CPU. Decoding is paid for every picture that arrives; the loop's work only for those that are
+not dropped. So for k cameras, each detected whole,
+
+    loop:  k / N * busy / processed share <= 1
+    CPU:   k / N * (decoding + rest / processed share) <= 1
+
+Where pictures are dropped for lack of time, it is no more than the share that was not dropped,
+whatever the busy times say: a machine that cannot keep up with one camera has no room for 1.1.
+
+It is an estimate from above: stages that share cores slow each other down. docs/live.md compares it
+with measured streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from detector.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
+
+GROUPS = {
+    "Reading": (READ, PREPROCESS),
+    "Inference": (INFER,),
+    "Writing": (HEAD, NMS, ANNOTATE, WRITE),
+}
+CPU = "The CPU"
+LEAST = 0.001  # a share below it tells nothing
+DROPPING = 0.02  # dropped share from which a limit is called one
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What was used in a span of time, as shares of it, 0 to 1.
+
+    ``stages``: each one's busy time; of infer, a worker's mean. ``cpu``: of all cores' time, by
+    this process; ``decoding``: of that, by the feeds. ``processed``: of the pictures that arrived,
+    those that were detected; ``dropped``: those for which there was no time. The rest is on its
+    way.
+    """
+
+    cameras: int  # live ones
+    stages: Mapping[str, float]
+    cpu: float
+    decoding: float
+    processed: float
+    dropped: float = 0.0
+
+
+def shares_needed(load: Load) -> dict[str, float]:
+    """What each resource would be used if every picture of these cameras were detected."""
+    processed = max(load.processed, LEAST)
+    needed = {
+        group: sum(load.stages.get(stage, 0.0) for stage in stages) / processed
+        for group, stages in GROUPS.items()
+    }
+    decoding = min(load.decoding, load.cpu)
+    needed[CPU] = decoding + (load.cpu - decoding) / processed
+    return needed
+
+
+def capacity(load: Load) -> float | None:
+    """Cameras like the present ones; None where nothing is known."""
+    if not load.cameras or load.processed < LEAST:
+        return None
+    fullest = max(shares_needed(load).values())
+    room = load.cameras / fullest if fullest >= LEAST else None
+    if load.dropped < DROPPING:
+        return room
+    kept = load.cameras * (1 - load.dropped)
+    return kept if room is None else min(room, kept)
+
+
+def busiest_stage(load: Load) -> str | None:
+    """Of the group that is used most: what to change first. None where nothing was done."""
+    needed = shares_needed(load)
+    group = max(GROUPS, key=lambda name: needed[name])
+    stage = max(GROUPS[group], key=lambda name: load.stages.get(name, 0.0))
+    return stage if load.stages.get(stage) else None
+
+
+def sentence(load: Load) -> str:
+    """What is fullest, and how many cameras this machine could take."""
+    could = capacity(load)
+    if could is None:
+        return "no camera is live: nothing to judge"
+    needed = shares_needed(load)
+    fullest = max(needed, key=lambda name: needed[name])
+    many = f"{could:.1f} such camera{'' if f'{could:.1f}' == '1.0' else 's'}"
+    if load.dropped >= DROPPING:
+        begin = f"{fullest} limits this run: {load.dropped:.0%} of the pictures are dropped."
+    else:
+        begin = f"{fullest} is used most: {min(1.0, needed[fullest]):.0%} of the time."
+    return f"{begin} This machine could take {many} (there {_are(load.cameras)})."
+
+
+def _are(count: int) -> str:
+    return f"is {count}" if count == 1 else f"are {count}"

@@ -1,0 +1,128 @@
+"""What every receiver outside the process has in common: a thread of its own, a bounded queue,
+tries with growing pauses, and losses that are counted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from detector.live.base import Event
+
+ROOM = 1000  # events that may wait; the oldest gives way
+TRIES = 5
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # doubles from try to try
+LAST_MOMENT_S = 1.0  # for what still waits when the run ends
+
+
+class TryAgainError(Exception):
+    """Delivery failed in a way that may pass: the receiver is away, or overloaded."""
+
+
+class RefusedError(Exception):
+    """The receiver will never take this event, or no event at all."""
+
+
+class Courier:
+    """Delivers events one after the other by ``deliver``, which a receiver implements."""
+
+    name = ""
+
+    def __init__(
+        self, *, room: int = ROOM, complain: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._room = room
+        self._complain = complain  # is told the first of a row of failures, in a sentence
+        self._failing = False
+        self._waiting: deque[Event] = deque()
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._lost = 0
+        self._under_way = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"detect-video {self.name}", daemon=True
+        )
+        self._started = False
+
+    def deliver(self, event: Event) -> None:
+        """Hands over one event. Raises TryAgainError or RefusedError; must end within seconds."""
+        raise NotImplementedError
+
+    def tell(self, event: Event) -> None:
+        with self._changed:
+            if self._closing.is_set():
+                self._lost += 1
+                return
+            if not self._started:
+                self._started = True
+                self._thread.start()
+            if len(self._waiting) >= self._room:
+                self._waiting.popleft()
+                self._lost += 1
+            self._waiting.append(event)
+            self._changed.notify()
+
+    def lost(self) -> int:
+        with self._changed:
+            return self._lost
+
+    def close(self) -> None:
+        """Delivers what waits, as far as a moment allows; the rest is lost, and counted."""
+        deadline = time.monotonic() + LAST_MOMENT_S
+        with self._changed:
+            while (
+                (self._waiting or self._under_way)
+                and not self._failing
+                and (left := deadline - time.monotonic()) > 0
+            ):
+                self._changed.wait(left)
+            self._closing.set()
+            self._lost += len(self._waiting)
+            self._waiting.clear()
+            self._changed.notify_all()
+        if self._started:
+            self._thread.join(max(0.1, deadline - time.monotonic()))
+
+    def _run(self) -> None:
+        while (event := self._next()) is not None:
+            delivered = self._try(event)
+            with self._changed:
+                self._under_way = False
+                self._lost += not delivered
+                self._changed.notify_all()
+
+    def _next(self) -> Event | None:
+        with self._changed:
+            while not self._waiting and not self._closing.is_set():
+                self._changed.wait()
+            if not self._waiting:
+                return None
+            self._under_way = True
+            return self._waiting.popleft()
+
+    def _try(self, event: Event) -> bool:
+        pause = PAUSE_S
+        for number in range(1, TRIES + 1):
+            try:
+                self.deliver(event)
+            except RefusedError as error:
+                self._fail(str(error))
+                return False
+            except TryAgainError as error:
+                self._fail(str(error))
+                if number == TRIES or self._closing.wait(pause):
+                    return False
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+            else:
+                self._failing = False
+                return True
+        return False
+
+    def _fail(self, why: str) -> None:
+        if not self._failing:
+            self._failing = True
+            self._complain(f"events to {self.name}: {why}")
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,43 @@
+"""The events of each camera in a file a day: ``CAMERA/events-YYYY-MM-DD.jsonl``, in UTC."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from detector.live.base import Event
+from detector.live.events.courier import Courier, RefusedError, TryAgainError
+from detector.live.events.stream import NO_ROOM
+from detector.live.events.wording import as_json
+
+
+class EventDays(Courier):
+    """Events are rare, so a file is open for one line at a time. A line is whole or not there."""
+
+    name = "the files of events"
+
+    def __init__(self, folder: Path, *, complain: Callable[[str], None] = lambda _: None) -> None:
+        """``folder``: of the run's outputs."""
+        self._folder = folder
+        super().__init__(complain=complain)
+
+    def deliver(self, event: Event) -> None:
+        day = datetime.fromtimestamp(event.time_s, UTC).date().isoformat()
+        path = self._folder / event.camera / f"events-{day}.jsonl"
+        line = as_json(event).encode() + b"\n"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            try:
+                before = os.fstat(descriptor).st_size
+                if os.write(descriptor, line) < len(line):
+                    os.ftruncate(descriptor, before)
+                    raise TryAgainError("no room")
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise TryAgainError("no room") from error
+            raise RefusedError(f"{path}: {error.strerror}") from error

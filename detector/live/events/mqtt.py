@@ -1,0 +1,158 @@
+"""Events by MQTT, through paho-mqtt (extra ``mqtt``).
+
+TOPIC/available           online, or offline by the last will; retained
+TOPIC/CAMERA/state        up or down; retained
+TOPIC/CAMERA/event        every event, as JSON
+TOPIC/CAMERA/count/CLASS  objects of the class, 0 when it left; retained
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from detector.errors import UsageError
+from detector.errors.secrets import Address, keep_secret
+from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, Event
+from detector.live.events.courier import LAST_MOMENT_S, ROOM
+from detector.live.events.wording import as_json
+
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+LONGEST_PAUSE_S = 30  # between two tries to connect; doubles from 1
+LONGEST_TOPIC = 65_535  # bytes, MQTT 3.1.1 section 1.5.3
+NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next connection
+INSTALL = "--mqtt needs paho-mqtt; install it with: pip install 'detect-video[mqtt]'"
+
+
+def level(text: str) -> str:
+    """A text as one level of a topic: ``/``, ``+``, ``#`` and controls as %XX."""
+    return quote(text, safe=" !$&'()*,-.:;=@[]_~")
+
+
+class MqttTarget:
+    """Keeps one connection. paho has its thread, its queue (bounded here) and its tries."""
+
+    name = "MQTT"
+
+    def __init__(
+        self,
+        url: str,
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        complain: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Begins to connect. Raises UsageError for a wrong address, and where paho is absent."""
+        self._address = Address(url)
+        host, port, self._topic, tls, user, password = _parse(url, self._address, user, password)
+        try:
+            import paho.mqtt.client as paho
+            from paho.mqtt.enums import CallbackAPIVersion
+        except ImportError as error:
+            raise UsageError(INSTALL) from error
+        self._complain = complain
+        self._refused = False
+        self._lock = threading.Lock()
+        self._lost = 0
+        self._pending: set[int] = set()
+        self._client = client = paho.Client(CallbackAPIVersion.VERSION2)
+        if user is not None:
+            client.username_pw_set(user, password)
+        if tls:
+            client.tls_set()
+        client.max_queued_messages_set(ROOM)
+        client.reconnect_delay_set(1, LONGEST_PAUSE_S)
+        client.will_set(f"{self._topic}/available", "offline", qos=1, retain=True)
+        client.on_connect, client.on_publish = self._connected, self._published
+        client.on_connect_fail = self._not_reached
+        client.connect_async(host, port, keepalive=30)
+        client.loop_start()
+
+    def _connected(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
+        if code.is_failure:
+            if not self._refused:
+                self._refused = True
+                self._complain(f"events to {self._address}: the broker refused us: {code}")
+            return
+        self._refused = False
+        client.publish(f"{self._topic}/available", "online", qos=1, retain=True)
+
+    def _not_reached(self, client: Any, data: Any) -> None:
+        if not self._refused:
+            self._refused = True
+            self._complain(f"events to {self._address}: the broker cannot be reached; trying on")
+
+    def _published(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
+        with self._lock:
+            self._pending.discard(number)
+            self._lost += bool(code.is_failure)
+
+    def tell(self, event: Event) -> None:
+        base = f"{self._topic}/{level(event.camera)}"
+        self._publish(f"{base}/event", as_json(event), retain=False)
+        if event.event in (CAMERA_UP, CAMERA_DOWN):
+            state = "up" if event.event == CAMERA_UP else "down"
+            self._publish(f"{base}/state", state, retain=True)
+        if event.class_name is not None and event.event in (APPEARS, LEAVES):
+            count = event.count if event.event == APPEARS else 0
+            self._publish(f"{base}/count/{level(event.class_name)}", str(count), retain=True)
+
+    def _publish(self, topic: str, payload: str, *, retain: bool) -> None:
+        if len(topic.encode()) > LONGEST_TOPIC:
+            with self._lock:
+                self._lost += 1
+            return
+        # The broker may answer on the other thread before publish returns.
+        with self._lock:
+            sent = self._client.publish(topic, payload, qos=1, retain=retain)
+            if sent.rc == NO_CONNECTION:
+                self._pending.add(sent.mid)
+            elif sent.rc:
+                self._lost += 1
+            elif not sent.is_published():
+                self._pending.add(sent.mid)
+
+    def lost(self) -> int:
+        with self._lock:
+            return self._lost
+
+    def close(self) -> None:
+        deadline = time.monotonic() + LAST_MOMENT_S
+        if self._client.is_connected():
+            self._publish(f"{self._topic}/available", "offline", retain=True)
+            while self._pending and time.monotonic() < deadline:
+                time.sleep(0.01)
+        with suppress(OSError, ValueError):
+            self._client.disconnect()
+        self._client.loop_stop()
+        with self._lock:
+            self._lost += len(self._pending)
+            self._pending.clear()
+
+
+def _parse(
+    url: str, address: Address, user: str | None, password: str | None
+) -> tuple[str, int, str, bool, str | None, str | None]:
+    """Host, port, topic, TLS, user and password. Raises UsageError."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError("--mqtt: not an address; write mqtt://HOST[:PORT]/TOPIC") from error
+    topic = unquote(parts.path).strip("/")
+    if parts.scheme not in PORTS or not host:
+        raise UsageError(f"--mqtt {address}: write mqtt://HOST[:PORT]/TOPIC, or mqtts:// for TLS")
+    if not topic:
+        raise UsageError(f"--mqtt {address}: names no topic; add one: {address}/detect-video")
+    cut = "?" in url or "#" in url  # what follows is no part of the path
+    if cut or any(sign in "+#\0" for sign in topic) or topic.startswith("$"):
+        raise UsageError(f"--mqtt {address}: a topic to publish has no + # ? and no $ in front")
+    if parts.username is not None:
+        user, password = unquote(parts.username), unquote(parts.password or "") or password
+    if password:
+        keep_secret(password)
+    return host, port or PORTS[parts.scheme], topic, parts.scheme == "mqtts", user, password

@@ -1,0 +1,134 @@
+"""When something is an event. Frames and states of cameras go in, events come out.
+
+Decisions use the monotonic clock, because a computer's wall clock jumps. Events carry wall time.
+Nobody is tracked: a class is there or not, however many objects of it there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, Event
+from detector.sources.live.base import LIVE, STATES, FeedFacts
+from detector.types import Detections, Frame
+
+SEEN, OF_FRAMES = 3, 5  # a class appears when it is in so many of the last so many frames
+GONE_NS = 2_000_000_000  # it leaves when frames of so much time did not show it
+
+
+@dataclass(slots=True)
+class _Presence:
+    """One class before one camera."""
+
+    seen: deque[tuple[bool, float]] = field(default_factory=lambda: deque(maxlen=OF_FRAMES))
+    there: bool = False
+    since_s: float = 0.0
+    last_seen_ns: int = 0
+    last_seen_s: float = 0.0
+    most: int = 0  # objects at once
+
+    def first_seen_s(self) -> float:
+        return next(time_s for seen, time_s in self.seen if seen)
+
+
+@dataclass(slots=True)
+class _Place:
+    """One camera."""
+
+    classes: dict[str, _Presence] = field(default_factory=dict)
+    up: bool = False
+    changed_s: float = 0.0  # when it came or went, or the run began
+
+
+class EventRules:
+    """The rules of one run. Frames of one camera come in order; calls come from one thread."""
+
+    def __init__(self, started_s: float) -> None:
+        self._started_s = started_s
+        self._places: dict[str, _Place] = {}
+
+    def _place(self, camera: str) -> _Place:
+        if camera not in self._places:
+            self._places[camera] = _Place(changed_s=self._started_s)
+        return self._places[camera]
+
+    def update(self, frame: Frame, detections: Detections) -> list[Event]:
+        """Events of a camera's frame: classes that appear, and classes that are gone."""
+        arrival = frame.arrival
+        assert arrival is not None, "events are of cameras"
+        place = self._place(arrival.camera)
+        counts = _count_names(detections)
+        for name in counts.keys() - place.classes.keys():
+            place.classes[name] = _Presence()
+        events: list[Event] = []
+        for name, presence in list(place.classes.items()):
+            count = counts.get(name, 0)
+            presence.seen.append((count > 0, arrival.utc_s))
+            if count:
+                presence.last_seen_ns, presence.last_seen_s = arrival.arrived_ns, arrival.utc_s
+                presence.most = max(presence.most, count)
+            if not presence.there and sum(seen for seen, _ in presence.seen) >= SEEN:
+                presence.there, presence.since_s = True, presence.first_seen_s()
+                events.append(
+                    Event(APPEARS, arrival.camera, arrival.utc_s, presence.since_s, name, count)
+                )
+            elif presence.there and arrival.arrived_ns - presence.last_seen_ns >= GONE_NS:
+                events.append(_leave(arrival.camera, name, presence, arrival.utc_s))
+            if not presence.there and not any(seen for seen, _ in presence.seen):
+                del place.classes[name]
+        return events
+
+    def feed_changed(self, camera: str, facts: FeedFacts, now_ns: int, now_s: float) -> list[Event]:
+        """Events of a camera's state. What it saw last is over when it is down: nobody looks."""
+        assert facts.state in STATES
+        place = self._place(camera)
+        if (facts.state == LIVE) == place.up:
+            return []
+        place.up = facts.state == LIVE
+        changed_s = now_s - max(0, now_ns - facts.since_ns) / 1e9
+        since_s, place.changed_s = place.changed_s, changed_s
+        if place.up:
+            return [Event(CAMERA_UP, camera, changed_s, since_s)]
+        events = [Event(CAMERA_DOWN, camera, changed_s, since_s, reason=facts.error)]
+        for name, presence in place.classes.items():
+            if presence.there:
+                events.append(_leave(camera, name, presence, changed_s, "the camera is down"))
+        place.classes.clear()
+        return events
+
+    def forget(
+        self, camera: str, now_s: float, why: str = "the camera was taken out"
+    ) -> list[Event]:
+        """Events of a camera that is taken out of the run, or of one that ends with it."""
+        place = self._places.pop(camera, None)
+        if place is None:
+            return []
+        events = [
+            _leave(camera, name, presence, now_s, why)
+            for name, presence in place.classes.items()
+            if presence.there
+        ]
+        if place.up:
+            events.append(Event(CAMERA_DOWN, camera, now_s, place.changed_s, reason=why))
+        return events
+
+
+def _count_names(detections: Detections) -> dict[str, int]:
+    ids, counts = np.unique(detections.class_ids, return_counts=True)
+    names = detections.names
+    return {
+        names[one] if one < len(names) else str(one): count
+        for one, count in zip(ids.tolist(), counts.tolist(), strict=True)
+    }
+
+
+def _leave(
+    camera: str, name: str, presence: _Presence, time_s: float, reason: str | None = None
+) -> Event:
+    event = Event(LEAVES, camera, time_s, presence.since_s, name, presence.most, reason=reason)
+    presence.there, presence.most = False, 0
+    presence.seen.clear()
+    return event

@@ -1,0 +1,84 @@
+"""The picture of an event: encoded and written by a thread of its own, a few at most waiting."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from detector.errors.writing import write_whole
+from detector.live.base import Event
+from detector.types import Image
+
+ROOM = 4  # pictures of 1080p that wait: 25 MB
+QUALITY = 85  # of JPEG, 0 to 100
+
+
+class Snapshots:
+    """Writes FOLDER/CAMERA/snapshots/TIME-EVENT-CLASS.jpg."""
+
+    def __init__(self, folder: Path, complain: Callable[[str], None] = lambda _: None) -> None:
+        self._folder = Path(folder)
+        self._complain = complain
+        self._failing = False
+        self._lost = 0
+        self._waiting: queue.Queue[tuple[Path, Image] | None] = queue.Queue(ROOM)
+        self._thread = threading.Thread(
+            target=self._run, name="detect-video snapshots", daemon=True
+        )
+        self._thread.start()
+
+    def add_to(self, event: Event, image: Image) -> Event:
+        """The event with the path of its picture, which is copied here; without one where too
+        many wait."""
+        moment = datetime.fromtimestamp(event.time_s, UTC)
+        time = moment.strftime("%Y%m%dT%H%M%S") + f".{moment.microsecond // 1000:03d}Z"
+        name = _as_file_name(event.class_name or "camera")
+        relative = Path(event.camera, "snapshots", f"{time}-{event.event}-{name}.jpg")
+        try:
+            if self._waiting.full():
+                raise queue.Full
+            self._waiting.put_nowait((self._folder / relative, image.copy()))
+        except queue.Full:
+            self._lost += 1
+            return event
+        return replace(event, snapshot=str(relative))
+
+    def lost(self) -> int:
+        return self._lost
+
+    def close(self) -> None:
+        """Writes what waits, within 2 s."""
+        try:
+            self._waiting.put(None, timeout=1)
+        except queue.Full:
+            return
+        self._thread.join(1)
+
+    def _run(self) -> None:
+        import cv2
+
+        while (item := self._waiting.get()) is not None:
+            path, image = item
+            try:
+                done, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
+                if not done:
+                    raise OSError("the picture cannot be encoded")
+                write_whole(path, data.tobytes(), ours=True)
+                self._failing = False
+            except Exception as error:  # a full disk stops pictures, not detection
+                self._lost += 1
+                if not self._failing:
+                    self._failing = True
+                    self._complain(f"snapshots: {path.name} was not written: {error}")
+
+
+def _as_file_name(text: str) -> str:
+    """A class's name as a part of a file's name: letters, digits, ``_`` and ``-`` stay."""
+    kept = "".join(
+        sign if (sign.isascii() and sign.isalnum()) or sign in "_-" else "_" for sign in text
+    )
+    return kept[:40] or "_"

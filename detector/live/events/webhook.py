@@ -1,0 +1,123 @@
+"""Events by HTTP: one POST of JSON for each, signed where a key is given.
+
+The signature is in the style of GitHub's and Stripe's webhooks: HMAC-SHA256 over the time of
+sending, a dot, and the body, so that an old message cannot be played again unnoticed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from urllib.parse import unquote, urlsplit
+
+from detector.errors import UsageError
+from detector.errors.secrets import Address, keep_secret, redact
+from detector.live.base import Event
+from detector.live.events.courier import Courier, RefusedError, TryAgainError
+from detector.live.events.wording import as_json
+
+DEADLINE_S = 5.0  # for a whole exchange, however slowly the other side talks
+PASSING = (408, 425, 429)  # and 5xx: the receiver may take it later
+SIGNATURE, SENT = "X-Detect-Video-Signature", "X-Detect-Video-Time"
+
+
+class Webhook(Courier):
+    """Follows no redirect: another host would get what this one was meant to get."""
+
+    name = "the webhook"
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        complain: Callable[[str], None] = lambda _: None,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        """Raises UsageError for an address that is not http or https."""
+        self._address = Address(url)
+        self._key = None if key is None else key.encode()
+        if key:
+            keep_secret(key)
+        self._deadline_s = deadline_s
+        try:
+            parts = urlsplit(url)
+            self._host, self._port = parts.hostname or "", parts.port
+            # http.client refuses control characters in a target, with an error of its own.
+            url.encode("ascii")
+        except ValueError as error:
+            raise UsageError(
+                f"--webhook: not an address ({redact(str(error))}); write "
+                "https://HOST/PATH in ASCII, with %XX for other characters"
+            ) from error
+        if parts.scheme not in ("http", "https") or not self._host:
+            raise UsageError(
+                f"--webhook {self._address}: only http and https addresses are called; write "
+                "https://HOST/PATH"
+            )
+        if any(ord(sign) <= 32 for sign in url):
+            raise UsageError("--webhook: a space or control character in the address; write %20")
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._login = None
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._login = base64.b64encode(pair.encode()).decode()
+        super().__init__(complain=complain)
+
+    def _headers(self, body: bytes) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "User-Agent": "detect-video"}
+        if self._login is not None:
+            headers["Authorization"] = f"Basic {self._login}"
+        if self._key is not None:
+            sent = str(int(time.time()))
+            digest = hmac.new(self._key, sent.encode() + b"." + body, hashlib.sha256).hexdigest()
+            headers |= {SENT: sent, SIGNATURE: f"sha256={digest}"}
+        return headers
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=self._deadline_s)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=self._deadline_s, context=self._tls
+        )
+
+    def deliver(self, event: Event) -> None:
+        body = as_json(event).encode()
+        connection = self._connect()
+        # A socket's timeout starts anew with every byte. The alarm ends the whole exchange.
+        late = threading.Event()
+        alarm = threading.Timer(self._deadline_s, _hang_up, (connection, late))
+        alarm.daemon = True
+        alarm.start()
+        try:
+            connection.request("POST", self._target, body, self._headers(body))
+            status = connection.getresponse().status
+        except (OSError, http.client.HTTPException) as error:
+            if late.is_set():
+                raise TryAgainError(f"no answer within {self._deadline_s:g} s") from error
+            raise TryAgainError(redact(str(error) or type(error).__name__)) from error
+        finally:
+            alarm.cancel()
+            connection.close()
+        if status in PASSING or status >= 500:
+            raise TryAgainError(f"it answered {status}")
+        if 300 <= status < 400:
+            raise RefusedError(f"it answered {status}, a redirect, which is not followed")
+        if status >= 400:
+            raise RefusedError(f"it answered {status}")
+
+
+def _hang_up(connection: http.client.HTTPConnection, late: threading.Event) -> None:
+    late.set()
+    if connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,26 @@
+"""An event as a JSON document of one line. The fields stand in docs/live.md."""
+
+from __future__ import annotations
+
+import json
+
+from detector.errors.secrets import redact
+from detector.live.base import Event, utc_text
+
+
+def as_document(event: Event) -> dict[str, str | int | None]:
+    return {
+        "event": event.event,
+        "camera": event.camera,
+        "class": event.class_name,
+        "count": event.count,
+        "time_utc": utc_text(event.time_s),
+        "since_utc": utc_text(event.since_s),
+        "snapshot": event.snapshot,
+        "reason": None if event.reason is None else redact(event.reason),
+    }
+
+
+def as_json(event: Event) -> str:
+    """One line, without its end. ASCII alone, so that any receiver can read it."""
+    return json.dumps(as_document(event), separators=(", ", ": "))

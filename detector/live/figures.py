@@ -1,0 +1,431 @@
+"""The figures of a live run: at any moment for whoever watches, and at the end of a day for its
+session.
+
+The writer notes each picture, a thread takes a sample of all counters twice a second, and anybody
+asks for ``figures``. Rates are of the last seconds; a camera that is not live has none, so that an
+outage is in no average.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from detector.live.ages import FrameAges
+from detector.live.base import Ages, LiveFigures, StreamFigures
+from detector.live.capacity import Load, capacity, sentence
+from detector.session.document import AgeFigures, StreamSummary
+from detector.sources.live.base import CORRUPT, LAG, LIVE, NEWER, RATE, STOPPED, FeedFacts
+from detector.sources.live.collect import Collector, Member
+from detector.timeline import INFER, WORK, OffTimeline, Timeline
+from detector.timeline.native import machine_busy_ns
+from detector.types import Detections, Frame
+
+SAMPLES_NS = 5_000_000_000  # what "the last seconds" are for rates
+SECOND = 1_000_000_000
+NO_TIME = (NEWER, LAG)  # reasons that a faster machine would change
+NOT_WANTED = (RATE, CORRUPT, STOPPED, "no_key")  # reasons that no faster machine would change
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the run counts of one camera. Nanoseconds."""
+
+    ages: FrameAges
+    processed: int = 0
+    found: Counter[int] = field(default_factory=Counter)  # class id -> objects, of the day
+    # Of the day: the time in which it was live, or pictures from before were detected; and the sum
+    # of the camera's own rate over the time in which it was live.
+    live_ns: int = 0
+    rate_ns: float = 0.0
+    rated_ns: int = 0
+    # Counts and drops of the run: when the day began, and when its summary was made. The next day
+    # begins where that ended, so that no picture falls between two days.
+    before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
+    told: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
+
+
+@dataclass(slots=True)
+class Sample:
+    """All counters at one moment."""
+
+    at_ns: int
+    cpu_ns: int
+    computer_ns: int | None  # by all programs
+    decoding_ns: int
+    written: int
+    wanted: int  # pictures that arrived and were to be detected
+    dropped: int  # of them, those for which there was no time
+    stages_ns: dict[str, int]
+    workers: int
+    infer_ns: int
+    processed: dict[str, int]
+
+
+@dataclass(slots=True)
+class Spent:
+    """What was used between two samples, or in many such spans together. Nanoseconds."""
+
+    passed_ns: int = 0
+    cpu_ns: int = 0
+    decoding_ns: int = 0
+    written: int = 0
+    wanted: int = 0
+    dropped: int = 0
+    stages_ns: Counter[str] = field(default_factory=Counter)
+    workers: int = 1
+    infer_ns: int = 0
+    cameras_ns: int = 0  # time of each live camera
+
+    def add(self, first: Sample, last: Sample, live: int) -> None:
+        passed = last.at_ns - first.at_ns
+        self.passed_ns += passed
+        self.cpu_ns += last.cpu_ns - first.cpu_ns
+        self.decoding_ns += last.decoding_ns - first.decoding_ns
+        self.written += last.written - first.written
+        self.wanted += last.wanted - first.wanted
+        self.dropped += last.dropped - first.dropped
+        for stage, ns in last.stages_ns.items():
+            self.stages_ns[stage] += ns - first.stages_ns.get(stage, 0)
+        self.workers = last.workers
+        self.infer_ns += last.infer_ns - first.infer_ns
+        self.cameras_ns += passed * live
+
+    def load(self, cores: int) -> Load | None:
+        """Shares of the time; None where none has passed."""
+        if not self.passed_ns:
+            return None
+        stages = {stage: ns / self.passed_ns for stage, ns in self.stages_ns.items()}
+        if INFER in stages:
+            stages[INFER] /= self.workers
+        return Load(
+            cameras=round(self.cameras_ns / self.passed_ns),
+            stages=stages,
+            cpu=min(1.0, self.cpu_ns / self.passed_ns / cores),
+            decoding=self.decoding_ns / self.passed_ns / cores,
+            processed=min(1.0, self.written / self.wanted) if self.wanted > 0 else 0.0,
+            dropped=min(1.0, self.dropped / self.wanted) if self.wanted > 0 else 0.0,
+        )
+
+
+class LiveStatus:
+    """``clock``: nanoseconds, as those of ``Arrival``. ``cpu_clock``: of the process.
+    ``decoding``: CPU time of the feeds' threads so far, nanoseconds. ``computer_clock``: of all
+    programs on these cores; None where the system does not tell."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        cores: int,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        cpu_clock: Callable[[], int] = time.process_time_ns,
+        decoding: Callable[[], int] = lambda: 0,
+        computer_clock: Callable[[], int | None] = machine_busy_ns,
+    ) -> None:
+        self._collector, self._cores = collector, cores
+        self._clock, self._cpu_clock, self._decoding = clock, cpu_clock, decoding
+        self._computer_clock = computer_clock
+        self._started_ns = clock()
+        self._lock = threading.Lock()
+        self._tallies: dict[str, Tally] = {}
+        self._timeline: Timeline | OffTimeline = OffTimeline()
+        self._samples: deque[Sample] = deque()
+        self._sampled_ns: int | None = None
+        self._inferred_ns = self._idle_ns = self._started_ns  # when the engine was seen well
+        self._of_day = Spent()  # while a camera was live
+        self.live_ns = 0  # in which at least one camera was live, of the day
+
+    # ------------------------------------------------------------------
+    # What happens.
+
+    def begin_day(self, timeline: Timeline | OffTimeline) -> None:
+        """A loop of its own begins, with this timeline; counts of the day are 0."""
+        with self._lock:
+            self._timeline = timeline
+            self._samples.clear()
+            self.live_ns, self._of_day = 0, Spent()
+            for member in self._all_members():
+                tally = self._tally(member.camera.name)
+                tally.ages.begin_anew()
+                tally.found, tally.live_ns = Counter(), 0
+                tally.rate_ns, tally.rated_ns = 0.0, 0
+                tally.before = tally.told
+
+    def note(
+        self, frame: Frame, detections: Detections, outputs: Mapping[str, int], written_ns: int
+    ) -> None:
+        """A picture is detected and in all outputs. ``outputs``: name -> the moment of each."""
+        arrival = frame.arrival
+        assert arrival is not None
+        with self._lock:
+            tally = self._tally(arrival.camera)
+            tally.processed += 1
+            tally.found.update(detections.class_ids.tolist())
+            self._inferred_ns = max(self._inferred_ns, arrival.inferred_ns)
+        tally.ages.add(arrival, outputs, written_ns)
+
+    def sample(self) -> None:
+        """Reads all counters. To be called about twice a second."""
+        now = self._clock()
+        with self._lock:
+            passed = 0 if self._sampled_ns is None else now - self._sampled_ns
+            self._sampled_ns, live, wanted, dropped = now, 0, 0, 0
+            if self._in_flight() <= 0:
+                self._idle_ns = now
+            before = self._samples[-1].processed if self._samples else {}
+            for member in self._all_members():
+                facts, tally = member.facts(), self._tally(member.camera.name)
+                wanted += facts.received - sum(facts.dropped.get(why, 0) for why in NOT_WANTED)
+                dropped += sum(facts.dropped.get(why, 0) for why in NO_TIME)
+                live += facts.state == LIVE
+                if facts.state == LIVE or tally.processed > before.get(member.camera.name, 0):
+                    tally.live_ns += passed
+                if facts.state == LIVE and facts.fps:
+                    tally.rate_ns += facts.fps * passed
+                    tally.rated_ns += passed
+            working = sum(one.processed for one in self._tallies.values()) > sum(before.values())
+            self.live_ns += passed if live or working else 0
+            stages, workers, infer_ns = self._stages()
+            processed = {name: tally.processed for name, tally in self._tallies.items()}
+            sample = Sample(
+                now,
+                self._cpu_clock(),
+                self._computer_clock(),
+                self._decoding(),
+                sum(processed.values()),
+                wanted,
+                dropped,
+                stages,
+                workers,
+                infer_ns,
+                processed,
+            )
+            if live and self._samples:
+                self._of_day.add(self._samples[-1], sample, live)
+            self._samples.append(sample)
+            while len(self._samples) > 2 and now - self._samples[0].at_ns > SAMPLES_NS:
+                self._samples.popleft()
+
+    # ------------------------------------------------------------------
+    # What is known.
+
+    def figures(self) -> LiveFigures:
+        """The run at this moment."""
+        now = self._clock()
+        with self._lock:
+            first, last = (self._samples[0], self._samples[-1]) if self._samples else (None, None)
+            members = self._collector.members()
+            streams = tuple(self._stream(member, now, first, last) for member in members)
+            live = sum(stream.state == LIVE for stream in streams)
+            since = max(self._inferred_ns, self._idle_ns)
+            engine_age = (now - since) / SECOND if self._in_flight() > 0 else 0.0
+        spent = Spent()
+        if first is not None and last is not None:
+            spent.add(first, last, live)
+        load = spent.load(self._cores)
+        return LiveFigures(
+            streams=streams,
+            uptime_s=(now - self._started_ns) / SECOND,
+            inference_fps=_rate(spent.written, spent.infer_ns / SECOND),
+            end_to_end_fps=_rate(spent.written, spent.passed_ns / SECOND) if live else None,
+            busy={} if load is None else dict(load.stages),
+            cpu_share=None if load is None else load.cpu,
+            computer_share=self._computer_share(first, last),
+            capacity=None if load is None else capacity(load),
+            bottleneck="" if load is None else sentence(load),
+            engine_age_s=engine_age,
+        )
+
+    def _computer_share(self, first: Sample | None, last: Sample | None) -> float | None:
+        if first is None or last is None or last.at_ns <= first.at_ns:
+            return None
+        if first.computer_ns is None or last.computer_ns is None:
+            return None
+        # The system counts in ticks of 10 ms, so that it may show less than this program's own.
+        used = max(last.computer_ns - first.computer_ns, last.cpu_ns - first.cpu_ns)
+        return min(1.0, used / (last.at_ns - first.at_ns) / self._cores)
+
+    def load_of_day(self) -> Load | None:
+        """While at least one camera was live; None where none was."""
+        with self._lock:
+            return self._of_day.load(self._cores)
+
+    def summaries(
+        self, names: tuple[str, ...], outputs: Mapping[str, Mapping[str, str]]
+    ) -> list[StreamSummary]:
+        """The day of each camera, those that were taken out included. ``received`` counts pictures
+        whose fate was decided that day: processed or dropped. ``outputs``: camera -> kind -> path.
+        """
+        with self._lock:
+            return [
+                self._summary(member, names, outputs.get(member.camera.name, {}))
+                for member in self._all_members()
+            ]
+
+    def _summary(
+        self, member: Member, names: tuple[str, ...], outputs: Mapping[str, str]
+    ) -> StreamSummary:
+        tally, facts = self._tally(member.camera.name), member.facts()
+        tally.told = counts, dropped = self._counts(member)
+        counts_before, dropped_before = tally.before
+        of_day = {key: count - counts_before.get(key, 0) for key, count in counts.items()}
+        left_out = {
+            reason: more
+            for reason, count in sorted(dropped.items())
+            if (more := count - dropped_before.get(reason, 0))
+        }
+        received = of_day["processed"] + sum(left_out.values())
+        by_rate, live_s = left_out.get(RATE, 0), tally.live_ns / SECOND
+        camera = tally.ages.camera()
+        return StreamSummary(
+            name=member.camera.name,
+            url=member.camera.address.shown,
+            state=facts.state,
+            received=received,
+            processed=of_day["processed"],
+            dropped=left_out,
+            dropped_share=_share(sum(left_out.values()) - by_rate, received - by_rate),
+            reconnects=of_day["reconnects"],
+            stalls=of_day["stalls"],
+            live_s=live_s,
+            camera_fps=tally.rate_ns / tally.rated_ns if tally.rated_ns else None,
+            processed_fps=_rate(of_day["processed"], live_s),
+            size=_size(facts),
+            codec=facts.codec,
+            frozen=facts.frozen,
+            error=facts.error,
+            age_ms=_document(tally.ages.result()),
+            parts_ms={part: _document(one) for part, one in tally.ages.parts().items()},
+            output_age_ms={name: _document(one) for name, one in tally.ages.outputs().items()},
+            camera_age_ms=None if camera is None else _document(camera),
+            detections=_by_name(tally.found, names),
+            outputs=dict(outputs),
+        )
+
+    # ------------------------------------------------------------------
+    # Under the lock.
+
+    def _in_flight(self) -> int:
+        """Pictures that the loop took and has not finished."""
+        done = sum(tally.processed for tally in self._tallies.values())
+        return sum(one.handed for one in self._all_members()) - done
+
+    def _all_members(self) -> list[Member]:
+        return [*self._collector.members(), *self._collector.gone.values()]
+
+    def _tally(self, name: str) -> Tally:
+        if name not in self._tallies:
+            self._tallies[name] = Tally(FrameAges(self._clock()))
+        return self._tallies[name]
+
+    def _counts(self, member: Member) -> tuple[dict[str, int], dict[str, int]]:
+        """Of the whole run, between two loops: counts, and dropped pictures by reason. What a loop
+        took and did not finish, because it failed, is among those that were stopped."""
+        facts, tally = member.facts(), self._tally(member.camera.name)
+        dropped = Counter(facts.dropped)
+        dropped[STOPPED] += max(0, member.handed - tally.processed)
+        counts = {
+            "processed": tally.processed,
+            "reconnects": max(0, facts.connects - 1),
+            "stalls": facts.stalls,
+        }
+        return counts, dict(dropped)
+
+    def _stages(self) -> tuple[dict[str, int], int, int]:
+        """Busy time of each stage on all threads, the number of workers, and the time in which at
+        least one inference ran."""
+        if isinstance(self._timeline, OffTimeline):
+            return {}, 1, 0
+        stages: dict[str, int] = {}
+        workers = 0
+        for track in list(self._timeline.tracks.values()):
+            for (stage, kind), span in list(track.spans.items()):
+                if kind == WORK:
+                    stages[stage] = stages.get(stage, 0) + span.self_ns
+                    workers += stage == INFER
+        return stages, max(1, workers), self._timeline.meters[INFER].total_ns
+
+    def _stream(
+        self, member: Member, now: int, first: Sample | None, last: Sample | None
+    ) -> StreamFigures:
+        facts, name = member.facts(), member.camera.name
+        tally = self._tally(name)
+        recent, parts = tally.ages.recent(now)
+        return StreamFigures(
+            name=name,
+            url=member.camera.address.shown,
+            state=facts.state,
+            since_s=max(0, now - facts.since_ns) / SECOND,
+            received=facts.received,
+            processed=tally.processed,
+            dropped=facts.dropped,
+            reconnects=max(0, facts.connects - 1),
+            stalls=facts.stalls,
+            age_ms=recent,
+            parts_ms=parts,
+            camera_fps=facts.fps,
+            processed_fps=_recent_rate(name, facts, first, last),
+            size=_size(facts),
+            frozen=facts.frozen,
+            error=facts.error,
+            next_try_s=(
+                None if facts.next_try_ns is None else max(0, facts.next_try_ns - now) / SECOND
+            ),
+        )
+
+
+def decoding_clock(*names: str) -> Callable[[], int]:
+    """CPU time of the feeds' threads so far, nanoseconds: those whose name begins with one of
+    ``names``. What a thread has used stays in the sum when it has ended."""
+    running: dict[int | None, int] = {}
+    over = [0]
+
+    def read() -> int:
+        found = {}
+        for thread in threading.enumerate():
+            if thread.name.startswith(names) and thread.ident is not None:
+                with suppress(OSError):  # it has just ended
+                    clock = time.pthread_getcpuclockid(thread.ident)
+                    found[thread.native_id] = time.clock_gettime_ns(clock)
+        for ended in running.keys() - found.keys():
+            over[0] += running.pop(ended)
+        running.update(found)
+        return over[0] + sum(running.values())
+
+    return read
+
+
+def _recent_rate(
+    name: str, facts: FeedFacts, first: Sample | None, last: Sample | None
+) -> float | None:
+    """Of the last seconds, but only of those since it has been live."""
+    if facts.state != LIVE or first is None or last is None:
+        return None
+    since = max(first.at_ns, facts.since_ns)
+    done = last.processed.get(name, 0) - first.processed.get(name, 0)
+    return done * SECOND / (last.at_ns - since) if last.at_ns - since > SECOND // 2 else None
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if count and seconds > 0 else None
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _size(facts: FeedFacts) -> str | None:
+    return f"{facts.width}x{facts.height}" if facts.width else None
+
+
+def _by_name(found: Counter[int], names: tuple[str, ...]) -> dict[str, int]:
+    named = {names[i] if i < len(names) else str(i): count for i, count in found.items()}
+    return dict(sorted(named.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _document(one: Ages) -> AgeFigures:
+    return AgeFigures(p50=one.p50, p90=one.p90, p99=one.p99, max=one.max)

@@ -1,0 +1,307 @@
+"""What watchers of a run see: its newest pictures, its figures and its last events.
+
+The writer's thread pays for a watcher with one copy of a picture, and only while somebody looks or
+asks: ``wants_pictures`` says so before a picture is drawn, and ``show`` keeps the copy. Scaling and
+encoding happen in the thread that calls ``jpeg``, once for each picture and width; the result is
+shared. Only the newest picture is kept, so a slow watcher leaves pictures out and piles up none.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import cv2
+
+from detector.live.base import Event, LiveFigures
+from detector.types import Detections, Frame, Image
+
+WIDTHS = (320, 640, 960, 1280, 1920)  # pixels; a wish is rounded up to one of them
+QUALITY = 80  # of JPEG: 25 to 60 kB at a width of 640
+RATE = 25.0  # pictures a second at most, for one who names no rate
+EVENTS_KEPT = 200
+EVENTS_WAITING = 100  # of one subscriber: more are lost, oldest first, and counted
+FORGOTTEN_AFTER_NS = 10_000_000_000  # a picture that nobody asks for any more is given back
+
+
+class Controls(Protocol):
+    """Starts and stops cameras of cameras.yaml. Safe to call from any thread."""
+
+    def cameras(self) -> Collection[str]:
+        """The names that ``start`` and ``stop`` know."""
+
+    def start(self, camera: str) -> None: ...
+
+    def stop(self, camera: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A drawn picture, kept for those who watch."""
+
+    number: int  # counted from 1 over the pictures that were kept of this camera
+    image: Image  # u8 BGR [h, w, 3]; nobody writes into it
+    taken_ns: int  # perf_counter_ns of the copy
+    utc_s: float  # when the picture arrived; for files, when it was detected
+    objects: int
+
+
+@dataclass(slots=True)
+class _Channel:
+    """One camera, as far as watchers care."""
+
+    shot: Shot | None = None
+    number: int = 0
+    gap_ns: int | None = None  # between pictures, for the quickest of the watchers; None: no one
+    due_ns: int = 0
+    asked: bool = False  # somebody waits for one picture
+    last_wish_ns: int = 0
+    answer: bool = False  # of the last ``wants_pictures``: the picture to come is drawn
+    encoding: threading.Lock = field(default_factory=threading.Lock)
+    jpegs: dict[int, bytes] = field(default_factory=dict)  # width -> ``jpegs_of`` encoded
+    jpegs_of: int = 0
+
+    def wanted(self, now_ns: int) -> bool:
+        if self.asked:
+            return True
+        # Half a period early is in time, so that a camera as quick as its watcher loses nothing.
+        return self.gap_ns is not None and now_ns >= self.due_ns - self.gap_ns // 2
+
+
+class Watch:
+    """One who looks at some cameras. ``close`` it when the watcher has gone."""
+
+    def __init__(self, hub: Hub, cameras: Collection[str], rate: float) -> None:
+        self.cameras = frozenset(cameras)
+        self.gap_ns = round(1e9 / min(max(rate, 0.1), RATE))
+        self._hub = hub
+
+    def close(self) -> None:
+        self._hub.leave(self)
+
+
+class Subscription:
+    """Events that wait for one subscriber, at most ``EVENTS_WAITING``."""
+
+    def __init__(self, first: Iterable[tuple[int, Event]]) -> None:
+        self._waiting: deque[tuple[int, Event]] = deque(first, maxlen=EVENTS_WAITING)
+        self._lost = 0
+        self._lock = threading.Lock()
+
+    def put(self, number: int, event: Event) -> bool:
+        """Whether it found room without pushing out an older one."""
+        with self._lock:
+            full = len(self._waiting) == EVENTS_WAITING
+            self._lost += full
+            self._waiting.append((number, event))
+            return not full
+
+    def take(self) -> tuple[list[tuple[int, Event]], int]:
+        """What waits, oldest first, and how many were lost since the last call."""
+        with self._lock:
+            waiting, lost = list(self._waiting), self._lost
+            self._waiting.clear()
+            self._lost = 0
+        return waiting, lost
+
+
+class Hub:
+    """Watcher and EventTarget of a run. All methods may be called from any thread.
+
+    Whoever draws asks ``wants_pictures`` before each picture, draws where the answer is yes, and
+    then calls ``show``: a picture whose question was not asked is not kept, because it may be
+    undrawn (and --blur not applied).
+    """
+
+    name = "page"
+
+    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock_ns = clock_ns
+        self._lock = threading.Lock()
+        self._channels: dict[str, _Channel] = {}
+        self._watches: set[Watch] = set()
+        self._figures: Callable[[], LiveFigures] | None = None
+        self._events: deque[tuple[int, Event]] = deque(maxlen=EVENTS_KEPT)
+        self._told = 0
+        self._lost = 0
+        self._subscriptions: set[Subscription] = set()
+        self._wake: Callable[[], None] = lambda: None
+        self._woken = False
+        self.encoded = 0  # JPEGs made: at most one for each picture and width
+        self.encoded_bytes = 0
+
+    # ------------------------------------------------------------------
+    # From the run.
+
+    def figures_from(self, provider: Callable[[], LiveFigures]) -> None:
+        """``provider`` is called about once a second, from a thread of the page."""
+        self._figures = provider
+
+    def wants_pictures(self, camera: str) -> bool:
+        """Whether the next picture of this camera should be drawn and shown."""
+        channel = self._channel(camera)
+        now = self._clock_ns()
+        channel.answer = channel.wanted(now)
+        unwatched = channel.gap_ns is None and now - channel.last_wish_ns > FORGOTTEN_AFTER_NS
+        if unwatched and channel.shot is not None:
+            channel.shot = None
+            channel.jpegs = {}
+        return channel.answer
+
+    def show(self, frame: Frame, detections: Detections) -> None:
+        """Keeps a copy of a camera's picture, where ``wants_pictures`` said so."""
+        if frame.arrival is not None:
+            self.keep(frame.arrival.camera, frame.image, frame.arrival.utc_s, len(detections))
+
+    def keep(self, camera: str, image: Image, utc_s: float, objects: int) -> None:
+        """``show`` for a picture that carries no arrival. ``utc_s``: Unix time."""
+        channel = self._channel(camera)
+        if not channel.answer:
+            return
+        channel.answer = channel.asked = False  # first: a wish from now on is for a later one
+        now = self._clock_ns()
+        if channel.gap_ns is not None:
+            earliest = max(channel.due_ns, now - channel.gap_ns // 2)
+            channel.due_ns = earliest + channel.gap_ns
+        channel.number += 1
+        channel.shot = Shot(channel.number, image.copy(), now, utc_s, objects)
+        self._call()
+
+    def tell(self, event: Event) -> None:
+        """Keeps an event and hands it to all subscribers."""
+        with self._lock:
+            self._told += 1
+            self._events.append((self._told, event))
+            for subscription in self._subscriptions:
+                self._lost += not subscription.put(self._told, event)
+        self._call()
+
+    def lost(self) -> int:
+        """Events that slow subscribers did not get."""
+        return self._lost
+
+    def close(self) -> None:
+        """Part of EventTarget: nothing is left to deliver."""
+
+    # ------------------------------------------------------------------
+    # For watchers.
+
+    def figures(self) -> LiveFigures | None:
+        """The run at this moment; None before it has begun."""
+        return None if self._figures is None else self._figures()
+
+    def called_by(self, wake: Callable[[], None]) -> None:
+        """``wake`` is called, from any thread, when there is a new picture or event. It is not
+        called again before ``look``, so that a burst costs one call."""
+        self._wake = wake
+
+    def look(self) -> None:
+        """The one who was called is about to look."""
+        self._woken = False
+
+    def watch(self, cameras: Collection[str], rate: float = RATE) -> Watch:
+        """From now on pictures of these cameras are drawn and kept, ``rate`` a second at most."""
+        watch = Watch(self, cameras, rate)
+        with self._lock:
+            self._watches.add(watch)
+            self._set_gaps(watch.cameras)
+        return watch
+
+    def leave(self, watch: Watch) -> None:
+        with self._lock:
+            self._watches.discard(watch)
+            self._set_gaps(watch.cameras)
+
+    def watchers(self) -> int:
+        return len(self._watches)
+
+    def ask(self, camera: str) -> int:
+        """Wishes for one picture. Returns the number of the last one: a later one is the answer."""
+        channel = self._channel(camera)
+        channel.last_wish_ns = self._clock_ns()
+        channel.asked = True
+        return channel.number
+
+    def newest(self, camera: str) -> Shot | None:
+        channel = self._channels.get(camera)
+        return None if channel is None else channel.shot
+
+    def age_ns(self, shot: Shot) -> int:
+        """Since it was kept."""
+        return self._clock_ns() - shot.taken_ns
+
+    def jpeg(self, camera: str, width: int | None = None) -> tuple[Shot, bytes] | None:
+        """The newest picture and its JPEG, at most ``width`` pixels wide (rounded up to one of
+        ``WIDTHS``; None: as it is). None where no picture is kept. Encodes in this thread, unless
+        another did so already."""
+        channel = self._channels.get(camera)
+        if channel is None:
+            return None
+        with channel.encoding:
+            shot = channel.shot
+            if shot is None:
+                return None
+            if channel.jpegs_of != shot.number:
+                channel.jpegs, channel.jpegs_of = {}, shot.number
+            wide = fitting_width(width, shot.image.shape[1])
+            jpegs = channel.jpegs
+            if wide not in jpegs:
+                jpegs[wide] = _encode(shot.image, wide)
+                self.encoded += 1
+                self.encoded_bytes += len(jpegs[wide])
+            return shot, jpegs[wide]
+
+    def events_after(self, number: int = 0) -> Sequence[tuple[int, Event]]:
+        """The last events with their numbers, oldest first: those above ``number``."""
+        with self._lock:
+            return [one for one in self._events if one[0] > number]
+
+    def subscribe(self, after: int = 0) -> Subscription:
+        """The kept events above number ``after``, and all that come."""
+        with self._lock:
+            one = Subscription(one for one in self._events if one[0] > after)
+            self._subscriptions.add(one)
+        return one
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        with self._lock:
+            self._subscriptions.discard(subscription)
+
+    # ------------------------------------------------------------------
+
+    def _channel(self, camera: str) -> _Channel:
+        channel = self._channels.get(camera)
+        return channel or self._channels.setdefault(camera, _Channel())
+
+    def _set_gaps(self, cameras: Iterable[str]) -> None:
+        for camera in cameras:
+            gaps = [watch.gap_ns for watch in self._watches if camera in watch.cameras]
+            channel = self._channel(camera)
+            channel.gap_ns = min(gaps, default=None)
+            channel.last_wish_ns = self._clock_ns()
+
+    def _call(self) -> None:
+        if not self._woken:
+            self._woken = True
+            self._wake()
+
+
+def fitting_width(wish: int | None, width: int) -> int:
+    """The width to encode a picture of ``width`` pixels at: never larger than it is."""
+    if wish is None:
+        return width
+    return min(next((one for one in WIDTHS if one >= wish), width), width)
+
+
+def _encode(image: Image, width: int) -> bytes:
+    height = max(1, round(image.shape[0] * width / image.shape[1]))
+    if width != image.shape[1]:
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    done, coded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
+    if not done:
+        raise ValueError(f"a picture of {image.shape[1]}x{image.shape[0]} cannot be a JPEG")
+    return coded.tobytes()

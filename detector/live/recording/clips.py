@@ -1,0 +1,131 @@
+"""Clips: only what lies around detections reaches a file.
+
+The last packets wait in a ring. Detections come later than their packets, by the age of results,
+so a clip takes packets out of the ring: as soon as somebody wants them, and in their order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from detector.live.recording.samples import NS, VIDEO, Sample, Tracks
+from detector.live.recording.segments import Segments
+
+RING_BYTES = 64_000_000  # a minute at 8 Mbit/s
+# Packets stay in the ring for so much longer than ``before``: results may be --max-age old.
+LATEST_NS = 10 * NS
+
+
+class Clips:
+    """Hands to ``segments`` what lies ``before_s`` to ``after_s`` around a detection.
+
+    A clip begins with the key frame at or before that moment, because no player can begin
+    elsewhere. It ends with the last sample of its time. Detections that follow within ``after_s``
+    make it longer.
+    """
+
+    def __init__(
+        self, segments: Segments, before_s: float, after_s: float, ring_bytes: int = RING_BYTES
+    ) -> None:
+        self._segments = segments
+        self._before_ns, self._after_ns = round(before_s * NS), round(after_s * NS)
+        self._most_bytes = ring_bytes
+        self._ring: deque[Sample] = deque()
+        self._bytes = 0
+        self._next = 0  # place in the ring of the first sample that the open clip does not have
+        self._until_ns: int | None = None  # arrival of the last sample that the open clip wants
+        self._seen_ns = 0  # arrival of the newest picture whose detections are known
+        self.short = 0  # clips that begin later than asked for, because the ring was full
+
+    def begin(self, tracks: Tracks) -> None:
+        """Samples of ``tracks`` follow. Those before them go to their clip, and are forgotten."""
+        self._end()
+        self._ring.clear()
+        self._bytes = 0
+        self._segments.begin(tracks)
+
+    def write(self, sample: Sample) -> None:
+        self._ring.append(sample)
+        self._bytes += len(sample.data)
+        self._forget(sample.arrived_ns)
+        self._hand_over()
+        # A detector that says nothing for long holds no clip open.
+        if self._until_ns is not None and sample.arrived_ns > self._until_ns + LATEST_NS:
+            self._end()
+
+    def seen(self, arrived_ns: int, found: bool) -> None:
+        """The detections of the picture that arrived then are known; ``found``: there are any."""
+        self._seen_ns = max(self._seen_ns, arrived_ns)
+        if found:
+            until = arrived_ns + self._after_ns
+            if self._until_ns is None:
+                self._start(arrived_ns - self._before_ns)
+                self._until_ns = until
+            self._until_ns = max(self._until_ns, until)
+            self._hand_over()
+        elif self._until_ns is not None and self._seen_ns > self._until_ns:
+            self._end()
+
+    def _start(self, from_ns: int) -> None:
+        """Looks for the last key frame at or before ``from_ns``, else the first one there is."""
+        first: int | None = None
+        for place, sample in enumerate(self._ring):
+            if sample.track == VIDEO and sample.key:
+                if first is not None and sample.arrived_ns > from_ns:
+                    break
+                first = place
+        if first is None:
+            first = len(self._ring)
+        elif self._bytes >= self._most_bytes and self._ring[first].arrived_ns > from_ns:
+            self.short += 1
+        self._next = first
+
+    def _hand_over(self) -> None:
+        if self._until_ns is None:
+            return
+        while self._next < len(self._ring):
+            sample = self._ring[self._next]
+            if sample.arrived_ns > self._until_ns:
+                return
+            self._segments.write(sample)
+            self._next += 1
+
+    def _end(self) -> None:
+        self._hand_over()
+        if self._until_ns is not None:
+            self._until_ns = None
+            self._segments.finish()
+
+    def _forget(self, now_ns: int) -> None:
+        """Drops groups of pictures from the front that no clip can want any more."""
+        oldest_ns = now_ns - self._before_ns - LATEST_NS
+        while self._ring:
+            full = self._bytes > self._most_bytes
+            second = self._second_key() if full or self._ring[0].arrived_ns < oldest_ns else None
+            if second is None:
+                if not full:
+                    return
+                second = len(self._ring)  # one group alone is too large
+            elif not full and self._ring[second].arrived_ns > oldest_ns:
+                return  # a clip from ``oldest_ns`` begins in the first group
+            for _ in range(second):
+                self._bytes -= len(self._ring.popleft().data)
+            self._next = max(self._next - second, 0)
+
+    def _second_key(self) -> int | None:
+        for place, sample in enumerate(self._ring):
+            if place and sample.track == VIDEO and sample.key:
+                return place
+        return None
+
+    def finish(self) -> None:
+        """Ends the clip at the end of a connection, with all of it that was wanted.
+
+        Detections of its last pictures are still to come. They find nothing that the clip has
+        already, and make a clip where there was none.
+        """
+        if self._until_ns is not None:
+            self._end()
+            self._ring.clear()
+            self._bytes = self._next = 0
+        self._segments.finish()

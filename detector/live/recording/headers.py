@@ -1,0 +1,102 @@
+"""What packets say of themselves: parameter sets of H.264 and H.265, the size in a JPEG, ADTS.
+
+A camera that changes its size in mid-stream tells it here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import av
+
+H264_SETS, H264_SLICES = (7, 8), (1, 5)  # types of NAL units: ITU-T H.264, table 7-1
+HEVC_SETS, HEVC_SLICES = (32, 33, 34), (0, 31)  # ITU-T H.265, table 7-1
+START = b"\x00\x00\x01"
+# Start of frame, of every JPEG process (ITU-T T.81, table B.1): C0 to CF but for C4, C8 and CC.
+JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+# ISO 14496-3, table 1.18: sampling frequency index.
+AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
+AAC_LC = 2
+
+
+def parameter_sets(codec: str, data: bytes) -> bytes | None:
+    """The parameter sets before the first slice, each after a start code; None where some lack.
+
+    ``data``: a packet or extradata in the byte stream format (Annex B).
+    """
+    wanted, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
+    found: dict[int, list[bytes]] = {kind: [] for kind in wanted}
+    for unit in _units(data):
+        kind = unit[0] & 31 if codec == "h264" else unit[0] >> 1 & 63
+        if kind in found:
+            found[kind].append(unit)
+        elif slices[0] <= kind <= slices[1]:
+            break
+    if not all(found.values()):
+        return None
+    return b"".join(b"\x00" + START + unit for units in found.values() for unit in units)
+
+
+def _units(data: bytes) -> Iterator[bytes]:
+    """NAL units between start codes, without trailing zeros."""
+    begin = data.find(START)
+    while begin >= 0:
+        end = data.find(START, begin + 3)
+        unit = data[begin + 3 : end if end >= 0 else len(data)].rstrip(b"\x00")
+        if unit:
+            yield unit
+        begin = end
+
+
+def decoded_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None:
+    """Width and height of a key frame, by decoding it; None where that fails."""
+    try:
+        context = av.CodecContext.create(codec, "r")
+        context.extradata = sets
+        for packet in (av.Packet(data), None):
+            for frame in context.decode(packet):
+                return int(frame.width), int(frame.height)
+    except (av.FFmpegError, ValueError):
+        pass
+    return None
+
+
+def jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Width and height that a JPEG states, without decoding it; None for what is not a JPEG."""
+    position = 2
+    while position + 9 <= len(data):
+        if data[position] != 0xFF:
+            return None
+        marker = data[position + 1]
+        if marker == 0xFF:  # fill bytes may precede a marker
+            position += 1
+            continue
+        if marker in JPEG_FRAMES:
+            height = int.from_bytes(data[position + 5 : position + 7], "big")
+            width = int.from_bytes(data[position + 7 : position + 9], "big")
+            return width, height
+        position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+    return None
+
+
+def split_adts(data: bytes) -> tuple[bytes, bytes] | None:
+    """(the AAC frame, its AudioSpecificConfig) of an ADTS packet (ISO 14496-3, 1.A.2).
+
+    None where it is not one, or leaves its channels to the frame itself.
+    """
+    if len(data) < 9 or data[0] != 0xFF or data[1] & 0xF6 != 0xF0:
+        return None
+    head = 7 if data[1] & 1 else 9
+    kind, rate = (data[2] >> 6) + 1, data[2] >> 2 & 15
+    channels = (data[2] & 1) << 2 | data[3] >> 6
+    if not channels:
+        return None
+    return data[head:], bytes([kind << 3 | rate >> 1, (rate & 1) << 7 | channels << 3])
+
+
+def aac_config(rate: int, channels: int) -> bytes | None:
+    """The AudioSpecificConfig of AAC-LC, which ADTS carries; None for what it cannot name."""
+    if rate not in AAC_RATES or not 1 <= channels <= 6:
+        return None
+    index = AAC_RATES.index(rate)
+    return bytes([AAC_LC << 3 | index >> 1, (index & 1) << 7 | channels << 3])

@@ -1,0 +1,134 @@
+"""The bounded queue between those who must not wait and the thread that writes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from detector.live.recording.connection import Packet
+from detector.live.recording.samples import NS
+from detector.types import Image
+
+MOST_BYTES = 32_000_000
+MOST_PICTURES = 8
+MOST_ITEMS = 20_000
+# What waits is lost by a kill, so nothing may wait long. A picture that finds an older one than
+# this before it is dropped: the encoder is too slow for this camera.
+OLDEST_NS = NS * 4 // 10
+# Packets cost the writer nothing, so they may wait for a slow disk.
+OLDEST_PACKET_NS = 5 * NS
+
+
+@dataclass(slots=True)
+class Drawn:
+    """A picture with its boxes, ready for the encoder."""
+
+    yuv: Image  # I420 [h * 3 / 2, w]
+    size: tuple[int, int]  # of the source: height, width
+    arrived_ns: int
+    utc_s: float
+    epoch: int
+    aspect_ratio: Any  # Fraction: of a pixel
+
+
+@dataclass(slots=True)
+class Seen:
+    """The detections of a picture are known."""
+
+    arrived_ns: int
+    found: bool
+
+
+@dataclass(slots=True)
+class Opened:
+    """A connection began; ``connection`` is a Connection."""
+
+    connection: Any
+
+
+@dataclass(slots=True)
+class Closed:
+    """The connection is gone."""
+
+
+Item = Drawn | Seen | Opened | Closed | Packet
+
+
+class Inbox:
+    """``put_*`` returns at once and says whether there was room. ``take`` waits."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._condition = threading.Condition()
+        self._items: deque[tuple[int, Item]] = deque()  # with the time of their coming
+        self._most_bytes = most_bytes
+        self._bytes = self._pictures = 0
+        self._closed = False
+
+    def put_picture(self, picture: Drawn, now_ns: int) -> bool:
+        with self._condition:
+            late = bool(self._items) and now_ns - self._items[0][0] > OLDEST_NS
+            if late or self._pictures >= MOST_PICTURES or not self._fits(picture.yuv.nbytes):
+                return False
+            self._pictures += 1
+            self._put(picture, now_ns)
+            return True
+
+    def picture_fits(self, now_ns: int) -> bool:
+        """Whether ``put_picture`` would take one, before it is converted in vain."""
+        with self._condition:
+            late = bool(self._items) and now_ns - self._items[0][0] > OLDEST_NS
+            return not late and self._pictures < MOST_PICTURES
+
+    def put_packet(self, packet: Packet, now_ns: int) -> bool:
+        with self._condition:
+            late = bool(self._items) and now_ns - self._items[0][0] > OLDEST_PACKET_NS
+            if late or not self._fits(len(packet.data)):
+                return False
+            self._put(packet, now_ns)
+            return True
+
+    def put_word(self, word: Seen | Opened | Closed, now_ns: int) -> None:
+        """Small, and dropped only where a disk hangs for very long."""
+        with self._condition:
+            if len(self._items) < MOST_ITEMS or not isinstance(word, Seen):
+                self._put(word, now_ns)
+
+    def _fits(self, size: int) -> bool:
+        return not self._closed and self._bytes + size <= self._most_bytes
+
+    def _put(self, item: Item, now_ns: int) -> None:
+        if self._closed:
+            return
+        self._items.append((now_ns, item))
+        self._bytes += _size(item)
+        self._condition.notify()
+
+    def take(self, timeout_s: float) -> Item | None:
+        """The next item; None after ``timeout_s``, or at the end."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._items or self._closed, timeout_s)
+            if not self._items:
+                return None
+            item = self._items.popleft()[1]
+            self._bytes -= _size(item)
+            self._pictures -= isinstance(item, Drawn)
+            return item
+
+    def close(self) -> None:
+        """Nothing more is taken in; what waits can still be taken out."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+
+    @property
+    def ended(self) -> bool:
+        with self._condition:
+            return self._closed and not self._items
+
+
+def _size(item: Item) -> int:
+    if isinstance(item, Drawn):
+        return int(item.yuv.nbytes)
+    return len(item.data) if isinstance(item, Packet) else 0

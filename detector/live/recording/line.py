@@ -1,0 +1,116 @@
+"""Stamps of a connection, put on the line of arrival times, so that they rise whatever it says.
+
+A stream's stamps start anywhere, are missing at times, jump when a camera sets its clock, and fall
+back when a looped file begins again. On the line, steps between samples are the stream's own
+wherever they are plausible, and the steps of arrival elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from detector.live.recording.samples import NS
+
+BACK_NS = NS  # a larger step back is a clock that was set; a smaller one is disorder
+AHEAD_NS = 10 * NS  # further ahead than arrival went: a clock that was set
+REORDER_NS = 10 * NS  # pts beyond dts: no decoder holds pictures so long
+USUAL_NS = NS // 25  # step of a stream that does not say its rate
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a track stands: its last sample on the line, and line minus its own clock."""
+
+    last_ns: int
+    arrived_ns: int
+    step_ns: int
+    shift_ns: int | None
+
+
+class Line:
+    """The stamps of one connection. Its tracks share a clock until one of them jumps."""
+
+    def __init__(self) -> None:
+        self.replaced = 0  # stamps that were missing, stood still, fell back or jumped
+        self._shift_ns: int | None = None
+        self._places: dict[int, _Place] = {}
+
+    def place(
+        self,
+        track: int,
+        pts: int | None,
+        dts: int | None,
+        time_base: Fraction,
+        duration_ns: int,
+        arrived_ns: int,
+    ) -> tuple[int, int]:
+        """(pts, dts) on the line, nanoseconds, for stamps in ticks of ``time_base``.
+
+        dts is later than the track's last one; pts is not before dts.
+        """
+        tick_ns = max(1, -int(-NS * time_base // 1))
+        step_ns = duration_ns or USUAL_NS
+        own_pts, own_dts = _to_ns(pts, time_base), _to_ns(dts, time_base)
+        place = self._places.get(track)
+        if own_dts is None and own_pts is not None and place is None:
+            own_dts = own_pts
+        if place is None:
+            place = self._begin(track, own_dts, arrived_ns, step_ns)
+            placed = place.last_ns
+        else:
+            placed = self._after(place, own_pts, own_dts, arrived_ns, tick_ns)
+            place.step_ns = duration_ns or min(max(placed - place.last_ns, tick_ns), NS)
+            place.last_ns, place.arrived_ns = placed, arrived_ns
+        shown = placed
+        if own_pts is not None and place.shift_ns is not None:
+            shown = own_pts + place.shift_ns
+            if not placed <= shown <= placed + REORDER_NS:
+                shown = placed
+        return shown, placed
+
+    def _begin(self, track: int, own: int | None, arrived_ns: int, step_ns: int) -> _Place:
+        if own is None:
+            self.replaced += 1
+            return self._keep(track, _Place(arrived_ns, arrived_ns, step_ns, None))
+        if self._shift_ns is None or abs(own + self._shift_ns - arrived_ns) > AHEAD_NS:
+            shift = arrived_ns - own  # the first of all tracks, or a clock of the track's own
+            self._shift_ns = shift if self._shift_ns is None else self._shift_ns
+        else:
+            shift = self._shift_ns
+        return self._keep(track, _Place(own + shift, arrived_ns, step_ns, shift))
+
+    def _keep(self, track: int, place: _Place) -> _Place:
+        self._places[track] = place
+        return place
+
+    def _after(
+        self, place: _Place, pts: int | None, own: int | None, arrived_ns: int, tick_ns: int
+    ) -> int:
+        """dts on the line of a sample that is not the first of its track."""
+        if own is None:
+            self.replaced += 1
+            placed = place.last_ns + place.step_ns
+            if pts is not None and place.shift_ns is not None:
+                placed = min(placed, pts + place.shift_ns)
+            return max(placed, place.last_ns + tick_ns)
+        if place.shift_ns is None:  # the first stamp of a track that began without one
+            place.shift_ns = place.last_ns + place.step_ns - own
+            if self._shift_ns is None:
+                self._shift_ns = place.shift_ns
+            return own + place.shift_ns
+        step = own + place.shift_ns - place.last_ns
+        passed = max(arrived_ns - place.arrived_ns, 0)
+        if step <= -BACK_NS or step > passed + AHEAD_NS:
+            self.replaced += 1
+            step = max(passed, tick_ns)
+            place.shift_ns = place.last_ns + step - own
+        elif step < tick_ns // 2 + 1:
+            self.replaced += 1
+            step = tick_ns
+        return place.last_ns + step
+
+
+def _to_ns(ticks: int | None, time_base: Fraction) -> int | None:
+    """Rounded to whole nanoseconds: back in ticks, the number is the same again."""
+    return None if ticks is None else round(ticks * time_base * NS)

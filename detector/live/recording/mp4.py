@@ -1,0 +1,226 @@
+"""One MP4 file in the making, which plays up to its last fragment at any moment.
+
+The muxer writes into memory. Whatever one packet makes it write (a fragment, every 0.4 s) goes to
+the file in one piece; what a full disk takes only in part is cut off again. So the file ends with a
+whole fragment unless a kill hits that one write, and then ``names.finish_leftovers`` cuts it.
+
+When the file is finished, an index is added and the fragments become one body ("hybrid" MP4): it
+is an ordinary MP4 then, which every player seeks in.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import av
+
+from detector.live.recording.names import free_name
+from detector.live.recording.samples import NS, VIDEO, Sample, Tracks
+
+FRAGMENT_US = 400_000  # with the next picture that ends it, well below the second that a kill costs
+# Video waits so long for sound that belongs before it. FFmpeg's own 10 s would be lost by a kill.
+INTERLEAVE_US = 250_000
+# The index of all packets stays in memory until the end: about 70 bytes each, 18 MB an hour.
+LONGEST_INDEX_S = 3600.0
+
+
+class Mp4:
+    """A file of ``tracks``, from its first sample on. ``name`` is without suffix.
+
+    Raises ValueError where MP4 refuses a codec. The file comes into being with its first fragment,
+    as ``name.partial.mp4``, and is called ``name.mp4`` after ``finish``.
+    """
+
+    def __init__(self, folder: Path, name: str, tracks: Tracks, *, longest_s: float) -> None:
+        self._folder, self._name = folder, name
+        self.path: Path | None = None  # the file, once there is one
+        self.start_ns: int | None = None  # dts_ns of the first video sample: zero of the file
+        self.refused = 0  # samples that the muxer did not take
+        self.waiting = 0  # video samples that no fragment in the file holds yet
+        self.bytes = 0
+        self._fd = -1
+        kind = "hybrid_fragmented" if longest_s <= LONGEST_INDEX_S else "empty_moov"
+        self._pending = _Pending()
+        self._container: Any = av.open(
+            self._pending,
+            "w",
+            format="mp4",
+            options={
+                "movflags": f"{kind}+delay_moov+default_base_moof",
+                "frag_duration": str(FRAGMENT_US),
+                "max_interleave_delta": str(INTERLEAVE_US),
+                "flush_packets": "1",
+            },
+        )
+        try:
+            self._streams = [track.add_to(self._container) for track in tracks]
+            self._container.start_encoding()
+        except BaseException:
+            self._container.close()
+            raise
+        self._time_bases = [track.time_base for track in tracks]
+        self._last: list[int | None] = [None for _ in tracks]
+
+    def write(self, sample: Sample) -> None:
+        """Adds a sample; the first is a key frame. Raises OSError where the disk refuses it."""
+        if sample.track >= len(self._streams):
+            return
+        if self.start_ns is None:
+            self.start_ns = sample.dts_ns
+        packet = self._packet(sample, self.start_ns)
+        if packet is None:
+            return
+        before = len(self._pending.chunks)
+        try:
+            self._container.mux_one(packet)
+        except (av.FFmpegError, ValueError):  # the muxer's own: writing goes into memory
+            self.refused += 1
+        self.waiting += sample.track == VIDEO
+        if len(self._pending.chunks) > before:
+            self._store()
+            self.waiting = int(sample.track == VIDEO)  # it began the next fragment
+
+    def _packet(self, sample: Sample, start_ns: int) -> Any:
+        base = self._time_bases[sample.track]
+        ticks = NS * base.numerator, base.denominator
+
+        def to_ticks(ns: int) -> int:
+            return (2 * ns * ticks[1] + ticks[0]) // (2 * ticks[0])  # rounded, in whole numbers
+
+        dts, last = to_ticks(sample.dts_ns - start_ns), self._last[sample.track]
+        if dts < 0:
+            return None
+        if last is not None and dts <= last:
+            dts = last + 1
+        self._last[sample.track] = dts
+        packet = av.Packet(sample.data)
+        packet.time_base = base
+        packet.dts = dts
+        packet.pts = max(dts, to_ticks(sample.pts_ns - start_ns))
+        packet.duration = to_ticks(sample.duration_ns)
+        packet.is_keyframe = sample.key
+        packet.stream = self._streams[sample.track]
+        return packet
+
+    def _store(self) -> None:
+        """Writes what the muxer made to the file: all of it, or nothing."""
+        if self._fd < 0:
+            self._create()
+        whole = os.fstat(self._fd).st_size
+        chunks, self._pending.chunks = self._pending.chunks, []
+        added = bytearray()
+        for at, data in chunks:
+            if at >= whole:
+                added[at - whole : at - whole + len(data)] = data
+        try:
+            _write_at(self._fd, whole, bytes(added))
+            for at, data in chunks:
+                if at < whole:  # the last step of ``finish``: the fragments become one body
+                    _write_at(self._fd, at, data)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._fd, whole)
+            raise
+        self.bytes = os.fstat(self._fd).st_size
+
+    def _create(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._name = free_name(self._folder, self._name)
+        self.path = self._folder / f"{self._name}.partial.mp4"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(self.path, flags, 0o666)
+
+    def finish(self) -> Path | None:
+        """Writes the rest and gives the file its final name; None where it holds no picture.
+
+        Raises OSError where the disk refuses the rest: what was written until then has its final
+        name all the same, if only the folder allows it.
+        """
+        container, self._container = self._container, None
+        if container is None:
+            return self.path
+        failed: OSError | None = None
+        try:
+            if self.start_ns is not None:
+                try:
+                    container.close()
+                except (av.FFmpegError, ValueError):
+                    self.refused += 1
+                self._store()
+            else:
+                container.close()
+        except OSError as error:
+            failed = error
+        finally:
+            self._settle()
+        if failed is not None:
+            raise failed
+        return self.path
+
+    def give_up(self) -> Path | None:
+        """After an error of the disk: the whole fragments get their final name. Never raises."""
+        container, self._container = self._container, None
+        if container is not None:
+            with suppress(av.FFmpegError, ValueError, OSError):
+                container.close()
+        self._pending.chunks.clear()
+        with suppress(OSError):
+            self._settle()
+        return self.path
+
+    def _settle(self) -> None:
+        """The final name for a file with content; no file for one without."""
+        if self._fd < 0 or self.path is None:
+            return
+        size = os.fstat(self._fd).st_size
+        os.close(self._fd)
+        self._fd = -1
+        if not size:
+            self.path.unlink()
+            self.path = None
+            return
+        final = self._folder / f"{self._name}.mp4"
+        if os.path.lexists(final):
+            final = self._folder / f"{free_name(self._folder, self._name)}.mp4"
+        os.rename(self.path, final)
+        self.path = final
+
+
+class _Pending(io.RawIOBase):
+    """What PyAV writes to: it remembers where each piece belongs."""
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[int, bytes]] = []
+        self._position = self._end = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)
+        self.chunks.append((self._position, piece))
+        self._position += len(piece)
+        self._end = max(self._end, self._position)
+        return len(piece)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._end}[whence]
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+
+def _write_at(fd: int, position: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, position)
+        view, position = view[written:], position + written

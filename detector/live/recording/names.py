@@ -1,0 +1,136 @@
+"""Names of recordings, and what becomes of the file that a killed run left.
+
+``20260131T235959Z.mp4`` is a finished file whose first picture arrived then, in UTC. The file in
+the making is called ``20260131T235959Z.partial.mp4``: it plays up to its last fragment. A second
+file of the same second gets ``-2``. Nothing else in the folder is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+FOLDER = "video"  # in the folder of a camera
+_NAME = re.compile(r"(\d{8}T\d{6})Z(?:-([2-9]|[1-9]\d{1,5}))?(\.partial)?\.mp4")
+_FORMAT = "%Y%m%dT%H%M%S"
+_LAST_S = 253402300799  # the end of the year 9999: beyond it there is no name
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A file of ours. ``start_s``: Unix time of its first picture, by the machine's clock then."""
+
+    path: Path
+    start_s: float
+    number: int  # 1, or 2... of the same second
+    partial: bool
+
+
+def time_name(utc_s: float) -> str:
+    """``20260131T235959Z`` for a Unix time. Times without such a name become the nearest one."""
+    moment = datetime.fromtimestamp(int(min(max(utc_s, 0.0), _LAST_S)), UTC)
+    return moment.strftime(_FORMAT) + "Z"
+
+
+def read_name(path: Path) -> Recorded | None:
+    """What the name says; None for a name that no recording has."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        return None
+    try:
+        start = datetime.strptime(match[1], _FORMAT).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return Recorded(path, start.timestamp(), int(match[2] or 1), match[3] is not None)
+
+
+def list_recordings(folder: Path) -> list[Recorded]:
+    """The recordings in a folder, oldest first; regular files alone. No folder, no recordings."""
+    found = []
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            recorded = read_name(Path(entry.path))
+            if recorded is not None and entry.is_file(follow_symlinks=False):
+                found.append(recorded)
+    return sorted(found, key=lambda one: (one.start_s, one.number))
+
+
+def free_name(folder: Path, wanted: str) -> str:
+    """``wanted``, or ``wanted-2``... where a finished file or one in the making has it already."""
+    number = 1
+    while True:
+        name = wanted if number == 1 else f"{wanted}-{number}"
+        taken = (folder / f"{name}.mp4", folder / f"{name}.partial.mp4")
+        if not any(map(os.path.lexists, taken)):
+            return name
+        number += 1
+
+
+def finish_leftovers(folder: Path) -> list[str]:
+    """Gives the files that killed runs left their final names; returns a sentence for each.
+
+    What follows the last whole fragment is cut off. A file without one is removed: it holds
+    no picture. The caller has the lock of the folder. Raises OSError.
+    """
+    said = []
+    for recorded in list_recordings(folder):
+        if not recorded.partial:
+            continue
+        with recorded.path.open("rb+") as file:
+            whole = whole_length(file)
+            if whole:
+                file.truncate(whole)
+        if not whole:
+            recorded.path.unlink()
+            said.append(f"{recorded.path}, left by a killed run, held no picture: removed")
+            continue
+        # Its own partial name stands in the way of ``free_name``: look at the final one first.
+        final = recorded.path.with_name(recorded.path.name.replace(".partial", ""))
+        if os.path.lexists(final):
+            final = folder / f"{free_name(folder, time_name(recorded.start_s))}.mp4"
+        os.rename(recorded.path, final)
+        said.append(f"{final}: a killed run left it; it plays up to the last half second or so")
+    return said
+
+
+def whole_length(file: BinaryIO) -> int:
+    """Bytes up to the end of the last whole fragment of an MP4 file; 0 where there is none.
+
+    A file whose index was written, because the kill came just before its rename, is whole.
+    """
+    whole = 0
+    indexed = fragmented = filled = False
+    for kind, end in _boxes(file):
+        if kind == b"moof":
+            fragmented = True
+        elif kind == b"moov":
+            indexed = True
+            if filled and not fragmented:
+                whole = end
+        elif kind == b"mdat":
+            filled = True
+            if indexed and fragmented:
+                whole = end
+    return whole
+
+
+def _boxes(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """The whole boxes at the top of a file: kind, and where each ends."""
+    size = file.seek(0, os.SEEK_END)
+    position = 0
+    while position + 8 <= size:
+        file.seek(position)
+        head = file.read(16)
+        length = int.from_bytes(head[:4], "big")
+        if length == 1:
+            length = int.from_bytes(head[8:16], "big")
+        if length < 8 or position + length > size:
+            return
+        position += length
+        yield head[4:8], position

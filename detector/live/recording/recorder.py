@@ -1,0 +1,249 @@
+"""The recorder of one camera: it takes pictures and packets, and a thread of its own writes them.
+
+Nobody who hands something in ever waits or gets an error. What the thread cannot keep up with is
+dropped and counted.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from detector.errors import OutputError
+from detector.errors.writing import take_lock
+from detector.live.recording.connection import Connection, Packet
+from detector.live.recording.encoder import to_yuv
+from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Seen
+from detector.live.recording.names import FOLDER, finish_leftovers
+from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recording, Wishes
+from detector.live.recording.retention import Retention
+from detector.live.recording.segments import Notice
+from detector.sources.live.base import Camera, PacketListener
+from detector.types import Detections, Frame
+
+LOOK_S = 1.0  # between two looks at the disk, at silence and at what is too old
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingFigures:
+    """Of one camera. Counts are of the whole run."""
+
+    mode: str  # "annotated" or "copy"
+    paused: bool  # the disk is full
+    current: Path | None  # the file in the making
+    files: int  # finished
+    bytes: int  # in them
+    dropped: int  # pictures or packets for which the writer had no time
+    lost: int  # samples of video that a full disk cost
+    refused: int  # samples that MP4 did not take
+    failed: int  # items that raised an error that nobody foresaw
+
+
+class CameraRecorder:
+    """Records one camera into ``folder/NAME/video/``.
+
+    ``write`` is called for every detected picture, drawn where ``wants_pictures``. ``listener``
+    gets the packets of the camera's feed, or of another feed that reads its main stream.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        camera: Camera,
+        wishes: Wishes,
+        notice: Notice,
+        *,
+        retention: Retention | None = None,
+        quality: Quality | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        """``folder``: of the run; the default of ``retention`` looks at all of it.
+
+        ``notice`` gets a sentence where the user should know something; any thread may call it.
+        Raises OutputError where the folder cannot be written, or another run records into it.
+        """
+        self._clock, self._notice, self._name = clock, notice, camera.name
+        self._told = False
+        self._folder = folder / camera.name / FOLDER
+        self._retention = retention or Retention(folder, wishes.keep_days, wishes.keep_gb)
+        self._lock = self._take_folder()
+        self._inbox = Inbox()
+        self._recording = Recording(
+            folder / camera.name,
+            camera.name,
+            wishes,
+            quality or Quality(),
+            notice,
+            lambda path: None,
+        )
+        if camera.kind == "webcam" and self._recording.mode == COPY:
+            self._recording.use_annotated("a webcam has no packets to copy")
+        self._dropped = self._failed = 0
+        self._clips = wishes.clips
+        self.listener: PacketListener = _Listener(self)
+        self._thread = threading.Thread(
+            target=self._work, name=f"record {camera.name}", daemon=True
+        )
+        self._thread.start()
+
+    def _take_folder(self) -> int:
+        """The lock of the folder of recordings. What a killed run left in it is finished."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise OutputError(
+                f"cannot record into {self._folder}: {error.strerror or error}; "
+                "choose another folder with -o"
+            ) from error
+        if not take_lock(lock):
+            os.close(lock)
+            raise OutputError(
+                f"cannot record into {self._folder}: another run does; wait for it, or choose "
+                "another folder with -o"
+            )
+        try:
+            for note in finish_leftovers(self._folder):
+                self._notice(note)
+        except OSError as error:
+            self._notice(f"{self._folder}: a recording left by a killed run stays: {error}")
+        return lock
+
+    @property
+    def wants_pictures(self) -> bool:
+        """Whether ``write`` needs drawn pictures. It may change while the run goes on."""
+        return self._recording.mode == ANNOTATED
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Takes note of a picture of the camera; returns at once. The picture is copied."""
+        try:
+            self._note(frame, detections)
+        except Exception as error:  # the loop goes on, whatever is wrong with a picture
+            self._fail(error)
+
+    def _note(self, frame: Frame, detections: Detections) -> None:
+        arrival = frame.arrival
+        if arrival is None:
+            return
+        now = self._clock()
+        if self.wants_pictures:
+            source = frame.source
+            if self._inbox.picture_fits(now):
+                picture = Drawn(
+                    yuv=to_yuv(frame.image),
+                    size=(frame.image.shape[0], frame.image.shape[1]),
+                    arrived_ns=arrival.arrived_ns,
+                    utc_s=arrival.utc_s,
+                    epoch=arrival.epoch,
+                    aspect_ratio=source.sample_aspect_ratio if source else Fraction(1),
+                )
+                self._dropped += not self._inbox.put_picture(picture, now)
+            else:
+                self._dropped += 1
+        if self._clips:
+            self._inbox.put_word(Seen(arrival.arrived_ns, len(detections) > 0), now)
+
+    def close(self, timeout_s: float = 2.0) -> bool:
+        """Writes what waits and finishes the file. False where that takes longer than allowed:
+        then the file keeps its partial name, and the next run finishes it.
+        """
+        self._inbox.close()
+        self._thread.join(timeout_s)
+        ended = not self._thread.is_alive()
+        if self._dropped and not self._told:
+            self._told = True
+            what, why = "packets", "the disk was too slow"
+            if self.wants_pictures:
+                what, why = "pictures", "encoding was too slow; try --preset ultrafast"
+            self._notice(f"{self._name}: {self._dropped} {what} were not recorded: {why}")
+        if ended and self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+        return ended
+
+    def figures(self) -> RecordingFigures:
+        of_files = self._recording.figures()
+        return RecordingFigures(
+            mode=self._recording.mode,
+            paused=of_files.paused,
+            current=of_files.current,
+            files=of_files.files,
+            bytes=of_files.bytes,
+            dropped=self._dropped,
+            lost=of_files.lost,
+            refused=of_files.refused,
+            failed=self._failed,
+        )
+
+    def _work(self) -> None:
+        next_look = 0
+        while not self._inbox.ended:
+            item = self._inbox.take(LOOK_S)
+            try:
+                if item is not None:
+                    self._recording.handle(item)
+                if item is None or self._clock() >= next_look:
+                    now = self._clock()
+                    next_look = now + int(LOOK_S * 1e9)
+                    self._recording.look(now)
+                    self._retention.look()
+            except Exception as error:  # recording goes on with the next item
+                self._fail(error)
+        with suppress(Exception):
+            self._recording.finish()
+
+    def _fail(self, error: Exception) -> None:
+        self._failed += 1
+        if self._failed == 1:
+            self._notice(f"{self._folder}: something could not be recorded: {error!r}")
+
+
+class _Listener:
+    """Keeps copies of packets. After one that was dropped, video goes on with a key frame.
+
+    It raises nothing into the feed that calls it.
+    """
+
+    def __init__(self, recorder: CameraRecorder) -> None:
+        self._recorder = recorder
+        self._broken = False
+
+    def opened(self, streams: Any, arrived_ns: int, utc_s: float) -> None:
+        recorder = self._recorder
+        self._broken = False
+        try:
+            recorder._inbox.put_word(Opened(Connection(streams)), recorder._clock())
+        except Exception as error:
+            recorder._fail(error)
+
+    def packet(self, packet: Any, arrived_ns: int, utc_s: float) -> None:
+        try:
+            self._keep(packet, arrived_ns, utc_s)
+        except Exception as error:
+            self._recorder._fail(error)
+
+    def _keep(self, packet: Any, arrived_ns: int, utc_s: float) -> None:
+        recorder = self._recorder
+        if not packet.size:
+            return
+        is_video = packet.stream.type == "video"
+        if is_video and recorder.wants_pictures:
+            return
+        if is_video and self._broken and not packet.is_keyframe:
+            recorder._dropped += 1
+            return
+        kept = Packet.keep(packet, arrived_ns, utc_s)
+        fits = recorder._inbox.put_packet(kept, recorder._clock())
+        recorder._dropped += not fits
+        if is_video:
+            self._broken = not fits
+
+    def closed(self) -> None:
+        self._recorder._inbox.put_word(Closed(), self._recorder._clock())

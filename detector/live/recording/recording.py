@@ -1,0 +1,214 @@
+"""What the recorder's thread does with each item, as plain calls: a test needs no thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import av
+
+from detector.live.recording.clips import RING_BYTES, Clips
+from detector.live.recording.connection import Connection, Packet
+from detector.live.recording.encoder import Encoder
+from detector.live.recording.inbox import Closed, Drawn, Item, Opened, Seen
+from detector.live.recording.names import FOLDER
+from detector.live.recording.samples import NS, SOUND, Sample, Track
+from detector.live.recording.segments import Notice, SegmentFigures, Segments
+
+ANNOTATED, COPY, NONE = "annotated", "copy", "none"
+# A file whose camera says nothing for so long is finished: it can be watched, and removed.
+SILENCE_NS = 10 * NS
+# Sound of an annotated recording begins so long after the connection: the first packets come in a
+# heap, so their arrival says little about when they were heard.
+SETTLE_NS = NS
+
+
+class Wishes(Protocol):
+    """What the options ask for; ``RecordConfig`` is one."""
+
+    @property
+    def record(self) -> str: ...
+    @property
+    def segment(self) -> float: ...
+    @property
+    def clips(self) -> bool: ...
+    @property
+    def clip_before(self) -> float: ...
+    @property
+    def clip_after(self) -> float: ...
+    @property
+    def keep_days(self) -> float | None: ...
+    @property
+    def keep_gb(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Of annotated pictures: x264's own words."""
+
+    preset: str = "superfast"
+    crf: int = 23
+
+
+class Recording:
+    """The files of one camera. For one thread; an error of one item costs that item alone."""
+
+    def __init__(
+        self,
+        folder: Path,
+        camera: str,
+        wishes: Wishes,
+        quality: Quality,
+        notice: Notice,
+        finished: Callable[[Path], None],
+    ) -> None:
+        """``folder``: of the camera; the files go into its ``video/``."""
+        self.mode = COPY if wishes.record == NONE and wishes.clips else wishes.record
+        self._camera, self._quality, self._notice = camera, quality, notice
+        self._segments = Segments(folder / FOLDER, camera, wishes.segment, notice, finished)
+        self._clips = (
+            Clips(self._segments, wishes.clip_before, wishes.clip_after) if wishes.clips else None
+        )
+        self._encoder: Encoder | None = None
+        self._about: object = None  # what the encoder was made for
+        self._connection: Connection | None = None
+        self._sound_of: Connection | None = None  # whose sound the encoder's file has
+        self._opened_ns: int | None = None  # arrival of the connection's first packet
+        self._last_ns = 0  # arrival of the last sample
+        self._said: set[str] = set()
+
+    def handle(self, item: Item) -> None:
+        if isinstance(item, Drawn):
+            self._draw(item)
+        elif isinstance(item, Packet):
+            self._packet(item)
+        elif isinstance(item, Seen):
+            if self._clips is not None:
+                self._clips.seen(item.arrived_ns, item.found)
+                if self._clips.short:
+                    self._say(
+                        f"its video fills {RING_BYTES // 10**6} MB in less than --clip-before: "
+                        "clips begin later"
+                    )
+        elif isinstance(item, Opened):
+            self._open(item.connection)
+        elif isinstance(item, Closed):
+            self._close_connection()
+
+    def use_annotated(self, why: str) -> None:
+        """Records what is drawn, because there is nothing to copy."""
+        self.mode = ANNOTATED
+        self._say(f"{why}; annotated pictures are recorded instead")
+
+    def _say(self, text: str) -> None:
+        """Once for each text: a camera may connect again every minute."""
+        if text not in self._said:
+            self._said.add(text)
+            self._notice(f"{self._camera}: {text}")
+
+    # Copies
+
+    def _open(self, connection: Connection) -> None:
+        self._connection, self._opened_ns = connection, None
+        for note in connection.notes:
+            self._say(note)
+        if self.mode == COPY and connection.video is None:
+            self.use_annotated("no video that could be copied")
+        if self.mode == COPY:
+            self._begin(connection.tracks)
+
+    def _packet(self, packet: Packet) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if self._opened_ns is None:
+            self._opened_ns = packet.arrived_ns
+        if self.mode == COPY:
+            samples = connection.samples(packet)
+            if connection.changed:
+                connection.changed = False
+                self._begin(connection.tracks)
+            for sample in samples:
+                self._write(sample)
+        elif packet.arrived_ns - self._opened_ns >= SETTLE_NS:
+            for sample in connection.samples(packet):
+                if sample.track == SOUND and self._sound_of is connection:
+                    self._write(sample)
+
+    def _close_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if self.mode == COPY:  # drawn pictures may still be on their way
+            for sample in connection.flush() if connection is not None else ():
+                self._write(sample)
+            self._end()
+
+    # Annotated pictures
+
+    def _draw(self, picture: Drawn) -> None:
+        about = (picture.size, picture.epoch, picture.aspect_ratio)
+        if self._encoder is None or about != self._about:
+            if not self._begin_encoder(picture):
+                return
+            self._about = about
+        assert self._encoder is not None
+        key = self._clips is None and self._segments.wants_key(picture.arrived_ns)
+        for sample in self._encoder.encode(picture.yuv, picture.arrived_ns, picture.utc_s, key=key):
+            self._write(sample)
+
+    def _begin_encoder(self, picture: Drawn) -> bool:
+        if self._encoder is not None:
+            self._encoder.close()
+            self._encoder = None
+        height, width = picture.yuv.shape[0] * 2 // 3, picture.yuv.shape[1]
+        try:
+            self._encoder = Encoder(
+                (height, width),
+                picture.aspect_ratio,
+                preset=self._quality.preset,
+                crf=self._quality.crf,
+            )
+        except (av.FFmpegError, ValueError) as error:
+            self._say(f"pictures of {width}x{height} cannot be encoded: {error}")
+            return False
+        tracks: list[Track] = [self._encoder.track]
+        self._sound_of = connection = self._connection
+        if connection is not None and connection.sound is not None:
+            connection.changed = False
+            tracks.append(connection.sound)
+        self._begin(tracks)
+        return True
+
+    # Both
+
+    def _begin(self, tracks: list[Track]) -> None:
+        (self._clips or self._segments).begin(tracks)
+
+    def _write(self, sample: Sample) -> None:
+        self._last_ns = sample.arrived_ns
+        (self._clips or self._segments).write(sample)
+
+    def _end(self) -> None:
+        (self._clips or self._segments).finish()
+
+    def look(self, now_ns: int) -> None:
+        """Housekeeping, about once a second. ``now_ns``: of the clock of arrivals."""
+        self._segments.look(now_ns)
+        if self._segments.open and now_ns - self._last_ns > SILENCE_NS:
+            self._end()
+
+    def finish(self) -> None:
+        """Ends the file in the making."""
+        self._end()
+        if self._encoder is not None:
+            self._encoder.close()
+            self._encoder = None
+
+    def figures(self) -> SegmentFigures:
+        return self._segments.figures()
+
+    @property
+    def replaced(self) -> int:
+        """Stamps of this connection that had to be replaced."""
+        return self._connection.line.replaced if self._connection is not None else 0

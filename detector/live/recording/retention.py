@@ -1,0 +1,134 @@
+"""How long recordings are kept: so many days, so many GB of all cameras of a run together."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from detector.live.recording.names import FOLDER, Recorded, list_recordings
+from detector.sources.live.base import NAME
+
+DAY_S = 86_400
+GB = 10**9
+PAUSE_S = 30.0  # between two looks at the folders
+# A clock that was set wrong, for a moment, must not cost all recordings: after a jump of more than
+# that, none is removed for its age until the clock has gone on alone for as long.
+JUMP_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    recorded: Recorded
+    bytes: int
+    changed_s: float
+
+
+class Retention:
+    """Removes the oldest finished recordings of a run's folder. Safe to use from any thread.
+
+    It looks at ``folder/CAMERA/video/`` alone, and there at regular files with the name of a
+    recording. Files in the making stay. Neither links nor other names are touched.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        keep_days: float | None,
+        keep_gb: float | None,
+        *,
+        utc: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._days, self._gb = folder, keep_days, keep_gb
+        self._utc, self._clock = utc, clock
+        self._lock = threading.Lock()
+        self._next_s = clock()
+        self._offset_s = utc() - clock()
+        self._jumped_s: float | None = None  # clock() of the last jump
+        self.removed = 0
+        self.removed_bytes = 0
+
+    def look(self) -> None:
+        """Removes what is too much, at most every 30 s; returns at once in between."""
+        if self._days is None and self._gb is None:
+            return
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            now = self._clock()
+            if now < self._next_s:
+                return
+            self._next_s = now + PAUSE_S
+            self._sweep()
+        finally:
+            self._lock.release()
+
+    def sweep(self) -> None:
+        """Removes what is too much now."""
+        with self._lock:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        kept = self._list()
+        if self._days is not None and self._clock_is_steady():
+            before_s = self._utc() - self._days * DAY_S
+            # A name may hold a wrong clock's time, so the file's own time has a say too.
+            young = []
+            for one in kept:
+                if one.recorded.start_s < before_s and one.changed_s < before_s:
+                    self._remove(one)
+                else:
+                    young.append(one)
+            kept = young
+        if self._gb is not None:
+            total = sum(one.bytes for one in kept)
+            for one in kept:
+                if total <= self._gb * GB:
+                    break
+                if not one.recorded.partial:
+                    self._remove(one)
+                    total -= one.bytes
+
+    def _clock_is_steady(self) -> bool:
+        now, offset = self._clock(), self._utc() - self._clock()
+        if abs(offset - self._offset_s) > JUMP_S:
+            self._jumped_s = now
+        self._offset_s = offset
+        if self._jumped_s is not None and now - self._jumped_s < JUMP_S:
+            return False
+        self._jumped_s = None
+        return True
+
+    def _list(self) -> list[_Kept]:
+        """All recordings of the folder, oldest first; those in the making count, and stay."""
+        found = []
+        with suppress(OSError), os.scandir(self._folder) as cameras:
+            for camera in cameras:
+                if re.fullmatch(NAME, camera.name) and camera.is_dir(follow_symlinks=False):
+                    video = Path(camera.path) / FOLDER
+                    if not video.is_symlink():
+                        found += [*map(_about, list_recordings(video))]
+        known = [one for one in found if one is not None]
+        return sorted(known, key=lambda one: (one.recorded.start_s, one.recorded.number))
+
+    def _remove(self, one: _Kept) -> None:
+        if one.recorded.partial:
+            return
+        with suppress(OSError):
+            one.recorded.path.unlink()
+            self.removed += 1
+            self.removed_bytes += one.bytes
+
+
+def _about(recorded: Recorded) -> _Kept | None:
+    try:
+        about = recorded.path.stat()
+    except OSError:
+        return None
+    return _Kept(recorded, about.st_size, about.st_mtime)

@@ -1,0 +1,71 @@
+"""The nouns of a recording: a ``Track`` says what a stream is, a ``Sample`` is one packet of it.
+
+Both own their memory: the connection that they came from may be closed while they still wait to be
+written.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import av
+
+NS = 1_000_000_000  # in a second
+VIDEO, SOUND = 0, 1  # Sample.track
+
+
+@dataclass(slots=True)
+class Sample:
+    """One packet. ``*_ns`` lie on the line of time.perf_counter_ns; dts rises from one to the next
+    of its track. ``arrived_ns`` decides where files and clips begin; ``dts_ns`` and ``pts_ns`` when
+    the sample is shown.
+    """
+
+    track: int  # VIDEO or SOUND
+    data: bytes
+    dts_ns: int
+    pts_ns: int
+    duration_ns: int  # 0: unknown
+    key: bool
+    arrived_ns: int
+    utc_s: float
+
+
+class Track:
+    """A stream that samples belong to, kept after its connection is gone.
+
+    ``extradata`` and ``size`` replace what the stream said of itself, where its packets say better.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        """``stream``: of PyAV. Raises ValueError or av.FFmpegError where it cannot be kept."""
+        # PyAV frees a stream with its container. This container is never written; it owns a copy.
+        self._holder = av.open(io.BytesIO(), "w", format="nut")
+        self.template: Any = self._holder.add_stream_from_template(stream, opaque=True)
+        context = stream.codec_context
+        self.codec: str = context.codec.canonical_name
+        self.time_base: Fraction = stream.time_base or Fraction(1, 90000)
+        self.extradata: bytes | None = context.extradata
+        # Width and height of video; None for sound, and where the stream does not know yet.
+        self.size: tuple[int, int] | None = None
+        if stream.type == "video" and context.width and context.height:
+            self.size = context.width, context.height
+
+    def add_to(self, container: Any) -> Any:
+        """A new stream of an output container. Raises ValueError where it refuses the codec."""
+        stream = container.add_stream_from_template(self.template, opaque=True)
+        context = stream.codec_context
+        if self.extradata:
+            context.extradata = self.extradata
+        if self.size:
+            context.width, context.height = self.size
+        if self.codec == "hevc":
+            context.codec_tag = "hvc1"  # Apple's players know no other
+        return stream
+
+
+Tracks = Sequence[Track]  # [VIDEO], or [VIDEO, SOUND]

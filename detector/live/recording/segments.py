@@ -1,0 +1,211 @@
+"""Files of N minutes, one after the other, cut at key frames; and what a full disk does.
+
+A file begins with the first key frame of a connection, of an encoder or of a size, and with the
+first key frame after N minutes. Minutes are counted by the monotonic clock: a machine's clock that
+is set changes names and nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+
+from detector.live.recording.mp4 import Mp4
+from detector.live.recording.names import time_name
+from detector.live.recording.samples import NS, VIDEO, Sample, Tracks
+
+RETRY_NS = 5 * NS  # between tries to go on after the disk was full
+# A file waits so long for its last sound after the next one began. Its last fragment waits with it,
+# so a kill costs that much more.
+TAIL_NS = NS * 3 // 10
+# Recording leaves room for rows and events, which tell more in less: 64 MB, or 1% of a small disk.
+RESERVE_BYTES = 64_000_000
+RESERVE_SHARE = 0.01
+
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFigures:
+    """What became of the samples. Counts are of the whole run."""
+
+    files: int  # finished
+    bytes: int  # in them
+    refused: int  # samples that the muxer did not take
+    lost: int  # samples of video that a full disk cost
+    paused: bool  # the disk is full
+    current: Path | None  # the file in the making
+
+
+class Segments:
+    """Writes samples to files of one folder. For one thread; never raises an error of the disk."""
+
+    def __init__(
+        self,
+        folder: Path,
+        camera: str,
+        minutes: float,
+        notice: Notice,
+        finished: Callable[[Path], None] = lambda path: None,
+    ) -> None:
+        self._folder, self._camera = folder, camera
+        self._longest_ns = round(minutes * 60 * NS)
+        self._notice, self._finished = notice, finished
+        self._tracks: Tracks | None = None
+        self._file: Mp4 | None = None
+        self._before: Mp4 | None = None  # the file before it, until its last sound is there
+        self._began_ns = 0  # arrival of the file's first sample
+        self._paused_ns: int | None = None  # since when
+        self._try_ns = 0
+        self._refused_codec = False
+        self._files = self._bytes = self._refused = self._lost = 0
+
+    @property
+    def open(self) -> bool:
+        return self._file is not None
+
+    def begin(self, tracks: Tracks) -> None:
+        """The samples from here on are of ``tracks``: they begin a new file with a key frame."""
+        self.finish()
+        self._tracks = tracks
+        self._refused_codec = False
+
+    def wants_key(self, arrived_ns: int) -> bool:
+        """Whether a picture that arrived then should be a key frame, because a file is to begin."""
+        if self._paused_ns is not None and self._file is None:
+            return arrived_ns >= self._try_ns
+        return self._file is None or arrived_ns - self._began_ns >= self._longest_ns
+
+    def write(self, sample: Sample) -> None:
+        """Adds a sample to the file that it belongs to, or begins that file."""
+        if sample.track == VIDEO:
+            self._write_video(sample)
+        elif self._file is not None and self._file.start_ns is not None:
+            early = sample.dts_ns < self._file.start_ns
+            if early and self._before is not None:
+                self._put(self._before, sample)
+            elif not early:
+                self._put(self._file, sample)
+
+    def _write_video(self, sample: Sample) -> None:
+        if self._before is not None and sample.arrived_ns - self._began_ns > TAIL_NS:
+            self._finish_before()
+        if sample.key and self.wants_key(sample.arrived_ns):
+            self._begin_file(sample)
+        if self._file is not None:
+            self._put(self._file, sample)
+        elif self._paused_ns is not None:
+            self._lost += 1
+
+    def _begin_file(self, sample: Sample) -> None:
+        if self._tracks is None or self._refused_codec:
+            return
+        if not self._has_room():
+            self._pause(sample.arrived_ns, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            return
+        self._finish_before()
+        self._before, self._file = self._file, None
+        if len(self._tracks) == 1:
+            self._finish_before()  # no sound to wait for
+        longest_s = self._longest_ns / NS
+        try:
+            name = time_name(sample.utc_s)
+            self._file = Mp4(self._folder, name, self._tracks, longest_s=longest_s)
+        except (ValueError, av.FFmpegError) as error:
+            self._refused_codec = True
+            self._notice(f"{self._camera}: cannot be recorded: {error}")
+            return
+        self._began_ns = sample.arrived_ns
+
+    def _put(self, file: Mp4, sample: Sample) -> None:
+        try:
+            file.write(sample)
+        except OSError as error:
+            self._pause(sample.arrived_ns, error)
+            return
+        if self._paused_ns is not None and file.path is not None and file is self._file:
+            out_s = (sample.arrived_ns - self._paused_ns) / NS
+            self._paused_ns = None
+            self._notice(f"{self._camera}: recording goes on after a pause of {out_s:.0f} s")
+
+    def _has_room(self) -> bool:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            disk = os.statvfs(self._folder)
+        except OSError:
+            return True  # whatever is wrong, the attempt to write will say it
+        wanted = min(RESERVE_BYTES, RESERVE_SHARE * disk.f_blocks * disk.f_frsize)
+        twice = 2 if self._paused_ns is not None else 1  # else it would stop again at once
+        return disk.f_bavail * disk.f_frsize >= wanted * twice
+
+    def _pause(self, now_ns: int, error: OSError) -> None:
+        """Ends the files with what they have. One notice a pause, however many tries fail."""
+        for file in (self._before, self._file):
+            if file is not None:
+                self._lost += file.waiting
+                self._count(file, file.give_up())
+        self._before = self._file = None
+        self._try_ns = now_ns + RETRY_NS
+        if self._paused_ns is None:
+            self._paused_ns = now_ns
+            self._notice(f"{self._camera}: {_why(error, self._folder)}")
+
+    def look(self, now_ns: int) -> None:
+        """Checks the room on the disk; call it about once a second."""
+        if self._file is not None and not self._has_room():
+            self._pause(now_ns, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+    def finish(self) -> None:
+        """Ends the file in the making; the next key frame begins another."""
+        self._finish_before()
+        file, self._file = self._file, None
+        self._finish_file(file)
+
+    def _finish_before(self) -> None:
+        file, self._before = self._before, None
+        self._finish_file(file)
+
+    def _finish_file(self, file: Mp4 | None) -> None:
+        if file is None:
+            return
+        path = None
+        try:
+            path = file.finish()
+        except OSError as error:
+            path = file.path
+            self._notice(f"{self._camera}: the end of a recording is lost: {error.strerror}")
+        self._count(file, path)
+
+    def _count(self, file: Mp4, path: Path | None) -> None:
+        self._refused += file.refused
+        if path is not None:
+            self._files += 1
+            self._bytes += file.bytes
+            self._finished(path)
+
+    def figures(self) -> SegmentFigures:
+        return SegmentFigures(
+            files=self._files,
+            bytes=self._bytes,
+            refused=self._refused,
+            lost=self._lost,
+            paused=self._paused_ns is not None,
+            current=self._file.path if self._file is not None else None,
+        )
+
+
+def _why(error: OSError, folder: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"disk full: recording in {folder} pauses until there is room, detection goes on; "
+            "free some, or limit recordings with --keep-gb"
+        )
+    return (
+        f"recording in {folder} pauses, detection goes on: {error.strerror or error}; "
+        f"it is tried again every {RETRY_NS // NS} s"
+    )

@@ -1,0 +1,89 @@
+"""Sound that MP4 does not hold, such as the G.711 of many cameras: decoded, and encoded as AAC."""
+
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+from typing import Any
+
+import av
+
+from detector.live.recording.samples import NS, SOUND, Sample, Track
+from detector.sinks.video.audio import count_channels
+
+BITS_PER_S_AND_CHANNEL = 48_000
+GAP_NS = NS // 5  # between where a packet lies and where the sound so far ends: then it is a gap
+
+
+class AacSound:
+    """Turns the packets of a sound track into AAC. Raises ValueError or av.FFmpegError where
+    nothing here decodes it; afterwards, packets that do not decode are gaps.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        """``stream``: PyAV's input stream, which is only looked at."""
+        source = stream.codec_context
+        channels, rate = count_channels(stream), source.sample_rate
+        self._decoder: Any = av.CodecContext.create(source.codec.name, "r")
+        self._decoder.sample_rate = rate
+        self._decoder.layout = source.layout.name
+        if source.extradata:
+            self._decoder.extradata = source.extradata
+        self._holder = av.open(io.BytesIO(), "w", format="nut")
+        self._rate = rate if 8000 <= rate <= 48000 else 48000
+        encoder: Any = self._holder.add_stream("aac", rate=self._rate)
+        encoder.codec_context.layout = "mono" if channels == 1 else "stereo"
+        encoder.codec_context.bit_rate = BITS_PER_S_AND_CHANNEL * min(channels, 2)
+        encoder.codec_context.flags |= av.codec.context.Flags.global_header
+        encoder.codec_context.open()
+        self._holder.start_encoding()
+        self._encoder = encoder
+        self.track = Track(encoder)
+        self.track.time_base = Fraction(1, self._rate)
+        self.failed = 0  # packets that gave no sound
+        self._zero_ns: int | None = None  # where on the line the encoder's sample 0 lies
+        self._given = 0  # samples per channel, at the source's rate
+        self._source_rate = rate
+        self._raw: Sample | None = None  # the last one
+
+    def convert(self, raw: Sample) -> list[Sample]:
+        """The AAC that a packet completes: none, one or some."""
+        end_ns = self._given * NS // self._source_rate
+        if self._zero_ns is None or raw.dts_ns > self._zero_ns + end_ns + GAP_NS:
+            self._zero_ns = raw.dts_ns - end_ns
+        elif raw.dts_ns < self._zero_ns + end_ns - GAP_NS:
+            return []  # its place is taken: a clock was set back
+        self._raw, made = raw, list[Sample]()
+        try:
+            for frame in self._decoder.decode(av.Packet(raw.data)):
+                frame.pts, frame.time_base = self._given, Fraction(1, self._source_rate)
+                self._given += frame.samples
+                made += map(self._sample, self._encoder.encode(frame))
+        except (av.FFmpegError, ValueError):
+            self.failed += 1
+        return made
+
+    def flush(self) -> list[Sample]:
+        """What the encoder still holds. Nothing can be converted afterwards."""
+        if self._raw is None:
+            return []
+        try:
+            return [*map(self._sample, self._encoder.encode(None))]
+        except (av.FFmpegError, ValueError):
+            return []
+
+    def _sample(self, packet: Any) -> Sample:
+        raw = self._raw
+        assert self._zero_ns is not None
+        assert raw is not None
+        at_ns = self._zero_ns + round(int(packet.pts or 0) * packet.time_base * NS)
+        return Sample(
+            track=SOUND,
+            data=bytes(packet),
+            dts_ns=at_ns,
+            pts_ns=at_ns,
+            duration_ns=round(int(packet.duration or 0) * packet.time_base * NS),
+            key=True,
+            arrived_ns=raw.arrived_ns,
+            utc_s=raw.utc_s,
+        )

@@ -1,0 +1,230 @@
+"""Rows of a camera: one JSON object a detected picture, in a file for each day.
+
+A row is that of ``--save jsonl`` with ``camera``, ``epoch``, ``time_utc`` and ``age_ms``. It goes
+to the file in one system call, so that a kill costs at most the row that it hits. The next run cuts
+that rest off: half a row says nothing, and no reader of JSON lines gets over it. A last row that
+lacks only its line end is completed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+
+from detector.errors import OutputError
+from detector.errors.writing import take_lock, utf8
+from detector.live.base import utc_text
+from detector.sinks.jsonl import encode_row, row
+from detector.sources.live.base import Camera
+from detector.types import Detections, Frame
+
+NS = 1_000_000_000
+LOOK_NS = NS  # between two looks whether the file is still there, and tries after a full disk
+BLOCK = 65_536  # bytes read at once, in search of the last line end
+LAST_S = 253402214400.0  # the last day of the year 9999
+
+
+@dataclass(frozen=True, slots=True)
+class RowFigures:
+    """Counts of the whole run."""
+
+    written: int
+    lost: int  # rows that a full disk cost
+    paused: bool
+
+
+class CameraRows:
+    """Appends to ``folder/NAME/detections-YYYY-MM-DD.jsonl``: the day of the picture's arrival.
+
+    For one thread. After the constructor nothing raises: what cannot be written is counted, and
+    ``notice`` gets a sentence when that begins and ends.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        camera: Camera,
+        notice: Callable[[str], None],
+        zone: tzinfo = UTC,
+        *,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        """``folder``: of the run. ``zone``: whose days they are; times in rows are UTC always.
+
+        Raises OutputError where the folder cannot be written, or another run writes there.
+        """
+        self._folder, self._camera = folder / camera.name, camera
+        self._notice, self._zone, self._clock = notice, zone, clock
+        self._written = self._lost = self._lost_now = 0
+        self._fd, self._day = -1, ""
+        self._path = self._folder
+        self._next_look_ns = 0
+        self._paused = False
+        self._lock = self._take_folder()
+
+    def _take_folder(self) -> int:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            writable = os.access(self._folder, os.W_OK)
+        except OSError as error:
+            raise OutputError(
+                f"cannot write into {self._folder}: {error.strerror or error}; "
+                "choose another folder with -o"
+            ) from error
+        if not writable or not take_lock(lock):
+            os.close(lock)
+            why = "another run does; wait for it" if writable else "no permission"
+            raise OutputError(
+                f"cannot write into {self._folder}: {why}, or choose another folder with -o"
+            )
+        return lock
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Adds the row of a picture. ``age_ms`` is from its arrival to now."""
+        arrival = frame.arrival
+        if arrival is None:
+            return
+        now = self._clock()
+        # A clock that lies by thousands of years still gets a row.
+        moment = datetime.fromtimestamp(min(max(arrival.utc_s, 0.0), LAST_S), UTC)
+        base = frame.source.time_base if frame.source is not None else None
+        values = row(
+            self._camera.address.shown,
+            frame,
+            f"{base.numerator}/{base.denominator}" if base is not None else None,
+            detections,
+            camera=self._camera.name,
+            epoch=arrival.epoch,
+            time_utc=utc_text(moment.timestamp()),
+            age_ms=round((now - arrival.arrived_ns) / 1e6, 3),
+        )
+        self._append(
+            utf8(encode_row(values)), moment.astimezone(self._zone).date().isoformat(), now
+        )
+
+    def _append(self, line: bytes, day: str, now: int) -> None:
+        if self._paused and now < self._next_look_ns:
+            self._lose()
+            return
+        try:
+            if now >= self._next_look_ns:
+                self._next_look_ns = now + LOOK_NS
+                if self._fd >= 0 and not self._still_there():
+                    self._close_file()
+            if day != self._day or self._fd < 0:
+                self._open(day)
+            self._write_whole(line)
+        except OSError as error:
+            self._pause(error)
+            return
+        self._written += 1
+        if self._paused:
+            self._paused = False
+            self._notice(
+                f"{self._camera.name}: rows go on in {self._path}; {self._lost_now} were lost"
+            )
+            self._lost_now = 0
+
+    def _write_whole(self, line: bytes) -> None:
+        """The whole line or none of it: what a full disk takes only in part is cut off again."""
+        before = os.fstat(self._fd).st_size
+        rest = line
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError:
+            if len(rest) < len(line):
+                with suppress(OSError):
+                    os.ftruncate(self._fd, before)
+            raise
+
+    def _still_there(self) -> bool:
+        """Whether the name still means our file: somebody may have moved it away."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+    def _open(self, day: str) -> None:
+        self._close_file()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"detections-{day}.jsonl"
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = os.open(path, flags, 0o666)
+        try:
+            self._repair(fd, path)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd, self._day, self._path = fd, day, path
+
+    def _repair(self, fd: int, path: Path) -> None:
+        """Completes or cuts off a last line without its line end."""
+        size = os.fstat(fd).st_size
+        whole = _end_of_last_line(fd, size)
+        if whole == size:
+            return
+        rest = os.pread(fd, size - whole, whole)
+        try:
+            complete = isinstance(json.loads(rest), dict)
+        except ValueError:
+            complete = False
+        if complete:
+            os.write(fd, b"\n")
+            return
+        os.ftruncate(fd, whole)
+        self._notice(
+            f"{path}: the last row was cut short by a kill; its {len(rest)} bytes are gone"
+        )
+
+    def _pause(self, error: OSError) -> None:
+        self._close_file()
+        if not self._paused:
+            self._paused = True
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            what = "disk full" if full else (error.strerror or str(error))
+            self._notice(
+                f"{self._camera.name}: {what}: rows in {self._folder} pause until they can be "
+                "written, detection goes on"
+            )
+        self._lose()
+
+    def _lose(self) -> None:
+        self._lost += 1
+        self._lost_now += 1
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            with suppress(OSError):
+                os.close(self._fd)
+        self._fd, self._day = -1, ""
+
+    def figures(self) -> RowFigures:
+        return RowFigures(self._written, self._lost, self._paused)
+
+    def close(self) -> None:
+        """Closes the file. Nothing waits to be written. A second call does nothing."""
+        self._close_file()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _end_of_last_line(fd: int, size: int) -> int:
+    """Bytes up to the last line end; 0 where there is none."""
+    end = size
+    while end > 0:
+        begin = max(0, end - BLOCK)
+        found = os.pread(fd, end - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0

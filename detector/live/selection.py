@@ -1,0 +1,55 @@
+"""Which detections of a camera are kept: those of its classes, outside its masks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.types import Detections
+
+Polygon = Sequence[tuple[float, float]]
+
+
+def inside(points: NDArray[np.float32], polygon: Polygon) -> NDArray[np.bool_]:
+    """Which of ``points`` [N, 2] lie in the polygon, by counting the edges that a ray to the right
+    crosses (even-odd rule)."""
+    x, y = points[:, 0], points[:, 1]
+    found = np.zeros(len(points), bool)
+    for (x1, y1), (x2, y2) in zip(polygon, [*polygon[1:], polygon[0]], strict=True):
+        if y1 == y2:
+            continue
+        crosses = (y1 > y) != (y2 > y)
+        found ^= crosses & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
+    return found
+
+
+def keep(
+    detections: Detections,
+    width: int,
+    height: int,
+    masks: Sequence[Polygon],
+    classes: Collection[int] | None,
+) -> Detections:
+    """Leaves out boxes whose centre lies in a mask, and other classes. ``masks``: polygons of
+    points from 0 to 1 of a picture of ``width`` x ``height`` pixels."""
+    if not len(detections) or (not masks and classes is None):
+        return detections
+    kept = np.ones(len(detections), bool)
+    if classes is not None:
+        kept &= np.isin(detections.class_ids, list(classes))
+    if masks:
+        boxes = detections.boxes
+        centres = (boxes[:, :2] + boxes[:, 2:]) / (2 * np.array([width, height], np.float32))
+        for mask in masks:
+            kept &= ~inside(centres, mask)
+    if kept.all():
+        return detections
+    return Detections(
+        detections.boxes[kept],
+        detections.scores[kept],
+        detections.class_ids[kept],
+        detections.names,
+        detections.cut,
+    )

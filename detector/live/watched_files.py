@@ -1,0 +1,205 @@
+"""An ordinary run over files, as a watcher sees it: each file is a stream that begins and ends.
+
+It starts and stops with each source, as the line on the terminal does, and reads the same counters
+from the page's thread. The loop pays for a copy of a picture where somebody looks, else nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from detector.live.base import Ages, LiveFigures, StreamFigures
+from detector.live.hub import Hub
+from detector.timeline import INFER, WORK
+from detector.types import Detections, Frame, SourceInfo
+
+LIVE, ENDED = "live", "ended"
+RATES_OVER_S = 5.0  # rates and shares are of the last seconds
+BETWEEN_S = 0.5  # a question that comes earlier gets the last answer
+KEPT = 64  # files that have ended and are still shown
+
+
+class Line(Protocol):
+    """What else watches the run: the line on the terminal."""
+
+    def start(self, info: Any, progress: Any, timeline: Any, frames: int | None) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Counters at one moment."""
+
+    at_s: float
+    read: int
+    written: int
+    work_ns: dict[str, int]  # stage -> time in it, over all threads
+    inferring_ns: int  # with at least one request inside the engine
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class _Now:
+    """The file that is being detected."""
+
+    name: str
+    info: SourceInfo
+    progress: Any
+    timeline: Any
+    expected: int | None
+    began_s: float
+
+
+class WatchedFiles:
+    """Feeds a hub from the run over files. ``cores``: of this machine, for the share of the CPU."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        line: Line | None = None,
+        cores: int = 1,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._hub, self._line, self._cores, self._clock = hub, line, cores, clock
+        self._lock = threading.Lock()
+        self._began_s = clock()
+        self._now: _Now | None = None
+        self._name = ""
+        self._ended: list[StreamFigures] = []
+        self._names: set[str] = set()
+        self._readings: list[_Reading] = []
+        self._inferred = (0, clock())  # spent inferring, and since when it is that much
+        self._last: tuple[float, LiveFigures] | None = None
+        hub.figures_from(self.figures)
+
+    # What a run calls, in its own threads.
+
+    def start(self, info: SourceInfo, progress: Any, timeline: Any, frames: int | None) -> None:
+        name = stream_name(info.path, self._names)
+        declared = info.frames_declared
+        expected = min(frames, declared) if frames and declared else frames or declared
+        with self._lock:
+            self._names.add(name.casefold())
+            self._name = name
+            self._now = _Now(name, info, progress, timeline, expected, self._clock())
+            self._readings, self._last = [], None
+            self._inferred = (0, self._clock())
+        if self._line is not None:
+            self._line.start(info, progress, timeline, frames)
+
+    def stop(self) -> None:
+        if self._line is not None:
+            self._line.stop()
+        with self._lock:
+            if self._now is not None:
+                self._ended.append(self._stream(self._now, ENDED, None))
+                del self._ended[:-KEPT]
+            self._now, self._last = None, None
+
+    def wants_pictures(self, camera: str = "") -> bool:
+        """``camera`` does not matter: there is one file at a time."""
+        return self._hub.wants_pictures(self._name)
+
+    def show(self, frame: Frame, detections: Detections) -> None:
+        self._hub.keep(self._name, frame.image, time.time(), len(detections))
+
+    # What the page calls.
+
+    def figures(self) -> LiveFigures:
+        """The run at this moment, or half a second ago."""
+        with self._lock:
+            at_s = self._clock()
+            if self._last is None or at_s - self._last[0] >= BETWEEN_S:
+                self._last = (at_s, self._read(at_s))
+            return self._last[1]
+
+    def _read(self, at_s: float) -> LiveFigures:
+        now, uptime_s = self._now, at_s - self._began_s
+        if now is None:
+            return LiveFigures(tuple(self._ended), uptime_s, None, None)
+        reading = _reading(now, at_s)
+        self._readings.append(reading)
+        while len(self._readings) > 2 and at_s - self._readings[0].at_s > RATES_OVER_S:
+            del self._readings[0]
+        if reading.work_ns.get(INFER, 0) != self._inferred[0]:
+            self._inferred = (reading.work_ns.get(INFER, 0), at_s)
+        first = self._readings[0]
+        passed_s = at_s - first.at_s
+        running = self._stream(now, LIVE, _rate(reading.written - first.written, passed_s))
+        if passed_s <= 0:
+            return LiveFigures((*self._ended, running), uptime_s, None, None)
+        busy = {
+            stage: min(1.0, (ns - first.work_ns.get(stage, 0)) / passed_s / 1e9)
+            for stage, ns in reading.work_ns.items()
+        }
+        inferring_s = (reading.inferring_ns - first.inferring_ns) / 1e9
+        return LiveFigures(
+            streams=(*self._ended, running),
+            uptime_s=uptime_s,
+            inference_fps=_rate(reading.written - first.written, inferring_s),
+            end_to_end_fps=running.processed_fps,
+            busy=busy,
+            cpu_share=min(1.0, (reading.cpu_s - first.cpu_s) / passed_s / self._cores),
+            bottleneck=_sentence(busy),
+            engine_age_s=at_s - self._inferred[1],
+        )
+
+    def _stream(self, now: _Now, state: str, rate: float | None) -> StreamFigures:
+        return StreamFigures(
+            name=now.name,
+            url=now.info.path,
+            state=state,
+            since_s=self._clock() - now.began_s,
+            received=now.progress.read,
+            processed=now.progress.written,
+            dropped={},
+            reconnects=0,
+            stalls=0,
+            age_ms=Ages(),
+            processed_fps=rate,
+            size=f"{now.info.width}x{now.info.height}",
+            kind="file",
+            expected=now.expected,
+        )
+
+
+def stream_name(path: str, taken: set[str]) -> str:
+    """What a file is called on the page: its name, in the characters of camera names, unique
+    without regard to case."""
+    last = path.rstrip("/").rpartition("/")[2]
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", last.rpartition(".")[0] or last).strip("-") or "file"
+    name, number = plain[:40], 1
+    while name.casefold() in taken:
+        number += 1
+        name = f"{plain[: 40 - len(str(number)) - 1]}-{number}"
+    return name
+
+
+def _reading(now: _Now, at_s: float) -> _Reading:
+    work: dict[str, int] = {}
+    for track in list(now.timeline.tracks.values()):
+        for (stage, kind), span in list(track.spans.items()):
+            if kind == WORK:
+                work[stage] = work.get(stage, 0) + span.self_ns
+    meter = getattr(now.timeline, "meters", {}).get(INFER)
+    inferring_ns = 0 if meter is None else meter.so_far(now.timeline.clock())
+    return _Reading(
+        at_s, now.progress.read, now.progress.written, work, inferring_ns, time.process_time()
+    )
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if seconds > 0 and count > 0 else None
+
+
+def _sentence(busy: dict[str, float]) -> str:
+    if not busy:
+        return ""
+    stage = max(busy, key=lambda name: busy[name])
+    return f"The busiest stage of the last seconds is {stage}: {busy[stage]:.0%} of the time."

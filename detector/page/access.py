@@ -1,0 +1,91 @@
+"""Who may see the page: the token, the sessions that it opens, and how often somebody may try."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+COOKIE = "detect_video_session"
+SESSION_S = 7 * 24 * 3600.0
+MOST_SESSIONS = 64  # the one that was not used for longest gives way
+TRIES = 5  # wrong tokens of one address within ``TRIES_S``; then it waits
+TRIES_S = 60.0
+MOST_ADDRESSES = 1024  # that are remembered for wrong tokens
+
+
+class Access:
+    """Token and sessions. ``token`` None: everybody may. Used in the server's thread alone."""
+
+    def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._token = None if token is None else token.encode()
+        self._clock = clock
+        self._sessions: OrderedDict[bytes, float] = OrderedDict()  # digest of the id -> end
+        self._wrong: OrderedDict[str, list[float]] = OrderedDict()  # address -> times
+        self.refused = 0  # wrong tokens, and tries that came too often
+
+    @property
+    def needed(self) -> bool:
+        return self._token is not None
+
+    def wait_s(self, address: str) -> float:
+        """How long this address must wait before its next try; 0: it may."""
+        now = self._clock()
+        times = [one for one in self._wrong.get(block_of(address), ()) if now - one < TRIES_S]
+        return 0.0 if len(times) < TRIES else TRIES_S - (now - times[0])
+
+    def token_is(self, given: str, address: str) -> bool:
+        """Compares in constant time, and notes a wrong one. Ask ``wait_s`` first."""
+        if self._token is None or hmac.compare_digest(given.encode(errors="replace"), self._token):
+            return True
+        block, now = block_of(address), self._clock()
+        times = [one for one in self._wrong.pop(block, []) if now - one < TRIES_S]
+        self._wrong[block] = [*times, now]
+        while len(self._wrong) > MOST_ADDRESSES:
+            self._wrong.popitem(last=False)
+        self.refused += 1
+        return False
+
+    def open_session(self) -> str:
+        """A new session's id: random, and not made of the token."""
+        name = secrets.token_urlsafe(32)
+        self._sessions[_digest(name)] = self._clock() + SESSION_S
+        while len(self._sessions) > MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        return name
+
+    def session_is(self, name: str) -> bool:
+        digest = _digest(name)
+        end = self._sessions.get(digest)
+        if end is None:
+            return False
+        if self._clock() >= end:
+            del self._sessions[digest]
+            return False
+        self._sessions.move_to_end(digest)
+        return True
+
+    def close_session(self, name: str) -> None:
+        self._sessions.pop(_digest(name), None)
+
+
+def block_of(address: str) -> str:
+    """Whose tries count together: an IPv4 address, or the /64 that one IPv6 customer has."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)
+
+
+def _digest(name: str) -> bytes:
+    # Sessions are looked up by their digest, so that the time of a look-up tells nothing of an id.
+    return hashlib.sha256(name.encode(errors="replace")).digest()

@@ -1,0 +1,72 @@
+"""Sections of the HTML report that show the cameras of a live run. A run of files has none."""
+
+from __future__ import annotations
+
+from html import escape
+
+from detector.report.html.drawings import Rounded, Share, section, table
+from detector.report.html.parts import text
+from detector.session.document import AgeFigures, StreamSummary
+from detector.session.read import SavedSession
+
+SHOWN = 50  # cameras before the others are asked for
+
+
+def cameras(session: SavedSession) -> str:
+    """What each camera sent, what became of it, and how old its pictures were."""
+    streams = session.document.streams
+    if not isinstance(streams, list):
+        return ""
+    came = [
+        [
+            stream.name,
+            stream.url,
+            stream.size,
+            _rounded(stream.camera_fps),
+            _rounded(stream.processed_fps),
+            stream.received,
+            stream.processed,
+            Share(stream.dropped_share),
+            ", ".join(f"{count} {why}" for why, count in stream.dropped.items()),
+            stream.reconnects,
+            stream.stalls,
+        ]
+        for stream in streams
+    ]
+    columns = (
+        *("camera", "address", "size", "camera FPS", "detected FPS", "received", "detected"),
+        *("dropped", "why", "reconnects", "stalls"),
+    )
+    aged = [row for stream in streams for row in _ages(stream)]
+    errors = "".join(
+        f"<p>{escape(f'{stream.name}: {stream.error}')}</p>" for stream in streams if stream.error
+    )
+    return section(
+        "cameras",
+        "Cameras",
+        text("Rates are of the time in which the camera was live: an outage is in no average."),
+        table("cameras", columns, came, most=SHOWN, rest="cameras"),
+        errors,
+        text("Age of the pictures, milliseconds since their arrival:"),
+        table("ages", ("camera", "until", "p50", "p90", "p99", "max"), aged),
+        how="ages",
+    )
+
+
+def _ages(stream: StreamSummary) -> list[list[object]]:
+    rows = {"the result": stream.age_ms}
+    rows |= {f"of it, {part}": age for part, age in stream.parts_ms.items() if part != "writing"}
+    rows |= {f"written to {name}": age for name, age in stream.output_age_ms.items()}
+    if stream.camera_age_ms is not None:
+        rows["the result, by the camera's clock"] = stream.camera_age_ms
+    return [
+        [stream.name, name, *_figures(age)] for name, age in rows.items() if age.max is not None
+    ]
+
+
+def _figures(age: AgeFigures) -> list[Rounded | None]:
+    return [_rounded(value) for value in (age.p50, age.p90, age.p99, age.max)]
+
+
+def _rounded(value: float | None) -> Rounded | None:
+    return None if value is None else Rounded(value, 1)

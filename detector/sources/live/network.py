@@ -1,0 +1,203 @@
+"""Cameras and streams on the network, by PyAV."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import av
+
+from detector.errors import SourceError
+from detector.errors.secrets import Address
+from detector.sources.live.addresses import SOUND, Opening, opening_of
+from detector.sources.live.decoding import prepare
+from detector.sources.live.hardware import OPTION, accelerator_of
+from detector.sources.live.meanings import (
+    ENDED,
+    LOGIN,
+    NAME,
+    NO_VIDEO,
+    NOT_NOW,
+    OTHER,
+    UNDECODED,
+    Meaning,
+    explain,
+)
+from detector.sources.live.packet_feed import PacketFeed, is_held_back
+from detector.sources.live.packets import End
+from detector.sources.live.status import SECOND
+
+REDIRECT = re.compile(r"Redirecting to (\S+)")
+PATIENCE_S = 3600.0  # PyAV's own limit of a read: it must have one, to ask us at all
+LOOK_UP_S = 0.1  # between two looks at whether a name is found
+
+
+class LookUp(threading.Thread):
+    """Looks for a host's name."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(name=f"look up {host}", daemon=True)
+        self._host, self.found = host, False
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.found = bool(socket.getaddrinfo(self._host, None))
+        except (OSError, UnicodeError):  # UnicodeError: a part of more than 63 letters
+            self.found = False
+
+
+class NetworkFeed(PacketFeed):
+    """A camera or stream on the network. It is opened anew whenever it ends."""
+
+    _look_up: LookUp | None = None
+    _led_to: str | None = None  # the host that the camera would have us log in at
+
+    def receive_all(self) -> None:
+        self._opening = opening_of(self.camera.address.whole)
+        self._has_login = "@" in urlsplit(self.camera.address.whole).netloc
+        while not self.stopping.is_set():
+            epoch = self.status.connect(self.clock())
+            self.wake()
+            self.was_cut = self.is_shown = False
+            self._led_to = None
+            meaning = self._connection(epoch)
+            if self.stopping.is_set():
+                return
+            text = f"{self.camera.address}: {meaning.text}"
+            next_try_ns = self.status.fail(self.clock(), text, login=meaning.kind == LOGIN)
+            self.wake()
+            self.stopping.wait((next_try_ns - self.clock()) / 1e9)
+            self.receiving.resume()
+
+    def hear(self, message: str) -> None:
+        """Stops FFmpeg before it sends user and password to another host."""
+        match = REDIRECT.search(message)
+        if match is None or not self._has_login:
+            return
+        if (host := _host(match[1])) != _host(self.camera.address.whole):
+            self._led_to = host or match[1]
+            self.receiving.cut()
+
+    def _connection(self, epoch: int) -> Meaning:
+        """One connection from its beginning to its end; returns why it ended."""
+        if self._has_login and not self.watch.is_told():
+            return NOT_NOW
+        if (unknown := self._resolve()) is not None:
+            return unknown
+        try:
+            with contextlib.closing(self._open()) as container:
+                if not container.streams.video:
+                    return NO_VIDEO
+                return self._receive_from(container, epoch)
+        except (av.error.FFmpegError, OSError, ValueError) as error:
+            return self._explain(error)
+
+    def _open(self) -> Any:
+        """A container with a video stream of a known codec."""
+        container = self._open_with(self._opening, self._opening.probing)
+        if any(stream.codec_context is not None for stream in container.streams.video):
+            return container
+        container.close()
+        return self._open_with(self._opening, SOUND)
+
+    def _open_with(self, opening: Opening, probing: dict[str, str]) -> Any:
+        # FFmpeg sends these on to whatever host it is led to; user and password it does not.
+        secret_options = not {"headers", "cookies"}.isdisjoint(self.camera.options)
+        options = {
+            **opening.options,
+            **probing,
+            "protocol_whitelist": opening.protocols,
+            **({"format_whitelist": opening.formats} if opening.formats else {}),
+            **({"max_redirects": "0"} if secret_options else {}),
+            **{name: value for name, value in self.camera.options.items() if name != OPTION},
+        }
+        return av.open(
+            self.camera.address.whole,
+            options=options,
+            timeout=(PATIENCE_S, PATIENCE_S),
+            hwaccel=accelerator_of(self.camera.options),
+            metadata_errors="replace",
+        )
+
+    def _receive_from(self, container: Any, epoch: int) -> Meaning:
+        video = container.streams.video[0]
+        codec = video.codec_context
+        if codec is None:
+            return UNDECODED
+        prepare(codec)
+        streams = [video, *container.streams.audio] if self.listeners else [video]
+        self.begin(streams, is_held_back(container.format.name, codec.name))
+        try:
+            for packet in _demux(container, streams):
+                self.receive(packet, codec, epoch, video.index)
+                if self.stopping.is_set():
+                    break
+        finally:
+            for listener in self.listeners:
+                listener.closed()
+            self.packets.finish(End(epoch, codec))
+        return ENDED
+
+    def _explain(self, error: BaseException) -> Meaning:
+        if self._led_to is not None:
+            return Meaning(
+                OTHER,
+                f"the camera leads to another host, {self._led_to}, which does not get its "
+                "password; give the address at that host",
+            )
+        if self.was_cut and self.status.has_arrivals() and not self.is_shown:
+            return UNDECODED
+        return explain(error, timed_out=self.was_cut)
+
+    def _resolve(self) -> Meaning | None:
+        """What is wrong with the host's name; None if nothing is.
+
+        Nobody can end a look-up, and without its servers it lasts half a minute. So it is done in
+        a thread that may be left behind: one for each camera at most. FFmpeg then looks again, and
+        finds.
+        """
+        host = _host(self.camera.address.whole)
+        if host is None:
+            return None
+        if self._look_up is None or not self._look_up.is_alive():
+            self._look_up = LookUp(host)
+        until_ns = self.clock() + round(self.terms.start_timeout_s * SECOND)
+        while self._look_up.is_alive() and self.clock() < until_ns and not self.stopping.is_set():
+            self._look_up.join(LOOK_UP_S)
+        if self._look_up.is_alive():
+            return Meaning(NAME, f"the name {host} is not found in time; check the name server")
+        if not self._look_up.found:
+            return Meaning(NAME, f"no machine is known by the name {host}; check the name")
+        return None
+
+
+def _demux(container: Any, streams: list[Any]) -> Iterator[Any]:
+    while True:
+        try:
+            for packet in container.demux(streams):
+                if packet.size:  # an empty one stands for the end
+                    yield packet
+            return
+        except IndexError:  # another stream has appeared: PyAV knows it when it begins anew
+            continue
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def check_address(address: Address) -> None:
+    """Raises SourceError, before anything starts, for an address that can never be read."""
+    try:
+        opening_of(address.whole)
+    except SourceError as error:
+        raise SourceError(f"{address}: {error}") from error

@@ -1,0 +1,29 @@
+"""``-``: a video that another program sends to standard input. PyAV reads it as it comes."""
+
+from __future__ import annotations
+
+from detector.errors import UsageError
+from detector.sources._standard_input import SPEC, standard_input
+from detector.sources.base import Source
+
+
+class PipeSource(Source):
+    order = -100  # a file of that name is ./-
+
+    @classmethod
+    def claims(cls, spec: str) -> bool:
+        return spec == SPEC
+
+    @classmethod
+    def check_spec(cls, spec: str) -> None:
+        standard_input().check()
+
+    @classmethod
+    def open(
+        cls, spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None
+    ) -> Source:
+        if decoder == "opencv":
+            raise UsageError("-: opencv cannot read standard input; leave --decoder out")
+        from detector.sources.video._pipe import PipedSource
+
+        return PipedSource.open_first(stride, frames)

@@ -1,0 +1,195 @@
+"""Which packets hold one field of an interlaced picture. Two of them make one frame.
+
+A decoder gives one picture for both, so a packet without a picture is no loss there. A field whose
+partner is missing is one: FFmpeg drops such a picture, or fills in half of it, without a word. Only
+H.264 and MPEG-2 have fields in packets of their own; a field of HEVC is a frame to FFmpeg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+HEAD = 4096  # bytes of a packet in which its first slice is looked for
+SLICE_HEAD = 32  # bytes: what is read of a slice lies in fewer
+SLICES, SPS = (1, 2, 5), 7
+# Profiles whose parameter set has chroma, depths and scaling lists in it.
+HIGH = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
+
+
+class Field(NamedTuple):
+    """``picture``: a number that both fields of a frame share, and its neighbours mostly do not."""
+
+    bottom: bool
+    picture: int
+
+    def completes(self, first: Field) -> bool:
+        return self.bottom != first.bottom and self.picture == first.picture
+
+
+class FieldReader:
+    """Says of a stream's packets, in order, which field each holds."""
+
+    def __init__(self, codec: str, extradata: bytes, length_bytes: int) -> None:
+        """``length_bytes``: of the size in front of each NAL unit; 0: start codes stand there."""
+        self._read = {"h264": self._h264, "mpeg1video": _mpeg2, "mpeg2video": _mpeg2}.get(codec)
+        self._length_bytes = length_bytes
+        self._sequence: _Sequence | None = None
+        self.knows = codec != "h264"  # False as long as nothing says how pictures are coded
+        if codec == "h264":
+            self._look_into(_set_of(extradata) if length_bytes else _behind_start_codes(extradata))
+
+    def read(self, packet: Any) -> Field | None:
+        """The field; None for a whole frame, and where nobody knows."""
+        return self._read(packet) if self._read is not None else None
+
+    def _h264(self, packet: Any) -> Field | None:
+        units = self._units(packet)
+        for unit in units:
+            if not unit:
+                continue
+            if unit[0] & 31 == SPS:
+                self._look_into([unit])
+            elif unit[0] & 31 in SLICES:
+                return None if self._sequence is None else _field_of(unit, self._sequence)
+        return None
+
+    def _look_into(self, units: Any) -> None:
+        for unit in units:
+            if unit and unit[0] & 31 == SPS:
+                try:
+                    self._sequence = _Sequence.read(unit)
+                    self.knows = True
+                except (IndexError, ValueError):  # damaged: the one before it goes on
+                    continue
+
+    def _units(self, packet: Any) -> Iterator[bytes]:
+        """The beginning of each NAL unit."""
+        data = memoryview(packet)
+        if not self._length_bytes:
+            yield from _behind_start_codes(bytes(data[:HEAD]))
+            return
+        at, size = 0, self._length_bytes
+        while at + size < len(data):
+            length = int.from_bytes(data[at : at + size], "big")
+            yield bytes(data[at + size : at + size + min(length, HEAD)])
+            at += size + length
+
+
+class _Sequence(NamedTuple):
+    """What a sequence parameter set says of the slices that use it."""
+
+    frames_only: bool
+    number_bits: int  # of frame_num
+    planes_apart: bool
+
+    @staticmethod
+    def read(unit: bytes) -> _Sequence:
+        """Raises IndexError where the set ends too early, ValueError where it cannot be one."""
+        bits = _Bits(unit[1:])
+        profile = bits.take(8)
+        bits.take(16)  # constraints, level
+        bits.golomb()  # its id
+        planes_apart = False
+        if profile in HIGH:
+            chroma = bits.golomb()
+            planes_apart = chroma == 3 and bool(bits.take(1))
+            bits.golomb(), bits.golomb()  # depths
+            bits.take(1)
+            if bits.take(1):
+                for number in range(12 if chroma == 3 else 8):
+                    if bits.take(1):
+                        _pass_scaling_list(bits, 16 if number < 6 else 64)
+        number_bits = bits.golomb() + 4
+        order = bits.golomb()
+        if order == 0:
+            bits.golomb()
+        elif order == 1:
+            bits.take(1)
+            bits.golomb(), bits.golomb()
+            for _ in range(min(bits.golomb(), 256)):
+                bits.golomb()
+        bits.golomb()  # reference frames
+        bits.take(1)
+        bits.golomb(), bits.golomb()  # width and height, in macroblocks
+        if number_bits > 16 or order > 2:
+            raise ValueError("not a sequence parameter set")
+        return _Sequence(bool(bits.take(1)), number_bits, planes_apart)
+
+
+def _pass_scaling_list(bits: _Bits, size: int) -> None:
+    last = following = 8
+    for _ in range(size):
+        if following:
+            code = bits.golomb()
+            change = (code + 1) // 2 if code % 2 else -(code // 2)
+            following = (last + change) % 256
+        last = following or last
+
+
+def _field_of(unit: bytes, sequence: _Sequence) -> Field | None:
+    if sequence.frames_only:
+        return None
+    bits = _Bits(unit[1 : 1 + SLICE_HEAD])
+    try:
+        bits.golomb(), bits.golomb(), bits.golomb()  # first macroblock, type, parameter set
+        if sequence.planes_apart:
+            bits.take(2)
+        number = bits.take(sequence.number_bits)
+        return Field(bool(bits.take(1)), number) if bits.take(1) else None
+    except IndexError:
+        return None
+
+
+def _mpeg2(packet: Any) -> Field | None:
+    """FFmpeg's parser joins two fields into one packet; some containers keep them apart."""
+    data = bytes(packet)
+    at = data.find(b"\0\0\1\0")  # of a picture
+    if at < 0 or data.find(b"\0\0\1\0", at + 4) >= 0 or len(data) < at + 6:
+        return None
+    number = int.from_bytes(data[at + 4 : at + 6], "big") >> 6
+    at = data.find(b"\0\0\1\xb5", at)
+    while at >= 0 and at + 6 < len(data):
+        if data[at + 4] >> 4 == 8:  # the picture's coding
+            structure = data[at + 6] & 3  # 1 top, 2 bottom, 3 frame
+            return Field(structure == 2, number) if structure in (1, 2) else None
+        at = data.find(b"\0\0\1\xb5", at + 4)
+    return None
+
+
+def _set_of(extradata: bytes) -> Iterator[bytes]:
+    """The sequence parameter sets of an MP4's ``avcC``."""
+    at = 6
+    for _ in range(extradata[5] & 31 if len(extradata) > 5 else 0):
+        length = int.from_bytes(extradata[at : at + 2], "big")
+        yield extradata[at + 2 : at + 2 + length]
+        at += 2 + length
+
+
+def _behind_start_codes(data: bytes) -> Iterator[bytes]:
+    at = data.find(b"\0\0\1")
+    while at >= 0:
+        following = data.find(b"\0\0\1", at + 3)
+        yield data[at + 3 : following if following >= 0 else len(data)]
+        at = following
+
+
+class _Bits:
+    """Bits of a NAL unit's payload, from the first. Raises IndexError behind the last."""
+
+    def __init__(self, data: bytes) -> None:
+        plain = data.replace(b"\0\0\3", b"\0\0")  # emulation prevention
+        self._value, self._left = int.from_bytes(plain, "big"), 8 * len(plain)
+
+    def take(self, count: int) -> int:
+        if count > self._left:
+            raise IndexError
+        self._left -= count
+        return self._value >> self._left & (1 << count) - 1
+
+    def golomb(self) -> int:
+        """An unsigned Exp-Golomb number."""
+        zeros = 0
+        while not self.take(1):
+            zeros += 1
+        return self.take(zeros) + (1 << zeros) - 1

@@ -1,0 +1,107 @@
+"""Counts over time, and the rows that they are made of."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from detector.analysis.found import BINS, CURVES, OTHERS, count_over_time
+from detector.session import rows as rows_module
+from detector.session.rows import FrameCounts, SessionRows, read_rows
+
+
+def line(frame: int, *classes: str, source: str = "a.mp4") -> str:
+    found = [{"class": name, "class_id": 0, "score": 0.5, "box": [0, 0, 1, 1]} for name in classes]
+    row = {"source": source, "frame": frame, "time_s": frame / 25, "detections": found}
+    return json.dumps(row) + "\n"
+
+
+def test_rows_are_counted_by_class(tmp_path):
+    text = line(0, "car", "car", "dog") + line(1)
+    (tmp_path / "detections.jsonl").write_text(text)
+    assert read_rows(tmp_path) == SessionRows(
+        [FrameCounts("a.mp4", 0.0, {"car": 2, "dog": 1}), FrameCounts("a.mp4", 0.04, {})]
+    )
+
+
+def test_a_session_without_rows_says_so(tmp_path):
+    rows = read_rows(tmp_path)
+    assert rows.frames == []
+    assert rows.left_out is not None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"{",
+        b"\xff\xfe\n",
+        b"[]\n",
+        b'{"source":1,"time_s":0,"detections":[]}\n',
+        b'{"source":"a","time_s":0,"detections":[{"class":null}]}\n',
+        b'{"source":"a","time_s":0,"detections":' + b"[" * 100_000 + b"\n",
+    ],
+)
+def test_what_stands_before_the_damage_is_kept(tmp_path, damage):
+    (tmp_path / "detections.jsonl").write_bytes(line(0, "car").encode() + damage)
+    rows = read_rows(tmp_path)
+    assert [one.by_class for one in rows.frames] == [{"car": 1}]
+    assert "line 2" in (rows.left_out or "")
+
+
+def test_a_long_file_is_read_in_part(tmp_path, monkeypatch):
+    (tmp_path / "detections.jsonl").write_text("".join(line(at, "car") for at in range(50)))
+    part = read_rows(tmp_path, most_bytes=1000)
+    assert 0 < len(part.frames) < 50
+    assert part.left_out is not None
+    monkeypatch.setattr(rows_module, "MOST_ROWS", 10)
+    assert len(read_rows(tmp_path).frames) == 10
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_is_not_waited_for(tmp_path, kind):
+    path = tmp_path / "detections.jsonl"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    assert read_rows(tmp_path).left_out is not None
+
+
+def frames(count: int, **by_class: int) -> list[FrameCounts]:
+    return [FrameCounts("a.mp4", at / 25, dict(by_class)) for at in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 7, BINS, BINS + 1, 1000])
+def test_a_curve_is_the_mean_of_its_bins(count):
+    over = count_over_time(SessionRows(frames(count, car=3, dog=1)))
+    assert over.unit == "s"
+    assert list(over.curves) == ["car", "dog"]
+    for name, expected in (("car", 3), ("dog", 1)):
+        points = over.curves[name]
+        assert len(points) == min(BINS, count)
+        assert {value for _, value in points} == {expected}
+        assert [when for when, _ in points] == sorted(when for when, _ in points)
+
+
+def test_means_of_bins_add_up_to_the_detections():
+    rows = [FrameCounts("a.mp4", at / 25, {"car": at % 5}) for at in range(2 * BINS)]
+    points = count_over_time(SessionRows(rows)).curves["car"]
+    total = sum(row.by_class["car"] for row in rows)
+    assert sum(value for _, value in points) * 2 == pytest.approx(total)
+
+
+def test_many_classes_share_a_curve():
+    many = {f"class {at}": 1 for at in range(80)}
+    over = count_over_time(SessionRows([FrameCounts("a.mp4", 0.0, many)]))
+    assert len(over.curves) == CURVES + 1
+    assert over.curves[OTHERS] == [(0.0, 80 - CURVES)]
+
+
+def test_sources_in_turn_are_counted_in_frames():
+    rows = frames(5, car=1) + [FrameCounts("b.mp4", at / 25, {"car": 1}) for at in range(5)]
+    over = count_over_time(SessionRows(rows))
+    assert over.unit == "frame"
+    assert [when for when, _ in over.curves["car"]] == [*map(float, range(10))]
+
+
+def test_nothing_has_no_curve():
+    assert count_over_time(SessionRows()).curves == {}

@@ -1,0 +1,165 @@
+"""One attack as data, and a kind of attacks. A case can be saved to a folder and run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from random import Random
+from typing import Any
+
+# Every documented code but 1, which is a bug.
+HANDLED = frozenset({0, 2, 3, 4, 5, 6, 7, 8})
+MB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a case may take, and what the system gives it. None: as much as there is.
+
+    ``wall_s``, ``cpu_s``, ``memory_mb``: more is a failure (hang, time, memory). The others make
+    the surroundings narrow: ``address_space_mb``, ``file_bytes`` (RLIMIT_FSIZE), ``open_files`` and
+    ``stack_kb`` by setrlimit, ``disk_bytes`` by a file system of that size under the current
+    folder, where root may mount one; elsewhere by RLIMIT_FSIZE.
+    """
+
+    wall_s: float = 60.0
+    cpu_s: float = 20.0
+    memory_mb: int = 1500
+    address_space_mb: int | None = 8192
+    file_bytes: int | None = None
+    disk_bytes: int | None = None
+    open_files: int | None = None
+    stack_kb: int | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """Files to lay out in an empty current folder, and a command line to run there.
+
+    ``files``: path -> content. A path that ends in "/" is an empty folder; ``Link`` is a link,
+    ``Pipe`` a named pipe.
+    ``argv``: of detect-video; its paths are relative. ``codes``: the exit codes that are right; a
+    negative one is a signal. ``env``: set in addition; None unsets.
+    ``fresh``: in a new process, not a fork of the server. ``signals``: (seconds after the
+    command begins, number). ``stdout``: "file", "full" (/dev/full) or "broken" (a
+    pipe that nobody reads).
+    ``closed``: descriptors closed by the caller. ``copies``: so many at once, in one folder.
+    ``one_of``: a code that at least one of the copies must have. ``again``: afterwards the same
+    command line runs once more, undisturbed, and must end with one of these codes.
+    ``may_change``: files that the command line names as its own outputs. ``modes``: path -> mode;
+    ``plain_user``: without root's right to pass by modes (of fresh processes).
+    """
+
+    files: Mapping[str, bytes | Link | Pipe]
+    argv: tuple[str, ...]
+    codes: frozenset[int] = HANDLED
+    note: str = ""
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    limits: Limits = Limits()
+    fresh: bool = False
+    signals: tuple[tuple[float, int], ...] = ()
+    stdout: str = "file"
+    closed: tuple[int, ...] = ()
+    copies: int = 1
+    one_of: int | None = None
+    again: frozenset[int] | None = None
+    may_change: frozenset[str] = frozenset()
+    modes: Mapping[str, int] = field(default_factory=dict)
+    plain_user: bool = False
+
+    def save(self, folder: Path) -> None:
+        """Writes case.json, command.txt (for people) and files/."""
+        lay_out(self, folder / "files")
+        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "files"}
+        told |= {name: sorted(value) for name, value in told.items() if _is_set(value)}
+        told["limits"] = asdict(self.limits)
+        (folder / "case.json").write_text(json.dumps(told, indent=1) + "\n")
+        words = " ".join(shlex.quote(word) for word in self.argv)
+        (folder / "command.txt").write_text(f"detect-video {words}\n", errors="surrogateescape")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link, as content of a path."""
+
+    to: str
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """A named pipe into which nobody writes, as content of a path."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``make(random)``: one case; equal numbers give an equal case. ``share``: of the cases of a
+    long run, against the other kinds'. ``first``: so many before the shares count, so that a long
+    run holds them whatever its length.
+    """
+
+    name: str
+    make: Callable[[Random], Case]
+    share: float
+    first: int = 0
+
+    def case(self, seed: int, number: int) -> Case:
+        return self.make(Random(f"{seed}/{self.name}/{number}"))
+
+    def cases(self, seed: int) -> Iterator[Case]:
+        number = 0
+        while True:
+            yield self.case(seed, number)
+            number += 1
+
+
+def read_case(folder: Path) -> Case:
+    """The case that ``Case.save`` wrote."""
+    told: dict[str, Any] = json.loads((folder / "case.json").read_text())
+    files: dict[str, bytes | Link | Pipe] = {}
+    root = folder / "files"
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_symlink():
+            files[name] = Link(str(path.readlink()))
+        elif path.is_dir():
+            files[f"{name}/"] = b""
+        elif path.is_fifo():
+            files[name] = Pipe()
+        else:
+            files[name] = path.read_bytes()
+    again = told.pop("again")
+    return Case(
+        files,
+        tuple(told.pop("argv")),
+        codes=frozenset(told.pop("codes")),
+        limits=Limits(**told.pop("limits")),
+        signals=tuple((after, number) for after, number in told.pop("signals")),
+        closed=tuple(told.pop("closed")),
+        may_change=frozenset(told.pop("may_change")),
+        again=None if again is None else frozenset(again),
+        **told,
+    )
+
+
+def lay_out(case: Case, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in case.files.items():
+        path = folder / name
+        if name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Link):
+            path.symlink_to(content.to)
+        elif isinstance(content, Pipe):
+            os.mkfifo(path)
+        else:
+            path.write_bytes(content)
+
+
+def _is_set(value: object) -> bool:
+    return isinstance(value, frozenset)

@@ -1,0 +1,284 @@
+"""Coverage-guided damage for the program's own readers of binary files, by atheris (libFuzzer).
+
+It keeps inputs that reach new branches of the reader and damages those further, so it gets past
+checks that blind damage never passes. Each reader runs in a process of its own; an error that is
+not the documented one ends it, and the input is kept.
+
+    pip install 'detect-video[fuzz]'
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tests.attacks import inputs
+
+CHECKOUT = Path(__file__).parents[2]
+INSTRUMENTED = [
+    "detector.models.formats",
+    "detector.models.names",
+    "detector.session",
+    "detector.analysis",
+]
+TIMEOUT_S, MEMORY_MB, LONGEST = 20, 2048, 20_000
+MOST_KEPT = 5  # of one reader
+
+Read = Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """``prepare(folder)`` gives the function that reads one input; it may write into the folder.
+
+    ``seeds``: whole inputs to start from.
+    """
+
+    prepare: Callable[[Path], Read]
+    seeds: Callable[[], Iterable[bytes]]
+
+
+@dataclass
+class Found:
+    """What became of one reader: inputs tried, branches reached, files of inputs that failed."""
+
+    name: str
+    tried: int = 0
+    branches: int = 0
+    failed: int = 0
+
+
+# ---- the readers
+
+
+def _weights(folder: Path) -> Read:
+    from detector.errors import ModelError
+    from detector.models.formats.darknet.cfg import read_cfg
+    from detector.models.formats.darknet.layers import read_architecture
+    from detector.models.formats.darknet.weights import fold, read_weights
+
+    cfg, path = folder / "m.cfg", folder / "m.weights"
+    cfg.write_text(inputs.CFG)
+    architecture = read_architecture(read_cfg(cfg)[0])
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        with suppress(ModelError):
+            filters, _ = read_weights(path, architecture)
+            for layer, stored in zip(architecture.convolutions, filters, strict=True):
+                fold(architecture, layer, stored)
+
+    return read
+
+
+def _cfg(folder: Path) -> Read:
+    from detector.errors import ModelError
+    from detector.models.formats.darknet.cfg import read_cfg
+    from detector.models.formats.darknet.layers import read_architecture
+
+    path = folder / "m.cfg"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        with suppress(ModelError):
+            read_architecture(read_cfg(path)[0])
+
+    return read
+
+
+def _checkpoint(folder: Path) -> Read:
+    from detector.errors import ModelError
+    from detector.models.formats.checkpoint import open_checkpoint
+
+    path = folder / "m.pt"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        with suppress(ModelError), open_checkpoint(path) as (contents, _):
+            _arrays(contents)
+
+    return read
+
+
+def _arrays(contents: Any) -> None:
+    for tensor in contents.tensors.values():
+        with suppress(ValueError):  # documented; who asks turns it into a ModelError
+            tensor.array()
+
+
+def _pickle(folder: Path) -> Read:
+    """The pickle alone: around it a sound zip, whose checksums blind damage would only break."""
+    read_file = _checkpoint(folder)
+    with zipfile.ZipFile(io.BytesIO(inputs.content("state.pt"))) as file:
+        entries = [(one.filename, file.read(one)) for one in file.infolist()]
+
+    def read(data: bytes) -> None:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as file:
+            for name, content in entries:
+                file.writestr(name, data if name.endswith("data.pkl") else content)
+        read_file(packed.getvalue())
+
+    return read
+
+
+def _pickles() -> Iterable[bytes]:
+    for name in ("state.pt", "whole.pt"):
+        with zipfile.ZipFile(io.BytesIO(inputs.content(name))) as file:
+            yield file.read("archive/data.pkl")
+
+
+def _safetensors(folder: Path) -> Read:
+    from detector.errors import ModelError
+    from detector.models.formats.safetensors import read_safetensors
+
+    path = folder / "m.safetensors"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        with suppress(ModelError):
+            _arrays(read_safetensors(path)[0])
+
+    return read
+
+
+def _spans(folder: Path) -> Read:
+    from detector.analysis.profile import profile_document
+    from detector.errors import UsageError
+    from detector.session.read import read_session
+
+    for name, content in inputs.session().items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+
+    def read(data: bytes) -> None:
+        (folder / "spans.npz").write_bytes(data)
+        with suppress(UsageError):
+            profile_document(read_session(folder))
+
+    return read
+
+
+def _columns(folder: Path) -> Read:
+    """One column of the spans: its number, then the bytes of its .npy file in a sound archive."""
+    read_file = _spans(folder)
+    with zipfile.ZipFile(io.BytesIO(inputs.session()["spans.npz"])) as file:
+        entries = [(one.filename, file.read(one)) for one in file.infolist()]
+
+    def read(data: bytes) -> None:
+        chosen = data[0] % len(entries) if data else 0
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as file:
+            for at, (name, content) in enumerate(entries):
+                file.writestr(name, data[1:] if at == chosen else content)
+        read_file(packed.getvalue())
+
+    return read
+
+
+def _column_seeds() -> Iterable[bytes]:
+    with zipfile.ZipFile(io.BytesIO(inputs.session()["spans.npz"])) as file:
+        for at, one in enumerate(file.infolist()):
+            yield bytes([at]) + file.read(one)[:2000]
+
+
+READERS = {
+    "darknet cfg": Reader(_cfg, lambda: [inputs.CFG.encode()]),
+    "darknet weights": Reader(_weights, lambda: [inputs.content("small.weights")]),
+    "checkpoint zip": Reader(
+        _checkpoint, lambda: [inputs.content("state.pt"), inputs.content("whole.pt")]
+    ),
+    "checkpoint pickle": Reader(_pickle, _pickles),
+    "safetensors": Reader(_safetensors, lambda: [inputs.content("t.safetensors")]),
+    "spans archive": Reader(_spans, lambda: [inputs.session()["spans.npz"]]),
+    "spans columns": Reader(_columns, _column_seeds),
+}
+
+
+# ---- running them
+
+
+def run_all(seconds: float, seed: int, keep: Path, workers: int, say: Callable[[str], None]) -> int:
+    """Every reader for its part of the time. Returns how many inputs failed; says a table."""
+    if find_spec("atheris") is None:
+        say("guided: skipped, atheris is not installed: pip install 'detect-video[fuzz]'")
+        return 0
+    each = seconds * workers / len(READERS)
+    with ThreadPoolExecutor(workers) as pool:
+        rows = list(pool.map(lambda name: run_reader(name, each, seed, keep), READERS))
+    say(f"{'guided reader':20}{'inputs':>10}{'branches':>10}{'failed':>8}")
+    for row in rows:
+        say(f"{row.name:20}{row.tried:10}{row.branches:10}{row.failed:8}")
+    return sum(row.failed for row in rows)
+
+
+def run_reader(name: str, seconds: float, seed: int, keep: Path) -> Found:
+    """Runs one reader in new processes until the time is over; one process a failed input."""
+    found, end = Found(name), time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="guided-") as place:
+        corpus, kept = Path(place) / "corpus", Path(place) / "failed"
+        for folder in (corpus, kept):
+            folder.mkdir()
+        for number, data in enumerate(READERS[name].seeds()):
+            (corpus / f"seed-{number}").write_bytes(data)
+        while (left := end - time.monotonic()) > 1 and found.failed < MOST_KEPT:
+            done = subprocess.run(
+                [
+                    sys.executable, "-m", "tests.attacks.guided", name, str(corpus),
+                    f"-artifact_prefix={kept}/", f"-max_total_time={int(left)}",
+                    f"-seed={(seed + found.failed) % 2**32 or 1}", f"-timeout={TIMEOUT_S}",
+                    f"-rss_limit_mb={MEMORY_MB}", f"-max_len={LONGEST}", "-print_final_stats=1",
+                    "-verbosity=1",
+                ],
+                cwd=CHECKOUT, capture_output=True, text=True, errors="replace", check=False,
+                env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": place},
+                # it ends without tidying up
+            )  # fmt: skip
+            text = done.stdout + done.stderr
+            found.tried += int((re.findall(r"number_of_executed_units: (\d+)", text) or [0])[-1])
+            found.branches = max([found.branches, *map(int, re.findall(r"cov: (\d+)", text))])
+            if done.returncode == 0:
+                break
+            found.failed += 1
+            target = keep / f"guided-{name.replace(' ', '-')}-{seed}-{found.failed}"
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+            (target / "printed.txt").write_text(text[-20_000:])
+            for path in kept.iterdir():
+                shutil.move(path, target / path.name)
+    return found
+
+
+def main(name: str, *options: str) -> None:
+    """One reader in this process, until libFuzzer ends it."""
+    import atheris
+
+    with tempfile.TemporaryDirectory(prefix="guided-") as place:
+        with atheris.instrument_imports(include=INSTRUMENTED):
+            read = READERS[name].prepare(Path(place))
+        atheris.Setup([sys.argv[0], *options], read)
+        atheris.Fuzz()
+
+
+def read_again(name: str, path: Path) -> None:
+    """Gives one kept input to its reader, without atheris: its error comes out."""
+    with tempfile.TemporaryDirectory() as place:
+        READERS[name].prepare(Path(place))(path.read_bytes())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

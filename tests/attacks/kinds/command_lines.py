@@ -1,0 +1,186 @@
+"""Command lines of random options and values, from the commands' own lists of options.
+
+An option of the program gets values of its type, values at and beyond its limits, and values of
+other options. Contradictions come by themselves.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import click
+
+from tests.attacks.case import Case, Kind, Limits
+from tests.attacks.inputs import CFG, ENGINES, content, labels, pictures, session
+from tests.attacks.kinds.saved_runs import LIST, PRODUCTS
+from tests.attacks.mutate import NUMBERS, WORDS
+from tests.attacks.running import CANARIES
+
+SOURCES = (
+    "in.mp4", "in.mp4", "in.mp4", "in.mp4", "in.mp4", "one.png", "pictures", "pictures/*.png",
+    "absent.mp4", "-", "", ".", "empty", "*.gif", "dots.onnx", "text.mp4", "/dev/null",
+    "gopher://127.0.0.1:1/x", "srt://127.0.0.1:1/x", "in.mp4/x", "x" * 300, "\udcff.mp4",
+    "in.mp4\n", "loop",
+)  # fmt: skip
+# Only the engine without a library, and names that there are not: others run in fresh processes.
+OWN = {
+    "engine": ("null", "null", "null", "null", "null,null", "nul", "", "NULL"),
+    "model": ("dots.onnx", "dots.onnx", "dots.onnx", "m.cfg", "m.weights", "street",
+    "absent.onnx", "pictures", "", "in.mp4"), "weights": ("m.weights", "absent.weights", "in.mp4",
+    "pictures", ""), "names": ("two.names", "absent.names", "pictures", "in.mp4"),
+    "cfg": ("m.cfg", "absent.cfg"),
+    "calibrate": ("in.mp4", "pictures", "absent.mp4"),
+    "engines_dir": ("../engines", "../engines", "engines", "letter.txt", "absent/engines", ""),
+    "output": (
+        "out/", "out", "x.mp4", "x.csv", "x.json", "x.jsonl", "x.txt", "x.xyz", "-", "",
+        "absent/x.mp4", "in.mp4", "one.png", "letter.txt", "letter.txt/x.mp4", "x" * 250 + ".mp4",
+        "\udcff.mp4", "pictures/", "/dev/full", "loop/x.mp4", "o.npz",
+    ),
+    "run_dir": ("runs/mine", "mine", "letter.txt", "", ".", "pictures", "absent/a/b", "run",
+    "loop/x", "x" * 250), "config_file": ("o.yaml", "absent.yaml", "letter.txt", "pictures", ""),
+    "size": ("64", "64x64", "0", "-1", "64x", "x64", "64x64x64", "8192", "99999999", "32x4096",
+    "640x384", "abc"), "classes": ("red", "0,1", "rde", ",", "-1", "99", "red,red", ""),
+    "device": ("cpu", "auto", "cuda", "cuda:0", "cuda:x", "tpu", ""),
+    "engine_options": ("a=1", "=", "a", "", "a=b=c", "threads=1,threads=2"),
+    "precision": ("auto", "fp32", "fp16", "bf16", "fp64", ""),
+    "only": ("loop", "critical_path", "what_if", "loop,loop", "frames", "nothing", ""),
+    "nsys": ("n.sqlite", "absent.sqlite", "in.mp4"),
+    "trackers": ("mlflow", "nothing"),
+    "detections": ("found.json", "absent.json", "pictures", "in.mp4"),
+    "mapping": ("person-vehicle", "absent.yaml", "letter.txt"),
+    "images": ("set", "absent", "in.mp4"),
+    "format": ("coco", "yolo", "mot", "auto", "voc"),
+    "kind": ("html", "table", "json", "csv", "trace", "pdf"),
+    "given": ("arrays.npz", "absent.npz", "in.mp4"),
+    "batches": ("1", "2", "1..4", "4..1", "0", "..", "1..", "x"),
+    "max_regression": ("5%", "0.05", "5", "-1%", "nan", "inf", "%", ""),
+    "frames": ("1", "2", "0", "-1", "x", "2.0", "99999999999999999999"),
+    "threads": ("0", "1", "4096", "4097", "-1"),
+    "batch": ("1", "2", "3", "8", "0", "4096", "1,2", "x"),
+    "rounds": ("1", "0", "x"),
+}  # fmt: skip
+POSITIONAL = {
+    "sources": SOURCES, "source": SOURCES, "run": ("run", "absent", "letter.txt", "pictures", ""),
+    "run_a": ("run", "absent", "."), "run_b": ("run", "absent"), "words": ("dram", "zzz", "", "%"),
+    "dataset": ("set/labels.json", "set", "absent.json", "letter.txt", "in.mp4"),
+    "name": ("absent", "", "../x"), "model": OWN["model"],
+}  # fmt: skip
+# Left out: what tries engines, or waits for others (fresh processes do that), and doctor's pages.
+COMMANDS = (
+    *["detect"] * 12, "", "", "profile", "eval", "eval", "report", "diff", "models show",
+    "models show", "models list", "build", "infer-raw", "metrics", "nothing",
+)  # fmt: skip
+GIVEN_ALWAYS = {
+    "detect": ("--engine", "null"), "": ("--engine", "null"), "profile": ("--engine", "null",
+    "--only", "loop"), "eval": ("--engine", "null"), "build": ("--engine", "null"),
+    "infer-raw": ("--engine", "null"), "nothing": ("--engine", "null"),
+}  # fmt: skip
+NEVER = {"sweep", "prove", "calibrate_frames", "budget", "verbose", "help", "version"}
+
+
+@cache
+def _parameters(command: str) -> tuple[click.Parameter, ...]:
+    from detector.cli.group import cli
+
+    found: Any = cli
+    for word in command.split():
+        found = found.get_command(click.Context(found), word)
+    return tuple(found.params)
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    return {
+        "in.mp4": content("in.mp4"),
+        "one.png": content("one.png"),
+        **pictures(),
+        **labels("coco"),
+        **{f"run/{name}": data for name, data in session().items()},
+        "dots.onnx": content("dots.onnx"),
+        "m.cfg": CFG.encode(),
+        "m.weights": content("small.weights"),
+        "two.names": b"person\nvehicle\n",
+        "n.sqlite": content("nsys.sqlite"),
+        "arrays.npz": content("arrays.npz"),
+        "found.json": content("found.json"),
+        "o.yaml": b"conf: 0.5\nframes: 3\n",
+        "text.mp4": b"no video\n" * 9,
+        "empty/": b"",
+    }
+
+
+def make(random: Random) -> Case:
+    command = random.choice(COMMANDS)
+    known = _parameters("detect" if command in ("", "nothing") else command)
+    words = command.split()
+    options = [one for one in known if isinstance(one, click.Option) and one.name not in NEVER]
+    given: list[str] = []
+    for option in random.sample(options, min(len(options), random.choice((0, 1, 2, 3, 5, 8)))):
+        given += _option(random, option)
+    for argument in (one for one in known if isinstance(one, click.Argument)):
+        values = POSITIONAL.get(argument.name or "", SOURCES)
+        for _ in range(random.choice((1, 1, 1, 1, 2, 0)) if argument.nargs == -1 else 1):
+            words.append(random.choice(values))
+    if random.random() < 0.05:
+        given.append(random.choice(("--nothing", "-", "-x", "--js", "--conf=")))
+    if command in GIVEN_ALWAYS:
+        # Last, so that they win: no engine's library is loaded in a fork, and no file is built in
+        # the checkout's own folder.
+        given += [*GIVEN_ALWAYS[command], *ENGINES]
+    if command in ("", "detect", "profile", "eval") and random.random() < 0.6:
+        given = ["--model", "dots.onnx", *given]
+    argv = tuple(word.replace("\x00", "") for word in (*words, *given))
+    own = {"x.mp4", "x.csv", "x.json", "x.jsonl", "x.txt", "x.onnx"}
+    replaced = own | {f"run/{name}" for name in (*PRODUCTS, LIST)}
+    return Case(
+        _files(), argv, limits=Limits(), may_change=frozenset(replaced | _own_outputs(argv))
+    )
+
+
+def _own_outputs(argv: tuple[str, ...]) -> set[str]:
+    """Files of the case that the command line itself names as an output or as its session, and
+    those of the user's that it names with -o."""
+    given = [*pairwise(argv), *(tuple(word.split("=", 1)) for word in argv if "=" in word)]
+    outputs = {value for word, value in given if word in ("-o", "--output")}
+    folders = {value for word, value in given if word == "--run-dir"}
+    users = {name.removeprefix("work/") for name in CANARIES}
+    return (outputs & users) | {
+        name
+        for name in _files()
+        if any(
+            name == one or name.startswith(f"{one.rstrip('/')}/")
+            for one in outputs | folders
+            if one
+        )
+    }
+
+
+def _option(random: Random, option: click.Option) -> list[str]:
+    flag = random.choice((*option.opts, *option.secondary_opts))
+    if option.is_flag:
+        return [flag]
+    value = _value(random, option)
+    return [f"{flag}={value}"] if flag.startswith("--") and random.random() < 0.2 else [flag, value]
+
+
+def _value(random: Random, option: click.Option) -> str:
+    name = option.name or ""
+    if random.random() < 0.08:
+        return random.choice((*WORDS, *map(str, NUMBERS))) if name not in _PATHS else "x y"
+    if name in OWN:
+        return random.choice(OWN[name])
+    from detector.config.schema import choices_of, options
+
+    leaf = next((leaf for _, leaf in options() if leaf.name == name), None)
+    if leaf is not None and (choices := choices_of(leaf)):
+        return ",".join(random.sample(list(choices), random.choice((1, 1, 2))))
+    if leaf is not None and "float" in str(leaf.type):
+        return random.choice(("0", "1", "0.5", "0.001", "-0.1", "1.1", "1e-9", "nan", "x", ""))
+    return random.choice(("0", "1", "2", "7", "-1", "10", "x", "", "51", "52", "4294967295"))
+
+
+_PATHS = {"output", "run_dir", "engines_dir"}  # a wild value could lead out of the case's folder
+KIND = Kind("command lines", make, share=20)

@@ -1,0 +1,54 @@
+"""Real engines in new processes, on models that are damaged or just right."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from random import Random
+
+from tests.attacks.case import Case, Kind, Limits
+from tests.attacks.inputs import CFG, ENGINES, content
+from tests.attacks.kinds import onnx_graphs
+from tests.attacks.mutate import damage
+
+NAMES = {"ort": "onnxruntime", "openvino": "openvino", "torch": "torch"}
+CODES = frozenset({0, 2, 4, 5, 7})
+
+
+def make(random: Random) -> Case:
+    here = [name for name, library in NAMES.items() if find_spec(library)]
+    engine = random.choice(("ort", "ort", *here)) if here else "null"
+    files = {"in.mp4": content("in.mp4"), "m.cfg": CFG.encode()}
+    if random.random() < 0.6:
+        files["m.onnx"] = onnx_graphs.make(random).files["m.onnx"]  # type: ignore[assignment]
+        model = "m.onnx"
+    else:
+        files["m.weights"] = damage(random, content("small.weights")[20:])
+        files["m.weights"] = content("small.weights")[:20] + files["m.weights"]
+        model = "m.cfg"
+    if random.random() < 0.2:
+        files["m.onnx"], model = content("dots.onnx"), "m.onnx"
+    more = random.choice(
+        ([], ["--batch", "2"], ["--threads", "1"], ["--json"], ["--precision", "fp16"])
+    )
+    argv = (
+        "in.mp4",
+        "--model",
+        model,
+        "--engine",
+        engine,
+        *ENGINES,
+        "--no-video",
+        "--frames",
+        "2",
+        *more,
+    )
+    return Case(
+        files,
+        argv,
+        CODES,
+        limits=Limits(wall_s=120, cpu_s=60, memory_mb=3000, address_space_mb=None),
+        fresh=True,
+    )
+
+
+KIND = Kind("engines", make, share=0.4, first=20)

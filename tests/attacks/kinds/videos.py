@@ -1,0 +1,29 @@
+"""Damaged video files of ten containers, by every decoder, with and without an annotated copy."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.attacks.case import Case, Kind
+from tests.attacks.inputs import CLIPS, NULL, content
+from tests.attacks.mutate import damage
+
+CODES = frozenset({0, 3, 7})
+
+
+def make(random: Random) -> Case:
+    name = random.choice(tuple(CLIPS))
+    others = [content(other) for other in random.sample(tuple(CLIPS), 2)]
+    data = damage(random, content(name), others)
+    suffix = name.rpartition(".")[2]
+    if random.random() < 0.1:  # the name says one container, the content is another
+        suffix = random.choice(("mp4", "mkv", "avi", "ts", "gif", "mov", "webm", "flv"))
+    argv = [f"in.{suffix}", *NULL]
+    argv += ["--decoder", random.choice(("auto", "auto", "av", "opencv"))]
+    if random.random() < 0.6:
+        argv += ["--save", random.choice(("jsonl", "csv", "coco", "mot,yolo"))]
+    argv += random.choice(([], ["--json"], ["--sync"], ["--batch", "3"], ["--stride", "2"]))
+    return Case({f"in.{suffix}": data, "dots.onnx": content("dots.onnx")}, tuple(argv), CODES)
+
+
+KIND = Kind("videos", make, share=20)

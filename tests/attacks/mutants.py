@@ -1,0 +1,201 @@
+"""Damaged videos, ours against ffmpeg's: which frames come out, and is the damage said?
+
+    python -m tests.attacks.mutants            # the table of docs/reading.md, from 300 mutants
+    python -m tests.attacks.mutants --list     # every mutant that differs, and where its file is
+
+A mutant is one of ten small videos with one wound, by a fixed seed. ``ffmpeg`` decodes it to null
+(``-v error``): its frames and the lines that it writes are what we are held to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detector import sources
+from detector.errors import EXIT_DAMAGED, EXIT_DONE, EXIT_SOURCE, SourceError
+from tests.sources.oddities import ffmpeg
+
+FRAMES = 20
+PICTURES = ["-f", "lavfi", "-i", f"testsrc2=size=64x48:rate=25:duration={FRAMES / 25}"]
+SOUND = ["-f", "lavfi", "-i", f"sine=duration={FRAMES / 25}", "-c:a", "aac", "-b:a", "32k"]
+H264 = ["-c:v", "libx264", "-g", "10", "-bf", "2", "-threads", "1"]
+SEEDS = {
+    "h264.mp4": [*SOUND, *H264, "-movflags", "+faststart"],
+    "hevc.mkv": ["-c:v", "libx265", "-x265-params", "log-level=0:keyint=10:bframes=2:pools=1"],
+    "vp9.webm": ["-c:v", "libvpx-vp9", "-g", "10", "-threads", "1"],
+    "mpeg4.avi": ["-c:v", "mpeg4", "-g", "10", "-threads", "1"],
+    "h264.flv": [*SOUND, *H264],
+    "h264.ts": [*SOUND, *H264],
+    "fragmented.mov": [*H264, "-movflags", "+frag_keyframe+empty_moov"],
+    "still.gif": ["-pix_fmt", "rgb8"],
+    "plain.y4m": [],
+    "raw.h264": H264,
+}
+FROM_BYTE = 16  # what comes before says which format it is; without it no reader begins
+
+
+def flip_bits(data: bytearray, chance: random.Random) -> None:
+    for _ in range(chance.randint(1, 3)):
+        data[chance.randrange(FROM_BYTE, len(data))] ^= 1 << chance.randrange(8)
+
+
+def overwrite(data: bytearray, chance: random.Random) -> None:
+    length = chance.randint(8, 64)
+    at = chance.randrange(FROM_BYTE, len(data) - length)
+    data[at : at + length] = chance.randbytes(length)
+
+
+def blank(data: bytearray, chance: random.Random) -> None:
+    length = chance.randint(64, 512)
+    at = chance.randrange(FROM_BYTE, max(FROM_BYTE + 1, len(data) - length))
+    data[at : at + length] = bytes(len(data[at : at + length]))
+
+
+def cut_off(data: bytearray, chance: random.Random) -> None:
+    del data[round(len(data) * chance.uniform(0.2, 0.99)) :]
+
+
+def cut_out(data: bytearray, chance: random.Random) -> None:
+    length = chance.randint(1, 512)
+    at = chance.randrange(FROM_BYTE, max(FROM_BYTE + 1, len(data) - length))
+    del data[at : at + length]
+
+
+WOUNDS = (flip_bits, overwrite, blank, cut_off, cut_out)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one mutant. ``exit``: of a run that reads it."""
+
+    path: Path
+    seed: str
+    wound: str
+    theirs: int  # frames
+    complaints: tuple[str, ...]  # ffmpeg's lines on stderr
+    ours: int
+    exit: int
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """How it differs from ffmpeg's; empty where it does not."""
+        damaged = self.exit != EXIT_DONE
+        found = {
+            "fewer frames than ffmpeg": self.ours < self.theirs,
+            "more frames than ffmpeg": self.ours > self.theirs,
+            "ffmpeg complains, exit 0": bool(self.complaints) and not damaged,
+            "frames lost, exit 0": self.ours < FRAMES and not damaged,
+            "ffmpeg is silent, exit 7": not self.complaints and self.exit == EXIT_DAMAGED,
+        }
+        return tuple(name for name, holds in found.items() if holds)
+
+
+def make_seeds(folder: Path, names: list[str]) -> None:
+    for name in names:
+        pixels = [] if "-pix_fmt" in SEEDS[name] else ["-pix_fmt", "yuv420p"]
+        # Without it, Matroska's muxer writes random numbers.
+        ffmpeg(*PICTURES, *SEEDS[name], *pixels, "-fflags", "+bitexact", folder / name)
+
+
+def make_mutants(folder: Path, each: int, names: list[str]) -> Iterator[tuple[Path, str, str]]:
+    """(file, seed, wound) of ``each`` mutants of each seed."""
+    for name in names:
+        whole = (folder / name).read_bytes()
+        for number in range(each):
+            chance = random.Random(f"{name} {number}")
+            wound = WOUNDS[number % len(WOUNDS)]
+            data = bytearray(whole)
+            wound(data, chance)
+            path = folder / f"{number:03}-{name}"
+            path.write_bytes(data)
+            yield path, name, wound.__name__
+
+
+def read_by_ffmpeg(path: Path) -> tuple[int, tuple[str, ...]]:
+    """Frames, and what it complained about."""
+    # With one thread, since with more of them its MPEG-4 decoder complains in some runs only.
+    command = ["ffmpeg", "-v", "error", "-nostdin", "-threads", "1", "-i", path, "-map", "0:v:0"]
+    command += ["-fps_mode", "passthrough", "-f", "framecrc", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    frames = sum(not line.startswith("#") for line in done.stdout.splitlines())
+    return frames, tuple(done.stderr.splitlines())
+
+
+def read_by_us(path: Path, decoder: str) -> tuple[int, int]:
+    """Frames, and the exit code of a run that reads them."""
+    try:
+        with sources.open(str(path), decoder=decoder) as source:
+            frames = sum(1 for _ in source)
+    except SourceError:
+        return 0, EXIT_SOURCE
+    return frames, EXIT_DAMAGED if source.damaged else EXIT_DONE
+
+
+def attack(
+    folder: Path,
+    each: int = 30,
+    decoders: Sequence[str] = ("auto",),
+    names: list[str] | None = None,
+) -> list[Outcome]:
+    """Makes the mutants in ``folder`` and reads each by ffmpeg, and by us with every decoder."""
+    names = names or list(SEEDS)
+    make_seeds(folder, names)
+    outcomes = []
+    for path, seed, wound in make_mutants(folder, each, names):
+        theirs, complaints = read_by_ffmpeg(path)
+        for decoder in decoders:
+            ours, exit = read_by_us(path, decoder)
+            outcomes.append(Outcome(path, seed, wound, theirs, complaints, ours, exit))
+    return outcomes
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """In Markdown: one line for each seed."""
+    kinds = sorted({verdict for outcome in outcomes for verdict in outcome.verdicts})
+    lines = [
+        "| seed | mutants | " + " | ".join(["same", *kinds]) + " |",
+        "|---|" + "---|" * (len(kinds) + 2),
+    ]
+    for seed in dict.fromkeys(outcome.seed for outcome in outcomes):
+        own = [outcome for outcome in outcomes if outcome.seed == seed]
+        counts = Counter(verdict for outcome in own for verdict in outcome.verdicts)
+        same = sum(not outcome.verdicts for outcome in own)
+        cells = [seed, len(own), same, *(counts[kind] for kind in kinds)]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", action="store_true", help="name each mutant that differs")
+    parser.add_argument("--each", type=int, default=30, help="mutants of each seed [30]")
+    parser.add_argument("--decoder", default="auto", help="ours: auto, av or opencv [auto]")
+    parser.add_argument("--folder", type=Path, help="keep the files here")
+    parser.add_argument("seeds", nargs="*", help=f"of {', '.join(SEEDS)} [all]")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        outcomes = attack(folder, given.each, [given.decoder], given.seeds)
+    print(table(outcomes))
+    if given.list:
+        for one in outcomes:
+            if one.verdicts:
+                said = one.complaints[0].partition("] ")[2] if one.complaints else ""
+                print(
+                    f"{one.path.name} {one.wound}: {', '.join(one.verdicts)}; frames "
+                    f"{one.theirs} and {one.ours}, exit {one.exit}; {len(one.complaints)} {said}"
+                )
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,329 @@
+"""Lays out a case, has a server run it, and judges what it did and what it left.
+
+ROOT/work     the current folder: the files of the case, and some of the user's that it does not
+              mention
+ROOT/home     HOME, with files
+ROOT/tmp      TMPDIR, empty
+ROOT/seen     what was printed
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tests.attacks.case import Case, lay_out
+from tests.attacks.whole import why_not_whole
+
+CHECKOUT = Path(__file__).parents[2]
+CANARIES = {
+    "work/letter.txt": b"Dear Ada,\n",
+    "work/in-detected.txt": b"named almost like an output\n",
+    "work/photos/holiday.jpg": b"\xff\xd8 not really\n",
+    "home/.bashrc": b"export EDITOR=ed\n",
+    "home/.config/app/settings.json": b"{}\n",
+    "home/.cache/other/data.bin": bytes(range(256)),
+}
+# Engines' libraries would otherwise start a thread a core in every process; faults say where.
+SURROUNDINGS = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "COLUMNS": "100",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONFAULTHANDLER": "1",
+    "PYTHONPATH": str(CHECKOUT),  # new processes run this checkout, too
+    # With a limit on files' sizes Python 3.11 would leave half a .pyc in the checkout, which then
+    # cannot be imported: it does not look at what write() returns.
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+# Marks and locks of ours that stay: in a session, in a folder of pictures or labels, in engines/.
+OURS = {".lock"} | {f".detect-video-{what}" for what in ("session", "pictures", "yolo", "crops")}
+LOG = "the traceback of a bug"
+FAILURES = ("exit 1", "signals", "hangs", "canary", "left", "half files", "limits", "other")
+
+
+@dataclass
+class Outcome:
+    """What a case did. ``failures``: (one of FAILURES, what happened)."""
+
+    codes: list[int] = field(default_factory=list)
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    memory_mb: float = 0.0
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    stdout: list[bytes] = field(default_factory=list)
+    stderr: list[bytes] = field(default_factory=list)
+
+
+class Server:
+    """One server process and a folder of its own. A context."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "case"
+        surroundings = {**os.environ, **SURROUNDINGS}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.attacks.server"],
+            cwd=CHECKOUT, env=surroundings, text=True, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            raise RuntimeError(f"the server did not start: exit {self._process.wait()}")
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def run(self, case: Case) -> Outcome:
+        """Runs one case in an empty folder, and judges it."""
+        self._clear()
+        work, disk = self.root / "work", False
+        self.root.mkdir(parents=True)
+        work.mkdir()
+        try:
+            limits = case.limits
+            if limits.disk_bytes is not None:
+                disk = _mount(work, limits.disk_bytes)
+                if not disk:
+                    limits = replace(limits, file_bytes=limits.disk_bytes)
+            self._prepare(case)
+            before = snapshot(self.root)
+            outcome = judge(case, self._ask(case, limits), before, self.root)
+            if case.again is not None:
+                self._run_again(case, outcome)
+            return outcome
+        finally:
+            if disk:
+                subprocess.run(["umount", str(work)], check=False)
+            self._clear()
+
+    def _prepare(self, case: Case) -> None:
+        for name, content in CANARIES.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        lay_out(case, self.root / "work")
+        for name in ("tmp", "seen"):
+            (self.root / name).mkdir()
+        for name, mode in case.modes.items():
+            (self.root / "work" / name).chmod(mode)
+
+    def _ask(self, case: Case, limits: Any, **changed: Any) -> dict[str, Any]:
+        env: dict[str, str | None] = {
+            **SURROUNDINGS,
+            "HOME": str(self.root / "home"),
+            "TMPDIR": str(self.root / "tmp"),
+            **{name: _in_root(value, self.root) for name, value in case.env.items()},
+        }
+        request = {
+            "argv": case.argv,
+            "folder": str(self.root / "work"),
+            "seen": str(self.root / "seen"),
+            "env": {name: value for name, value in env.items() if value is not None},
+            "limits": asdict(limits),
+            "fresh": case.fresh,
+            "signals": case.signals,
+            "stdout": case.stdout,
+            "closed": case.closed,
+            "copies": case.copies,
+            "plain_user": case.plain_user,
+            **changed,
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the server died: exit {self._process.wait()}")
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def _run_again(self, case: Case, outcome: Outcome) -> None:
+        """Whatever happened, the next run must find nothing in its way."""
+        assert case.again is not None
+        free = replace(case.limits, file_bytes=None, disk_bytes=None, open_files=None)
+        if case.limits.disk_bytes is not None:
+            subprocess.run(
+                ["mount", "-o", "remount,size=64m", str(self.root / "work")], check=False
+            )
+        ran = self._ask(case, free, signals=(), copies=1, stdout="file", fresh=False, closed=())
+        [code] = [one["code"] for one in ran["copies"]]
+        if code not in case.again:
+            said = (self.root / "seen/stderr-0.txt").read_text(errors="replace").strip()
+            outcome.failures.append(("other", f"the next run ended with {code}: {said[-300:]}"))
+
+    def _clear(self) -> None:
+        for path in self.root.rglob("*") if self.root.exists() else ():
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o755)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _in_root(value: str | None, root: Path) -> str | None:
+    return None if value is None else value.replace("{root}", str(root))
+
+
+def _mount(folder: Path, size: int) -> bool:
+    """A file system of this size, in whole pages. False where that is not allowed."""
+    size = -(-size // 4096) * 4096
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "attack", str(folder)],
+        capture_output=True,
+        check=False,
+    ) if os.geteuid() == 0 else None  # fmt: skip
+    return done is not None and done.returncode == 0
+
+
+def snapshot(root: Path) -> dict[str, Any]:
+    """Every file, folder and link below ROOT but what was seen: its type, mode and content."""
+    found: dict[str, Any] = {}
+    for path in root.rglob("*"):
+        name = str(path.relative_to(root))
+        if name == "seen" or name.startswith("seen/"):
+            continue
+        about = path.lstat()
+        if stat.S_ISLNK(about.st_mode):
+            found[name] = ("link", os.readlink(path))
+        elif stat.S_ISREG(about.st_mode):
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[name] = ("file", about.st_mode, about.st_mtime_ns, digest)
+        else:
+            found[name] = ("folder" if stat.S_ISDIR(about.st_mode) else "other", about.st_mode)
+    return found
+
+
+def judge(case: Case, ran: Mapping[str, Any], before: Mapping[str, Any], root: Path) -> Outcome:
+    """What a case did, from the server's answer and the folder as it is now."""
+    copies = ran["copies"]
+    outcome = Outcome(
+        [one["code"] for one in copies],
+        max(one["wall_s"] for one in copies),
+        sum(one["cpu_s"] for one in copies),
+        max(one["memory_mb"] for one in copies),
+    )
+    for name, into in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+        into += [
+            (root / "seen" / f"{name}-{number}.txt").read_bytes() for number in range(len(copies))
+        ]
+    outcome.failures += [
+        *_judge_codes(case, outcome, ran["hang"]),
+        *_judge_prints(case, outcome),
+        *(("left", f"process still there: {line}") for line in ran["left"]),
+        *_judge_files(case, outcome, before, root),
+    ]
+    if outcome.memory_mb > case.limits.memory_mb:
+        outcome.failures.append(("limits", f"{outcome.memory_mb:.0f} MB of memory"))
+    if outcome.cpu_s > case.limits.cpu_s * case.copies:
+        outcome.failures.append(("limits", f"{outcome.cpu_s:.0f} s of CPU"))
+    return outcome
+
+
+def _judge_files(
+    case: Case, outcome: Outcome, before: Mapping[str, Any], root: Path
+) -> Iterator[tuple[str, str]]:
+    after = snapshot(root)
+    allowed = {f"work/{name}" for name in case.may_change}
+    for name, was in before.items():
+        if name not in allowed and after.get(name) != was:
+            yield "canary", f"{name}: {'changed' if name in after else 'gone'}"
+    killed = -9 in outcome.codes
+    broken_off = any(code not in (0, 7) for code in outcome.codes)
+    for name in sorted(after.keys() - before.keys()):
+        reason = _why_left(name, after, killed, broken_off)
+        if reason == LOG and 1 in outcome.codes and 1 in case.codes:
+            continue
+        if reason is not None:
+            yield "left", f"{name}: {reason}"
+        elif reason := why_not_whole(root, name):
+            yield "half files", f"{name}: {reason}"
+
+
+def _judge_codes(case: Case, outcome: Outcome, hang: bool) -> Iterator[tuple[str, str]]:
+    if hang:
+        yield "hangs", f"still running after {case.limits.wall_s:.0f} s"
+        return
+    for code in outcome.codes:
+        if code in case.codes:
+            continue
+        if code == 1:
+            yield "exit 1", "internal error"
+        elif code < 0:
+            yield "signals", f"ended by signal {-code}"
+        else:
+            yield "other", f"exit code {code}, allowed: {sorted(case.codes)}"
+    if case.one_of is not None and case.one_of not in outcome.codes:
+        yield "other", f"none of the copies ended with {case.one_of}: {outcome.codes}"
+
+
+def _judge_prints(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
+    for code, out, err in zip(outcome.codes, outcome.stdout, outcome.stderr, strict=True):
+        if b"Traceback (most recent call last)" in err + out and code not in (1, -2):
+            yield "other", "a traceback was printed"
+        if code in (2, 3, 4, 5, 6) and 2 not in case.closed and b"detect-video: " not in err:
+            yield "other", f"exit code {code} without a message"
+        texts = (text for text in (err, out) if _is_plain_text(case, text))
+        if steers := next(filter(None, map(_STEERS.search, texts)), None):
+            yield "other", f"what steers a terminal was printed: {steers[0]!r}"
+        if "--json" in case.argv and out.strip() and code >= 0 and case.stdout == "file":
+            try:
+                json.loads(out)
+            except ValueError:
+                yield "other", "--json printed something that is no document"
+
+
+# Escape, bell, backspace, the first byte of C1 in UTF-8, and what turns the direction of letters.
+_STEERS = re.compile(rb"[\x00\x07\x08\x1b]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]")
+
+
+def _is_plain_text(case: Case, text: bytes) -> bool:
+    """No trace.json.gz, and nothing that the surroundings ask for: colours, or UTF-16."""
+    wanted = "FORCE_COLOR" in case.env or case.env.get("PYTHONIOENCODING") == "utf-16"
+    return not wanted and not text.startswith(b"\x1f\x8b")
+
+
+def _why_left(name: str, after: Mapping[str, Any], killed: bool, broken_off: bool) -> str | None:
+    """Why a new file should not be there. None: it may."""
+    place, _, rest = name.partition("/")
+    last = name.rsplit("/", 1)[-1]
+    if last.startswith("detect-video-") and last.endswith(".log"):
+        return LOG
+    if place == "tmp":
+        return None if killed else "a temporary file"
+    if place == "home":
+        return None if rest.startswith(".cache/detect-video") else "a new file in HOME"
+    if last.startswith(".") and last not in OURS:
+        return None if killed else "a hidden file"
+    if ".partial" in last:
+        return None if broken_off else "what was being written"
+    if last.startswith("source-") and last.endswith(".jsonl"):
+        return None if broken_off else "rows that were moved elsewhere"
+    if last == "error.log":
+        return LOG
+    empty = after[name][0] == "folder" and not any(n.startswith(f"{name}/") for n in after)
+    if empty and not killed and place == "work":
+        return "an empty folder"
+    return None

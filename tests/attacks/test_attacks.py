@@ -1,0 +1,310 @@
+"""The small fixed part of the attacks, and proof that every check of theirs can fail.
+
+``scripts/attack --minutes 30 --seed N`` is the long part.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.attacks import guided, long_run
+from tests.attacks.case import HANDLED, Case, Kind, Limits, Link, Pipe, read_case
+from tests.attacks.inputs import NULL, content
+from tests.attacks.kinds import find_all
+from tests.attacks.kinds.command_lines import _own_outputs
+from tests.attacks.running import FAILURES, Outcome, Server, judge, snapshot
+from tests.conftest import CHECKOUT
+
+SEED = 1
+# How many cases of a kind the ordinary tests run; of others two. The three from generators with
+# tests of their own are left to the long run.
+COUNTS = {
+    "checkpoints": 15, "command lines": 20, "configs": 15, "darknet": 20, "labels": 15,
+    "nsys files": 10, "onnx": 15, "pictures": 8, "safetensors": 15, "saved runs": 10, "videos": 12,
+    "kills": 4, "full disks": 4, "eight at once": 1, "signals": 4, "hostile graphs": 0,
+    "hostile texts": 0, "hostile sessions": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["darknet", "safetensors", "configs", "onnx", "videos", "labels"])
+def test_a_seed_gives_the_same_cases_again(name):
+    kind = find_all()[name]
+    assert [kind.case(3, number) for number in range(4)] == [
+        kind.case(3, number) for number in range(4)
+    ]
+    assert kind.case(3, 0) != kind.case(4, 0)
+
+
+def test_a_case_survives_its_folder(tmp_path):
+    case = Case(
+        {
+            "a.txt": b"\x00\xff",
+            "deep/b.txt": b"",
+            "empty/": b"",
+            "link": Link("a.txt"),
+            "pipe": Pipe(),
+        },
+        ("detect", "a b", "\udcff"),
+        codes=frozenset({0, -9}),
+        env={"HOME": None, "LANG": "C"},
+        limits=Limits(open_files=9),
+        signals=((0.5, 9),),
+        closed=(0, 2),
+        copies=2,
+        one_of=0,
+        again=frozenset({0}),
+        may_change=frozenset({"a.txt"}),
+        modes={"a.txt": 0o400},
+        plain_user=True,
+    )
+    case.save(tmp_path)
+    assert read_case(tmp_path) == Case(**{**vars(case), "files": {**case.files, "deep/": b""}})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("argv", "changed"),
+    [
+        (("in.mp4", "-o", "letter.txt"), {"letter.txt"}),
+        (("in.mp4", "--output=letter.txt"), {"letter.txt"}),
+        (("in.mp4", "--output", "in.mp4"), {"in.mp4"}),
+        (("in.mp4", "--run-dir", "letter.txt"), set()),
+        (("letter.txt",), set()),
+    ],
+)
+def test_only_what_o_names_may_change(argv, changed):
+    assert _own_outputs(argv) == changed
+
+
+def test_every_kind_gets_its_first_cases_and_its_share():
+    kinds = [Kind("many", lambda _: None, share=9), Kind("few", lambda _: None, share=1, first=50)]  # type: ignore[arg-type,return-value]
+    taken = [next(cases) for cases in [long_run.schedule(kinds)] for _ in range(5000)]
+    names = [kind.name for kind, _ in taken]
+    assert names[:4000].count("few") >= 50
+    assert 450 <= names.count("few") <= 650
+    assert [number for kind, number in taken if kind.name == "few"] == list(
+        range(names.count("few"))
+    )
+
+
+@pytest.mark.slow
+def test_a_case_that_cannot_be_made_counts_and_ends_no_run(tmp_path):
+    said: list[str] = []
+    run = long_run.LongRun(0, tmp_path, said.append)
+    run.run([Kind("broken", lambda random: [][0], share=1)], float("inf"), 1, most=3)
+    assert (run.failed, run.tallies["broken"].cases, len(said)) == (3, 3, 3)
+
+
+# ---- every check can fail
+
+
+GOOD = {"code": 0, "wall_s": 0.1, "cpu_s": 0.1, "memory_mb": 50.0}
+
+
+def failures(
+    root: Path, case: Case, after: Any = None, stderr: bytes = b"", **ran: Any
+) -> list[str]:
+    """What is found where ``after(work folder)`` is all that the program did."""
+    for name in ("work", "tmp", "seen", "home"):
+        (root / name).mkdir()
+    (root / "work/letter.txt").write_text("Dear Ada,\n")
+    before = snapshot(root)
+    if after is not None:
+        after(root / "work")
+    one = {**GOOD, **{name: ran.pop(name) for name in list(ran) if name in GOOD}}
+    (root / "seen/stdout-0.txt").write_bytes(ran.pop("stdout", b""))
+    (root / "seen/stderr-0.txt").write_bytes(stderr)
+    outcome = judge(case, {"copies": [one], "hang": False, "left": [], **ran}, before, root)
+    return [what for what, _ in outcome.failures]
+
+
+PLAIN = Case({}, ("in.mp4",))
+
+
+@pytest.mark.parametrize(
+    ("done", "found"),
+    [
+        ({}, []),
+        ({"code": 1}, ["exit 1"]),
+        ({"code": -11}, ["signals"]),
+        ({"code": 99}, ["other"]),
+        ({"code": -6, "hang": True}, ["hangs"]),
+        ({"code": 3}, ["other"]),  # without a message
+        ({"code": 3, "stderr": b"detect-video: no\n"}, []),
+        (
+            {"code": 3, "stderr": b"detect-video: no\nTraceback (most recent call last)\n"},
+            ["other"],
+        ),
+        ({"stdout": b"a \x1b[2Jb\n"}, ["other"]),
+        ({"stdout": "\u202e\n".encode()}, ["other"]),
+        ({"stderr": b"\xc2\x9b2J\n"}, ["other"]),
+        ({"stdout": "caf\xe9 \u89c6 \u2500\n".encode()}, []),
+        ({"stdout": b"\x1f\x8b\x1b"}, []),  # a compressed trace
+        ({"memory_mb": 5000.0}, ["limits"]),
+        ({"cpu_s": 50.0}, ["limits"]),
+        ({"left": ["sleep 100"]}, ["left"]),
+    ],
+)
+def test_ends_that_fail(tmp_path, done, found):
+    assert failures(tmp_path, PLAIN, **done) == found
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        (lambda work: (work / "letter.txt").write_text("Dear Bob,\n"), ["canary"]),
+        (lambda work: (work / "letter.txt").unlink(), ["canary"]),
+        (lambda work: (work / "letter.txt").chmod(0o600), ["canary"]),
+        (lambda work: (work / "new.json").write_text("{}\n"), []),
+        (lambda work: (work / "half.json").write_text('{"a": '), ["half files"]),
+        (lambda work: (work / "half.jsonl").write_text('{}\n{"a"'), ["half files"]),
+        (lambda work: (work / "half.csv").write_text("a,b\n1"), ["half files"]),
+        (lambda work: (work / "half.html").write_text("<!doctype html><p>\n"), ["half files"]),
+        (lambda work: (work / "half.txt").write_text("<!doctype html><p>"), ["half files"]),
+        (lambda work: (work / "page.csv").write_text("<!doctype html>a,b\nc</html>\n"), []),
+        (lambda work: (work / "half-page.csv").write_text("<!doctype html>a,b\nc"), ["half files"]),
+        (lambda work: (work / "document.mp4").write_text('{"a": [1]}\n'), []),
+        (lambda work: (work / "half-row.jsonl").write_text('{"a": 1}'), ["half files"]),
+        (lambda work: (work / "half.mp4").write_bytes(content("in.mp4")[:500]), ["half files"]),
+        (lambda work: (work / "x.partial.mp4").write_bytes(b""), ["left"]),
+        (lambda work: (work / ".77-session.json").write_bytes(b""), ["left"]),
+        (lambda work: (work.parent / "tmp/x").write_bytes(b""), ["left"]),
+        (lambda work: (work.parent / "home/.x").write_bytes(b""), ["left"]),
+    ],
+)
+def test_files_that_fail(tmp_path, after, found):
+    assert failures(tmp_path, PLAIN, after) == found
+
+
+def test_json_must_be_a_document(tmp_path):
+    case = Case({}, ("in.mp4", "--json"))
+    assert failures(tmp_path, case, stdout=b"[1, 2\n") == ["other"]
+
+
+def test_a_killed_run_may_leave_what_it_was_writing(tmp_path):
+    case = Case({}, ("in.mp4",), codes=frozenset({-9}), signals=((0.1, 9),))
+    assert (
+        failures(tmp_path, case, lambda work: (work / "x.partial.mp4").write_bytes(b""), code=-9)
+        == []
+    )
+
+
+LEAVES_A_PROCESS = """
+import os, time
+from tests.attacks import server
+server.GRACE_S = 0.2
+server._libc.prctl(server.SUBREAPER, 1)
+if os.fork() == 0:
+    if os.fork() == 0:
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+print(len(server.collect_left()), len(server.children()))
+"""
+
+
+def test_a_process_that_is_left_is_named_and_ended():
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES_A_PROCESS],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["1", "0"]
+
+
+def test_every_failure_has_its_column():
+    run = long_run.LongRun(0, Path("nowhere"), print)
+    run.tallies["made"] = long_run.Tally()
+    run.tallies["made"].add(Outcome([0]))
+    run.tallies["made"].add(Outcome([1], failures=[("exit 1", ""), ("left", "")]))
+    run.tallies["made"].add(Outcome([-11]), apart=True)
+    head, row, total = run.table().splitlines()
+    columns = dict(
+        zip(
+            head.replace("half files", "half")
+            .replace("exit 1", "exit")
+            .replace("CPU s/case", "cpu")
+            .split(),
+            row.split(),
+            strict=True,
+        )
+    )
+    names = ("cases", "handled", "apart", "exit", "left")
+    assert [columns[name] for name in names] == ["3", "2", "1", "1", "1"]
+    assert all(what in head for what in FAILURES)
+    assert run.failed == 1
+    assert total.split()[1] == "3"
+    assert 1 not in HANDLED
+
+
+def test_damage_of_every_sort_changes_something():
+    from tests.attacks.mutate import damage, damage_json, damage_text, damage_tree
+
+    random, data, text = Random(1), bytes(range(256)) * 4, "conf: 0.5\nnames: [a, b]\n" * 3
+    document = {"a": [1, {"b": "c"}], "d": 0.5}
+    assert sum(damage(random, data) != data for _ in range(50)) > 40
+    assert sum(damage_text(random, text) != text.encode() for _ in range(50)) > 40
+    assert sum(damage_tree(random, document) != document for _ in range(50)) > 40
+    assert document == {"a": [1, {"b": "c"}], "d": 0.5}
+    assert all(isinstance(damage_json(random, document), bytes) for _ in range(50))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", guided.READERS)
+def test_guided_readers_take_their_seeds_and_damage(name, tmp_path):
+    """What atheris damages in a long run, without atheris."""
+    from tests.attacks.mutate import damage
+
+    read, random = guided.READERS[name].prepare(tmp_path), Random(name)
+    for seed in guided.READERS[name].seeds():
+        read(seed)
+        for _ in range(12):
+            read(damage(random, seed))
+
+
+# ---- on a server; last, because its own time counts for the last test of the file
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("server")) as one:
+        yield one
+
+
+@pytest.mark.slow
+def test_a_run_that_takes_too_long_is_a_hang(server):
+    files = {"long.mp4": content("long.mp4"), "dots.onnx": content("dots.onnx")}
+    outcome = server.run(Case(files, ("long.mp4", *NULL), limits=Limits(wall_s=0.02)))
+    assert [what for what, _ in outcome.failures][:1] == ["hangs"]
+    assert outcome.codes == [-signal.SIGABRT]
+
+
+@pytest.mark.slow
+def test_what_fails_is_kept_and_fails_again(tmp_path, server):
+    """A case whose only right code is one that the command cannot give."""
+    case = Case({"a.txt": b"x"}, ("a.txt",), codes=frozenset({99}))
+    outcome = server.run(case)
+    long_run.keep(tmp_path / "kept", case, outcome, {"kind": "made"})
+    again = server.run(read_case(tmp_path / "kept"))
+    assert outcome.failures
+    assert (again.codes, again.failures) == (outcome.codes, outcome.failures)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(name for name in find_all() if COUNTS.get(name, 2)))
+def test_a_few_cases_of_every_kind(server, name):
+    kind = find_all()[name]
+    failures = []
+    for number in range(COUNTS.get(name, 2)):
+        outcome = server.run(kind.case(SEED, number))
+        failures += [f"case {number}: {what}: {text}" for what, text in outcome.failures]
+    assert failures == []

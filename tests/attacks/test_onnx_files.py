@@ -1,0 +1,176 @@
+"""No ONNX file ends in anything but a network or a ModelError, and none takes long or much."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector.errors import ModelError
+from tests.attacks import onnx_files
+from tests.networks import open_network
+
+# These would take all memory, or all day, without their bounds: they run in a process of their own.
+DANGEROUS = (
+    "range of 2^40",
+    "expand",
+    "tile",
+    "pad",
+    "one hot",
+    "constant of shape",
+    "resize",
+    "slow resize",
+    "chain",
+    "32 functions that call twice",
+    "1000 functions in a chain",
+    "40,000 nodes",
+    "8,000 nodes of one name",
+    "8,000 nodes of nothing",
+    "names of a megabyte",
+    "names of minus",
+    "packed zeros",
+    "a million empty nodes",
+    "empty inputs",
+    "huge input",
+    "device",
+)
+GOOD = frozenset(
+    {
+        "a slice",
+        "eye",
+        "slow resize",
+        "8,000 nodes of one name",
+        "8,000 nodes of nothing",
+        "10 branches",
+        "20 branches",
+        "names bomb",
+        "names that are infinite",
+        "names of minus",
+        "names with a backslash",
+        "one long name",
+        "half a character",
+        "stride",
+        "imgsz",
+        "huge batch",
+        "names of nothing",
+        "names of escapes",
+        "names of slashes",
+        "names of parts",
+        "file whole",
+        "file long",
+        "file of a node",
+    }
+)
+KNOWN = (*onnx_files.CHANGES, *onnx_files.MADE)
+MB = 1 << 20
+
+
+def lay_out(files: dict[str, bytes], folder: Path) -> str:
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return str(folder / "m.onnx")
+
+
+def is_read(name: str, folder: Path) -> bool:
+    """Whether a named file gives a network; False for a ModelError of one line."""
+    path = lay_out(dict(onnx_files.known({name}))[name], folder)
+    message = None
+    try:
+        open_network(path)
+    except ModelError as error:
+        message = str(error)
+    assert message is None or message.isprintable()
+    return message is None
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if name not in DANGEROUS])
+def test_known_files(tmp_path, name):
+    assert is_read(name, tmp_path) == (name in GOOD)
+
+
+@pytest.mark.slow
+def test_giants_are_refused_in_little_memory(tmp_path):
+    process = subprocess.run(
+        [sys.executable, __file__, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    told = dict(line.rsplit(" ", 1) for line in process.stdout.splitlines())
+    assert told == {name: str(name in GOOD) for name in DANGEROUS}
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(8, id="few"), pytest.param(120, id="many", marks=pytest.mark.slow)]
+)
+def test_random_changes(tmp_path, count):
+    for name, files in islice(onnx_files.cases(3), count):
+        with suppress(ModelError):  # any other exception fails the test
+            assert open_network(lay_out(files, tmp_path)).names, name
+
+
+def test_a_file_beside_it_may_not_lead_out_of_the_folder(tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (tmp_path / "w.bin").write_bytes(np.ones(16, np.float32).tobytes())
+    path = lay_out({"m.onnx": onnx_files.outside("w.bin")["m.onnx"]}, inside)
+    (inside / "w.bin").symlink_to("../w.bin")
+    with pytest.raises(ModelError, match="outside"):
+        open_network(path)
+    (inside / "w.bin").unlink()
+    os.mkfifo(inside / "w.bin")  # a read would wait for ever
+    with pytest.raises(ModelError, match=r"w\.bin"):
+        open_network(path)
+
+
+def test_a_cache_of_downloads_keeps_both_files_elsewhere(tmp_path):
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    for number, (name, content) in enumerate(onnx_files.outside("w.bin").items()):
+        (tmp_path / "blobs" / str(number)).write_bytes(content)
+        (tmp_path / "snapshot" / name).symlink_to(f"../blobs/{number}")
+    assert open_network(str(tmp_path / "snapshot/m.onnx")).names
+
+
+def test_a_constant_nodes_file_lies_beside_the_model_and_counts_in_the_digest(
+    tmp_path, monkeypatch
+):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    files = onnx_files.outside("w.bin", node=True)
+    (elsewhere / "w.bin").write_bytes(np.zeros(16, np.float32).tobytes())
+    path = lay_out(files, tmp_path)
+    first = open_network(path).sha256
+    monkeypatch.chdir(elsewhere)
+    assert open_network(path).sha256 == first
+    (tmp_path / "w.bin").write_bytes(np.full(16, 2, np.float32).tobytes())
+    assert open_network(path).sha256 != first
+
+
+def test_a_function_that_is_called_often_enough_is_inlined(tmp_path):
+    def change(model):
+        onnx_files.add_functions(model, 5, 2)
+
+    network = open_network(lay_out({"m.onnx": onnx_files.changed(change)}, tmp_path))
+    assert sum(node.op_type == "Relu" for node in network.graph.graph.node) == 16
+
+
+def main(folder: Path) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (4096 * MB, 4096 * MB))
+    resource.setrlimit(resource.RLIMIT_CPU, (200, 200))
+    for name in DANGEROUS:
+        print(name, is_read(name, folder), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

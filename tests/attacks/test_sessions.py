@@ -1,0 +1,32 @@
+"""Damaged sessions end in a drawing or in one line, never in an internal error, never late."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.sessions import attack, cases, whole_session
+
+SEED, MANY = 2026, 300
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """One to damage, and one that stays whole."""
+    folder = tmp_path_factory.mktemp("sessions")
+    session = whole_session(folder / "damaged")
+    return session, Path(shutil.copytree(session, folder / "whole"))
+
+
+@pytest.mark.slow
+def test_what_is_whole_is_drawn(sessions):
+    assert attack(*sessions, ("nothing", {})) == []
+
+
+@pytest.mark.slow
+def test_what_has_a_name_and_what_chance_finds(sessions):
+    chosen = islice(cases(sessions[0], SEED), MANY)
+    assert [wrong for case in chosen for wrong in attack(*sessions, case)] == []

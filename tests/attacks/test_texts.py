@@ -1,0 +1,161 @@
+"""No YAML, JSON, CSV or row of labels ends in anything but a value or one line with the place."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from detector import datasets
+from detector.config.levels import resolve_config
+from detector.datasets.classmap import read_mapping
+from detector.errors import DetectVideoError, ModelError, SourceError, UsageError
+from detector.models.formats.yolo.description import read_description
+from detector.models.names import read_names
+from detector.session.codec import parse_json
+from tests.attacks import texts
+
+# Without their bounds these would take all memory, or all day.
+DANGEROUS = ("aliases", "merge keys", "path of 5,000", "queue", "frame 10^12", "length 10^12")
+SLOW = ("3,000 brackets", "the root")  # they take most of a second
+DETECTIONS = {
+    "coco-detections": "d.json",
+    "jsonl": "d.jsonl",
+    "csv": "d.csv",
+    "mot-detections": "d.txt",
+    "yolo-detections": "d",
+}
+ERRORS: dict[str, type[DetectVideoError]] = {
+    "config": UsageError,
+    "mapping": UsageError,
+    "document": UsageError,
+    "description": ModelError,
+    "names": ModelError,
+}
+LABELLED = {
+    "sound/l.json": json.dumps(texts.COCO).encode(),
+    "sound/a.png": texts.PICTURE,
+    "sound/b.png": texts.PICTURE,
+    "seq/gt/gt.txt": texts.MOT.encode(),
+    "seq/img1/000001.png": texts.PICTURE,
+    "seq/img1/000002.png": texts.PICTURE,
+}
+
+
+def is_one_of(name: str, words: tuple[str, ...]) -> bool:
+    return any(word in name for word in words)
+
+
+def lay_out(files: dict[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def read(kind: str, files: dict[str, bytes]) -> None:
+    """Reads what lies in the current folder, as the program does."""
+    first = Path(next(iter(files)))
+    if kind == "config":
+        resolve_config(str(first), {})
+    elif kind == "mapping":
+        read_mapping(str(first), Path("nowhere"))
+    elif kind == "description":
+        read_description(first)
+    elif kind == "document":
+        parse_json(first.read_bytes(), first)
+    elif kind == "names":
+        read_names(first)
+    elif kind in DETECTIONS:
+        dataset = datasets.open("seq" if kind == "mot-detections" else "sound/l.json")
+        names = ("person", "vehicle", "car") if kind == "mot-detections" else None
+        datasets.open_detections(DETECTIONS[kind], dataset, names=names)
+    else:
+        datasets.open("l.json" if kind == "coco" else ".").check_readable()
+
+
+def check(name: str, files: dict[str, bytes], folder: Path, monkeypatch) -> None:
+    """Any other exception fails the test."""
+    kind = name.partition("/")[0]
+    lay_out(files, folder)
+    if kind in DETECTIONS:
+        lay_out(LABELLED, folder)
+    monkeypatch.chdir(folder)
+    message = ""
+    try:
+        read(kind, files)
+    except ERRORS.get(kind, SourceError) as error:
+        message = str(error)
+    assert message.isprintable(), name
+
+
+KNOWN = [
+    pytest.param(name, files, id=name, marks=pytest.mark.slow if is_one_of(name, SLOW) else ())
+    for name, files in texts.known()
+    if not is_one_of(name, DANGEROUS)
+]
+
+
+@pytest.mark.parametrize(("name", "files"), KNOWN)
+def test_known_texts(tmp_path, monkeypatch, name, files):
+    check(name, files, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(40, id="few"), pytest.param(600, id="many", marks=pytest.mark.slow)]
+)
+def test_random_damage(tmp_path, monkeypatch, count):
+    for number, (name, files) in enumerate(islice(texts.cases(4), count)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        check(name, files, folder, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["config", "mapping", "description", "yolo"])
+def test_the_bomb_that_was_found(shared, tmp_path, monkeypatch, kind):
+    """Nine times nine times ... aliases under ``names:``. It gave no answer in 40 seconds."""
+    data = (shared / "data/attacks/bomb.yaml").read_bytes()
+    (tmp_path / "data.yaml").write_bytes(data)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ERRORS.get(kind, SourceError), match=r"data\.yaml") as caught:
+        read(kind, {"data.yaml": data})
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.slow
+def test_bombs_take_little_memory(tmp_path):
+    process = subprocess.run(
+        [sys.executable, __file__, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    wanted = [name for name, _ in texts.known() if is_one_of(name, DANGEROUS)]
+    assert process.stdout.splitlines() == wanted
+
+
+def main(folder: Path) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+    resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+    for number, (name, files) in enumerate(texts.known()):
+        if is_one_of(name, DANGEROUS):
+            (folder / str(number)).mkdir()
+            os.chdir(folder / str(number))
+            lay_out(files, Path())
+            with suppress(DetectVideoError):
+                read(name.partition("/")[0], files)
+            print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,118 @@
+"""Eight runs at once on everything that runs share: each ends as documented, and nothing is mixed.
+
+The processes are forks of one that has done the imports, and all start at one moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.cli.small import write_network
+from tests.conftest import CHECKOUT
+from tests.sources.clips import write_video
+
+RUNS = 8
+# Forks, lets all wait for the end of a pipe, and says how each ended.
+SCRIPT = textwrap.dedent("""
+    import json, os, sys
+    import av, cv2, numpy, onnx, rich, yaml
+    import detector.run.detect, detector.run.wire, detector.session.store
+    from detector.cli import main
+
+    lines = json.loads(sys.argv[1])
+    reader, writer = os.pipe()
+    children = []
+    for number, line in enumerate(lines):
+        if (pid := os.fork()) == 0:
+            os.close(writer)
+            os.read(reader, 1)
+            for stream, name in ((1, "out"), (2, "err")):
+                os.dup2(os.open(f"{name}-{number}", os.O_WRONLY | os.O_CREAT), stream)
+            sys.argv = ["detect-video", *line]
+            main()
+            os._exit(99)
+        children.append(pid)
+    os.close(reader)
+    os.close(writer)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]))
+""")
+
+
+def run_at_once(lines: list[list[str]], folder: Path) -> tuple[list[int], list[str]]:
+    """Exit codes, and what each printed on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(lines)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
+    )
+    errors = [(folder / f"err-{number}").read_text() for number in range(len(lines))]
+    assert not any("Traceback" in text for text in errors), errors
+    return json.loads(done.stdout), errors
+
+
+def long_run(inputs: Path) -> list[str]:
+    model = ["--model", str(inputs / "x.cfg"), "--engine", "null"]
+    return [str(inputs / "long.mp4"), *model, "--save", "csv", "--no-video"]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clip that takes a while without a network, and a network that costs next to nothing."""
+    folder = tmp_path_factory.mktemp("inputs")
+    write_video(folder / "long.mp4", 1500, codec="mpeg4")
+    write_network(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_one_store_and_one_root_of_runs(inputs: Path, tmp_path: Path) -> None:
+    """An empty store, the default names of sessions, outputs of their own."""
+    write_video(tmp_path / "in.mp4", 6)
+    shared = ["in.mp4", "--model", str(inputs / "x.cfg"), "--engine", "ort", "--threads", "1"]
+    own = [["-o", f"out{number}/"] for number in range(RUNS)]
+    lines = [[*shared, "--engines-dir", "store", "--json", *output] for output in own]
+    codes, errors = run_at_once(lines, tmp_path)
+    assert codes == [0] * RUNS, errors
+    names = {f"in-ort{'' if number == 1 else f'-{number}'}" for number in range(1, RUNS + 1)}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == names
+    sessions = {json.loads((tmp_path / f"out-{n}").read_text())["session"] for n in range(RUNS)}
+    assert sessions == {f"runs/{name}" for name in names}
+    for name in names:
+        rows = (tmp_path / "runs" / name / "detections.jsonl").read_text().splitlines()
+        assert [json.loads(row)["frame"] for row in rows] == list(range(6))
+    # One graph and its manifest, built once.
+    assert Counter(path.suffix for path in (tmp_path / "store").iterdir()) == {
+        ".onnx": 1,
+        ".json": 1,
+        "": 1,
+    }
+
+
+@pytest.mark.slow
+def test_one_run_dir_is_for_one_run(inputs: Path, tmp_path: Path) -> None:
+    """The one that comes first runs long enough for all others to meet it."""
+    line = [*long_run(inputs), "--run-dir", "r", "-o"]
+    codes, errors = run_at_once([[*line, f"out{n}/"] for n in range(RUNS)], tmp_path)
+    assert Counter(codes) == {0: 1, 6: RUNS - 1}, errors
+    assert all("process " in text for code, text in zip(codes, errors, strict=True) if code)
+    rows = (tmp_path / "r/detections.jsonl").read_text().splitlines()
+    assert [json.loads(row)["frame"] for row in rows] == list(range(1500))
+
+
+@pytest.mark.slow
+def test_one_output_is_for_one_run(inputs: Path, tmp_path: Path) -> None:
+    codes, errors = run_at_once([[*long_run(inputs), "-o", "x.csv"]] * RUNS, tmp_path)
+    assert Counter(codes) == {0: 1, 6: RUNS - 1}, errors
+    assert not list(tmp_path.glob("*partial*"))

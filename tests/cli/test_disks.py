@@ -1,0 +1,234 @@
+"""Full disks and power losses: a file under its final name is whole, and nothing of the user's
+changes.
+
+A power loss is tested by the order of the calls: a rename that comes before the file is synced may
+reach the disk first. The calls are recorded inside the process, because every rename of ours is
+Python's; a library only fills the file before.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from detector.cli.group import cli
+from tests.cli.small import CFG
+from tests.sources.clips import write_video
+
+PAGE = 4096
+FRAMES = 24
+SAVED = "video,jsonl,csv,coco,mot,yolo,pictures"
+
+
+def run(*arguments: object) -> int:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.stderr
+    return result.exit_code
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    folder = tmp_path / "inputs"
+    folder.mkdir()
+    write_video(folder / "in.mp4", FRAMES)
+    (folder / "x.cfg").write_text(CFG)
+    numbers = np.random.default_rng(0).random(21 + 21 * 3, np.float32).tobytes()
+    (folder / "x.weights").write_bytes(np.array([0, 2, 0, 0, 0], "<i4").tobytes() + numbers)
+    np.savez(folder / "x.npz", input=np.zeros((1, 32, 32, 3), np.uint8))
+    return folder
+
+
+# Power loss
+
+
+class Calls:
+    """What was synced, and what got a name, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.synced: set[int] = set()  # inodes, so far
+        self.unsynced: dict[int, str] = {}  # folder -> a name in it that is not on the disk yet
+        self.named: list[str] = []
+        self.problems: list[str] = []
+        self._fsync, self._replace, self._rename = os.fsync, os.replace, os.rename
+        monkeypatch.setattr(os, "fsync", self.fsync)
+        monkeypatch.setattr(os, "replace", self.replace)
+        monkeypatch.setattr(os, "rename", self.rename)
+
+    def fsync(self, file: int) -> None:
+        self._fsync(file)
+        inode = os.fstat(file).st_ino
+        self.synced.add(inode)
+        self.unsynced.pop(inode, None)
+
+    def replace(self, source: str | Path, target: str | Path) -> None:
+        self._name(Path(source), Path(target))
+        self._replace(source, target)
+
+    def rename(self, source: str | Path, target: str | Path) -> None:
+        self._name(Path(source), Path(target))
+        self._rename(source, target)
+
+    def _name(self, source: Path, target: Path) -> None:
+        if target.suffix == ".old":  # an earlier folder that is about to be removed
+            return
+        self.named.append(target.name)
+        for file in [source, *(source.iterdir() if source.is_dir() else ())]:
+            if file.stat().st_ino not in self.synced:
+                self.problems.append(f"{file} becomes {target} before it is on the disk")
+        self.unsynced[target.parent.stat().st_ino] = str(target)
+
+
+@pytest.mark.slow
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    calls = Calls(monkeypatch)
+    model = ("--model", inputs / "x.cfg", "--engine", "null", "--engines-dir", "store")
+    for _ in range(2):  # the second run replaces what the first one wrote
+        assert run(inputs / "in.mp4", *model, "--save", SAVED, "--run-dir", "r") == 0
+    assert run("report", "r") == 0
+    assert run("build", inputs / "x.cfg", "--to", "onnx", "-o", "x.onnx", "--engine", "null") == 0
+    assert calls.problems == []
+    assert calls.unsynced == {}
+    final = {
+        *("session.json", "summary.json", "spans.npz", "detections.jsonl", "report.html"),
+        *(f"in-null-detected{suffix}" for suffix in (".mp4", ".csv", ".coco.json", "-labels", "")),
+        "x.onnx",
+    }
+    assert final <= set(calls.named)
+    assert any(name.startswith("x-32x32-b1-") for name in calls.named), "the store's"
+
+
+def test_the_recorder_sees_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(monkeypatch)
+    (tmp_path / "a").write_text("")
+    os.replace(tmp_path / "a", tmp_path / "b")
+    assert (len(calls.problems), len(calls.unsynced)) == (1, 1)
+
+
+# A full disk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a megabyte; ``leave`` says how much of it is free."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("machine: mounting a tmpfs is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def leave(disk: Path, free: int) -> None:
+    ballast = disk / "ballast"
+    ballast.unlink(missing_ok=True)
+    space = os.statvfs(disk)
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, space.f_bavail * space.f_frsize - free))
+
+
+def check_whole(path: Path) -> None:
+    """Raises where a file is not what its name says."""
+    data = path.read_bytes()
+    if path.suffix == ".mp4":
+        with av.open(io.BytesIO(data)) as container:
+            assert sum(1 for _ in container.decode(video=0)) == FRAMES
+    elif path.suffix == ".json":
+        assert data, (path, data[:50])
+        json.loads(data)
+    elif path.suffix == ".jsonl":
+        assert [json.loads(line)["frame"] for line in data.splitlines()] == list(range(FRAMES)), (
+            path
+        )
+    elif path.suffix == ".npz":
+        assert zipfile.ZipFile(io.BytesIO(data)).testzip() is None
+    elif path.suffix == ".gz":
+        gzip.decompress(data)
+    elif path.suffix == ".html":
+        assert data.rstrip().endswith(b"</html>")
+    elif path.suffix == ".onnx":
+        import onnx
+
+        onnx.checker.check_model(onnx.load_model_from_string(data))
+    else:
+        assert path.name.startswith((".", "classes", "frame_")) or path.suffix in (".csv", ".txt")
+
+
+def check_disk(disk: Path, code: int, users: dict[Path, bytes]) -> None:
+    for path in disk.rglob("*"):
+        final = path.is_file() and ".partial" not in str(path) and path.name != "ballast"
+        if final and users.get(path) != path.read_bytes():
+            check_whole(path)
+    for path in users:
+        assert path.exists(), path
+        assert code == 0 or path.read_bytes() == users[path] or path.suffix in (".jsonl", ".mp4")
+
+
+@pytest.mark.slow
+def test_a_run_on_a_disk_that_fills_up_at_thirty_places(
+    inputs: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(disk)
+    codes = []
+    for pages in (*range(1, 31), 200):
+        for path in disk.iterdir():
+            subprocess.run(["rm", "-rf", path], check=True)
+        users = {disk / "in-null-detected.mp4": b"precious", disk / "thesis.txt": b"precious"}
+        for path, content in users.items():
+            path.write_bytes(content)
+        leave(disk, pages * PAGE)
+        model = ("--model", inputs / "x.cfg", "--engine", "null", "--engines-dir", "store")
+        codes.append(run(inputs / "in.mp4", *model, "--run-dir", "r"))
+        check_disk(disk, codes[-1], users)
+    assert set(codes) == {0, 6}
+    assert codes.count(6) >= 15, "the sizes are chosen so that most fail, each elsewhere"
+
+
+@pytest.mark.slow
+def test_other_commands_on_a_full_disk(
+    inputs: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(disk.parent)
+    assert run(inputs / "in.mp4", "--engine", "null", "--run-dir", "r", "--no-video") == 0
+    target = disk / "mine"
+    commands = {
+        ".html": ("report", "r", "-o"),
+        ".json": ("report", "r", "--format", "json", "-o"),
+        ".gz": ("report", "r", "--format", "trace", "-o"),
+        ".onnx": ("build", inputs / "x.cfg", "--to", "onnx", "--engine", "null", "-o"),
+        ".npz": (
+            *("infer-raw", inputs / "x.cfg", "--engine", "null", "--input", inputs / "x.npz"),
+            "--output",
+        ),
+    }
+    for suffix, command in commands.items():
+        path = target.with_suffix(suffix)
+        failed = 0
+        for free in (0, 0, 1, 2, 4, 200):
+            path.write_bytes(b"precious")
+            leave(disk, free * PAGE)
+            code = run(*command, path)
+            assert code in (0, 6)
+            failed += code == 6
+            if code == 6:
+                assert path.read_bytes() == b"precious"
+            else:
+                check_whole(path)
+            assert {one.name for one in disk.iterdir()} == {path.name, "ballast"}
+        assert 0 < failed < 6, suffix
+        path.unlink()

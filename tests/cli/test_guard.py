@@ -1,0 +1,351 @@
+"""Nothing of the user's is destroyed: no output overwrites what a command reads, or what a run
+keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from detector.cli.group import cli
+from tests.cli.small import write_network
+from tests.datasets.made import coco_document
+from tests.datasets.made import picture as labelled_picture
+from tests.models.exports import anchor_free
+from tests.sources.clips import picture, write_video
+
+LIST = ".detect-video-session"
+
+
+def run(*arguments: object) -> int:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    if result.exit_code:
+        assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+        assert "Traceback" not in result.stderr
+    return result.exit_code
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a file of every kind that a command reads."""
+    monkeypatch.chdir(tmp_path)
+    write_video(tmp_path / "in.mp4", 3)
+    write_video(tmp_path / "cal.mp4", 3)
+    write_network(tmp_path)
+    (tmp_path / "n.txt").write_text("a\nb\n")
+    (tmp_path / "c.yaml").write_text("conf: 0.4\n")
+    (tmp_path / "photos").mkdir()
+    cv2.imwrite(str(tmp_path / "photos/a.png"), picture(0))
+    np.savez(tmp_path / "x.npz", input=np.zeros((1, 32, 32, 3), np.uint8))
+    labelled_picture(tmp_path / "a.jpg")
+    labelled_picture(tmp_path / "b.jpg")
+    (tmp_path / "labels.json").write_text(json.dumps(coco_document()))
+    return tmp_path
+
+
+def external(folder: Path) -> None:
+    """y.onnx, whose weights lie in y.onnx.data."""
+    import onnx
+
+    anchor_free().save(folder / "y.onnx")
+    model = onnx.load(folder / "y.onnx")
+    onnx.save_model(
+        model,
+        folder / "y.onnx",
+        save_as_external_data=True,
+        location="y.onnx.data",
+        size_threshold=0,
+    )
+
+
+def linked(target: str, suffix: str) -> str:
+    os.link(target, f"hard{suffix}")
+    return f"hard{suffix}"
+
+
+def symbolic(target: str, suffix: str) -> str:
+    os.symlink(target, f"soft{suffix}")
+    return f"soft{suffix}"
+
+
+def dotted(target: str, suffix: str) -> str:
+    return f"../{Path.cwd().name}/./{target}"
+
+
+NULL = ("--engine", "null")
+BUILD = ("build", "x.cfg", "--to", "onnx", *NULL)
+ATTACKS = {
+    "weights": (*BUILD, "-o", "x.weights"),
+    "cfg": (*BUILD, "-o", "x.cfg"),
+    "names": (*BUILD, "--names", "n.txt", "-o", "n.txt"),
+    "configuration": (*BUILD, "--config", "c.yaml", "-o", "c.yaml"),
+    "calibration": (*BUILD, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
+    "calibration folder": (*BUILD, "--calibrate", "photos", "-o", "photos/a.png"),
+    "source": ("in.mp4", *NULL, "-o", "in.mp4"),
+    "names by a sink": ("in.mp4", "--model", "x.cfg", *NULL, "--names", "n.txt", "-o", "n.txt"),
+    "calibration by a sink": ("in.mp4", *NULL, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
+    "source by profile": ("profile", "in.mp4", *NULL, "--only", "loop", "-o", "in.mp4"),
+    "input of infer-raw": ("infer-raw", "x.cfg", *NULL, "--input", "x.npz", "--output", "x.npz"),
+    "weights by infer-raw": (
+        *("infer-raw", "x.cfg", *NULL, "--input", "x.npz", "--output", "x.weights"),
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_a_command_reads_is_never_its_output(here: Path, attack: str) -> None:
+    before = contents(here)
+    assert run(*ATTACKS[attack]) == 2
+    assert contents(here) == before
+
+
+@pytest.mark.parametrize("name", [linked, symbolic, dotted])
+@pytest.mark.parametrize(
+    ("command", "target", "suffix"),
+    [(BUILD, "x.weights", ".onnx"), (("in.mp4", *NULL), "in.mp4", ".mp4")],
+    ids=["build", "detect"],
+)
+def test_by_whatever_name(
+    here: Path, command: tuple[str, ...], target: str, suffix: str, name: Callable[[str, str], str]
+) -> None:
+    other = name(target, suffix)
+    before = contents(here)
+    assert run(*command, "-o", other) == 2
+    assert contents(here) == before
+
+
+def test_the_external_data_of_a_model(here: Path) -> None:
+    external(here)
+    before = contents(here)
+    for target in ("y.onnx", "y.onnx.data"):
+        assert run("build", "y.onnx", "--to", "onnx", "-o", target) == 2
+        assert contents(here) == before
+
+
+def test_a_later_source_is_kept_as_well(here: Path) -> None:
+    (here / "out").mkdir()
+    write_video(here / "out/in-null-detected.mp4", 3)
+    before = (here / "out/in-null-detected.mp4").read_bytes()
+    assert run("in.mp4", "out/in-null-detected.mp4", *NULL, "-o", "out/") == 0
+    assert (here / "out/in-null-detected-2.mp4").exists()  # a default name gives way
+    assert (here / "out/in-null-detected.mp4").read_bytes() == before
+
+
+def test_pictures_are_not_written_among_what_is_read(here: Path) -> None:
+    os.rename(here / "photos", here / "in-null-detected")
+    before = contents(here)
+    save = ("--save", "pictures", "--calibrate", "in-null-detected")
+    assert run("in.mp4", *NULL, *save) == 0
+    assert (here / "in-null-detected-2").is_dir()
+    assert contents(here).items() >= before.items()
+
+
+# The session
+
+
+def session(folder: Path, *more: str) -> Path:
+    assert run("in.mp4", *NULL, "--no-video", "--save", "csv", "--run-dir", folder, *more) == 0
+    return folder
+
+
+@pytest.mark.parametrize("name", ["session.json", "summary.json", "detections.jsonl", "spans.npz"])
+def test_report_keeps_the_session(here: Path, name: str) -> None:
+    made = session(here / "r")
+    before = contents(made)
+    for kind in ("html", "json", "trace"):
+        assert run("report", "r", "--format", kind, "-o", f"r/{name}") == 2
+    assert contents(made) == before
+    assert run("report", "r", "--format", "json") == 0
+    assert run("report", "r", "--format", "json", "-o", "r/profile.json") == 0
+
+
+@pytest.mark.parametrize("name", ["session.json", "detections.jsonl"])
+def test_an_output_is_no_file_of_the_session(here: Path, name: str) -> None:
+    assert run("in.mp4", *NULL, "--run-dir", "o", "-o", f"o/{name}") == 2
+    assert not (here / "o").exists()
+    made = session(here / "o")
+    before = {name: data for name, data in contents(made).items() if name != LIST}
+    assert run("in.mp4", *NULL, "--run-dir", "o", "-o", f"o/{name}") == 2
+    assert run("in.mp4", *NULL, "-o", "o/session.json", "--run-dir", "./o/../o") == 2
+    assert {name: data for name, data in contents(made).items() if name != LIST} == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "session.json",
+        "summary.json",
+        "detections.jsonl",
+        "error.log",
+        "passes/mine.json",
+        "passes/notes.txt",
+        "source-0.jsonl",
+    ],
+)
+def test_files_of_somebody_else_in_a_run_dir(here: Path, name: str) -> None:
+    (here / "o/passes").mkdir(parents=True)
+    (here / "o" / name).write_text('{"mine": true}')
+    before = contents(here)
+    assert run("in.mp4", *NULL, "--run-dir", "o") == 6
+    assert contents(here) == before
+
+
+def test_a_run_dir_with_other_files_is_used_and_used_again(here: Path) -> None:
+    (here / "o").mkdir()
+    (here / "o/thesis.txt").write_text("precious")
+    session(here / "o")
+    assert run("report", "o") == 0
+    assert (here / "o/report.html").exists()
+    session(here / "o")
+    assert (here / "o/thesis.txt").read_text() == "precious"
+    assert not (here / "o/report.html").exists(), "it showed the earlier run"
+    # A report that is not ours stays, and so does a file that came later under one of our names.
+    (here / "o/report.html").write_text("mine")
+    assert run("report", "o") == 6
+    assert (here / "o/report.html").read_text() == "mine"
+    (here / "o/error.log").write_text("mine")
+    assert run("in.mp4", *NULL, "--run-dir", "o") == 6
+    assert (here / "o/error.log").read_text() == "mine"
+
+
+def test_a_session_of_an_earlier_version_is_used_again(here: Path) -> None:
+    session(here / "o")
+    (here / "o" / LIST).unlink()
+    (here / "o/passes").mkdir()
+    (here / "o/passes/loop.json").write_text('{"available": false, "reason": "x", "seconds": 1}')
+    session(here / "o")
+    assert not (here / "o/passes").exists()
+
+
+def test_a_run_that_cannot_start_leaves_the_earlier_session(here: Path) -> None:
+    made = session(here / "o")
+    before = {name: data for name, data in contents(made).items() if name != LIST}
+    assert run("absent.mp4", *NULL, "--run-dir", "o") == 3
+    (here / "text.mp4").write_text("no video")
+    assert run("text.mp4", *NULL, "--run-dir", "o") == 3
+    assert {name: data for name, data in contents(made).items() if name != LIST} == before
+
+
+def test_a_list_that_lies_removes_nothing_outside(here: Path) -> None:
+    made = session(here / "o")
+    (here / "away").mkdir()
+    (here / "away/a.json").write_text("precious")
+    (here / "precious").write_text("precious")
+    (made / "passes").symlink_to(here / "away")
+    with (made / LIST).open("a") as file:
+        file.write(f"../precious\n{here}/precious\npasses/a.json\n")
+    run("in.mp4", *NULL, "--run-dir", "o")
+    assert (here / "precious").exists()
+    assert (here / "away/a.json").exists()
+
+
+def test_eval_keeps_the_detections_that_it_scores(here: Path) -> None:
+    pytest.importorskip("faster_coco_eval")
+    made = session(here / "r")
+    before = contents(made)["detections.jsonl"]
+    scored = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")
+    assert run(*scored) in (2, 3)  # 3: they are of another clip, which is seen first
+    assert contents(made)["detections.jsonl"] == before
+
+
+@pytest.mark.parametrize("name", ["evaluation.json", "session.json", "summary.json"])
+def test_labels_are_no_file_of_the_session(here: Path, name: str) -> None:
+    (here / "o").mkdir()
+    for picture_file in ("a.jpg", "b.jpg"):
+        os.rename(here / picture_file, here / "o" / picture_file)
+    os.rename(here / "labels.json", here / "o" / name)
+    before = contents(here)
+    assert run("eval", f"o/{name}", *NULL, "--run-dir", "o") in (2, 6)
+    assert contents(here) == before
+    os.symlink(name, here / "o/link.json")
+    assert run("eval", "o/link.json", *NULL, "--run-dir", "o") in (2, 6)
+    assert contents(here).items() >= before.items()
+
+
+def test_tensorboard_of_somebody_else_stays(here: Path) -> None:
+    pytest.importorskip("tensorboard")
+    made = session(here / "r")
+    (made / "tensorboard").mkdir()
+    (made / "tensorboard/mine").write_text("precious")
+    for _ in range(2):
+        assert run("report", "r", "--track", "tensorboard", "--format", "table") == 0
+    assert (made / "tensorboard/mine").read_text() == "precious"
+    assert len(list((made / "tensorboard").glob("events*"))) == 1
+
+
+# What is no plain file
+
+
+def test_dev_null_runs_and_writes_nothing(here: Path) -> None:
+    null = Path("n.mp4")
+    null.symlink_to(os.devnull)
+    for output in (os.devnull, "n.mp4"):
+        assert run("in.mp4", *NULL, "-o", output, "--run-dir", "o") == 0
+        assert run(*BUILD, "-o", output) == 0
+    assert run("report", "o", "-o", os.devnull) == 0
+    assert run("report", "o", "--format", "csv", "-o", os.devnull) == 0
+    raw = ("infer-raw", "x.cfg", *NULL, "--input", "x.npz", "--output")
+    assert run(*raw, os.devnull) == 0
+    assert run(*raw, "rows") == 0  # no suffix for numpy to add one to
+    assert np.load("rows")["output"].shape[0] == 1
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    assert null.is_symlink()
+    assert len((here / "o/detections.jsonl").read_text().splitlines()) == 3
+    assert not list(here.glob("*detected*"))
+
+
+def test_a_dangling_link_is_written_through(here: Path) -> None:
+    for link, target in (
+        ("l.mp4", "there.mp4"),
+        ("l.onnx", "there.onnx"),
+        ("l.html", "there.html"),
+    ):
+        os.symlink(target, link)
+    assert run("in.mp4", *NULL, "-o", "l.mp4", "--run-dir", "o") == 0
+    assert run(*BUILD, "-o", "l.onnx") == 0
+    assert run("report", "o", "-o", "l.html") == 0
+    for suffix in ("mp4", "onnx", "html"):
+        assert Path(f"l.{suffix}").is_symlink()
+        assert Path(f"there.{suffix}").is_file()
+
+
+@pytest.mark.parametrize(
+    "output", ["away.mp4", "pipe.mp4", "pipe", "dangling", "plain", "loop.mp4"]
+)
+def test_what_cannot_be_written_is_refused_before_anything(here: Path, output: str) -> None:
+    os.symlink("nowhere/x.mp4", "away.mp4")
+    os.symlink("loop.mp4", "loop.mp4")
+    os.symlink("nowhere", "dangling")
+    os.mkfifo("pipe.mp4")
+    os.mkfifo("pipe")
+    Path("plain").write_text("mine")
+    before = contents(here)
+    assert run("in.mp4", *NULL, "-o", output) == 6
+    assert contents(here) == before
+    assert not (here / "runs").exists()
+
+
+def test_pipes_and_folders_for_whole_files(here: Path) -> None:
+    os.mkfifo("pipe.onnx")
+    session(here / "o")
+    for output in ("pipe.onnx", "photos"):
+        assert run(*BUILD, "-o", output) == 6
+        assert run("report", "o", "-o", output) == 6
+    assert stat.S_ISFIFO(os.stat("pipe.onnx").st_mode)

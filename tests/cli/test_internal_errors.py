@@ -1,0 +1,64 @@
+"""The traceback of a bug is kept where the user finds it, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from click.testing import CliRunner
+
+from detector.cli.group import cli
+from tests.sources.clips import write_video
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder; those of the cache and of temporary files are in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    write_video(tmp_path / "in.mp4", 3)
+    return tmp_path
+
+
+def fail(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("a bug")
+
+
+def run(*arguments: str) -> str:
+    """The one line on stderr."""
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 1
+    [line] = result.stderr.strip().splitlines()
+    return line
+
+
+def test_in_a_run_it_is_in_the_session(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("detector.run.detect.run_loop", fail)
+    for folder in ("runs/in-null", "runs/in-null-2"):
+        assert f"{folder}/error.log" in run("in.mp4", "--engine", "null")
+        assert "RuntimeError: a bug" in (here / folder / "error.log").read_text()
+    assert list((here / "tmp").iterdir()) == []
+    assert not (here / "cache").exists()
+
+
+def test_elsewhere_one_file_holds_the_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("detector.config.levels.resolve_config", fail)
+    lines = {run("in.mp4"), run("build", "street")}
+    [log] = [path for path in (here / "cache").rglob("*") if path.is_file()]
+    assert len(lines) == 1
+    assert str(log) in lines.pop()
+    assert "RuntimeError: a bug" in log.read_text()
+    assert list((here / "tmp").iterdir()) == []
+
+
+def test_without_a_cache_it_is_a_temporary_file(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "cache").write_text("a file")
+    monkeypatch.setattr("detector.config.levels.resolve_config", fail)
+    line = run("in.mp4")
+    [log] = (here / "tmp").iterdir()
+    assert str(log) in line

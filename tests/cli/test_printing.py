@@ -1,0 +1,213 @@
+"""Text from outside cannot steer a terminal, and no encoding ends a run."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from detector.cli import printing, streams
+from detector.errors.text import as_cell, from_cell, printable, printable_page
+from detector.report.terminal.console import SafeConsole
+from tests.attacks.sessions import run
+from tests.cli.command import COMMAND
+from tests.conftest import CHECKOUT
+
+PACKAGE = CHECKOUT / "detector"
+EVIL = (
+    "\x1b[31mred\x1b]0;title\x07 \x9b2J \u202egpj.exe\u2066 one\ntwo\r\x7f "
+    "[/bold] [red]x :smile: \udcff"
+)
+ALLOWED = {
+    "cli/__init__.py": {"sys.stderr.write"},  # where there are too few files to import anything
+    "cli/printing.py": {"click.echo"},
+    "report/terminal/console.py": {"Console"},
+    "jobs/doctor/attempt.py": {"print"},  # to its parent, as JSON
+}
+PRINTERS = {
+    "click.echo",
+    "click.secho",
+    "click.echo_via_pager",
+    "Console",
+    "print",
+    "sys.stderr.write",
+    "sys.stdout.write",
+}
+
+
+@pytest.mark.slow
+def test_nothing_is_printed_another_way():
+    """Printers stand in one file, so that nobody can forget to make a text printable."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        calls = {
+            ast.unparse(node.func)
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+        }
+        if used := calls & PRINTERS:
+            found[str(path.relative_to(PACKAGE))] = used
+    assert {name: used - ALLOWED.get(name, set()) for name, used in found.items()} == {
+        name: set() for name in found
+    }
+
+
+def test_what_is_printable():
+    assert printable("naïve 视频 [x] \\n") == "naïve 视频 [x] \\n"
+    shown = printable(EVIL)
+    assert shown.isprintable()
+    assert "\\x1b[31mred\\x1b]0;title\\x07 \\x9b2J \\u202egpj.exe\\u2066 one\\ntwo\\r\\x7f" in shown
+    assert printable(shown) == shown
+    assert printable_page("a\n\tb\x1b\udc80") == "a\n\tb\\x1b\\udc80"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "=1", "'=1", "''=1", "'a", "+", "-1", "@", "\t", "\r", "a=1", "'"]
+)
+def test_a_cell_is_no_formula_and_comes_back(text):
+    assert as_cell(text)[:1] not in tuple("=+-@\t\r")
+    assert from_cell(as_cell(text)) == text
+
+
+def table(cell):
+    one = Table(title=cell, caption=cell)
+    one.add_column(cell)
+    one.add_row(cell)
+    one.add_row(Text(cell, style="bold"))
+    return one
+
+
+@pytest.mark.parametrize(
+    "making",
+    [
+        str,
+        Text,
+        table,
+        lambda text: Group(text, Text(text)),
+        lambda text: Panel(text, title=Text(text)),
+    ],
+)
+def test_the_console_shows_what_steers_as_escapes(making):
+    out = io.StringIO()
+    SafeConsole(file=out, width=400, force_terminal=True, color_system=None).print(making(EVIL))
+    text = out.getvalue()
+    assert not {one for one in text if not one.isprintable()} - {"\n"}
+    assert "\\x1b[31mred" in text
+    assert "one\\ntwo" in text
+    assert "[/bold] [red]x :smile: \\udcff" in text
+
+
+def test_styles_of_our_own_stay():
+    out = io.StringIO()
+    console = SafeConsole(file=out, force_terminal=True, color_system="standard", width=80)
+    console.print(Text("a\x1b[32mb", style="bold red"))
+    assert "\x1b[1;31m" in out.getvalue()
+    assert "\x1b[32m" not in out.getvalue()
+
+
+def test_echo_prints_one_line(capsys):
+    printing.echo(EVIL)
+    assert capsys.readouterr().out == f"{printable(EVIL)}\n"
+
+
+def test_a_stream_that_lacks_a_letter_gets_an_escape(tmp_path):
+    with (tmp_path / "out").open("w+b", buffering=0) as raw:
+        before = io.TextIOWrapper(io.BytesIO(), "latin-1", "strict")
+        stream = streams._text(raw, before, lines=False)
+        stream.write("ü 视\n")
+        stream.flush()
+    assert (tmp_path / "out").read_bytes() == "ü \\u89c6\n".encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["report", f"runs/{EVIL}"],
+        ["diff", EVIL, EVIL],
+        [EVIL],
+        ["models", "show", EVIL],
+        ["profile", "--nsys", EVIL],
+    ],
+)
+def test_an_error_that_names_it_is_one_printable_line(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with contextlib.suppress(FileNotFoundError):
+        code, said = run(command)
+        assert code in (2, 3, 4)
+        assert said.endswith("\n")
+        assert said[:-1].isprintable()
+
+
+NAMES = [
+    os.fsdecode(b"bad\xff\xfc name.mp4"),
+    "视频 =1.mp4",
+    "\x1b[31m\u202eevil\nname.mp4",
+    "=1+1.mp4",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_a_run_of_an_odd_name_can_be_reported(name, tmp_path, monkeypatch):
+    """Every form of the report is made of it, and the name comes back from the files."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(CHECKOUT / "videos/street.mp4", name)
+    code, said = run(
+        [
+            name,
+            "--engine",
+            "null",
+            "--frames",
+            "8",
+            "--no-video",
+            "--save",
+            "csv,jsonl",
+            "--run-dir",
+            "run",
+        ]
+    )
+    assert (code, said) == (0, "")
+    for kind in ("html", "table", "json", "csv", "trace"):
+        assert run(["report", "run", "--format", kind])[0] == 0
+    assert run(["diff", "run", "run"])[0] == 0
+    assert json.loads(Path("run/session.json").read_text())["video"]["path"] == name
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    assert not {one for one in page if not one.isprintable()} - {"\n", "\t"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"PYTHONIOENCODING": "latin-1"},
+        {"LC_ALL": "POSIX"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+    ids=str,
+)
+def test_a_terminal_of_another_encoding(more, tmp_path):
+    """In a process of its own, because the interpreter decides on encodings when it starts."""
+    name = "视频 ü.mp4"
+    shutil.copy(CHECKOUT / "videos/street.mp4", tmp_path / name)
+    arguments = (name, "--engine", "null", "--frames", 8, "--no-video", "--run-dir", "run")
+    for command in (arguments, ("report", "run", "--format", "table"), ("report", "run")):
+        process = subprocess.run(
+            [*COMMAND, *map(str, command)],
+            cwd=tmp_path,
+            env={**os.environ, **more},
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+        )
+        assert (process.returncode, process.stderr) == (0, b"")
+    assert (tmp_path / "run/report.html").is_file()

@@ -1,0 +1,165 @@
+"""``-o -``: rows on standard output while the run goes on, and nothing else there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from detector.errors import OutputError
+from detector.sinks._stream import RowStream, StreamedRows
+from detector.sinks.jsonl import JsonlSink
+from detector.types import Detections, Frame, SourceInfo
+from tests.cli.command import assert_one_line_error, detect_video, rows_of, start
+from tests.sources.clips import write_video
+from tests.sources.test_pipe import fed
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_video(tmp_path_factory.mktemp("clip") / "in.mkv", 12)
+
+
+def test_rows_and_nothing_else(tmp_path: Path, clip: Path) -> None:
+    process = detect_video(clip, "--engine", "null", "-o", "-", cwd=tmp_path)
+    assert process.returncode == 0
+    rows = [json.loads(line) for line in process.stdout.splitlines()]
+    assert [row["frame"] for row in rows] == list(range(12))
+    assert "session:" in process.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert rows_of(tmp_path / "runs/in-null/detections.jsonl") == rows
+
+
+def test_csv_of_two_sources_has_one_header(tmp_path: Path, clip: Path) -> None:
+    other = write_video(tmp_path / "b.mkv", 3)
+    arguments = (clip, other, "--engine", "null", "-o", "-", "--save", "csv", "--quiet")
+    process = detect_video(*arguments, cwd=tmp_path)
+    assert (process.returncode, process.stderr) == (0, "")
+    (header,) = csv.reader(process.stdout.splitlines())
+    assert header[:2] == ["source", "frame"]
+
+
+def test_files_beside_are_asked_for(tmp_path: Path, clip: Path) -> None:
+    arguments = (clip, "--engine", "null", "-o", "-", "--save", "video,jsonl", "--quiet")
+    process = detect_video(*arguments, cwd=tmp_path)
+    assert len(process.stdout.splitlines()) == 12
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in-null-detected.mp4", "runs"]
+
+
+@pytest.mark.parametrize(
+    "more", [("--json",), ("--save", "jsonl,csv"), ("--lead", "3")], ids=" ".join
+)
+def test_contradictions(more: tuple[str, ...], tmp_path: Path, clip: Path) -> None:
+    process = detect_video(clip, "--model", "none.onnx", "-o", "-", *more, cwd=tmp_path)
+    assert process.stdout == ""
+    assert_one_line_error(process, 2, "--")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["profile", "compare"])
+def test_commands_that_stream_no_rows(command: str, tmp_path: Path, clip: Path) -> None:
+    process = detect_video(command, clip, "--engine", "null", "-o", "-", cwd=tmp_path)
+    assert process.returncode == 2
+    assert len(process.stderr.strip().splitlines()) == 1
+
+
+def test_rows_come_while_the_pipe_is_open(tmp_path: Path, clip: Path) -> None:
+    """The first rows are there before the video has ended."""
+    data, seen = clip.read_bytes(), threading.Event()
+    reading, writing = os.pipe()
+    fork = start("-", "--engine", "null", "-o", "-", "--quiet", cwd=tmp_path, stdin=reading)
+    os.close(reading)
+    with os.fdopen(writing, "wb", buffering=0) as file:
+        file.write(data[: len(data) * 3 // 4])
+        deadline = time.monotonic() + 60
+        while not seen.is_set() and time.monotonic() < deadline:
+            session = tmp_path / "runs/stdin-null/source-0.partial.jsonl"
+            if session.exists() and session.stat().st_size:
+                seen.set()
+            time.sleep(0.02)
+        file.write(data[len(data) * 3 // 4 :])
+    stdout, stderr = fork.communicate(60)
+    assert (fork.returncode, stderr, seen.is_set()) == (0, "", True)
+    assert len(stdout.splitlines()) == 12
+
+
+# ---- a reader that leaves, and what cannot be written
+
+
+def streamed(descriptor: int, left: list[str]) -> StreamedRows:
+    sink = StreamedRows(JsonlSink(Path("-")), RowStream(descriptor, lambda: left.append("left")))
+    sink.open(SourceInfo("in.mp4", "video", 8, 8, 25, 1))  # type: ignore[arg-type]
+    return sink
+
+
+def frame(number: int) -> Frame:
+    return Frame(number, number, float(number), None)  # type: ignore[arg-type]
+
+
+def test_each_row_is_there_at_once() -> None:
+    reading, writing = os.pipe()
+    sink = streamed(writing, [])
+    for number in range(3):
+        sink.write(frame(number), Detections.empty())
+        line = os.read(reading, 1 << 16)
+        assert line.endswith(b"\n")
+        assert json.loads(line)["frame"] == number
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_reader_that_leaves_is_told_once() -> None:
+    reading, writing = os.pipe()
+    left: list[str] = []
+    sink = streamed(writing, left)
+    os.close(reading)
+    for number in range(3):
+        sink.write(frame(number), Detections.empty())
+    assert left == ["left"]
+    os.close(writing)
+
+
+def test_a_file_that_is_full_holds_whole_rows(tmp_path: Path) -> None:
+    """A limit on the file's size cuts a write in two."""
+    import resource
+    import signal
+
+    path = tmp_path / "rows.jsonl"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    sink = streamed(descriptor, [])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (250, limit[1]))
+    try:
+        with pytest.raises(OutputError, match="standard output"):
+            _ = [sink.write(frame(number), Detections.empty()) for number in range(9)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+        os.close(descriptor)
+    lines = path.read_text().splitlines(keepends=True)
+    assert lines
+    assert [json.loads(line)["frame"] for line in lines] == list(range(len(lines)))
+    assert lines[-1].endswith("\n")
+
+
+@pytest.mark.parametrize("beside", [(), ("--save", "video")], ids=["alone", "beside"])
+def test_head(beside: tuple[str, ...], tmp_path: Path, clip: Path) -> None:
+    """Who reads no more ends the run, quietly; files that were asked for beside are finished."""
+    with fed(clip.read_bytes()) as stdin:
+        fork = start("-", "--engine", "null", "-o", "-", *beside, cwd=tmp_path, stdin=stdin)
+        fork.stop_reading()
+        _, stderr = fork.communicate(60)
+    assert (fork.returncode, stderr) == (0, "")
+    session = json.loads((tmp_path / "runs/stdin-null/session.json").read_text())
+    assert any("standard output" in note for note in session["notes"])
+    video = tmp_path / "stdin-null-detected.mp4"
+    if beside:
+        assert session["frames"]["written"] == 12
+    assert video.exists() == bool(beside)
+    assert not list(tmp_path.glob("*.partial*"))

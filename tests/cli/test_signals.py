@@ -1,0 +1,219 @@
+"""A signal at any moment of a command: the documented exit code, no traceback, no half file, no
+process left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.command import COMMAND, decoded, interruptible
+from tests.cli.small import write_network
+from tests.conftest import CHECKOUT
+from tests.sources.clips import write_video
+
+CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
+MOMENTS = 20
+STAYS = (".lock", ".ses", ".detect-video-session")  # whole files of their own
+CLIP = CHECKOUT / "videos/street.mp4"
+
+
+@pytest.fixture(autouse=True)
+def sigint_reaches_them() -> Iterator[None]:
+    with interruptible():
+        yield
+
+
+def start(folder: Path, *arguments: object, **more: object) -> subprocess.Popen[str]:
+    """In a session of its own, so that its processes can be told from others."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder / "tmp")},
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        **more,  # type: ignore[call-overload]
+    )
+
+
+def until(reached: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def heeds_signals(pid: int) -> bool:
+    """Whether the process has passed the first line of main: SIGTERM is handled from there on.
+    Before it there is only the interpreter, of which nothing is ours."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    [caught] = re.findall(r"SigCgt:\s*([0-9a-f]+)", status)
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def processes_of(session: int) -> list[str]:
+    """The living processes of a session, without those that only wait to be collected."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, its_session = path.read_text().rsplit(")", 1)[1].split()[:4]
+        except OSError:
+            continue
+        if int(its_session) == session and state != "Z":
+            found.append(path.parent.name)
+    return found
+
+
+def children_of(pid: int) -> list[str]:
+    """Of its main thread, which starts them all."""
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+
+
+def lives(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def half_files(folder: Path) -> list[str]:
+    """Everything that is neither an input nor a whole file. onnxruntime leaves a file .ses of its
+    own in the folder of temporary files."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [
+        str(path)
+        for path in paths
+        if "partial" in path.name
+        or (path.parts[0] == "tmp" and path.parts[1].startswith("detect-video"))
+        or (path.name.startswith(".") and path.name not in STAYS)
+    ]
+
+
+def check_end(process: subprocess.Popen[str], folder: Path, number: int, heeded: bool) -> None:
+    stdout, stderr = process.communicate(timeout=60)
+    if not heeded and process.returncode not in (0, CODES[signal.Signals(number)]):
+        return  # of SIGINT the interpreter makes a traceback and the code 1
+    assert process.returncode in (0, CODES[signal.Signals(number)]), stderr
+    assert "Traceback" not in stderr + stdout, stderr
+    assert "Exception" not in stderr, stderr
+    assert len(stderr.splitlines()) <= 1, stderr
+    assert half_files(folder) == []
+    assert processes_of(process.pid) == []
+
+
+def sweep(
+    folder: Path, number: signal.Signals, *arguments: object, moments: int = MOMENTS
+) -> list[int]:
+    """Sends the signal at moments from the start to the end of the command. Returns its codes."""
+    began = time.monotonic()
+    process = start(folder, *arguments)
+    assert process.wait(timeout=120) == 0, process.communicate()
+    process.communicate()
+    whole_s = time.monotonic() - began
+    codes = []
+    for moment in np.linspace(0.02, whole_s, moments):
+        process = start(folder, *arguments)
+        time.sleep(moment)
+        heeded = process.poll() is None and heeds_signals(process.pid)
+        process.send_signal(number)
+        check_end(process, folder, number, heeded)
+        codes.append(process.returncode)
+    return codes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_at_any_moment_of_a_run(tmp_path, number):
+    write_video(tmp_path / "in.mp4", 60)
+    model = ("--model", write_network(tmp_path), "--engines-dir", tmp_path / "engines")
+    codes = sweep(tmp_path, number, "in.mp4", "--engine", "ort", "--run-dir", "run", *model)
+    assert codes.count(CODES[number]) > MOMENTS / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "command"),
+    [
+        (signal.SIGTERM, "compare in.mp4 --model x.cfg --engine ort,null --rounds 1 --frames 6"),
+        (signal.SIGHUP, "build street --precision int8 --calibrate in.mp4 --calibrate-frames 4"),
+        (
+            signal.SIGINT,
+            "profile in.mp4 --model x.cfg --engine ort --only loop,what_if --run-dir run --json",
+        ),
+        (signal.SIGTERM, "report run --format html"),
+    ],
+)
+def test_a_signal_at_any_moment_of_other_commands(tmp_path, number, command):
+    write_video(tmp_path / "in.mp4", 12)
+    write_network(tmp_path)
+    if command.startswith("report"):
+        start(tmp_path, "in.mp4", "--engine", "null", "--run-dir", "run").communicate()
+    own = () if command.startswith("report") else ("--engines-dir", "engines")
+    sweep(tmp_path, number, *command.split(), *own, moments=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause_s", [0.1, 2.0])
+@pytest.mark.parametrize("command", ["compare in.mp4 --engine ort,null --rounds 50", "doctor"])
+def test_kill_9_leaves_no_process(tmp_path, command, pause_s):
+    """Whether its processes have just been started, or have worked for a while."""
+    write_video(tmp_path / "in.mp4", 12)
+    process = start(tmp_path, *command.split())
+    until(lambda: children_of(process.pid))
+    time.sleep(pause_s)
+    children = children_of(process.pid)
+    process.kill()
+    process.communicate()
+    until(lambda: not any(map(lives, children)))
+    until(lambda: half_files(tmp_path) == [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("apart_s", [0.0, 0.3])
+def test_two_signals_in_a_row(tmp_path, apart_s):
+    """At once they are one (`timeout` sends two). Later the second one ends the run where it is.
+    What stands under a final name is whole."""
+    options = ("--engine", "ort", "--engines-dir", "engines", "--run-dir", "run", "--batch", 48)
+    process = start(tmp_path, CLIP, *options, "-o", "out.mp4")
+    until(lambda: (tmp_path / "out.partial.mp4").exists())
+    process.terminate()
+    time.sleep(apart_s)
+    process.terminate()
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 143, stderr
+    assert "Traceback" not in stderr
+    assert processes_of(process.pid) == []
+    if (tmp_path / "out.mp4").exists():
+        assert len(decoded(tmp_path / "out.mp4")) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_was_ignored_stays_ignored(tmp_path, number):
+    """nohup ignores SIGHUP; sh ignores SIGINT for its background jobs."""
+    write_video(tmp_path / "in.mp4", 30)
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        process = start(tmp_path, "in.mp4", "--engine", "null", "--engines-dir", "engines")
+    finally:
+        signal.signal(number, before)
+    while process.poll() is None:
+        process.send_signal(number)
+        time.sleep(0.02)
+    _, stderr = process.communicate()
+    assert (process.returncode, stderr) == (0, "")

@@ -1,0 +1,53 @@
+"""Weights beyond what one protobuf holds lie in a file of their own, which every engine reads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.config.schema import Config, NetworkConfig, RuntimeConfig
+from detector.engines import store
+from detector.errors import ModelError
+from detector.jobs.build import export_onnx
+from detector.run import quantize
+from tests.known_answers import run_once
+from tests.models import exports
+from tests.networks import open_network
+
+
+@pytest.mark.parametrize(
+    "engine", ["ort", "openvino", pytest.param("torch", marks=pytest.mark.slow)]
+)
+def test_they_are_written_once_and_read(tmp_path, monkeypatch, engine):
+    pytest.importorskip({"ort": "onnxruntime"}.get(engine, engine))
+    path = exports.yolox().save(tmp_path / "m.onnx", exports.STATED)
+    given = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3), np.uint8)
+    wanted = run_once(open_network(path), given, engine)
+    monkeypatch.setattr(store, "LARGEST_MESSAGE", 5000)
+    network = open_network(path)
+    made = store.export(network, tmp_path / "engines")
+    (weights,) = (tmp_path / "engines").glob("*.bin")
+    assert weights.stat().st_size > 5000
+    before = weights.stat().st_mtime_ns
+    network.path = None
+    assert store.export(network, tmp_path / "engines").path == made.path
+    assert weights.stat().st_mtime_ns == before
+    np.testing.assert_array_equal(run_once(network, given, engine), wanted)
+
+
+def test_int8_is_refused_before_a_frame_is_read(tmp_path, monkeypatch):
+    path = exports.yolox().save(tmp_path / "m.onnx", exports.STATED)
+    monkeypatch.setattr(store, "LARGEST_MESSAGE", 5000)
+    monkeypatch.setattr(quantize, "get_calibration", lambda *_: pytest.fail("calibrated"))
+    with pytest.raises(ModelError, match=r"GiB of weights.*fp16") as caught:
+        quantize.quantize_network(open_network(path), "int8-u8", Config(), tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_onnx_file_is_begun(tmp_path, monkeypatch):
+    path = exports.yolox().save(tmp_path / "m.onnx", exports.STATED)
+    monkeypatch.setattr(store, "LARGEST_MESSAGE", 5000)
+    config = Config(network=NetworkConfig(model=str(path)), runtime=RuntimeConfig(engine="ort"))
+    with pytest.raises(ModelError, match="GiB of weights"):
+        export_onnx(config, str(tmp_path / "out.onnx"))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.onnx"]

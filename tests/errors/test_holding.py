@@ -1,0 +1,138 @@
+"""A file stays the same while it is read, and its digest is that of what was read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from detector.config.levels import resolve_config
+from detector.errors import ModelError
+from detector.errors.holding import hold, name_to_open, unchanged
+from detector.models import ModelRequest, open_network
+from detector.models.formats.onnx import load
+from detector.run.detect import Hooks, Result, detect
+from tests.cli.test_guard import external
+from tests.sources.clips import write_video
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def run(clip: Path, *, at: int, do: object, **flags: object) -> Result:
+    """A run on the null engine; after frame ``at`` the function ``do`` is called."""
+
+    def detected(frame: object, _: object) -> None:
+        if frame.index == at:  # type: ignore[attr-defined]
+            do()  # type: ignore[operator]
+
+    given = {"engine": "null", "sync": True, "output": f"{clip.parent}/out/", **flags}
+    config = resolve_config(None, given | {"run_dir": str(clip.parent / "run")})
+    return detect([str(clip)], config, hooks=Hooks(detected=detected))
+
+
+def saved(result: Result) -> dict[str, object]:
+    assert result.session is not None
+    document: dict[str, object] = json.loads((result.session / "session.json").read_text())
+    return document
+
+
+@pytest.mark.parametrize("decoder", ["auto", "opencv", "av"])
+def test_a_clip_that_is_replaced_meanwhile(tmp_path: Path, decoder: str) -> None:
+    clip, other = write_video(tmp_path / "in.mp4", 9), write_video(tmp_path / "other.mp4", 30)
+    before = sha256(clip)
+    result = run(clip, at=1, do=lambda: os.replace(other, clip), decoder=decoder)
+    assert (result.exit_code, result.summary.frames.written) == (0, 9)
+    assert saved(result)["clip_sha256"] == {str(clip): before}
+    assert any("replaced" in note for note in result.summary.notes)
+
+
+def test_every_opening_finds_the_same_file(tmp_path: Path) -> None:
+    """By the decoders, for the sound, for the digest."""
+    clip = write_video(tmp_path / "in.mp4", 9)
+    with hold(str(clip)) as held:
+        assert held is not None
+        os.replace(write_video(tmp_path / "other.mp4", 3), clip)
+        name = name_to_open(str(clip))
+        assert sha256(Path(name)) == held.sha256() != sha256(clip)
+        assert Path(name).suffix == ".mp4"
+    assert not os.path.lexists(name)
+    assert name_to_open(str(clip)) == str(clip)
+
+
+def test_a_clip_that_grows_says_what_was_hashed(tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "in.mkv", 12)
+
+    def append() -> None:
+        with clip.open("ab") as file:
+            file.write(b"more")
+
+    result = run(clip, at=1, do=append)
+    assert saved(result)["clip_sha256"] == {str(clip): sha256(clip)}
+    assert any("grew" in note for note in result.summary.notes)
+
+
+def test_an_untouched_clip_says_nothing(tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "in.mp4", 3)
+    result = run(clip, at=1, do=lambda: None)
+    assert saved(result)["clip_sha256"] == {str(clip): sha256(clip)}
+    assert not any(str(clip) in note for note in result.summary.notes)
+
+
+def test_text_is_opened_by_its_own_name(tmp_path: Path) -> None:
+    """A playlist names files beside it."""
+    (tmp_path / "list.m3u8").write_text("#EXTM3U\n#EXTINF:1,\na.ts\n")
+    with hold(str(tmp_path / "list.m3u8")):
+        assert name_to_open(str(tmp_path / "list.m3u8")) == str(tmp_path / "list.m3u8")
+
+
+def test_nothing_to_hold(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent.mp4"):
+        with hold(str(path)) as held:
+            assert held is None
+
+
+def test_a_model_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
+    model = tmp_path / "x.onnx"
+    model.write_text("one")
+    (tmp_path / "y.onnx").write_text("two")
+    with unchanged([model, None, tmp_path / "absent"], ModelError):
+        pass
+    with pytest.raises(ModelError), unchanged([model], ModelError):
+        os.replace(tmp_path / "y.onnx", model)
+
+
+def test_external_data_that_is_replaced_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model names it, so nobody knows of it before the model is parsed."""
+    external(tmp_path)
+    whole = open_network(ModelRequest(str(tmp_path / "y.onnx")))
+    assert whole.sha256
+
+    def replace_first(files: list[Path]) -> str:
+        data = tmp_path / "y.onnx.data"
+        (tmp_path / "new").write_bytes(data.read_bytes())
+        os.replace(tmp_path / "new", data)
+        return digest(files)
+
+    digest = load._digest
+    monkeypatch.setattr(load, "_digest", replace_first)
+    with pytest.raises(ModelError, match=r"y\.onnx\.data"):
+        open_network(ModelRequest(str(tmp_path / "y.onnx")))
+
+
+@pytest.mark.slow
+def test_the_descriptor_is_not_handed_to_children(tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "in.mp4", 3)
+    with hold(str(clip)) as held:
+        assert held is not None
+        listed = subprocess.run(
+            ["ls", "-l", "/proc/self/fd"], capture_output=True, text=True, check=True
+        )
+    assert "in.mp4" not in listed.stdout

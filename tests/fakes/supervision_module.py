@@ -1,0 +1,55 @@
+"""A stand-in for supervision: its Detections, with the fields and the checks of the real ones.
+
+``SIGNATURE`` was recorded from supervision 0.31.2 (November 2026): ``inspect.signature`` of
+``supervision.Detections``, name by name, with True where a default is. 0.26.1 has the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+VERSION = "0.31.2"
+SIGNATURE = {
+    "xyxy": False,
+    "mask": True,
+    "confidence": True,
+    "class_id": True,
+    "tracker_id": True,
+    "data": True,
+    "metadata": True,
+}
+
+
+@dataclass
+class Detections:
+    xyxy: Any
+    mask: Any = None
+    confidence: Any = None
+    class_id: Any = None
+    tracker_id: Any = None
+    data: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """As ``supervision.validators`` checks them."""
+        if not isinstance(self.xyxy, np.ndarray) or self.xyxy.shape[1:] != (4,):
+            raise ValueError("xyxy must be a 2D np.ndarray with shape (_, 4)")
+        if not np.issubdtype(self.xyxy.dtype, np.number) or not np.isfinite(self.xyxy).all():
+            raise ValueError("xyxy must hold finite numbers")
+        n = len(self.xyxy)
+        for name in ("confidence", "class_id", "tracker_id"):
+            values = getattr(self, name)
+            if values is not None and not (isinstance(values, np.ndarray) and values.shape == (n,)):
+                raise ValueError(f"{name} must be a 1D np.ndarray with shape ({n},)")
+        for key, values in self.data.items():
+            if len(values) != n:
+                raise ValueError(f"length of {key} must be {n}")
+
+    def __len__(self) -> int:
+        return len(self.xyxy)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.data[key]

@@ -1,0 +1,350 @@
+"""Runs the command in a fork of a server that has done the imports already.
+
+A short run spends most of its seconds on imports. The server (``python -m tests.forked``, one for
+each process of pytest) does them once and starts no thread. Every command line then runs in a fork
+of it, as ``python -m detector`` does: a process with its own exit status, streams, folder,
+environment, signals and memory, in which nothing but imports has happened.
+
+What such a process cannot show is an import: which modules a command loads, and what they read from
+the environment while they load. ``tests/cli/command.py`` starts a new interpreter for these.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import pkgutil
+import re
+import runpy
+import select
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+CHECKOUT = Path(__file__).parents[1]
+LIBRARIES = ("click", "numpy", "yaml", "cv2", "av", "onnx", "rich.console")
+# Not onnxruntime: it starts a thread. torch has a server of its own, since a run on another engine
+# must not find it imported.
+TORCH = "torch"
+NEED_TORCH = "detector.engines.torch."
+LENGTH = struct.Struct("!Q")
+AT_START = dict(os.environ)
+# What a fork finds in its own environment, because we and the libraries read it when it is needed.
+# What differs in any other variable takes a new interpreter. PYTHONPATH: see ``become``.
+READ_LATE = re.compile(
+    "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_.*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
+    "|KINETO_LOG_LEVEL"  # set by a pass
+)
+
+
+# ---- the test's end
+
+
+def suits(environment: Mapping[str, str]) -> bool:
+    """True where a fork is as good as a new interpreter with this environment."""
+    by_imports = LIGHT_SERVER.set_by_imports()
+    return all(
+        READ_LATE.fullmatch(name)
+        or environment.get(name) in (AT_START.get(name), {**AT_START, **by_imports}.get(name))
+        for name in {*environment, *AT_START}
+    )
+
+
+class Server:
+    """Starts with its first command line, ends with this process."""
+
+    def __init__(self, libraries: tuple[str, ...]) -> None:
+        self.cpu_s = 0.0  # of all command lines that have ended
+        self._libraries = libraries
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._path = ""
+        self._set_by_imports: dict[str, str] = {}
+
+    def set_by_imports(self) -> dict[str, str]:
+        """Variables that importing ``detector`` and its libraries sets, here as there."""
+        self._ensure_running()
+        return self._set_by_imports
+
+    def start(
+        self, argv: list[str], cwd: str, environment: dict[str, str], stdin: int | None = None
+    ) -> Fork:
+        self._ensure_running()
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self._path)
+        return Fork(self, connection, argv, cwd, environment, stdin)
+
+    def count(self, cpu_s: float) -> None:
+        with self._lock:
+            self.cpu_s += cpu_s
+
+    def _ensure_running(self) -> None:
+        with self._lock:
+            if self._process is None:
+                self._start()
+
+    def _start(self) -> None:
+        self._path = f"{tempfile.mkdtemp(prefix='forked-')}/socket"
+        # The server ends when its stdin is closed: with this process, however that ends.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.forked", self._path, *self._libraries],
+            cwd=CHECKOUT,
+            env=AT_START,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        atexit.register(self._process.communicate)
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        assert said, "the server of forks did not start: its message stands above"
+        self._set_by_imports = json.loads(said)
+
+
+class Fork:
+    """A running command line. Its methods are those of ``subprocess.Popen``."""
+
+    def __init__(
+        self,
+        server: Server,
+        connection: socket.socket,
+        argv: list[str],
+        cwd: str,
+        environment: dict[str, str],
+        stdin: int | None,
+    ) -> None:
+        self.returncode: int | None = None
+        self.peak_kb = 0  # resident memory, once it has ended
+        self._server, self._connection, self._argv = server, connection, argv
+        request = json.dumps({"argv": argv, "cwd": cwd, "environment": environment}).encode()
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+        streams = [out_end, err_end, *([] if stdin is None else [stdin])]
+        socket.send_fds(connection, [LENGTH.pack(len(request))], streams)
+        connection.sendall(request)
+        os.close(out_end)
+        os.close(err_end)
+        self._streams = _Reader(out), _Reader(err)
+        self.pid: int = json.loads(self._line())
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def stop_reading(self) -> None:
+        """Closes our end of its standard output, as ``| head`` does. To be called at once."""
+        self._streams[0].leave()
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it printed, once it has ended. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            self._connection.settimeout(timeout)
+            try:
+                status, cpu_s, self.peak_kb = json.loads(self._line())
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(self._argv, timeout or 0.0) from None
+            self._connection.close()
+            self.returncode = os.waitstatus_to_exitcode(status)
+            self._server.count(cpu_s)
+        out, err = self._streams
+        return out.text(), err.text()
+
+    def _line(self) -> str:
+        said = b""
+        while not said.endswith(b"\n"):
+            more = self._connection.recv(1)
+            assert more, "the server of forks is gone"
+            said += more
+        return said.decode()
+
+
+class _Reader(threading.Thread):
+    """Reads one end of a pipe until nobody holds the other."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(daemon=True)
+        self._file = os.fdopen(descriptor, "rb")
+        self._data = b""
+        self._left = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with self._file:
+            while not self._left.is_set():
+                if select.select([self._file], [], [], 0.1)[0]:
+                    block = os.read(self._file.fileno(), 1 << 16)
+                    self._data += block
+                    if not block:
+                        return
+
+    def leave(self) -> None:
+        self._left.set()
+
+    def text(self) -> str:
+        self.join()
+        return self._data.decode().replace("\r\n", "\n").replace("\r", "\n")
+
+
+LIGHT_SERVER, TORCH_SERVER = Server(LIBRARIES), Server((*LIBRARIES, TORCH))
+
+
+def cpu_seconds() -> float:
+    """Of all forks so far: they are no children of the test's process."""
+    return LIGHT_SERVER.cpu_s + TORCH_SERVER.cpu_s
+
+
+# ---- the server's end
+
+
+def serve(path: str) -> dict[str, Any]:
+    """Serves until stdin is closed. Returns in every fork, with the request that it is to run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is pytest's
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # or no wake-up comes
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    running: dict[int, socket.socket] = {}
+    selector = selectors.DefaultSelector()
+    for one in (0, listener, woken):
+        selector.register(one, selectors.EVENT_READ)
+    print(json.dumps(_set_by_imports()), flush=True)
+    while True:
+        ready = [key.fileobj for key, _ in selector.select()]
+        if woken in ready:
+            woken.recv(4096)
+            _report(running)
+        if listener in ready:
+            connection, _ = listener.accept()
+            request, streams = _receive(connection)
+            pid = fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                selector.close()
+                for one in (connection, listener, woken, waker, *running.values()):
+                    one.close()
+                _take(streams)
+                return request
+            for descriptor in streams:
+                os.close(descriptor)
+            running[pid] = connection
+            with suppress(OSError):  # nobody waits for it any more
+                connection.sendall(b"%d\n" % pid)
+        if 0 in ready:
+            _leave(running, path)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    head, streams, _, _ = socket.recv_fds(connection, LENGTH.size, 3)
+    (length,) = LENGTH.unpack(head)
+    request = b""
+    while len(request) < length:
+        request += connection.recv(length - len(request))
+    return json.loads(request), list(streams)
+
+
+def _report(running: dict[int, socket.socket]) -> None:
+    """Tells how every command ended that has ended."""
+    while running:
+        pid, status, usage = os.wait4(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        with running.pop(pid) as connection, suppress(OSError):
+            cpu_s = usage.ru_utime + usage.ru_stime
+            ended = [status, cpu_s, usage.ru_maxrss]
+            connection.sendall(f"{json.dumps(ended)}\n".encode())
+
+
+def _leave(running: dict[int, socket.socket], path: str) -> NoReturn:
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(Path(path).parent)
+    sys.exit()
+
+
+def fork() -> int:
+    """``os.fork`` without its warning about threads: ``main`` has made sure that there is none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _take(streams: list[int]) -> None:
+    given = streams[2] if len(streams) > 2 else os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in enumerate((given, *streams[:2])):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def become(request: dict[str, Any]) -> None:
+    """Makes this fork what a new interpreter would be, and runs the command in it."""
+    for number in (signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    set_by_imports = _set_by_imports()
+    os.environ.clear()
+    os.environ.update(set_by_imports | request["environment"])
+    os.chdir(request["cwd"])
+    tempfile.tempdir = None  # its choice depends on the environment
+    sys.path[0] = os.getcwd()
+    sys.argv = ["detector", *request["argv"]]
+    _run_site_customisation()
+    runpy.run_module("detector", run_name="__main__", alter_sys=True)
+
+
+def _set_by_imports() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if value != AT_START.get(name)}
+
+
+def _run_site_customisation() -> None:
+    """As ``site`` does in a new interpreter that has a PYTHONPATH."""
+    places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    sys.path[1:1] = places
+    if any(Path(place, "sitecustomize.py").exists() for place in places):
+        sys.modules.pop("sitecustomize", None)
+        __import__("sitecustomize")
+
+
+def main(path: str, libraries: list[str]) -> None:
+    import gc
+
+    import detector
+
+    for name in libraries:
+        importlib.import_module(name)
+    for module in pkgutil.walk_packages(detector.__path__, "detector."):
+        needs_torch = module.name.startswith(NEED_TORCH) and TORCH not in libraries
+        if not needs_torch and module.name != "detector.__main__":
+            importlib.import_module(module.name)
+    assert (TORCH in sys.modules) == (TORCH in libraries)
+    gc.collect()
+    gc.freeze()  # what is here stays, and its pages are shared
+    # OpenBLAS, which starts its threads on import, ends them before a fork, and starts them anew
+    # where they are needed. Any other library's threads would be absent in a fork that waits.
+    if fork() == 0:
+        os._exit(0)
+    os.wait()
+    threads = len(os.listdir("/proc/self/task"))
+    assert threads == 1, f"{', '.join(libraries)}: {threads - 1} threads, so no fork is safe"
+    become(serve(path))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,25 @@
+"""Fewer repetitions for the passes that repeat a measurement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.conftest import CHECKOUT
+
+SHORT = """
+import detector.jobs.profile.layers as layers
+import detector.jobs.profile.loop as loop
+import detector.jobs.profile.peaks as peaks
+layers.BUDGET_S, peaks.BUDGET_S, loop.ROUNDS = 0.5, 0.06, 1
+peaks.SIZES, peaks.TRIAD_BYTES = (384,), 12 << 20
+"""
+
+
+def with_short_budgets(folder: Path) -> dict[str, str]:
+    """What to add to a command's environment. The figures get noisier; their sums stay."""
+    place = folder / "short"
+    place.mkdir(exist_ok=True)
+    (place / "sitecustomize.py").write_text(
+        f"import sys; sys.path.insert(1, {str(CHECKOUT)!r})\n{SHORT}"
+    )
+    return {"PYTHONPATH": f"{place}:{CHECKOUT}"}

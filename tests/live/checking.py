@@ -1,0 +1,215 @@
+"""What ``scripts/live_check`` measures: recoveries of cameras, and ages against a burnt clock.
+
+Servers run in processes of their own. Nothing here is a test by itself: figures need a machine that
+does nothing else, and minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from detector import Detector
+from tests.live.servers import RtspServer, http, make_clip, read_clock, rtsp
+
+PATIENCE_S = 60.0  # for a camera to come back
+KILL, STALL = "kill", "stall"
+LOGIN = "admin:sw0rdf1sh"
+
+
+# Cameras that die and come back.
+
+
+@dataclass(slots=True)
+class Process:
+    """Of the run, at one moment."""
+
+    threads: int
+    descriptors: int
+    rss_mb: float
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        place = Path(f"/proc/{pid}")
+        pages = int((place / "statm").read_text().split()[1])
+        return cls(
+            len(os.listdir(place / "task")),
+            len(os.listdir(place / "fd")),
+            pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
+        )
+
+
+@dataclass(slots=True)
+class Recoveries:
+    """``back_s``: from the moment that the server was there again to the next row; None where no
+    row came in time. ``ages``: of the other cameras, undisturbed and disturbed: p99, ms."""
+
+    back_s: dict[str, list[float | None]] = field(default_factory=lambda: {KILL: [], STALL: []})
+    before: Process | None = None
+    after: Process | None = None
+    quiet_ms: list[float] = field(default_factory=list)
+    disturbed_ms: list[float] = field(default_factory=list)
+    exit_code: int | None = None
+
+
+def check_recoveries(
+    folder: Path, cameras: int, times: int, quiet_s: float, engine: str, seed: int
+) -> Recoveries:
+    """One of ``cameras`` is killed and stalled ``times`` times each, after ``quiet_s`` seconds."""
+    found, moments = Recoveries(), random.Random(seed)
+    clip = make_clip(folder / "clip.mp4", 250, size=(640, 360), gop=25)
+    with ExitStack() as running:
+        servers = [
+            running.enter_context(rtsp({"x": clip}, login=LOGIN if number == 2 else None))
+            for number in range(cameras)
+        ]
+        names = [f"cam{number}" for number in range(cameras)]
+        _write_list(folder / "cameras.yaml", names, servers)
+        command = [sys.executable, "-m", "detector", "cameras.yaml", "--quiet", "--engine", engine]
+        run = subprocess.Popen(command, cwd=folder)
+        try:
+            for name in names:
+                _wait_for_row(folder, name, time.time(), 4 * PATIENCE_S)
+            time.sleep(5)  # what starts has started
+            found.before, began = Process.of(run.pid), time.time()
+            time.sleep(quiet_s)
+            quiet_until = time.time()
+            for what in [KILL, STALL] * times:
+                time.sleep(moments.uniform(0.5, 3))
+                back = _disturb(servers[0], what, moments)
+                found.back_s[what].append(_wait_for_row(folder, names[0], back, PATIENCE_S))
+            ended = time.time()
+            found.after = Process.of(run.pid)
+        finally:
+            run.send_signal(signal.SIGTERM)
+            found.exit_code = run.wait(30)
+    for name in names[1:]:
+        found.quiet_ms.append(_p99(folder, name, began, quiet_until))
+        found.disturbed_ms.append(_p99(folder, name, quiet_until, ended))
+    return found
+
+
+def _write_list(path: Path, names: list[str], servers: list[RtspServer]) -> None:
+    """The second one by UDP, the third with a login."""
+    lines = ["cameras:"]
+    for number, (name, server) in enumerate(zip(names, servers, strict=True)):
+        url = server.url("x", LOGIN if number == 2 else None)
+        udp = ", options: {rtsp_transport: udp}" if number == 1 else ""
+        lines.append(f"  - {{name: {name}, url: '{url}'{udp}}}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _disturb(server: RtspServer, what: str, moments: random.Random) -> float:
+    """Returns when the server was there again, Unix seconds."""
+    if what == KILL:
+        server.kill()
+        time.sleep(moments.uniform(0.2, 2))
+        server.start()
+    else:
+        server.signal(signal.SIGSTOP)
+        time.sleep(moments.uniform(2.5, 6))
+        server.signal(signal.SIGCONT)
+    return time.time()
+
+
+def _rows(folder: Path, name: str) -> Iterator[tuple[float, float]]:
+    """(arrival as Unix seconds, age in ms) of each row."""
+    for path in sorted((folder / "live" / name).glob("detections-*.jsonl")):
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            moment = datetime.fromisoformat(row["time_utc"].replace("Z", "+00:00"))
+            yield moment.timestamp(), row["age_ms"]
+
+
+def _wait_for_row(folder: Path, name: str, after: float, patience_s: float) -> float | None:
+    """Seconds from ``after`` to the arrival of the next picture that got a row."""
+    until = time.time() + patience_s
+    while time.time() < until:
+        times = [moment for moment, _ in _rows(folder, name) if moment > after]
+        if times:
+            return times[0] - after
+        time.sleep(0.2)
+    return None
+
+
+def _p99(folder: Path, name: str, start: float, end: float) -> float:
+    ages = sorted(age for moment, age in _rows(folder, name) if start <= moment < end)
+    return ages[min(len(ages) - 1, int(0.99 * len(ages)))] if ages else float("nan")
+
+
+# Ages against a clock in the picture.
+
+
+@dataclass(slots=True)
+class Ages:
+    """``busy_ms``: from the moment that a picture is taken to its result. ``differences_ms``: age
+    by the burnt clock less age by arrival."""
+
+    fps: float
+    frames: int
+    skipped: int
+    ages_ms: list[float]
+    inference_ms: list[float]
+    busy_ms: list[float]
+    differences_ms: list[float]
+
+    @property
+    def bound_ms(self) -> float:
+        """Three intervals of the camera and one inference."""
+        return 3e3 / self.fps + quantile(self.inference_ms, 0.5)
+
+
+def quantile(values: list[float], share: float) -> float:
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else float("nan")
+
+
+def measure_ages(fps: float, seconds: float, engine: str, policy: str, max_age: float) -> Ages:
+    """A stream of JPEGs whose pictures hold the time at which they were made."""
+    found = Ages(fps, 0, 0, [], [], [], [])
+    with _clock_server(fps) as url, Detector(engine=engine, policy=policy, max_age=max_age) as one:
+        started, before = time.monotonic(), None
+        for frame, _ in one.stream(url):
+            arrival = frame.arrival
+            assert arrival is not None
+            if time.monotonic() - started > seconds:
+                break
+            found.frames += 1
+            found.skipped += 0 if before is None else frame.index - before - 1
+            before = frame.index
+            found.ages_ms.append((arrival.result_ns - arrival.arrived_ns) / 1e6)
+            found.inference_ms.append((arrival.inferred_ns - arrival.began_ns) / 1e6)
+            found.busy_ms.append((arrival.result_ns - arrival.taken_ns) / 1e6)
+            found.differences_ms.append(arrival.utc_s * 1e3 - read_clock(frame.image) / 1e3)
+    return found
+
+
+@contextmanager
+def _clock_server(fps: float) -> Iterator[str]:
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs, fps))
+    process.start()
+    try:
+        yield ours.recv()
+    finally:
+        ours.send("over")
+        process.join(10)
+
+
+def _serve(pipe: Connection, fps: float) -> None:
+    with http() as server:
+        server.fps = fps
+        pipe.send(server.url("/mjpeg"))
+        pipe.recv()

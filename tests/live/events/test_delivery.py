@@ -1,0 +1,472 @@
+"""Events reach a file, standard output, a webhook and a broker, or are counted as lost."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import queue
+import socket
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector.errors import OutputError, UsageError
+from detector.live.base import Event
+from detector.live.events import EventHub, courier
+from detector.live.events.courier import Courier, RefusedError, TryAgainError
+from detector.live.events.mqtt import MqttTarget, level
+from detector.live.events.snapshots import Snapshots
+from detector.live.events.stream import EventStream
+from detector.live.events.webhook import Webhook
+from detector.live.events.wording import as_document
+
+TIME_S = 1_795_339_800.25
+
+
+def event(number: int = 0, name: str = "appears", **more) -> Event:
+    return Event(name, "door", TIME_S + number, TIME_S, more.pop("class_name", "person"), 2, **more)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(courier, "PAUSE_S", 0.001)
+
+
+def test_an_event_as_json():
+    assert as_document(event(1, snapshot="door/snapshots/a.jpg")) == {
+        "event": "appears",
+        "camera": "door",
+        "class": "person",
+        "count": 2,
+        "time_utc": "2026-11-22T09:30:01.250Z",
+        "since_utc": "2026-11-22T09:30:00.250Z",
+        "snapshot": "door/snapshots/a.jpg",
+        "reason": None,
+    }
+
+
+class Scripted(Courier):
+    """Answers each try as the script says: "ok", "later", "never"."""
+
+    name = "the test"
+
+    def __init__(self, *script: str, **more) -> None:
+        self.script, self.got = list(script), []
+        super().__init__(**more)
+
+    def deliver(self, event: Event) -> None:
+        answer = self.script.pop(0) if self.script else "ok"
+        if answer == "later":
+            raise TryAgainError("busy")
+        if answer == "never":
+            raise RefusedError("no")
+        self.got.append(event)
+
+
+def test_what_may_pass_is_tried_again():
+    complaints = []
+    target = Scripted("later", "later", "ok", "never", complain=complaints.append)
+    for number in range(3):
+        target.tell(event(number))
+    wait_for(lambda: len(target.got) == 2 and target.lost() == 1)
+    target.close()
+    assert [one.time_s - TIME_S for one in target.got] == [0, 2]
+    assert complaints == ["events to the test: busy", "events to the test: no"]
+
+
+def test_five_tries_and_it_is_lost():
+    target = Scripted(*["later"] * courier.TRIES)
+    target.tell(event())
+    wait_for(lambda: target.lost() == 1)
+    assert target.script == []
+    target.close()
+
+
+def test_the_oldest_gives_way():
+    gate = threading.Event()
+
+    class Slow(Scripted):
+        def deliver(self, event: Event) -> None:
+            gate.wait(10)
+            super().deliver(event)
+
+    target = Slow(room=3)
+    started = time.thread_time()
+    target.tell(event(0))
+    wait_for(lambda: target._under_way)
+    for number in range(1, 11):
+        target.tell(event(number))
+    assert target.lost() == 7
+    gate.set()
+    target.close()
+    assert [one.time_s - TIME_S for one in target.got] == [0, 8, 9, 10]
+    assert time.thread_time() - started < 1  # told, not waited
+
+
+def test_what_comes_after_the_end_is_lost():
+    target = Scripted()
+    target.tell(event())
+    target.close()
+    target.tell(event())
+    assert (len(target.got), target.lost()) == (1, 1)
+
+
+def test_a_receiver_that_is_away_is_not_waited_for_at_the_end():
+    target = Scripted(*["later"] * 1000)
+    for number in range(20):
+        target.tell(event(number))
+    wait_for(lambda: target._failing)
+    target.close()
+    assert target.lost() == 20
+
+
+def test_the_hub_counts():
+    one, other = Scripted(), Scripted("never")
+    hub = EventHub([one, other])
+    hub.tell(event())
+    hub.tell(event(1, "leaves"))
+    hub.close()
+    assert hub.counts == {"appears": 1, "leaves": 1}
+    assert hub.lost() == {"the test": 1}
+
+
+# ----------------------------------------------------------------------
+# Files and pipes.
+
+
+def test_lines_are_appended(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_text("before\n")
+    target = EventStream.open(str(path))
+    for number in range(3):
+        target.tell(event(number))
+    target.close()
+    lines = path.read_text().splitlines()
+    assert lines[0] == "before"
+    assert [json.loads(line)["time_utc"][17:19] for line in lines[1:]] == ["00", "01", "02"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "missing", "pipe"])
+def test_a_place_that_cannot_be_written(tmp_path, kind):
+    path = tmp_path / "x"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path = tmp_path / "no/x"
+    with pytest.raises(OutputError, match="cannot be written"):
+        EventStream.open(str(path))
+
+
+def test_a_full_disk_cuts_no_line(tmp_path, monkeypatch):
+    path = tmp_path / "events.jsonl"
+    room = [40]
+    write = os.write
+
+    def limited(descriptor, data):
+        if room[0] <= 0:
+            raise OSError(28, "No space left on device")
+        taken = write(descriptor, bytes(data[: room[0]]))
+        room[0] -= taken
+        return taken
+
+    target = EventStream.open(str(path))
+    monkeypatch.setattr("detector.live.events.stream.os.write", limited)
+    target.tell(event(0))
+    target.tell(event(1))
+    wait_for(lambda: target.lost() == 1)
+    room[0] = 10**6
+    target.tell(event(2))
+    wait_for(lambda: path.read_text().count("\n") == 2)
+    target.close()
+    told = [json.loads(line)["time_utc"][17:19] for line in path.read_text().splitlines()]
+    assert (told, target.lost()) == (["00", "02"], 1)
+
+
+def test_a_reader_that_goes_away_slows_nobody():
+    reading, writing = os.pipe()
+    target = EventStream("standard output", writing)
+    os.close(reading)
+    target.tell(event())
+    wait_for(lambda: target.lost() == 1)
+    target.close()
+
+
+# ----------------------------------------------------------------------
+# Webhooks.
+
+
+class Receiver(HTTPServer):
+    """Keeps what is posted; answers with ``answers`` in turn, then 200."""
+
+    def __init__(self) -> None:
+        self.got: queue.Queue = queue.Queue()
+        self.answers: list[int] = []
+        self.drip = False
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.put((self.path, dict(self.headers), body))
+        status = self.server.answers.pop(0) if self.server.answers else 200
+        if self.server.drip:
+            for sign in b"HTTP/1.1 200 OK\r\nX-Slow: yes\r\n":
+                try:
+                    self.wfile.write(bytes([sign]))
+                except OSError:
+                    return
+                time.sleep(0.05)
+        self.send_response(status)
+        if status == 302:
+            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@contextmanager
+def receiver():
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server, f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_signed_post():
+    with receiver() as (server, url):
+        target = Webhook(url.replace("//", "//me:p%40ss@") + "/hook?token=abcdef", "the-secret-key")
+        target.tell(event(1))
+        path, headers, body = server.got.get(timeout=10)
+        target.close()
+    assert path == "/hook?token=abcdef"
+    assert json.loads(body)["camera"] == "door"
+    assert headers["Authorization"] == "Basic bWU6cEBzcw=="
+    signed = headers["X-Detect-Video-Time"].encode() + b"." + body
+    digest = hmac.new(b"the-secret-key", signed, hashlib.sha256).hexdigest()
+    assert headers["X-Detect-Video-Signature"] == f"sha256={digest}"
+    assert target.lost() == 0
+
+
+def test_an_overloaded_receiver_gets_it_later():
+    with receiver() as (server, url):
+        server.answers = [503, 429, 200]
+        target = Webhook(url)
+        target.tell(event())
+        wait_for(lambda: server.got.qsize() == 3)
+        target.close()
+    assert target.lost() == 0
+
+
+@pytest.mark.parametrize("status", [302, 404])
+def test_a_redirect_is_not_followed(status):
+    complaints = []
+    with receiver() as (server, url):
+        server.answers = [status]
+        target = Webhook(f"{url}/first", complain=complaints.append)
+        target.tell(event())
+        wait_for(lambda: target.lost() == 1)
+        target.close()
+        paths = [server.got.get()[0] for _ in range(server.got.qsize())]
+    assert paths == ["/first"]
+    assert str(status) in complaints[0]
+
+
+def test_a_receiver_that_drips_is_cut_off(monkeypatch):
+    monkeypatch.setattr(courier, "TRIES", 1)
+    complaints = []
+    with receiver() as (server, url):
+        server.drip = True
+        target = Webhook(url, complain=complaints.append, deadline_s=0.2)
+        target.tell(event())
+        wait_for(lambda: target.lost() == 1)
+        target.close()
+    assert "no answer within 0.2 s" in complaints[0]
+
+
+def test_nobody_there():
+    complaints = []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        target = Webhook(
+            f"http://127.0.0.1:{taken.getsockname()[1]}/?key=verysecret", complain=complaints.append
+        )
+        target.tell(event())
+        wait_for(lambda: target.lost() == 1)
+        target.close()
+    assert "refused" in complaints[0].lower()
+    assert "verysecret" not in complaints[0]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://host/x", "file:///etc/passwd", "host/x", "http://", "http://h:99999/", "http://h/a b",
+     "http://h/\r\nX: y", "http://hö/"],
+)  # fmt: skip
+def test_addresses_that_are_not_called(url):
+    with pytest.raises(UsageError, match="--webhook"):
+        Webhook(url)
+
+
+# ----------------------------------------------------------------------
+# MQTT.
+
+BROKER = "/usr/sbin/mosquitto"
+
+
+@contextmanager
+def broker(folder: Path, *lines: str):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    configuration = folder / "broker.conf"
+    configuration.write_text("\n".join([f"listener {port} 127.0.0.1", *lines, ""]))
+    process = subprocess.Popen(
+        [BROKER, "-c", str(configuration)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for(lambda: can_connect(port))
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def can_connect(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Subscriber:
+    """All messages of a broker: (topic, payload, retained)."""
+
+    def __init__(self, port: int) -> None:
+        import paho.mqtt.client as paho
+        from paho.mqtt.enums import CallbackAPIVersion
+
+        self.got: list[tuple[str, str, bool]] = []
+        self.ready = threading.Event()
+        self.client = paho.Client(CallbackAPIVersion.VERSION2)
+        self.client.on_connect = lambda client, *_: client.subscribe("#", qos=1)
+        self.client.on_subscribe = lambda *_: self.ready.set()
+        self.client.on_message = lambda client, data, one: self.got.append(
+            (one.topic, one.payload.decode(), one.retain)
+        )
+        self.client.connect("127.0.0.1", port)
+        self.client.loop_start()
+        assert self.ready.wait(10)
+
+    def __enter__(self) -> Subscriber:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+needs_broker = pytest.mark.skipif(
+    not os.path.exists(BROKER), reason=f"{BROKER} is not installed: apt install mosquitto"
+)
+
+
+@needs_broker
+@pytest.mark.net
+def test_a_broker_gets_states_counts_and_events(tmp_path):
+    pytest.importorskip("paho.mqtt")
+    with broker(tmp_path, "allow_anonymous true") as port:
+        target = MqttTarget(f"mqtt://127.0.0.1:{port}/home/detect")
+        with Subscriber(port) as subscriber:
+            target.tell(event(0, "camera_up", class_name=None))
+            target.tell(event(1, class_name="car/+#"))
+            target.tell(event(2, "leaves", class_name="car/+#"))
+            wait_for(lambda: len(subscriber.got) == 7)
+            target.close()
+            wait_for(lambda: ("home/detect/available", "offline", False) in subscriber.got)
+    topics = {(topic, payload) for topic, payload, _ in subscriber.got if "event" not in topic}
+    assert topics == {
+        ("home/detect/available", "online"),
+        ("home/detect/door/state", "up"),
+        ("home/detect/door/count/car%2F%2B%23", "2"),
+        ("home/detect/door/count/car%2F%2B%23", "0"),
+        ("home/detect/available", "offline"),
+    }
+    events = [
+        json.loads(payload)["event"] for topic, payload, _ in subscriber.got if "event" in topic
+    ]
+    assert (events, target.lost()) == (["camera_up", "appears", "leaves"], 0)
+
+
+@needs_broker
+@pytest.mark.net
+def test_a_wrong_login_is_said_and_counted(tmp_path):
+    pytest.importorskip("paho.mqtt")
+    complaints = []
+    with broker(tmp_path, "allow_anonymous false") as port:
+        target = MqttTarget(
+            f"mqtt://127.0.0.1:{port}/x", "me", "wrongpassword", complain=complaints.append
+        )
+        target.tell(event())
+        wait_for(lambda: complaints)
+        target.close()
+    assert "refused us" in complaints[0]
+    assert "wrongpassword" not in complaints[0]
+    assert target.lost() == 2  # the event, and the count of its class
+
+
+@pytest.mark.parametrize("url", ["http://h/x", "mqtt://h", "mqtt://h/", "mqtt://h/a/#", "mqtt:///x",
+                                 "mqtt://h:x/y", "mqtt://h/$SYS"])  # fmt: skip
+def test_addresses_of_no_broker(url):
+    with pytest.raises(UsageError, match="--mqtt"):
+        MqttTarget(url)
+
+
+def test_a_level_of_a_topic_has_no_signs_of_its_own():
+    assert level("a/b+c#d\0e ü") == "a%2Fb%2Bc%23d%00e %C3%BC"
+
+
+# ----------------------------------------------------------------------
+# Snapshots.
+
+
+def test_a_snapshot_is_written_and_named(tmp_path):
+    snapshots = Snapshots(tmp_path)
+    told = snapshots.add_to(event(class_name="../../é/x"), np.zeros((9, 16, 3), np.uint8))
+    snapshots.close()
+    assert told.snapshot == "door/snapshots/20261122T093000.250Z-appears-________x.jpg"
+    assert (tmp_path / told.snapshot).read_bytes()[:2] == b"\xff\xd8"
+
+
+def test_a_snapshot_that_cannot_be_written_is_said_once(tmp_path):
+    complaints = []
+    (tmp_path / "door").write_text("in the way")
+    snapshots = Snapshots(tmp_path, complaints.append)
+    for number in range(2):
+        snapshots.add_to(event(number), np.zeros((9, 16, 3), np.uint8))
+    snapshots.close()
+    assert (len(complaints), snapshots.lost()) == (1, 2)
+
+
+def wait_for(condition, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.005)

@@ -1,0 +1,144 @@
+"""When something is an event: 3 of 5 frames, 2 s without, states of cameras."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.live.events.rules import EventRules
+from detector.sources.live.base import LIVE, STALLED, WAITING, FeedFacts
+from detector.types import Arrival, Detections, Frame
+
+NAMES = ("person", "car")
+SECOND = 1_000_000_000
+START_S = 1_800_000_000.0
+
+
+def frame(at_s: float, camera: str = "door", jump_s: float = 0.0) -> Frame:
+    """``jump_s``: of the wall clock, against the monotonic one."""
+    arrival = Arrival(camera, 1, int(at_s * SECOND), START_S + at_s + jump_s)
+    return Frame(0, 0, at_s, np.zeros((2, 2, 3), np.uint8), arrival=arrival)
+
+
+def detections(*class_ids: int) -> Detections:
+    count = len(class_ids)
+    return Detections(
+        np.zeros((count, 4), np.float32),
+        np.ones(count, np.float32),
+        np.array(class_ids, np.int64),
+        NAMES,
+    )
+
+
+def feed(rules: EventRules, seen: str, camera: str = "door", step_s: float = 0.1) -> list[str]:
+    """Frames every ``step_s``: how many persons each shows. Gives "0.2 appears person 1", ..."""
+    return [
+        f"{at * step_s:.1f} {event.event} {event.class_name} {event.count}"
+        for at, count in enumerate(seen)
+        for event in rules.update(frame(at * step_s, camera), detections(*[0] * int(count)))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        ("111", ["0.2 appears person 1"]),
+        ("10101", ["0.4 appears person 1"]),
+        ("1001001", []),  # never 3 of 5
+        ("0000", []),
+        ("1123211", ["0.2 appears person 2"]),
+        ("111" + "0" * 19, ["0.2 appears person 1"]),  # 1.9 s without
+        ("111" + "0" * 20, ["0.2 appears person 1", "2.2 leaves person 1"]),
+        (
+            "131" + "0" * 20 + "111",
+            ["0.2 appears person 1", "2.2 leaves person 3", "2.5 appears person 1"],
+        ),
+        ("111" + ("0" * 19 + "1") * 3, ["0.2 appears person 1"]),  # flickers, and stays
+    ],
+)  # fmt: skip
+def test_a_class_appears_and_leaves(seen, told):
+    assert feed(EventRules(START_S), seen) == told
+
+
+def test_an_event_says_since_when():
+    rules = EventRules(START_S)
+    rules.update(frame(0.0), detections())
+    rules.update(frame(0.1), detections(0))
+    rules.update(frame(0.2), detections(0))
+    (appears,) = rules.update(frame(0.3), detections(0, 0))
+    assert (appears.time_s - START_S, appears.since_s - START_S) == pytest.approx((0.3, 0.1))
+    (leaves,) = rules.update(frame(5.0), detections())
+    assert (leaves.time_s - START_S, leaves.since_s - START_S) == pytest.approx((5.0, 0.1))
+
+
+def test_classes_and_cameras_are_apart():
+    rules = EventRules(START_S)
+    for at in range(3):
+        door = rules.update(frame(at, "door"), detections(0))
+        yard = rules.update(frame(at, "yard"), detections(1, 1))
+    assert [(event.camera, event.class_name, event.count) for event in (*door, *yard)] == [
+        ("door", "person", 1),
+        ("yard", "car", 2),
+    ]
+
+
+def test_a_wall_clock_that_jumps_changes_no_decision():
+    rules = EventRules(START_S)
+    for at in range(3):
+        rules.update(frame(at * 0.1), detections(0))
+    assert rules.update(frame(0.4, jump_s=3600), detections()) == []  # 0.2 s later in truth
+    (leaves,) = rules.update(frame(2.3, jump_s=-3600), detections())
+    assert leaves.event == "leaves"
+
+
+def test_a_slow_camera_does_not_flicker():
+    """One frame in 3 s: nothing leaves between two frames, because nobody looked."""
+    assert feed(EventRules(START_S), "11111", step_s=3.0) == ["6.0 appears person 1"]
+
+
+def state(name: str, since_s: float, error: str | None = None) -> FeedFacts:
+    return FeedFacts(name, int(since_s * SECOND), error=error)
+
+
+def test_a_camera_comes_and_goes():
+    rules = EventRules(START_S)
+
+    def change(facts: FeedFacts, now_s: float) -> list[tuple[object, ...]]:
+        events = rules.feed_changed("door", facts, int(now_s * SECOND), START_S + now_s)
+        return [
+            (
+                event.event,
+                event.class_name,
+                round(event.time_s - START_S, 3),
+                round(event.since_s - START_S, 3),
+                event.reason,
+            )
+            for event in events
+        ]
+
+    assert change(state(WAITING, 0.5), 0.5) == []  # was never up
+    assert change(state(LIVE, 1.0), 1.5) == [("camera_up", None, 1.0, 0.0, None)]
+    assert change(state(LIVE, 1.0), 2.5) == []
+    feed(rules, "111")
+    assert change(state(STALLED, 4.0, "silence for 5 s"), 4.1) == [
+        ("camera_down", None, 4.0, 1.0, "silence for 5 s"),
+        ("leaves", "person", 4.0, 0.0, "the camera is down"),
+    ]
+    assert change(state(WAITING, 6.0), 6.0) == []
+    assert change(state(LIVE, 9.0), 9.0) == [("camera_up", None, 9.0, 4.0, None)]
+    assert feed(rules, "111") == ["0.2 appears person 1"]
+
+
+def test_a_camera_that_is_taken_out():
+    rules = EventRules(START_S)
+    rules.feed_changed("door", state(LIVE, 0.0), 0, START_S)
+    feed(rules, "111")
+    events = rules.forget("door", START_S + 7)
+    assert [event.event for event in events] == ["leaves", "camera_down"]
+    assert rules.forget("door", START_S + 8) == []
+
+
+def test_classes_that_are_gone_take_no_memory():
+    rules = EventRules(START_S)
+    feed(rules, "1" + "0" * 10)
+    assert rules._places["door"].classes == {}

@@ -1,0 +1,176 @@
+"""A process that records, killed at any moment; then every file that it left is read.
+
+``python -m tests.live.killing FOLDER STREAM`` records until it is killed: the stream's packets as
+camera ``copy``, numbered pictures as camera ``annotated``, both at 25 a second, and rows.
+``kill_once`` starts it, kills it, and measures what is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+
+from detector.errors.secrets import Address
+from detector.live.recording import CameraRecorder
+from detector.live.recording.names import list_recordings
+from detector.live.rows import CameraRows
+from detector.sources.live.base import Camera
+from detector.types import Arrival, Frame
+from tests.live.streams import make_stream, numbered, numbers_of, one_detection
+from tests.live.wishes import Wish
+
+FPS, SECONDS = 25, 14  # of the stream: longer than any process lives
+CAMERAS = ("annotated", "copy")
+MINUTES = 0.05  # of a segment: 3 s, so that some kills come near a cut
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one kill cost one camera."""
+
+    camera: str
+    alive_s: float  # from the first picture to the kill
+    files: int
+    partial: int  # of them, when the process was killed
+    fed: int  # pictures
+    kept: int
+    dropped: int  # pictures for which a busy machine had no time
+    lost_s: float  # from the arrival of the first picture that is lost to the kill
+    rows: int
+
+
+def record_until_killed(folder: Path, stream: Path) -> None:
+    recorders = {
+        name: CameraRecorder(
+            folder, Camera(name, "network", Address("x")), Wish(name, MINUTES), print_notice
+        )
+        for name in CAMERAS
+    }
+    rows = CameraRows(folder, Camera("rows", "network", Address("x")), print_notice)
+    listener = recorders["copy"].listener
+    with av.open(str(stream)) as container:
+        begin_ns, first = time.perf_counter_ns(), None
+        listener.opened(container.streams, begin_ns, time.time())
+        number = 0
+        for packet in container.demux():
+            if packet.dts is None or packet.pts is None:
+                continue
+            first = packet.dts if first is None else first
+            due_ns = begin_ns + round((packet.dts - first) * packet.time_base * 1_000_000_000)
+            time.sleep(max(0, due_ns - time.perf_counter_ns()) / 1e9)
+            now, utc_s = time.perf_counter_ns(), time.time()
+            is_video = packet.stream.type == "video"
+            if is_video:
+                # The line is out before the packet is in: what was recorded was announced.
+                shown = round(packet.pts * packet.time_base * FPS)
+                os.write(1, f"copy {shown} {now}\nannotated {number} {now}\n".encode())
+            listener.packet(packet, now, utc_s)
+            if is_video:
+                image = numbered(number)
+                frame = Frame(number, number, number / FPS, image)
+                frame.arrival = Arrival("annotated", 1, now, utc_s)
+                dropped = recorders["annotated"].figures().dropped
+                recorders["annotated"].write(frame, one_detection())
+                if recorders["annotated"].figures().dropped > dropped:  # no time: not the kill's
+                    os.write(1, f"dropped {number} 0\n".encode())
+                rows.write(frame, one_detection())
+                number += 1
+
+
+def print_notice(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def make_source(folder: Path, seconds: int = SECONDS) -> Path:
+    """The stream that is copied: B-frames, a key frame a second, sound as AAC."""
+    return make_stream(
+        folder / "source.ts",
+        count=FPS * seconds,
+        gop=FPS,
+        sound="aac",
+        options={"bf": "2", "preset": "ultrafast"},
+    )
+
+
+def kill_once(folder: Path, stream: Path, alive_s: float) -> list[Loss]:
+    """Records for ``alive_s`` seconds, kills, and reads everything. Raises AssertionError where a
+    file does not play or a picture before the last second is missing.
+    """
+    command = [sys.executable, "-m", "tests.live.killing", str(folder), str(stream)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]  # it has begun
+        time.sleep(alive_s)
+        killed_ns = time.perf_counter_ns()
+        process.send_signal(signal.SIGKILL)
+        lines += process.stdout.readlines()
+    arrived: dict[str, dict[int, int]] = {name: {} for name in (*CAMERAS, "dropped")}
+    for line in lines:
+        if line.count(" ") == 2 and line.endswith("\n"):
+            name, number, at = line.split()
+            arrived[name][int(number)] = int(at)
+    rows = count_rows(folder)
+    assert rows >= len(arrived["annotated"]) - 1
+    dropped = {"annotated": set(arrived["dropped"]), "copy": set[int]()}
+    return [
+        measure(folder, name, arrived[name], dropped[name], killed_ns, rows) for name in CAMERAS
+    ]
+
+
+def measure(
+    folder: Path, name: str, arrived: dict[int, int], dropped: set[int], killed_ns: int, rows: int
+) -> Loss:
+    first = min(arrived)
+    video = folder / name / "video"
+    left = list_recordings(video)
+    as_left = {number for one in left for number in numbers_of(one.path)}
+    # The next run finishes what the kill left, and nothing of it is lost.
+    CameraRecorder(folder, Camera(name, "network", Address("x")), Wish(name), print_notice).close()
+    files = list_recordings(video)
+    assert len(files) == len(left)
+    assert not any(one.partial for one in files)
+    numbers = {number for one in files for number in numbers_of(one.path)}
+    assert numbers == as_left
+    there = numbers | dropped
+    missing = next(number for number in range(first, 2**16) if number not in there)
+    fed_ns = arrived.get(missing, killed_ns)
+    return Loss(
+        camera=name,
+        alive_s=(killed_ns - min(arrived.values())) / 1e9,
+        files=len(files),
+        partial=sum(one.partial for one in left),
+        kept=len(numbers),
+        fed=len(arrived),
+        dropped=len(dropped),
+        lost_s=max(0.0, (killed_ns - fed_ns) / 1e9),
+        rows=rows,
+    )
+
+
+def count_rows(folder: Path) -> int:
+    """Whole rows; only the last may be cut."""
+    lines = [
+        line
+        for path in (folder / "rows").glob("detections-*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    found = []
+    for place, line in enumerate(lines):
+        try:
+            found.append(json.loads(line)["frame"])
+        except ValueError:
+            assert place == len(lines) - 1
+    assert found == list(range(len(found)))
+    return len(found)
+
+
+if __name__ == "__main__":
+    record_until_killed(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,115 @@
+#!/usr/bin/python3
+"""An RTSP server for tests: H.264 or H.265, played for ever in real time, with RTCP reports.
+
+    /usr/bin/python3 rtsp_server.py PORT NAME=FILE[+FILE...] ... [--user NAME:PASSWORD] [--udp-only]
+
+It serves rtsp://127.0.0.1:PORT/NAME, prints "ready" and runs until it is ended; port 0 takes a
+free one. SIGSTOP stalls it, SIGCONT goes on, SIGKILL is a camera that lost its power. Each FILE
+holds access units in Annex B; FILE.json beside it says where each begins (tests/live/servers.py
+writes both). Several files follow each other, so that the size of the picture may change.
+
+Needs Debian's gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-{base,good,bad} python3-gi, and the
+system's own Python: gi has no wheel.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import gi
+
+gi.require_version("Gst", "1.0")
+gi.require_version("GstRtspServer", "1.0")
+from gi.repository import GLib, Gst, GstRtspServer  # noqa: E402
+
+LAUNCH = (
+    "( appsrc name=source is-live=false format=time max-bytes=400000 block=false "
+    "caps=video/x-{codec},stream-format=byte-stream,alignment=au ! {codec}parse config-interval=-1 "
+    "! rtp{codec}pay name=pay0 pt=96 )"
+)
+
+
+class Playlist:
+    """The access units of some files, one after the other, for ever."""
+
+    def __init__(self, files):
+        self.units = []  # bytes, pts, dts, all of the first pass, in ns
+        start = 0
+        for file in files:
+            data, index = Path(file).read_bytes(), json.loads(Path(f"{file}.json").read_text())
+            self.codec = index["codec"]
+            for offset, size, pts, dts in index["units"]:
+                self.units.append((data[offset : offset + size], start + pts, start + dts))
+            start += index["duration"]
+        self.duration = start
+
+    def unit(self, number):
+        passes, place = divmod(number, len(self.units))
+        data, pts, dts = self.units[place]
+        return data, pts + passes * self.duration, dts + passes * self.duration
+
+
+def feed(media, playlist):
+    source = media.get_element().get_by_name_recurse_up("source")
+    place = [0]
+
+    def push(source, _length):
+        data, pts, dts = playlist.unit(place[0])
+        place[0] += 1
+        buffer = Gst.Buffer.new_wrapped(data)
+        buffer.pts, buffer.dts = pts, dts
+        source.emit("push-buffer", buffer)
+
+    source.connect("need-data", push)
+
+
+def protect(server, factories, login):
+    """Basic authentication for every mount."""
+    user, _, password = login.partition(":")
+    permissions = GstRtspServer.RTSPPermissions()
+    for what in ("media.factory.access", "media.factory.construct"):
+        permissions.add_permission_for_role("user", what, True)
+    for factory in factories:
+        factory.set_permissions(permissions)
+    token = GstRtspServer.RTSPToken()
+    token.set_string("media.factory.role", "user")
+    auth = GstRtspServer.RTSPAuth()
+    auth.add_basic(GstRtspServer.RTSPAuth.make_basic(user, password), token)
+    server.set_auth(auth)
+
+
+def main(arguments):
+    login, udp_only = None, "--udp-only" in arguments
+    if udp_only:
+        arguments.remove("--udp-only")
+    if "--user" in arguments:
+        at = arguments.index("--user")
+        login = arguments[at + 1]
+        del arguments[at : at + 2]
+    port, *mounts = arguments
+    Gst.init(None)
+    server = GstRtspServer.RTSPServer()
+    server.set_address("127.0.0.1")
+    server.set_service(port)
+    factories = []
+    for mount in mounts:
+        name, _, files = mount.partition("=")
+        playlist = Playlist(files.split("+"))
+        factory = GstRtspServer.RTSPMediaFactory()
+        factory.set_launch(LAUNCH.format(codec=playlist.codec))
+        factory.connect("media-configure", lambda _f, media, p=playlist: feed(media, p))
+        if udp_only:
+            from gi.repository import GstRtsp
+
+            factory.set_protocols(GstRtsp.RTSPLowerTrans.UDP)
+        server.get_mount_points().add_factory(f"/{name}", factory)
+        factories.append(factory)
+    if login:
+        protect(server, factories, login)
+    server.attach(None)
+    print("ready", server.get_bound_port(), flush=True)
+    GLib.MainLoop().run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,363 @@
+"""Cameras for tests and scripts: real servers at 127.0.0.1, as context managers.
+
+with rtsp({"door": make_clip(folder)}) as server: server.url("door")
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import av
+import cv2
+import numpy as np
+import pytest
+from av.bitstream import BitStreamFilterContext
+from numpy.typing import NDArray
+
+RTSP_SERVER = Path(__file__).with_name("rtsp_server.py")
+SYSTEM_PYTHON = "/usr/bin/python3"  # gi has no wheel
+BITS = 52  # of the burnt clock: microseconds since 1970, until 2112
+CELL = 8  # pixels of a bit's side
+STEADY = {"preset": "ultrafast", "tune": "zerolatency"}
+Image = NDArray[np.uint8]
+
+
+# Pictures and clips.
+
+
+def burn_clock(image: Image, microseconds: int) -> None:
+    """Writes a number into the top rows, as black and white cells that survive compression."""
+    for bit in range(BITS):
+        row, column = divmod(bit, image.shape[1] // CELL)
+        cell = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
+        cell[:] = 255 if microseconds >> bit & 1 else 0
+
+
+def read_clock(image: Image) -> int:
+    """The number that ``burn_clock`` wrote."""
+    number = 0
+    for bit in range(BITS):
+        row, column = divmod(bit, image.shape[1] // CELL)
+        cell = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
+        number |= int(cell.mean() > 127) << bit
+    return number
+
+
+def picture(number: int, width: int = 320, height: int = 180) -> Image:
+    """A picture that differs from its neighbours, with its number burnt in."""
+    image = np.full((height, width, 3), 60, np.uint8)
+    x = number * 7 % max(1, width - 40)
+    image[height // 2 : height // 2 + 40, x : x + 40] = (30, 200, 240)
+    burn_clock(image, number)
+    return image
+
+
+def make_clip(
+    path: Path,
+    pictures: int = 50,
+    fps: int = 25,
+    size: tuple[int, int] = (320, 180),
+    gop: int = 10,
+    b_frames: int = 0,
+    codec: str = "libx264",
+    options: Mapping[str, str] = STEADY,
+    noise: bool = False,
+) -> Path:
+    """A video whose pictures hold their numbers. ``noise``: it is below them, and costs bytes."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=fps)
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
+        stream.gop_size = gop
+        stream.max_b_frames = b_frames
+        stream.options = {**options, "sc_threshold": "0"} if codec == "libx264" else {}
+        if b_frames:
+            stream.options = {"preset": "ultrafast", "bf": str(b_frames), "sc_threshold": "0"}
+        for number in range(pictures):
+            image = picture(number, *size)
+            if noise:
+                below = image[size[1] // 2 :]
+                below[:] = np.random.default_rng(number).integers(0, 90, below.shape, np.uint8)
+            frame = av.VideoFrame.from_ndarray(image, format="bgr24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+def _units(clip: Path) -> Path:
+    """The clip's access units in Annex B, and where each begins: what the RTSP server plays."""
+    target = clip.with_suffix(".annexb")
+    if target.exists():
+        return target
+    with av.open(str(clip)) as container, target.open("wb") as file:
+        stream = container.streams.video[0]
+        name = {"h264": "h264", "hevc": "hevc"}[stream.codec_context.name]
+        to_annex_b = BitStreamFilterContext(f"{name}_mp4toannexb", stream)
+        units, offset, first = [], 0, None
+        for packet in container.demux(stream):
+            if not packet.size:
+                continue
+            times = (packet.pts, packet.dts if packet.dts is not None else packet.pts)
+            for one in to_annex_b.filter(packet):
+                data = bytes(one)
+                first = times[1] if first is None else first
+                pts, dts = (round((t - first) * stream.time_base * 10**9) for t in times)
+                units.append((offset, len(data), pts, dts))
+                file.write(data)
+                offset += len(data)
+        duration = round(len(units) * 10**9 / stream.average_rate)
+    codec = {"h264": "h264", "hevc": "h265"}[name]
+    index = {"codec": codec, "units": units, "duration": duration}
+    Path(f"{target}.json").write_text(json.dumps(index))
+    return target
+
+
+# Ports.
+
+
+def free_port() -> int:
+    """A port at which nothing listens now: connections to it are refused."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def silent_listener() -> Iterator[int]:
+    """Takes connections and never says a word; the port."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+# RTSP.
+
+
+def need_rtsp() -> None:
+    """Skips the test where Debian's packages for the RTSP server are absent."""
+    probe = "import gi; gi.require_version('GstRtspServer', '1.0')"
+    if (
+        not os.path.exists(SYSTEM_PYTHON)
+        or subprocess.run([SYSTEM_PYTHON, "-c", probe], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("no RTSP server: apt install gir1.2-gst-rtsp-server-1.0 python3-gi")
+
+
+class RtspServer:
+    """One process. ``kill`` and ``start`` as often as wished: the port stays."""
+
+    def __init__(self, mounts: Mapping[str, Path | Sequence[Path]], login: str | None) -> None:
+        self.port, self._login = free_port(), login
+        self._mounts = []
+        for name, clips in mounts.items():
+            files = [clips] if isinstance(clips, Path) else clips
+            self._mounts.append(f"{name}={'+'.join(str(_units(file)) for file in files)}")
+        self._process: subprocess.Popen[str] | None = None
+
+    def url(self, name: str, login: str | None = None) -> str:
+        return f"rtsp://{login + '@' if login else ''}127.0.0.1:{self.port}/{name}"
+
+    def start(self) -> None:
+        login = ["--user", self._login] if self._login else []
+        self._process = subprocess.Popen(
+            [SYSTEM_PYTHON, str(RTSP_SERVER), str(self.port), *self._mounts, *login],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().startswith("ready")
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """As if it lost its power; it may be stopped."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+
+@contextmanager
+def rtsp(
+    mounts: Mapping[str, Path | Sequence[Path]], login: str | None = None
+) -> Iterator[RtspServer]:
+    need_rtsp()
+    server = RtspServer(mounts, login)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+# HTTP.
+
+
+class HttpServer(ThreadingHTTPServer):
+    """Answers by ``pages``: path -> (content type, bytes), a redirect, or a stream of pictures."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.pages: dict[str, tuple[str, bytes]] = {}
+        self.redirects: dict[str, str] = {}
+        self.login: str | None = None
+        self.requests: list[tuple[str, dict[str, str]]] = []  # path, headers
+        # The MJPEG stream at /mjpeg; each may be changed while it plays.
+        self.fps = 25.0
+        self.size = (320, 180)
+        self.frozen = False
+        self.silent = False
+        self.ended = False
+        self.sent = 0
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def url(self, path: str, login: str | None = None, host: str = "127.0.0.1") -> str:
+        return f"http://{login + '@' if login else ''}{host}:{self.port}{path}"
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that leaves is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: HttpServer
+
+    def do_GET(self) -> None:
+        server = self.server
+        path = self.path.partition("?")[0]
+        server.requests.append((self.path, dict(self.headers.items())))
+        if server.login and self.headers.get("Authorization") != _basic(server.login):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="camera"')
+            self.end_headers()
+        elif path in server.redirects:
+            self.send_response(302)
+            self.send_header("Location", server.redirects[path])
+            self.end_headers()
+        elif path == "/mjpeg":
+            self._stream()
+        elif path in server.pages:
+            kind, content = server.pages[path]
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+        else:
+            self.send_error(404)
+
+    def _stream(self) -> None:
+        server = self.server
+        self.send_response(200)
+        self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
+        self.end_headers()
+        due, jpeg = time.monotonic(), b""
+        while not server.ended:
+            due += 1 / server.fps
+            time.sleep(max(0.0, due - time.monotonic()))
+            if server.silent:
+                continue
+            if not (server.frozen and jpeg):
+                image = picture(server.sent, *server.size)
+                burn_clock(image, round(time.time() * 1e6))
+                jpeg = cv2.imencode(".jpg", image)[1].tobytes()
+            self.wfile.write(
+                b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n%s\r\n"
+                % (len(jpeg), jpeg)
+            )
+            server.sent += 1
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+
+def _basic(login: str) -> str:
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
+@contextmanager
+def http() -> Iterator[HttpServer]:
+    server = HttpServer()
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.ended = True
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+# MPEG-TS, by ffmpeg.
+
+
+@contextmanager
+def lossy_relay(to_port: int, lost: float, seed: int = 1) -> Iterator[int]:
+    """Takes datagrams and passes them on to ``to_port``, but for a share; the port."""
+    random = Random(seed)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as relay:
+        relay.bind(("127.0.0.1", 0))
+        relay.settimeout(0.1)
+        ended = threading.Event()
+
+        def run() -> None:
+            while not ended.is_set():
+                with suppress(TimeoutError):
+                    datagram = relay.recv(65536)
+                    if random.random() >= lost:
+                        relay.sendto(datagram, ("127.0.0.1", to_port))
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield relay.getsockname()[1]
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def mpeg_ts(clip: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
+    """ffmpeg plays the clip for ever to ``udp://127.0.0.1:P``, or to the one client of
+    ``http://127.0.0.1:P/x``."""
+    program = shutil.which("ffmpeg")
+    if program is None:
+        pytest.skip("no ffmpeg: apt install ffmpeg")
+    listen = ["-listen", "1"] if url.startswith("http") else []
+    process = subprocess.Popen(
+        [
+            *(program, "-loglevel", "quiet", "-re", "-stream_loop", "-1", "-i", str(clip)),
+            *("-c", "copy", "-f", "mpegts", *listen, url),
+        ],
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()

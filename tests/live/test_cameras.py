@@ -1,0 +1,175 @@
+"""cameras.yaml, and cameras of a command line."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from detector.errors import SourceError, UsageError, secrets
+from detector.errors.secrets import Address, redact
+from detector.sources.live.base import FILE, NETWORK, WEBCAM, Camera
+from detector.sources.live.cameras import (
+    compare_cameras,
+    is_camera_list,
+    is_live,
+    make_cameras,
+    read_cameras,
+)
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "_secrets", set())
+    monkeypatch.setattr(secrets, "_pattern", None)
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "cameras.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_every_field(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+cameras:
+  - name: door
+    url: rtsp://admin:${DOOR}@10.0.0.5/sub
+    record_url: rtsp://admin:${DOOR}@10.0.0.5/main
+    options: {rtsp_transport: udp, reorder_queue_size: 10, tls_verify: true}
+    classes: [person, car]
+    size: 1280x720
+    rate: 12.5
+    masks: [[[0, 0], [1, 0], [1, 0.25]]]
+  - 0
+""",
+    )
+    door, webcam = read_cameras(path, environment={"DOOR": "p@ss/w${DOOR}"})
+    # The value is not expanded again, and may hold what means something in an address.
+    login = "admin:p%40ss%2Fw%24%7BDOOR%7D@"
+    assert door == Camera(
+        "door",
+        NETWORK,
+        Address(f"rtsp://{login}10.0.0.5/sub"),
+        Address(f"rtsp://{login}10.0.0.5/main"),
+        {"rtsp_transport": "udp", "reorder_queue_size": "10", "tls_verify": "1"},
+        ("person", "car"),
+        (1280, 720),
+        Fraction(25, 2),
+        (((0.0, 0.0), (1.0, 0.0), (1.0, 0.25)),),
+    )
+    assert webcam == Camera("cam0", WEBCAM, Address("0"))
+    assert str(door.address) == "rtsp://***@10.0.0.5/sub"
+    assert redact("p@ss/w${DOOR}") == "***"
+
+
+def test_names_as_keys_and_a_login_apart(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+cameras:
+  yard: rtsp://h/1
+  roof: {url: "http://h/2", user: me, password: "${ROOF}"}
+""",
+    )
+    yard, roof = read_cameras(path, environment={"ROOF": "x y"})
+    assert (yard.name, yard.address.whole) == ("yard", "rtsp://h/1")
+    assert (roof.name, roof.address.whole) == ("roof", "http://me:x%20y@h/2")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1", "begins with the key cameras"),
+        ("cameras: 5", "cameras: is no list"),
+        ("cameras: []", "there is none"),
+        ("cameras:", "there is none"),
+        ("cameras: [{url: 'rtsp://h/1'}]\ncamera: 1", "did you mean cameras?"),
+        ("cameras: [{name: a}]", "cameras[0].url: is missing"),
+        ("cameras: [{name: a b, url: 'rtsp://h/1'}]", "cameras[0].name: 'a b' is no name"),
+        ("cameras: [{name: ../x, url: 'rtsp://h/1'}]", "is no name"),
+        (f"cameras: [{{name: {'a' * 41}, url: 'rtsp://h/1'}}]", "is no name"),
+        ("cameras: [{nam: a, url: 'rtsp://h/1'}]", "unknown key 'nam'; did you mean name?"),
+        ("cameras: {a: 'rtsp://h/1', A: 'rtsp://h/2'}", "A: the name A stands twice"),
+        ("cameras: {a: 'rtsp://h/${NOT_SET}'}", "cameras.a.url: the variable NOT_SET is not set"),
+        ("cameras: {a: 'rtsp://h/${no name}'}", "is no variable"),
+        ("cameras: {a: {url: 'rtsp://h/1', classes: ['${X}']}}", "variables are expanded in url"),
+        ("cameras: {a: {url: 'rtsp://u:p@h/1', user: x}}", "has a login already"),
+        ("cameras: {a: {url: '0', user: x}}", "has no login"),
+        ("cameras: {a: 'srt://h:1'}", "SRT cannot be read"),
+        ("cameras: {a: 'gopher://h/1'}", "is no address"),
+        ("cameras: {a: 'file:///etc/passwd'}", "is no address"),
+        ("cameras: {a: 'concat:x|y'}", "add --loop"),
+        ("cameras: {a: 'rtsp://h:port/1'}", "check host and port"),
+        ("cameras: {a: 'rtsp:///1'}", "names no host"),
+        ("cameras: {a: street.mp4}", "add --loop"),
+        ("cameras: {a: {url: 'rtsp://h/1', record_url: 'x.mp4'}}", "a.record_url: x.mp4 is no"),
+        ("cameras: {a: {url: 'rtsp://h/1', rate: 0}}", "cameras.a.rate: 0 is not above 0"),
+        ("cameras: {a: {url: 'rtsp://h/1', rate: fast}}", "rate: 'fast' is no number"),
+        ("cameras: {a: {url: 'rtsp://h/1', rate: 1/0}}", "rate: '1/0'"),
+        ("cameras: {a: {url: 'rtsp://h/1', size: 0x0}}", "is no size"),
+        ("cameras: {a: {url: 'rtsp://h/1', classes: 5}}", "is no list of classes"),
+        ("cameras: {a: {url: 'rtsp://h/1', masks: [[[0, 0], [1, 1]]]}}", "list of 3 to 256"),
+        ("cameras: {a: {url: 'rtsp://h/1', masks: [[[0, 0], [1, 1], [1, 2]]]}}", "outside 0 to 1"),
+        ("cameras: {a: {url: 'rtsp://h/1', options: [udp]}}", "is no mapping of FFmpeg's"),
+        ("cameras: {a: {url: true}}", "a.url: is no address"),
+        ("cameras: [" + "'rtsp://h/1', " * 257 + "]", "257, more than 256"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read_cameras(written(tmp_path, text), environment={})
+    assert said in str(refused.value)
+
+
+def test_names_of_bare_addresses() -> None:
+    specs = [
+        "0",
+        "/dev/video3",
+        "rtsp://10.0.0.5/a",
+        "rtsp://10.0.0.5/b",
+        "udp://@:5000",
+        "x/in.mp4",
+    ]
+    cameras = make_cameras(specs, loop=True)
+    assert [(camera.name, camera.kind) for camera in cameras] == [
+        ("cam0", WEBCAM),
+        ("cam3", WEBCAM),
+        ("10-0-0-5", NETWORK),
+        ("10-0-0-5-2", NETWORK),
+        ("cam", NETWORK),
+        ("in", FILE),
+    ]
+
+
+def test_lists_and_addresses_together(tmp_path: Path) -> None:
+    path = written(tmp_path, "cameras: {h: 'rtsp://h/1'}")
+    assert is_camera_list(path)
+    assert [camera.name for camera in make_cameras([path, "rtsp://h/2"])] == ["h", "h-2"]
+    with pytest.raises(UsageError, match="stands twice"):
+        make_cameras([path, path])
+
+
+def test_what_is_no_camera(tmp_path: Path) -> None:
+    assert is_live("0")
+    assert is_live("rtsp://h")
+    assert not is_live("./0")
+    assert not is_live("in.mp4")
+    assert not is_camera_list(written(tmp_path, "conf: 0.4"))
+    assert not is_camera_list(str(tmp_path / "absent.yaml"))
+    with pytest.raises(UsageError, match="--loop"):
+        make_cameras(["in.mp4"])
+    with pytest.raises(SourceError, match="SRT"):
+        make_cameras(["srt://h:1"])
+
+
+def test_what_changed() -> None:
+    one, two, three = make_cameras(["rtsp://one/", "rtsp://two/", "rtsp://three/"])
+    other_two = Camera("TWO", NETWORK, Address("rtsp://two/x"))
+    changes = compare_cameras((one, two), (three, other_two))
+    assert (changes.added, changes.removed) == ((three,), (one,))
+    assert changes.changed == ((two, other_two),)
+    assert not compare_cameras((one, two), (two, one))

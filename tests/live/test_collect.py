@@ -1,0 +1,283 @@
+"""Which picture is next, how long a batch waits, what is counted; with a clock of the test's."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.sources.live.base import ENDED, NEWER, STALLED, STOPPED
+from detector.timeline import OffTrack, Timeline
+from tests.live.fake_feeds import MS, Bench, camera
+
+ALL = ("auto", "every", "freshest")
+
+
+def accounted(collector) -> bool:
+    """received = handed + dropped, for every camera that was ever there."""
+    members = [*collector.members(), *collector.gone.values()]
+    facts = [(member.facts(), member.handed) for member in members]
+    return all(one.received == handed + sum(one.dropped.values()) for one, handed in facts)
+
+
+@pytest.mark.parametrize("gather", ALL)
+def test_order_is_kept_within_each_camera(gather):
+    bench = Bench("a", "b", gather=gather, batch=2)
+    bench.feeds["a"].arrives(5)
+    bench.feeds["b"].arrives(3)
+    got = [bench.batch(2) for _ in range(5)]
+    flat = [pair for batch in got for pair in batch]
+    assert [n for name, n in flat if name == "a"] == [0, 1, 2, 3, 4]
+    assert [n for name, n in flat if name == "b"] == [0, 1, 2]
+
+
+def test_a_camera_with_many_pictures_does_not_push_others_away():
+    """It has ten; the others are still served in every round."""
+    bench = Bench("greedy", "a", "b")
+    bench.feeds["greedy"].arrives(10)
+    bench.feeds["a"].arrives(2)
+    bench.feeds["b"].arrives(2)
+    names = [bench.batch(1)[0][0] for _ in range(6)]
+    assert sorted(names[:3]) == sorted(names[3:]) == ["a", "b", "greedy"]
+
+
+def test_the_wait_for_a_picture_is_a_wait_for_input_named_camera():
+    bench = Bench("a")
+    timeline = Timeline(clock=bench.clock, cpu_clock=lambda: 0, nvtx=False)
+    bench.while_waiting[30] = lambda: bench.feeds["a"].arrives()
+    with timeline.track("reader") as track:
+        assert bench.collector.arrive(track, 0, 0)
+    assert {key: span.self_ns for key, span in track.spans.items()} == {
+        ("camera", "wait_input"): 30 * MS
+    }
+    assert track.wall_ns == 30 * MS, "nothing else takes time"
+
+
+def test_a_wait_returns_within_a_second_so_that_the_loop_can_stop():
+    bench = Bench("a")
+    assert not bench.collector.arrive(OffTrack(), 0, 0)
+    assert 0 < bench.ms() < 1000
+
+
+class TestWindow:
+    """Two cameras of 25 pictures a second; one picture of ``a`` is there."""
+
+    def test_every_waits_for_the_other_camera_but_not_longer_than_a_period(self):
+        bench = Bench("a", "b", gather="every", batch=2)
+        bench.feeds["a"].arrives()
+        bench.feeds["b"].arrives()
+        bench.batch(2)  # both are known to send pictures
+        bench.feeds["a"].arrives()
+        before = bench.ms()
+        assert bench.batch(2) == [("a", 1)]
+        assert bench.ms() - before == pytest.approx(40), "1 / 25 s, with nothing to subtract"
+
+    def test_it_goes_as_soon_as_it_is_full(self):
+        bench = Bench("a", "b", gather="every", batch=2)
+        bench.feeds["a"].arrives()
+        bench.feeds["b"].arrives()
+        bench.batch(2)
+        bench.feeds["a"].arrives()
+        bench.while_waiting[12] = lambda: bench.feeds["b"].arrives()
+        assert bench.batch(2) == [("a", 1), ("b", 1)]
+        assert bench.ms() == pytest.approx(12)
+
+    def test_the_mean_execution_time_is_subtracted(self):
+        bench = Bench("a", "b", gather="every", batch=2)
+        bench.collector.pace.execution_ns = 25.0 * MS
+        bench.collector._look(bench.clock())
+        assert bench.collector.window_ns() == 15 * MS
+
+    @pytest.mark.parametrize(
+        ("fps", "execution_ms", "window_ms"),
+        [(25, 38.5, 2), (25, 500, 2), (1, 0, 100), (None, 10, 2)],
+        ids=["at-least", "engine-slower-than-camera", "at-most", "rate-unknown"],
+    )
+    def test_its_limits(self, fps, execution_ms, window_ms):
+        bench = Bench("a", "b", gather="every", batch=2)
+        for feed in bench.feeds.values():
+            feed.fps = fps
+        bench.collector.pace.execution_ns = execution_ms * MS
+        bench.collector._look(bench.clock())
+        assert bench.collector.window_ns() == window_ms * MS
+
+    @pytest.mark.parametrize("gather", ["every", "freshest"])
+    @pytest.mark.parametrize("silence", ["stalled", "pause"])
+    def test_nobody_waits_for_a_silent_camera(self, gather, silence):
+        bench = Bench("a", "silent", gather=gather, batch=2)
+        bench.feeds["a"].arrives()
+        bench.feeds["silent"].arrives()
+        bench.batch(2)
+        if silence == "stalled":
+            bench.feeds["silent"].state = STALLED
+        bench.clock.now += 2_000 * MS
+        bench.feeds["a"].arrives()
+        before = bench.ms()
+        assert bench.batch(2) == [("a", 1)]
+        assert bench.ms() == before
+
+    def test_auto_does_not_wait_while_the_engine_has_time(self):
+        bench = Bench("a", "b", gather="auto", batch=2)
+        bench.feeds["a"].arrives()
+        bench.feeds["b"].arrives()
+        bench.batch(2)
+        bench.feeds["a"].arrives()
+        before = bench.ms()
+        assert bench.batch(2) == [("a", 1)]
+        assert bench.ms() == before
+
+    def test_auto_waits_when_the_engine_is_busy(self):
+        bench = Bench("a", "b", gather="auto", batch=2)
+        bench.feeds["a"].arrives()
+        bench.feeds["b"].arrives()
+        bench.batch(2)
+        bench.collector.pace.busy = 0.95
+        bench.feeds["a"].arrives()
+        bench.while_waiting[12] = lambda: bench.feeds["b"].arrives()
+        assert bench.batch(2) == [("a", 1), ("b", 1)]
+
+    def test_freshest_takes_the_newest_when_the_batch_goes(self):
+        """While it waits for b, a newer picture of a takes the older one's place."""
+        bench = Bench("a", "b", gather="freshest", batch=2, latest=True)
+        bench.feeds["a"].arrives()
+        bench.feeds["b"].arrives()
+        bench.batch(2)
+        bench.feeds["a"].arrives()
+        bench.while_waiting[10] = lambda: bench.feeds["a"].arrives()
+        bench.while_waiting[20] = lambda: bench.feeds["b"].arrives()
+        assert sorted(bench.batch(2)) == [("a", 2), ("b", 1)]
+        assert bench.feeds["a"].dropped == {NEWER: 1}
+
+    @pytest.mark.parametrize("gather", ["every", "freshest"])
+    def test_each_camera_is_in_a_batch_once(self, gather):
+        bench = Bench("a", "b", gather=gather, batch=4)
+        bench.feeds["a"].arrives(5)
+        bench.feeds["b"].arrives(1)
+        assert sorted(bench.batch(4)) == [("a", 0), ("b", 0)]
+
+    def test_auto_fills_a_batch_from_one_camera(self):
+        bench = Bench("a", gather="auto", batch=4)
+        bench.feeds["a"].arrives(5)
+        assert bench.batch(4) == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
+
+
+def test_pace_counts_a_batch_once():
+    """Two batches of two pictures: 30 ms each, 10 ms of pause between them."""
+    bench = Bench("a")
+    bench.feeds["a"].arrives(4)
+    arrivals = [bench.collector.read().arrival for _ in range(4)]
+    for at, arrival in enumerate(arrivals):
+        arrival.began_ns = 100 * MS + (at // 2) * 40 * MS
+        arrival.inferred_ns = arrival.began_ns + 30 * MS
+    pace = bench.collector.pace
+    pace.look()
+    assert pace.execution_ns == 30 * MS
+    assert pace.busy == pytest.approx(0.1 * 30 / 40)
+
+
+class TestEnd:
+    def test_at_a_moment(self):
+        bench = Bench("a")
+        bench.collector.end_after(0.1)
+        assert bench.collector.read() is None
+        assert bench.ms() == pytest.approx(100)
+
+    def test_after_so_many_frames(self):
+        bench = Bench("a", frames=2)
+        bench.feeds["a"].arrives(3)
+        assert [bench.collector.read() is None for _ in range(3)] == [False, False, True]
+
+    def test_when_every_camera_has_ended(self):
+        bench = Bench("a", "b")
+        bench.feeds["a"].arrives()
+        for feed in bench.feeds.values():
+            feed.state = ENDED
+        assert bench.collector.read() is not None, "what it had received is still read"
+        assert bench.collector.read() is None
+
+    def test_one_ended_camera_ends_nothing(self):
+        bench = Bench("a", "b")
+        bench.feeds["a"].state = ENDED
+        bench.while_waiting[400] = lambda: bench.feeds["b"].arrives()
+        frame = bench.collector.read()
+        assert frame is not None
+        assert frame.arrival.camera == "b"
+
+    def test_stop_counts_every_picture(self):
+        bench = Bench("a", "b")
+        bench.feeds["a"].arrives(3)
+        bench.feeds["b"].arrives(1)
+        bench.collector.read()
+        bench.collector.arrive(OffTrack(), 0, 0)  # taken, and never read
+        assert bench.collector.stop() == []
+        assert accounted(bench.collector)
+        assert bench.collector.stop() == []
+        assert accounted(bench.collector), "a second stop counts nothing twice"
+        assert bench.collector.read() is None
+
+    def test_stop_names_the_cameras_that_did_not_end_in_time(self):
+        bench = Bench("a", "b")
+        bench.feeds["b"].ends_in_time = False
+        assert bench.collector.stop() == ["b"]
+
+    def test_pictures_in_the_decoder_count_as_stopped(self):
+        bench = Bench("a")
+        bench.feeds["a"].received += 2  # the feed knows of them; nobody else does
+        bench.collector.stop()
+        (member,) = bench.collector.members()
+        assert member.facts().dropped == {STOPPED: 2}
+
+
+class TestComeAndGo:
+    def test_a_camera_that_comes_back_goes_on_counting(self):
+        bench = Bench("a", "b")
+        bench.feeds["a"].arrives(3)
+        assert bench.collector.read().index == 0
+        assert bench.collector.remove("a")
+        bench.collector.add(camera("a"))
+        assert bench.feeds["a"].started == 1
+        bench.feeds["a"].arrives()
+        frame = bench.collector.read()
+        assert (frame.index, frame.arrival.epoch) == (3, 2)
+        facts = next(one for one in bench.collector.members() if one.camera.name == "a").facts()
+        assert (facts.received, facts.taken, facts.dropped) == (4, 2, {STOPPED: 2})
+        assert accounted(bench.collector)
+
+    def test_the_others_are_not_touched(self):
+        bench = Bench("a", "b")
+        kept = bench.feeds["b"]
+        bench.collector.remove("a")
+        bench.collector.add(camera("c"))
+        assert bench.feeds["b"] is kept
+        assert (kept.started, kept.stopped) == (1, 0)
+
+    def test_a_picture_taken_of_a_camera_that_goes_is_counted(self):
+        bench = Bench("a", "b")
+        bench.feeds["a"].arrives()
+        assert bench.collector.arrive(OffTrack(), 0, 0)
+        bench.collector.remove("a")
+        bench.feeds["b"].arrives()
+        assert bench.collector.read().arrival.camera == "b"
+        assert accounted(bench.collector)
+
+
+def test_sizes_may_differ_and_buffers_are_used_again():
+    bench = Bench("small", "large")
+    bench.feeds["large"].size = (16, 8)
+    seen, buffers = set(), []
+    into = None
+    for _ in range(8):
+        for feed in bench.feeds.values():
+            feed.arrives()
+        for _ in range(2):
+            frame = bench.collector.read(into)
+            buffers.append((id(frame.image), frame.image))  # kept, so that no id is given twice
+            seen.add(id(frame.image))
+            into = frame.image
+    assert {image.shape for _, image in buffers} == {(8, 8, 3), (8, 16, 3)}
+    assert len(seen) <= 3, "two sizes in turn need no new buffer each time"
+
+
+def test_failures_name_each_camera():
+    bench = Bench("a", "b")
+    bench.feeds["a"].error = "rtsp://cam/a: login refused"
+    assert "rtsp://cam/a: login refused" in bench.collector.failures()
+    assert "rtsp://cam/b" in bench.collector.failures()

@@ -1,0 +1,353 @@
+"""Ages, capacity, masks, and the figures of a run; with a clock of the test's."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from detector.live.ages import PARTS, FrameAges, parts_of
+from detector.live.capacity import CPU, Load, busiest_stage, capacity, sentence, shares_needed
+from detector.live.figures import LiveStatus
+from detector.live.selection import inside, keep
+from detector.sources.live.base import STALLED, WAITING
+from detector.timeline import INFER, OffTimeline, Timeline
+from detector.types import Arrival, Detections
+from tests.live.fake_feeds import MS, Bench, camera
+
+
+def way(arrived=0, decoded=10, taken=12, began=15, inferred=40, result=45) -> Arrival:
+    """Moments in ms."""
+    return Arrival(
+        "door",
+        1,
+        *(arrived * MS, arrived / 1e3),
+        decoded_ns=decoded * MS,
+        taken_ns=taken * MS,
+        began_ns=began * MS,
+        inferred_ns=inferred * MS,
+        result_ns=result * MS,
+    )
+
+
+class TestAges:
+    def test_parts_add_up_to_the_age(self):
+        parts = parts_of(way(), 52 * MS)
+        assert parts == {
+            "decoding": 10 * MS,
+            "waiting": 5 * MS,
+            "inference": 30 * MS,
+            "writing": 7 * MS,
+        }
+        assert sum(parts.values()) == 52 * MS
+
+    def test_a_feed_that_does_not_tell_when_it_decoded(self):
+        parts = parts_of(way(decoded=0), 50 * MS)
+        assert (parts["decoding"], sum(parts.values())) == (0, 50 * MS)
+
+    def test_percentiles_of_result_parts_and_outputs(self):
+        ages = FrameAges(0)
+        for age in range(1, 301):
+            arrival = way(result=age, inferred=age, began=0, decoded=0, taken=0)
+            ages.add(arrival, {"jsonl": (age + 1) * MS}, (age + 2) * MS)
+        found = ages.result()
+        assert found.p50 == pytest.approx(150, rel=0.02)
+        assert found.p99 == pytest.approx(297, rel=0.02)
+        assert found.max == 300
+        assert ages.outputs()["jsonl"].max == 301
+        assert set(ages.parts()) == set(PARTS)
+        assert ages.camera() is None
+
+    def test_too_few_samples_give_no_percentile(self):
+        ages = FrameAges(0)
+        ages.add(way(), {}, 50 * MS)
+        assert ages.result().p99 is None
+        assert ages.result().max == 45
+
+    def test_by_the_clock_of_the_camera(self):
+        """It was taken 200 ms before it arrived."""
+        ages, arrival = FrameAges(0), way()
+        arrival.captured_s = arrival.utc_s - 0.2
+        ages.add(arrival, {}, 50 * MS)
+        assert ages.camera().max == pytest.approx(245)
+
+    def test_recent_ages_forget(self):
+        ages = FrameAges(0)
+        for _ in range(10):
+            ages.add(way(result=500), {}, 501 * MS)
+        for at in (12_000, 24_000):
+            for _ in range(10):
+                ages.add(
+                    way(arrived=at, decoded=at, taken=at, began=at, inferred=at, result=at + 20),
+                    {},
+                    (at + 21) * MS,
+                )
+        assert ages.recent(24_100 * MS)[0].max == 20
+        assert ages.result().max == 500, "the day remembers"
+        ages.begin_anew()
+        assert ages.result().max is None
+
+
+class TestCapacity:
+    def load(self, **more):
+        given = {
+            "cameras": 2,
+            "stages": {"infer": 0.5, "read": 0.1, "nms": 0.05},
+            "cpu": 0.3,
+            "decoding": 0.1,
+            "processed": 1.0,
+        }
+        return Load(**{**given, **more})
+
+    def test_the_busiest_group_limits(self):
+        assert capacity(self.load()) == pytest.approx(4.0)
+        assert "Inference is used most: 50%" in sentence(self.load())
+        assert "4.0 such cameras" in sentence(self.load())
+
+    def test_the_stage_to_change_first(self):
+        assert busiest_stage(self.load()) == "infer"
+        assert busiest_stage(self.load(stages={"infer": 0.2, "nms": 0.1, "write": 0.3})) == "write"
+        assert busiest_stage(self.load(stages={})) is None
+
+    def test_the_cpu_limits(self):
+        assert capacity(self.load(cpu=0.8)) == pytest.approx(2.5)
+        assert sentence(self.load(cpu=0.8)).startswith(CPU)
+
+    def test_with_half_of_the_pictures_dropped_there_is_room_for_half(self):
+        load = self.load(stages={"infer": 1.0}, processed=0.5, dropped=0.5)
+        assert capacity(load) == pytest.approx(1.0)
+        assert "50% of the pictures are dropped" in sentence(load)
+
+    @pytest.mark.parametrize("busy", [0.0, 0.3, 0.59, 1.0])
+    def test_a_machine_that_drops_has_no_room_for_more(self, busy):
+        """One camera, 35% dropped, and busy times that would leave room for more than one."""
+        load = self.load(
+            cameras=1, stages={"infer": busy}, cpu=0.1, decoding=0.05, processed=0.65, dropped=0.35
+        )
+        assert capacity(load) <= 0.65
+        assert "35% of the pictures are dropped" in sentence(load)
+        said = float(re.search(r"could take ([\d.]+) such", sentence(load))[1])
+        assert said == pytest.approx(capacity(load), abs=0.051)
+        assert said < load.cameras
+
+    def test_what_is_on_its_way_is_not_dropped(self):
+        """A camera of 1 FPS: 4 of 5 pictures are written, the last one is being detected."""
+        load = self.load(cameras=1, stages={"infer": 0.2}, cpu=0.1, processed=0.8)
+        assert "dropped" not in sentence(load)
+        assert capacity(load) == pytest.approx(4.0)
+
+    def test_decoding_is_paid_for_dropped_pictures_too(self):
+        needed = shares_needed(self.load(cpu=0.9, decoding=0.5, processed=0.5))
+        assert needed[CPU] == pytest.approx(0.5 + 0.4 / 0.5)
+
+    @pytest.mark.parametrize("more", [{"cameras": 0}, {"processed": 0.0}])
+    def test_nothing_is_said_where_nothing_is_known(self, more):
+        assert capacity(self.load(**more)) is None
+        assert "nothing to judge" in sentence(self.load(**more))
+
+
+class TestSelection:
+    LEFT = ((0.0, 0.0), (0.5, 0.0), (0.5, 1.0), (0.0, 1.0))
+    TRIANGLE = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
+
+    def found(self):
+        """Centres at (25, 50), (75, 50) of 100 x 100."""
+        return Detections(
+            np.array([[20, 40, 30, 60], [70, 40, 80, 60]], np.float32),
+            np.array([0.9, 0.8], np.float32),
+            np.array([0, 1], np.int64),
+            ("person", "vehicle"),
+        )
+
+    def test_what_lies_in_a_mask_is_left_out(self):
+        kept = keep(self.found(), 100, 100, [self.LEFT], None)
+        assert kept.class_ids.tolist() == [1]
+        assert kept.names == ("person", "vehicle")
+
+    def test_classes(self):
+        assert keep(self.found(), 100, 100, [], {0}).class_ids.tolist() == [0]
+
+    def test_nothing_asked_nothing_copied(self):
+        found = self.found()
+        assert keep(found, 100, 100, [], None) is found
+        assert keep(found, 100, 100, [((0.9, 0.9), (1, 0.9), (1, 1))], None) is found
+
+    @pytest.mark.parametrize(
+        ("x", "y", "lies_in"), [(0.2, 0.2, True), (0.6, 0.6, False), (0.1, 0.85, True)]
+    )
+    def test_inside(self, x, y, lies_in):
+        assert inside(np.array([[x, y]], np.float32), self.TRIANGLE).tolist() == [lies_in]
+
+
+def status_of(bench: Bench, **clocks) -> LiveStatus:
+    half = {"clock": bench.clock, "cpu_clock": lambda: bench.clock() // 2}
+    return LiveStatus(bench.collector, 2, **half, **clocks)
+
+
+def process(bench: Bench, status: LiveStatus, count: int = 1, took_ms: float = 0) -> None:
+    for _ in range(count):
+        frame = bench.collector.read()
+        bench.clock.now += round(took_ms * MS)
+        frame.arrival.inferred_ns = frame.arrival.result_ns = bench.clock()
+        status.note(frame, Detections.empty(("person",)), {}, bench.clock())
+
+
+class TestStatus:
+    def test_rates_are_of_the_last_seconds(self):
+        bench = Bench("a")
+        status = status_of(bench)
+        status.begin_day(OffTimeline())
+        status.sample()
+        for _ in range(20):  # 10 s: 2 pictures every half a second
+            bench.feeds["a"].arrives(2)
+            process(bench, status, 2)
+            bench.clock.now += 500 * MS
+            status.sample()
+        figures = status.figures()
+        (stream,) = figures.streams
+        assert stream.processed_fps == pytest.approx(4)
+        assert figures.end_to_end_fps == pytest.approx(4)
+        assert (stream.received, stream.processed, stream.camera_fps) == (40, 40, 25)
+
+    def test_an_outage_is_in_no_average(self):
+        """10 s live with 4 a second, then 30 s dead."""
+        bench = Bench("a")
+        status = status_of(bench)
+        status.begin_day(OffTimeline())
+        status.sample()
+        for _ in range(20):
+            bench.feeds["a"].arrives(2)
+            process(bench, status, 2)
+            bench.clock.now += 500 * MS
+            status.sample()
+        bench.feeds["a"].state = WAITING
+        for _ in range(60):
+            bench.clock.now += 500 * MS
+            status.sample()
+        figures = status.figures()
+        assert figures.streams[0].processed_fps is None
+        assert figures.end_to_end_fps is None
+        (summary,) = status.summaries((), {})
+        assert summary.live_s == pytest.approx(10)
+        assert summary.processed_fps == pytest.approx(4)
+        assert summary.camera_fps == pytest.approx(25)
+        assert status.live_ns == 10_000 * MS
+
+    def test_a_run_that_drops_half_has_room_for_half(self):
+        """Of two pictures that arrive together the newer one is detected."""
+        bench = Bench("a", latest=True)
+        status = status_of(bench)
+        status.begin_day(OffTimeline())
+        status.sample()
+        for _ in range(10):
+            bench.feeds["a"].arrives(2)
+            process(bench, status)
+            bench.clock.now += 500 * MS
+            status.sample()
+        figures = status.figures()
+        assert "50% of the pictures are dropped" in figures.bottleneck
+        assert figures.capacity == pytest.approx(0.5)
+
+    def test_every_received_picture_is_processed_or_dropped(self):
+        bench = Bench("a", "b", latest=True)
+        status = status_of(bench)
+        status.begin_day(OffTimeline())
+        bench.feeds["a"].arrives(5)
+        bench.feeds["b"].arrives(1)
+        process(bench, status, 2)
+        bench.feeds["a"].arrives(1)
+        bench.collector.stop()
+        for summary in status.summaries((), {}):
+            feed = bench.feeds[summary.name]
+            assert summary.received == feed.received
+            assert summary.received == summary.processed + sum(summary.dropped.values())
+
+    def test_a_day_counts_its_own(self):
+        bench = Bench("a")
+        status = status_of(bench)
+        status.begin_day(OffTimeline())
+        bench.feeds["a"].arrives(3)
+        process(bench, status, 3)
+        bench.feeds["a"].connects = 3
+        assert status.summaries((), {})[0].processed == 3
+        status.begin_day(OffTimeline())
+        bench.feeds["a"].arrives(2)
+        process(bench, status, 2)
+        (summary,) = status.summaries((), {})
+        assert (summary.received, summary.processed, summary.reconnects) == (2, 2, 0)
+        assert status.figures().streams[0].processed == 5, "the run goes on"
+
+    def test_shares_of_the_stages(self):
+        """Inference for 300 of 1000 ms, on one worker."""
+        bench = Bench("a")
+        status = status_of(bench)
+        timeline = Timeline(clock=bench.clock, cpu_clock=lambda: 0, nvtx=False)
+        status.begin_day(timeline)
+        status.sample()
+        bench.feeds["a"].arrives(1)
+        with timeline.track("worker-0") as track:
+            with track.span(INFER, 0):
+                bench.clock.now += 300 * MS
+            process(bench, status)
+            bench.clock.now += 700 * MS
+        status.sample()
+        figures = status.figures()
+        assert figures.busy == {INFER: pytest.approx(0.3)}
+        assert figures.inference_fps == pytest.approx(1 / 0.3)
+        assert figures.cpu_share == pytest.approx(0.25), "half a core of two"
+        assert figures.capacity == pytest.approx(1 / 0.3)
+
+    @pytest.mark.parametrize(
+        ("used", "share"), [(lambda now: now * 3 // 2, 0.75), (lambda now: 0, 0.25)]
+    )
+    def test_the_whole_computer_uses_no_less_than_this_program(self, used, share):
+        """This program: half a core of two."""
+        bench = Bench("a")
+        status = status_of(bench, computer_clock=lambda: used(bench.clock()))
+        status.begin_day(OffTimeline())
+        status.sample()
+        bench.clock.now += 1_000 * MS
+        status.sample()
+        figures = status.figures()
+        assert figures.cpu_share == pytest.approx(0.25)
+        assert figures.computer_share == pytest.approx(share)
+
+    def test_a_system_that_does_not_tell_gives_no_share(self):
+        bench = Bench("a")
+        status = status_of(bench, computer_clock=lambda: None)
+        status.begin_day(OffTimeline())
+        for _ in range(2):
+            status.sample()
+            bench.clock.now += 500 * MS
+        assert status.figures().computer_share is None
+
+    def test_an_idle_engine_is_not_old(self):
+        bench = Bench("a")
+        status = status_of(bench)
+        bench.clock.now += 60_000 * MS
+        assert status.figures().engine_age_s == 0
+        status.sample()
+        bench.feeds["a"].arrives(1)
+        bench.collector.read()  # it is inside, and does not come out
+        bench.clock.now += 7_000 * MS
+        status.sample()
+        assert status.figures().engine_age_s == 7
+
+    def test_state_and_next_try(self):
+        bench = Bench("a", "b")
+        bench.feeds["b"].state, bench.feeds["b"].error = STALLED, "nothing arrives"
+        streams = status_of(bench).figures().streams
+        assert [one.state for one in streams] == ["live", "stalled"]
+        assert streams[1].error == "nothing arrives"
+
+    def test_a_camera_that_was_taken_out_is_in_the_summary(self):
+        bench = Bench("a", "b")
+        status = status_of(bench)
+        bench.feeds["a"].arrives(2)
+        process(bench, status, 1)
+        bench.collector.remove("a")
+        assert sorted(one.name for one in status.summaries((), {})) == ["a", "b"]
+        assert [one.name for one in status.figures().streams] == ["b"]
+        bench.collector.add(camera("a"))
+        assert sorted(one.name for one in status.summaries((), {})) == ["a", "b"]

@@ -1,0 +1,204 @@
+"""What watchers see of a run, by a clock that the test moves."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from detector.live.base import APPEARS, CAMERA_DOWN, Event
+from detector.live.hub import EVENTS_KEPT, EVENTS_WAITING, FORGOTTEN_AFTER_NS, Hub, fitting_width
+from detector.types import Detections
+from tests.page.rehearsal import frame, picture
+
+NOTHING = Detections.empty()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ns = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+def step(hub: Hub, camera: str = "door", number: int = 0) -> bool:
+    wanted = hub.wants_pictures(camera)
+    hub.show(frame(camera, picture(number), number), NOTHING)
+    return wanted
+
+
+def decoded(data: bytes):
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+
+
+def test_nobody_watches_and_nothing_is_copied_or_encoded():
+    hub = Hub()
+    assert [step(hub, number=i) for i in range(5)] == [False] * 5
+    assert hub.newest("door") is None
+    assert hub.jpeg("door") is None
+    assert hub.encoded == 0
+
+
+def test_a_wish_is_for_one_picture():
+    hub = Hub()
+    before = hub.ask("door")
+    assert [step(hub, number=i) for i in range(3)] == [True, False, False]
+    shot = hub.newest("door")
+    assert shot is not None
+    assert shot.number == before + 1
+    assert not step(hub, "gate")  # of that camera alone
+
+
+def test_a_picture_is_encoded_once_for_each_width_and_shared():
+    hub = Hub()
+    watch = hub.watch(["door"])
+    step(hub)
+    answers = [hub.jpeg("door", width) for width in (100, 320, 200, None, 5000, None)]
+    # 320 is the picture's own width, and the smallest that pictures are scaled to
+    assert hub.encoded == 1
+    assert len({id(data) for _, data in answers}) == 1
+    hub.ask("door")
+    hub.wants_pictures("door")
+    hub.show(frame("door", picture(1, 1280, 720)), NOTHING)
+    shapes = [decoded(hub.jpeg("door", width)[1]).shape for width in (200, 700, 700, None)]
+    assert shapes == [(180, 320, 3), (540, 960, 3), (540, 960, 3), (720, 1280, 3)]
+    assert hub.encoded == 1 + 3
+    watch.close()
+
+
+def test_the_copy_is_no_view_of_the_pool_s_picture():
+    hub = Hub()
+    hub.ask("door")
+    hub.wants_pictures("door")
+    image = picture(0)
+    hub.show(frame("door", image), NOTHING)
+    image[:] = 0
+    assert hub.newest("door").image.any()
+
+
+def test_a_picture_that_was_not_asked_about_is_not_kept():
+    """It may be undrawn, and what --blur hides be seen in it."""
+    hub = Hub()
+    hub.ask("door")
+    hub.show(frame("door", picture(0)), NOTHING)
+    assert hub.newest("door") is None
+    assert step(hub)  # the wish stands
+    hub.ask("door")
+    hub.show(frame("door", picture(1)), NOTHING)
+    assert hub.newest("door").number == 1
+
+
+@pytest.mark.parametrize(
+    ("fps", "rate", "shown"),
+    [
+        (25, 25, 25),  # a camera as quick as its watcher loses nothing
+        (50, 25, 25),
+        (100, 5, 5),
+        (5, 25, 5),
+        (30, 12.5, 12.5),  # no divisor of the camera's rate
+    ],
+)
+def test_pictures_come_at_the_rate_of_the_quickest_watcher(fps, rate, shown):
+    clock = Clock()
+    hub = Hub(clock)
+    slow, quick = hub.watch(["door"], min(rate, 1)), hub.watch(["door"], rate)
+    taken = 0
+    for _ in range(10 * fps):
+        taken += step(hub)
+        clock.ns += 1_000_000_000 // fps
+    assert taken == pytest.approx(10 * shown, abs=2)
+    quick.close()
+    slow.close()
+    assert hub.watchers() == 0
+    assert not step(hub)
+
+
+def test_jitter_costs_no_pictures():
+    clock = Clock()
+    hub = Hub(clock)
+    hub.watch(["door"], 25)
+    jitter = np.random.default_rng(3).integers(-8_000_000, 8_000_000, 250)
+    taken = 0
+    for i, off in enumerate(jitter):
+        clock.ns = 1_000_000_000 + i * 40_000_000 + int(off)
+        taken += step(hub)
+    assert taken >= 245
+
+
+def test_a_picture_that_nobody_asks_for_any_more_is_given_back():
+    clock = Clock()
+    hub = Hub(clock)
+    hub.ask("door")
+    step(hub)
+    clock.ns += FORGOTTEN_AFTER_NS // 2
+    step(hub)
+    assert hub.newest("door") is not None
+    clock.ns += FORGOTTEN_AFTER_NS
+    step(hub)
+    assert hub.newest("door") is None
+
+
+def test_a_burst_calls_once_until_somebody_looks():
+    hub, calls = Hub(), []
+    hub.called_by(lambda: calls.append(1))
+    hub.watch(["door", "gate"])
+    step(hub, "door")
+    step(hub, "gate")
+    hub.tell(event(1))
+    assert len(calls) == 1
+    hub.look()
+    hub.tell(event(2))
+    assert len(calls) == 2
+
+
+def event(number: int) -> Event:
+    return Event(APPEARS, "door", float(number), float(number), "person", number)
+
+
+def test_a_slow_subscriber_loses_the_oldest_and_delays_nobody():
+    hub = Hub()
+    slow, quick = hub.subscribe(), hub.subscribe()
+    seen = []
+    for number in range(EVENTS_WAITING + 30):
+        hub.tell(event(number))
+        seen += [one.count for _, one in quick.take()[0]]
+    assert seen == list(range(EVENTS_WAITING + 30))
+    waiting, lost = slow.take()
+    assert lost == hub.lost() == 30
+    assert [one.count for _, one in waiting] == list(range(30, EVENTS_WAITING + 30))
+    hub.unsubscribe(slow)
+    hub.tell(event(0))
+    assert slow.take() == ([], 0)
+
+
+def test_the_last_events_are_kept_and_go_to_who_comes_later():
+    hub = Hub()
+    for number in range(1, EVENTS_KEPT + 51):
+        hub.tell(event(number))
+    kept = hub.events_after()
+    assert len(kept) == EVENTS_KEPT
+    assert kept[-1][0] == EVENTS_KEPT + 50
+    assert [number for number, _ in hub.events_after(EVENTS_KEPT + 48)] == [
+        EVENTS_KEPT + 49,
+        EVENTS_KEPT + 50,
+    ]
+    again = hub.subscribe(after=EVENTS_KEPT + 49)  # a browser that comes back
+    hub.tell(Event(CAMERA_DOWN, "door", 1.0, 1.0, reason="refused"))
+    assert [number for number, _ in again.take()[0]] == [EVENTS_KEPT + 50, EVENTS_KEPT + 51]
+
+
+@pytest.mark.parametrize(
+    ("wish", "width", "expected"),
+    [
+        (None, 1280, 1280),
+        (1, 1280, 320),
+        (320, 1280, 320),
+        (321, 1280, 640),
+        (4000, 3840, 3840),
+        (640, 500, 500),  # never larger than it is
+        (1920, 7680, 1920),
+    ],
+)
+def test_widths(wish, width, expected):
+    assert fitting_width(wish, width) == expected

@@ -1,0 +1,125 @@
+"""A file that is played again and again, by a clock of the test."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detector import sources
+from detector.errors import SourceError
+from detector.errors.secrets import Address
+from detector.sources.live.base import FILE, LIVE, Camera, Picture, Terms
+from detector.sources.live.looped import LoopedFeed
+from detector.sources.live.readers import make_feed
+from tests.live.servers import make_clip, read_clock
+from tests.live.test_webcam import wait_for
+from tests.sources.clips import write_video
+
+
+class Stopping(threading.Event):
+    """Waits by turning the clock on. It stops at a count of packets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ns = 0
+        self.waits: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        self.now_ns += round(timeout * 1e9)
+        return self.is_set()
+
+
+class Heard:
+    """A listener that keeps the stamps."""
+
+    def __init__(self, feed: LoopedFeed, most: int) -> None:
+        self.feed, self.most = feed, most
+        self.opened_for: list[int] = []
+        self.packets: list[tuple[int | None, int]] = []
+
+    def opened(self, streams: Any, arrived_ns: int, utc_s: float) -> None:
+        self.opened_for.append(len(streams))
+
+    def packet(self, packet: Any, arrived_ns: int, utc_s: float) -> None:
+        self.packets.append((packet.pts, arrived_ns))
+        if len(self.packets) == self.most:
+            self.feed.stopping.set()
+
+    def closed(self) -> None: ...
+
+
+def test_its_pace_and_its_joints(tmp_path: Path) -> None:
+    clip = make_clip(tmp_path / "c.mp4", pictures=10)
+    stopping = Stopping()
+    feed = LoopedFeed(Camera("c", FILE, Address(str(clip))), Terms(), clock=lambda: stopping.now_ns)
+    feed.stopping = stopping
+    heard = Heard(feed, 25)
+    feed.listen(heard)
+    feed.start()
+    wait_for(stopping.is_set)
+    assert feed.stop(5)
+    assert heard.opened_for == [1, 1, 1]  # three passes
+    pts = [pts for pts, _ in heard.packets]
+    assert pts == [pts[0] + at * (pts[1] - pts[0]) for at in range(25)]
+    arrived_ms = [arrived / 1e6 for _, arrived in heard.packets]
+    assert arrived_ms == pytest.approx([at * 40 for at in range(25)], abs=0.01)
+    facts = feed.facts()
+    assert facts.received == 25 == facts.taken + sum(facts.dropped.values())
+
+
+@pytest.mark.parametrize("b_frames", [0, 2])
+def test_every_picture_in_order_over_the_joint(tmp_path: Path, b_frames: int) -> None:
+    clip = make_clip(tmp_path / "c.mp4", pictures=12, fps=100, gop=6, b_frames=b_frames)
+    feed = make_feed(Camera("c", FILE, Address(str(clip))), Terms(every=True))
+    feed.start()
+    taken: list[Picture] = []
+    burnt: list[int] = []
+
+    def take() -> int:
+        while (picture := feed.take()) is not None:
+            taken.append(picture)
+            burnt.append(read_clock(feed.convert(picture, None)))
+        return len(taken) >= 30
+
+    wait_for(take)
+    assert feed.facts().state == LIVE
+    assert len({picture.time_base for picture in taken}) == 1  # held back at the joint or not
+    assert feed.stop()
+    assert burnt == [at % 12 for at in range(len(burnt))]
+    assert [picture.number for picture in taken] == list(range(len(taken)))
+    pts = [picture.pts for picture in taken]
+    assert len({after - before for before, after in pairwise(pts)}) == 1
+    facts = feed.facts()
+    assert facts.received == facts.taken + sum(facts.dropped.values())
+    assert facts.connects == 1
+
+
+def test_a_file_without_video_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "x.mp4").write_bytes(b"no video")
+    for name in ("x.mp4", "absent.mp4"):
+        with pytest.raises(SourceError):
+            make_feed(Camera("c", FILE, Address(str(tmp_path / name))))
+
+
+@pytest.mark.parametrize("rotation", [90, 180, 270])
+def test_it_is_turned_as_a_file_is(tmp_path: Path, rotation: int) -> None:
+    path = write_video(tmp_path / "turned.mp4", rotation=rotation)
+    with sources.open(str(path)) as source:
+        expected = source.read(None)
+    assert expected is not None
+    feed = make_feed(Camera("c", FILE, Address(str(path))), Terms(every=True))
+    feed.start()
+    wait_for(feed.waiting)
+    picture = feed.take()
+    assert feed.stop()
+    assert picture is not None
+    image = feed.convert(picture, np.empty_like(expected.image))
+    assert (picture.height, picture.width, 3) == expected.image.shape
+    assert np.array_equal(image, expected.image)

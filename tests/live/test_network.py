@@ -1,0 +1,632 @@
+"""Network feeds on real servers at 127.0.0.1, and what they refuse."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import av
+import cv2
+import pytest
+
+from detector.errors import SourceError, secrets
+from detector.errors.secrets import Address
+from detector.sources.live import hardware
+from detector.sources.live.addresses import FAST, OPENINGS, SHORT
+from detector.sources.live.base import (
+    CONNECTING,
+    CORRUPT,
+    ENDED,
+    LIVE,
+    NETWORK,
+    STALLED,
+    WAITING,
+    Camera,
+    Feed,
+    Picture,
+    Terms,
+)
+from detector.sources.live.cameras import make_cameras
+from detector.sources.live.network import NetworkFeed
+from detector.sources.live.readers import make_feed
+from detector.sources.live.status import LOGIN_S, Backoff, Status
+from detector.timeline import READ, WAIT_INPUT, Timeline
+from tests.live import servers
+from tests.live.servers import HttpServer, make_clip, read_clock
+from tests.live.test_webcam import wait_for
+
+pytestmark = pytest.mark.net
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "_secrets", set())
+    monkeypatch.setattr(secrets, "_pattern", None)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_clip(tmp_path_factory.mktemp("clips") / "clip.mp4")
+
+
+@pytest.fixture
+def web() -> Iterator[HttpServer]:
+    with servers.http() as server:
+        yield server
+
+
+class Early(Backoff):
+    """Tries again at once, and remembers how long it should have waited."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.5)
+        self.waits: list[float] = []
+
+    def wait_s(self, login: bool = False) -> float:
+        self.waits.append(super().wait_s(login))
+        return 0.05
+
+
+@contextmanager
+def started(url: str, every: bool = True, **more: Any) -> Iterator[NetworkFeed]:
+    options = more.pop("options", {})
+    status = more.pop("status", None) or Status(time.perf_counter_ns(), Early())
+    camera = Camera("cam", NETWORK, Address(url), options=options)
+    feed = NetworkFeed(camera, Terms(every=every, **more.pop("terms", {})), status=status, **more)
+    feed.start()
+    try:
+        yield feed
+    finally:
+        feed.stop(5)
+
+
+def take(feed: Feed, count: int) -> list[Picture]:
+    pictures: list[Picture] = []
+
+    def enough() -> bool:
+        while len(pictures) < count and (picture := feed.take()) is not None:
+            pictures.append(picture)
+        return len(pictures) >= count
+
+    wait_for(enough)
+    return pictures
+
+
+def balanced(feed: Feed) -> bool:
+    facts = feed.facts()
+    return facts.received == facts.taken + sum(facts.dropped.values())
+
+
+def test_rtsp_with_a_login_a_kill_and_a_stall(clip: Path) -> None:
+    with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
+        woken: list[float] = []
+        timeline = Timeline(nvtx=False)
+        with started(
+            server.url("c", "me:S3cret99"),
+            timeline=timeline,
+            wake=lambda: woken.append(time.monotonic()),
+        ) as feed:
+            pictures = take(feed, 30)
+            # The first packet has no pts, and it is the key frame: nothing is lost.
+            assert [picture.number for picture in pictures] == list(range(30))
+            burnt = [read_clock(feed.convert(picture, None)) for picture in pictures]
+            assert burnt == [number % 50 for number in range(burnt[0], burnt[0] + 30)]
+            assert burnt[0] == 0
+            assert {picture.arrival.epoch for picture in pictures} == {1}
+            assert len(woken) >= 30
+            assert feed.facts().codec == "h264"
+
+            server.signal(signal.SIGSTOP)
+            wait_for(lambda: feed.facts().state == STALLED)
+            server.signal(signal.SIGCONT)
+            wait_for(lambda: feed.facts().state == LIVE)
+            assert (feed.facts().connects, feed.facts().stalls) == (1, 1)
+
+            server.kill()
+            wait_for(lambda: feed.facts().state != LIVE)
+            wait_for(lambda: "nothing listens" in (feed.facts().error or ""))
+            server.start()
+            last = pictures[-1].number
+
+            def in_second_epoch() -> bool:
+                picture = feed.take()
+                return picture is not None and picture.arrival.epoch == 2 and picture.number > last
+
+            wait_for(in_second_epoch)
+            assert (feed.facts().state, feed.facts().connects) == (LIVE, 2)
+            began = time.monotonic()
+            assert feed.stop(1)
+            assert time.monotonic() - began < 1
+        assert feed.facts().state == ENDED
+        assert balanced(feed)
+        spans = timeline.tracks["camera cam"].spans
+        assert spans[READ, "work"].calls >= 30
+        assert (READ, WAIT_INPUT) in spans
+
+
+def test_the_cameras_clock(clip: Path) -> None:
+    """After the first RTCP report. Arrival is stamped a few ms behind it, not a whole interval."""
+    with servers.rtsp({"c": clip}) as server, started(server.url("c")) as feed:
+        late: list[float] = []
+
+        def enough() -> bool:
+            while (picture := feed.take()) is not None:
+                if (captured_s := picture.arrival.captured_s) is not None:
+                    late.append((picture.arrival.utc_s - captured_s) * 1000)
+            return len(late) > 10
+
+        wait_for(enough)
+    assert sorted(late)[len(late) // 2] < 35
+
+
+def test_udp_and_a_size_that_changes(clip: Path, tmp_path: Path) -> None:
+    large = make_clip(tmp_path / "large.mp4", pictures=10, size=(480, 272))
+    small = make_clip(tmp_path / "small.mp4", pictures=10)
+    with (
+        servers.rtsp({"c": [small, large]}) as server,
+        started(server.url("c"), options={"rtsp_transport": "udp"}) as feed,
+    ):
+        pictures = take(feed, 25)
+        sizes = [(picture.width, picture.height) for picture in pictures]
+        assert {(320, 180), (480, 272)} == set(sizes)
+        for picture in pictures:
+            image = feed.convert(picture, None)
+            assert image.shape == (picture.height, picture.width, 3)
+
+
+def test_wrong_password_wrong_path_and_nobody(clip: Path) -> None:
+    """What it means, in a line; a wrong login is left alone for minutes."""
+    with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
+        for url, kind in [
+            (server.url("c", "me:WrongPw99"), "user or password"),
+            (server.url("absent", "me:S3cret99"), "no such stream"),
+            (f"rtsp://127.0.0.1:{servers.free_port()}/x", "nothing listens"),
+        ]:
+            backoff = Early()
+            with started(url, status=Status(0, backoff)) as feed:
+                wait_for(lambda f=feed: f.facts().error)
+                error = feed.facts().error or ""
+                assert kind in error
+                assert "99@" not in error
+            assert (backoff.waits[0] == LOGIN_S) == ("password" in kind)
+
+
+@pytest.mark.parametrize("spec", ["rtsp://127.0.0.1:9/x", "0"])
+def test_a_feed_may_be_stopped_before_it_starts_and_twice(spec: str) -> None:
+    feed = make_feed(make_cameras([spec])[0])
+    assert feed.stop()
+    assert feed.stop()
+    assert (feed.facts().state, feed.take()) == (ENDED, None)
+
+
+def test_a_name_that_nobody_has_and_a_look_up_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with started("rtsp://no-such-host.invalid/x") as feed:
+        wait_for(lambda: feed.facts().error)
+        assert "no machine is known by the name no-such-host.invalid" in (feed.facts().error or "")
+    hang = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: hang.wait(20))
+    with started("rtsp://slow.invalid/x", terms={"start_timeout_s": 0.3}) as feed:
+        wait_for(lambda: feed.facts().error)
+        assert "not found in time" in (feed.facts().error or "")
+        threads = [thread.name for thread in threading.enumerate()]
+        assert threads.count("look up slow.invalid") == 1
+        began = time.monotonic()
+        assert feed.stop(1)
+        assert time.monotonic() - began < 1
+    hang.set()
+
+
+@pytest.mark.parametrize("scheme", ["rtsp", "http", "rtmp"])
+def test_silence_is_given_up_and_can_be_stopped(scheme: str) -> None:
+    with servers.silent_listener() as port:
+        url = f"{scheme}://127.0.0.1:{port}/live/x"
+        with started(url, terms={"start_timeout_s": 0.3}) as feed:
+            wait_for(lambda: feed.facts().error)
+            assert "did not answer in time" in (feed.facts().error or "")
+        with started(url) as feed:
+            wait_for(lambda: feed.facts().state == CONNECTING)
+            time.sleep(0.1)
+            began = time.monotonic()
+            assert feed.stop(1)
+            assert time.monotonic() - began < 1
+
+
+def test_motion_jpeg_that_changes_size_freezes_and_falls_silent(
+    web: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detector.sources.live.status.FROZEN_S", 0.6)
+    monkeypatch.setattr("detector.sources.live.status.STALL_S", 0.4)
+    monkeypatch.setattr("detector.sources.live.decoding.LOOK_EVERY_NS", 100_000_000)
+    web.login = "me:S3cret99"
+    with started(web.url("/mjpeg", "me:S3cret99")) as feed:
+        pictures = take(feed, 10)
+        burnt_us = [read_clock(feed.convert(picture, None)) for picture in pictures]
+        arrived_us = [picture.arrival.utc_s * 1e6 for picture in pictures]
+        # The picture's own clock and the stamp of its arrival agree.
+        late = [after - before for after, before in zip(arrived_us, burnt_us, strict=True)]
+        assert -1000 < min(late) < 40_000
+        web.size = (480, 272)
+        wait_for(lambda: (feed.facts().width, take(feed, 1)[0].height) == (480, 272))
+        assert not feed.facts().frozen
+        web.frozen = True
+        wait_for(lambda: take(feed, 1) and feed.facts().frozen)
+        assert feed.facts().state == LIVE
+        web.frozen = False
+        wait_for(lambda: take(feed, 1) and not feed.facts().frozen)
+        web.silent = True
+        wait_for(lambda: feed.facts().state == STALLED)
+        web.silent = False
+        wait_for(lambda: feed.facts().state == LIVE)
+        assert feed.facts().connects == 1  # no new connection was needed
+        web.ended = True
+        wait_for(lambda: feed.facts().error)  # and is opened again
+
+
+class Accelerator:
+    """HWAccel of a machine whose device can be opened, or not."""
+
+    def __init__(self, works: bool) -> None:
+        self.works, self.asked = works, list[tuple[str, dict[str, Any]]]()
+
+    def __call__(self, kind: str, **more: Any) -> Accelerator | None:
+        self.asked.append((kind, more))
+        return self if len(self.asked) == 1 else None  # PyAV takes None for none
+
+    def create(self, codec: Any) -> None:
+        if not self.works:
+            raise av.error.PermissionError(1, "Operation not permitted")
+
+
+def test_a_slow_loop_is_no_reason_to_connect_anew(web: HttpServer) -> None:
+    """Nobody takes pictures; the camera comes back; its start is not given up meanwhile."""
+    terms = {"start_timeout_s": 0.3, "max_age_s": 60.0}
+    with started(web.url("/mjpeg"), terms=terms) as feed:
+        wait_for(lambda: feed.facts().received >= 20)
+        feed.receiving.cut()
+        wait_for(lambda: feed.facts().state == CONNECTING and feed.status.has_arrivals())
+        time.sleep(0.6)
+        assert len([path for path, _ in web.requests if path == "/mjpeg"]) == 2
+        wait_for(lambda: feed.take() is not None and feed.facts().connects == 2)
+    assert len(web.requests) == 2
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_gpu_is_asked_where_a_camera_wants_it_and_it_is_there(
+    web: HttpServer, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    """This machine has none: a stand-in says what PyAV is asked for, and the CPU decodes."""
+    accelerator = Accelerator(works)
+    monkeypatch.setattr(hardware, "HWAccel", accelerator)
+    hardware._exists.cache_clear()
+    with started(web.url("/mjpeg"), options={"hwaccel": "cuda"}) as feed:
+        take(feed, 3)
+        assert feed.facts().codec == "mjpeg"
+    hardware._exists.cache_clear()
+    probe, *opened = accelerator.asked
+    assert probe == ("cuda", {"options": {"primary_ctx": "1"}})
+    assert bool(opened) == works
+    assert all(more["allow_software_fallback"] for _, more in opened)
+
+
+def test_without_a_gpu_the_cpu_decodes(web: HttpServer) -> None:
+    hardware._exists.cache_clear()
+    for kind in ("cuda", "nonsense"):
+        with started(web.url("/mjpeg"), options={"hwaccel": kind}) as feed:
+            assert len(take(feed, 3)) == 3
+
+
+def test_latest_hands_out_the_newest(web: HttpServer) -> None:
+    web.fps = 100
+    with started(web.url("/mjpeg"), every=False) as feed:
+        wait_for(lambda: feed.facts().received >= 30)
+        assert feed.waiting() <= 1
+        picture = take(feed, 1)[0]
+        assert picture.number >= 28
+    assert balanced(feed)
+
+
+@pytest.mark.parametrize("probing", [SHORT, FAST])
+def test_mpeg_ts_over_udp(
+    clip: Path, probing: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAST finds no codec in it: a sound look follows."""
+    monkeypatch.setitem(OPENINGS, "udp", replace(OPENINGS["udp"], probing=probing))
+    url = f"udp://127.0.0.1:{servers.free_port()}"
+    with servers.mpeg_ts(clip, url), started(url) as feed:
+        pictures = take(feed, 10)
+        burnt = [read_clock(feed.convert(picture, None)) for picture in pictures]
+        assert burnt == [(burnt[0] + at) % 50 for at in range(10)]
+
+
+def test_damage_is_counted_and_not_shown(clip: Path) -> None:
+    """A key frame of which the middle is overwritten: FFmpeg patches it up without an error."""
+    from detector.sources.live.decoding import Decoder, prepare
+    from detector.sources.live.ffmpeg_log import Ears
+    from detector.sources.live.packets import Received, Stamp
+
+    dropped: dict[str, int] = {}
+
+    def drop(reason: str, count: int) -> None:
+        dropped[reason] = dropped.get(reason, 0) + count
+
+    decoder, shown = Decoder("c", drop, time.perf_counter_ns), []
+    with av.open(str(clip)) as container, Ears() as ears:
+        stream = container.streams.video[0]
+        prepare(stream.codec_context)
+        for number, packet in enumerate(p for p in container.demux(stream) if p.size):
+            if number == 20:
+                data = bytearray(bytes(packet))
+                data[len(data) // 2 :] = os.urandom(len(data) - len(data) // 2)
+                damaged = av.Packet(bytes(data))
+                damaged.pts, damaged.dts = packet.pts, packet.dts
+                damaged.time_base = packet.time_base
+                packet = damaged
+            received = Received(packet, Stamp(number, 1, 0, 0.0), stream.codec_context, True, 1)
+            shown += [picture.number for picture, _ in decoder.decode(received, ears)]
+    assert 20 not in shown
+    assert dropped.get(CORRUPT, 0) >= 1
+    assert len(shown) + dropped[CORRUPT] == 50
+
+
+@pytest.mark.parametrize("lost", [0.01, 0.05])
+def test_lost_datagrams_are_damage_and_no_end(tmp_path: Path, lost: float) -> None:
+    """A picture of noise has dozens of datagrams: most losses are in the middle of one."""
+    noisy = make_clip(tmp_path / "noisy.mp4", size=(640, 360), noise=True)
+    port = servers.free_port()
+    with (
+        servers.lossy_relay(port, lost) as relay,
+        started(f"udp://127.0.0.1:{port}", every=False) as feed,
+        servers.mpeg_ts(noisy, f"udp://127.0.0.1:{relay}?pkt_size=1316"),
+    ):
+        wait_for(lambda: feed.take() and feed.facts().dropped.get(CORRUPT, 0) >= 3)
+        assert (feed.facts().state, feed.facts().connects) == (LIVE, 1)
+    assert balanced(feed)
+
+
+def test_a_reader_of_files_takes_the_log_and_gives_it_back(clip: Path) -> None:
+    """While it has the log, a redirect could not be seen: a camera with a login is not opened."""
+    from detector.sources.live.ffmpeg_log import Ears, Watch
+    from detector.sources.video._complaints import Complaints
+
+    heard: list[str] = []
+    with Watch(heard.append) as watch:
+        complaints = Complaints()
+        assert not watch.is_told()
+        complaints.close()
+        av.logging.set_level(None)
+        assert watch.is_told()
+        av.logging.set_level(None)
+        with Ears() as ears:
+            ears.listen()
+        assert av.logging.get_level() == av.logging.INFO
+    assert av.logging.get_level() is None
+
+
+def hls(*segments: str) -> tuple[str, bytes]:
+    lines = ["#EXTM3U", "#EXT-X-TARGETDURATION:1", "#EXT-X-MEDIA-SEQUENCE:0"]
+    for segment in segments:
+        lines += ["#EXTINF:2.0,", segment]
+    return "application/vnd.apple.mpegurl", "\n".join([*lines, "#EXT-X-ENDLIST", ""]).encode()
+
+
+@pytest.fixture(scope="module")
+def segment(clip: Path) -> Path:
+    target = clip.with_suffix(".ts")
+    with av.open(str(clip)) as source, av.open(str(target), "w") as container:
+        stream = container.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(source.streams.video[0]):
+            if packet.size:
+                packet.stream = stream
+                container.mux(packet)
+    return target
+
+
+def test_hls_plays(web: HttpServer, segment: Path) -> None:
+    web.pages = {"/a.m3u8": hls("a.ts"), "/a.ts": ("video/mp2t", segment.read_bytes())}
+    with started(web.url("/a.m3u8")) as feed:
+        assert len(take(feed, 20)) == 20
+
+
+@pytest.mark.parametrize(
+    "leads_to",
+    ["file://{path}", "concat:{path}|{path}", "subfile,,start,0,end,9999,,:{path}",
+     "data:video/mp2t;base64,{data}", "crypto+file://{path}", "cache:{path}"],
+)  # fmt: skip
+def test_a_playlist_from_the_network_opens_no_file(
+    web: HttpServer, segment: Path, leads_to: str
+) -> None:
+    """Each would play: the control is the test above, on the same bytes."""
+    data = base64.b64encode(segment.read_bytes()).decode()
+    web.pages["/a.m3u8"] = hls(leads_to.format(path=segment, data=data))
+    with started(web.url("/a.m3u8"), terms={"start_timeout_s": 0.5}) as feed:
+        wait_for(lambda: feed.facts().error)
+        assert feed.facts().received == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("application/sdp", "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nt=0 0\nm=video 5004 RTP/AVP 96\n"
+                            "a=rtpmap:96 H264/90000\n"),
+        ("text/plain", "ffconcat version 1.0\nfile '{path}'\n"),
+    ],
+)  # fmt: skip
+def test_a_page_cannot_be_a_list_of_files(
+    web: HttpServer, segment: Path, kind: str, content: str
+) -> None:
+    web.pages["/x"] = (kind, content.format(path=segment).encode())
+    with started(web.url("/x"), terms={"start_timeout_s": 0.5}) as feed:
+        wait_for(lambda: feed.facts().error)
+        assert feed.facts().received == 0
+
+
+def test_a_local_playlist_opens_no_network(web: HttpServer, segment: Path, tmp_path: Path) -> None:
+    web.pages["/a.ts"] = ("video/mp2t", segment.read_bytes())
+    playlist = tmp_path / "a.m3u8"
+    playlist.write_bytes(hls(web.url("/a.ts"))[1])
+    with pytest.raises(av.error.FFmpegError):
+        av.open(str(playlist), timeout=(2, 2))
+    capture = cv2.VideoCapture(str(playlist))
+    capture.release()
+    with pytest.raises(SourceError):
+        make_feed(Camera("c", "file", Address(str(playlist))))
+    assert web.requests == []
+
+
+@pytest.mark.parametrize("wants_login", [False, True])
+def test_http_login_stays_at_its_host(web: HttpServer, segment: Path, wants_login: bool) -> None:
+    with servers.http() as other:
+        web.login = "me:S3cret99"
+        other.login = web.login if wants_login else None
+        other.pages["/a.ts"] = ("video/mp2t", segment.read_bytes())
+        web.redirects["/r"] = other.url("/a.ts", host="localhost")
+        with started(web.url("/r", "me:S3cret99")) as feed:
+            wait_for(lambda: feed.facts().error or feed.facts().received)
+        assert other.requests
+        assert all("Authorization" not in headers for _, headers in other.requests)
+
+
+@pytest.mark.parametrize("option", ["headers", "cookies"])
+def test_secret_headers_stay_at_their_host(web: HttpServer, option: str) -> None:
+    with servers.http() as other:
+        web.redirects["/r"] = other.url("/mjpeg")
+        value = "X-Key: S3cret99\r\n" if option == "headers" else "k=S3cret99; path=/"
+        with started(web.url("/r"), options={option: value}) as feed:
+            wait_for(lambda: feed.facts().error)
+        assert other.requests == []
+        assert len(web.requests) >= 1
+
+
+class RtspStub(threading.Thread):
+    """Answers RTSP requests by a function: (request) -> status and headers."""
+
+    def __init__(self, answer: Callable[[str], list[str]]) -> None:
+        super().__init__(daemon=True)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.answer, self.seen = answer, list[str]()
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection = self.listener.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=self.talk, args=(connection,), daemon=True).start()
+
+    def talk(self, connection: socket.socket) -> None:
+        data = b""
+        with connection:
+            while block := connection.recv(4096):
+                data += block
+                while b"\r\n\r\n" in data:
+                    request, _, data = data.partition(b"\r\n\r\n")
+                    self.seen.append(request.decode())
+                    number = re.search(r"CSeq: (\d+)", self.seen[-1])
+                    assert number
+                    status, *headers = self.answer(self.seen[-1])
+                    lines = [f"RTSP/1.0 {status}", f"CSeq: {number[1]}", *headers, "", ""]
+                    connection.sendall("\r\n".join(lines).encode())
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+def test_rtsp_login_stays_at_its_host() -> None:
+    """FFmpeg alone logs in at the second host with the first one's password, on every try."""
+    refuse = ["401 Unauthorized", 'WWW-Authenticate: Basic realm="x"']
+
+    def lead_on(request: str) -> list[str]:
+        if request.startswith("OPTIONS"):
+            return ["200 OK", "Public: DESCRIBE, SETUP, PLAY"]
+        if "Authorization" not in request:
+            return refuse
+        return ["302 Moved", f"Location: rtsp://127.0.0.1:{other.port}/y"]
+
+    with closing(RtspStub(lambda _: refuse)) as other, closing(RtspStub(lead_on)) as first:
+        url = f"rtsp://me:S3cret99@localhost:{first.port}/x"
+        with pytest.raises(av.error.FFmpegError):  # the control: this test sees the leak
+            av.open(url, timeout=(2, 2), options={"rtsp_transport": "tcp"})
+        assert any("Authorization" in request for request in other.seen)
+        other.seen.clear()
+        backoff = Early()
+        with started(url, status=Status(0, backoff)) as feed:
+            wait_for(lambda: len(backoff.waits) >= 3)
+            assert "leads to another host, 127.0.0.1" in (feed.facts().error or "")
+        assert other.seen == []
+
+
+@pytest.mark.parametrize("spec", ["srt://h:1", "gopher://h/", "rtsp://", "rtsp://h:x/"])
+def test_what_can_never_be_read_is_refused_at_once(spec: str) -> None:
+    with pytest.raises(SourceError):
+        make_feed(Camera("c", NETWORK, Address(spec)))
+
+
+@pytest.mark.slow
+def test_twenty_kills_leave_nothing_behind(clip: Path) -> None:
+    def threads_and_files() -> tuple[int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    with servers.rtsp({"c": clip}) as server, started(server.url("c"), every=False) as feed:
+        before = None
+        for round_ in range(1, 21):
+            wait_for(lambda n=round_: feed.facts().connects == n)
+            before = before or threads_and_files()
+            server.kill()
+            wait_for(lambda: feed.facts().state == WAITING)
+            server.start()
+        wait_for(lambda: feed.facts().connects == 21)
+        threads, files = threads_and_files()
+        assert threads <= before[0]
+        assert abs(files - before[1]) <= 1
+
+
+def test_the_log_of_ffmpeg_has_no_secrets(
+    web: HttpServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where the user asks PyAV for its log; and nothing is printed where not."""
+    url = web.url("/absent?token=T0kenPlanted", "me:S3cretPlanted")
+    with started(url) as feed:
+        wait_for(lambda: feed.facts().error)
+    assert capfd.readouterr() == ("", "")
+    level = av.logging.get_level()
+    av.logging.set_level(av.logging.VERBOSE)
+    try:
+        caplog.set_level(1, "libav")
+        caplog.set_level(1)
+        with started(url) as feed:
+            wait_for(lambda: feed.facts().error)
+    finally:
+        av.logging.set_level(level)
+    assert "Planted" not in caplog.text
+    assert caplog.records
+
+
+def test_the_process_ends_with_a_feed_that_nobody_stopped() -> None:
+    """The threads are no reason to stay."""
+    with servers.silent_listener() as port:
+        code = (
+            "from detector.sources.live.readers import make_feed\n"
+            "from detector.sources.live.cameras import make_cameras\n"
+            f"feed = make_feed(make_cameras(['rtsp://127.0.0.1:{port}/x'])[0])\n"
+            "feed.start(); import time; time.sleep(0.2); print(feed.facts().state)"
+        )
+        import sys
+
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "connecting\n", "")

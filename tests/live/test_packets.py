@@ -1,0 +1,188 @@
+"""The packet queue and the slot of pictures: what leaves, and under which reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from detector.sources.live.base import LAG, NEWER, NO_KEY, RATE, STOPPED, Picture
+from detector.sources.live.packets import KEY_PATIENCE, End, PacketQueue, Received, Stamp
+from detector.sources.live.slot import PLACES, Slot
+from detector.types import Arrival
+
+MS = 1_000_000
+
+
+class Drops(Counter[str]):
+    def drop(self, reason: str, pictures: int = 1) -> None:
+        if pictures:
+            self[reason] += pictures
+
+
+def received(number: int, key: bool, size: int = 100) -> Received:
+    """One of 25 a second."""
+    return Received(None, Stamp(number, 1, number * 40 * MS, 0.0), None, key, size)
+
+
+def fill(queue: PacketQueue, numbers: range, gop: int) -> None:
+    for number in numbers:
+        queue.put(received(number, number % gop == 0))
+
+
+def drain(queue: PacketQueue) -> list[int]:
+    numbers = []
+    while (item := queue.get(0)) is not None:
+        if isinstance(item, Received):
+            numbers.append(item.stamp.number)
+    return numbers
+
+
+def test_nothing_before_the_first_key_frame() -> None:
+    drops = Drops()
+    queue = PacketQueue(5, False, drops.drop)
+    fill(queue, range(1, 15), 10)
+    assert drain(queue) == [10, 11, 12, 13, 14]
+    assert drops == {NO_KEY: 9}
+    queue.begin()  # the next connection
+    queue.put(received(15, False))
+    assert drops == {NO_KEY: 10}
+
+
+def test_a_stream_without_key_frames_is_decoded_in_the_end() -> None:
+    drops = Drops()
+    queue = PacketQueue(5, False, drops.drop)
+    fill(queue, range(1, KEY_PATIENCE + 3), KEY_PATIENCE * 2)
+    assert drain(queue) == [KEY_PATIENCE + 1, KEY_PATIENCE + 2]
+
+
+@pytest.mark.parametrize(
+    ("eager", "gop", "left"),
+    [
+        (False, 50, list(range(100, 127))),  # every: 5 s are allowed; at the 5.04th, to a key
+        (False, 10, list(range(120, 127))),  # the newest key frame
+        (True, 50, list(range(100, 127))),  # latest jumps as soon as a newer key frame is there
+        (True, 1, [126]),  # MJPEG: the newest alone, after half a second
+    ],
+)
+def test_whole_groups_leave(eager: bool, gop: int, left: list[int]) -> None:
+    drops = Drops()
+    queue = PacketQueue(5.0, eager, drops.drop)
+    fill(queue, range(127), gop)
+    kept = drain(queue)
+    assert kept[-1] == 126
+    assert kept[0] % gop == 0
+    assert len(kept) + drops[LAG] == 127
+    if not eager or gop > 1:
+        assert kept == left
+    else:
+        assert len(kept) <= 14  # half a second
+
+
+def test_without_a_newer_key_frame_all_leave_up_to_the_next() -> None:
+    drops = Drops()
+    queue = PacketQueue(1.0, True, drops.drop)
+    fill(queue, range(30), 100)  # 1.16 s of one group
+    assert drops[LAG] == 30
+    fill(queue, range(30, 100), 100)
+    queue.put(received(100, True))
+    item = queue.get(0)
+    assert isinstance(item, Received)
+    assert (item.stamp.number, item.after_gap, drops[LAG]) == (100, True, 100)
+
+
+def test_bytes_are_bounded_too() -> None:
+    drops = Drops()
+    queue = PacketQueue(3600, False, drops.drop, most_bytes=1000)
+    for number in range(20):
+        queue.put(received(number, number % 5 == 0))
+    kept = drain(queue)
+    assert len(kept) <= 10
+    assert len(kept) + drops[LAG] == 20
+
+
+def test_the_end_of_a_connection_survives_a_jump() -> None:
+    queue = PacketQueue(1.0, False, Drops().drop)
+    fill(queue, range(5), 100)
+    queue.finish(End(1, None))
+    queue.begin()
+    for number in range(50, 53):
+        queue.put(received(number, number == 50))
+    assert isinstance(queue.get(0), End)
+    assert drain(queue) == [50, 51, 52]
+
+
+def test_close_counts_what_is_left() -> None:
+    queue = PacketQueue(5, False, Drops().drop)
+    fill(queue, range(4), 10)
+    assert queue.close() == 4
+    assert queue.get(0) is None
+
+
+def picture(number: int, arrived_ms: int | None = None) -> Picture:
+    arrived = (number * 40 if arrived_ms is None else arrived_ms) * MS
+    return Picture(number, number, Fraction(1, 25), 2, 2, Arrival("a", 1, arrived, 0.0), None)
+
+
+def numbers(slot: Slot, now_ms: int = 0) -> list[int]:
+    taken: list[Any] = []
+    while (one := slot.take(now_ms * MS)) is not None:
+        taken.append(one.number)
+    return taken
+
+
+def test_latest_keeps_the_newest() -> None:
+    drops = Drops()
+    slot = Slot(True, 5, drops.drop)
+    for number in range(5):
+        assert slot.has_room()
+        assert slot.put(picture(number))
+    assert len(slot) == 1
+    assert numbers(slot) == [4]
+    assert drops == {NEWER: 4}
+
+
+def test_every_has_four_places_and_leaves_out_what_is_too_old() -> None:
+    drops = Drops()
+    slot = Slot(False, 5, drops.drop)
+    for number in range(PLACES):
+        slot.put(picture(number))
+    assert not slot.has_room()
+    assert not slot.wait_for_room(0)
+    assert numbers(slot, now_ms=5060) == [2, 3]
+    assert drops == {LAG: 2}
+    assert slot.wait_for_room(0)
+
+
+def test_every_always_has_one_however_old() -> None:
+    slot = Slot(False, 1, Drops().drop)
+    slot.put(picture(0))
+    assert numbers(slot, now_ms=60_000) == [0]
+
+
+@pytest.mark.parametrize(
+    ("rate", "arrivals_ms", "kept"),
+    [
+        (Fraction(25), [0, 41, 79, 121, 160], [0, 1, 2, 3, 4]),  # its own rate, with jitter
+        (Fraction(10), range(0, 1000, 40), 10),
+        (Fraction(25, 2), range(0, 2000, 40), 25),
+        (Fraction(1), [0, 500, 1500, 9000, 9040, 10000], [0, 2, 3, 5]),
+    ],
+)
+def test_a_cameras_own_rate(rate: Fraction, arrivals_ms: Any, kept: list[int] | int) -> None:
+    drops = Drops()
+    slot = Slot(True, 5, drops.drop, rate)
+    taken = [n for n, ms in enumerate(arrivals_ms) if slot.put(picture(n, ms))]
+    assert taken == kept if isinstance(kept, list) else len(taken) == kept
+    assert drops[RATE] == len(list(arrivals_ms)) - len(taken)
+
+
+def test_a_closed_slot_takes_nothing() -> None:
+    drops = Drops()
+    slot = Slot(True, 5, drops.drop)
+    slot.put(picture(0))
+    slot.close()
+    assert not slot.put(picture(1))
+    assert drops == {STOPPED: 2}

@@ -1,0 +1,69 @@
+"""Secrets are planted where they can enter a live run; all that it leaves is searched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detector.cli.exits import end
+from detector.errors import EXIT_INTERNAL, secrets
+from detector.errors.secrets import Address
+from tests.cli.command import detect_video_anew
+from tests.live import servers
+
+USER, PASSWORD, WRONG = "Us3rPlanted", "Pa55Planted", "Wr0ngPlanted"
+TOKEN, KEY, HOOK, STREAM = "T0kenPlanted", "K3yPlanted", "H00kPlanted", "Str3amPlanted"
+
+
+@pytest.mark.net
+@pytest.mark.slow
+def test_a_live_run_tells_no_secret(tmp_path: Path) -> None:
+    with servers.http() as camera, servers.http() as receiver:
+        camera.login = f"{USER}:{PASSWORD}"
+        place = f"127.0.0.1:{camera.port}"
+        (tmp_path / "cameras.yaml").write_text(
+            f"""
+cameras:
+  good: http://{USER}:${{CAMERA_PASSWORD}}@{place}/mjpeg?token={TOKEN}
+  wrong: http://{USER}:{WRONG}@{place}/mjpeg
+  absent: {{url: "http://{place}/none?token={TOKEN}", user: {USER}, password: {PASSWORD}}}
+  refused: rtmp://127.0.0.1:{servers.free_port()}/live/{STREAM}
+"""
+        )
+        (tmp_path / "config.yaml").write_text(f"events: {{webhook: '{receiver.url(f'/{HOOK}')}'}}")
+        given = {path.name for path in tmp_path.iterdir()}
+        done = detect_video_anew(
+            *("cameras.yaml", f"http://{USER}:{PASSWORD}@{place}/mjpeg?k={KEY}"),
+            *("--config", "config.yaml", "--duration", "2", "--json", "-v", "--run-dir", "run"),
+            *("--engine", "null", "--record", "copy", "--events", "events.jsonl"),
+            cwd=tmp_path,
+            env={"CAMERA_PASSWORD": PASSWORD, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        )
+    assert done.returncode == 0, done.stderr
+    assert camera.sent > 10  # the login was used, so there was a secret to tell
+    written = {
+        path.relative_to(tmp_path): path.read_bytes()
+        for path in tmp_path.rglob("*")
+        if path.is_file() and path.name not in given
+    }
+    assert any(path.name == "session.json" for path in written)
+    assert any(b"***" in content for content in written.values())
+    printed = {"stdout": done.stdout, "stderr": done.stderr}
+    everything = {**written, **{Path(name): text.encode() for name, text in printed.items()}}
+    for secret in (USER, PASSWORD, WRONG, TOKEN, KEY, HOOK, STREAM):
+        told = [str(path) for path, content in everything.items() if secret.encode() in content]
+        assert not told, f"{secret} stands in {told}"
+
+
+def test_the_traceback_of_an_internal_error_tells_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(secrets, "_secrets", set())
+    monkeypatch.setattr(secrets, "_pattern", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    url = Address(f"rtsp://{USER}:{PASSWORD}@h/s?token={TOKEN}").whole
+    assert end(RuntimeError(f"cannot read {url}")) == EXIT_INTERNAL
+    log = (tmp_path / "detect-video" / "detect-video-error.log").read_text()
+    assert "RuntimeError: cannot read ***" in log or "rtsp://***" in log
+    assert "Planted" not in log + capsys.readouterr().err

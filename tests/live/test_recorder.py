@@ -1,0 +1,589 @@
+"""The recorder as others call it: its thread, its folder, a disk that is full, what is too old."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from detector.errors import OutputError
+from detector.live.recording import CameraRecorder, Quality, Retention, mp4
+from detector.live.recording import segments as segments_module
+from detector.live.recording.names import (
+    finish_leftovers,
+    free_name,
+    list_recordings,
+    read_name,
+    time_name,
+    whole_length,
+)
+from detector.types import Detections
+from tests.live.streams import (
+    HEIGHT,
+    NS,
+    START_S,
+    WIDTH,
+    camera,
+    frame_at,
+    make_stream,
+    numbers_of,
+    one_detection,
+)
+from tests.live.test_recording import Bench, all_numbers
+from tests.live.test_rows import room_for
+from tests.live.wishes import Wish
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def still() -> int:
+    """A clock at which the first picture arrives, and nobody is ever silent."""
+    return 100 * NS
+
+
+def feed(recorder: CameraRecorder, path: Path, at_s: float = 100.0) -> None:
+    """A connection whose packets come as fast as they can be read."""
+    with av.open(str(path)) as container:
+        recorder.listener.opened(container.streams, round(at_s * NS), START_S)
+        for packet in container.demux():
+            at = at_s + float((packet.dts or 0) * packet.time_base)
+            recorder.listener.packet(packet, round(at * NS), START_S + at - at_s)
+    recorder.listener.closed()
+
+
+def test_pictures_and_packets_through_the_thread(tmp_path: Path) -> None:
+    said: list[str] = []
+    stream = make_stream(tmp_path / "camera.ts", sound="aac")
+    copy = CameraRecorder(tmp_path, camera("a"), Wish(), said.append, clock=still)
+    drawn = CameraRecorder(tmp_path, camera("b"), Wish("annotated"), said.append, clock=still)
+    assert not copy.wants_pictures
+    assert drawn.wants_pictures
+    feed(copy, stream)  # the container is closed before all of it is written
+    for number in range(20):
+        drawn.write(frame_at(number, 100 + number / 25), Detections.empty())
+        wait_for(lambda: not drawn._inbox._items)
+    assert copy.close()
+    assert drawn.close()
+    assert all_numbers([one.path for one in list_recordings(tmp_path / "a" / "video")]) == list(
+        range(50)
+    )
+    assert all_numbers([one.path for one in list_recordings(tmp_path / "b" / "video")]) == list(
+        range(20)
+    )
+    figures = copy.figures()
+    assert (figures.files, figures.dropped, figures.lost, figures.refused) == (1, 0, 0, 0)
+    assert figures.failed == drawn.figures().failed == 0
+    assert said == []
+    assert not [one for one in threading.enumerate() if one.name.startswith("record ")]
+
+
+def test_a_slow_encoder_drops_pictures_and_never_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    recorder = CameraRecorder(tmp_path, camera(), Wish("annotated"), said.append, clock=still)
+    go = threading.Event()
+    handle = recorder._recording.handle
+
+    def slow(item: Any) -> None:
+        go.wait(10)
+        handle(item)
+
+    monkeypatch.setattr(recorder._recording, "handle", slow)
+    recorder.write(frame_at(0, 100), Detections.empty())
+    wait_for(lambda: not recorder._inbox._items)  # it is in the encoder's hands
+    for number in range(1, 100):
+        recorder.write(frame_at(number, 100 + number / 25), Detections.empty())
+    assert recorder.figures().dropped == 91  # 8 wait
+    go.set()
+    assert recorder.close()
+    kept = all_numbers([one.path for one in list_recordings(tmp_path / "yard" / "video")])
+    assert kept == list(range(9))
+    assert len(said) == 1
+    assert "91 pictures" in said[0]
+
+
+def test_after_a_dropped_packet_video_goes_on_with_a_key_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = make_stream(tmp_path / "camera.ts", gop=10, options={"bf": "0"})
+    recorder = CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still)
+    put, seen = recorder._inbox.put_packet, [0]
+
+    def full_at_23(packet: Any, now_ns: int) -> bool:
+        seen[0] += 1
+        return seen[0] != 24 and put(packet, now_ns)
+
+    monkeypatch.setattr(recorder._inbox, "put_packet", full_at_23)
+    feed(recorder, stream)
+    recorder.close()
+    files = [one.path for one in list_recordings(tmp_path / "yard" / "video")]
+    assert all_numbers(files) == [*range(23), *range(30, 50)]
+    assert recorder.figures().dropped == 7
+
+
+def test_a_webcam_has_nothing_to_copy(tmp_path: Path) -> None:
+    said: list[str] = []
+    recorder = CameraRecorder(tmp_path, camera(kind="webcam"), Wish(), said.append, clock=still)
+    assert recorder.wants_pictures
+    assert len(said) == 1
+    recorder.close()
+
+
+def test_clips_of_drawn_pictures_through_the_thread(tmp_path: Path) -> None:
+    wish = Wish("annotated", clips=True, clip_before=0.5, clip_after=0.5)
+    recorder = CameraRecorder(tmp_path, camera(), wish, lambda text: None, clock=still)
+    for number in range(60):
+        found = one_detection() if number == 30 else Detections.empty()
+        recorder.write(frame_at(number, 100 + number / 25), found)
+        wait_for(lambda: not recorder._inbox._items)
+    recorder.close()
+    (one,) = list_recordings(tmp_path / "yard" / "video")
+    assert numbers_of(one.path) == list(range(43))  # from the first key frame, to 0.5 s after
+
+
+def test_an_item_that_fails_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    recorder = CameraRecorder(tmp_path, camera(), Wish("annotated"), said.append, clock=still)
+    handle = recorder._recording.handle
+
+    def fails_at_10(item: Any) -> None:
+        if item.arrived_ns == 110 * NS:
+            raise RuntimeError("something new")
+        handle(item)
+
+    monkeypatch.setattr(recorder._recording, "handle", fails_at_10)
+    for number in range(20):
+        recorder.write(frame_at(number, 100 + number), Detections.empty())
+        wait_for(lambda: not recorder._inbox._items)
+    recorder.close()
+    (one,) = list_recordings(tmp_path / "yard" / "video")
+    assert numbers_of(one.path) == [*range(10), *range(11, 20)]
+    assert recorder.figures().failed == 1
+    assert len(said) == 1
+
+
+def test_silence_finishes_the_file(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, record="annotated")
+    bench.draw(range(5))
+    bench.recording.look(105 * NS)
+    assert bench.recording.figures().files == 0
+    bench.recording.look(112 * NS)
+    assert bench.recording.figures().files == 1
+    bench.draw(range(5, 10), 120.0)
+    assert [numbers_of(path) for path in bench.files()] == [list(range(5)), list(range(5, 10))]
+
+
+# The folder
+
+
+def test_two_runs_do_not_record_into_one_folder(tmp_path: Path) -> None:
+    first = CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still)
+    with pytest.raises(OutputError, match="another run"):
+        CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still)
+    first.close()
+    CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still).close()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "yard").write_text("a file")
+    with pytest.raises(OutputError):
+        CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("20260131T120000Z.mp4", (START_S, 1, False)),
+        ("20260131T120000Z-12.partial.mp4", (START_S, 12, True)),
+        ("20260131T120000Z-1.mp4", None),  # the first has no number
+        ("20260131T120000Z-02.mp4", None),
+        ("20260231T120000Z.mp4", None),  # no such day
+        ("20260131T120000Z.mp4.bak", None),
+        ("my 20260131T120000Z.mp4", None),
+        ("holiday.mp4", None),
+    ],
+)
+def test_names(name: str, expected: tuple[float, int, bool] | None) -> None:
+    found = read_name(Path(name))
+    assert (found and (found.start_s, found.number, found.partial)) == expected
+
+
+def test_times_without_a_name_have_the_nearest_one() -> None:
+    assert time_name(-1e9) == "19700101T000000Z"
+    assert time_name(1e18) == "99991231T235959Z"
+    assert time_name(START_S + 0.999) == "20260131T120000Z"
+
+
+def cut_file(tmp_path: Path) -> bytes:
+    """A file in the making, as a kill leaves it after 2 seconds: 4 fragments."""
+    bench = Bench(tmp_path / "made", record="annotated")
+    bench.draw(range(50))
+    current = bench.recording.figures().current
+    assert current is not None
+    content = current.read_bytes()
+    bench.recording.finish()
+    return content
+
+
+def test_what_a_killed_run_left_is_finished(tmp_path: Path) -> None:
+    content = cut_file(tmp_path)
+    folder = tmp_path / "video"
+    folder.mkdir()
+    (folder / "20260131T120000Z.partial.mp4").write_bytes(content[:-7])  # in the last fragment
+    (folder / "20260131T120001Z.partial.mp4").write_bytes(content)
+    (folder / "20260131T120001Z.mp4").write_bytes(b"already there")
+    (folder / "20260131T120002Z.partial.mp4").write_bytes(content[:50])
+    (folder / "mine.partial.mp4").write_bytes(b"not ours")
+    (folder / "20260131T120003Z.partial.mp4").mkdir()
+    said = finish_leftovers(folder)
+    assert len(said) == 3
+    assert {path.name for path in folder.iterdir()} == {
+        "20260131T120000Z.mp4",
+        "20260131T120001Z.mp4",
+        "20260131T120001Z-2.mp4",
+        "mine.partial.mp4",
+        "20260131T120003Z.partial.mp4",
+    }
+    whole = numbers_of(folder / "20260131T120001Z-2.mp4")
+    cut = numbers_of(folder / "20260131T120000Z.mp4")
+    assert whole == list(range(len(whole)))
+    assert 39 <= len(whole) <= 50
+    assert cut == whole[: len(cut)]
+    assert 8 <= len(whole) - len(cut) <= 12  # one fragment of 0.4 s
+
+
+@pytest.mark.slow
+def test_any_cut_leaves_what_plays(tmp_path: Path) -> None:
+    """Wherever a kill cuts a write, what is kept of the file holds whole fragments."""
+    content = cut_file(tmp_path)
+    ends = set()
+    for cut in [*range(0, len(content), 61), len(content)]:
+        path = tmp_path / "cut.mp4"
+        path.write_bytes(content[:cut])
+        with path.open("rb") as file:
+            ends.add(whole_length(file))
+    assert 0 in ends
+    counts = []
+    for end in sorted(ends - {0}):
+        path.write_bytes(content[:end])
+        counts.append(len(numbers_of(path)))
+    assert len(counts) >= 4
+    assert counts == sorted(set(counts))
+
+
+def test_a_finished_file_that_was_not_renamed_stays_whole(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, record="annotated")
+    bench.draw(range(50))
+    (path,) = bench.files()
+    partial = path.with_name("20260131T120000Z.partial.mp4")
+    os.rename(path, partial)
+    size = partial.stat().st_size
+    finish_leftovers(path.parent)
+    assert path.stat().st_size == size
+    assert numbers_of(path) == list(range(50))
+
+
+def test_a_kill_while_a_file_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is written after the last fragment, then the fragments become one body: the file
+    is copied before, in the middle of and after these writes, as a kill would leave it. (No kill
+    comes between the 8 bytes of the last one.)
+    """
+    bench = Bench(tmp_path / "made", record="annotated")
+    bench.draw(range(25))
+    left: list[bytes] = []
+    write_at = mp4._write_at
+
+    def half_first(fd: int, position: int, data: bytes) -> None:
+        parts = data[:0], data[: len(data) // 2], data[:-1], data
+        for part in parts if len(data) > 8 else parts[::3]:
+            write_at(fd, position, part)
+            left.append(os.pread(fd, 10**7, 0))
+
+    monkeypatch.setattr(mp4, "_write_at", half_first)
+    bench.recording.finish()
+    assert len(left) == 6  # the index, and the change of the first bytes
+    counts = []
+    for number, content in enumerate(left):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "20260131T120000Z.partial.mp4").write_bytes(content)
+        finish_leftovers(folder)
+        kept = numbers_of(folder / "20260131T120000Z.mp4")
+        assert kept == list(range(len(kept)))
+        counts.append(len(kept))
+    assert counts == [20, 25, 25, 25, 25, 25]
+
+
+def test_a_folder_that_is_taken_away(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, record="annotated", segment=0.05)
+    bench.draw(range(50))
+    shutil.rmtree(bench.folder)
+    bench.draw(range(50, 100), 102.0)
+    files = bench.files()
+    assert all_numbers(files) == list(range(75, 100))
+
+
+def test_what_nobody_foresaw_reaches_neither_feed_nor_loop(tmp_path: Path) -> None:
+    said: list[str] = []
+    recorder = CameraRecorder(tmp_path, camera(), Wish(), said.append, clock=still)
+    strange: Any = [object()]
+    recorder.listener.opened(strange, 0, 0.0)
+    recorder.listener.packet(strange, 0, 0.0)
+    recorder.listener.closed()
+    drawn = CameraRecorder(tmp_path, camera("b"), Wish("annotated"), said.append, clock=still)
+    drawn.write(frame_at(0, 100, image=np.zeros((0, 0, 3), np.uint8)), Detections.empty())
+    recorder.close()
+    drawn.close()
+    assert recorder.figures().failed == 2
+    assert drawn.figures().failed == 1
+    assert len(said) == 2
+
+
+def test_names_that_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").touch()
+    (tmp_path / "a-2.partial.mp4").touch()
+    assert free_name(tmp_path, "a") == "a-3"
+    assert free_name(tmp_path, "b") == "b"
+
+
+# Retention
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Callable[[], list[str]]:
+    """Ten recordings of two cameras, an hour apart, 1 MB each, and what is not ours."""
+    for number in range(10):
+        folder = tmp_path / ("a", "b")[number % 2] / "video"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{time_name(START_S + number * 3600)}.mp4"
+        path.write_bytes(bytes(1_000_000))
+        os.utime(path, (START_S + number * 3600 + 600,) * 2)
+    partial = tmp_path / "a" / "video" / "20200101T000000Z.partial.mp4"
+    partial.write_bytes(bytes(1_000_000))
+    for strange in ("a/video/holiday.mp4", "a/20200101T000000Z.mp4", "20200101T000000Z.mp4"):
+        (tmp_path / strange).write_bytes(bytes(1_000_000))
+        os.utime(tmp_path / strange, (0, 0))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "20200101T000000Z.mp4").write_bytes(b"x")
+    os.utime(elsewhere / "20200101T000000Z.mp4", (0, 0))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "video").symlink_to(elsewhere)
+    (tmp_path / "a" / "video" / "20200102T000000Z.mp4").symlink_to(
+        tmp_path / "20200101T000000Z.mp4"
+    )
+    untouched = {path for path in tmp_path.rglob("*") if path.is_file() and "2026" not in path.name}
+
+    def names() -> list[str]:
+        assert {path for path in untouched if path.exists()} == untouched
+        return sorted(path.name[9:13] for path in tmp_path.rglob("2026*.mp4"))
+
+    return names
+
+
+ALL = [f"{hour}00" for hour in range(12, 22)]
+
+
+def test_days(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
+    now = [START_S + 9 * 3600.0]
+    retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: now[0], clock=lambda: now[0])
+    retention.sweep()
+    assert kept() == ALL[5:]
+    assert (retention.removed, retention.removed_bytes) == (5, 5_000_000)
+
+
+def test_folders_are_looked_at_every_half_minute(
+    tmp_path: Path, kept: Callable[[], list[str]]
+) -> None:
+    now = [START_S + 9 * 3600.0]
+    retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: now[0], clock=lambda: now[0])
+    retention.look()
+    assert kept() == ALL[5:]
+    now[0] += 29
+    old = tmp_path / "a" / "video" / "20260131T120000Z.mp4"
+    old.write_bytes(b"x")
+    os.utime(old, (START_S, START_S))
+    retention.look()
+    assert old.exists()
+    now[0] += 2
+    retention.look()
+    assert not old.exists()
+
+
+def test_gigabytes_of_all_cameras_together(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
+    Retention(tmp_path, None, 0.0045).sweep()
+    assert kept() == ALL[7:]  # 3 MB, and 1 MB of the file in the making
+
+
+def test_nothing_is_removed_without_a_wish(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
+    Retention(tmp_path, None, None).look()
+    Retention(tmp_path / "absent", 1, 1).sweep()
+    assert kept() == ALL
+
+
+def test_a_clock_that_jumps_costs_no_recordings(
+    tmp_path: Path, kept: Callable[[], list[str]]
+) -> None:
+    utc, clock = [START_S + 9 * 3600.0], [0.0]
+    retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: utc[0], clock=lambda: clock[0])
+    utc[0] += 10 * 365 * 86400
+    retention.sweep()
+    assert kept() == ALL
+    clock[0], utc[0] = 600.0, START_S + 9 * 3600.0 + 600
+    retention.sweep()
+    assert kept() == ALL  # it jumped again, back
+    clock[0] += 3601
+    utc[0] += 3601
+    retention.sweep()
+    assert kept() == ALL[6:]
+
+
+def test_a_name_of_a_wrong_clock_is_not_old(tmp_path: Path) -> None:
+    """A machine without a clock of its own names files of 1970 until it knows better."""
+    path = tmp_path / "a" / "video" / "19700101T000010Z.mp4"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x")
+    Retention(tmp_path, 1.0, None).sweep()
+    assert path.exists()
+
+
+# A full disk
+
+
+@pytest.mark.slow
+def test_a_file_that_may_not_grow_pauses_recording(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE stands for a disk that refuses a write half-way."""
+    bench = Bench(tmp_path, record="annotated", segment=0.05)
+    noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
+    with room_for(300_000):
+        draw_noise(bench, noise, range(60), 100.0)
+        figures = bench.recording.figures()
+        assert figures.paused
+        assert figures.lost > 0
+    with room_for(30_000):
+        draw_noise(bench, noise, range(60, 250), 102.4)  # a try after 5 s fails in silence
+        assert len(bench.said) == 1
+    draw_noise(bench, noise, range(250, 500), 110.0)
+    figures = bench.recording.figures()
+    assert not figures.paused
+    assert len(bench.said) == 2
+    before = list_recordings(tmp_path / "video")[0].path
+    assert 200_000 < before.stat().st_size <= 300_000
+    numbers = numbers_of(before)
+    assert numbers == list(range(len(numbers)))
+    files = bench.files()
+    kept = all_numbers(files)
+    assert kept[-1] == 499
+    assert len(kept) + bench.recording.figures().lost == 500
+
+
+def draw_noise(bench: Bench, noise: Any, numbers: range, at_s: float) -> None:
+    """Pictures that do not compress."""
+    from fractions import Fraction
+
+    from detector.live.recording.encoder import to_yuv
+    from detector.live.recording.inbox import Drawn
+    from tests.live.streams import BLOCK, numbered
+
+    for place, number in enumerate(numbers):
+        image = numbered(number)
+        image[BLOCK * 2 :] = np.roll(noise, number * 37, 1)[BLOCK * 2 :]
+        at = at_s + place / 25
+        yuv = to_yuv(image)
+        bench.recording.handle(
+            Drawn(yuv, (HEIGHT, WIDTH), round(at * NS), START_S + at - 100, 1, Fraction(1))
+        )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    try:
+        made = subprocess.run(command, capture_output=True).returncode == 0
+    except OSError:
+        made = False
+    if not made:
+        pytest.skip("machine: file systems cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_and_room_again(small_disk: Path) -> None:
+    bench = Bench(small_disk / "yard", record="annotated")
+    noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
+    draw_noise(bench, noise, range(25), 100.0)
+    assert not bench.recording.figures().paused
+    ballast = small_disk / "ballast"
+    with ballast.open("wb", 0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    draw_noise(bench, noise, range(25, 200), 101.0)
+    assert bench.recording.figures().paused
+    assert len(bench.said) == 1
+    assert "disk full" in bench.said[0]
+    ballast.unlink()
+    draw_noise(bench, noise, range(200, 400), 108.0)
+    assert not bench.recording.figures().paused
+    assert len(bench.said) == 2
+    files = bench.files()
+    kept = all_numbers(files)
+    first = next(at for at, number in enumerate(kept) if number != at)
+    assert first >= 15  # at most the last fragment of the first second is lost
+    assert kept[first:] == list(range(kept[first], 400))
+    assert kept[first] <= 200 + 5 * 25  # it is tried every 5 s
+    assert len(kept) + bench.recording.figures().lost == 400
+
+
+def test_recording_leaves_a_reserve(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and events still have room when recording pauses."""
+    monkeypatch.setattr(segments_module, "RESERVE_SHARE", 0.25)
+    bench = Bench(small_disk / "yard", record="annotated")
+    (small_disk / "ballast").write_bytes(bytes(1_000_000))
+    bench.draw(range(25))
+    bench.recording.look(101 * NS)
+    assert not bench.recording.figures().paused
+    (small_disk / "more").write_bytes(bytes(600_000))
+    bench.recording.look(102 * NS)
+    assert bench.recording.figures().paused
+    (small_disk / "rows").write_bytes(bytes(300_000))
+    assert numbers_of(bench.files()[0])[:5] == list(range(5))
+
+
+def test_the_quality_is_the_users(tmp_path: Path) -> None:
+    sizes = []
+    for crf in (18, 40):
+        bench = CameraRecorder(
+            tmp_path / str(crf),
+            camera(),
+            Wish("annotated"),
+            lambda text: None,
+            quality=Quality("ultrafast", crf),
+            clock=still,
+        )
+        for number in range(20):
+            bench.write(frame_at(number, 100 + number / 25), Detections.empty())
+            wait_for(lambda: not bench._inbox._items)  # noqa: B023
+        bench.close()
+        sizes.append(bench.figures().bytes)
+    assert sizes[0] > sizes[1]

@@ -1,0 +1,478 @@
+"""What ends up in recordings, told by the numbers in their pictures. Without threads and waits."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+
+from detector.live.recording import mp4
+from detector.live.recording.clips import Clips
+from detector.live.recording.connection import Connection, Packet
+from detector.live.recording.encoder import to_yuv
+from detector.live.recording.inbox import Closed, Drawn, Opened, Seen
+from detector.live.recording.names import list_recordings
+from detector.live.recording.recording import Quality, Recording
+from detector.live.recording.samples import Sample
+from tests.live.streams import HEIGHT, NS, START_S, WIDTH, make_stream, numbered, numbers_of
+from tests.live.wishes import Wish
+
+
+class Bench:
+    """A recording with what it said, and a camera whose packets arrive when they are shown."""
+
+    def __init__(self, folder: Path, **wish: Any) -> None:
+        self.said: list[str] = []
+        self.folder = folder / "video"
+        self.recording = Recording(
+            folder,
+            "yard",
+            Wish(**wish),
+            Quality("ultrafast", 23),
+            self.said.append,
+            lambda path: None,
+        )
+
+    def play(
+        self, path: Path, at_s: float = 100.0, *, change: Any = None, utc_jump: float = 0.0
+    ) -> float:
+        """All packets of a file as one connection; returns when it ended, seconds."""
+        with av.open(str(path)) as container:
+            self.recording.handle(Opened(Connection(container.streams)))
+            end = at_s
+            for number, packet in enumerate(container.demux()):
+                if not packet.size:
+                    continue
+                stamp = packet.dts if packet.dts is not None else packet.pts
+                if stamp is not None:
+                    end = max(end, at_s + float(stamp * packet.time_base))
+                utc = START_S + end - at_s + (utc_jump if end > at_s + 1 else 0.0)
+                kept = Packet.keep(packet, round(end * NS), utc)
+                if change is not None:
+                    change(number, kept)
+                self.recording.handle(kept)
+        self.recording.handle(Closed())
+        return end
+
+    def draw(self, numbers: range, at_s: float = 100.0, fps: int = 25, **about: Any) -> None:
+        size = about.get("size", (WIDTH, HEIGHT))
+        for place, number in enumerate(numbers):
+            at = at_s + place / fps
+            self.recording.handle(
+                Drawn(
+                    yuv=to_yuv(numbered(number, *size)),
+                    size=(size[1], size[0]),
+                    arrived_ns=round(at * NS),
+                    utc_s=START_S + at - 100.0,
+                    epoch=about.get("epoch", 1),
+                    aspect_ratio=Fraction(1),
+                )
+            )
+
+    def files(self) -> list[Path]:
+        self.recording.finish()
+        found = list_recordings(self.folder)
+        assert not any(one.partial for one in found)
+        return [one.path for one in found]
+
+
+def all_numbers(paths: list[Path]) -> list[int]:
+    return [number for path in paths for number in numbers_of(path)]
+
+
+def packets_of(path: Path, kind: str) -> list[tuple[bytes, float]]:
+    """Bytes and time of showing of all packets of a kind."""
+    with av.open(str(path)) as container:
+        stream = next(one for one in container.streams if one.type == kind)
+        return [
+            (bytes(packet), float((packet.pts or 0) * packet.time_base))
+            for packet in container.demux(stream)
+            if packet.size
+        ]
+
+
+def test_drawn_pictures_in_files_of_n_minutes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, record="annotated", segment=0.05)
+    bench.draw(range(200))
+    files = bench.files()
+    assert [path.name for path in files] == [
+        "20260131T120000Z.mp4",
+        "20260131T120003Z.mp4",
+        "20260131T120006Z.mp4",
+    ]
+    assert [len(numbers_of(path)) for path in files] == [75, 75, 50]
+    assert all_numbers(files) == list(range(200))
+    assert bench.said == []
+
+
+def test_times_of_drawn_pictures_are_those_of_their_arrival(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, record="annotated")
+    for number, at in enumerate((100.0, 100.04, 101.5, 101.52, 104.0)):
+        bench.draw(range(number, number + 1), at)
+    times = [at for _, at in packets_of(bench.files()[0], "video")]
+    assert times == pytest.approx([0, 0.04, 1.5, 1.52, 4.0], abs=1e-4)
+
+
+@pytest.mark.parametrize("why", ["size", "epoch"])
+def test_a_new_file_with_each_size_and_each_connection(tmp_path: Path, why: str) -> None:
+    bench = Bench(tmp_path, record="annotated")
+    bench.draw(range(30))
+    bench.draw(range(30, 50), 102.0, **{why: (WIDTH + 2, 97) if why == "size" else 2})
+    files = bench.files()
+    assert [numbers_of(path) for path in files] == [list(range(30)), list(range(30, 50))]
+    with av.open(str(files[1])) as container:
+        size = (container.streams.video[0].width, container.streams.video[0].height)
+    assert size == ((WIDTH + 2, 98) if why == "size" else (WIDTH, HEIGHT))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "codec", "sound", "options"),
+    [
+        (".ts", "libx264", "aac", {"bf": "2"}),  # Annex B, ADTS, stamps that do not start at 0
+        (".mp4", "libx264", None, {"bf": "0"}),  # lengths instead of start codes
+        (".nut", "mjpeg", "pcm_alaw", {}),  # MP4 has no A-law
+        (".ts", "libx265", None, {"x265-params": "log-level=0"}),
+        (".mkv", "libx264", "libopus", {}),
+    ],
+)
+def test_packets_are_copied_untouched(
+    tmp_path: Path, suffix: str, codec: str, sound: str | None, options: dict[str, str]
+) -> None:
+    stream = make_stream(
+        tmp_path / f"camera{suffix}", codec=codec, sound=sound, options=options, count=75
+    )
+    bench = Bench(tmp_path, segment=0.05)
+    bench.play(stream)
+    bench.play(stream, 110.0)
+    files = bench.files()
+    assert bench.said == []
+    assert all_numbers(files) == [*range(75), *range(75)]
+    before, after = packets_of(stream, "video"), packets_of(files[0], "video")
+    assert [at - after[0][1] for _, at in after] == pytest.approx(
+        [at - before[0][1] for _, at in before], abs=0.0011
+    )
+    if suffix != ".ts":  # there start codes become lengths
+        assert [data for data, _ in after] == [data for data, _ in before]
+    if sound is None:
+        return
+    heard, kept = packets_of(stream, "audio"), packets_of(files[0], "audio")
+    if sound == "libopus":
+        assert [data for data, _ in kept] == [data for data, _ in heard][-len(kept) :]
+    elif sound == "aac":  # without the heads of ADTS
+        assert [data for data, _ in kept] == [data[7:] for data, _ in heard][-len(kept) :]
+    else:
+        assert kept[-1][1] - kept[0][1] == pytest.approx(3.0, abs=0.3)
+        with av.open(str(files[0])) as container:
+            assert container.streams.audio[0].codec_context.name == "aac"
+            loudest = max(abs(f.to_ndarray()).max() for f in container.decode(audio=0))
+        assert 0.2 < loudest < 0.4  # 9000 of 32768
+    if sound != "pcm_alaw":
+        assert len(heard) - len(kept) <= 2  # those that came before the first picture
+    # Sound and picture are as far apart as in the stream.
+    apart = heard[0][1] - before[0][1]
+    assert kept[0][1] - after[0][1] == pytest.approx(apart, abs=0.07)
+
+
+@pytest.mark.slow
+def test_no_sound_is_lost_at_a_cut(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.ts", sound="aac", count=200)
+    bench = Bench(tmp_path, segment=0.05)
+    bench.play(stream)
+    files = bench.files()
+    assert len(files) == 3
+    kept = [data for path in files for data, _ in packets_of(path, "audio")]
+    sent = [data[7:] for data, _ in packets_of(stream, "audio")]
+    assert kept == sent[len(sent) - len(kept) :]
+    assert len(sent) - len(kept) <= 3  # heard before the first picture was there
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
+def test_a_size_that_changes_in_mid_stream(tmp_path: Path, codec: str) -> None:
+    """Byte streams one after the other: what a camera sends whose size is changed."""
+    suffix, more = (".h264", {}) if codec == "libx264" else (".mjpeg", {})
+    small = make_stream(tmp_path / f"a{suffix}", codec=codec, count=20, options=more)
+    large = make_stream(
+        tmp_path / f"b{suffix}", codec=codec, count=20, first=20, size=(WIDTH * 2, HEIGHT * 2)
+    )
+    both = tmp_path / f"both{suffix}"
+    both.write_bytes(small.read_bytes() + large.read_bytes())
+    bench = Bench(tmp_path)
+    bench.play(both)
+    files = bench.files()
+    sizes = []
+    for path in files:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            sizes.append((stream.width, stream.height))
+    assert sizes == [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)]
+    assert all_numbers(files) == list(range(40))
+
+
+def test_the_machines_clock_changes_names_alone(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.ts", count=200)
+    bench = Bench(tmp_path, segment=0.05)
+    bench.play(stream, utc_jump=-3.0)  # the second file gets the name of the first
+    files = bench.files()
+    assert [path.name for path in files] == [
+        "20260131T120000Z.mp4",
+        "20260131T120000Z-2.mp4",
+        "20260131T120003Z.mp4",
+    ]
+    assert all_numbers(files) == list(range(200))
+
+
+def no_stamps_at_first(number: int, packet: Packet) -> None:
+    if number == 0:
+        packet.pts = packet.dts = None
+
+
+def back_by_a_minute(number: int, packet: Packet) -> None:
+    if number >= 25 and packet.dts is not None and packet.pts is not None:
+        packet.dts, packet.pts = packet.dts - 60 * 90_000, packet.pts - 60 * 90_000
+
+
+def ahead_by_an_hour(number: int, packet: Packet) -> None:
+    if number >= 25 and packet.dts is not None and packet.pts is not None:
+        packet.dts, packet.pts = packet.dts + 3600 * 90_000, packet.pts + 3600 * 90_000
+
+
+def standing_still(number: int, packet: Packet) -> None:
+    if 20 <= number < 25:
+        packet.dts = packet.pts = 19 * 3600
+
+
+def no_dts(number: int, packet: Packet) -> None:
+    packet.dts = None
+
+
+@pytest.mark.parametrize(
+    ("change", "longest_s"),
+    [
+        (no_stamps_at_first, 2.0),
+        (back_by_a_minute, 2.0),
+        (ahead_by_an_hour, 2.0),
+        (standing_still, 2.0),
+        (no_dts, 2.0),
+    ],
+)
+def test_stamps_that_lie(tmp_path: Path, change: Any, longest_s: float) -> None:
+    stream = make_stream(tmp_path / "camera.ts", options={"bf": "0"})
+    bench = Bench(tmp_path)
+    bench.play(stream, change=change)
+    files = bench.files()
+    assert all_numbers(files) == list(range(50))
+    times = [at for _, at in packets_of(files[0], "video")]
+    assert all(a < b for a, b in pairwise(times))
+    assert 1.9 <= times[-1] - times[0] <= longest_s
+
+
+def test_first_stamps_of_rtsp_with_b_frames(tmp_path: Path) -> None:
+    """The first packet has no stamps, the next ones no dts: as FFmpeg's RTSP gives them."""
+
+    def as_rtsp(number: int, packet: Packet) -> None:
+        if number == 0:
+            packet.pts = None
+        if number < 3:
+            packet.dts = None
+
+    stream = make_stream(tmp_path / "camera.ts", options={"bf": "2"})
+    bench = Bench(tmp_path)
+    bench.play(stream, change=as_rtsp)
+    (path,) = bench.files()
+    assert numbers_of(path) == list(range(50))
+    before, after = packets_of(stream, "video"), packets_of(path, "video")
+    assert [at - after[0][1] for _, at in after] == pytest.approx(
+        [at - before[0][1] for _, at in before], abs=1e-4
+    )
+
+
+def test_jpegs_without_a_clock_are_shown_when_they_came(tmp_path: Path) -> None:
+    """MJPEG over HTTP has no stamps: FFmpeg says 25 a second, and this camera sends 10."""
+    stream = make_stream(tmp_path / "camera.mjpeg", codec="mjpeg", count=20)
+
+    def ten_a_second(number: int, packet: Packet) -> None:
+        packet.arrived_ns = 100 * NS + number * NS // 10
+
+    bench = Bench(tmp_path)
+    bench.play(stream, change=ten_a_second)
+    (path,) = bench.files()
+    times = [at for _, at in packets_of(path, "video")]
+    assert times == pytest.approx([number / 10 for number in range(20)], abs=1e-3)
+
+
+def test_a_codec_that_mp4_lacks_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.webm", codec="libvpx", count=5)
+    bench = Bench(tmp_path)
+    bench.play(stream)
+    assert bench.recording.mode == "annotated"
+    assert len(bench.said) == 2
+    bench.draw(range(5))
+    assert all_numbers(bench.files()) == list(range(5))
+
+
+@pytest.mark.parametrize("heap_s", [0.0, 0.5])
+def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) -> None:
+    """The packets of the first ``heap_s`` seconds come at once: a server sends what it has."""
+    stream = make_stream(tmp_path / "camera.ts", sound="aac", count=100, options={"bf": "0"})
+    bench = Bench(tmp_path, record="annotated")
+    with av.open(str(stream)) as container:
+        bench.recording.handle(Opened(Connection(container.streams)))
+        packets = [packet for packet in container.demux() if packet.size]
+        begin = min(float(packet.dts * packet.time_base) for packet in packets)
+        number = 0
+        for packet in packets:
+            at = 100.0 + max(heap_s, float(packet.dts * packet.time_base) - begin)
+            kept = Packet.keep(packet, round(at * NS), START_S)
+            if packet.stream.type == "video":
+                bench.draw(range(number, number + 1), at)
+                number += 1
+            else:
+                bench.recording.handle(kept)
+    (path,) = bench.files()
+    assert len(numbers_of(path)) == 100
+    sound = packets_of(path, "audio")
+    sent = [data[7:] for data, _ in packets_of(stream, "audio")]
+    assert [data for data, _ in sound] == sent[len(sent) - len(sound) :]
+    # It begins a second late, and from there on it is heard when it came.
+    assert sound[0][1] == pytest.approx(1.0, abs=0.1)
+    missing_s = (len(sent) - len(sound)) * 1024 / 48000
+    assert missing_s == pytest.approx(heap_s + 1.0, abs=0.1)
+
+
+# Clips
+
+
+def clips_bench(tmp_path: Path, mode: str, **more: Any) -> Bench:
+    return Bench(tmp_path, record=mode, clips=True, clip_before=1.0, clip_after=1.5, **more)
+
+
+def run_with_detections(
+    bench: Bench, stream: Path, found: set[int], late: int, mode: str = "copy"
+) -> None:
+    """Picture n is detected when picture n + ``late`` arrives."""
+    count = 0
+    with av.open(str(stream)) as container:
+        if mode == "copy":
+            bench.recording.handle(Opened(Connection(container.streams)))
+        for packet in container.demux(video=0):
+            if not packet.size:
+                continue
+            at = 100.0 + count / 25
+            if mode == "copy":
+                kept = Packet.keep(packet, round(at * NS), START_S + count / 25)
+                bench.recording.handle(kept)
+            else:
+                bench.draw(range(count, count + 1), at)
+            if count >= late:
+                seen = 100.0 + (count - late) / 25
+                bench.recording.handle(Seen(round(seen * NS), count - late in found))
+            count += 1
+
+
+@pytest.mark.parametrize("late", [0, 60])
+def test_a_clip_holds_the_seconds_asked_for(tmp_path: Path, late: int) -> None:
+    stream = make_stream(tmp_path / "camera.ts", count=400, gop=20, options={"bf": "0"})
+    bench = clips_bench(tmp_path, "copy")
+    # The second clip begins in a new group; 130 follows 110 within 1.5 s and makes it longer.
+    run_with_detections(bench, stream, {110, 130, 300}, late)
+    files = bench.files()
+    first, last = 110 - 25, 130 + 37  # 1 s before, 1.5 s after
+    second = (300 - 25, 300 + 37)
+    assert [numbers_of(path) for path in files] == [
+        list(range(first // 20 * 20, last + 1)),
+        list(range(second[0] // 20 * 20, second[1] + 1)),
+    ]
+    assert [path.name for path in files] == ["20260131T120003Z.mp4", "20260131T120010Z.mp4"]
+
+
+def test_a_clip_of_drawn_pictures(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.ts", count=200, options={"bf": "0"})
+    bench = clips_bench(tmp_path, "annotated")
+    run_with_detections(bench, stream, {110}, 10, "annotated")
+    (path,) = bench.files()
+    kept = numbers_of(path)
+    assert kept == list(range(kept[0], 110 + 38))
+    assert 110 - 25 - 50 <= kept[0] <= 110 - 25  # key frames are 2 s apart
+
+
+def test_without_detections_there_is_no_clip(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.ts", count=50)
+    bench = clips_bench(tmp_path, "none")  # --clips alone copies
+    assert bench.recording.mode == "copy"
+    run_with_detections(bench, stream, set(), 0)
+    assert bench.files() == []
+
+
+def test_a_detector_that_falls_silent_holds_no_clip_open(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.ts", count=500)
+    bench = clips_bench(tmp_path, "copy")
+    run_with_detections(bench, stream, set(), 10_000)
+    bench.recording.handle(Seen(119 * NS, True))
+    with av.open(str(stream)) as container:
+        for packet in container.demux(video=0):
+            if packet.size and packet.dts is not None:
+                at = 119.96 + float(packet.dts * packet.time_base)
+                bench.recording.handle(Packet.keep(packet, round(at * NS), START_S))
+    assert bench.recording.figures().files == 1  # without ``finish``
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_detections_that_come_after_the_connection_is_gone(tmp_path: Path, early: bool) -> None:
+    stream = make_stream(tmp_path / "camera.ts", count=100, options={"bf": "0"})
+    bench = clips_bench(tmp_path, "copy")
+    run_with_detections(bench, stream, {80} if early else set(), 10)
+    bench.recording.handle(Closed())
+    for number in range(90, 100):
+        bench.recording.handle(Seen(100 * NS + number * NS // 25, True))
+    bench.play(make_stream(tmp_path / "later.ts", count=100, first=200), 104.0)
+    for number in range(104, 107):
+        bench.recording.handle(Seen(number * NS, False))
+    files = bench.files()
+    first = 50 if early else 60
+    # After the last detection, 1.5 s are wanted of whatever there is, of the next connection too.
+    assert numbers_of(files[0]) == list(range(first, 100))
+    assert [number for path in files[1:] for number in numbers_of(path) if number < 200] == []
+
+
+class Kept:
+    """Stands for Segments: remembers what it is given."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self.finished = 0
+
+    def write(self, sample: Sample) -> None:
+        self.samples.append(sample)
+
+    def finish(self) -> None:
+        self.finished += 1
+
+    def begin(self, tracks: Any) -> None:
+        pass
+
+
+def test_the_ring_is_bounded_in_bytes() -> None:
+    kept: Any = Kept()
+    clips = Clips(kept, before_s=60, after_s=1, ring_bytes=100_000)
+    for number in range(1000):
+        at = number * NS // 10
+        clips.write(Sample(0, bytes(1000), at, at, 0, number % 10 == 0, at, 0.0))
+        assert clips._bytes == sum(len(one.data) for one in clips._ring) <= 100_000
+    clips.seen(99 * NS, True)
+    assert kept.samples[0].arrived_ns == 90 * NS
+    assert kept.samples[0].key
+    assert len(kept.samples) == 100
+    assert clips.short == 1
+
+
+def test_longer_files_keep_no_index_in_memory(tmp_path: Path) -> None:
+    """Beyond an hour the file stays in fragments; it plays all the same."""
+    bench = Bench(tmp_path, record="annotated", segment=mp4.LONGEST_INDEX_S / 60 + 1)
+    bench.draw(range(60))
+    (path,) = bench.files()
+    assert b"moof" in path.read_bytes()
+    assert all_numbers([path]) == list(range(60))

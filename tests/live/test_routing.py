@@ -1,0 +1,182 @@
+"""Each picture goes to the outputs of its own camera, with what that camera wants kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector.live.base import APPEARS, LEAVES, Event
+from detector.run.routing import Output, Router
+from detector.types import Arrival, Detections, Frame
+from tests.live.fake_feeds import Clock, camera
+
+LEFT = ((0.0, 0.0), (0.5, 0.0), (0.5, 1.0), (0.0, 1.0))
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.frames: list[int] = []
+        self.closed = 0
+
+    def write(self, frame, detections) -> None:
+        self.frames.append(frame.index)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Rules:
+    """Something appears in frame 1 and leaves in frame 2."""
+
+    def update(self, frame, detections):
+        name = {1: APPEARS, 2: LEAVES}.get(frame.index)
+        return [] if name is None else [Event(name, frame.arrival.camera, 0.0, 0.0, "person", 1)]
+
+    def feed_changed(self, camera, facts, now_ns, now_s):
+        return [Event(facts, camera, now_s, now_s)]
+
+    def forget(self, camera, now_s, why="taken out"):
+        return [Event("gone", camera, now_s, now_s, reason=why)]
+
+
+class Noted:
+    def __init__(self) -> None:
+        self.outputs: list[dict[str, int]] = []
+
+    def note(self, frame, detections, outputs, written_ns) -> None:
+        assert all(moment <= written_ns for moment in outputs.values())
+        self.outputs.append(outputs)
+
+
+class Watcher:
+    looks = False
+
+    def __init__(self) -> None:
+        self.shown: list[int] = []
+
+    def wants_pictures(self, camera) -> bool:
+        return self.looks
+
+    def show(self, frame, detections) -> None:
+        self.shown.append(frame.index)
+
+
+def frame(name: str, index: int = 0) -> Frame:
+    arrival = Arrival(name, 1, 0, 0.0)
+    return Frame(index, index, 0.0, np.zeros((100, 100, 3), np.uint8), arrival=arrival)
+
+
+FOUND = Detections(
+    np.array([[20, 40, 30, 60], [70, 40, 80, 60]], np.float32),
+    np.array([0.9, 0.8], np.float32),
+    np.array([0, 1], np.int64),
+    ("person", "vehicle"),
+)
+
+
+class Set:
+    """A router with two cameras; ``drawn``: whether its output shows boxes."""
+
+    def __init__(self, drawn: bool = False) -> None:
+        self.sinks: dict[str, Sink] = {}
+        self.told: list[Event] = []
+        self.pictures: list[int] = []
+        self.hidden: list[list[int]] = []
+        self.noted, self.watcher = Noted(), Watcher()
+
+        def make(one, feed):
+            sink = self.sinks[one.name] = Sink()
+            return [Output("jsonl", sink, Path("live") / one.name, drawn=lambda: drawn)]
+
+        def snapshot(event, image):
+            self.pictures.append(int(image[0, 0, 0]))
+            return event
+
+        self.router = Router(
+            make,
+            self.noted,
+            watcher=self.watcher,
+            rules=Rules(),
+            tell=self.told.append,
+            snapshot=snapshot,
+            draw=lambda image, detections: image.fill(7),
+            hide=lambda image, detections: self.hidden.append(detections.class_ids.tolist()),
+            clock=Clock(),
+        )
+        self.router.open(camera("masked", masks=(LEFT,)), None, None)
+        self.router.open(camera("persons"), None, frozenset({0}))
+
+    def send(self, one: Frame) -> None:
+        self.router.wanted(one)
+        self.router.write(one, FOUND)
+
+
+def test_outputs_are_of_the_camera():
+    these = Set()
+    these.send(frame("masked", 3))
+    these.send(frame("persons", 4))
+    assert {name: sink.frames for name, sink in these.sinks.items()} == {
+        "masked": [3],
+        "persons": [4],
+    }
+    assert these.router.paths["persons"] == {"jsonl": "live/persons"}
+    assert [set(one) for one in these.noted.outputs] == [{"jsonl", "events"}] * 2
+
+
+def test_masks_and_classes_of_each_camera():
+    router = Set().router
+    assert router.keep(frame("masked"), FOUND).class_ids.tolist() == [1]
+    assert router.keep(frame("persons"), FOUND).class_ids.tolist() == [0]
+
+
+def test_what_a_mask_leaves_out_is_still_made_unrecognisable():
+    these = Set()
+    these.router.keep(frame("masked"), FOUND)
+    assert these.hidden == [[0, 1]]
+    these.router.open(camera("all"), None, None)
+    these.router.keep(frame("all"), FOUND)
+    assert these.hidden == [[0, 1]], "what is not left out is drawn, and hidden there"
+
+
+@pytest.mark.parametrize(("drawn", "looks"), [(False, False), (True, False), (False, True)])
+def test_pictures_are_drawn_for_those_who_see_them(drawn, looks):
+    these = Set(drawn)
+    these.watcher.looks = looks
+    assert these.router.wanted(frame("masked", 5)) == (drawn or looks)
+    these.router.write(frame("masked", 5), FOUND)
+    assert these.watcher.shown == ([5] if looks else [])
+    assert ("page" in these.noted.outputs[0]) == looks
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_the_picture_of_what_appears_has_its_boxes(drawn):
+    """It is drawn where nobody has drawn it, into a copy; only once in any case."""
+    these, one = Set(drawn), frame("masked", 1)
+    these.send(one)
+    these.send(frame("masked", 2))
+    assert [event.event for event in these.told] == [APPEARS, LEAVES]
+    assert these.pictures == ([0] if drawn else [7])
+    assert not one.image.any(), "the loop's own picture is as it was"
+
+
+def test_a_camera_that_goes_is_closed_and_told_of():
+    these = Set()
+    these.router.close_camera("persons")
+    assert (these.sinks["persons"].closed, these.sinks["masked"].closed) == (1, 0)
+    assert [(event.camera, event.event) for event in these.told] == [("persons", "gone")]
+    these.send(frame("persons", 1))  # it was on its way
+    assert these.sinks["persons"].frames == []
+    assert len(these.noted.outputs) == 1, "and counts as processed"
+    assert len(these.told) == 1, "nothing appears before a camera that is gone"
+    these.router.close()
+    these.router.close()
+    assert these.sinks["masked"].closed == 1
+    assert these.told[-1].reason == "the run ended"
+
+
+def test_states_become_events():
+    these = Set()
+    these.router.tick({"masked": "camera_up"}, 0, 5.0)
+    assert [(event.event, event.camera) for event in these.told] == [("camera_up", "masked")]

@@ -1,0 +1,176 @@
+"""Rows of cameras: days, restarts, kills and full disks, with clocks that the test turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta, timezone
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detector.errors import OutputError
+from detector.live.rows import CameraRows
+from detector.sinks.jsonl import JsonlSink
+from detector.types import Detections, SourceInfo
+from tests.live.streams import NS, START_S, camera, frame_at, one_detection
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_row_is_that_of_a_file_and_four_more(tmp_path: Path, said: list[str]) -> None:
+    clock = Clock()
+    rows = CameraRows(tmp_path, camera(), said.append, clock=clock)
+    info = SourceInfo("rtsp://yard.example/1", "live", 8, 8, Fraction(25), Fraction(1, 90000))
+    frame = frame_at(7, 1.25, epoch=3)
+    frame.source = info
+    clock.ns = 1_250_000_000 + 31_500_000
+    rows.write(frame, one_detection())
+    rows.close()
+    (found,) = read(tmp_path / "yard" / "detections-2026-01-31.jsonl")
+    sink = JsonlSink(tmp_path / "as_a_file.jsonl")
+    sink.open(info)
+    sink.write(frame, one_detection())
+    (expected,) = read(sink.close())
+    more = {"camera": "yard", "epoch": 3, "time_utc": "2026-01-31T12:00:01.250Z", "age_ms": 31.5}
+    assert found == expected | more
+    assert said == []
+
+
+def test_a_new_file_each_day_of_arrival(tmp_path: Path, said: list[str]) -> None:
+    rows = CameraRows(tmp_path, camera(), said.append, clock=Clock())
+    half_a_day = 12 * 3600
+    for number, after in enumerate((half_a_day - 0.001, half_a_day, -half_a_day - 1, 1)):
+        rows.write(frame_at(number, 0, utc_s=START_S + after), Detections.empty())
+    rows.close()
+    found = {
+        path.name: [row["frame"] for row in read(path)] for path in (tmp_path / "yard").iterdir()
+    }
+    assert found == {
+        "detections-2026-01-31.jsonl": [0, 3],  # a clock that was set back finds its day again
+        "detections-2026-02-01.jsonl": [1],
+        "detections-2026-01-30.jsonl": [2],
+    }
+
+
+def test_days_of_another_zone_and_clocks_that_lie(tmp_path: Path, said: list[str]) -> None:
+    zone = timezone(timedelta(hours=13))
+    rows = CameraRows(tmp_path, camera(), said.append, zone, clock=Clock())
+    for number, utc_s in enumerate((START_S, -5.0, 1e18)):
+        rows.write(frame_at(number, 0, utc_s=utc_s), Detections.empty())
+    assert rows.figures().written == 3
+    rows.close()
+    (row,) = read(tmp_path / "yard" / "detections-2026-02-01.jsonl")
+    assert row["time_utc"] == "2026-01-31T12:00:00.000Z"
+
+
+@pytest.mark.parametrize(
+    ("left", "kept", "notices"),
+    [
+        (b'{"a":1}\n{"b":2}\n', 2, 0),
+        (b'{"a":1}\n{"b":2}', 2, 0),  # only the line end was lost
+        (b'{"a":1}\n{"b":', 1, 1),
+        (b'{"a":1}\n' + b'{"b":"' + b"x" * 200_000, 1, 1),  # longer than what is read at once
+        (b'{"a', 0, 1),
+        (b"", 0, 0),
+    ],
+)
+def test_what_a_kill_left_is_repaired(
+    tmp_path: Path, said: list[str], left: bytes, kept: int, notices: int
+) -> None:
+    path = tmp_path / "yard" / "detections-2026-01-31.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(left)
+    rows = CameraRows(tmp_path, camera(), said.append, clock=Clock())
+    rows.write(frame_at(5, 0), Detections.empty())
+    rows.close()
+    found = read(path)
+    assert len(found) == kept + 1
+    assert found[-1]["frame"] == 5
+    assert len(said) == notices
+
+
+def test_every_row_is_in_the_file_at_once(tmp_path: Path, said: list[str]) -> None:
+    rows = CameraRows(tmp_path, camera(), said.append, clock=Clock())
+    for number in range(3):
+        rows.write(frame_at(number, 0), one_detection())
+        assert len(read(tmp_path / "yard" / "detections-2026-01-31.jsonl")) == number + 1
+
+
+def test_two_runs_do_not_write_the_same_rows(tmp_path: Path, said: list[str]) -> None:
+    first = CameraRows(tmp_path, camera(), said.append)
+    with pytest.raises(OutputError, match="another run"):
+        CameraRows(tmp_path, camera(), said.append)
+    first.close()
+    CameraRows(tmp_path, camera(), said.append).close()
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file may become longer than that: the disk is full for it (EFBIG)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_costs_rows_and_nothing_else(tmp_path: Path, said: list[str]) -> None:
+    clock = Clock()
+    rows = CameraRows(tmp_path, camera(), said.append, clock=clock)
+    with room_for(1000):
+        for number in range(20):
+            rows.write(frame_at(number, 0), one_detection())
+        clock.ns += 2 * NS
+        rows.write(frame_at(20, 0), one_detection())  # tries, and fails again
+    whole = rows.figures().written
+    assert 0 < whole < 5
+    assert rows.figures().lost == 21 - whole
+    assert rows.figures().paused
+    assert len(said) == 1
+    clock.ns += 2 * NS
+    for number in range(21, 25):
+        rows.write(frame_at(number, 0), one_detection())
+    assert len(said) == 2
+    assert not rows.figures().paused
+    rows.close()
+    found = read(tmp_path / "yard" / "detections-2026-01-31.jsonl")
+    assert [row["frame"] for row in found] == [*range(whole), *range(21, 25)]
+
+
+def test_a_file_or_folder_that_is_taken_away_is_made_again(tmp_path: Path, said: list[str]) -> None:
+    clock = Clock()
+    rows = CameraRows(tmp_path, camera(), said.append, clock=clock)
+    path = tmp_path / "yard" / "detections-2026-01-31.jsonl"
+    rows.write(frame_at(0, 0), Detections.empty())
+    os.rename(path, tmp_path / "rotated")
+    clock.ns += 2 * NS
+    rows.write(frame_at(1, 0), Detections.empty())
+    path.unlink()
+    path.parent.rmdir()
+    clock.ns += 2 * NS
+    rows.write(frame_at(2, 0), Detections.empty())
+    rows.close()
+    assert [row["frame"] for row in read(path)] == [2]
+    assert rows.figures().lost == 0

@@ -1,0 +1,411 @@
+"""A whole live run in this process: paced fake cameras, the null engine, real files."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from detector.analysis.next_steps import next_steps
+from detector.config.levels import resolve_config
+from detector.errors import EngineError, SourceError, UsageError
+from detector.report.html import page
+from detector.report.terminal.console import SafeConsole
+from detector.report.terminal.run import print_run
+from detector.run import live
+from detector.run.inputs import reads_cameras
+from detector.run.live import Around, detect_live
+from detector.run.wire import load_model
+from detector.session.read import read_session
+from detector.sources.live.base import WAITING
+from tests.live.fake_feeds import FakeFeed
+
+PERIOD_S = 0.02
+
+
+class PacedFeed(FakeFeed):
+    """Sends a picture every 20 ms, unless its address ends with "dead"."""
+
+    def __init__(self, camera, wake) -> None:
+        super().__init__(camera, wake, time.perf_counter_ns, latest=True)
+        self.size = (64, 48)
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._play, daemon=True)
+        if camera.address.whole.endswith("dead"):
+            self.state, self.connects = WAITING, 0
+            self.error = f"{camera.address}: nothing listens there"
+            self.next_try_ns = time.perf_counter_ns() + 5_200_000_000
+
+    def start(self) -> None:
+        super().start()
+        self.thread.start()
+
+    def _play(self) -> None:
+        while self.connects and not self.over.wait(PERIOD_S):
+            self.arrives()
+
+    def stop(self, timeout_s: float = 1.0) -> bool:
+        self.over.set()
+        self.thread.join()
+        return super().stop(timeout_s)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """One for all runs: the null engine may be closed and used again."""
+    return load_model(config())
+
+
+@pytest.fixture
+def feeds(monkeypatch, tmp_path, loaded) -> list[PacedFeed]:
+    """All feeds that a run made, in order."""
+    made: list[PacedFeed] = []
+
+    def make(camera, terms, timeline, wake):
+        made.append(PacedFeed(camera, wake))
+        return made[-1]
+
+    monkeypatch.setattr(live, "make_feed", make)
+    monkeypatch.setattr(live, "load_model", lambda *_, **__: loaded)
+    monkeypatch.setattr(live, "CLERK_S", 0.02)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def config(**options):
+    return resolve_config(None, {"engine": "null", "nvtx": False, **options})
+
+
+NOBODY = Around()
+
+
+def run(*specs: str, around: Around = NOBODY, **options):
+    return detect_live(list(specs), config(**options), command=["test"], around=around)
+
+
+def during(feeds: list[PacedFeed], action: Callable[[], None], seconds: float = 0.3):
+    """Does something a while after the first camera has started."""
+
+    def wait_and_act() -> None:
+        while not feeds or not feeds[0].started:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        action()
+
+    thread = threading.Thread(target=wait_and_act, daemon=True)
+    thread.start()
+    return thread
+
+
+def rows_of_a() -> list[dict]:
+    (path,) = Path("live/a").glob("detections-*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def accounted(stream) -> bool:
+    return stream.received == stream.processed + sum(stream.dropped.values())
+
+
+def test_a_camera_that_is_not_there_is_said_once_and_when_it_is_tried_again(feeds):
+    """The next try, at another time, is no news; a new error is."""
+    lines: list[str] = []
+
+    def change() -> None:
+        feeds[0].next_try_ns += 60_000_000_000
+        time.sleep(0.15)
+        feeds[0].error = "a: wrong password"
+
+    during(feeds, change, 0.2)
+    result = run("rtsp://a/dead", around=Around(state=lines.append), duration="0.7")
+    assert (result.exit_code, result.told) == (3, True)
+    assert lines == [
+        "a: rtsp://a/dead: nothing listens there; trying again in 5 s",
+        "a: a: wrong password; trying again in 65 s",
+    ]
+
+
+def test_an_error_that_no_line_of_state_told_is_told_at_the_end(feeds, monkeypatch):
+    monkeypatch.setattr(live, "CLERK_S", 60.0)
+    result = run("rtsp://a/dead", duration="0.05")
+    assert (result.exit_code, result.told) == (3, False)
+    assert "nothing listens there" in str(result.errors[0])
+
+
+def test_two_cameras_one_of_them_dead(feeds):
+    """Exit 0: one was live. What it received is processed or dropped, and its rows are there."""
+    result = run("rtsp://a/door", "rtsp://b/dead", duration="0.6")
+    assert (result.exit_code, result.errors) == (0, [])
+    door, dead = result.summary.streams
+    assert (door.received, dead.received) == (feeds[0].received, 0)
+    assert door.processed
+    assert accounted(door)
+    assert dead.error == "rtsp://b/dead: nothing listens there"
+    rows = rows_of_a()
+    assert len(rows) == door.processed
+    assert {row["camera"] for row in rows} == {"a"}
+    assert [row["frame"] for row in rows] == sorted({row["frame"] for row in rows})
+    assert result.summary.frames.written == door.processed
+
+
+def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
+    result = run("rtsp://a/door", duration="0.4")
+    assert result.session is not None
+    assert result.session.parent == Path("runs/live")
+    session = read_session(result.session)  # which checks the sums
+    assert session.document.streams == result.summary.streams
+    assert session.document.threads["reader"].waits["camera"] > 0
+    assert session.document.video.kind == "live"
+
+
+def test_reports_show_the_cameras(feeds):
+    """The page, the table, and what to type next: nothing that a camera cannot take."""
+    result = run("rtsp://a/door", "rtsp://b/dead", duration="0.4")
+    session = read_session(result.session)
+    html = page(session).decode()
+    for text in ("<h2>Cameras", "rtsp://a/door", "nothing listens there", "of it, inference"):
+        assert text in html
+    assert not {"compare", "--stride", "--calibrate"} & {
+        word for step in next_steps(session) for word in step.command
+    }
+    console = SafeConsole(file=io.StringIO(), width=100)
+    print_run(console, result.summary, verbose=True)
+    said = console.file.getvalue()
+    assert "such cameras" in said
+    assert f"a: {result.summary.streams[0].processed} pictures" in said
+    assert "outputs: live/CAMERA/" in said
+
+
+def test_the_plain_loop_too(feeds):
+    result = run("rtsp://a/door", duration="0.4", sync=True)
+    assert result.exit_code == 0
+    assert accounted(result.summary.streams[0])
+    assert result.summary.threads["main"].waits["camera"] > 0
+
+
+def test_no_camera_was_ever_live(feeds):
+    result = run("rtsp://a/dead", "rtsp://b/dead", duration="0.2")
+    assert result.exit_code == 3
+    (error,) = result.errors
+    assert isinstance(error, SourceError)
+    assert "rtsp://a/dead: nothing listens" in str(error)
+    assert "rtsp://b/dead: nothing listens" in str(error)
+    assert result.session is None
+    assert os.listdir() == []  # nothing was written, so no folder stays
+
+
+def test_empty_folders_that_were_there_stay(feeds):
+    Path("out/a").mkdir(parents=True)
+    run("rtsp://a/dead", "rtsp://b/dead", duration="0.1", output="out/")
+    assert [sorted(os.listdir(place)) for place in (".", "out", "out/a")] == [["out"], ["a"], []]
+
+
+def test_a_failed_engine_ends_it_and_every_picture_is_counted(feeds, loaded, monkeypatch):
+    calls = iter(range(1000))
+
+    def infer(request, n):
+        if next(calls) == 5:
+            raise EngineError("the engine failed")
+        return real(request, n)
+
+    real = type(loaded.engine.requests[0]).infer
+    monkeypatch.setattr(type(loaded.engine.requests[0]), "infer", infer)
+    result = run("rtsp://a/door")
+    assert result.exit_code == 5
+    (stream,) = result.summary.streams
+    assert accounted(stream)
+    assert stream.received == feeds[0].received
+    assert feeds[0].stopped == 1
+
+
+def test_a_camera_that_changes_its_size(feeds):
+    thread = during(feeds, lambda: setattr(feeds[0], "size", (32, 24)), 0.15)
+    result = run("rtsp://a/door", duration="0.5")
+    thread.join()
+    (stream,) = result.summary.streams
+    assert (result.exit_code, stream.size) == (0, "32x24")
+    assert accounted(stream)
+    assert len(rows_of_a()) == stream.processed
+
+
+def test_so_many_frames(feeds):
+    result = run("rtsp://a/door", frames=3)
+    assert result.summary.frames.written == 3
+    assert accounted(result.summary.streams[0])
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
+def test_signals_end_it_in_order(feeds, number, code):
+    before = signal.getsignal(number)
+    signal.signal(number, signal.SIG_DFL)  # pytest may have been started with it ignored
+    try:
+        timer = during(feeds, lambda: os.kill(os.getpid(), number))
+        result = run("rtsp://a/door")
+        timer.join()
+    finally:
+        signal.signal(number, before)
+    assert result.exit_code == code
+    assert accounted(result.summary.streams[0])
+    assert feeds[0].stopped == 1
+    assert read_session(result.session).document.exit.code == code
+
+
+class TestList:
+    """cameras.yaml, read again while the run goes on."""
+
+    def write(self, *names: str) -> None:
+        lines = [f"  - {{name: {name}, url: 'rtsp://{name}/x'}}\n" for name in names]
+        Path("new.yaml").write_text("cameras:\n" + "".join(lines))
+        os.replace("new.yaml", "cameras.yaml")
+
+    @pytest.mark.parametrize("how", ["mtime", "signal"])
+    def test_cameras_come_and_go(self, feeds, how, monkeypatch):
+        if how == "signal":
+            monkeypatch.setattr(live._LiveRun, "_lists_changed", lambda self: False)
+        self.write("a", "b")
+        said: list[str] = []
+
+        def change() -> None:
+            self.write("b", "c")
+            if how == "signal":
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+        timer = during(feeds, change)
+        result = run("cameras.yaml", duration="0.9", around=Around(say=said.append))
+        timer.join()
+        streams = {stream.name: stream for stream in result.summary.streams}
+        assert sorted(streams) == ["a", "b", "c"]
+        assert all(map(accounted, streams.values()))
+        assert all(stream.processed for stream in streams.values())
+        made = [feed.camera.name for feed in feeds]
+        assert made == ["a", "b", "c"], "b went on with the feed that it had"
+        assert said == ["cameras: 1 added, 1 taken out, 0 changed"]
+
+    def test_a_list_that_became_wrong_changes_nothing(self, feeds):
+        self.write("a")
+        said: list[str] = []
+        timer = during(feeds, lambda: Path("cameras.yaml").write_text("cameras: [{name: 'a b'}]"))
+        result = run("cameras.yaml", duration="0.6", around=Around(say=said.append))
+        timer.join()
+        assert result.exit_code == 0
+        assert len(feeds) == 1
+        assert any("the cameras stay as they were" in line for line in said)
+
+    def test_the_page_starts_and_stops_cameras(self, feeds):
+        self.write("a", "b")
+        held: list = []
+
+        def press() -> None:
+            controls = held[0]
+            assert controls.cameras() == ["a", "b"]
+            controls.stop("a")
+            controls.stop("a")  # twice is once
+            time.sleep(0.1)
+            controls.start("a")
+            with pytest.raises(UsageError):
+                controls.start("nobody")
+
+        timer = during(feeds, press)
+        around = Around(controls_to=lambda controls, folder: held.append(controls))
+        result = run("cameras.yaml", duration="0.8", around=around)
+        timer.join()
+        assert [feed.camera.name for feed in feeds] == ["a", "b", "a"]
+        assert all(map(accounted, result.summary.streams))
+        first = next(one for one in result.summary.streams if one.name == "a")
+        assert first.received == feeds[0].received + feeds[2].received
+        numbers = [row["frame"] for row in rows_of_a()]
+        assert numbers == sorted(set(numbers)), "its numbers never restart"
+
+
+def test_a_new_day_gets_a_session_of_its_own(feeds, monkeypatch):
+    """Feeds and outputs go on; each day's session adds up by itself."""
+    day = ["2026-11-22"]
+    monkeypatch.setattr(live, "_today", lambda: day[0])
+    timer = during(feeds, lambda: day.__setitem__(0, "2026-11-23"))
+    result = run("rtsp://a/door", duration="0.8")
+    timer.join()
+    assert len(feeds) == 1
+    folders = sorted(Path("runs/live").iterdir())
+    sessions = [read_session(folder).document for folder in folders]
+    assert len(sessions) == 2
+    streams = [session.streams[0] for session in sessions]
+    assert all(map(accounted, streams))
+    assert sum(stream.received for stream in streams) == feeds[0].received
+    assert all(stream.processed for stream in streams)
+    assert str(result.session) == "runs/live/2026-11-23"
+    with pytest.raises(UsageError, match="a day of this live run: runs/live/2026-11-23"):
+        read_session("runs/live")
+
+
+def test_figures_can_be_had_at_any_moment(feeds):
+    held: list = []
+    seen: list = []
+    timer = during(feeds, lambda: seen.append(held[0]()), 0.4)
+    run("rtsp://a/door", duration="0.7", around=Around(figures_to=held.append))
+    timer.join()
+    (figures,) = seen
+    assert figures.streams[0].state == "live"
+    assert figures.streams[0].processed > 0
+    assert figures.bottleneck
+
+
+def test_dev_null_writes_nothing(feeds, tmp_path):
+    result = run("rtsp://a/door", duration="0.3", output="/dev/null")
+    assert result.exit_code == 0
+    assert os.listdir(tmp_path) == ["runs"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"save": ["jsonl"]},
+        {"no_video": True},
+        {"start": "5"},
+        {"stride": 2},
+        {"decoder": "av"},
+        {"output": "out.mp4"},
+        {"output": "-"},
+        {"blur": ["person"], "record": "copy"},
+        {"blur": ["person"], "clips": True},
+    ],
+    ids=str,
+)
+def test_options_that_mean_nothing_for_cameras(feeds, options, tmp_path):
+    with pytest.raises(UsageError):
+        run("rtsp://a/door", **options)
+    assert (feeds, os.listdir(tmp_path)) == ([], [])
+
+
+def test_a_class_that_the_model_lacks(feeds, tmp_path):
+    Path("cameras.yaml").write_text("cameras: [{name: a, url: 'rtsp://a/x', classes: [zebra]}]")
+    with pytest.raises(UsageError, match="camera a: classes zebra"):
+        run("cameras.yaml")
+    assert feeds == []
+    assert os.listdir() == ["cameras.yaml"]
+
+
+class TestWhatIsLive:
+    def test_addresses_webcams_lists_and_loops(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Path("cams.yaml").write_text("cameras: [rtsp://a/b]")
+        Path("model.yaml").write_text("model: street")
+        Path("0").touch()
+        plain, loop = config(), config(repeat=True)
+        for spec in ("0", "/dev/video0", "rtsp://a/b", "http://a/x.mjpg", "udp://1", "cams.yaml"):
+            assert reads_cameras([spec], plain), spec
+        for spec in ("./0", "in.mp4", "model.yaml", "shots/"):
+            assert not reads_cameras([spec], plain), spec
+            assert reads_cameras([spec], loop), spec
+        assert reads_cameras(["rtsp://a/b", "in.mp4"], loop)
+
+    def test_a_file_among_cameras_is_refused(self):
+        with pytest.raises(UsageError, match=r"in\.mp4.*--loop"):
+            reads_cameras(["rtsp://a/b", "in.mp4"], config())

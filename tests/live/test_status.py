@@ -1,0 +1,148 @@
+"""A feed's states and counts, by a clock that the test tells."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.sources.live.base import CONNECTING, ENDED, LIVE, STALLED, WAITING
+from detector.sources.live.status import LOGIN_S, Backoff, Status
+
+S = 1_000_000_000  # ns
+
+
+def middle() -> float:
+    """Jitter that changes nothing."""
+    return 0.5
+
+
+def live(status: Status, at_s: float) -> None:
+    epoch = status.connect(round(at_s * S))
+    status.arrive(round(at_s * S))
+    status.show(round(at_s * S), epoch, 640, 360, "h264")
+
+
+def test_backoff_waits_as_go2rtc_does() -> None:
+    backoff = Backoff(middle)
+    waits = [backoff.wait_s() for _ in range(22)]
+    assert waits == [1.0] * 5 + [5.0] * 5 + [10.0] * 10 + [60.0] * 2
+    backoff.reset()
+    assert backoff.wait_s() == 1.0
+
+
+@pytest.mark.parametrize(("drawn", "expected"), [(0.0, 0.8), (0.5, 1.0), (1.0, 1.2)])
+def test_jitter_is_a_fifth_up_and_down(drawn: float, expected: float) -> None:
+    assert Backoff(lambda: drawn).wait_s() == pytest.approx(expected)
+
+
+def test_a_wrong_login_is_not_hammered() -> None:
+    assert Backoff(middle).wait_s(login=True) == LOGIN_S == 300.0
+
+
+def test_states_of_a_camera_that_comes_stalls_goes_on_and_is_lost() -> None:
+    status = Status(0, Backoff(middle))
+    assert status.state == CONNECTING
+    assert status.connect(0) == 1
+    status.arrive(1 * S)
+    assert status.state == CONNECTING  # nothing was decoded yet
+    status.show(1 * S, 1, 640, 360)
+    assert status.state == LIVE
+    status.tick(3 * S)
+    assert status.state == LIVE
+    status.tick(3 * S + 1)  # two seconds without a picture, and a little
+    assert (status.state, status.facts(4 * S).stalls) == (STALLED, 1)
+    assert not status.is_lost(11 * S, 20)
+    status.arrive(11 * S)
+    assert status.state == LIVE
+    status.tick(17 * S)
+    assert status.state == LIVE  # one picture in 10 s: three of its intervals are no stall yet
+    next_try = status.fail(50 * S, "gone")
+    facts = status.facts(50 * S)
+    assert (facts.state, facts.next_try_ns, facts.error) == (WAITING, next_try, "gone")
+    assert next_try == 51 * S
+    assert status.connect(51 * S) == 2  # the second epoch
+    status.end(52 * S)
+    assert status.state == ENDED
+
+
+def test_a_silent_connection_is_lost_after_ten_seconds() -> None:
+    status = Status(0)
+    live(status, 1)
+    status.tick(4 * S)
+    assert not status.is_lost(11 * S, 20)
+    assert status.is_lost(11 * S + 1, 20)
+
+
+def test_a_start_has_its_budget() -> None:
+    status = Status(0)
+    status.connect(5 * S)
+    assert not status.is_lost(25 * S, 20)
+    assert status.is_lost(25 * S + 1, 20)
+
+
+def test_an_epoch_counts_connections_that_gave_pictures() -> None:
+    status = Status(0, Backoff(middle))
+    assert status.connect(0) == 1
+    status.fail(1 * S, "refused")
+    assert status.connect(2 * S) == 1
+    live(status, 3)
+    status.fail(4 * S, "gone")
+    assert status.connect(5 * S) == 2
+    assert status.facts(5 * S).connects == 1
+
+
+def test_backoff_begins_anew_behind_ten_seconds_of_pictures() -> None:
+    status = Status(0, Backoff(middle))
+    for at in range(7):
+        status.fail(at * S, "refused")
+    live(status, 100)
+    assert status.fail(105 * S, "gone") - 105 * S == 5 * S  # too short a life
+    live(status, 200)
+    assert status.fail(211 * S, "gone") - 211 * S == 1 * S
+
+
+def test_a_late_picture_of_the_last_connection_makes_nobody_live() -> None:
+    status = Status(0, Backoff(middle))
+    live(status, 0)
+    status.fail(1 * S, "gone")
+    status.connect(2 * S)
+    status.show(2 * S, 1, 640, 360)
+    assert status.state == CONNECTING
+
+
+def test_the_rate_is_a_count_over_a_span_and_none_in_an_outage() -> None:
+    status = Status(0, Backoff(middle))
+    live(status, 0)
+    for at in range(1, 51):  # 25 a second, in bursts of two
+        status.arrive((at - at % 2) * S // 25)
+    assert status.facts(2 * S).fps == pytest.approx(25, rel=0.05)
+    status.fail(3 * S, "gone")
+    assert status.facts(3 * S).fps is None
+
+
+def test_what_came_while_it_was_opened_is_no_rate() -> None:
+    status = Status(0)
+    status.connect(0)
+    for at_ms in [*range(25), *range(40, 1040, 40)]:
+        status.arrive(at_ms * S // 1000)
+    status.show(1 * S, 1, 640, 360)
+    facts = status.facts(1 * S)
+    assert facts.received == 50
+    assert facts.fps == pytest.approx(25, abs=0.1)
+
+
+def test_a_frozen_picture_is_no_stall() -> None:
+    status = Status(0)
+    live(status, 0)
+    for at in range(1, 12):
+        status.arrive(at * S)
+        status.show(at * S, 1, 640, 360, "h264", fingerprint=7)
+        status.tick(at * S)
+        assert status.state == LIVE
+    assert status.facts(11 * S).frozen
+    status.show(12 * S, 1, 640, 360, "h264", fingerprint=8)
+    assert not status.facts(12 * S).frozen
+
+
+def test_a_reason_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="no reason"):
+        Status(0).drop("weather")

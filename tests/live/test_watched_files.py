@@ -1,0 +1,106 @@
+"""An ordinary run, as the page sees it: names, progress, rates and the drawing of what is shown."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+
+from detector.live.hub import Hub
+from detector.live.watched_files import WatchedFiles, stream_name
+from detector.timeline import INFER, READ, Timeline
+from detector.types import Detections, SourceInfo
+from tests.page.rehearsal import frame, picture
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def ns(self) -> int:
+        return round(self.now_s * 1e9)
+
+
+def info(path: str, frames: int | None = None) -> SourceInfo:
+    return SourceInfo(path, "video", 64, 48, Fraction(25), Fraction(1, 25), frames_declared=frames)
+
+
+@pytest.mark.parametrize(
+    ("path", "taken", "expected"),
+    [
+        ("in.mp4", set(), "in"),
+        ("a/b c/Straße 1.tar.mp4", set(), "Stra-e-1-tar"),
+        ("shots/", set(), "shots"),
+        ("in.mp4", {"in"}, "in-2"),
+        ("IN.mp4", {"in", "in-2"}, "IN-3"),
+        ("<script>.mp4", set(), "script"),
+        ("…", set(), "file"),
+        ("x" * 99, set(), "x" * 40),
+        ("x" * 99, {"x" * 40}, "x" * 38 + "-2"),
+        (".mp4", set(), "mp4"),
+    ],
+)
+def test_names(path, taken, expected):
+    assert stream_name(path, taken) == expected
+
+
+def test_the_figures_of_two_files_in_turn():
+    clock, hub = Clock(), Hub()
+    watched = WatchedFiles(hub, cores=2, clock=clock)
+    assert hub.figures().streams == ()
+    progress = SimpleNamespace(read=0, written=0)
+    timeline = Timeline(clock=clock.ns, nvtx=False)
+    clock.now_s += 1
+    watched.start(info("a/in.mp4", 100), progress, timeline, 80)
+    first = hub.figures()
+    assert [(one.name, one.state, one.kind, one.expected) for one in first.streams] == [
+        ("in", "live", "file", 80)
+    ]
+    assert first.end_to_end_fps is None  # of no time
+    with timeline.track("worker") as track:
+        with track.span(INFER, 0):
+            clock.now_s += 1.5
+        with track.span(READ, 0):
+            clock.now_s += 0.5
+    progress.read, progress.written = 50, 40
+    now = hub.figures()
+    assert now.end_to_end_fps == 20.0
+    assert now.inference_fps == pytest.approx(40 / 1.5)
+    assert now.busy == {"infer": 0.75, "read": 0.25}
+    assert "infer: 75%" in now.bottleneck
+    assert now.engine_age_s == 0.0
+    clock.now_s += 0.1
+    assert hub.figures() is now  # half a second old at most
+    clock.now_s += 0.9
+    assert hub.figures().engine_age_s == pytest.approx(1.0)
+    watched.stop()
+    watched.start(info("b/in.mp4"), SimpleNamespace(read=0, written=0), timeline, None)
+    streams = hub.figures().streams
+    assert [(one.name, one.state, one.processed) for one in streams] == [
+        ("in", "ended", 40),
+        ("in-2", "live", 0),
+    ]
+
+
+def test_pictures_carry_the_name_of_their_file():
+    hub = Hub()
+    watched = WatchedFiles(hub)
+    watched.start(info("in.mp4"), SimpleNamespace(read=0, written=0), Timeline(nvtx=False), None)
+    hub.ask("in")
+    shown = frame("", picture(3))
+    shown.arrival = None
+    assert watched.wants_pictures("in.mp4")
+    watched.show(shown, Detections.empty())
+    assert hub.newest("in").number == 1
+
+
+def test_it_passes_start_and_stop_on():
+    calls = []
+    line = SimpleNamespace(start=lambda *a: calls.append(a[3]), stop=lambda: calls.append("stop"))
+    watched = WatchedFiles(Hub(), line)
+    watched.start(info("in.mp4"), SimpleNamespace(read=0, written=0), Timeline(nvtx=False), 7)
+    watched.stop()
+    assert calls == [7, "stop"]

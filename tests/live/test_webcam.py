@@ -1,0 +1,131 @@
+"""Webcams, on a device that is made up: this machine has none, and no v4l2loopback.
+
+What cv2's own VideoCapture does with a real device is not tested here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from detector.errors import UsageError
+from detector.errors.secrets import Address
+from detector.sources.live.base import ENDED, LIVE, STALLED, WAITING, WEBCAM, Camera, Feed, Terms
+from detector.sources.live.status import Backoff, Status
+from detector.sources.live.webcam import WebcamFeed
+
+
+class Device:
+    """A webcam that gives pictures for as long as ``pictures`` lets it."""
+
+    def __init__(self) -> None:
+        self.opened: list[int | str] = []
+        self.settings: dict[int, float] = {}
+        self.absent = False
+        self.pictures = 10**9
+        self.released = 0
+        self.number = 0
+
+    def open(self, device: int | str) -> Device:
+        self.opened.append(device)
+        return self
+
+    def isOpened(self) -> bool:  # noqa: N802
+        return not self.absent
+
+    def set(self, prop: int, value: float) -> bool:
+        self.settings[prop] = value
+        return True
+
+    def grab(self) -> bool:
+        time.sleep(0.002)
+        self.pictures -= 1
+        self.number += 1
+        return self.pictures >= 0
+
+    def retrieve(self) -> tuple[bool, Any]:
+        return True, np.full((4, 6, 3), self.number % 256, np.uint8)
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come about"
+        time.sleep(0.005)
+
+
+def webcam(device: Device, spec: str = "0", status: Status | None = None, **more: Any) -> Feed:
+    camera = Camera("cam0", WEBCAM, Address(spec), **more)
+    feed = WebcamFeed(camera, Terms(), status=status)
+    feed.open_capture = device.open
+    return feed
+
+
+def test_pictures_of_the_size_and_rate_that_was_asked_for() -> None:
+    device = Device()
+    feed = webcam(device, "/dev/video7", size=(1280, 720), rate=15)
+    feed.start()
+    wait_for(lambda: feed.waiting())
+    picture = feed.take()
+    assert picture is not None
+    image = feed.convert(picture, np.empty((4, 6, 3), np.uint8))
+    assert (image.shape, image[0, 0, 0]) == ((4, 6, 3), (picture.number + 1) % 256)
+    assert (picture.width, picture.height, picture.arrival.epoch) == (6, 4, 1)
+    assert feed.facts().state == LIVE
+    assert feed.stop()
+    assert device.opened == ["/dev/video7"]
+    assert device.settings[cv2.CAP_PROP_FRAME_WIDTH] == 1280
+    assert device.settings[cv2.CAP_PROP_FPS] == 15
+    facts = feed.facts()
+    assert facts.state == ENDED
+    assert facts.received == facts.taken + sum(facts.dropped.values())
+    assert device.released == 1
+
+
+def test_a_device_that_dies_is_a_state_and_is_opened_again() -> None:
+    device = Device()
+    now = [0]
+    lock = threading.Lock()
+
+    def clock() -> int:
+        with lock:  # each look at the clock is 0.4 s later
+            now[0] += 400_000_000
+            return now[0]
+
+    feed = webcam(device, status=Status(0, Backoff(lambda: 0.5)))
+    feed.clock = clock  # type: ignore[attr-defined]
+    device.pictures = 5
+    states = set()
+    feed.wake = lambda: states.add(feed.facts().state)  # type: ignore[attr-defined]
+    feed.start()
+    wait_for(lambda: WAITING in states)
+    device.pictures = 10**9
+    wait_for(lambda: feed.facts().connects == 2)
+    assert {LIVE, STALLED, WAITING} <= states
+    assert feed.stop(2)
+    assert len(device.opened) == 2
+    assert feed.facts().stalls == 1
+
+
+def test_a_device_that_is_not_there_says_what_to_do() -> None:
+    device = Device()
+    device.absent = True
+    feed = webcam(device, "/dev/video99")
+    feed.start()
+    wait_for(lambda: feed.facts().state == WAITING)
+    assert "there is no webcam /dev/video99" in (feed.facts().error or "")
+    assert feed.stop()
+
+
+def test_a_webcam_has_no_packets() -> None:
+    with pytest.raises(UsageError, match="annotated"):
+        webcam(Device()).listen(None)  # type: ignore[arg-type]

@@ -1,0 +1,159 @@
+"""What the loop does for cameras: waits for arrivals, fresh pictures, moments on the way."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from detector.loop.overlapped import frames_overlapped
+from detector.loop.parts import Progress
+from detector.loop.sync import frames_in_turn
+from detector.timeline import WAIT_INPUT, OffTimeline, Timeline
+from detector.types import Arrival, Detections
+from tests.loop.stubs import stub_parts
+
+LOOPS = [frames_in_turn, frames_overlapped]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_batch_goes_as_it_is_when_nothing_more_arrives(loop):
+    """Rows of 4; never more than 2 arrive together."""
+    sizes = []
+
+    def arrive(track, index, row):
+        return row < 2
+
+    parts = stub_parts(7, batch=4, arrive=arrive)
+    for request in parts.requests:
+        infer = request.infer
+        request.infer = lambda n, infer=infer: (sizes.append(n), infer(n))[1]
+    indices = [frame.index for frame, _ in loop(parts, OffTimeline(), Progress())]
+    assert indices == list(range(7))
+    assert sizes == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_first_row_is_asked_for_again_and_again(loop):
+    asked = itertools.count()
+    parts = stub_parts(2, arrive=lambda track, index, row: next(asked) % 3 == 2)
+    assert len(list(loop(parts, OffTimeline(), Progress()))) == 2
+    assert next(asked) == 9, "three times for each of two pictures, and for the end"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_stop_ends_a_wait(loop):
+    progress = Progress()
+
+    def arrive(track, index, row):
+        progress.stop.set()
+        return False
+
+    assert list(loop(stub_parts(5, arrive=arrive), OffTimeline(), progress)) == []
+
+
+def test_leaving_early_ends_a_wait():
+    """The caller closes the generator while the reader waits for a camera: its thread ends."""
+    first = threading.Event()
+
+    def arrive(track, index, row):
+        if not first.is_set():
+            first.set()
+            return True
+        time.sleep(0.01)
+        return False
+
+    frames = frames_overlapped(stub_parts(5, arrive=arrive), OffTimeline(), Progress())
+    next(frames)
+    frames.close()
+    names = [thread.name for thread in threading.enumerate()]
+    assert "detect-video reader" not in names
+
+
+def test_the_wait_is_in_the_ledger():
+    timeline = Timeline(nvtx=False)
+
+    def arrive(track, index, row):
+        with track.span("camera", index, WAIT_INPUT):
+            time.sleep(0.002)
+        return True
+
+    list(frames_overlapped(stub_parts(3, arrive=arrive), timeline, Progress()))
+    reader = timeline.tracks["reader"]
+    assert reader.spans["camera", WAIT_INPUT].calls == 4
+    parts = sum(span.self_ns for span in reader.spans.values()) + reader.other_ns
+    assert parts == reader.wall_ns
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_fresh_pictures_are_taken_when_a_worker_is_free(concurrency):
+    """No more than one picture a worker is between ``read`` and the end of its inference."""
+    lock, state = threading.Lock(), {"inside": 0, "most": 0}
+
+    def work(name):
+        with lock:
+            if name == "read":
+                state["inside"] += 1
+                state["most"] = max(state["most"], state["inside"])
+        if name == "infer":
+            time.sleep(0.003)
+            with lock:
+                state["inside"] -= 1
+
+    parts = stub_parts(20, requests=6, concurrency=concurrency, work=work, fresh=True)
+    parts.arrive = lambda track, index, row: True
+    assert len(list(frames_overlapped(parts, OffTimeline(), Progress()))) == 20
+    assert state["most"] == concurrency
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_moments_on_the_way(loop):
+    ticks = itertools.count(1)
+    parts = stub_parts(3, clock=lambda: next(ticks))
+    read = parts.source.read
+
+    def read_with_arrival(into=None):
+        frame = read(into)
+        if frame is not None:
+            frame.arrival = Arrival("door", 1, next(ticks), 0.0)
+        return frame
+
+    parts.source.read = read_with_arrival
+    for frame, _ in loop(parts, OffTimeline(), Progress()):
+        way = frame.arrival
+        assert 0 < way.arrived_ns < way.began_ns < way.inferred_ns < way.result_ns
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_keep_and_wanted_see_the_frame(loop):
+    drawn = []
+
+    def keep(frame, detections):
+        return detections if frame.index % 2 else Detections.empty()
+
+    parts = stub_parts(4, keep=keep, wanted=lambda frame: frame.index == 2)
+    parts.annotate = lambda image, detections: drawn.append(int(image[0, 0, 0]))
+    parts.sinks = []
+    found = [(frame.index, len(some)) for frame, some in loop(parts, OffTimeline(), Progress())]
+    assert found == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert drawn == [2]
+
+
+def test_a_ring_keeps_the_last_spans():
+    timeline = Timeline(
+        clock=itertools.count().__next__, cpu_clock=int, nvtx=False, max_rows=10, ring=True
+    )
+    with timeline.track("main") as track:
+        for index in range(1000):
+            with track.span("read", index):
+                pass
+    span = track.spans["read", "work"]
+    kept = np.frombuffer(span.indices, np.int64)
+    assert kept[-1] == 999
+    assert 5 <= len(kept) <= 10
+    assert (np.diff(kept) == 1).all()
+    assert len(span.starts) == len(span.ends) == len(kept)
+    assert (span.calls, span.durations().count) == (1000, 1000)

@@ -1,0 +1,20 @@
+"""The memory of a graph's tensors, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detector.models.graph.build import GraphBuilder, peak_bytes
+
+
+def test_what_stands_at_once():
+    """3 x 4 x 4: the cast and its transpose (48 values each), then two maps of 2 x 4 x 4 that
+    the sum needs together with its result."""
+    builder = GraphBuilder("g")
+    x = builder.input_u8(1, 4, 4)
+    weights = builder.constant("w", np.zeros((2, 3, 1, 1), np.float32))
+    first = builder.add("Conv", "a", [x, weights])
+    second = builder.add("Relu", "b", [first])
+    total = builder.add("Add", "c", [first, second])
+    model = builder.model([total])
+    assert peak_bytes(model) == 4 * max(48 + 48, 48 + 32, 32 + 32 + 32)

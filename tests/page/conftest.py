@@ -1,0 +1,34 @@
+"""A served rehearsal for the tests of the page."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.config.schema import PageConfig
+from detector.page import serve
+from tests.page.client import Client, wait_until
+from tests.page.rehearsal import Rehearsal
+
+
+class Served:
+    def __init__(self, run: Rehearsal, config: PageConfig | None = None, **more: object) -> None:
+        self.run, self.hub = run, run.hub
+        self.server = serve(run.hub, config or PageConfig(serve="0"), **more)
+        self.client = Client(self.server.port)
+        self.page.sampler.every_s = 0.05
+        wait_until(lambda: self.page.sampler.newest is not None or not run.streams)
+
+    @property
+    def page(self):
+        return self.server.page
+
+    def close(self) -> None:
+        self.server.close()
+        assert not self.server._thread.is_alive()
+
+
+@pytest.fixture
+def served():
+    one = Served(Rehearsal("door", "gate"))
+    yield one
+    one.close()

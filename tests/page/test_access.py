@@ -1,0 +1,84 @@
+"""The token, sessions and tries, by a clock that the test moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.page.access import (
+    MOST_ADDRESSES,
+    MOST_SESSIONS,
+    SESSION_S,
+    TRIES,
+    TRIES_S,
+    Access,
+    block_of,
+)
+
+TOKEN = "a" * 32
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_tries_of_one_address_are_limited_and_others_are_not_hindered():
+    clock = Clock()
+    access = Access(TOKEN, clock)
+    for _ in range(TRIES):
+        assert access.wait_s("10.0.0.1") == 0
+        assert not access.token_is("wrong", "10.0.0.1")
+        clock.now_s += 1
+    assert access.wait_s("10.0.0.1") == TRIES_S - TRIES
+    assert access.wait_s("10.0.0.2") == 0
+    assert access.token_is(TOKEN, "10.0.0.2")
+    clock.now_s += TRIES_S - TRIES
+    assert access.wait_s("10.0.0.1") == 0  # the first one is a minute ago
+    assert access.refused == TRIES
+
+
+def test_memory_is_bounded():
+    access = Access(TOKEN)
+    for number in range(MOST_ADDRESSES + 50):
+        access.token_is("wrong", f"10.{number >> 8}.{number & 255}.1")
+    assert len(access._wrong) == MOST_ADDRESSES
+    names = [access.open_session() for _ in range(MOST_SESSIONS + 1)]
+    assert len(set(names)) == MOST_SESSIONS + 1
+    assert not access.session_is(names[0])
+    assert access.session_is(names[-1])
+
+
+def test_sessions_end():
+    clock = Clock()
+    access = Access(TOKEN, clock)
+    name, other = access.open_session(), access.open_session()
+    assert TOKEN not in name
+    access.close_session(other)
+    assert not access.session_is(other)
+    clock.now_s += SESSION_S - 1
+    assert access.session_is(name)
+    clock.now_s += 1
+    assert not access.session_is(name)
+
+
+@pytest.mark.parametrize(
+    "given", ["", "A" * 32, "a" * 31, "a" * 33, "ä" * 32, "\udc80", "a" * 9999]
+)
+def test_wrong_tokens(given):
+    assert not Access(TOKEN).token_is(given, "::1")
+
+
+@pytest.mark.parametrize(
+    ("address", "block"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),  # one customer has all of them
+        ("fe80::1%eth0", "fe80::/64"),
+        ("somewhere", "somewhere"),
+    ],
+)
+def test_whose_tries_count_together(address, block):
+    assert block_of(address) == block

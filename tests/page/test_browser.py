@@ -1,0 +1,128 @@
+"""The page in a real browser: pictures move, a camera's death shows, texts stay texts, it fits."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from detector.config.schema import PageConfig
+from detector.live.base import APPEARS, Event
+from detector.page.binding import TOKEN
+from detector.page.sampler import EVERY_S
+from tests.page.client import wait_until
+from tests.page.conftest import Served
+from tests.page.rehearsal import Pictures, Rehearsal
+from tests.page.test_security import RIGHT
+from tests.page.test_streams import Switches
+from tests.report.browser import Browser, chromium
+
+pytestmark = [pytest.mark.net, pytest.mark.browser, pytest.mark.slow]
+HOSTILE = "<img src=x onerror=document.title='owned'>"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if chromium() is None:
+        pytest.skip("machine: no chromium (scripts/test installs it on Debian)")
+    one = Browser(tmp_path_factory.mktemp("chromium"))
+    yield one
+    one.close()
+
+
+def shown(browser, camera: str) -> int:
+    """Pictures that were drawn."""
+    return browser.run(f"tiles.get({json.dumps(camera)})?.shown ?? 0")
+
+
+def text(browser, selector: str) -> str:
+    return browser.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
+
+
+def pixels(browser, camera: str) -> str:
+    """What tells one picture from another."""
+    return browser.run(f"document.querySelector('#camera-{camera} canvas').toDataURL()")
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_pictures_move_and_a_death_shows_within_three_seconds(browser, width):
+    one = Served(Rehearsal("door", "gate"))
+    one.page.sampler.every_s = EVERY_S
+    one.server.controls = switches = Switches()
+    one.hub.tell(Event(APPEARS, "door", time.time(), time.time(), HOSTILE, 2))
+    try:
+        with Pictures(one.run, fps=12):
+            browser.visit(one.server.address, width, scheme="dark" if width < 600 else "light")
+            wait_until(lambda: shown(browser, "door") > 2)
+            if width < 600:  # the second one lies below, and is not asked for
+                browser.run("document.querySelector('#camera-gate').scrollIntoView()")
+            wait_until(lambda: shown(browser, "gate") > 2)
+            first = pixels(browser, "gate")
+            wait_until(lambda: pixels(browser, "gate") != first)
+            assert text(browser, "#health") == "healthy"
+            assert browser.run("document.scrollingElement.scrollWidth") <= width
+
+            assert EVERY_S == 1.0
+            before = browser.run("history.times.at(-1)")
+            one.run.set("gate", state="waiting", error=HOSTILE, next_try_s=7.0)
+            wait_until(lambda: "no connection" in text(browser, "#camera-gate"))
+            # Figures come once a second: it showed with the third of them at the latest.
+            assert browser.run(f"history.times.filter((t) => t > {before}).length") <= 3
+            assert browser.run("document.querySelector('#camera-gate').matches('.out')")
+            assert "1 of 2 out" in text(browser, "#health")
+            assert HOSTILE in text(browser, "#camera-gate .why")
+            assert HOSTILE in text(browser, "#events li .what")
+            assert browser.run("document.title") != "owned"
+
+            browser.click("#camera-door .foot button")
+            wait_until(lambda: switches.said == [("stop", "door")])
+            assert "stopped" in text(browser, "#camera-yard")
+            browser.click("#camera-yard .foot button")
+            wait_until(lambda: switches.said[-1] == ("start", "yard"))
+            browser.click("#camera-door .view")
+            wait_until(lambda: browser.run("document.querySelector('.big canvas').width") == 320)
+        assert browser.complaints == []
+        assert [url for url in browser.requests if not url.startswith(one.server.address)] == []
+    finally:
+        one.close()
+    wait_until(lambda: text(browser, "#health") == "the run has ended")
+    assert "the run has ended" in text(browser, "#camera-door")
+
+
+def test_a_hidden_page_costs_nothing(browser):
+    one = Served(Rehearsal("door"))
+    try:
+        with Pictures(one.run):
+            browser.visit(one.server.address)
+            wait_until(lambda: one.hub.watchers() == 1)
+            browser.run(
+                "Object.defineProperty(document, 'hidden', {value: true, configurable: true}); "
+                "document.dispatchEvent(new Event('visibilitychange'))"
+            )
+            wait_until(lambda: one.hub.watchers() == 0)
+    finally:
+        one.close()
+
+
+def test_the_login(browser, monkeypatch):
+    monkeypatch.setenv(TOKEN, RIGHT)
+    one = Served(Rehearsal("door"), PageConfig(serve="0"))
+    try:
+        browser.visit(one.server.address)
+        assert browser.run("location.pathname") == "/login"
+        browser.run("document.querySelector('#token').focus()")
+        browser.type("wrong-" * 5)
+        browser.click("button")
+        wait_until(lambda: "not the token" in text(browser, ".wrong"))
+        wait_until(lambda: browser.run("document.readyState") == "complete")
+        browser.run("document.querySelector('#token').focus()")
+        browser.type(RIGHT)
+        wait_until(lambda: browser.run("document.querySelector('#token').value") == RIGHT)
+        browser.click("button")
+        wait_until(lambda: text(browser, "#health") == "healthy")
+        assert RIGHT not in browser.run("document.cookie + location.href")
+        browser.click("header form button")
+        wait_until(lambda: browser.run("location.pathname") == "/login")
+    finally:
+        one.close()

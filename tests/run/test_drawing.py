@@ -1,0 +1,91 @@
+"""Options of drawing, from the configuration to the pictures that leave the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from detector import Detector
+from detector.config.levels import resolve_config
+from detector.errors import UsageError
+from detector.run.detect import detect
+from detector.stages.annotate import pixelate
+from detector.types import Detections
+from tests.conftest import CHECKOUT
+
+CLIP = CHECKOUT / "videos" / "street.mp4"
+FRAMES = 3
+
+
+def run(folder: Path, **options: object) -> Path:
+    given = {
+        "engine": "ort",
+        "frames": FRAMES,
+        "save": ("pictures",),
+        "output": f"{folder}/",
+        "run_dir": str(folder / "run"),
+        **options,
+    }
+    assert detect([str(CLIP)], resolve_config(None, given)).exit_code == 0
+    return folder / "street-ort-detected"
+
+
+@pytest.mark.slow
+def test_blurred_classes_are_pixelated_in_what_is_written_and_streamed(tmp_path: Path) -> None:
+    plain = run(tmp_path / "plain", hide_labels=True)
+    blurred = run(tmp_path / "blurred", hide_labels=True, blur=("vehicle",))
+    with Detector(engine="ort", frames=FRAMES, blur=("vehicle",)) as detector:
+        streamed = list(detector.stream(str(CLIP)))
+    with Detector(engine="ort", frames=FRAMES) as detector:
+        clear = list(detector.stream(str(CLIP)))
+    assert len(streamed) == len(clear) == FRAMES
+    hidden = 0
+    for (frame, found), (original, _) in zip(streamed, clear, strict=True):
+        expected = original.image.copy()
+        pixelate(expected, found, frozenset({1}))
+        np.testing.assert_array_equal(frame.image, expected)
+        name = f"frame_{frame.index:06d}.jpg"
+        pictures = [cv2.imread(str(folder / name)) for folder in (plain, blurred)]
+        hidden += int(found.class_ids.tolist().count(1))
+        assert distance(pictures[1], expected, found) < 3 < distance(pictures[0], expected, found)
+    assert hidden >= FRAMES  # there was something to hide
+
+
+def distance(picture: np.ndarray, expected: np.ndarray, found: Detections) -> float:
+    """Median difference inside the vehicles, in grey levels; lines and JPEG change little of it."""
+    apart = np.abs(picture.astype(int) - expected.astype(int))
+    inside = np.zeros(picture.shape[:2], np.bool_)
+    for (x1, y1, x2, y2), class_id in zip(
+        found.boxes.astype(int).tolist(), found.class_ids.tolist(), strict=True
+    ):
+        inside[y1:y2, x1:x2] |= class_id == 1
+    return float(np.median(apart[inside]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"blur": ("nobody",)},
+        {"blur": ("person",), "classes": ("vehicle",)},
+        {"blur": ("person",), "engine": "null"},
+        {"blur": ("person",), "random_weights": 1, "model": "yolov5n"},
+    ],
+    ids=str,
+)
+def test_blur_is_refused_where_nothing_would_be_found(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    given = {"engine": "ort", "frames": 1, "output": f"{tmp_path}/", **options}
+    with pytest.raises(UsageError, match="--blur"):
+        detect([str(CLIP)], resolve_config(None, given))
+
+
+@pytest.mark.parametrize(
+    "options", [{"line_width": 0}, {"line_width": 10**9}, {"font_scale": 0}, {"font_scale": "nan"}]
+)
+def test_bounds_of_drawing(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        resolve_config(None, options)

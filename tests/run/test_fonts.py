@@ -1,0 +1,120 @@
+"""--font: what is refused before a model is loaded, and what is said about names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector import Detections
+from detector.config.levels import resolve_config
+from detector.errors import UsageError
+from detector.errors.guard import guarded, refuse_kept
+from detector.run import fonts
+from detector.run.detect import detect
+from detector.run.fonts import note_names, open_font
+from tests.conftest import CHECKOUT
+from tests.fonts import make_font, opencv_4
+
+pytest.importorskip("PIL", reason="Pillow is not installed")
+CLIP = CHECKOUT / "videos" / "street.mp4"
+
+
+@pytest.fixture
+def font(tmp_path: Path) -> Path:
+    path = tmp_path / "bars.ttf"
+    path.write_bytes(make_font({"行": 900, "人": 400}))
+    return path
+
+
+def hostile(folder: Path) -> dict[str, Path]:
+    made = {name: folder / name for name in ("text.ttf", "empty.otf", "cut.ttf", "pipe.ttf", "dir")}
+    made["text.ttf"].write_text("person\nvehicle\n")
+    made["empty.otf"].write_bytes(b"")
+    made["cut.ttf"].write_bytes(make_font({"行": 900})[:200])
+    os.mkfifo(made["pipe.ttf"])
+    made["dir"].mkdir()
+    return {**made, "absent": folder / "absent.ttf", "device": Path("/dev/zero")}
+
+
+@pytest.mark.parametrize(
+    "kind", ["text.ttf", "empty.otf", "cut.ttf", "pipe.ttf", "dir", "absent", "device"]
+)
+def test_what_is_no_font_ends_before_a_model_is_loaded(tmp_path, monkeypatch, kind):
+    path = hostile(tmp_path)[kind]
+    monkeypatch.setattr("detector.run.detect.load_model", lambda *_, **__: pytest.fail("loaded"))
+    config = resolve_config(None, {"font": str(path), "output": f"{tmp_path}/"})
+    with pytest.raises(UsageError) as caught:
+        detect([str(CLIP)], config)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_font_of_any_size_is_not_read(font, monkeypatch):
+    monkeypatch.setattr(fonts, "FONT_BYTES", 100)
+    with pytest.raises(UsageError, match="larger"):
+        open_font(str(font))
+
+
+def test_without_pillow_the_message_says_what_to_install(font, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "PIL"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "detector.stages.font", raising=False)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(UsageError, match=r"detect-video\[font\]"):
+        open_font(str(font))
+
+
+def test_the_font_is_read_once_and_again_when_it_changed(font):
+    first = open_font(str(font))
+    assert open_font(str(font)) is first
+    font.write_bytes(make_font({"行": 500}))
+    assert open_font(str(font)) is not first
+    assert open_font(None) is None
+
+
+def test_no_output_overwrites_the_font(font):
+    with guarded():
+        open_font(str(font))
+        with pytest.raises(UsageError, match="font"):
+            refuse_kept(font)
+
+
+def test_detections_are_drawn_in_it(font):
+    found = Detections(
+        np.float32([[20, 60, 200, 200]]), np.float32([0.9]), np.array([0]), ("行人",)
+    )
+    image = np.full((220, 220, 3), 128, np.uint8)
+    assert (found.draw(image, font=font) != found.draw(image)).any()
+    with pytest.raises(UsageError, match="absent"):
+        found.draw(image, font=font.with_name("absent"))
+
+
+def test_names_that_cannot_be_shown_are_said_once_and_counted(font):
+    names = ("人", "车", "person", *"面包汽火")
+    made = open_font(str(font))
+    (note,) = note_names(names, [1, 0, 2, 3, 4, 5, 999], made)
+    assert "车 (#1), 面 (#3), 包 (#4) and 1 more" in note
+    assert "--font" in note
+    assert note_names(names, [0, 2], made) == []
+
+
+@pytest.mark.slow
+def test_a_run_says_which_names_its_pictures_lack(tmp_path, font):
+    (tmp_path / "names.txt").write_text("行人\n行\n", encoding="utf-8")
+    given = {"names": str(tmp_path / "names.txt"), "engine": "ort", "frames": 1}
+    notes = {}
+    for save, file in (("pictures", None), ("csv", None), ("pictures", str(font))):
+        out = tmp_path / f"{save}-{file is None}"
+        options = {**given, "save": (save,), "font": file, "output": f"{out}/"}
+        with opencv_4():
+            result = detect([str(CLIP)], resolve_config(None, {**options, "run_dir": f"{out}/run"}))
+        assert result.exit_code == 0
+        notes[save, file is None] = [n for n in result.summary.notes if "labels" in n]
+    assert len(notes["pictures", True]) == 1
+    assert "行 (#1)" in notes["pictures", True][0]
+    assert notes["csv", True] == notes["pictures", False] == []

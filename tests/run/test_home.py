@@ -1,0 +1,243 @@
+"""Nothing is written behind the user's back, and an unwritable home folder stops no run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from detector import Detector
+from detector.config.levels import resolve_config
+from detector.engines import store
+from detector.errors import OutputError
+from detector.run.detect import detect
+from detector.run.outputs import OutputPlan
+from detector.session.store import Session
+from tests.conftest import CHECKOUT
+
+CLIP = CHECKOUT / "videos" / "street.mp4"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
+def test_the_default_job_leaves_an_empty_home_empty(tmp_path: Path, engine: str) -> None:
+    """The checkout's own engines folder holds the graph, so HOME gets nothing at all."""
+    pytest.importorskip({"ort": "onnxruntime"}.get(engine, engine))
+    home, place, temporary = (tmp_path / name for name in ("home", "place", "tmp"))
+    for folder in (home, place, temporary):
+        folder.mkdir()
+    kept = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(temporary)}
+    kept["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that wait must not take the other test's core
+    command = [sys.executable, "-m", "detector", str(CLIP), "--frames", "2", "--engine", engine]
+    done = subprocess.run(
+        [*command, "--quiet", "--engines-dir", str(tmp_path / "engines")],
+        cwd=place,
+        env=kept,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert sorted(home.rglob("*")) == []
+    assert sorted(temporary.rglob("*")) == []
+    expected = {f"street-{engine}-detected.mp4", f"street-{engine}-detected.jsonl", "runs"}
+    assert {path.name for path in place.iterdir()} == expected
+
+
+@pytest.fixture
+def unwritable(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A default folder below a file: nobody can make it, root included."""
+    folder = Path("/dev/null/detect-video/engines")
+    monkeypatch.setattr(store, "default_folder", lambda: folder)
+    store.temporary_folder.cache_clear()
+    return folder
+
+
+def test_without_a_place_for_built_files_a_run_takes_a_temporary_one(
+    tmp_path: Path, unwritable: Path
+) -> None:
+    given = {"engine": "ort", "frames": 1, "output": f"{tmp_path}/", "run_dir": f"{tmp_path}/run"}
+    result = detect([str(CLIP)], resolve_config(None, given))
+    assert result.exit_code == 0
+    assert any(str(unwritable) in note for note in result.summary.notes)
+    with Detector(engine="ort") as detector:
+        assert detector.names == ("person", "vehicle")
+
+
+def test_a_folder_that_was_asked_for_is_not_replaced(tmp_path: Path) -> None:
+    given = {"engine": "ort", "frames": 1, "engines_dir": "/dev/null/x", "output": f"{tmp_path}/"}
+    with pytest.raises(OutputError, match="--engines-dir"):
+        detect([str(CLIP)], resolve_config(None, given))
+
+
+def test_the_temporary_folder_goes_with_the_process(tmp_path: Path) -> None:
+    code = (
+        "from detector.engines import store; place = store.temporary_folder(); "
+        "assert place.is_dir() and place is store.temporary_folder(); print(place)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(done.stdout.strip()).parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("home", [None, "/dev/null", "/nonexistent"])
+def test_the_default_folder_is_named_whatever_home_is(
+    monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if home is None:
+        monkeypatch.delenv("HOME")
+    else:
+        monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr(store, "__file__", "/usr/lib/python3/site-packages/detector/engines/x.py")
+    assert store.default_folder().name == "engines"
+    assert not store.is_writable(Path("/dev/null/x"))
+
+
+def test_a_home_that_is_unknown_becomes_no_folder_named_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user id without account and HOME, as in `docker run --user 1234`."""
+
+    def unknown(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setattr(Path, "expanduser", unknown)
+    monkeypatch.setattr(store, "__file__", str(tmp_path / "site/detector/engines/store.py"))
+    folder = store.default_folder()
+    assert not store.is_writable(folder)
+    with pytest.raises(OutputError):
+        store.rewrite(folder, "x.json", lambda _: b"{}")
+    assert list(tmp_path.iterdir()) == []
+
+
+NOBODY = 65534
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may write everywhere; nobody else may in a folder of mode 0555."""
+    if os.getuid():
+        yield
+        return
+    os.setresgid(NOBODY, NOBODY, 0)
+    os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+        os.setresgid(0, 0, 0)
+
+
+@pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, where nobody may write; beside it ``open``, where everybody may."""
+    above = Path(tempfile.mkdtemp())  # that of pytest is closed for other accounts
+    for name, mode in (("open", 0o777), ("closed", 0o555), (".", 0o755)):
+        (above / name).mkdir(exist_ok=True)
+        (above / name).chmod(mode)
+    monkeypatch.chdir(above / "closed")
+    monkeypatch.setattr(tempfile, "tempdir", f"{above}/open")
+    yield above
+    (above / "closed").chmod(0o755)
+    shutil.rmtree(above)
+
+
+def test_in_a_read_only_folder_the_session_is_a_temporary_one(read_only: Path) -> None:
+    with as_nobody():
+        session = Session.create(None, "in-ort", or_temporary=True)
+        days = Session.create_in(Path("runs/live"), "2026-11-22", or_temporary=True)
+        assert session.folder.is_relative_to(read_only / "open")
+        assert session.folder.name == "in-ort"
+        assert str(session.folder) in session.notes[0]
+        assert "runs cannot be written (Permission denied)" in session.notes[0]
+        assert "runs/live cannot be written" in days.notes[0]
+        session.discard()
+        days.discard()
+    assert list((read_only / "open").iterdir()) == []
+
+
+def test_a_session_that_was_asked_for_is_not_replaced(read_only: Path) -> None:
+    for run_dir, temporary in (("run", True), (None, False)):
+        with as_nobody(), pytest.raises(OutputError, match="cannot be written: Permission denied"):
+            Session.create(run_dir, "in-ort", or_temporary=temporary)
+    assert list((read_only / "open").iterdir()) == []
+
+
+def test_what_is_in_the_way_of_a_session_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").write_text("mine")
+    with pytest.raises(OutputError, match="a file of that name"):
+        Session.create(None, "in-ort", or_temporary=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "possible"),
+    [
+        ({}, False),
+        ({"no_video": True}, False),
+        ({"output": "x.mp4"}, False),
+        ({"output": "new/below/"}, False),
+        ({"output": "-", "save": ["video"]}, False),
+        ({"output": "../open/x.mp4"}, True),
+        ({"output": "../open/new/below/"}, True),
+        ({"output": "/dev/null"}, True),
+        ({"output": "-"}, True),
+        ({"output": "-", "save": ["csv"]}, True),
+        ({"save": []}, True),
+    ],
+    ids=str,
+)
+def test_a_run_needs_the_current_folder_where_its_outputs_go_there(
+    read_only: Path, given: dict[str, object], possible: bool
+) -> None:
+    plan = OutputPlan(resolve_config(None, given).output, [str(CLIP)], streams=True)
+    with as_nobody():
+        assert plan.may_write() is possible
+
+
+@pytest.mark.slow
+def test_a_run_with_outputs_elsewhere_ends_well_in_a_read_only_folder(read_only: Path) -> None:
+    if os.getuid() or not shutil.which("setpriv"):
+        pytest.skip("machine: only root can become another account")
+    account = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    command = [*account, sys.executable, "-m", "detector", str(CLIP), "--frames", "2"]
+    done = subprocess.run(
+        [*command, "--engine", "null", "-o", "../open/x.jsonl", "--json"],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(CHECKOUT),
+            "TMPDIR": f"{read_only}/open",
+            "HOME": f"{read_only}/open",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "ermission denied" in done.stderr:
+        pytest.skip("machine: another account cannot read the checkout")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert Path(summary["session"]).is_relative_to(read_only / "open")
+    assert any(summary["session"] in note for note in summary["notes"])
+    assert (Path(summary["session"]) / "detections.jsonl").is_file()
+    assert len((read_only / "open/x.jsonl").read_text().splitlines()) == 2

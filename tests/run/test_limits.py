@@ -1,0 +1,112 @@
+"""Limits of the system are named, and a run that cannot work under them is refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+
+import pytest
+
+from detector.errors import EngineError
+from detector.run import limits
+from detector.run.limits import blame_limit, check_memory, check_threads, container_memory
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MemoryError(), 5),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), 5),
+        (ImportError("libx264.so: failed to map segment from shared object"), 5),
+        (RuntimeError("std::bad_alloc"), 5),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), 5),
+        (ImportError("libx264.so: cannot open shared object file: Too many open files"), 5),
+        (RuntimeError("can't start new thread"), 5),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 5),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 6),
+        (OSError(errno.EFBIG, os.strerror(errno.EFBIG), "a.jsonl"), 6),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/x']"), 6),
+        (RuntimeError("Could not determine home directory."), 2),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "x"), None),
+        (ValueError("a bug"), None),
+    ],
+)
+def test_the_limit_behind_an_error(error, code):
+    blamed = blame_limit(error)
+    assert (blamed and blamed.exit_code) == code
+
+
+def test_a_deleted_current_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getcwd", lambda: os.stat(tmp_path / "gone"))
+    blamed = blame_limit(FileNotFoundError(errno.ENOENT, "No such file or directory"))
+    assert blamed is not None
+    assert blamed.exit_code == 2
+
+
+def test_threads_that_can_start_are_gone_again():
+    before = threading.active_count()
+    check_threads(3)
+    assert threading.active_count() == before
+
+
+def test_threads_that_cannot_start_are_refused_and_none_stays(monkeypatch):
+    start, before = threading.Thread.start, threading.active_count()
+
+    def start_two(thread):
+        if threading.active_count() >= before + 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    check_threads(2)
+    with pytest.raises(EngineError):
+        check_threads(3)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("given", "threads"), [("", 3), ("2", 1), ("1", 0), ("99", 3), ("x", 3)])
+def test_the_threads_of_blas(monkeypatch, given, threads):
+    monkeypatch.setattr(limits, "usable_cores", lambda: 4)
+    for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert limits.blas_threads() == threads
+
+
+@pytest.mark.parametrize("engine", ["null", "ort", "openvino", "torch", "auto", "trt", "none"])
+def test_too_little_memory_is_refused_and_no_limit_is_not(monkeypatch, engine):
+    no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(limits, "container_memory", lambda: None)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: no_limit)
+    check_memory(engine)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (400_000_000, 400_000_000))
+    with pytest.raises(EngineError):
+        check_memory(engine)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 30, no_limit[1]))
+    check_memory(engine)
+    monkeypatch.setattr(limits, "container_memory", lambda: 40_000_000)
+    with pytest.raises(EngineError):
+        check_memory(engine)
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "found"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "5000"}, 5000 + 1024),
+        ("0::/a/b\n", {"memory.max": "700"}, 700 + 1024),  # a container sees its own as the root
+        ("0::/a\n", {"a/memory.max": "max"}, None),
+        ("4:memory:/x\n0::/\n", {"memory/x/memory.limit_in_bytes": "900"}, 900 + 1024),
+        ("", {}, None),
+    ],
+)
+def test_the_limit_of_a_container(tmp_path, groups, files, found):
+    proc, root = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self/cgroup").write_text(groups)
+    (proc / "meminfo").write_text("MemTotal:  9 kB\nSwapTotal:       1 kB\n")
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    assert container_memory(proc, root) == found

@@ -1,0 +1,182 @@
+"""Pictures by name, by pattern and beside videos: which sources there are, and their names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from detector import sources
+from detector.config.levels import resolve_config
+from detector.errors import SourceError, UsageError
+from detector.run.detect import Result, detect
+from detector.run.inputs import gather_sources
+from detector.run.outputs import SETTINGS, stem_of
+from tests.conftest import CHECKOUT
+
+CLIP = CHECKOUT / "videos" / "street.mp4"
+
+
+def picture(path: str, level: int = 90) -> str:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    assert cv2.imwrite(path, np.full((48, 64, 3), level, np.uint8))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*typed: str, **options: object) -> Result:
+    given = {"engine": "null", "frames": 3, **options}
+    return detect(gather_sources(typed), resolve_config(None, given))
+
+
+def written(folder: str) -> list[str]:
+    found = sorted(Path(folder).rglob("*"))
+    return [str(one.relative_to(folder)) for one in found if one.is_file() and one.name[0] != "."]
+
+
+def outputs(result: Result) -> list[dict[str, str]]:
+    assert result.exit_code == 0
+    return [dict(one.outputs) for one in result.summary.each]
+
+
+def test_names_that_a_shell_spread_are_one_source() -> None:
+    typed = [picture(f"P/img{n}.png") for n in (1, 10, 2)]
+    (found,) = outputs(run(*typed))
+    assert found == {"pictures": "P-null-detected", "jsonl": "P-null-detected.jsonl"}
+    assert written("P-null-detected") == ["img1.png", "img10.png", "img2.png"]
+    rows = Path("P-null-detected.jsonl").read_text().splitlines()
+    assert [row.split('"')[3] for row in rows] == ["P/img1.png", "P/img2.png", "P/img10.png"]
+
+
+GATHERED = [
+    # typed -> texts of the sources
+    (["P/a.png", "P/b.png"], ["P"]),
+    (["P/a.png"], ["P/a.png"]),
+    (["v.mp4", "P/a.png", "w.mp4", "P/b.png"], ["v.mp4", "P", "w.mp4"]),
+    (["P/a.png", "P/none.png"], ["P/a.png", "P/none.png"]),  # a typing error is no picture
+    (["P"], ["P", "P/v.mp4", "P/w.MOV"]),
+    (["P/*"], ["P/*", "P/v.mp4", "P/w.MOV"]),
+    (["P/*.png"], ["P/*.png"]),
+    (["V"], ["V/v.mp4"]),
+    (["empty"], ["empty"]),
+    (["rtsp://x/?a"], ["rtsp://x/?a"]),
+]
+
+
+@pytest.mark.parametrize(("typed", "texts"), GATHERED, ids=[" ".join(row[0]) for row in GATHERED])
+def test_sources_of_a_command_line(typed: Sequence[str], texts: Sequence[str]) -> None:
+    for name in ("P/a.png", "P/b.png"):
+        picture(name)
+    for name in ("v.mp4", "w.mp4", "P/v.mp4", "P/w.MOV", "P/notes.txt", "V/v.mp4"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    Path("empty").mkdir()
+    assert gather_sources(typed) == texts
+
+
+def test_a_folder_of_both_kinds(place: Path) -> None:
+    picture("P/a.png")
+    (place / "P/v.mp4").symlink_to(CLIP)
+    first, second = outputs(run("P", save="jsonl"))
+    assert first == {"jsonl": "P-null-detected.jsonl"}
+    assert second == {"jsonl": "v-null-detected.jsonl"}
+
+
+def test_videos_that_runs_wrote_are_no_sources(place: Path) -> None:
+    picture("P/a.png")
+    (place / "P/v-ort-detected.mp4").touch()
+    try:
+        os.setxattr("P/v-ort-detected.mp4", SETTINGS, b"x")
+    except OSError:
+        pytest.skip("machine: the folder for tests has no extended attributes")
+    assert gather_sources(["P"]) == ["P"]
+
+
+def test_equal_names_keep_their_folders() -> None:
+    typed = [picture("in/left/1.png"), picture("in/right/1.png"), picture("in/right/2.png")]
+    expected = ["2.png", "left/1.png", "right/1.png"]
+    outputs(run(*typed, save="pictures,yolo"))
+    assert written("in-null-detected") == expected
+    assert "left/1.txt" in written("in-null-detected-labels")
+    outputs(run(*typed[:2], save="pictures", output="again/"))
+    outputs(run(*typed, save="pictures", output="again/", line_width=3))
+    assert written("again/in-null-detected") == ["left/1.png", "right/1.png"]
+    assert written("again/in-null-detected-2") == expected
+    outputs(run("in/**/*.png", save="pictures", output="glob/"))
+    (folder,) = Path("glob").iterdir()
+    assert written(str(folder)) == expected
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".PNG", ".webp"])
+def test_one_picture_into_one_file(suffix: str) -> None:
+    a = picture("P/a.png", 200)
+    assert outputs(run(a, output=f"out{suffix}")) == [{"pictures": f"out{suffix}"}]
+    assert abs(int(cv2.imread(f"out{suffix}").mean()) - 200) < 3
+    assert sorted(os.listdir()) == ["P", f"out{suffix}", "runs"]
+    outputs(run(picture("P/b.png", 10), output=f"out{suffix}"))
+    assert cv2.imread(f"out{suffix}").mean() < 20
+    outputs(run("P/b.png", output=f"both{suffix}", save="pictures,jsonl"))
+    assert Path("both.jsonl").is_file()
+
+
+def test_one_file_for_more_than_one_picture(place: Path) -> None:
+    a, b = picture("P/a.png"), picture("P/b.png")
+    (place / "v.mp4").symlink_to(CLIP)
+    for typed in ((a, b), ("P",), ("P/*.png",), ("P/%d.png", a), ("v.mp4",)):
+        with pytest.raises(UsageError):
+            run(*typed, output="out.jpg")
+    with pytest.raises(UsageError):
+        run(a, output=a)
+    outputs(run(a, b, output="out.jsonl"))  # one source, one file of rows
+    assert sorted(os.listdir()) == ["P", "out.jsonl", "runs", "v.mp4"]
+
+
+def test_other_pictures_of_that_folder_keep_the_outputs() -> None:
+    a, b, c = (picture(f"P/{name}.png") for name in "abc")
+    outputs(run(a, b, save="pictures"))
+    outputs(run(a, c, save="pictures"))
+    if Path("P-null-detected-2").exists():  # where the file system has attributes
+        assert written("P-null-detected") == ["a.png", "b.png"]
+        assert written("P-null-detected-2") == ["a.png", "c.png"]
+
+
+NUMBERED = [
+    ("frame_%04d.png", ["frame_0002.png", "frame_0010.png", "frame_10000.png"]),
+    ("frame_%d.png", ["frame_7.png", "frame_10000.png"]),
+    ("50%% %02d.png", ["50% 01.png"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "names"), NUMBERED, ids=[row[0] for row in NUMBERED])
+def test_numbered_pictures(pattern: str, names: list[str]) -> None:
+    for name in ("frame_0002", "frame_0010", "frame_10000", "frame_7", "frame_00003", "x_0001"):
+        picture(f"P/{name}.png")
+    picture("P/50% 01.png")
+    with sources.open(f"P/{pattern}") as source:
+        assert [Path(str(frame.path)).name for frame in source] == names
+    assert stem_of(f"P/{pattern}") == "P"
+
+
+@pytest.mark.parametrize("missing", ["P/none_%04d.png", "nowhere/a_%d.jpg"])
+def test_numbered_pictures_that_are_not_there(missing: str) -> None:
+    picture("P/a.png")
+    with pytest.raises(SourceError):
+        sources.open(missing)
+    with pytest.raises(SourceError):  # before a model is loaded
+        run(missing)
+
+
+def test_a_file_that_looks_like_a_pattern_is_that_file() -> None:
+    picture("a_%04d.png")
+    picture("a_0001.png")
+    with sources.open("a_%04d.png") as source:
+        assert [frame.path for frame in source] == ["a_%04d.png"]

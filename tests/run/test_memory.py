@@ -1,0 +1,53 @@
+"""A run that can never fit into memory is refused before an engine is opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.config.levels import COMMAND_LINE, merge_levels
+from detector.errors import ModelError, UsageError
+from detector.run import prepare
+from detector.run.prepare import prepare_network
+from tests.models import exports
+from tests.networks import open_network
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def network(tmp_path):
+    return open_network(exports.yolox().save(tmp_path / "m.onnx", exports.STATED))
+
+
+def prepared(network, folder, requests, **options):
+    config = merge_levels((COMMAND_LINE, {"engines_dir": str(folder), "engine": "ort", **options}))
+    return prepare_network(network, "ort", config, lambda concurrency: requests)
+
+
+def test_it_is_refused(network, tmp_path, monkeypatch):
+    asked: list[int] = []
+
+    def too_much(needed: int) -> str | None:
+        asked.append(needed)
+        return "all there is" if needed > MB else None
+
+    monkeypatch.setattr(prepare, "too_much", too_much)
+    assert prepared(network, tmp_path, 2).exported.path
+    slot, outputs = 64 * 64 * 3, 84 * 8 * 4
+    assert asked[0] == 2 * (slot + outputs)
+    with pytest.raises(UsageError, match="all there is"):
+        prepared(network, tmp_path, 100)
+    monkeypatch.setattr(
+        prepare, "too_much", lambda needed: "x" if needed > 64 * 64 * 3 * 8 else None
+    )
+    with pytest.raises(ModelError, match="batch 1"):
+        prepared(network, tmp_path, 1)
+
+
+def test_a_gpu_has_its_own(network, monkeypatch):
+    monkeypatch.setattr(prepare, "too_much", lambda needed: "x" if needed > MB / 2 else None)
+    monkeypatch.setattr(prepare, "peak_bytes", lambda graph: MB)
+    options = prepare._options(
+        "ort", merge_levels((COMMAND_LINE, {"device": "cuda"})), "fp32", lambda concurrency: 1, True
+    )
+    prepare._refuse_what_cannot_fit(network, "ort", options)

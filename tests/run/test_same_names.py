@@ -1,0 +1,98 @@
+"""Default names: replaced by a run of the same settings, kept by any other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from detector.config.levels import resolve_config
+from detector.run import outputs
+from detector.run.detect import detect
+from tests.conftest import CHECKOUT
+
+CLIP = CHECKOUT / "videos" / "street.mp4"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.mp4").symlink_to(CLIP)
+    (tmp_path / "probe").touch()
+    try:
+        os.setxattr(tmp_path / "probe", outputs.SETTINGS, b"x")
+    except OSError:
+        pytest.skip("machine: the folder for tests has no extended attributes")
+    (tmp_path / "probe").unlink()
+    return tmp_path
+
+
+def run(spec: str = "a.mp4", **options: object) -> list[str]:
+    given = {"engine": "null", "frames": 2, "save": "jsonl", **options}
+    result = detect([spec], resolve_config(None, given))
+    assert result.exit_code == 0
+    return [Path(path).name for each in result.summary.each for path in each.outputs.values()]
+
+
+def test_the_same_settings_replace() -> None:
+    assert run() == ["a-null-detected.jsonl"]
+    inode = Path("a-null-detected.jsonl").stat().st_ino
+    assert run() == ["a-null-detected.jsonl"]
+    assert Path("a-null-detected.jsonl").stat().st_ino != inode
+    assert run(threads=2, sync=True, run_dir="elsewhere") == ["a-null-detected.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"stride": 2}, {"size": "320x192"}, {"conf": 0.5}, {"hide_labels": True}], ids=str
+)
+def test_other_settings_keep_what_is_there(other: dict[str, object]) -> None:
+    run()
+    before = Path("a-null-detected.jsonl").read_bytes()
+    assert run(**other) == ["a-null-detected-2.jsonl"]
+    assert run(**other) == ["a-null-detected-2.jsonl"]
+    assert Path("a-null-detected.jsonl").read_bytes() == before
+    assert run() == ["a-null-detected.jsonl"]
+
+
+def test_another_source_of_that_name_keeps_it(place: Path) -> None:
+    run()
+    (place / "b").mkdir()
+    (place / "b/a.mp4").write_bytes(CLIP.read_bytes())
+    assert run("b/a.mp4") == ["a-null-detected-2.jsonl"]
+
+
+def test_somebody_elses_file_stays() -> None:
+    Path("a-null-detected.jsonl").write_text("mine")
+    assert run() == ["a-null-detected-2.jsonl"]
+    assert Path("a-null-detected.jsonl").read_text() == "mine"
+
+
+def test_a_name_that_was_given_is_replaced() -> None:
+    Path("x.jsonl").write_text("mine")
+    assert run(output="x.jsonl") == ["x.jsonl"]
+    assert Path("x.jsonl").read_text() != "mine"
+    assert run(output="x.jsonl", stride=2) == ["x.jsonl"]
+
+
+def test_a_folder_that_was_given_holds_default_names() -> None:
+    assert run(output="o/") == ["a-null-detected.jsonl"]
+    assert run(output="o/", stride=2) == ["a-null-detected-2.jsonl"]
+    assert not Path("a-null-detected.jsonl").exists()
+
+
+def test_pictures_too() -> None:
+    options = {"save": ("pictures", "jsonl")}
+    assert set(run(**options)) == {"a-null-detected", "a-null-detected.jsonl"}
+    assert set(run(**options)) == {"a-null-detected", "a-null-detected.jsonl"}
+    assert set(run(**options, stride=2)) == {"a-null-detected-2", "a-null-detected-2.jsonl"}
+
+
+def test_without_attributes_a_complete_new_file_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> bytes:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "getxattr", refuse)
+    monkeypatch.setattr(os, "setxattr", refuse)
+    assert run() == ["a-null-detected.jsonl"]
+    assert run(stride=2) == ["a-null-detected.jsonl"]

@@ -1,0 +1,77 @@
+"""What is written can be read back, whatever the text and the numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+
+import pytest
+
+from detector.errors import UsageError
+from detector.session.codec import DEEPEST, parse_json, read_file, to_json
+from detector.session.passes import PassRecord, read_pass
+from detector.session.store import Session
+from tests.session.documents import document
+
+ODD = "bad\udcff \x1b[31m \x7f \u202e ü 视 \U0001f600"
+
+
+def test_every_text_comes_back_from_ascii():
+    text = to_json({"a": ODD, ODD: [ODD]})
+    assert text.isascii()
+    assert all(one.isprintable() or one == "\n" for one in text)
+    assert parse_json(text, "here") == {"a": ODD, ODD: [ODD]}
+
+
+def test_a_session_of_odd_names_comes_back(tmp_path):
+    one = document(
+        model=ODD,
+        notes=[ODD],
+        outputs={ODD: ODD},
+        detections={"total": 3, "by_class": {ODD: 3}, "cut_by_max_det": 0},
+        clip_sha256={ODD: None},
+        command=[ODD],
+        config={ODD: {ODD: ODD}},
+    )
+    path = Session(tmp_path).write_json("session.json", one)
+    assert json.loads(path.read_bytes())["clip_sha256"] == {ODD: None}
+    assert document(**json.loads(path.read_bytes())) == one
+
+
+def test_what_is_not_finite_is_null():
+    text = to_json({"a": math.inf, "b": [math.nan, 1.5, (-math.inf,)]})
+    assert parse_json(text, "here") == {"a": None, "b": [None, 1.5, [None]]}
+
+
+def test_as_deep_as_a_document_may_be():
+    parse_json("[" * DEEPEST + "]" * DEEPEST, "here")
+    for depth in (DEEPEST + 1, 900, 10**6):
+        with pytest.raises(UsageError, match="here"):
+            parse_json("[" * depth + "]" * depth, "here")
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e300", "9" * 400, "9" * 5000, str(2**63)])
+def test_a_number_that_no_run_writes(number):
+    with pytest.raises(UsageError, match="here"):
+        parse_json(f'{{"a": [{number}]}}', "here")
+    assert parse_json(f'"{number}"', "here") == number
+
+
+def test_only_an_ordinary_file_of_some_size_is_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    (tmp_path / "large").write_bytes(b"12345")
+    for name in ("pipe", "zeros", "large", ".", "absent"):
+        with pytest.raises(UsageError, match=str(tmp_path)):
+            read_file(tmp_path / name, most_bytes=4)
+    assert read_file(tmp_path / "large", most_bytes=5) == b"12345"
+
+
+def test_the_slowdown_of_a_pass_of_somebodys_own_is_a_number(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"available": true, "slowdown": 1.5, "answer": 42}')
+    assert read_pass(path) == PassRecord(available=True, facts={"slowdown": 1.5, "answer": 42})
+    path.write_text('{"available": true, "slowdown": "much"}')
+    with pytest.raises(UsageError, match="slowdown"):
+        read_pass(path)

@@ -1,0 +1,138 @@
+"""Crops: what is cut, under which names, and that nothing is drawn or recognisable in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from probing import make_frame, make_info
+
+from detector import sinks
+from detector.config.levels import resolve_config
+from detector.run.detect import detect
+from detector.sinks.base import Sink
+from detector.sinks.crops import CropsSink, cut, safe_folder
+from detector.types import Detections, Frame
+from tests.conftest import CHECKOUT
+
+CLIP = CHECKOUT / "videos" / "street.mp4"
+
+
+def found(*rows: tuple[float, float, float, float, int], names: tuple[str, ...]) -> Detections:
+    boxes = np.array([row[:4] for row in rows], np.float32).reshape(-1, 4)
+    ids = np.array([row[4] for row in rows], np.int64)
+    return Detections(boxes, np.full(len(rows), 0.5, np.float32), ids, names)
+
+
+def open_sink(folder: Path) -> Sink:
+    sink = sinks.open("crops", folder)
+    sink.open(make_info())
+    return sink
+
+
+def save(folder: Path, *pairs: tuple[Frame, Detections]) -> list[str]:
+    sink = open_sink(folder)
+    for frame, detections in pairs:
+        sink.see(frame.image, detections)
+        frame.image[:] = 0  # what is drawn afterwards is in no crop
+        sink.write(frame, detections)
+    sink.close()
+    files = (one for one in folder.rglob("*") if one.is_file() and one.name[0] != ".")
+    return sorted(str(one.relative_to(folder)) for one in files)
+
+
+def test_names_in_a_video_and_of_pictures(tmp_path: Path) -> None:
+    two = found((1, 1, 9, 9, 0), (2, 2, 9, 9, 1), (3, 3, 9, 9, 0), names=("person", "car"))
+    none = found(names=("person", "car"))
+    assert save(tmp_path / "a", (make_frame(123), two), (make_frame(124), none)) == [
+        "car/frame_000123_1.jpg",
+        "person/frame_000123_0.jpg",
+        "person/frame_000123_2.jpg",
+    ]
+    frames = [make_frame(0, path="in/x.png"), make_frame(1, path="in/l/y.png", name="l/y.png")]
+    assert save(tmp_path / "b", *((frame, two) for frame in frames))[0:2] == [
+        "car/l_y_1.jpg",
+        "car/x_1.jpg",
+    ]
+    crop = cv2.imread(str(tmp_path / "a/person/frame_000123_0.jpg"))
+    assert crop.shape == (8, 8, 3)
+    assert crop.min() > 0
+
+
+CUTS = [
+    # box -> width and height of the crop in a picture of 64 x 48
+    ((1.0, 2.0, 9.0, 8.0), (8, 6)),
+    ((1.9, 2.9, 8.1, 7.1), (8, 6)),  # outward
+    ((-5.0, -5.0, 3.0, 4.0), (3, 4)),
+    ((60.0, 40.0, 99.0, 99.0), (4, 8)),
+    ((5.0, 5.0, 5.0, 5.0), (1, 1)),
+    ((64.0, 48.0, 64.0, 48.0), (1, 1)),
+]
+
+
+@pytest.mark.parametrize(("box", "size"), CUTS)
+def test_cut(box: tuple[float, ...], size: tuple[int, int]) -> None:
+    crop = cut(np.zeros((48, 64, 3), np.uint8), list(box))
+    assert (crop.shape[1], crop.shape[0]) == size
+
+
+FOLDERS = [
+    ("person", "person"),
+    ("traffic light", "traffic light"),
+    ("../../etc", "_.._etc"),
+    ("a/b\\c:d", "a_b_c_d"),
+    (".hidden", "hidden"),
+    ("..", ""),
+    ("行人", "行人"),
+    ("x\ny\x1b[0m", "x_y__0m"),
+    ("\ud800", "_"),
+]
+
+
+@pytest.mark.parametrize(("name", "folder"), FOLDERS, ids=[ascii(row[0]) for row in FOLDERS])
+def test_safe_folders(name: str, folder: str) -> None:
+    assert safe_folder(name) == folder
+
+
+def test_classes_that_would_share_a_folder_do_not(tmp_path: Path) -> None:
+    names = ("Car", "car", "..", "é" * 300)
+    rows = found(*((1, 1, 9, 9, i) for i in range(4)), names=names)
+    files = save(tmp_path / "out", (make_frame(0, path=f"in/{'s' * 250}.jpg"), rows))
+    folders = {name.split("/")[0] for name in files}
+    assert folders == {"Car", "car_1", "class_2", "é" * 100}
+
+
+def test_an_earlier_run_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    names = ("person", "car")
+    save(tmp_path / "out", (make_frame(0), found((1, 1, 9, 9, 1), names=names)))
+    files = save(tmp_path / "out", (make_frame(1), found((1, 1, 9, 9, 0), names=names)))
+    assert files == ["person/frame_000001_0.jpg"]
+    assert not (tmp_path / "out/car").exists()
+    assert (tmp_path / "out" / CropsSink.manifest).is_file()
+
+
+@pytest.mark.slow
+def test_crops_of_a_run_show_no_boxes_and_no_blurred_class(tmp_path: Path) -> None:
+    def run(name: str, save: tuple[str, ...], **options: object) -> Path:
+        folder = tmp_path / name
+        given = {"engine": "ort", "frames": 2, "save": save, "output": f"{folder}/", **options}
+        given["run_dir"] = str(folder / "run")
+        assert detect([str(CLIP)], resolve_config(None, given)).exit_code == 0
+        return folder / "street-ort-crops"
+
+    def read(folder: Path) -> dict[str, bytes]:
+        found = folder.rglob("*.jpg")
+        return {str(one.relative_to(folder)): one.read_bytes() for one in found}
+
+    alone = read(run("alone", ("crops",)))
+    assert alone
+    assert read(run("beside", ("crops", "video"))) == alone
+    assert read(run("undrawn", ("crops",), no_video=True)) == alone
+    blurred = read(run("blurred", ("crops", "pictures"), blur=("vehicle",)))
+    assert read(run("only", ("crops",), blur=("vehicle",))) == blurred
+    assert blurred.keys() == alone.keys()
+    vehicles = [name for name in alone if name.startswith("vehicle/")]
+    assert vehicles
+    assert all(blurred[name] != alone[name] for name in vehicles)

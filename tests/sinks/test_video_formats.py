@@ -1,0 +1,259 @@
+"""WebM, AVI and GIF beside MP4: the same promises, each by its own means."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import cv2
+import numpy as np
+import pytest
+from probing import brightness, decode, make_frame, make_info, probe
+
+from detector import sinks
+from detector.config.schema import OutputConfig
+from detector.errors import OutputError, UsageError
+from detector.run.outputs import OutputPlan
+from detector.types import Detections, Frame
+
+NONE = Detections.empty()
+CODECS = {".webm": "vp9", ".avi": "mjpeg", ".gif": "gif", ".mov": "h264", ".mkv": "h264"}
+
+
+def write(path: Path, frames: list[Frame], options: Any = None, **info: Any) -> sinks.Sink:
+    sink = sinks.open("video", path, **(options or {}))
+    sink.open(make_info(**info))
+    for frame in frames:
+        sink.write(frame, NONE)
+    sink.close()
+    return sink
+
+
+def stamps(path: Path) -> list[float]:
+    with av.open(str(path)) as file:
+        return [float(frame.pts * frame.time_base) for frame in file.decode(video=0)]
+
+
+@pytest.mark.parametrize("suffix", CODECS)
+def test_every_frame_arrives_in_order(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    sink = write(path, [make_frame(i) for i in range(16)])
+    assert probe(path)["streams"][0]["codec_name"] == CODECS[suffix]
+    assert stamps(path) == pytest.approx([i / 25 for i in range(16)], abs=0.001)
+    means = [float(picture.mean()) for picture in decode(path, 64, 48)]
+    assert means == pytest.approx([brightness(i) for i in range(16)], abs=4)
+    assert sink.notes == []
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("suffix", CODECS)
+def test_colours_and_odd_sizes(suffix: str, tmp_path: Path) -> None:
+    """A yellow picture with a blue corner stays one, in every corner of the range."""
+    path, image = tmp_path / f"x{suffix}", np.zeros((47, 63, 3), np.uint8)
+    image[:] = (0, 230, 240)
+    image[:16, :16] = (250, 10, 5)
+    write(path, [Frame(i, i * 512, i / 25, image) for i in range(3)], width=63, height=47)
+    with av.open(str(path)) as file:
+        shown = next(file.decode(video=0)).to_ndarray(format="bgr24")[:47, :63]
+    assert np.abs(shown[24:40, 24:56].astype(int) - image[30, 30]).mean() < 6
+    assert np.abs(shown[4:12, 4:12].astype(int) - image[0, 0]).mean() < 12
+
+
+@pytest.mark.parametrize("suffix", CODECS)
+def test_a_run_that_fails_leaves_no_final_name(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    sink = sinks.open("video", path)
+    sink.open(make_info())
+    for i in range(5):
+        sink.write(make_frame(i), NONE)
+    kept = sink.abort()
+    assert kept == tmp_path / f"x.partial{suffix}"
+    assert len(stamps(kept)) == 5
+    assert not path.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".webm", ".avi", ".gif"])
+def test_a_full_disk(suffix: str, tmp_path: Path, small_disk: Any) -> None:
+    path = small_disk(64) / f"x{suffix}"
+    noise = np.random.default_rng(1)
+    sink = sinks.open("video", path)
+    sink.open(make_info(width=320, height=240))
+
+    def fill() -> None:
+        for i in range(60):
+            image = noise.integers(0, 255, (240, 320, 3), np.uint8)
+            sink.write(Frame(i, i * 512, i / 25, image), NONE)
+        sink.close()
+
+    with pytest.raises(OutputError, match="disk full"):
+        fill()
+    sink.abort()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("suffix", [".webm", ".avi", ".gif"])
+def test_pictures_of_another_size_fit_in(suffix: str, tmp_path: Path) -> None:
+    write(tmp_path / f"x{suffix}", [make_frame(0), make_frame(1, size=(96, 64)), make_frame(2)])
+    assert len(stamps(tmp_path / f"x{suffix}")) == 3
+
+
+PAUSES = [0, 0.1, 0.5, 0.52, 2.0]  # seconds
+
+
+@pytest.mark.parametrize(
+    ("suffix", "wanted"),
+    [
+        (".webm", PAUSES),
+        (".gif", PAUSES),
+        (".avi", [0, 0.12, 0.52, 0.56, 2.0]),  # to the next of 25 places a second; one is taken
+    ],
+)
+def test_pauses(suffix: str, wanted: list[float], tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    frames = [make_frame(i, round(second * 12800)) for i, second in enumerate(PAUSES)]
+    write(path, frames, longest_gap_s=10)
+    assert stamps(path) == pytest.approx(wanted, abs=0.041 if suffix == ".avi" else 0.006)
+
+
+def test_a_gif_shows_fifty_a_second(tmp_path: Path) -> None:
+    sink = write(tmp_path / "x.gif", [make_frame(i, i * 128) for i in range(40)], fps=Fraction(100))
+    assert np.diff(stamps(tmp_path / "x.gif")) == pytest.approx([0.02] * 19)
+    assert [note.split()[0] for note in sink.notes] == ["20"]
+
+
+def test_a_gif_loops(tmp_path: Path) -> None:
+    write(tmp_path / "x.gif", [make_frame(i) for i in range(3)])
+    data = (tmp_path / "x.gif").read_bytes()
+    at = data.index(b"NETSCAPE2.0")
+    assert data[at + 11 : at + 16] == b"\x03\x01\0\0\0"  # 0 times: for ever
+
+
+def test_a_picture_that_stands_still_is_no_lost_frame(tmp_path: Path) -> None:
+    for suffix in CODECS:
+        frames = [Frame(i, i * 512, i / 25, np.full((48, 64, 3), 90, np.uint8)) for i in range(9)]
+        write(tmp_path / f"x{suffix}", frames)
+        assert len(stamps(tmp_path / f"x{suffix}")) == 9
+
+
+# ---- sound
+
+
+def clip_with_sound(path: Path, *, codec: str = "aac", late: float = 0.0) -> Path:
+    """Two seconds at 25 fps; a tone from 1.0 s on. ``late``: seconds without any sound before."""
+    with av.open(str(path), "w") as file:
+        video = file.add_stream("libx264", rate=25)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        audio = file.add_stream(codec, rate=48000)
+        audio.codec_context.layout = "mono"
+        for n in range(50):
+            picture = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 4 * n, np.uint8), "bgr24")
+            picture.pts = n
+            file.mux(video.encode(picture))
+        kind = audio.codec_context.format.name
+        for n in range(int(late * 50), 100):
+            tone = np.sin(np.arange(960) / 9) * (n >= 50)
+            samples = tone.astype(np.float32) if "flt" in kind else (tone * 30000).astype(np.int16)
+            block = av.AudioFrame.from_ndarray(samples[None], kind, "mono")
+            block.sample_rate, block.pts = 48000, n * 960
+            file.mux(audio.encode(block))
+        file.mux(video.encode(None))
+        file.mux(audio.encode(None))
+    return path
+
+
+def rewrite(source: Path, target: Path) -> sinks.Sink:
+    with av.open(str(source)) as file:
+        video = file.streams.video[0]
+        sink = sinks.open("video", target)
+        sink.open(
+            make_info(str(source), time_base=video.time_base, has_audio=True, longest_gap_s=10)
+        )
+        for i, picture in enumerate(file.decode(video)):
+            image = picture.to_ndarray(format="bgr24")
+            sink.write(Frame(i, picture.pts, float(picture.time), image), NONE)
+    sink.close()
+    return sink
+
+
+def tone_begins(path: Path) -> float:
+    with av.open(str(path)) as file:
+        for frame in file.decode(audio=0):
+            samples = frame.to_ndarray()[0].astype(float)
+            loud = np.flatnonzero(np.abs(samples) > (0.2 if "flt" in frame.format.name else 6000))
+            if len(loud):
+                return float(frame.time + loud[0] / frame.sample_rate)
+    raise AssertionError("no tone")
+
+
+@pytest.mark.parametrize(
+    ("source", "codec", "suffix", "wanted"),
+    [
+        ("in.mkv", "libopus", ".webm", "opus"),  # copied
+        ("in.mkv", "aac", ".webm", "opus"),
+        ("in.mkv", "aac", ".avi", "pcm_s16le"),
+        ("in.mkv", "libopus", ".mov", "aac"),  # QuickTime has no Opus
+        ("in.mkv", "flac", ".mov", "aac"),
+        ("in.mkv", "libopus", ".mkv", "opus"),
+    ],
+)
+def test_the_sound_of_each(
+    source: str, codec: str, suffix: str, wanted: str, tmp_path: Path
+) -> None:
+    clip = clip_with_sound(tmp_path / source, codec=codec)
+    sink = rewrite(clip, tmp_path / f"out{suffix}")
+    assert sink.notes == []
+    audio = [one for one in probe(tmp_path / f"out{suffix}")["streams"] if "sample_rate" in one]
+    assert [one["codec_name"] for one in audio] == [wanted]
+    assert tone_begins(tmp_path / f"out{suffix}") == pytest.approx(tone_begins(clip), abs=0.03)
+
+
+def test_sound_that_begins_late_stays_in_its_place_without_stamps(tmp_path: Path) -> None:
+    clip = clip_with_sound(tmp_path / "in.mkv", late=0.6)
+    rewrite(clip, tmp_path / "out.avi")
+    assert tone_begins(tmp_path / "out.avi") == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_gif_says_that_it_has_no_sound(tmp_path: Path) -> None:
+    sink = rewrite(clip_with_sound(tmp_path / "in.mkv"), tmp_path / "out.gif")
+    assert len(sink.notes) == 1
+    assert "sound" in sink.notes[0]
+
+
+# ---- options
+
+
+@pytest.mark.parametrize(
+    ("output", "options"),
+    [
+        ("x.gif", {"crf": 20}),
+        ("x.gif", {"preset": "fast"}),
+        ("x.avi", {"crf": 20}),
+        ("x.avi", {"preset": "fast"}),
+        ("x.mp4", {"crf": 52}),
+        ("x.mkv", {"crf": 63}),
+    ],
+    ids=str,
+)
+def test_options_that_mean_nothing_are_refused(output: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        OutputPlan(OutputConfig(output=output, **options), ["in.mp4"])
+
+
+@pytest.mark.parametrize("suffix", [".webm", ".mp4"])
+def test_crf_decides_the_size(suffix: str, tmp_path: Path) -> None:
+    noise = np.random.default_rng(2).integers(0, 255, (48, 64, 3), np.uint8)
+    image, sizes = cv2.GaussianBlur(noise, (5, 5), 0), []
+    for crf in (1, 30, 50):
+        path = tmp_path / f"{crf}{suffix}"
+        write(path, [Frame(i, i * 512, i / 25, image) for i in range(5)], {"crf": crf})
+        sizes.append(path.stat().st_size)
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("preset", ["ultrafast", "medium", "veryslow"])
+def test_presets_of_vp9(preset: str, tmp_path: Path) -> None:
+    write(tmp_path / "x.webm", [make_frame(i) for i in range(5)], {"preset": preset})
+    assert len(stamps(tmp_path / "x.webm")) == 5

@@ -1,0 +1,374 @@
+"""What a file lost is said, and a healthy file lost nothing."""
+
+import gc
+import random
+import shutil
+import subprocess
+
+import av
+import pytest
+
+from detector import sources
+from detector.sources.video import _complaints, _container
+from detector.sources.video._clock import Clock
+
+from .clips import cut, pts_of, write_video
+from .oddities import ODDITIES, PICTURES, ffmpeg
+
+DECODERS = ["auto", "opencv", "av"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("damage")
+
+
+def read_all(path, **options):
+    with sources.open(str(path), **options) as source:
+        return list(source), source
+
+
+def count_by_ffmpeg(path):
+    command = ["ffmpeg", "-v", "quiet", "-nostdin", "-i", path, "-map", "0:v:0"]
+    command += ["-fps_mode", "passthrough", "-f", "framecrc", "-"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return sum(not line.startswith("#") for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ODDITIES)
+def test_a_healthy_oddity_is_no_damage(folder, name):
+    path = folder / name
+    count = ODDITIES[name](path)
+    assert count_by_ffmpeg(path) == count
+    for decoder in ("auto", "av"):
+        frames, source = read_all(path, decoder=decoder)
+        assert (len(frames), source.counts.bad, source.counts.corrupt) == (count, 0, 0), decoder
+        assert not source.damaged, source.notes
+        times = [frame.time_s for frame in frames]
+        assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize("suffix", ["mkv", "ts", "mp4"])
+@pytest.mark.parametrize("lost", [4, 5], ids=["first", "second"])
+def test_a_field_without_its_partner_is_counted(folder, suffix, lost):
+    """FFmpeg drops the other field of its frame, without a word."""
+    whole, path = folder / f"fields.{suffix}", folder / f"field-{lost}.{suffix}"
+    count = ODDITIES[f"h264-fields.{suffix}"](whole)
+    with av.open(str(whole)) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(source.demux(video=0)):
+            if packet.size and number != lost:
+                packet.stream = stream
+                target.mux(packet)
+    frames, source = read_all(path, decoder="av")
+    assert len(frames) + source.counts.bad == count
+    assert source.counts.bad + source.counts.corrupt == 1
+    assert source.damaged
+
+
+def test_a_field_that_is_noise_is_a_corrupt_frame(folder):
+    """Both fields are one picture, so one of them is not a lost frame beside it."""
+    path = folder / "noise.mkv"
+    count = ODDITIES["h264-fields.mkv"](path)
+    with av.open(str(path)) as container:
+        packet = [packet for packet in container.demux(video=0) if packet.size][5]
+        at = packet.pos + 12
+    data = bytearray(path.read_bytes())
+    data[at : at + 100] = bytes(100)
+    path.write_bytes(data)
+    frames, source = read_all(path, decoder="av")
+    assert (len(frames), source.counts.bad, source.counts.corrupt) == (count, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def patched_up(folder):
+    """H.264 in which the second half of two pictures is noise: their decoder guesses it."""
+    path = write_video(folder / "hurt.mp4", 40, g="40", bf="0")
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    data = bytearray(path.read_bytes())
+    for packet in packets[20], packets[30]:
+        half = packet.size // 2
+        data[packet.pos + half : packet.pos + packet.size] = random.Random(1).randbytes(
+            packet.size - half
+        )
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_picture_that_was_patched_up_is_damage(patched_up, decoder):
+    frames, source = read_all(patched_up, decoder=decoder)
+    assert len(frames) == 40
+    assert source.counts.corrupt > 0
+    assert source.damaged
+    assert [frame.pts for frame in frames] == pts_of(patched_up)
+
+
+def test_pyav_takes_over_in_front_of_the_damage(patched_up):
+    frames, source = read_all(patched_up)
+    alone, exact = read_all(patched_up, decoder="av")
+    assert source.decoder.startswith("opencv (")
+    assert source.decoder.endswith(" frames) then av")
+    assert source.counts == exact.counts
+    assert all((a.image == b.image).all() for a, b in zip(frames, alone, strict=True))
+
+
+def test_a_limit_in_front_of_the_damage_is_none(patched_up):
+    frames, source = read_all(patched_up, frames=5)
+    assert (len(frames), source.damaged) == (5, False)
+
+
+@pytest.mark.parametrize("name", ["h2", "k12", "k15"])
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+def test_frames_that_were_lost_in_silence(shared, name, decoder):
+    """Bits flipped in HEVC, and a damaged EBML element. ffmpeg decodes as many."""
+    path = shared / f"data/attacks/{name}.mkv"
+    frames, source = read_all(path, decoder=decoder)
+    assert len(frames) == {"h2": 50, "k12": 21, "k15": 11}[name] == count_by_ffmpeg(path)
+    assert source.damaged
+    if name != "k12":
+        assert source.counts.corrupt > 0
+    if name != "h2":
+        assert source.counts.ended_early
+
+
+@pytest.mark.parametrize("decoder", ["auto", "opencv"])
+def test_lost_frames_are_counted_without_the_log_of_cv2(shared, monkeypatch, decoder):
+    """As on Windows, where cv2's FFmpeg cannot be listened to."""
+    monkeypatch.setattr(_complaints, "_find_libraries", lambda: None)
+    frames, source = read_all(shared / "data/attacks/h2.mkv", decoder=decoder)
+    assert len(frames) + source.counts.bad == 50
+    assert source.counts.bad > 0
+    times = [frame.time_s for frame in frames]
+    assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+@pytest.mark.parametrize(
+    "name", ["a.flv", "a.ts", "a.gif", "a.y4m", "fragmented.mp4", "a.webm", "a.mov"]
+)
+def test_cut_off_by_its_own_structure(folder, name, decoder):
+    whole = folder / f"whole-{name}"
+    if not whole.exists():
+        options = {
+            "a.gif": ["-pix_fmt", "rgb8"],
+            "a.webm": ["-c:v", "libvpx", "-pix_fmt", "yuv420p"],
+            "a.y4m": [],
+            "fragmented.mp4": ["-c:v", "libx264", "-movflags", "+frag_keyframe", "-g", "5"],
+            "a.mov": ["-c:v", "libx264", "-movflags", "+faststart", "-g", "5"],
+        }.get(name, ["-c:v", "libx264", "-pix_fmt", "yuv420p"])
+        ffmpeg(*PICTURES, *options, whole)
+    path = cut(whole, 0.71)
+    frames, source = read_all(path, decoder=decoder)
+    assert 0 < len(frames) < 20
+    assert source.counts.ended_early
+    frames, source = read_all(whole, decoder=decoder)
+    assert (len(frames), source.damaged) == (20, False)
+
+
+@pytest.fixture(scope="module")
+def transport_stream(folder):
+    path = folder / "stream.ts"
+    ffmpeg(*PICTURES, "-vf", "noise=alls=60:allf=t", "-c:v", "libx264", "-g", "10", path)
+    return path
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_packet_that_the_network_lost(folder, transport_stream, decoder):
+    """MPEG-TS counts its packets of 188 bytes, so that a loss shows."""
+    data = transport_stream.read_bytes()
+    pid = b"\x01\x00"  # of the pictures, as ffmpeg numbers them
+    of_video = [at for at in range(0, len(data), 188) if data[at + 2 : at + 3] == pid[1:]]
+    lost = of_video[len(of_video) // 2]
+    path = folder / "lost.ts"
+    path.write_bytes(data[:lost] + data[lost + 188 :])
+    assert read_all(path, decoder=decoder)[1].damaged
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_two_recordings_in_one_file_are_no_damage(folder, transport_stream, decoder):
+    path = folder / "joined.ts"
+    path.write_bytes(transport_stream.read_bytes() * 2)
+    frames, source = read_all(path, decoder=decoder)
+    assert (len(frames), source.damaged) == (40, False)
+
+
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+def test_raw_pictures_that_are_cut_are_said_by_their_decoder(folder, decoder):
+    path = write_video(folder / "raw.h264", 20, g="1")
+    path.write_bytes(path.read_bytes()[:-40])
+    frames, source = read_all(path, decoder=decoder)
+    assert len(frames) + source.counts.bad == 20
+    assert source.damaged
+
+
+def test_impossible_order_of_pictures(folder):
+    """A damaged table of offsets makes FFmpeg hide most frames, as an edit list would."""
+    path = write_video(folder / "order.mp4", 24, bf="2")
+    data = bytearray(path.read_bytes())
+    at = data.index(b"ctts") + 28  # the third entry's number of pictures and their offset
+    data[at : at + 8] = bytes([0x52, 0x93, 0x3D, 0x2F, 0x12, 0xE2, 0xB8, 0x2F])
+    path.write_bytes(data)
+    frames, source = read_all(path)
+    assert len(frames) < 24
+    assert source.damaged
+
+
+def test_a_clock_that_overflows_goes_on_rising(folder):
+    """A recording of MPEG-TS that is longer than 26.5 hours, which are 33 bits."""
+    path = folder / "long.ts"
+    ffmpeg(
+        *PICTURES, "-vf", "setpts=N*7200/TB", "-fps_mode", "vfr", "-c:v", "libx264", "-bf", "0",
+        "-muxdelay", "0", path,
+    )  # fmt: skip
+    for decoder in DECODERS:
+        frames, source = read_all(path, decoder=decoder)
+        assert [round(frame.time_s) for frame in frames] == [7200 * n for n in range(20)]
+        assert not source.damaged
+
+
+ROUND = 1 << 33  # ticks of MPEG's clock
+
+
+@pytest.mark.parametrize(
+    ("demuxer", "stored", "expected"),
+    [
+        ("mpegts", [0, 1 << 32, ROUND - 9, 5], [0, 1 << 32, ROUND - 9, 5 + ROUND]),
+        ("mpegts", [ROUND - 1, 1, ROUND - 2, 2], [ROUND - 1, ROUND + 1, ROUND - 2, ROUND + 2]),
+        ("mpegts", [900, 0, 90], [900, 0, 90]),  # set back: another recording follows
+        ("mov", [1 << 40, 0], [1 << 40, 0]),
+        ("flv", [(1 << 32) - 1, 1], [(1 << 32) - 1, 1 + (1 << 32)]),
+    ],
+)
+def test_clock(demuxer, stored, expected):
+    clock = Clock(demuxer)
+    assert [clock.unwrap(pts) for pts in stored] == expected
+
+
+# MPEG-TS keeps the service's name, the others a title; both are no UTF-8.
+TAGGED = {
+    "a.avi": "mpeg4",
+    "a.flv": "flv",
+    "a.mkv": "libx264",
+    "a.mp4": "libx264",
+    "a.mov": "libx264",
+    "a.ts": "libx264",
+    "a.webm": "libvpx",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TAGGED)
+def test_a_tag_in_latin_1_harms_nobody(folder, name):
+    path, tag = folder / f"tagged-{name}", b"caf\xe9 \xfc"
+    sound = "libvorbis" if name == "a.webm" else "libmp3lame"
+    ffmpeg(
+        *PICTURES, "-f", "lavfi", "-i", "sine=duration=0.8", "-c:a", sound, "-ar", "44100",
+        "-pix_fmt", "yuv420p", "-c:v", TAGGED[name],
+        *(b"-metadata", b"title=" + tag, b"-metadata", b"service_name=" + tag),
+        *(b"-metadata:s:v", b"title=" + tag, b"-metadata:s:a", b"title=" + tag),
+        path,
+    )  # fmt: skip
+    assert tag in path.read_bytes()
+    for decoder in DECODERS:
+        frames, source = read_all(path, decoder=decoder)
+        assert (len(frames), source.damaged, source.info.has_audio) == (20, False, True)
+
+
+def test_the_camera_whose_tag_is_latin_1(shared):
+    frames, source = read_all(shared / "data/attacks/latin1_avi.avi")
+    assert (len(frames), source.damaged) == (50, False)
+
+
+def test_the_log_is_put_back(patched_up):
+    assert av.logging.get_level() is None
+    read_all(patched_up)
+    assert av.logging.get_level() is None
+    source = sources.open(str(patched_up))
+    assert av.logging.get_level() == av.logging.ERROR
+    source.read()
+    del source  # never closed
+    assert av.logging.get_level() is None
+
+
+def test_the_garbage_collector_may_close_a_source_at_any_moment(patched_up, monkeypatch):
+    """Also in the middle of what holds the log's lock."""
+    forgotten = [sources.open(str(patched_up), decoder="av")]
+    real = _complaints.Complaints.note
+
+    def collect_first(self, record):
+        forgotten.clear()
+        gc.collect()
+        real(self, record)
+
+    monkeypatch.setattr(_complaints.Complaints, "note", collect_first)
+    frames, source = read_all(patched_up)
+    assert len(frames) == 40
+    assert source.counts.corrupt > 0
+    assert av.logging.get_level() is None
+
+
+def test_what_others_log_is_not_ours(folder):
+    """An encoder's error at the same time, and one of a decoder of the same name."""
+    path = write_video(folder / "quiet.mp4", 12)
+    for name, taken_over in (("libx264", False), ("aac", False), ("h264", True)):
+        with sources.open(str(path)) as source:
+            source.read()
+            av.logging.log(av.logging.ERROR, name, "something is wrong")
+            assert len(list(source)) == 11
+        assert ("av" in source.decoder) == taken_over
+        assert not source.damaged
+
+
+def test_a_user_who_asked_for_the_log_still_gets_it(patched_up, caplog):
+    av.logging.set_level(av.logging.ERROR)
+    try:
+        read_all(patched_up)
+        assert any(record.name == "libav.h264" for record in caplog.records)
+        assert av.logging.get_level() == av.logging.ERROR
+    finally:
+        av.logging.set_level(None)
+
+
+def test_two_sources_at_once_do_not_mix(patched_up, folder):
+    """Neither gets the other's complaints of before it was opened."""
+    healthy = shutil.copy(write_video(folder / "healthy.mp4", 12), folder / "copy.mp4")
+    with sources.open(str(patched_up), decoder="av") as one:
+        assert len(list(one)) == 40
+        with sources.open(str(healthy)) as two:
+            assert len(list(two)) == 12
+    assert (two.decoder, two.damaged) == ("opencv", False)
+
+
+def test_random_bytes_in_front_of_nothing_are_no_crash(folder):
+    """Any damage ends in frames or in one line."""
+    path = write_video(folder / "any.mkv", 12)
+    whole = path.read_bytes()
+    for seed in range(20):
+        chance = random.Random(seed)
+        data = bytearray(whole)
+        for _ in range(5):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        path.write_bytes(data)
+        try:
+            frames, source = read_all(path)
+        except sources.base.SourceError:
+            continue
+        assert len(frames) == 12 or source.damaged, seed
+
+
+def test_a_stream_that_appears_late_ends_nothing():
+    """PyAV 18 raises IndexError for it, and goes on when it demuxes anew."""
+
+    class Container:
+        packets = iter([1, 2, IndexError(), 3, IndexError()])
+
+        def demux(self, stream):
+            for packet in self.packets:
+                if isinstance(packet, IndexError):
+                    raise packet
+                yield packet
+
+    assert list(_container.demux(Container(), 0)) == [1, 2, 3]

@@ -1,0 +1,389 @@
+"""A video from standard input: the frames of the file, its sound, its damage, and no hang."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from detector import Detector, sources
+from detector.config.levels import resolve_config
+from detector.errors import SourceError, UsageError
+from detector.run.detect import detect
+from detector.run.wire import open_source
+from detector.sources import _standard_input
+from detector.sources._standard_input import StandardInput
+from tests.cli.command import (
+    assert_one_line_error,
+    decoded,
+    detect_video,
+    rows_of,
+    start,
+    summary_of,
+)
+from tests.conftest import CHECKOUT
+
+from .clips import cut, write_sound, write_video
+
+STREET = CHECKOUT / "videos" / "street.mp4"
+
+
+@contextmanager
+def fed(data: bytes, *, silent: bool = False) -> Iterator[int]:
+    """The reading end of a pipe that gets ``data``, and then ends or stays ``silent``."""
+    reading, writing = os.pipe()
+    over = threading.Event()
+
+    def feed() -> None:
+        try:
+            with os.fdopen(writing, "wb", buffering=0) as file:
+                file.write(data)
+                if silent:
+                    over.wait()
+        except BrokenPipeError:
+            pass
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    try:
+        yield reading
+    finally:
+        over.set()
+        os.close(reading)
+        thread.join()
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the bytes of a file what this process has as standard input, for a block."""
+
+    @contextmanager
+    def make(data: bytes, **options: Any) -> Iterator[StandardInput]:
+        with fed(data, **options) as descriptor:
+            one = StandardInput(descriptor)
+            monkeypatch.setattr(_standard_input, "_current", one)
+            yield one
+
+    return make
+
+
+def remux(path: Path, name: str, *options: str) -> Path:
+    target = path.parent / name
+    command = ["ffmpeg", "-v", "error", "-y", "-i", path, "-c", "copy", *options, target]
+    subprocess.run(command, check=True)
+    return target
+
+
+def read(spec: str | Path, **options: Any) -> tuple[list[tuple[int, int, bytes]], sources.Source]:
+    with open_source(str(spec), resolve_config(None, options)) as source:
+        frames = [(f.index, f.pts, hashlib.md5(f.image).digest()) for f in source]
+    return frames, source
+
+
+# ---- the frames
+
+
+CONTAINERS = {
+    "a.mkv": (),
+    "a.ts": (),
+    "a.h264": (),
+    "faststart.mp4": ("-movflags", "+faststart"),
+    "fragments.mp4": ("-movflags", "frag_keyframe+empty_moov"),
+}
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_video(tmp_path_factory.mktemp("pipe") / "in.mkv", 24, bf="2")
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_the_frames_of_the_file(name: str, clip: Path, pipe: Any) -> None:
+    path = remux(clip, name, *CONTAINERS[name])
+    wanted, of_file = read(path, decoder="av")
+    with pipe(path.read_bytes()) as one:
+        frames, source = read("-")
+        assert frames == wanted
+        assert len(frames) == 24
+        assert one.sha256() == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (source.counts, source.decoder) == (of_file.counts, "av")
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"), [("a.webm", "libvpx-vp9"), ("a.y4m", "wrapped_avframe"), ("a.gif", "gif")]
+)
+def test_other_formats(name: str, codec: str, clip: Path, pipe: Any) -> None:
+    path = clip.with_name(name)
+    speed = ["-deadline", "realtime", "-cpu-used", "8"] if codec == "libvpx-vp9" else []
+    command = ["ffmpeg", "-v", "error", "-y", "-i", clip, "-c:v", codec, *speed, path]
+    subprocess.run(command, check=True)
+    with pipe(path.read_bytes()):
+        frames, source = read("-")
+    assert (frames, source.damaged) == (read(path, decoder="av")[0], False)
+    assert len(frames) > 15
+
+
+@pytest.mark.parametrize("window", [{"start": "0.3", "duration": "0.3"}, {"start": "0.5"}], ids=str)
+def test_a_window(window: dict[str, str], clip: Path, pipe: Any) -> None:
+    with pipe(clip.read_bytes()):
+        assert read("-", **window)[0] == read(clip, **window)[0] != []
+
+
+def test_stride_and_limit(clip: Path, pipe: Any) -> None:
+    with pipe(clip.read_bytes()):
+        assert [index for index, *_ in read("-", stride=5, frames=3)[0]] == [0, 5, 10]
+
+
+@pytest.mark.slow
+def test_damage_counts_as_in_files(shared: Path, pipe: Any) -> None:
+    """Every clip that can be read from front to back, healthy or not."""
+    seen = 0
+    for path in sorted((shared / "data/videos/nasty").iterdir()):
+        if not path.suffix.startswith((".m", ".a", ".t", ".w")) or path.name.startswith("28_"):
+            continue
+        try:
+            wanted, of_file = read(path, decoder="av")
+            with pipe(path.read_bytes()):
+                frames, source = read("-")
+        except SourceError:
+            continue
+        assert (frames, source.counts) == (wanted, of_file.counts), path.name
+        seen += 1
+    assert seen == 11
+
+
+def test_what_cannot_be_checked_is_said(clip: Path, pipe: Any) -> None:
+    with pipe(cut(clip, 0.7).read_bytes()):
+        frames, source = read("-")
+    assert 10 < len(frames) < 24
+    assert source.damaged
+    assert any("standard input" in note for note in source.notes)
+
+
+def test_the_beginning_is_read_again_until_the_second_frame(clip: Path, pipe: Any) -> None:
+    """For its size first; then, with the same frames, for the run."""
+    with pipe(clip.read_bytes()) as one:
+        for _ in range(2):
+            with sources.open("-") as source:
+                assert source.info.width == 96
+        frames, _ = read("-")
+        assert len(frames) == 24
+        assert not one._kept  # of a long video, nothing stays in memory
+        with pytest.raises(SourceError):
+            sources.open("-")
+
+
+def test_memory_of_a_beginning_without_end(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_standard_input, "MOST_KEPT", 100_000)
+    box = b"\0\0\0\x18ftypisom\0\0\2\0isomiso2" + (1 << 30).to_bytes(4, "big") + b"free"
+    with pipe(box + bytes(1 << 20)) as one, pytest.raises(SourceError, match="0 MB"):
+        sources.open("-")
+    assert one.size < 500_000
+
+
+def test_from_python(clip: Path, pipe: Any) -> None:
+    with pipe(clip.read_bytes()), Detector(engine="null") as detector:
+        assert [frame.index for frame, _ in detector.stream("-")] == list(range(24))
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_stream_that_is_left_does_not_wait_for_the_pipe(
+    sync: bool, clip: Path, pipe: Any
+) -> None:
+    with pipe(clip.read_bytes(), silent=True), Detector(engine="null", sync=sync) as detector:
+        for frame, _ in detector.stream("-"):
+            assert frame.index == 0
+            break
+
+
+# ---- refusals, before anything slow
+
+
+WRONG = {
+    "moov at the end": (lambda clip: remux(clip, "end.mp4").read_bytes(), "matroska"),
+    "nothing": (lambda clip: b"", "empty"),
+    "text": (lambda clip: b"hello\n" * 100, "text"),
+    "a playlist": (lambda clip: f"#EXTM3U\n#EXTINF:1,\n{clip}\n".encode(), "text"),
+    "noise": (lambda clip: np.random.default_rng(1).bytes(300_000), "FFmpeg"),
+    "raw pictures": (lambda clip: bytes(range(256)) * 2000, "raw video .* -f matroska"),
+    "sound alone": (lambda clip: write_sound(clip.with_name("s.ts")).read_bytes(), "no video"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_cannot_be_read(what: str, clip: Path, pipe: Any) -> None:
+    make, word = WRONG[what]
+    with pipe(make(clip)), pytest.raises(SourceError, match=word):
+        sources.open("-")
+
+
+def test_a_list_of_files_opens_none_of_them(clip: Path, pipe: Any) -> None:
+    """Also where the text does not look like one."""
+    playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:1,\xe9\n{clip}\n#EXT-X-ENDLIST\n"
+    with pipe(playlist.encode()), pytest.raises(SourceError):
+        sources.open("-")
+
+
+def test_a_terminal_is_refused(tmp_path: Path) -> None:
+    own, terminal = pty.openpty()
+    try:
+        process = detect_video("-", "--model", "none.onnx", cwd=tmp_path, stdin=terminal)
+    finally:
+        os.close(own)
+        os.close(terminal)
+    assert_one_line_error(process, 2, "terminal", "ffmpeg")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-", "-", "--engine", "null"),
+        ("-", "--decoder", "opencv", "--engine", "null"),
+        ("profile", "-", "--engine", "null"),
+        ("compare", "-", "--engine", "null"),
+    ],
+    ids=" ".join,
+)
+def test_what_needs_more_than_one_pass(
+    arguments: tuple[str, ...], tmp_path: Path, clip: Path
+) -> None:
+    with fed(clip.read_bytes()) as stdin:
+        process = detect_video(*arguments, cwd=tmp_path, stdin=stdin)
+    assert_one_line_error(process, 2, "-: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_calibration_from_a_pipe(pipe: Any) -> None:
+    with pytest.raises(UsageError):
+        sources.refuse_pipe("-", "")
+    sources.refuse_pipe("./-", "")
+
+
+def test_its_own_file_is_guarded(tmp_path: Path, clip: Path) -> None:
+    """``- < in.mkv -o in.mkv``"""
+    path = remux(clip, "own.mkv")
+    before = path.read_bytes()
+    with path.open("rb") as stdin:
+        arguments = ("-", "--engine", "null", "-o", path)
+        process = detect_video(*arguments, cwd=tmp_path, stdin=stdin.fileno())
+    assert_one_line_error(process, 2, "own.mkv")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("spec", ["frame_%04d.jpg", "none*.jpg", "empty"])
+def test_no_picture_is_known_before_the_model_loads(spec: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    process = detect_video(spec, "--model", "none.onnx", cwd=tmp_path)
+    assert_one_line_error(process, 3, spec)
+
+
+# ---- the command
+
+
+@pytest.mark.slow
+def test_a_run(tmp_path: Path) -> None:
+    """The rows and frames of the file, under names of their own, with the digest of the bytes."""
+    path = remux(STREET, str(tmp_path / "in.mkv"), "-t", "1")
+    for _ in range(2):
+        with fed(path.read_bytes()) as stdin:
+            process = detect_video("-", "--engine", "null", "--json", cwd=tmp_path, stdin=stdin)
+        assert (process.returncode, process.stderr) == (0, "")
+    second = summary_of(process)["outputs"]
+    assert second["video"] == "stdin-null-detected-2.mp4"  # what came first is kept
+    detect_video(path, "--engine", "null", cwd=tmp_path)
+    of_file = rows_of(tmp_path / "in-null-detected.jsonl")
+    of_pipe = rows_of(tmp_path / second["jsonl"])
+    assert [{**row, "source": "-"} for row in of_file] == of_pipe
+    assert decoded(tmp_path / second["video"]) == decoded(tmp_path / "in-null-detected.mp4")
+    session = json.loads((tmp_path / "runs/stdin-null-2/session.json").read_text())
+    assert session["clip_sha256"] == {"-": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def make_beeping(path: Path, *sound: str) -> Path:
+    """Six seconds; the picture turns white and a tone begins at 3.0 s."""
+    flash = "color=black:s=64x48:r=25:d=6,drawbox=c=white:t=fill:enable='between(t,2.999,3.4)'"
+    beep = "aevalsrc='if(between(t,3,3.4),0.8*sin(2*PI*1000*t),0)':s=44100:d=6"
+    command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", flash, "-f", "lavfi", "-i", beep]
+    subprocess.run(
+        [*command, "-c:v", "libx264", "-preset", "ultrafast", *sound, "-y", path], check=True
+    )
+    return path
+
+
+def flash_and_beep(path: Path) -> tuple[float, float]:
+    with av.open(str(path)) as file:
+        bright = [f.time for f in file.decode(video=0) if f.to_ndarray(format="gray").mean() > 128]
+    with av.open(str(path)) as file:
+        for frame in file.decode(audio=0):
+            loud = np.flatnonzero(np.abs(frame.to_ndarray()[0]) > 0.1)
+            if len(loud):
+                return bright[0], frame.time + loud[0] / frame.sample_rate
+    raise AssertionError("no beep")
+
+
+SOUNDS = [
+    ("aac.mkv", ("-c:a", "aac"), {}),
+    ("aac.ts", ("-c:a", "aac"), {"start": "3.9"}),  # its clock starts at 1.4 s
+    ("vorbis.mkv", ("-c:a", "libvorbis"), {"frames": "90"}),
+    ("opus.webm.mkv", ("-c:a", "libopus"), {"start": "2.5", "duration": "2"}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "sound", "window"), SOUNDS, ids=[row[0] for row in SOUNDS])
+def test_the_sound_comes_along(
+    name: str, sound: tuple[str, ...], window: dict[str, str], tmp_path: Path, pipe: Any
+) -> None:
+    """As it does where the file is read beside the frames."""
+    path, made = make_beeping(tmp_path / name, *sound), {}
+    for spec in (str(path), "-"):
+        out = tmp_path / f"out{len(made)}.mp4"
+        options = {"engine": "null", "output": str(out), "run_dir": str(tmp_path / "run")}
+        with pipe(path.read_bytes()):
+            result = detect([spec], resolve_config(None, {**options, **window}))
+        assert result.exit_code == 0
+        assert not any("audio" in note for note in result.summary.notes)
+        with av.open(str(out)) as file:
+            video, audio = file.streams.video[0], file.streams.audio[0]
+            made[spec] = (video.frames, audio.codec_context.name, audio.frames)
+        made[f"beep of {spec}"] = flash_and_beep(out)
+    assert made["-"] == made[str(path)]
+    assert made["beep of -"] == pytest.approx(made[f"beep of {path}"], abs=0.001)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", [(), ("--sync",)], ids=["threads", "sync"])
+@pytest.mark.parametrize("share", [0.0, 0.6], ids=["silent", "stalled"])
+def test_a_signal_ends_a_silent_pipe(
+    share: float, sync: tuple[str, ...], tmp_path: Path, clip: Path
+) -> None:
+    data = clip.read_bytes()
+    with fed(data[: int(share * len(data))], silent=True) as stdin:
+        process = start(
+            "-", "--engine", "null", "--save", "jsonl", *sync, cwd=tmp_path, stdin=stdin
+        )
+        deadline = time.monotonic() + 60
+        rows = tmp_path / "stdin-null-detected.partial.jsonl"
+        while share and time.monotonic() < deadline and not (rows.exists() and rows.stat().st_size):
+            time.sleep(0.02)
+        if not share:
+            time.sleep(0.6)  # nothing shows that it waits in the pipe
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(30)
+    assert process.returncode == 143
+    assert "Traceback" not in stderr
+    assert (tmp_path / "stdin-null-detected.jsonl").exists() == bool(share)
+    assert not list(tmp_path.glob("*.partial.*"))

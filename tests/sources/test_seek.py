@@ -1,0 +1,215 @@
+"""--start by a key frame: the frames of a whole run, bit for bit, wherever one is taken."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detector import sources
+from detector.errors import SourceError
+from detector.sources.video import _seek, av, opencv
+
+from .clips import write_video
+
+Frames = list[tuple[int, int, bytes]]
+
+
+def read(
+    path: Path, decoder: str, start_s: Fraction | None, frames: int | None = None
+) -> tuple[Frames, sources.Source]:
+    with sources.open(str(path), decoder=decoder, frames=frames) as source:
+        if start_s is not None:
+            source.restrict(start_s, None)
+        return [(f.index, f.pts, hashlib.md5(f.image).digest()) for f in source], source
+
+
+def seeks(path: Path, decoder: str, start_s: Fraction) -> bool:
+    with sources.open(str(path), decoder=decoder) as source:
+        number = source.seek(start_s)  # type: ignore[attr-defined]
+    return bool(number)
+
+
+def times_in(path: Path, *shares: str) -> list[Fraction]:
+    """Times of the source, and some beside its frames."""
+    frames, source = read(path, "av", None)
+    base = source.info.time_base
+    first, last = (frames[at][1] * base for at in (0, -1))
+    return [first + (last - first) * Fraction(share) for share in shares]
+
+
+def both_ways(
+    path: Path,
+    decoder: str,
+    start_s: Fraction,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int | None = None,
+) -> tuple[Any, Any]:
+    """What ``restrict`` gives with seeking, and by decoding up to there."""
+    results = []
+    for landing in (None, lambda *_: None):
+        with monkeypatch.context() as patch:
+            for module in (av, opencv) if landing else ():
+                patch.setattr(module, "find_landing", landing)
+            try:
+                frames, source = read(path, decoder, start_s, most)
+                results.append((frames, source.counts, source.info))
+            except SourceError as error:
+                results.append(str(error))
+    return results[0], results[1]
+
+
+ENCODINGS = {
+    # file: codec, options; 60 frames with a key frame every 12
+    "plain.mp4": ("libx264", {"bf": "0"}),
+    "bframes.mp4": ("libx264", {"bf": "3"}),
+    "bframes.mkv": ("libx264", {"bf": "3"}),
+    "h265.mp4": ("libx265", {"x265-params": "log-level=none:open-gop=0:bframes=3"}),
+    "vp9.webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
+    "mpeg4.mp4": ("mpeg4", {"bf": "0", "b": "4000000"}),
+    "jpeg.mkv": ("mjpeg", {"strict": "unofficial"}),
+}
+DOUBTFUL = {
+    "open.mp4": ("libx264", {"bf": "3", "x264-params": "open-gop=1:scenecut=0"}),
+    "open265.mp4": ("libx265", {"x265-params": "log-level=none:open-gop=1:bframes=3"}),
+    "refresh.mp4": ("libx264", {"x264-params": "intra-refresh=1"}),
+    "plain.ts": ("libx264", {"bf": "2"}),  # its clock may jump
+    "plain.avi": ("libx264", {"bf": "0"}),  # stores no pts
+    "raw.h264": ("libx264", {"bf": "0"}),
+}
+VARIABLE = [40 * n + (n * n * 7) % 23 for n in range(60)]  # ms
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("seek")
+
+
+def encode(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not path.exists():
+        codec, options = {**ENCODINGS, **DOUBTFUL}[name]
+        times: Any = VARIABLE if path.suffix in (".mp4", ".mkv", ".webm") else 60
+        write_video(path, times, codec, g="12", **options)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_the_same_frames(
+    name: str, decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sought = encode(folder, name), 0
+    for start in times_in(path, "0", "0.19", "0.2034", "0.5", "0.83", "1", "1.1"):
+        sought += seeks(path, decoder, start)
+        one, other = both_ways(path, decoder, start, monkeypatch)
+        assert one == other, start
+    assert sought >= 4
+
+
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_in_doubt_the_file_is_decoded(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = encode(folder, name)
+    (start,) = times_in(path, "0.7")
+    assert not seeks(path, "auto", start)
+    one, other = both_ways(path, "auto", start, monkeypatch)
+    assert one == other
+    assert len(one[0]) > 10
+
+
+@pytest.mark.slow
+def test_every_shared_clip(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Healthy and damaged, whether there is a key frame to take or not."""
+    sought = 0
+    clips = [*(shared / "data/videos/nasty").iterdir(), *(shared / "data/attacks").iterdir()]
+    for path in sorted(clips):
+        if path.suffix in (".md", ".yaml", "") or path.name.startswith("28_"):
+            continue
+        try:
+            starts = times_in(path, "0.55", "0.9")
+        except SourceError:
+            continue
+        # Of damage, cv2's threads patch up something else each time.
+        first = "av" if path.name == "h2.mkv" else "auto"
+        for decoder, start in zip((first, "av"), starts, strict=True):
+            one, other = both_ways(path, decoder, start, monkeypatch)
+            assert one == other, (path.name, decoder, start)
+            sought += seeks(path, decoder, start)
+    assert sought == 2  # most have one key frame
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["bench_720p", "people", "person-bicycle-car-detection", "traffic"]
+)
+def test_shared_videos(name: str, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their last frames."""
+    path = shared / f"data/videos/{name}.mp4"
+    with sources.open(str(path)) as source:
+        assert source.info.duration_s is not None
+        start = Fraction(int(source.info.duration_s * 10) - 5, 10)
+    one, other = both_ways(path, "auto", start, monkeypatch, 5)
+    assert one == other
+    assert len(one[0]) == 5
+
+
+def test_what_lies_before_is_not_decoded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, grabbed = encode(folder, "plain.mp4"), []
+
+    def grab(self: Any) -> bool:
+        grabbed.append(1)
+        return inner(self)
+
+    inner = opencv.OpenCVSource.grab
+    (start,) = times_in(path, "0.9")
+    monkeypatch.setattr(opencv.OpenCVSource, "grab", grab)
+    with sources.open(str(path)) as source:
+        source.restrict(start, None)
+        first = source.read()
+    assert first is not None
+    assert first.index == 53
+    assert len(grabbed) < 10
+
+
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+def test_a_landing_elsewhere_begins_anew(
+    decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that does not get where it wanted to decodes from the beginning."""
+    path = encode(folder, "plain.mp4")
+    (start,) = times_in(path, "0.7")
+    wanted, _ = read(path, decoder, start)
+
+    def misled(*given: Any) -> Any:
+        landing = _seek.find_landing(*given)
+        assert landing is not None
+        numbers = {pts + 1: number for pts, number in landing.numbers.items()}
+        return replace(landing, numbers=numbers, before={})
+
+    for module in (av, opencv):
+        monkeypatch.setattr(module, "find_landing", misled)
+    frames, source = read(path, decoder, start)
+    assert (frames, source.damaged) == (wanted, False)
+
+
+def test_damage_behind_the_start_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cv2 gives up, and PyAV goes on, with the numbers of a whole run."""
+    whole = encode(folder, "plain.mp4")
+    data = bytearray(whole.read_bytes())
+    at = len(data) * 4 // 5
+    data[at : at + 4000] = np.random.default_rng(3).bytes(4000)
+    path = folder / "damaged.mp4"
+    path.write_bytes(data)
+    (start,) = times_in(whole, "0.5")
+    assert seeks(path, "auto", start)
+    one, other = both_ways(path, "auto", start, monkeypatch)
+    assert one == other
+    assert one[1].damaged

@@ -1,0 +1,198 @@
+"""What a Detector returns, and how its options are typed."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from detector import Detections, Detector, DetectVideoError
+from detector.api import Options
+from detector.api.results import Detection
+from detector.config.schema import Config, options
+from detector.sources import open as open_source
+from tests.conftest import CHECKOUT
+from tests.fakes import supervision_module
+
+CLIP = CHECKOUT / "videos" / "street.mp4"
+# What the command writes and how it draws: from Python one does that oneself.
+COMMAND_ONLY = {"output", "drawing", "record", "events", "page"}
+
+
+def three() -> Detections:
+    return Detections(
+        np.array([[0, 0, 10, 10], [5, 5, 20, 20], [1, 2, 3.004, -0.001]], np.float32),
+        np.array([0.9, 0.6, 0.3], np.float32),
+        np.array([0, 1, 0]),
+        ("person", "vehicle"),
+    )
+
+
+def test_detections_can_be_looped_over_indexed_and_filtered():
+    found = three()
+    assert [one.name for one in found] == ["person", "vehicle", "person"]
+    assert isinstance(found[0], Detection)
+    assert found[0].box == (0, 0, 10, 10)
+    assert found[-1] == found[2]
+    assert len(found[:2]) == 2
+    assert [one.score for one in found[found.scores > 0.5]] == pytest.approx([0.9, 0.6])
+    assert len(found[[2, 0]]) == 2
+    assert len(found[[]]) == 0
+    assert len(found.of("person")) == 2
+    assert len(found.of("person", 1)) == 3
+    assert found.of("vehicle").names == found.names
+    with pytest.raises(IndexError):
+        found[3]
+    with pytest.raises(KeyError):
+        found.of("dog")
+
+
+def test_dict_is_a_row_of_the_jsonl():
+    rows = three().to_dict()
+    assert rows[0] == {"class": "person", "class_id": 0, "score": 0.9, "box": [0, 0, 10, 10]}
+    assert str(rows[2]["box"]) == "[1.0, 2.0, 3.0, 0.0]"
+
+
+def test_drawing_leaves_the_picture_as_it_is():
+    image = np.zeros((40, 60, 3), np.uint8)
+    drawn = three().draw(image, labels=False)
+    assert not image.any()
+    assert drawn.any()
+    assert three().draw(image[:, ::-1]).shape == image.shape  # no contiguous one
+
+
+def none() -> Detections:
+    return three()[[]]
+
+
+@pytest.fixture(params=["stand-in", "real"])
+def supervision(request, monkeypatch):
+    """Its Detections: those of the stand-in, and the real ones where they are installed."""
+    if request.param == "stand-in":
+        monkeypatch.setitem(sys.modules, "supervision", supervision_module)
+        return supervision_module
+    return pytest.importorskip("supervision", reason="machine: supervision is not installed")
+
+
+def test_the_stand_in_has_the_recorded_signature(supervision):
+    parameters = inspect.signature(supervision.Detections).parameters
+    told = {name: one.default is not one.empty for name, one in parameters.items()}
+    assert told == supervision_module.SIGNATURE
+
+
+def test_supervision_gets_the_same(supervision):
+    told = three().to_supervision()
+    assert isinstance(told, supervision.Detections)
+    assert told.xyxy.shape == (3, 4)
+    assert told.confidence.tolist() == pytest.approx([0.9, 0.6, 0.3])
+    assert told.class_id.tolist() == [0, 1, 0]
+    assert told["class_name"].tolist() == ["person", "vehicle", "person"]
+    assert len(none().to_supervision()) == 0
+    found = three()
+    found.to_supervision().xyxy[:] = 7  # its arrays are its own
+    assert found[0].box == (0, 0, 10, 10)
+
+
+@pytest.mark.slow
+def test_the_example_with_supervision_runs(tmp_path):
+    """The real one, as docs/python_supervision.py says to install it."""
+    for name in ("supervision", "trackers"):
+        if find_spec(name) is None:
+            pytest.skip(f"machine: {name} is not installed")
+    (tmp_path / "videos").symlink_to(CHECKOUT / "videos")
+    example = CHECKOUT / "docs" / "python_supervision.py"
+    subprocess.run([sys.executable, example], cwd=tmp_path, check=True, timeout=120)
+    assert {path.name for path in tmp_path.glob("*.png")} == {"annotated.png", "tracked.png"}
+
+
+def test_every_option_is_typed_as_the_configuration_has_it():
+    expected = {
+        leaf.name: str(leaf.type).replace("tuple[str, ...]", "Sequence[str]")
+        for group, leaf in options()
+        if group not in COMMAND_ONLY and leaf.name not in ("model", "engine")
+    }
+    expected["blur"] = "Sequence[str] | None"
+    typed = {name: kind.__forward_arg__ for name, kind in Options.__annotations__.items()}
+    assert typed == expected
+    assert {group for group, _ in options()} >= COMMAND_ONLY
+    assert Config()  # the tree stands without any
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("cnf", "conf"), ("clases", "classes"), ("output", ""), ("x" * 50, "")]
+)
+def test_an_unknown_option_has_a_suggestion(wrong, near):
+    with pytest.raises(DetectVideoError, match=f"{wrong}.*{near}"):
+        Detector(engine="null", **{wrong: 1})
+
+
+@pytest.fixture(scope="module")
+def detector():
+    with Detector(engine="ort", batch=2, frames=4) as made:
+        yield made
+
+
+def frames_of(n: int) -> list[np.ndarray]:
+    with open_source(str(CLIP), frames=n) as source:
+        return [frame.image.copy() for frame in source]
+
+
+@pytest.mark.slow
+def test_a_list_is_a_batch(detector, monkeypatch):
+    images = frames_of(5)
+    sizes = []
+    request = detector._requests[-1]
+    infer = request.infer
+    monkeypatch.setattr(request, "infer", lambda n: sizes.append(n) or infer(n))
+    together = detector(images)
+    assert sizes == [2, 2, 1]
+    for image, found in zip(images, together, strict=True):
+        np.testing.assert_allclose(found.boxes, detector(image).boxes, atol=0.51)
+    assert detector([]) == []
+
+
+@pytest.mark.slow
+def test_a_path_is_read(detector, tmp_path):
+    import cv2
+
+    path = tmp_path / "a.png"
+    image = frames_of(1)[0]
+    cv2.imwrite(str(path), image)
+    np.testing.assert_array_equal(detector(path).boxes, detector(image).boxes)
+    np.testing.assert_array_equal(detector([str(path), image])[0].boxes, detector(image).boxes)
+    with pytest.raises(DetectVideoError, match="stream"):
+        detector(CLIP)
+    with pytest.raises(DetectVideoError, match="no such file"):
+        detector(tmp_path / "absent.png")
+
+
+@pytest.mark.slow
+def test_threshold_and_classes_are_for_one_call(detector):
+    image = frames_of(1)[0]
+    usual = detector(image)
+    assert len(detector(image, conf=0.01)) > len(usual)
+    assert {one.name for one in detector(image, classes=["vehicle"])} == {"vehicle"}
+    np.testing.assert_array_equal(detector(image).boxes, usual.boxes)
+    with pytest.raises(DetectVideoError, match="conf"):
+        detector(image, conf=2)
+    with pytest.raises(DetectVideoError, match="near: person"):
+        detector(image, classes=["persn"])
+
+
+@pytest.mark.slow
+def test_several_sources_say_which_frame_is_whose(detector, tmp_path):
+    import cv2
+
+    path = tmp_path / "a.png"
+    cv2.imwrite(str(path), frames_of(1)[0])
+    seen = list(detector.stream([CLIP, path], conf=0.5))
+    assert [frame.index for frame, _ in seen] == [0, 1, 2, 3, 0]
+    first, last = seen[0][0].source, seen[-1][0].source
+    assert (first.width, first.height, float(first.fps)) == (960, 540, 25.0)
+    assert (first.kind, last.kind) == ("video", "pictures")
+    assert all(isinstance(found, Detections) for _, found in seen)
+    assert len(seen[0][1].of("vehicle")) > 0
