@@ -311,7 +311,7 @@ def _why_left(name: str, after: Mapping[str, Any], killed: bool, broken_off: boo
     last = name.rsplit("/", 1)[-1]
     if last.startswith("detect-video-") and last.endswith(".log"):
         return LOG
-    if place == "tmp":
+    if place == "tmp" and not rest.startswith("detect-video-runs-"):  # that is a session, told of
         return None if killed else "a temporary file"
     if place == "home":
         return None if rest.startswith(".cache/detect-video") else "a new file in HOME"
@@ -324,6 +324,6 @@ def _why_left(name: str, after: Mapping[str, Any], killed: bool, broken_off: boo
     if last == "error.log":
         return LOG
     empty = after[name][0] == "folder" and not any(n.startswith(f"{name}/") for n in after)
-    if empty and not killed and place == "work":
+    if empty and not killed:
         return "an empty folder"
     return None

@@ -177,10 +177,21 @@ def test_ends_that_fail(tmp_path, done, found):
         (lambda work: (work / ".77-session.json").write_bytes(b""), ["left"]),
         (lambda work: (work.parent / "tmp/x").write_bytes(b""), ["left"]),
         (lambda work: (work.parent / "home/.x").write_bytes(b""), ["left"]),
+        (lambda work: (work.parent / "tmp/detect-video-runs-x").mkdir(), ["left"]),
+        (lambda work: session_elsewhere(work, "session.json", '{"a": 1}\n'), []),
+        (lambda work: session_elsewhere(work, "session.json", '{"a'), ["half files"]),
+        (lambda work: session_elsewhere(work, ".1-session.json", ""), ["left"]),
     ],
 )
 def test_files_that_fail(tmp_path, after, found):
     assert failures(tmp_path, PLAIN, after) == found
+
+
+def session_elsewhere(work, name, text):
+    """Where nobody can write in runs/, a session is a folder of TMPDIR, and stays."""
+    folder = work.parent / "tmp/detect-video-runs-x/in-ort"
+    folder.mkdir(parents=True)
+    (folder / name).write_text(text)
 
 
 def test_json_must_be_a_document(tmp_path):
