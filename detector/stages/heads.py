@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -65,55 +65,72 @@ def sound(boxes: Floats) -> NDArray[np.bool_]:
     return np.all(below, axis=1)  # type: ignore[no-any-return]
 
 
-# Raw maps with anchors. Only cells whose objectness alone reaches the threshold are decoded. In a
-# street scene that is some 50 of 2,535, so the exponentials of all the others are never computed.
+# Raw maps with anchors. Only cells whose objectness alone reaches the threshold are decoded, those
+# of all maps together. In a street scene that is some 50 of 2,535: neither are the exponentials of
+# the others computed, nor is each numpy call, which costs about a microsecond, made once a map.
 
 Indices = NDArray[np.intp]
 
 
 class Survivors(NamedTuple):
-    """M cells of one map: which (anchor, row, column), their numbers, their best class and its
-    number.
-    """
+    """M cells, their best class and its number."""
 
-    a: Indices
-    y: Indices
-    x: Indices
+    at: Indices  # [M], among the cells of all maps, one map after the other
     cells: Floats  # [M, 5+C], a copy
     class_ids: NDArray[np.int64]
     best: Floats  # [M]
 
 
-def cells_of(output: Floats, anchors: int) -> Floats:
-    """A map [1, A*(5+C), h, w] as [A, 5+C, h, w], a view."""
-    cells: Floats = output[0].reshape(anchors, -1, *output.shape[2:])
-    return cells
-
-
-def survivors(raw: Floats, threshold: float, *, anchors_last: bool) -> Survivors:
-    """Cells of ``raw`` [A, 5+C, h, w] whose objectness and best class both reach the threshold; NaN
-    never does.
+def survivors(
+    outputs: Sequence[Floats], anchors: int, threshold: float, *, anchors_last: bool
+) -> Survivors:
+    """Cells of maps [1, A*(5+C), h, w] whose objectness and best class both reach the threshold;
+    NaN never does.
 
     The second sieve is as safe as the first: the product of two probabilities is below each of
-    them. A network without trained objectness has all of its cells there. Order: y, x, anchor, or
-    anchor, y, x.
+    them. A network without trained objectness has all of its cells there. Cells of a map are
+    counted, and come, by y, x, anchor, or by anchor, y, x.
     """
-    passed = raw[:, 4] >= threshold
-    if anchors_last:
-        y, x, a = np.nonzero(passed.transpose(1, 2, 0))
-    else:
-        a, y, x = np.nonzero(passed)
-    cells = raw[a, :, y, x]
+    places, found, first = [], [], 0
+    for output in outputs:
+        raw = output.reshape(anchors, output.shape[1] // anchors, -1)
+        passed = raw[:, 4] >= threshold
+        if anchors_last:
+            at = np.flatnonzero(passed.T)
+            cell, a = np.divmod(at, anchors)
+        else:
+            at = np.flatnonzero(passed)
+            a, cell = np.divmod(at, raw.shape[2])
+        places.append(at + first)
+        found.append(raw[a, :, cell])
+        first += passed.size
+    at, cells = np.concatenate(places), np.concatenate(found)
     class_ids = cells[:, 5:].argmax(axis=1)
-    best = np.take_along_axis(cells[:, 5:], class_ids[:, None], axis=1)[:, 0]
+    best = cells[np.arange(len(cells)), class_ids + 5]
     alive = best >= threshold
-    return Survivors(a[alive], y[alive], x[alive], cells[alive], class_ids[alive], best[alive])
+    if alive.all():
+        return Survivors(at, cells, class_ids, best)
+    return Survivors(at[alive], cells[alive], class_ids[alive], best[alive])
+
+
+def all_cells(outputs: Sequence[Floats], anchors: int, *, anchors_last: bool) -> Floats:
+    """[N, 5 + C]: every cell of maps [1, A*(5+C), h, w], in the order of ``survivors``."""
+    order = (2, 0, 1) if anchors_last else (0, 2, 1)
+    rows = []
+    for output in outputs:
+        channels = output.shape[1] // anchors
+        raw = output.reshape(anchors, channels, -1)
+        rows.append(raw.transpose(order).reshape(-1, channels))
+    return np.concatenate(rows)
+
+
+def probabilities(raw: Sequence[Floats]) -> Floats:
+    """[M, columns]: the logistic of columns [M] or [M, n], in one call."""
+    return sigmoid(np.column_stack(raw))
 
 
 def join(parts: Sequence[Candidates]) -> Candidates:
     """The candidates of all layers, one layer after the other."""
-    if len(parts) == 1:
-        return parts[0]
     return Candidates(
         np.concatenate([part.boxes for part in parts]),
         np.concatenate([part.scores for part in parts]),
@@ -137,12 +154,20 @@ def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLay
     not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
     memory with ``outputs``.
     """
-    return join(
-        [
-            _anchored_candidates(output, conf, layer)
-            for output, layer in zip(outputs, layers, strict=True)
-        ]
-    )
+    if len({(len(layer.anchors), layer.classes) for layer in layers}) > 1:
+        return join(
+            [
+                anchor_maps([output], conf, [layer])
+                for output, layer in zip(outputs, layers, strict=True)
+            ]
+        )
+    anchors = len(layers[0].anchors)
+    at, cells, class_ids, best = survivors(outputs, anchors, logit(conf), anchors_last=False)
+    s = probabilities((cells[:, :5], best))
+    scores = s[:, 4] * s[:, 5]
+    boxes = xyxy(_anchored_centres_sizes(s, _anchored_table(tuple(layers), _sizes(outputs))[at]))
+    keep = (scores >= np.float32(conf)) & np.isfinite(boxes).all(axis=1)
+    return Candidates(boxes[keep], scores[keep], class_ids[keep])
 
 
 def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
@@ -153,42 +178,41 @@ def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) ->
     """
     rows = []
     for output, layer in zip(outputs, layers, strict=True):
-        raw = cells_of(output, len(layer.anchors))
-        a, y, x = np.indices((raw.shape[0], *raw.shape[2:])).reshape(3, -1)
-        cells = raw[a, :, y, x]
-        rows.append(
-            np.concatenate(
-                [_anchored_centres_sizes(cells, a, y, x, layer), sigmoid(cells[:, 4:])], axis=1
-            )
-        )
+        s = sigmoid(all_cells([output], len(layer.anchors), anchors_last=False))
+        table = _anchored_table((layer,), _sizes([output]))
+        rows.append(np.concatenate([_anchored_centres_sizes(s, table), s[:, 4:]], axis=1))
     return np.concatenate(rows)[None]
 
 
-def _anchored_candidates(output: Floats, conf: float, layer: AnchoredLayer) -> Candidates:
-    raw = cells_of(output, len(layer.anchors))
-    a, y, x, cells, class_ids, best = survivors(raw, logit(conf), anchors_last=False)
-    scores = sigmoid(cells[:, 4]) * sigmoid(best)
-    boxes = xyxy(_anchored_centres_sizes(cells, a, y, x, layer))
-    keep = (scores >= np.float32(conf)) & np.isfinite(boxes).all(axis=1)
-    return Candidates(boxes[keep], scores[keep], class_ids[keep])
+Sizes = tuple[tuple[int, int], ...]  # height and width of each map, in cells
 
 
-def _anchored_centres_sizes(
-    cells: Floats,
-    a: NDArray[np.intp],
-    y: NDArray[np.intp],
-    x: NDArray[np.intp],
-    layer: AnchoredLayer,
-) -> Floats:
-    """cx, cy, w, h [M, 4] in network pixels of cells [M, 5+C] at rows y, columns x, anchors a.
+def _sizes(outputs: Sequence[Floats]) -> Sizes:
+    return tuple([output.shape[2:] for output in outputs])
 
-    Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor, with s the logistic of the raw
-    number.
+
+@lru_cache(64)
+def _anchored_table(layers: tuple[AnchoredLayer, ...], sizes: Sizes) -> Floats:
+    """[N, 5]: of every cell, column and row less a half, anchor's width and height, stride."""
+    rows = []
+    for layer, (height, width) in zip(layers, sizes, strict=True):
+        a, y, x = np.indices((len(layer.anchors), height, width)).reshape(3, -1)
+        origin = np.stack([x, y], axis=1).astype(np.float32) - np.float32(0.5)
+        anchors = np.array(layer.anchors, np.float32)[a]
+        strides = np.full((len(a), 1), layer.stride, np.float32)
+        rows.append(np.concatenate([origin, anchors, strides], axis=1))
+    return _shared(np.concatenate(rows))
+
+
+def _anchored_centres_sizes(s: Floats, table: Floats) -> Floats:
+    """cx, cy, w, h [M, 4] in network pixels of cells s [M, 4 or more], the logistics of the raw
+    numbers; ``table``: their rows.
+
+    Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor.
     """
-    doubled = sigmoid(cells[:, :4]) * 2
-    origin = np.stack([x, y], axis=1).astype(np.float32) - np.float32(0.5)
-    centres = (doubled[:, :2] + origin) * np.float32(layer.stride)
-    sizes = np.square(doubled[:, 2:]) * np.array(layer.anchors, np.float32)[a]
+    doubled = s[:, :4] * 2
+    centres = (doubled[:, :2] + table[:, :2]) * table[:, 4:]
+    sizes = np.square(doubled[:, 2:]) * table[:, 2:4]
     return np.concatenate([centres, sizes], axis=1)
 
 
@@ -206,6 +230,7 @@ class YoloLayer:
     )
 
 
+@np.errstate(invalid="ignore", over="ignore")  # a broken network's inf and NaN end in ``keep``
 def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]) -> Candidates:
     """Candidates whose objectness x best class score reaches ``conf``, layers in cfg order, each by
     y, x, anchor.
@@ -214,12 +239,25 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
     not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
     memory with ``outputs``.
     """
-    return join(
-        [
-            _darknet_candidates(output, conf, layer)
-            for output, layer in zip(outputs, layers, strict=True)
-        ]
-    )
+    if len({(len(layer.anchors), layer.classes, layer.new_coords) for layer in layers}) > 1:
+        return join(
+            [
+                darknet_yolo([output], conf, [layer])
+                for output, layer in zip(outputs, layers, strict=True)
+            ]
+        )
+    anchors, new_coords = len(layers[0].anchors), layers[0].new_coords
+    threshold = conf if new_coords else logit(conf)
+    at, cells, class_ids, best = survivors(outputs, anchors, threshold, anchors_last=True)
+    table = _darknet_table(tuple(layers), _sizes(outputs))[at]
+    if new_coords:
+        centres, scores = cells[:, :2], cells[:, 4] * best
+    else:
+        s = probabilities((cells[:, :2], cells[:, 4], best))
+        centres, scores = s[:, :2], s[:, 2] * s[:, 3]
+    boxes = xyxy(_darknet_centres_sizes(centres, cells, table, new_coords))
+    keep = (scores >= np.float32(conf)) & np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
+    return Candidates(boxes[keep], scores[keep], class_ids[keep])
 
 
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network
@@ -231,42 +269,54 @@ def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Fl
     """
     rows = []
     for output, layer in zip(outputs, layers, strict=True):
-        raw = cells_of(output, len(layer.anchors))
-        anchors, _, height, width = raw.shape
-        y, x, a = np.indices((height, width, anchors)).reshape(3, -1)
-        cells = raw[a, :, y, x]
-        scores = cells[:, 4:] if layer.new_coords else sigmoid(cells[:, 4:])
-        rows.append(np.concatenate([_darknet_centres_sizes(cells, y, x, a, layer), scores], axis=1))
+        cells = all_cells([output], len(layer.anchors), anchors_last=True)
+        s = cells if layer.new_coords else sigmoid(cells)
+        table = _darknet_table((layer,), _sizes([output]))
+        boxes = _darknet_centres_sizes(s[:, :2], cells, table, layer.new_coords)
+        rows.append(np.concatenate([boxes, s[:, 4:]], axis=1))
     return np.concatenate(rows)[None]
 
 
-def _darknet_candidates(output: Floats, conf: float, layer: YoloLayer) -> Candidates:
-    threshold = conf if layer.new_coords else logit(conf)
-    raw = cells_of(output, len(layer.anchors))
-    a, y, x, cells, class_ids, best = survivors(raw, threshold, anchors_last=True)
-    with np.errstate(
-        invalid="ignore", over="ignore"
-    ):  # a broken network's inf and NaN end in the next line
-        scores = cells[:, 4] * best if layer.new_coords else sigmoid(cells[:, 4]) * sigmoid(best)
-        boxes = xyxy(_darknet_centres_sizes(cells, y, x, a, layer))
-        keep = (scores >= np.float32(conf)) & np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
-    return Candidates(boxes[keep], scores[keep], class_ids[keep])
+@lru_cache(64)
+def _darknet_table(layers: tuple[YoloLayer, ...], sizes: Sizes) -> Floats:
+    """[N, 8]: of every cell, column and row, anchor's width and height, width and height of the
+    cell, scale_x_y, and what the scale adds on each side.
+    """
+    rows = []
+    for layer, (height, width) in zip(layers, sizes, strict=True):
+        y, x, a = np.indices((height, width, len(layer.anchors))).reshape(3, -1)
+        scale = np.float32(layer.scale_x_y)
+        same = np.array([layer.cell_width, layer.cell_height, scale, (scale - 1) / 2], np.float32)
+        rows.append(
+            np.concatenate(
+                [
+                    np.stack([x, y], axis=1).astype(np.float32),
+                    np.array(layer.anchors, np.float32)[a],
+                    np.broadcast_to(same, (len(a), 4)),
+                ],
+                axis=1,
+            )
+        )
+    return _shared(np.concatenate(rows))
+
+
+def _shared(table: Floats) -> Floats:
+    table.setflags(write=False)  # all who ask get the same
+    return table
 
 
 def _darknet_centres_sizes(
-    cells: Floats, y: NDArray[np.intp], x: NDArray[np.intp], a: NDArray[np.intp], layer: YoloLayer
+    centres: Floats, cells: Floats, table: Floats, new_coords: bool
 ) -> Floats:
-    """cx, cy, w, h [M, 4] in network pixels of cells [M, 5+C] at rows y, columns x, anchors a."""
-    anchors = np.array(layer.anchors, np.float32)[a]
-    scale = np.float32(layer.scale_x_y)
-    cell = np.array([layer.cell_width, layer.cell_height], np.float32)
-    origin = np.stack([x, y], axis=1).astype(np.float32)
-    if layer.new_coords:
-        centres, sizes = cells[:, :2], np.square(np.clip(cells[:, 2:4], -1e6, 1e6)) * 4
+    """cx, cy, w, h [M, 4] in network pixels; ``centres`` [M, 2] in 0..1 of the cell, the raw
+    ``cells`` [M, 5+C], and their rows of the table.
+    """
+    if new_coords:
+        sizes = np.square(np.clip(cells[:, 2:4], -1e6, 1e6)) * 4
     else:
-        centres, sizes = sigmoid(cells[:, :2]), np.exp(np.minimum(cells[:, 2:4], MAX_LOG_SIZE))
-    centres = (centres * scale - (scale - 1) / 2 + origin) * cell
-    return np.concatenate([centres, sizes * anchors], axis=1)
+        sizes = np.exp(np.minimum(cells[:, 2:4], MAX_LOG_SIZE))
+    centres = (centres * table[:, 6:7] - table[:, 7:] + table[:, :2]) * table[:, 4:6]
+    return np.concatenate([centres, sizes * table[:, 2:4]], axis=1)
 
 
 # Rows with an objectness: decoded by the network, or (YOLOX) still relative to their cells.
@@ -286,7 +336,7 @@ def objectness_first(
     at = np.flatnonzero(rows[:, 4] >= np.float32(conf))  # NaN compares false
     found = rows[at]
     class_ids = found[:, 5:].argmax(axis=1)
-    best = np.take_along_axis(found[:, 5:], class_ids[:, None], axis=1)[:, 0]
+    best = found[np.arange(len(found)), class_ids + 5]
     with np.errstate(invalid="ignore", over="ignore"):
         scores = found[:, 4] * best
         keep = (scores >= np.float32(conf)) & np.isfinite(scores)
@@ -326,9 +376,7 @@ def yolox_cells(grid: Grid) -> Floats:
     for stride in grid.strides:
         y, x = np.indices((-(-grid.height // stride), -(-grid.width // stride))).reshape(2, -1)
         maps.append(np.stack([x, y, np.full_like(x, stride)], axis=1))
-    cells = np.concatenate(maps).astype(np.float32)
-    cells.setflags(write=False)  # shared by all who ask
-    return cells
+    return _shared(np.concatenate(maps).astype(np.float32))
 
 
 def yolox(outputs: list[Floats], conf: float, *, grid: Grid) -> Candidates:

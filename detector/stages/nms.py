@@ -77,11 +77,11 @@ def _greedy(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -
         block = np.arange(start, min(start + BLOCK, len(boxes)))
         if len(kept):
             block = block[~_suppresses(kept, block, boxes, areas, groups, iou).any(axis=0)]
-        over = _suppresses(block, block, boxes, areas, groups, iou)
-        alive = np.ones(len(block), bool)
-        for i in range(len(block)):
+        over = np.triu(_suppresses(block, block, boxes, areas, groups, iou), 1)
+        alive, spared = np.ones(len(block), bool), ~over
+        for i in np.flatnonzero(over.any(axis=1)).tolist():  # of the others nothing changes
             if alive[i]:
-                alive[i + 1 :] &= ~over[i, i + 1 :]
+                alive &= spared[i]
         kept = np.concatenate([kept, block[alive]])
     return kept
 
@@ -98,9 +98,11 @@ def _suppresses(
 
     It compares products instead of dividing, so that empty boxes need no special case.
     """
-    a, b = boxes[first][:, None], boxes[second][None]
-    width = np.minimum(a[..., 2], b[..., 2]) - np.maximum(a[..., 0], b[..., 0])
-    height = np.minimum(a[..., 3], b[..., 3]) - np.maximum(a[..., 1], b[..., 1])
+    # Columns that lie together in memory: each is read once a row of the square.
+    a = np.ascontiguousarray(boxes[first].T)[:, :, None]
+    b = np.ascontiguousarray(boxes[second].T)[:, None]
+    width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
+    height = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
     intersection = np.maximum(width, 0) * np.maximum(height, 0)
     union = areas[first][:, None] + areas[second][None] - intersection
     same = groups[first][:, None] == groups[second][None]
