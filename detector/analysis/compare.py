@@ -18,8 +18,6 @@ from detector.session.comparison import (
     METRICS,
     About,
     Comparison,
-    Interval,
-    Metric,
     Round,
     Row,
     RowAgreement,
@@ -28,6 +26,7 @@ from detector.session.comparison import (
     VariantFacts,
 )
 from detector.session.evaluation import MeanAccuracy
+from detector.session.measured import Interval, Metric
 
 # An engine cannot change what these stages cost. Where they differ, something else did too.
 UNTOUCHED = ("read", "annotate", "write")

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detector import engines
 from detector.config.schema import Config
@@ -28,17 +28,18 @@ from detector.errors import EngineError, UsageError
 from detector.errors.writing import set_aside
 from detector.run.environment import environment
 from detector.session.codec import from_builtins, from_json, to_json
-from detector.session.comparison import (
+from detector.session.measured import (
     SCHEMA,
-    Comparison,
     Interval,
     MeasuredCalibration,
     MeasuredMachine,
     MeasuredRow,
     Measurement,
     Measurements,
-    Row,
 )
+
+if TYPE_CHECKING:
+    from detector.session.comparison import Comparison, Row
 
 FILE = "measured.json"
 KEPT = 200  # comparisons

@@ -7,7 +7,8 @@ import pytest
 from detector.analysis.accuracy.agreement import Agreement
 from detector.analysis.compare import Variant, compare_variants, find_contenders, label
 from detector.session.codec import from_json, to_builtins, to_json
-from detector.session.comparison import About, Comparison, Interval, Round, VariantFacts
+from detector.session.comparison import About, Comparison, Round, VariantFacts
+from detector.session.measured import Interval
 
 CPU = {"read": 1.0, "annotate": 0.5, "write": 2.0}
 

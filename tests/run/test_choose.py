@@ -11,7 +11,8 @@ from detector import engines
 from detector.analysis.compare import Variant, compare_variants
 from detector.config.schema import CalibrationConfig, Config, RuntimeConfig
 from detector.run import choose
-from detector.session.comparison import About, Interval, MeasuredMachine, RowAgreement
+from detector.session.comparison import About, RowAgreement
+from detector.session.measured import Interval, MeasuredMachine
 
 SHA, SIZE = "ab" * 32, [256, 416]
 ABLE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0"}

@@ -9,8 +9,9 @@ import pytest
 
 from detector.errors import UsageError
 from detector.session.codec import from_json, json_schema
-from detector.session.comparison import Comparison, Measurements
+from detector.session.comparison import Comparison
 from detector.session.evaluation import SUBTYPES, Evaluation, Result, read_result
+from detector.session.measured import Measurements
 
 FOLDER = Path(__file__).parents[2] / "docs/schema"
 SCHEMAS = {

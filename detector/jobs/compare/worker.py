@@ -27,7 +27,8 @@ import numpy as np
 from detector.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
 from detector.run.signals import remove_where_orphaned, wait_for_orphaning
 from detector.session import codec
-from detector.session.comparison import Metric, Round, VariantFacts
+from detector.session.comparison import Round, VariantFacts
+from detector.session.measured import Metric
 from detector.types import Detections, Frame, Image
 
 if TYPE_CHECKING:

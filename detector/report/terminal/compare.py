@@ -14,8 +14,9 @@ from rich.text import Text
 from detector.analysis.compare import ROUNDS_FOR_A_WINNER, find_contenders
 from detector.report.terminal.console import SafeConsole, fit_columns, fits
 from detector.report.terminal.run import counted
-from detector.session.comparison import METRICS, Comparison, Interval, Metric, Row
+from detector.session.comparison import METRICS, Comparison, Row
 from detector.session.evaluation import Figure
+from detector.session.measured import Interval, Metric
 
 WORDS: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
 FEW_CLASSES = 4  # up to so many have a column each
