@@ -74,7 +74,8 @@ def read_nsys(path: str | Path) -> Recorded:
             tables = _plain_tables(database)
             database.set_authorizer(_permit_plain_reading)
             return _read(database, tables, str(path))
-    except sqlite3.Error as error:
+    # Where a name is damaged, sqlite3 cannot decode its own message.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         if clock.is_over():
             raise UsageError(
                 f"{path}: reading it takes more than {LONGEST_S:g} s; it is damaged, or of a run "

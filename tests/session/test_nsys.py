@@ -191,6 +191,15 @@ def changed(statement):
     return make
 
 
+def other_bytes(path):
+    """A schema that SQLite refuses with a message that is no UTF-8."""
+    export(path, ONE)
+    statement = b"StringIds (id int"
+    content = path.read_bytes()
+    assert statement in content
+    path.write_bytes(content.replace(statement, b"StringIds \x80id int"))
+
+
 ENDLESS = "with recursive r(x) as (select 1 union all select x + 1 from r) select x as start from r"
 SLOW = (
     "create table OSRT_API (start int, end int, nameId int, globalTid int as (printf('%.*c', 9e8)))"
@@ -214,6 +223,7 @@ FOREIGN = [
     (no_nvtx, "no NVTX ranges"),
     (other_columns, "no such column"),
     (other_values, "damaged: int64Value"),
+    (other_bytes, "no SQLite export"),
     (
         lambda path: export(path, ONE, domain="somebody-else"),
         "no ranges of the domain detect-video",
