@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import UNSET
 
 from detector.analysis.noise import is_above_now, misses, spread_of_run
-from detector.analysis.verdict import FASTEST_PRESET, has_presets
+from detector.analysis.verdict import faster_encoding, given_encoding, has_encodings
 from detector.session.document import SessionDocument
 from detector.session.passes import Prediction, SweepFacts, SweepRow, WhatIfFacts
 from detector.session.read import SavedSession
@@ -159,11 +159,11 @@ def _of_writing(document: SessionDocument, predicted: Predicted) -> Iterator[Nex
             _predict(free),
             PROVE,
         )
-    faster = _option(document, "output", "preset") != FASTEST_PRESET
-    if "video" in outputs and has_presets(outputs["video"]) and faster:
+    faster = faster_encoding(given_encoding(document.config.get("output", {})))
+    if "video" in outputs and has_encodings(outputs["video"]) and faster is not None:
         yield _add(
             document,
-            ("--preset", FASTEST_PRESET),
+            faster,
             "encodes faster, into a larger file; this run measures it",
             WRITE,
             _bound(free),

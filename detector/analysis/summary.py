@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from detector.analysis.verdict import Choices, frame_times, has_presets, judge
+from detector.analysis.verdict import Choices, frame_times, has_encodings, judge
 from detector.session.document import (
     Clocks,
     CpuTime,
@@ -196,8 +196,8 @@ def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -
         facts.sync,
     )
     outputs = {kind for run in runs for kind in run.outputs}
-    presets = all(has_presets(run.outputs.get("video", "")) for run in runs)
-    return judge(times, Choices(outputs=outputs, preset=facts.preset, presets=presets))
+    encodings = all(has_encodings(run.outputs.get("video", "")) for run in runs)
+    return judge(times, Choices(outputs=outputs, encoding=facts.encoding, encodings=encodings))
 
 
 def _detections(facts: RunFacts, runs: Sequence[SourceRun]) -> DetectionCounts:

@@ -46,7 +46,6 @@ NAMES = {
     WRITE: "Writing the results",
 }
 WRITING = {"video": "Writing the video", "pictures": "Writing the pictures"}
-FASTEST_PRESET = "ultrafast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +85,32 @@ class FrameTimes:
 @dataclass(frozen=True, slots=True)
 class Choices:
     """What the run was asked to do, as far as an advice depends on it. ``outputs``: the kinds that
-    were written. ``presets``: whether the video's encoder has any."""
+    were written. ``encoding``: the option that says how the video is encoded, and its value;
+    ``encodings``: whether the video's format has such options."""
 
     outputs: Collection[str] = ()
-    preset: str | None = None
-    presets: bool = True
+    encoding: tuple[str, str] | None = None
+    encodings: bool = True
 
 
-def has_presets(video: str) -> bool:
-    """Whether --preset means something for a video of this name."""
+def given_encoding(output: Mapping[str, object]) -> tuple[str, str] | None:
+    """Of the configuration's group ``output``: the option that says how a video is encoded, and its
+    value; None where nothing was said."""
+    for name in ("preset", "quality", "crf"):
+        if output.get(name) is not None:
+            return f"--{name}", str(output[name])
+    return None
+
+
+def faster_encoding(given: tuple[str, str] | None) -> tuple[str, str] | None:
+    """The option and value that encode fastest beside what was given; None: it is that already."""
+    flag = "--quality" if given is None or given[0] == "--quality" else "--preset"
+    fastest = flag, "fast" if flag == "--quality" else "ultrafast"
+    return None if given == fastest else fastest
+
+
+def has_encodings(video: str) -> bool:
+    """Whether --quality means something for a video of this name."""
     return not video.lower().endswith((".avi", ".gif"))
 
 
@@ -254,9 +270,9 @@ def _advice(stage: str, choices: Choices) -> str:
     """Options that take work out of ``stage``; empty where there is none."""
     drawn = any(kind in choices.outputs for kind in WRITING)
     if stage == WRITE and drawn:
-        faster = choices.presets and choices.preset != FASTEST_PRESET
-        preset = "video" in choices.outputs and faster
-        return (f"`--preset {FASTEST_PRESET}` or " if preset else "") + "`--no-video`"
+        encodes = "video" in choices.outputs and choices.encodings
+        faster = faster_encoding(choices.encoding) if encodes else None
+        return (f"`{' '.join(faster)}` or " if faster else "") + "`--no-video`"
     if stage == ANNOTATE and drawn:
         return "`--no-video`"
     if stage in (HEAD, NMS):

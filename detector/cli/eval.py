@@ -16,7 +16,9 @@ from detector.config.schema import CAMERA_GROUPS, EVAL_DEFAULTS, DrawingConfig
 
 # They say where a run's results go and how pictures look, which has no meaning here.
 DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
-OUTPUTS = ("output", "save", "no_video", "only_detections", "lead", "preset", "crf")
+OUTPUTS = (
+    "output", "save", "no_video", "only_detections", "lead", "quality", "preset", "crf",
+)  # fmt: skip
 WITHOUT = (*OUTPUTS, "classes", *DRAWING)
 
 

@@ -211,7 +211,7 @@ PRESETS = (
 )
 
 
-DEFAULT_PRESET, DEFAULT_CRF = "superfast", 23  # of H.264
+QUALITIES = ("fast", "balanced", "small")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,18 +241,25 @@ class OutputConfig:
         at_least=0.0,
         at_most=600.0,
     )
+    quality: str | None = option(
+        None,
+        "How a video is encoded: {choices}; default: balanced. In H.264, fast costs a sixth less "
+        "and its files are about twice as large; small costs nearly three times as much, for "
+        "files a third smaller.",
+        "Q",
+        choices=QUALITIES,
+    )
     preset: str | None = option(
         None,
-        "How much work the encoder of .mp4, .mkv, .mov (H.264) and .webm (VP9) does, ultrafast to "
-        "veryslow; default: superfast. With H.264, veryfast files are a third smaller and cost "
-        "half as much again.",
+        "Instead of --quality: the preset of x264 (.mp4, .mkv, .mov; of libvpx in .webm), "
+        "ultrafast to veryslow.",
         "P",
         choices=PRESETS,
     )
     crf: int | None = option(
         None,
-        "Quality of the video, 0 is best: to 51 in H.264 (default: 23), to 63 in VP9 (default: "
-        "32).",
+        "Constant rate factor, 0 is best: to 51 in H.264 (default: 22, with --preset 23), to 63 in "
+        "VP9 (default: 32).",
         "N",
         at_least=0,
         at_most=63,

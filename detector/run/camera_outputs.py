@@ -13,7 +13,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from detector.config.schema import DEFAULT_CRF, DEFAULT_PRESET, Config, RecordConfig
+from detector import sinks
+from detector.config.schema import Config, RecordConfig
 from detector.errors import OutputError, UsageError
 from detector.live.base import Event, EventTarget
 from detector.live.events import EventHub
@@ -25,6 +26,9 @@ from detector.sources.live.base import WEBCAM, Camera, Feed
 from detector.types import Detections, Frame, Image
 
 JSONL, RECORDING = "jsonl", "recording"
+# Of x264, for --quality: a recording is encoded without delay, for which balanced has no B-frames.
+PRESETS = {"fast": "ultrafast", "balanced": "superfast", "small": "veryfast"}
+CRF = 23
 CLOSE_S = 2.0  # for the last seconds of a recording
 
 
@@ -33,7 +37,10 @@ def records(config: RecordConfig) -> bool:
 
 
 def check_recording(config: Config) -> None:
-    """Raises UsageError where a recording would show what --blur is to hide."""
+    """Raises UsageError where a recording would show what --blur is to hide, or cannot be encoded
+    as it is said.
+    """
+    sinks.find("video").check_options(".mp4", config.as_dict()["output"])
     if records(config.record) and config.drawing.blur and config.record.record != "annotated":
         flag = f"--record {config.record.record}" if config.record.record != "none" else "--clips"
         raise UsageError(
@@ -117,7 +124,8 @@ class CameraOutputs:
             self._notice,
             retention=self._retention,
             quality=Quality(
-                output.preset or DEFAULT_PRESET, DEFAULT_CRF if output.crf is None else output.crf
+                output.preset or PRESETS[output.quality or "balanced"],
+                CRF if output.crf is None else output.crf,
             ),
         )
 

@@ -158,7 +158,6 @@ def _refuse_options(config: Config) -> float | None:
         "--no-video": (output.no_video, "no video is written without --record"),
         "--only-detections": (output.only_detections, "rows of cameras hold every frame"),
         "--lead": (output.lead, "it is for --only-detections"),
-        "--crf": (output.crf is not None and output.crf > 51, "H.264 ends at 51"),
         "--start": (start_s, "cameras have no beginning"),
         "--stride": (given.stride != 1, "give the camera a rate: in cameras.yaml"),
         "--decoder": (given.decoder != "auto", "PyAV reads streams, OpenCV webcams"),

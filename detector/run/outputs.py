@@ -66,7 +66,8 @@ def settings_of(config: Config, spec: str, model_sha256: str, precision: str) ->
     deciding = {group: options[group] for group in ("network", "selection", "input", "drawing")}
     runtime = {name: options["runtime"][name] for name in ("size", "engine_options")}
     written = {
-        name: options["output"][name] for name in ("preset", "crf", "only_detections", "lead")
+        name: options["output"][name]
+        for name in ("quality", "preset", "crf", "only_detections", "lead")
     }
     document = [os.path.realpath(spec), model_sha256, precision, deciding, runtime, written]
     if isinstance(spec, NamedPictures):  # the text of this one is their folder

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detector.config.schema import DEFAULT_PRESET, Config
+from detector.analysis.verdict import given_encoding
+from detector.config.schema import Config
 from detector.errors import DetectVideoError, OutputError
 from detector.errors.machine import usable_cores
 from detector.run.environment import environment
@@ -139,6 +140,6 @@ def run_facts(config: Config, loaded: LoadedModel) -> RunFacts:
         cores=usable_cores(),
         sync=config.loop.sync,
         notes=loaded.notes,
-        preset=config.output.preset or DEFAULT_PRESET,
+        encoding=given_encoding(config.as_dict()["output"]),
         layers=loaded.layers,
     )

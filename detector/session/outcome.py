@@ -107,5 +107,6 @@ class RunFacts:
     cores: int
     sync: bool
     notes: list[str]
-    preset: str | None = None  # x264 preset of the annotated video
+    # The option that says how the video is encoded, and its value; None: none was given.
+    encoding: tuple[str, str] | None = None
     layers: tuple[ExecutedLayer, ...] = ()  # empty: the engine cannot tell what it ran

@@ -45,11 +45,19 @@ def by_option(session):
 
 
 @pytest.mark.parametrize(("name", "offered"), [("a.webm", True), ("a.gif", False)])
-def test_a_preset_is_offered_where_there_are_some(name, offered, session):
+def test_a_faster_encoding_is_offered_where_there_is_one(name, offered, session):
     document = json.loads((session / "session.json").read_text())
     document["outputs"]["video"] = name
     (session / "session.json").write_text(json.dumps(document))
-    assert ("--preset ultrafast" in by_option(read_session(session))) is offered
+    assert ("--quality fast" in by_option(read_session(session))) is offered
+
+
+@pytest.mark.parametrize("given", [{"preset": "medium"}, {"crf": 30}])
+def test_beside_a_preset_or_crf_a_preset_is_offered(given, session):
+    document = json.loads((session / "session.json").read_text())
+    document["config"]["output"].update(given)
+    (session / "session.json").write_text(json.dumps(document))
+    assert "--preset ultrafast" in by_option(read_session(session))
 
 
 def test_a_pipe_does_not_come_again(session):
@@ -84,7 +92,7 @@ def test_every_figure_is_a_prediction_or_a_measurement(session):
             given = measured if step.figure.kind == MEASURED else known
             assert step.figure.fps == given[step.figure.basis]
     assert steps["--no-video"].figure.kind == PREDICTED
-    assert steps["--preset ultrafast"].figure.kind == AT_MOST
+    assert steps["--quality fast"].figure.kind == AT_MOST
     assert steps["--stride 2"].figure is None
     assert any(option.startswith("--size ") and steps[option].figure is None for option in steps)
     # What was measured is worth more than what is predicted.
@@ -173,7 +181,7 @@ def test_what_is_already_so_is_not_offered(session):
     document["command"] = ["detect-video", document["video"]["path"], "--sync"]
     (session / "session.json").write_text(json.dumps(document))
     steps = next_steps(read_session(session))
-    assert not any("--preset" in step.option for step in steps)
+    assert not any({"--preset", "--quality"} & set(step.option) for step in steps)
     assert [step for step in steps if "--sync" not in step.command and not step.option]
     del document["outputs"]["video"]
     (session / "session.json").write_text(json.dumps(document))

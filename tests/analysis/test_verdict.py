@@ -14,7 +14,7 @@ from detector.analysis.verdict import (
     Choices,
     frame_times,
     gain_without,
-    has_presets,
+    has_encodings,
     judge,
 )
 from detector.cli.detect import command as detect
@@ -158,31 +158,35 @@ def test_a_cpu_that_others_fill_is_full():
 
 
 ADVICE = [
-    # the slow stage, outputs, preset, options that the sentence names
-    ("write", ("video", "jsonl"), "superfast", {"--preset", "--no-video"}),
-    ("write", ("video", "jsonl"), "ultrafast", {"--no-video"}),  # there is no faster preset
-    ("write", ("pictures",), "superfast", {"--no-video"}),
-    ("write", ("jsonl",), "superfast", set()),  # nothing is left out by an option
-    ("annotate", ("video",), "superfast", {"--no-video"}),
-    ("nms", ("video",), "superfast", {"--conf"}),
-    ("read", ("video",), "superfast", set()),
+    # the slow stage, outputs, how the video is encoded, options that the sentence names
+    ("write", ("video", "jsonl"), None, {"--quality", "--no-video"}),
+    ("write", ("video", "jsonl"), ("--quality", "small"), {"--quality", "--no-video"}),
+    ("write", ("video", "jsonl"), ("--preset", "fast"), {"--preset", "--no-video"}),
+    ("write", ("video", "jsonl"), ("--crf", "30"), {"--preset", "--no-video"}),
+    ("write", ("video", "jsonl"), ("--quality", "fast"), {"--no-video"}),  # nothing is faster
+    ("write", ("video", "jsonl"), ("--preset", "ultrafast"), {"--no-video"}),
+    ("write", ("pictures",), None, {"--no-video"}),
+    ("write", ("jsonl",), None, set()),  # nothing is left out by an option
+    ("annotate", ("video",), None, {"--no-video"}),
+    ("nms", ("video",), None, {"--conf"}),
+    ("read", ("video",), None, set()),
 ]
 
 
-@pytest.mark.parametrize(("stage", "outputs", "preset", "options"), ADVICE)
-def test_the_sentence_names_options_that_exist_and_help(stage, outputs, preset, options):
-    choices = Choices(outputs=outputs, preset=preset)
+@pytest.mark.parametrize(("stage", "outputs", "encoding", "options"), ADVICE)
+def test_the_sentence_names_options_that_exist_and_help(stage, outputs, encoding, options):
+    choices = Choices(outputs=outputs, encoding=encoding)
     sentence = judge(load(10, **{"infer": 2, stage: 8}), choices).sentence
     named = set(re.findall(r"--[a-z-]+", sentence))
     assert named == options
     assert named <= {name for option in detect.params for name in option.opts}
 
 
-def test_a_format_without_presets_gets_none():
-    choices = Choices(outputs=("video",), presets=False)
+def test_a_format_that_is_encoded_one_way_gets_none():
+    choices = Choices(outputs=("video",), encodings=False)
     sentence = judge(load(10, infer=2, write=8), choices).sentence
     assert set(re.findall(r"--[a-z-]+", sentence)) == {"--no-video"}
-    assert [has_presets(name) for name in ("a.mp4", "a.webm", "a.AVI", "a.gif")] == [1, 1, 0, 0]
+    assert [has_encodings(name) for name in ("a.mp4", "a.webm", "a.AVI", "a.gif")] == [1, 1, 0, 0]
 
 
 def test_nothing_to_judge():

@@ -37,8 +37,8 @@ INSTRUMENTED = [
 ]
 TIMEOUT_S, MEMORY_MB, LONGEST = 20, 2048, 20_000
 MOST_KEPT = 5  # of one reader
-# libFuzzer reads its peak of memory from the kernel, which counts that of the program which a process
-# was before: a copy of the whole attack. Between the two stands a shell, which is small.
+# libFuzzer asks the kernel for its peak of memory, which counts what the process was before: a copy
+# of the whole attack. Between the two stands a shell, which is small.
 SMALL_PARENT = ("sh", "-c", '"$@"; exit $?', "sh")
 
 Read = Callable[[bytes], object]

@@ -232,7 +232,10 @@ def test_a_gif_says_that_it_has_no_sound(tmp_path: Path) -> None:
         ("x.gif", {"preset": "fast"}),
         ("x.avi", {"crf": 20}),
         ("x.avi", {"preset": "fast"}),
+        ("x.gif", {"quality": "small"}),
         ("x.mp4", {"crf": 52}),
+        ("x.mp4", {"quality": "fast", "crf": 20}),
+        ("x.webm", {"quality": "fast", "preset": "fast"}),
         ("x.mkv", {"crf": 63}),
     ],
     ids=str,
@@ -253,7 +256,43 @@ def test_crf_decides_the_size(suffix: str, tmp_path: Path) -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
-@pytest.mark.parametrize("preset", ["ultrafast", "medium", "veryslow"])
-def test_presets_of_vp9(preset: str, tmp_path: Path) -> None:
-    write(tmp_path / "x.webm", [make_frame(i) for i in range(5)], {"preset": preset})
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_quality_decides_the_size_and_keeps_every_frame(suffix: str, tmp_path: Path) -> None:
+    """Texture that moves: what a better search and transform find is bytes."""
+    noise = np.random.default_rng(2).integers(0, 255, (160, 200, 3), np.uint8)
+    image = cv2.GaussianBlur(noise, (0, 0), 2)
+    sizes = []
+    for quality in ("fast", "balanced", "small"):
+        path = tmp_path / f"{quality}{suffix}"
+        frames = [
+            Frame(i, i * 512, i / 25, np.ascontiguousarray(image[i : i + 96, 2 * i : 2 * i + 128]))
+            for i in range(30)
+        ]
+        write(path, frames, {"quality": quality}, width=128, height=96)
+        assert len(stamps(path)) == 30
+        sizes.append(path.stat().st_size)
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_without_a_word_the_quality_is_balanced(tmp_path: Path) -> None:
+    frames = [make_frame(i) for i in range(12)]
+    for name, options in (("a", {}), ("b", {"quality": "balanced"}), ("c", {"crf": 22})):
+        write(tmp_path / f"{name}.mp4", frames, options)
+    contents = {(tmp_path / f"{name}.mp4").read_bytes() for name in "abc"}
+    assert len(contents) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preset": "ultrafast"},
+        {"preset": "medium"},
+        {"preset": "veryslow"},
+        {"quality": "fast"},
+        {"quality": "small"},
+    ],
+    ids=str,
+)
+def test_how_vp9_is_encoded(options: dict[str, Any], tmp_path: Path) -> None:
+    write(tmp_path / "x.webm", [make_frame(i) for i in range(5)], options)
     assert len(stamps(tmp_path / "x.webm")) == 5

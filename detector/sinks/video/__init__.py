@@ -69,14 +69,19 @@ class VideoSink(Sink):
     default_for = ("video",)
     alone = False
     order = 4
-    options = ("preset", "crf", "only_detections", "lead")
+    options = ("quality", "preset", "crf", "only_detections", "lead")
 
     @classmethod
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
         format = FORMATS[suffix.lower()]
         worst, crf = format.worst_crf, options.get("crf")
-        for name in ("preset", "crf"):
-            if worst is None and options.get(name) is not None:
+        given = [name for name in ("quality", "preset", "crf") if options.get(name) is not None]
+        if "quality" in given and len(given) > 1:
+            raise UsageError(
+                f"--quality and --{given[1]} both say how the video is encoded; leave one out"
+            )
+        for name in given:
+            if worst is None:
                 raise UsageError(
                     f"--{name} means nothing in a {suffix} ({format.name}); leave it out, or write "
                     "a .mp4 or .webm"
@@ -91,21 +96,23 @@ class VideoSink(Sink):
         self,
         path: Path,
         *,
+        quality: str | None = None,
         preset: str | None = None,
         crf: int | None = None,
         only_detections: bool = False,
         lead: float | None = None,
         audio: bool = True,
     ) -> None:
-        """``preset``, ``crf``, ``lead``: None is the default. ``lead``: seconds."""
+        """``quality``, ``preset``, ``crf``, ``lead``: None is the default. ``lead``: seconds."""
         super().__init__(path)
         if self.path.suffix.lower() not in FORMATS:
             raise UsageError(
                 f"a video cannot be called {self.path.name}; end its name in {', '.join(FORMATS)}"
             )
-        self.check_options(self.path.suffix, {"preset": preset, "crf": crf})
+        self.check_options(self.path.suffix, {"quality": quality, "preset": preset, "crf": crf})
         self._format = FORMATS[self.path.suffix.lower()]
-        self._preset, self._crf, self._audio = preset, crf, audio
+        self._encoding = {"quality": quality, "preset": preset, "crf": crf}
+        self._audio = audio
         self._lead = Fraction(str(LEAD_S if lead is None else lead)) if only_detections else None
         self._clips: Clips | None = None
         self._partial: Partial | None = None  # None before open, and after close or abort
@@ -119,12 +126,7 @@ class VideoSink(Sink):
         if self._lead is not None:
             self._clips = Clips(self._lead, info.time_base)
         self._file: VideoFile = kind(
-            self._partial.path,
-            self._format.muxer,
-            info,
-            preset=self._preset,
-            crf=self._crf,
-            audio=self._audio,
+            self._partial.path, self._format.muxer, info, **self._encoding, audio=self._audio
         )
         self.notes = self._file.notes
 

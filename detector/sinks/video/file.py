@@ -37,16 +37,17 @@ class VideoFile:
         format: str,
         info: SourceInfo,
         *,
+        quality: str | None,
         preset: str | None,
         crf: int | None,
         audio: bool,
     ) -> None:
-        """``preset``, ``crf``: as the user gave them; None: the format's own."""
+        """``quality``, ``preset``, ``crf``: as the user gave them; None: the format's own."""
         self.sent = 0  # frames given to the encoder
         self.notes: list[str] = []
         self.muxer_options: dict[str, str] = {}
         self._path, self.format, self.info = path, format, info
-        self.preset, self.crf = preset, crf
+        self.quality, self.preset, self.crf = quality, preset, crf
         self._wants_audio = audio and info.has_audio and info.kind == "video"
         if self._wants_audio and self.sound is None:
             self._wants_audio = False

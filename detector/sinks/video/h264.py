@@ -23,7 +23,23 @@ MP4_TICKS_PER_S = 10_000
 SPARSE_S = 7 * 24 * 3600
 REORDERED = 8  # frames in a row, over which x264 reorders with its three B-frames, and some more
 HUGE_PIXELS = 4096 * 4096  # beyond, x264's look-ahead would hold gigabytes of frames
-CRF = 23
+# What --quality asks of x264. For "balanced" its presets leave a gap. On clips of 360p to 720p it
+# takes 0.6 of the CPU of "superfast" at crf 23, at equal PSNR and SSIM and 0.6 to 1.2 of the bytes
+# (docs/performance.md; `scripts/bench qualities`). What costs most is left out: motion to parts of
+# a pixel, the look-ahead, adaptive quantisation. What costs least for its bytes stays: B-frames in
+# a fixed pattern, CABAC, the deblocking filter, transforms of 8x8.
+QUALITIES = {
+    "fast": {"preset": "ultrafast", "crf": "23"},
+    "balanced": {
+        "preset": "ultrafast",
+        "crf": "22",
+        "bf": "3",
+        "b_strategy": "0",
+        "x264-params": "cabac=1:deblock=0,0:8x8dct=1:partitions=i8x8,i4x4",
+    },
+    "small": {"preset": "veryfast", "crf": "23"},
+}
+CRF = "23"  # with a preset that is named
 
 
 class YuvFile(VideoFile):
@@ -57,20 +73,13 @@ class YuvFile(VideoFile):
 
 
 class H264File(YuvFile):
-    """A frame of 1280x720 takes some 5 ms to encode with "superfast" on 2 cores ("veryfast" takes
-    9 ms and makes a file a third smaller).
-    """
-
     encoder = "libx264"
     sound = SoundRules(copied=COPIED, encoder="aac", bits_per_s=160_000, rates=range(8000, 48001))
 
     def make_stamps(self, longest_gap_s: float) -> Stamps:
         if self.format == "mov":
             self.sound = replace(self.sound, copied=COPIED_IN_MOV)
-        # chromaloc 2 is "top left", where cv2 samples the chroma.
-        crf = CRF if self.crf is None else self.crf
-        self.options = {"crf": str(crf), "x264-params": "chromaloc=2"}
-        self.options["preset"] = self.preset or "superfast"
+        self.options = self._choose_options()
         if self.format == "matroska":
             return Stamps(self.fps, self.time_base, longest_gap_s)
         self.muxer_options["movflags"] = "+faststart"
@@ -89,8 +98,20 @@ class H264File(YuvFile):
         # With B-frames, some ticks more: the encoder stores the first frames before their time.
         return Stamps(self.fps, self.time_base, longest_gap_s, reach * 15 // 16, REORDERED)
 
+    def _choose_options(self) -> dict[str, str]:
+        if self.preset is None:
+            options = dict(QUALITIES[self.quality or "balanced"])
+        else:
+            options = {"preset": self.preset, "crf": CRF}
+        if self.crf is not None:
+            options["crf"] = str(self.crf)
+        # chromaloc 2 is "top left", where cv2 samples the chroma.
+        own = options.get("x264-params")
+        options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
+        return options
+
     def add_stream(self, container: Any, height: int, width: int) -> Any:
-        if height * width > HUGE_PIXELS:
+        if height * width > HUGE_PIXELS and self.options["preset"] != "ultrafast":
             self.options["preset"] = "ultrafast"  # 1.1 GB at 8192x8192, however many frames
             self.notes.append(
                 f"encoded with x264's ultrafast preset to save memory at {width}x{height}"

@@ -8,6 +8,7 @@ from detector.sinks.video.h264 import YuvFile
 from detector.sinks.video.stamps import Stamps
 
 CRF = 32  # of 0 to 63: looks like 23 of H.264
+QUALITIES = {"fast": "ultrafast", "balanced": "superfast", "small": "fast"}
 # libvpx's deadline and speed for what x264 calls so.
 SPEEDS = {
     "ultrafast": ("realtime", "8"),
@@ -31,7 +32,7 @@ class Vp9File(YuvFile):
     )
 
     def make_stamps(self, longest_gap_s: float) -> Stamps:
-        deadline, speed = SPEEDS[self.preset or "superfast"]
+        deadline, speed = SPEEDS[self.preset or QUALITIES[self.quality or "balanced"]]
         self.options = {
             "crf": str(CRF if self.crf is None else self.crf),
             "b": "0",  # quality alone decides
