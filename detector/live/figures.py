@@ -255,24 +255,37 @@ class LiveStatus:
             return self._of_day.load(self._cores)
 
     def summaries(
-        self, names: tuple[str, ...], outputs: Mapping[str, Mapping[str, str]]
+        self,
+        names: tuple[str, ...],
+        outputs: Mapping[str, Mapping[str, str]],
+        counts: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> list[StreamSummary]:
         """The day of each camera, those that were taken out included. ``received`` counts pictures
-        whose fate was decided that day: processed or dropped. ``outputs``: camera -> kind -> path.
+        whose fate was decided that day: processed or dropped. ``outputs``: camera -> kind -> path;
+        ``counts``: camera -> kind -> what that output did on this day.
         """
         with self._lock:
             return [
-                self._summary(member, names, outputs.get(member.camera.name, {}))
+                self._summary(
+                    member,
+                    names,
+                    outputs.get(member.camera.name, {}),
+                    (counts or {}).get(member.camera.name, {}),
+                )
                 for member in self._all_members()
             ]
 
     def _summary(
-        self, member: Member, names: tuple[str, ...], outputs: Mapping[str, str]
+        self,
+        member: Member,
+        names: tuple[str, ...],
+        outputs: Mapping[str, str],
+        counts: Mapping[str, Mapping[str, int]],
     ) -> StreamSummary:
         tally, facts = self._tally(member.camera.name), member.facts()
-        tally.told = counts, dropped = self._counts(member)
+        tally.told = told, dropped = self._counts(member)
         counts_before, dropped_before = tally.before
-        of_day = {key: count - counts_before.get(key, 0) for key, count in counts.items()}
+        of_day = {key: count - counts_before.get(key, 0) for key, count in told.items()}
         left_out = {
             reason: more
             for reason, count in sorted(dropped.items())
@@ -304,6 +317,7 @@ class LiveStatus:
             camera_age_ms=None if camera is None else _document(camera),
             detections=_by_name(tally.found, names),
             outputs=dict(outputs),
+            output_counts={kind: dict(one) for kind, one in counts.items()},
         )
 
     # ------------------------------------------------------------------

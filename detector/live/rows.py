@@ -36,6 +36,7 @@ class RowFigures:
     """Counts of the whole run."""
 
     written: int
+    bytes: int
     lost: int  # rows that a full disk cost
     paused: bool
 
@@ -62,7 +63,7 @@ class CameraRows:
         """
         self._folder, self._camera = folder / camera.name, camera
         self._notice, self._zone, self._clock = notice, zone, clock
-        self._written = self._lost = self._lost_now = 0
+        self._written = self._bytes = self._lost = self._lost_now = 0
         self._fd, self._day = -1, ""
         self._path = self._folder
         self._next_look_ns = 0
@@ -126,6 +127,7 @@ class CameraRows:
             self._pause(error)
             return
         self._written += 1
+        self._bytes += len(line)
         if self._paused:
             self._paused = False
             self._notice(
@@ -208,7 +210,11 @@ class CameraRows:
         self._fd, self._day = -1, ""
 
     def figures(self) -> RowFigures:
-        return RowFigures(self._written, self._lost, self._paused)
+        return RowFigures(self._written, self._bytes, self._lost, self._paused)
+
+    def counts(self) -> dict[str, int]:
+        """Those of ``figures`` that only rise."""
+        return {"written": self._written, "lost": self._lost, "bytes": self._bytes}
 
     def close(self) -> None:
         """Closes the file. Nothing waits to be written. A second call does nothing."""

@@ -99,7 +99,7 @@ class CameraOutputs:
         with ExitStack() as made:
             rows = CameraRows(self._folder, camera, self._notice)
             made.callback(rows.close)
-            outputs = [Output(JSONL, rows, self._folder / camera.name)]
+            outputs = [Output(JSONL, rows, self._folder / camera.name, counts=rows.counts)]
             if self._retention is not None:
                 recording = _Recording(self._folder, camera, feed, self)
                 made.callback(recording.close)
@@ -109,6 +109,7 @@ class CameraOutputs:
                         recording,
                         self._folder / camera.name / "video",
                         drawn=lambda: recording.recorder.wants_pictures,
+                        counts=recording.recorder.counts,
                     )
                 )
             made.pop_all()

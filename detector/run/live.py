@@ -516,7 +516,9 @@ class _LiveRun:
     def _with_streams(self, summary: Summary) -> Summary:
         from detector.session.document import Verdict
 
-        streams = self.status.summaries(self._loaded.network.names, self._router.paths)
+        streams = self.status.summaries(
+            self._loaded.network.names, self._router.paths, self._router.counts()
+        )
         load = self.status.load_of_day()
         if load is None:
             return replace(summary, streams=streams, capacity=None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +31,14 @@ class CameraSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """``path``: what the summary names. ``drawn``: whether its next picture shows detections."""
+    """``path``: what the summary names. ``drawn``: whether its next picture shows detections.
+    ``counts``: what it has done so far; each only rises."""
 
     name: str  # "jsonl", "recording"
     sink: CameraSink
     path: Path
     drawn: Callable[[], bool] = lambda: False
+    counts: Callable[[], Mapping[str, int]] = dict
 
 
 class Rules(Protocol):
@@ -83,6 +86,9 @@ class Router:
         self._shows = False  # this picture, to the watcher
         self._drawn = False  # this picture
         self.paths: dict[str, dict[str, str]] = {}  # camera -> kind -> path, of the whole run
+        # camera -> kind -> counts: of outputs that are closed, and of all that were told.
+        self._closed: dict[str, dict[str, Counter[str]]] = {}
+        self._told: dict[str, dict[str, Counter[str]]] = {}
 
     # Cameras come and go.
 
@@ -102,6 +108,8 @@ class Router:
             self._tell_all(events)
         for output in outputs:
             output.sink.close()
+            with self._lock:  # a camera that comes back has outputs that count from 0
+                _count(self._closed, name, output)
 
     def close(self) -> None:
         """Closes all outputs, side by side, because each may have a last second to write."""
@@ -113,6 +121,28 @@ class Router:
             thread.start()
         for thread in threads:
             thread.join()
+
+    def counts(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Camera -> kind of output -> what it did since the last call."""
+        with self._lock:
+            now = {
+                name: {kind: Counter(counts) for kind, counts in of_camera.items()}
+                for name, of_camera in self._closed.items()
+            }
+            for name, outputs in self._outputs.items():
+                for output in outputs:
+                    _count(now, name, output)
+            before, self._told = self._told, now
+        none: Counter[str] = Counter()
+        return {
+            name: {
+                kind: {
+                    what: n - before.get(name, {}).get(kind, none)[what] for what, n in sums.items()
+                }
+                for kind, sums in of_camera.items()
+            }
+            for name, of_camera in now.items()
+        }
 
     # The loop.
 
@@ -175,3 +205,9 @@ class Router:
     def _tell_all(self, events: Sequence[Event]) -> None:
         for event in events:
             self._tell(event)
+
+
+def _count(into: dict[str, dict[str, Counter[str]]], camera: str, output: Output) -> None:
+    sums = into.setdefault(camera, {}).setdefault(output.name, Counter())
+    for what, count in output.counts().items():
+        sums[what] += count

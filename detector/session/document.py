@@ -208,6 +208,9 @@ class StreamSummary:
     which the rates are. ``age_ms``: of results. ``parts_ms``: decoding, waiting and inference, of
     which that age consists, and writing. ``output_age_ms``: until each output had the picture.
     ``camera_age_ms``: of results by the camera's own clock; None where it tells none.
+    ``output_counts``: kind -> what it did: pictures or rows written, lost to a full disk, bytes; of
+    a recording also pictures or packets dropped because encoding or the disk was too slow, samples
+    that MP4 refused, items that failed, and finished files, of which ``bytes`` are.
     """
 
     name: str
@@ -232,6 +235,7 @@ class StreamSummary:
     camera_age_ms: AgeFigures | None
     detections: dict[str, Count]
     outputs: dict[str, str]  # kind -> path
+    output_counts: dict[str, dict[str, Count]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

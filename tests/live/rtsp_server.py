@@ -2,11 +2,13 @@
 """An RTSP server for tests: H.264 or H.265, played for ever in real time, with RTCP reports.
 
     /usr/bin/python3 rtsp_server.py PORT NAME=FILE[+FILE...] ... [--user NAME:PASSWORD] [--udp-only]
+        [--address A]
 
-It serves rtsp://127.0.0.1:PORT/NAME, prints "ready" and runs until it is ended; port 0 takes a
-free one. SIGSTOP stalls it, SIGCONT goes on, SIGKILL is a camera that lost its power. Each FILE
-holds access units in Annex B; FILE.json beside it says where each begins (tests/live/servers.py
-writes both). Several files follow each other, so that the size of the picture may change.
+It serves rtsp://127.0.0.1:PORT/NAME, or at another address A, prints "ready" and runs until it is
+ended; port 0 takes a free one. SIGSTOP stalls it, SIGCONT goes on, SIGKILL is a camera that lost
+its power. Each FILE holds access units in Annex B; FILE.json beside it says where each begins
+(tests/live/servers.py writes both). Several files follow each other, so that the size of the
+picture may change.
 
 Needs Debian's gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-{base,good,bad} python3-gi, and the
 system's own Python: gi has no wheel.
@@ -79,17 +81,20 @@ def protect(server, factories, login):
 
 
 def main(arguments):
-    login, udp_only = None, "--udp-only" in arguments
+    udp_only = "--udp-only" in arguments
     if udp_only:
         arguments.remove("--udp-only")
-    if "--user" in arguments:
-        at = arguments.index("--user")
-        login = arguments[at + 1]
-        del arguments[at : at + 2]
+    values = {"--user": None, "--address": "127.0.0.1"}
+    for option in values:
+        if option in arguments:
+            at = arguments.index(option)
+            values[option] = arguments[at + 1]
+            del arguments[at : at + 2]
+    login = values["--user"]
     port, *mounts = arguments
     Gst.init(None)
     server = GstRtspServer.RTSPServer()
-    server.set_address("127.0.0.1")
+    server.set_address(values["--address"])
     server.set_service(port)
     factories = []
     for mount in mounts:

@@ -160,10 +160,20 @@ def need_rtsp() -> None:
 
 
 class RtspServer:
-    """One process. ``kill`` and ``start`` as often as wished: the port stays."""
+    """One process. ``kill`` and ``start`` as often as wished: the port stays.
 
-    def __init__(self, mounts: Mapping[str, Path | Sequence[Path]], login: str | None) -> None:
+    ``prefix``: what its command line begins with, as ``ip netns exec NAME``.
+    """
+
+    def __init__(
+        self,
+        mounts: Mapping[str, Path | Sequence[Path]],
+        login: str | None,
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.port, self._login = free_port(), login
+        self._host, self._prefix = host, prefix
         self._mounts = []
         for name, clips in mounts.items():
             files = [clips] if isinstance(clips, Path) else clips
@@ -171,12 +181,15 @@ class RtspServer:
         self._process: subprocess.Popen[str] | None = None
 
     def url(self, name: str, login: str | None = None) -> str:
-        return f"rtsp://{login + '@' if login else ''}127.0.0.1:{self.port}/{name}"
+        return f"rtsp://{login + '@' if login else ''}{self._host}:{self.port}/{name}"
 
     def start(self) -> None:
         login = ["--user", self._login] if self._login else []
         self._process = subprocess.Popen(
-            [SYSTEM_PYTHON, str(RTSP_SERVER), str(self.port), *self._mounts, *login],
+            [
+                *(*self._prefix, SYSTEM_PYTHON, str(RTSP_SERVER), str(self.port), *self._mounts),
+                *("--address", self._host, *login),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -220,8 +233,8 @@ class HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        super().__init__((host, 0), _Handler)
         self.pages: dict[str, tuple[str, bytes]] = {}
         self.redirects: dict[str, str] = {}
         self.login: str | None = None
@@ -302,8 +315,8 @@ def _basic(login: str) -> str:
 
 
 @contextmanager
-def http() -> Iterator[HttpServer]:
-    server = HttpServer()
+def http(host: str = "127.0.0.1") -> Iterator[HttpServer]:
+    server = HttpServer(host)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

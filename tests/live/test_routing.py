@@ -180,3 +180,23 @@ def test_states_become_events():
     these = Set()
     these.router.tick({"masked": "camera_up"}, 0, 5.0)
     assert [(event.event, event.camera) for event in these.told] == [("camera_up", "masked")]
+
+
+def test_what_outputs_did_is_told_once_and_survives_a_camera_that_comes_back() -> None:
+    done = {"written": 0, "bytes": 0}
+
+    def make(camera, feed):
+        done.update(written=0, bytes=0)
+        return [Output("jsonl", Sink(), Path("door"), counts=lambda: dict(done))]
+
+    router = Router(make, Noted())
+    router.open(camera("door"), None, None)
+    done.update(written=3, bytes=300)
+    assert router.counts() == {"door": {"jsonl": {"written": 3, "bytes": 300}}}
+    done.update(written=5, bytes=500)
+    router.close_camera("door")
+    router.open(camera("door"), None, None)  # it counts from 0 again
+    done.update(written=1, bytes=100)
+    assert router.counts() == {"door": {"jsonl": {"written": 3, "bytes": 300}}}
+    router.close()
+    assert router.counts() == {"door": {"jsonl": {"written": 0, "bytes": 0}}}

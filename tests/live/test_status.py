@@ -90,14 +90,37 @@ def test_an_epoch_counts_connections_that_gave_pictures() -> None:
     assert status.facts(5 * S).connects == 1
 
 
-def test_backoff_begins_anew_behind_ten_seconds_of_pictures() -> None:
+def test_backoff_begins_anew_behind_two_seconds_of_pictures() -> None:
     status = Status(0, Backoff(middle))
     for at in range(7):
         status.fail(at * S, "refused")
     live(status, 100)
-    assert status.fail(105 * S, "gone") - 105 * S == 5 * S  # too short a life
+    assert status.fail(101 * S, "gone") - 101 * S == 5 * S  # too short a life
     live(status, 200)
-    assert status.fail(211 * S, "gone") - 211 * S == 1 * S
+    assert status.fail(202 * S, "gone") - 202 * S == 1 * S
+
+
+def test_a_camera_that_dies_twenty_times_comes_back_soon_each_time() -> None:
+    status, at_s = Status(0, Backoff(middle)), 0.0
+    for _ in range(20):
+        live(status, at_s)
+        died_s = at_s + 2.5
+        for refused in range(3):  # nothing listens while it starts
+            next_ns = status.fail(round((died_s + refused) * S), "refused")
+            assert next_ns == round((died_s + refused + 1) * S)
+            status.connect(next_ns)
+        at_s = next_ns / S
+
+
+def test_backoff_begins_anew_behind_a_stall_that_is_over() -> None:
+    status = Status(0, Backoff(middle))
+    for at in range(7):
+        status.fail(at * S, "refused")
+    live(status, 10)
+    status.tick(13 * S)
+    status.arrive(14 * S)
+    assert status.state == LIVE
+    assert status.fail(14 * S + 1, "gone") == 15 * S + 1
 
 
 def test_a_late_picture_of_the_last_connection_makes_nobody_live() -> None:

@@ -40,6 +40,7 @@ class RecordingFigures:
     current: Path | None  # the file in the making
     files: int  # finished
     bytes: int  # in them
+    written: int  # pictures that a file took; a full disk may cost the last of them
     dropped: int  # pictures or packets for which the writer had no time
     lost: int  # samples of video that a full disk cost
     refused: int  # samples that MP4 did not take
@@ -176,11 +177,25 @@ class CameraRecorder:
             current=of_files.current,
             files=of_files.files,
             bytes=of_files.bytes,
+            written=of_files.written,
             dropped=self._dropped,
             lost=of_files.lost,
             refused=of_files.refused,
             failed=self._failed,
         )
+
+    def counts(self) -> dict[str, int]:
+        """Those of ``figures`` that only rise."""
+        now = self.figures()
+        return {
+            "written": now.written,
+            "dropped": now.dropped,
+            "lost": now.lost,
+            "refused": now.refused,
+            "failed": now.failed,
+            "files": now.files,
+            "bytes": now.bytes,
+        }
 
     def _work(self) -> None:
         next_look = 0

@@ -36,6 +36,7 @@ class SegmentFigures:
 
     files: int  # finished
     bytes: int  # in them
+    written: int  # samples of video that a file took
     refused: int  # samples that the muxer did not take
     lost: int  # samples of video that a full disk cost
     paused: bool  # the disk is full
@@ -63,7 +64,7 @@ class Segments:
         self._paused_ns: int | None = None  # since when
         self._try_ns = 0
         self._refused_codec = False
-        self._files = self._bytes = self._refused = self._lost = 0
+        self._files = self._bytes = self._refused = self._lost = self._written = 0
 
     @property
     def open(self) -> bool:
@@ -128,6 +129,7 @@ class Segments:
         except OSError as error:
             self._pause(sample.arrived_ns, error)
             return
+        self._written += sample.track == VIDEO
         if self._paused_ns is not None and file.path is not None and file is self._file:
             out_s = (sample.arrived_ns - self._paused_ns) / NS
             self._paused_ns = None
@@ -192,6 +194,7 @@ class Segments:
         return SegmentFigures(
             files=self._files,
             bytes=self._bytes,
+            written=self._written,
             refused=self._refused,
             lost=self._lost,
             paused=self._paused_ns is not None,

@@ -21,7 +21,9 @@ FROZEN_S = 10.0  # of the same picture, to the last bit: noise and key frames ch
 RATE_S = 5.0  # over which the camera's rate is told
 MOST_ARRIVALS = 1000  # kept for it
 BURST_S = 0.05  # pictures that came while the stream was opened are handed out at once
-STEADY_S = 10.0  # live for so long: the next failure is the first again
+# Live for so long: the next failure is the first again. A camera that lives longer than the first
+# wait is not hammered, however often it dies.
+STEADY_S = 2.0
 
 # go2rtc's steps: five tries after 1 s, five after 5 s, ten after 10 s, then once a minute.
 STEPS = ((5, 1.0), (10, 5.0), (20, 10.0))
@@ -82,8 +84,9 @@ class Status:
     def arrive(self, now_ns: int) -> int:
         """A picture has arrived, decoded or not; returns its number, from 0."""
         with self._lock:
-            if self._state == STALLED:
+            if self._state == STALLED:  # it was live, and goes on: as good as a steady one
                 self._enter(LIVE, now_ns)
+                self._backoff.reset()
             if not self._arrivals:
                 self._first_ns = now_ns
             elif now_ns - self._first_ns < BURST_S * SECOND:

@@ -1,0 +1,266 @@
+"""What watchers of the page cost a run: requests, slow clients, and a browser that stands still.
+
+python -m tests.live.page_load PORT CAMERA REQUESTS    loads a page until its input ends
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from tests.live.checking import measure_ages, quantile
+from tests.live.program import ROOT, Program, write_cameras
+from tests.live.servers import make_clip, rtsp
+from tests.page.client import Client
+from tests.report.browser import Browser, chromium
+
+FPS = 25.0
+CAMERAS = 4
+PATHS = ("/api/streams", "/metrics")
+SLOW_READERS, SLOW_HEADS = 5, 3
+SETTLE_S = 3.0  # between the beginning of a load and what is measured
+
+
+@dataclass(slots=True)
+class Phase:
+    """Some seconds with or without the load."""
+
+    fps: float
+    rss_mb: float
+    cores: float
+
+
+@dataclass(slots=True)
+class Answers:
+    """What the requests of one phase got."""
+
+    seconds: float = 0.0
+    ok: int = 0
+    other: int = 0
+    latencies_ms: list[float] = field(default_factory=list)
+    cut: int = 0  # slow clients that the page cut off
+
+
+@dataclass(slots=True)
+class Pair:
+    without: Phase
+    loaded: Phase
+    answers: Answers
+
+    @property
+    def ratio(self) -> float:
+        return self.loaded.fps / self.without.fps
+
+
+@dataclass(slots=True)
+class Outcome:
+    most: float  # pictures a second that this machine detects, one at a time
+    rate: float  # that were asked of the cameras together
+    browser: bool
+    pairs: list[Pair] = field(default_factory=list)
+    exit_code: int | None = None
+
+
+def check_page(
+    folder: Path,
+    pairs: int,
+    seconds: float,
+    requests: int,
+    engine: str,
+    told: Callable[[Pair], None],
+) -> Outcome:
+    """Four cameras that together ask for half of what this machine detects. Phases with and
+    without the load follow each other in turns, and every second pair begins with the load."""
+    idle = measure_ages(10.0, 8.0, engine, "latest", 5.0)
+    most = 1e3 / (sum(idle.busy_ms) / len(idle.busy_ms))
+    rate = min(FPS, most / 2 / CAMERAS)
+    found = Outcome(most, rate * CAMERAS, chromium() is not None)
+    clip = make_clip(folder / "clip.mp4", 250, size=(640, 360), gop=25)
+    with ExitStack() as running:
+        names = [f"cam{number}" for number in range(CAMERAS)]
+        servers = [running.enter_context(rtsp({"x": clip})) for _ in names]
+        urls = {name: server.url("x") for name, server in zip(names, servers, strict=True)}
+        cameras = folder / "cameras.yaml"
+        write_cameras(cameras, urls, rate)
+        program = Program(folder, cameras, ("--engine", engine, "--serve", "127.0.0.1:0"))
+        running.callback(program.kill)
+        program.wait_for_cameras(names)
+        port = page_port(program)
+        for number in range(pairs):
+            parts: dict[bool, Phase] = {}
+            answers = Answers()
+            for is_loaded in (False, True) if number % 2 == 0 else (True, False):
+                if not is_loaded:
+                    time.sleep(SETTLE_S)
+                    parts[False] = measure(program, names, seconds)
+                    continue
+                with standing_browser(port), load(port, names[0], requests, answers):
+                    time.sleep(SETTLE_S)
+                    parts[True] = measure(program, names, seconds)
+            pair = Pair(parts[False], parts[True], answers)
+            found.pairs.append(pair)
+            told(pair)
+        program.end()
+        found.exit_code = program.exit_code
+    return found
+
+
+def page_port(program: Program) -> int:
+    """Where the page is, as the program says it."""
+
+    def said() -> list[str]:
+        return re.findall(r"http://127\.0\.0\.1:(\d+)", "\n".join(program.said()))
+
+    program.wait_until(lambda: bool(said()), 30)
+    return int(said()[0])
+
+
+def measure(program: Program, names: list[str], seconds: float) -> Phase:
+    """Pictures that became rows, of all cameras."""
+    before, first, began = count_rows(program, names), program.sample(), time.monotonic()
+    place = len(program.samples)
+    program.watch(seconds)
+    rows, last = count_rows(program, names) - before, program.sample()
+    passed = time.monotonic() - began
+    return Phase(
+        rows / passed,
+        median(one.rss_mb for one in program.samples[place:]),
+        (last.cpu_s - first.cpu_s) / passed,
+    )
+
+
+def count_rows(program: Program, names: list[str]) -> int:
+    return sum(
+        path.read_bytes().count(b"\n")
+        for name in names
+        for path in (program.out / name).glob("detections-*.jsonl")
+    )
+
+
+@contextmanager
+def standing_browser(port: int) -> Iterator[None]:
+    """Chromium that showed the page for some seconds, and whose processes were stopped then."""
+    if chromium() is None:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="live-check-") as made:
+        browser = Browser(Path(made))
+        try:
+            browser.visit(f"http://127.0.0.1:{port}/")
+            time.sleep(SETTLE_S)
+            stopped = descendants(os.getpid(), "chrom")
+            try:
+                for pid in stopped:
+                    os.kill(pid, signal.SIGSTOP)
+                yield
+            finally:
+                for pid in stopped:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
+        finally:
+            browser.close()
+
+
+def descendants(pid: int, name: str) -> list[int]:
+    """Processes below ``pid`` whose name holds ``name``."""
+    children: dict[int, list[tuple[int, str]]] = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            head, _, rest = place.read_text().rpartition(")")
+            own, _, called = head.partition(" (")
+            children.setdefault(int(rest.split()[1]), []).append((int(own), called))
+    found, rest_of = [], [pid]
+    while rest_of:
+        for child, called in children.get(rest_of.pop(), ()):
+            rest_of.append(child)
+            if name in called:
+                found.append(child)
+    return found
+
+
+@contextmanager
+def load(port: int, camera: str, requests: int, answers: Answers) -> Iterator[None]:
+    """Fills ``answers`` when it is over."""
+    command = [sys.executable, "-m", "tests.live.page_load", str(port), camera, str(requests)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield
+        told = json.loads(process.communicate(timeout=60)[0])  # its input ends
+        for what, value in told.items():
+            setattr(answers, what, value)
+    finally:
+        process.kill()
+        process.wait()
+
+
+# ----------------------------------------------------------------------
+# The process that asks.
+
+
+def ask_until_closed(port: int, camera: str, requests: int) -> Answers:
+    found, over, lock = Answers(), threading.Event(), threading.Lock()
+    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    client = Client(port)
+
+    def ask(path: str) -> None:
+        began = time.monotonic()
+        try:
+            ok = client.ask(path).status == 200
+        except OSError:
+            ok = False
+        with lock:
+            found.ok, found.other = found.ok + ok, found.other + (not ok)
+            found.latencies_ms.append((time.monotonic() - began) * 1e3)
+
+    def read_slowly() -> None:
+        while not over.is_set():
+            with suppress(OSError, IndexError):
+                with client.stream(f"/api/streams/{camera}/stream.mjpg", 4096) as one:
+                    while one.socket.recv(256) and not over.wait(0.5):
+                        pass
+            if not over.wait(0.5):
+                found.cut += 1
+
+    def write_slowly() -> None:
+        while not over.is_set():
+            with suppress(OSError), client.connect() as one:
+                one.sendall(b"GET / HTTP/1.1\r\n")
+                while not over.wait(1.0):
+                    one.sendall(b"x")
+            if not over.wait(0.5):
+                found.cut += 1
+
+    for job in [read_slowly] * SLOW_READERS + [write_slowly] * SLOW_HEADS:
+        threading.Thread(target=job, daemon=True).start()
+    began = time.monotonic()
+    with ThreadPoolExecutor(16) as pool:
+        number = 0
+        while not over.wait(max(0.0, began + number / requests - time.monotonic())):
+            pool.submit(ask, PATHS[number % len(PATHS)])
+            number += 1
+    found.seconds = time.monotonic() - began
+    return found
+
+
+def p99(answers: Answers) -> float:
+    return quantile(answers.latencies_ms, 0.99)
+
+
+if __name__ == "__main__":
+    told = ask_until_closed(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    print(json.dumps({name: getattr(told, name) for name in Answers.__slots__}))

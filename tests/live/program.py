@@ -1,0 +1,173 @@
+"""The program on a list of cameras, as a user starts it, watched from outside through /proc."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class ProgramEndedError(Exception):
+    """It ended before it was asked to; the text is what it said."""
+
+
+@dataclass
+class Sample:
+    at_s: float  # Unix time
+    rss_mb: float
+    threads: int
+    descriptors: int
+    cpu_s: float
+
+
+class Program:
+    """detect-video in a folder of its own. ``prefix``: what its command line begins with, as
+    ``ip netns exec NAME``. ``environment`` comes on top of our own.
+
+    Without ``--json`` among ``options`` standard error has a line for each change of a camera.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        cameras: Path,
+        options: Sequence[str],
+        *,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.out, self.runs = folder / "live", folder / "run"
+        command = [*prefix, sys.executable, "-m", "detector", str(cameras), "-o", f"{self.out}/"]
+        command += ["--run-dir", str(self.runs), *options]
+        around = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+        self._stdout = (folder / "stdout.txt").open("w+")
+        self._stderr = (folder / "stderr.txt").open("w+")
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=around, stdout=self._stdout, stderr=self._stderr
+        )
+        self.samples: list[Sample] = []
+        self.exit_code: int | None = None
+        self.end_s = 0.0  # that the end took
+
+    def sample(self) -> Sample:
+        """Raises ProgramEndedError."""
+        place = Path(f"/proc/{self.process.pid}")
+        try:
+            status = dict(
+                line.split(":", 1) for line in (place / "status").read_text().splitlines()
+            )
+            ticks = (place / "stat").read_text().rsplit(")", 1)[1].split()
+            found = Sample(
+                time.time(),
+                int(status["VmRSS"].split()[0]) / 1024,
+                int(status["Threads"]),
+                len(os.listdir(place / "fd")),
+                (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK"),
+            )
+        except (OSError, KeyError) as error:
+            raise ProgramEndedError(f"the program is gone: {self.errors()}") from error
+        self.samples.append(found)
+        return found
+
+    def watch(self, seconds: float, every_s: float = 1.0) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.sample()
+            time.sleep(min(every_s, left))
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float) -> float | None:
+        """Seconds until it was so; None where it never was."""
+        start = time.monotonic()
+        while time.monotonic() - start < seconds:
+            if condition():
+                return time.monotonic() - start
+            self.sample()
+            time.sleep(0.25)
+        return None
+
+    def wait_for_cameras(self, names: Sequence[str], seconds: float = 90) -> float:
+        """Seconds until all were live. Raises ProgramEndedError where they never were."""
+        took = self.wait_until(
+            lambda: all(self.last_event(name, "camera_up") for name in names), seconds
+        )
+        if took is None:
+            up = [name for name in names if self.last_event(name, "camera_up")]
+            raise ProgramEndedError(f"only {up} of {list(names)} came up: {self.errors()}")
+        return took
+
+    def said(self) -> list[str]:
+        """Lines on standard error."""
+        return Path(self._stderr.name).read_text().splitlines()
+
+    def errors(self) -> str:
+        return "\n".join(self.said())[-2000:].strip()
+
+    def end(self) -> dict[str, Any]:
+        """SIGTERM, and the summary of the last day."""
+        asked = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.exit_code = self.process.wait(60)
+        except subprocess.TimeoutExpired as error:
+            raise ProgramEndedError(f"it goes on 60 s after SIGTERM: {self.errors()}") from error
+        self.end_s = time.monotonic() - asked
+        try:
+            last = max(self.summaries(), key=lambda path: path.stat().st_mtime_ns)
+            document: dict[str, Any] = json.loads(last.read_text())
+        except ValueError as error:
+            raise ProgramEndedError(f"it left no summary: {self.errors()}") from error
+        return document
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def summaries(self) -> list[Path]:
+        """Of each day."""
+        return list(self.runs.glob("*/summary.json"))
+
+    def lines(self, camera: str, kind: str) -> Iterator[dict[str, Any]]:
+        """Whole lines of ``detections`` or ``events``."""
+        for path in sorted((self.out / camera).glob(f"{kind}-*.jsonl")):
+            with path.open() as file:
+                for line in file:
+                    if line.endswith("\n"):
+                        yield json.loads(line)
+
+    def last_event(self, camera: str, event: str) -> float:
+        """Unix time of the camera's last event of that kind; 0 where there is none."""
+        times = [
+            in_seconds(row["time_utc"])
+            for row in self.lines(camera, "events")
+            if row["event"] == event
+        ]
+        return max(times, default=0.0)
+
+
+def in_seconds(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def write_cameras(
+    path: Path, urls: Mapping[str, str], rate: float | None = None, **options: str
+) -> None:
+    """cameras.yaml, as JSON. ``options``: name of a camera -> its rtsp_transport."""
+    entries = []
+    for name, url in urls.items():
+        entry: dict[str, Any] = {"name": name, "url": url}
+        if rate is not None:
+            entry["rate"] = rate
+        if name in options:
+            entry["options"] = {"rtsp_transport": options[name]}
+        entries.append(entry)
+    path.write_text(json.dumps({"cameras": entries}, indent=1))
