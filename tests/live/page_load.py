@@ -86,7 +86,7 @@ def check_page(
     without the load follow each other in turns, and every second pair begins with the load."""
     idle = measure_ages(10.0, 8.0, engine, "latest", 5.0)
     most = 1e3 / (sum(idle.busy_ms) / len(idle.busy_ms))
-    rate = min(FPS, most / 2 / CAMERAS)
+    rate = round(min(FPS, most / 2 / CAMERAS), 2)
     found = Outcome(most, rate * CAMERAS, chromium() is not None)
     clip = make_clip(folder / "clip.mp4", 250, size=(640, 360), gop=25)
     with ExitStack() as running:
@@ -212,49 +212,64 @@ def load(port: int, camera: str, requests: int, answers: Answers) -> Iterator[No
 # The process that asks.
 
 
-def ask_until_closed(port: int, camera: str, requests: int) -> Answers:
-    found, over, lock = Answers(), threading.Event(), threading.Lock()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
-    client = Client(port)
+class Crowd:
+    """Asks, and keeps connections busy with as little as possible, until ``over``."""
 
-    def ask(path: str) -> None:
+    def __init__(self, port: int, camera: str) -> None:
+        self.client, self.camera = Client(port), camera
+        self.answers, self.over = Answers(), threading.Event()
+        self._lock = threading.Lock()
+
+    def ask(self, path: str) -> None:
         began = time.monotonic()
         try:
-            ok = client.ask(path).status == 200
+            ok = self.client.ask(path).status == 200
         except OSError:
             ok = False
-        with lock:
-            found.ok, found.other = found.ok + ok, found.other + (not ok)
-            found.latencies_ms.append((time.monotonic() - began) * 1e3)
+        with self._lock:
+            self.answers.ok += ok
+            self.answers.other += not ok
+            self.answers.latencies_ms.append((time.monotonic() - began) * 1e3)
 
-    def read_slowly() -> None:
-        while not over.is_set():
-            with suppress(OSError, IndexError):
-                with client.stream(f"/api/streams/{camera}/stream.mjpg", 4096) as one:
-                    while one.socket.recv(256) and not over.wait(0.5):
-                        pass
-            if not over.wait(0.5):
-                found.cut += 1
+    def read_slowly(self) -> None:
+        path = f"/api/streams/{self.camera}/stream.mjpg"
+        while not self.over.is_set():
+            with suppress(OSError, IndexError), self.client.stream(path, 4096) as one:
+                while one.socket.recv(256) and not self.over.wait(0.5):
+                    pass
+            self._count_cut()
 
-    def write_slowly() -> None:
-        while not over.is_set():
-            with suppress(OSError), client.connect() as one:
+    def write_slowly(self) -> None:
+        while not self.over.is_set():
+            with suppress(OSError), self.client.connect() as one:
                 one.sendall(b"GET / HTTP/1.1\r\n")
-                while not over.wait(1.0):
+                while not self.over.wait(1.0):
                     one.sendall(b"x")
-            if not over.wait(0.5):
-                found.cut += 1
+            self._count_cut()
 
-    for job in [read_slowly] * SLOW_READERS + [write_slowly] * SLOW_HEADS:
-        threading.Thread(target=job, daemon=True).start()
-    began = time.monotonic()
-    with ThreadPoolExecutor(16) as pool:
-        number = 0
-        while not over.wait(max(0.0, began + number / requests - time.monotonic())):
-            pool.submit(ask, PATHS[number % len(PATHS)])
-            number += 1
-    found.seconds = time.monotonic() - began
-    return found
+    def _count_cut(self) -> None:
+        if not self.over.wait(0.5):
+            with self._lock:
+                self.answers.cut += 1
+
+    def run(self, requests: int) -> None:
+        """``requests`` a second."""
+        for job in [self.read_slowly] * SLOW_READERS + [self.write_slowly] * SLOW_HEADS:
+            threading.Thread(target=job, daemon=True).start()
+        began, number = time.monotonic(), 0
+        with ThreadPoolExecutor(16) as pool:
+            while not self.over.wait(max(0.0, began + number / requests - time.monotonic())):
+                pool.submit(self.ask, PATHS[number % len(PATHS)])
+                number += 1
+        self.answers.seconds = time.monotonic() - began
+
+
+def ask_until_closed(port: int, camera: str, requests: int) -> Answers:
+    """Until standard input ends."""
+    crowd = Crowd(port, camera)
+    threading.Thread(target=lambda: (sys.stdin.read(), crowd.over.set()), daemon=True).start()
+    crowd.run(requests)
+    return crowd.answers
 
 
 def p99(answers: Answers) -> float:

@@ -2,9 +2,9 @@
 
     servers' namespace ── wire (TUN) ── relay, a process ── wire (TUN) ── the program's namespace
 
-The relay hands every IP packet from one end to the other, later. Losses are made by the kernel, with
-nftables' ``numgen random`` or iptables' ``statistic`` at both ends, and counted there. Nothing of the
-machine's own network is touched. It needs root.
+The relay hands every IP packet from one end to the other, later. Losses are made by the kernel,
+with nftables' ``numgen random`` or iptables' ``statistic`` at both ends, and counted there. Nothing
+of the machine's own network is touched. It needs root.
 
     python -m tests.live.poor_network relay NAMESPACE NAMESPACE DELAY_MS JITTER_MS ORDERED
     python -m tests.live.poor_network mjpeg ADDRESS
@@ -156,8 +156,8 @@ def drop(namespace: str, loss: float) -> None:
         table ip weather {{
             chain input {{
                 type filter hook input priority 0;
-                iifname {WIRE} counter comment "all"
-                iifname {WIRE} numgen random mod 10000 < {round(loss * 1e4)} counter drop comment "lost"
+                iifname {WIRE} counter
+                iifname {WIRE} numgen random mod 10000 < {round(loss * 1e4)} counter drop
             }}
         }}
     """

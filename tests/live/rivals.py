@@ -1,0 +1,203 @@
+"""Other programs that read many streams, with this project's detector as their custom function.
+
+Each has an environment of its own, made by ``environment``. They are used by what their
+documentation says: ``ultralytics.data.loaders.LoadStreams`` yields a picture of every stream at a
+time, ``inference.InferencePipeline.init_with_custom_logic`` calls a function with what has arrived.
+
+    PYTHON tests/live/rivals.py ultralytics|inference SECONDS ENGINE URL...
+
+prints what happened as JSON. This part is run by the other environment's Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "detect-video", "compare")
+PACKAGES = {"ultralytics": "ultralytics", "inference": "inference"}
+TITLES = {"ultralytics": "ultralytics LoadStreams", "inference": "inference InferencePipeline"}
+# What the detector needs beside numpy and cv2, which these packages bring.
+OURS = ("click", "pyyaml", "nvtx", "onnxruntime", "onnx", "rich", "msgspec", "av")
+START_S = 120.0  # for all streams to give a picture
+WARM_S = 3.0
+
+
+class MissingError(Exception):
+    """It cannot be run here; the text says why."""
+
+
+@dataclass(slots=True)
+class Result:
+    """``fps``: pictures a second of each stream that were handed to the detector, its mean.
+    ``age_ms``: p50 and p99 from the moment that the program says it grabbed a picture."""
+
+    fps: float
+    slowest_fps: float
+    age_ms: tuple[float, float] | None
+    cores: float
+    version: str
+
+
+def environment(name: str) -> Path:
+    """The Python of the rival's environment, which is made once. Raises MissingError."""
+    folder = CACHE / name
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", PACKAGES[name]]
+        ours = [str(python), "-m", "pip", "install", "--quiet", *OURS]
+        for command in ([sys.executable, "-m", "venv", str(folder)], install, ours):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
+                last = (errors or done.stderr.splitlines() or ["no reason was given"])[-1]
+                raise MissingError(f"{PACKAGES[name]} does not install: {last}")
+        (folder / "complete").touch()
+    return python
+
+
+def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
+    """Raises MissingError."""
+    python = environment(name)
+    with tempfile.TemporaryDirectory(prefix="live-check-") as made:
+        around = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "YOLO_CONFIG_DIR": made,
+            "TELEMETRY_OPT_OUT": "True",
+            "DISABLE_VERSION_CHECK": "True",
+        }
+        command = [str(python), __file__, name, f"{seconds}", engine, *urls]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=made,
+                env=around,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=seconds + 2 * START_S,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise MissingError(f"it did not end within {late.timeout:.0f} s") from late
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        said = done.stderr.strip().splitlines()
+        raise MissingError(f"it failed: {said[-1] if said else done.returncode}")
+    told = json.loads(lines[-1])
+    told["age_ms"] = tuple(told["age_ms"]) if told["age_ms"] else None
+    return Result(**told)
+
+
+# ----------------------------------------------------------------------
+# In the other environment.
+
+
+class Counts:
+    """Counts pictures of each stream from the moment that all streams gave one."""
+
+    def __init__(self, streams: int, seconds: float) -> None:
+        self.frames = [0] * streams
+        self.ages_ms: list[float] = []
+        self.seconds = seconds
+        self._started = time.monotonic()
+        self._began = self._cpu = 0.0
+
+    def add(self, stream: int, age_ms: float | None = None) -> None:
+        self.frames[stream] += 1
+        if age_ms is not None:
+            self.ages_ms.append(age_ms)
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        if not self._began:
+            if now - self._started > START_S:
+                raise SystemExit(f"only {sum(map(bool, self.frames))} streams gave a picture")
+            if all(self.frames) and now - self._started > WARM_S:
+                self._began, self._cpu = now, time.process_time()
+                self.frames = [0] * len(self.frames)
+                self.ages_ms.clear()
+        return bool(self._began) and now - self._began > self.seconds
+
+    def result(self, version: str) -> dict[str, Any]:
+        passed = time.monotonic() - self._began
+        ages = sorted(self.ages_ms)
+        quantiles = [
+            ages[min(len(ages) - 1, int(share * len(ages)))] for share in (0.5, 0.99) if ages
+        ]
+        return {
+            "fps": sum(self.frames) / len(self.frames) / passed,
+            "slowest_fps": min(self.frames) / passed,
+            "age_ms": quantiles or None,
+            "cores": (time.process_time() - self._cpu) / passed,
+            "version": version,
+        }
+
+
+def run_ultralytics(detect: Callable[[Any], Any], urls: list[str], counts: Counts) -> str:
+    import ultralytics
+    from ultralytics.data.loaders import LoadStreams
+
+    listed = Path("list.streams")
+    listed.write_text("\n".join(urls))
+    streams = LoadStreams(str(listed))
+    for batch in streams:
+        for place, image in enumerate(batch[1]):
+            detect(image)
+            counts.add(place)
+        if counts.is_over():
+            break
+    return str(ultralytics.__version__)
+
+
+def run_inference(detect: Callable[[Any], Any], urls: list[str], counts: Counts) -> str:
+    from importlib.metadata import version
+
+    from inference import InferencePipeline
+
+    over = threading.Event()
+
+    def on_video_frame(frames: list[Any]) -> list[Any]:
+        return [detect(frame.image) for frame in frames]
+
+    def on_prediction(predictions: Any, frames: Any) -> None:
+        for frame in frames if isinstance(frames, list) else [frames]:
+            if frame is not None:
+                age_ms = (time.time() - frame.frame_timestamp.timestamp()) * 1e3
+                counts.add(frame.source_id or 0, age_ms)
+        if counts.is_over():
+            over.set()
+
+    pipeline = InferencePipeline.init_with_custom_logic(
+        video_reference=urls, on_video_frame=on_video_frame, on_prediction=on_prediction
+    )
+    pipeline.start(use_main_thread=False)
+    if not over.wait(START_S + counts.seconds):
+        raise SystemExit(f"{sum(map(bool, counts.frames))} of {len(urls)} streams gave pictures")
+    return version("inference")
+
+
+def main(name: str, seconds: float, engine: str, urls: list[str]) -> None:
+    from detector import Detector
+
+    detector = Detector(engine=engine)
+    counts = Counts(len(urls), seconds)
+    run = {"ultralytics": run_ultralytics, "inference": run_inference}[name]
+    version = run(detector, urls, counts)
+    print(json.dumps(counts.result(version)), flush=True)
+    os._exit(0)  # their reading threads have no end
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4:])
