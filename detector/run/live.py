@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from detector.engines.base import BuildProgress
     from detector.live.base import EventTarget, LiveFigures, Watcher
     from detector.loop.parts import Parts
-    from detector.session.document import Summary
+    from detector.session.document import DecodingFigures, Summary
     from detector.session.outcome import SourceRun
     from detector.session.store import Session
     from detector.types import Candidates
@@ -217,6 +217,26 @@ class _EndOfDay(threading.Event):
         return super().is_set() or self._stop.is_set()
 
 
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """``calls``: name of a thread -> packets that it decoded."""
+
+    calls: Mapping[str, int] = field(default_factory=dict)
+    busy_ns: int = 0
+    cpu_ns: int = 0
+
+    def since(self, before: _Decoded) -> DecodingFigures:
+        from detector.session.document import DecodingFigures
+
+        calls = [count - before.calls.get(name, 0) for name, count in self.calls.items()]
+        return DecodingFigures(
+            threads=sum(count > 0 for count in calls),
+            calls=sum(calls),
+            busy_s=(self.busy_ns - before.busy_ns) / 1e9,
+            cpu_s=(self.cpu_ns - before.cpu_ns) / 1e9,
+        )
+
+
 @dataclass(slots=True)
 class _Day:
     """The loop of one day and what it leaves."""
@@ -253,6 +273,7 @@ class _LiveRun:
         self._changing = threading.Lock()  # of the list: the clerk and the page
         self._classes: frozenset[int] | None = None
         self._nms: Callable[[Candidates], Detections] = stage_functions(config, loaded)[2]
+        self._decoded_before = _Decoded()
         self._decoders = Timeline(nvtx=config.loop.nvtx, max_rows=FEED_ROWS, ring=True)
         self._batch = len(loaded.engine.requests[0].slot)
         self.collector = Collector(
@@ -260,7 +281,7 @@ class _LiveRun:
         )
         self._source = LiveSource(self.collector, _path_of(specs))
         self.status = LiveStatus(
-            self.collector, usable_cores(), decoding=partial(_work_of, self._decoders)
+            self.collector, usable_cores(), decoding=lambda: _work_of(self._decoders).cpu_ns
         )
         self._outputs = CameraOutputs(folder, config, around.say)
         self._events = CameraEvents(folder, config, around.say, around.events_to)
@@ -397,6 +418,7 @@ class _LiveRun:
                 table.stop()
 
     def _begin_day(self) -> _Day:
+        self._decoded_before = _work_of(self._decoders)
         from detector.session.outcome import SourceRun
         from detector.session.store import Session
 
@@ -519,6 +541,8 @@ class _LiveRun:
         streams = self.status.summaries(
             self._loaded.network.names, self._router.paths, self._router.counts()
         )
+        decoding = _work_of(self._decoders).since(self._decoded_before)
+        summary = replace(summary, decoding=decoding)
         load = self.status.load_of_day()
         if load is None:
             return replace(summary, streams=streams, capacity=None)
@@ -633,11 +657,12 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
-def _work_of(decoders: Timeline) -> int:
-    """CPU time of the feeds' decoding so far, nanoseconds."""
-    return sum(
-        span.cpu_ns
-        for track in list(decoders.tracks.values())
-        for (stage, kind), span in list(track.spans.items())
-        if (stage, kind) == (READ, WORK)
-    )
+def _work_of(decoders: Timeline) -> _Decoded:
+    """What the feeds' decoders did so far."""
+    calls, busy, cpu = {}, 0, 0
+    for name, track in list(decoders.tracks.items()):
+        if (span := track.spans.get((READ, WORK))) is not None:
+            calls[name] = span.calls
+            busy += span.self_ns
+            cpu += span.cpu_ns
+    return _Decoded(calls, busy, cpu)

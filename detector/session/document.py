@@ -92,6 +92,17 @@ class StageFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingFigures:
+    """What the cameras' own threads did beside the loop: ``threads`` of them decoded ``calls``
+    packets. No stage holds it: the loop takes pictures that are decoded."""
+
+    threads: Count
+    calls: Count
+    busy_s: Duration
+    cpu_s: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadFigures:
     """One thread's time in the loop: busy + waits + other = wall."""
 
@@ -276,6 +287,7 @@ class Summary:
     # Of live runs alone. ``capacity``: how many such cameras this machine could take.
     streams: list[StreamSummary] | UnsetType = UNSET
     capacity: Amount | UnsetType | None = UNSET
+    decoding: DecodingFigures | UnsetType = UNSET
 
     @property
     def each(self) -> list[SourceSummary]:

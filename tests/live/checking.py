@@ -14,18 +14,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from detector import Detector
+from tests.live.program import in_seconds
 from tests.live.servers import RtspServer, http, make_clip, read_clock, rtsp
 
 PATIENCE_S = 60.0  # for a camera to come back
-KILL, STALL = "kill", "stall"
+# What happens to a camera. A stall is silence for 2 s; a connection that is silent for 10 s is
+# given up and made anew.
+KILL, STALL, LONG_STALL = "kill", "stall, 3 to 6 s", "stall, 12 to 15 s"
+STALLS = {STALL: (3.0, 6.0), LONG_STALL: (12.0, 15.0)}
+DOWN = "camera_down"
 LOGIN = "admin:sw0rdf1sh"
 
 
@@ -53,10 +58,15 @@ class Process:
 
 @dataclass(slots=True)
 class Recoveries:
-    """``back_s``: from the moment that the server was there again to the next row; None where no
-    row came in time. ``ages``: of the other cameras, undisturbed and disturbed: p99, ms."""
+    """``seen``: how often an event told that the camera is down, while it was. ``back_s``: from the
+    moment that the server was there again (a stalled one: just before it went on) to the arrival of
+    the next picture that got a row; None where none came in time. ``quiet_ms``, ``disturbed_ms``:
+    p99 age of each other camera."""
 
-    back_s: dict[str, list[float | None]] = field(default_factory=lambda: {KILL: [], STALL: []})
+    seen: Counter[str] = field(default_factory=Counter)
+    back_s: dict[str, list[float | None]] = field(
+        default_factory=lambda: {KILL: [], STALL: [], LONG_STALL: []}
+    )
     before: Process | None = None
     after: Process | None = None
     quiet_ms: list[float] = field(default_factory=list)
@@ -67,7 +77,8 @@ class Recoveries:
 def check_recoveries(
     folder: Path, cameras: int, times: int, quiet_s: float, engine: str, seed: int
 ) -> Recoveries:
-    """One of ``cameras`` is killed and stalled ``times`` times each, after ``quiet_s`` seconds."""
+    """One of ``cameras`` is killed, stalled, and stalled for long, ``times`` times each, after
+    ``quiet_s`` seconds."""
     found, moments = Recoveries(), random.Random(seed)
     clip = make_clip(folder / "clip.mp4", 250, size=(640, 360), gop=25)
     with ExitStack() as running:
@@ -86,10 +97,11 @@ def check_recoveries(
             found.before, began = Process.of(run.pid), time.time()
             time.sleep(quiet_s)
             quiet_until = time.time()
-            for what in [KILL, STALL] * times:
+            for what in [KILL, STALL, LONG_STALL] * times:
                 time.sleep(moments.uniform(0.5, 3))
-                back = _disturb(servers[0], what, moments)
-                found.back_s[what].append(_wait_for_row(folder, names[0], back, PATIENCE_S))
+                began_s, back_s = _disturb(servers[0], what, moments)
+                found.back_s[what].append(_wait_for_row(folder, names[0], back_s, PATIENCE_S))
+                found.seen[what] += _was_down(folder, names[0], began_s, back_s)
             ended = time.time()
             found.after = Process.of(run.pid)
         finally:
@@ -111,41 +123,62 @@ def _write_list(path: Path, names: list[str], servers: list[RtspServer]) -> None
     path.write_text("\n".join(lines) + "\n")
 
 
-def _disturb(server: RtspServer, what: str, moments: random.Random) -> float:
-    """Returns when the server was there again, Unix seconds."""
+def _disturb(server: RtspServer, what: str, moments: random.Random) -> tuple[float, float]:
+    """Returns when it began, and when the server was there again, Unix seconds."""
+    began_s = time.time()
     if what == KILL:
         server.kill()
         time.sleep(moments.uniform(0.2, 2))
-        server.start()
-    else:
-        server.signal(signal.SIGSTOP)
-        time.sleep(moments.uniform(2.5, 6))
-        server.signal(signal.SIGCONT)
-    return time.time()
+        server.start()  # back when it listens
+        return began_s, time.time()
+    server.signal(signal.SIGSTOP)
+    time.sleep(moments.uniform(*STALLS[what]))
+    back_s = time.time()
+    server.signal(signal.SIGCONT)
+    return began_s, back_s
 
 
-def _rows(folder: Path, name: str) -> Iterator[tuple[float, float]]:
-    """(arrival as Unix seconds, age in ms) of each row."""
+def _was_down(folder: Path, name: str, began_s: float, back_s: float) -> bool:
+    """Whether an event says so of a moment between the two; events are written a little later."""
+    until = time.time() + PATIENCE_S
+    while time.time() < until:
+        for path in (folder / "live" / name).glob("events-*.jsonl"):
+            for line in path.read_text().splitlines():
+                row = json.loads(line)
+                if row["event"] == DOWN and began_s <= in_seconds(row["time_utc"]) <= back_s + 1:
+                    return True
+        if time.time() > back_s + 2:
+            return False
+        time.sleep(0.2)
+    return False
+
+
+def _rows(folder: Path, name: str, since: dict[Path, int]) -> Iterator[tuple[float, float]]:
+    """(arrival as Unix seconds, age in ms) of each row that is not among those ``since``: path ->
+    bytes that were read, which is brought up to date."""
     for path in sorted((folder / "live" / name).glob("detections-*.jsonl")):
-        for line in path.read_text().splitlines():
-            row = json.loads(line)
-            moment = datetime.fromisoformat(row["time_utc"].replace("Z", "+00:00"))
-            yield moment.timestamp(), row["age_ms"]
+        with path.open("rb") as file:
+            file.seek(since.get(path, 0))
+            for line in file:
+                if line.endswith(b"\n"):
+                    since[path] = since.get(path, 0) + len(line)
+                    row = json.loads(line)
+                    yield in_seconds(row["time_utc"]), row["age_ms"]
 
 
 def _wait_for_row(folder: Path, name: str, after: float, patience_s: float) -> float | None:
     """Seconds from ``after`` to the arrival of the next picture that got a row."""
-    until = time.time() + patience_s
+    until, since = time.time() + patience_s, dict[Path, int]()
     while time.time() < until:
-        times = [moment for moment, _ in _rows(folder, name) if moment > after]
-        if times:
-            return times[0] - after
+        for moment, _ in _rows(folder, name, since):
+            if moment > after:
+                return moment - after
         time.sleep(0.2)
     return None
 
 
 def _p99(folder: Path, name: str, start: float, end: float) -> float:
-    ages = sorted(age for moment, age in _rows(folder, name) if start <= moment < end)
+    ages = sorted(age for moment, age in _rows(folder, name, {}) if start <= moment < end)
     return ages[min(len(ages) - 1, int(0.99 * len(ages)))] if ages else float("nan")
 
 

@@ -50,11 +50,11 @@ class Program:
         command = [*prefix, sys.executable, "-m", "detector", str(cameras), "-o", f"{self.out}/"]
         command += ["--run-dir", str(self.runs), *options]
         around = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
-        self._stdout = (folder / "stdout.txt").open("w+")
-        self._stderr = (folder / "stderr.txt").open("w+")
-        self.process = subprocess.Popen(
-            command, cwd=folder, env=around, stdout=self._stdout, stderr=self._stderr
-        )
+        self._stderr = folder / "stderr.txt"
+        with (folder / "stdout.txt").open("w") as stdout, self._stderr.open("w") as stderr:
+            self.process = subprocess.Popen(
+                command, cwd=folder, env=around, stdout=stdout, stderr=stderr
+            )
         self.samples: list[Sample] = []
         self.exit_code: int | None = None
         self.end_s = 0.0  # that the end took
@@ -107,7 +107,7 @@ class Program:
 
     def said(self) -> list[str]:
         """Lines on standard error."""
-        return Path(self._stderr.name).read_text().splitlines()
+        return self._stderr.read_text().splitlines()
 
     def errors(self) -> str:
         return "\n".join(self.said())[-2000:].strip()

@@ -56,7 +56,12 @@ def test_three_cameras_one_of_them_dead_and_no_word_of_the_password(tmp_path, cl
         (path,) = (tmp_path / "live" / name).glob("detections-*.jsonl")
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         assert len(rows) == streams[name]["processed"]
+        counts = streams[name]["output_counts"]["jsonl"]
+        assert counts == {"written": len(rows), "lost": 0, "bytes": path.stat().st_size}
         assert all(row["camera"] == name and row["age_ms"] > 0 for row in rows)
+    decoding = summary_of(process)["decoding"]
+    assert decoding["threads"] == 2  # the dead one decoded nothing
+    assert decoding["calls"] >= sum(stream["processed"] for stream in streams.values())
     report = detect_video("report", summary_of(process)["session"], cwd=tmp_path)
     assert report.returncode == 0, report.stderr
     (tmp_path / "cameras.yaml").unlink()
@@ -109,7 +114,11 @@ def test_the_main_stream_is_recorded_while_the_smaller_one_is_detected(tmp_path,
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         assert (stream.width, stream.height) == (640, 360)
-        assert len(list(container.decode(stream))) > 10
+        pictures = len(list(container.decode(stream)))
+    counts = streams_of(process)["door"]["output_counts"]["recording"]
+    assert pictures > 10
+    assert (counts["written"], counts["files"]) == (pictures, 1)
+    assert counts["bytes"] == path.stat().st_size
     events = (tmp_path / "live/door").glob("events-*.jsonl")
     told = [json.loads(line) for path in events for line in path.read_text().splitlines()]
     assert [event["event"] for event in told] == ["camera_up", "camera_down"]

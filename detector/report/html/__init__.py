@@ -116,6 +116,10 @@ def ledger(session: SavedSession) -> str:
         [s.stage, s.busy_ms, Share(s.share), s.p50_ms, s.p90_ms, s.p99_ms, s.cpu_ms, s.thread]
         for s in stages
     ]
+    if (beside := session.document.decoding) and beside.calls:
+        busy, cpu = (seconds * 1e3 / frames for seconds in (beside.busy_s, beside.cpu_s))
+        of = f"cameras' own: {beside.threads}"
+        rows.append(["decoding", busy, None, None, None, None, cpu, of])
     sides = (
         "thread",
         "busy ms",

@@ -128,6 +128,12 @@ def _ledger(summary: Summary, frames: int, verbose: bool) -> Table:
             f"{row.cpu_ms:.2f}",
             _threads_text(row.thread),
         )
+    if summary.decoding and summary.decoding.calls:
+        # Not a stage: the loop's ledger adds up without it. A feed decodes what is dropped, too.
+        one = summary.decoding
+        busy, cpu = (f"{seconds * 1e3 / frames:.2f}" for seconds in (one.busy_s, one.cpu_s))
+        empty = [""] * (1 + len(percentiles))
+        table.add_row("decoding", busy, *empty, cpu, counted(one.threads, "camera"), style="dim")
     if verbose:
         note = "in the stages" if summary.cpu.stages_include_libraries else ""
         library = f"{summary.cpu.library_threads_s * 1e3 / frames:.2f}"

@@ -1,0 +1,20 @@
+"""A clock that jumps. ``scripts/live_check clock`` does it twenty times, with both recordings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.live.clock_jumps import UnavailableError, check_clock
+
+pytestmark = [pytest.mark.net, pytest.mark.slow]
+
+
+def test_a_day_ahead_and_back_loses_no_row_and_no_file(tmp_path: Path) -> None:
+    try:
+        found = check_clock(tmp_path, "annotated", 2, 3.0, "null", 0)
+    except UnavailableError as why:
+        pytest.skip(str(why))
+    assert found.wrong == []
+    assert found.days >= 2
