@@ -273,7 +273,7 @@ class _LiveRun:
         self._changing = threading.Lock()  # of the list: the clerk and the page
         self._classes: frozenset[int] | None = None
         self._nms: Callable[[Candidates], Detections] = stage_functions(config, loaded)[2]
-        self._decoded_before = _Decoded()
+        self._decoded = _Decoded()  # when the last day was told
         self._decoders = Timeline(nvtx=config.loop.nvtx, max_rows=FEED_ROWS, ring=True)
         self._batch = len(loaded.engine.requests[0].slot)
         self.collector = Collector(
@@ -418,7 +418,6 @@ class _LiveRun:
                 table.stop()
 
     def _begin_day(self) -> _Day:
-        self._decoded_before = _work_of(self._decoders)
         from detector.session.outcome import SourceRun
         from detector.session.store import Session
 
@@ -541,8 +540,9 @@ class _LiveRun:
         streams = self.status.summaries(
             self._loaded.network.names, self._router.paths, self._router.counts()
         )
-        decoding = _work_of(self._decoders).since(self._decoded_before)
-        summary = replace(summary, decoding=decoding)
+        # The next day begins where this one ended, so that nothing falls between them.
+        before, self._decoded = self._decoded, _work_of(self._decoders)
+        summary = replace(summary, decoding=self._decoded.since(before))
         load = self.status.load_of_day()
         if load is None:
             return replace(summary, streams=streams, capacity=None)

@@ -20,17 +20,13 @@ from typing import Any
 import av
 
 from detector.live.recording.names import FOLDER, list_recordings
-from tests.live.program import Program, ProgramEndedError, write_cameras
+from tests.live.program import Program, ProgramEndedError, UnavailableError, write_cameras
 from tests.live.servers import make_clip, rtsp
 
 GOP = 25  # pictures of the cameras between two key frames
 HOURS = 40.0  # the longest jump
 NAMES = ("cam0", "cam1")
 ALONE = "machine: no libfaketime (apt install libfaketime)"
-
-
-class UnavailableError(Exception):
-    """This machine cannot lie about the time; the text says why."""
 
 
 @dataclass(slots=True)

@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.live.program import ROOT, Program, ProgramEndedError, write_cameras
-from tests.live.servers import STEADY, RtspServer, http, make_clip
+from tests.live.program import ROOT, Program, ProgramEndedError, UnavailableError, write_cameras
+from tests.live.servers import STEADY, RtspServer, http, make_clip, need_rtsp
 
 SERVERS, CLIENT = "10.77.0.1", "10.77.0.2"
 WIRE = "wire"
@@ -39,10 +39,6 @@ FPS = 25
 NAMES = ("tcp", "udp", "mjpeg")
 CLONE_NEWNET = 0x40000000
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
-
-
-class UnavailableError(Exception):
-    """This machine cannot make such a network; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +246,7 @@ def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -
 
     Raises UnavailableError.
     """
+    need_rtsp()
     found = Outcome(weather)
     # Small pictures, so that 5% of lost packets leave TCP enough to carry them.
     clip = make_clip(folder / "clip.mp4", 250, FPS, gop=FPS, options={**STEADY, "crf": "28"})

@@ -17,6 +17,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 
 
+class UnavailableError(Exception):
+    """This machine cannot make a check; the text says why."""
+
+
 class ProgramEndedError(Exception):
     """It ended before it was asked to; the text is what it said."""
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.clock_jumps import UnavailableError, check_clock
+from tests.live.clock_jumps import check_clock
+from tests.live.program import UnavailableError
 
 pytestmark = [pytest.mark.net, pytest.mark.slow]
 

@@ -180,6 +180,26 @@ def test_reports_show_the_cameras(feeds):
     assert "such cameras" in said
     assert f"a: {result.summary.streams[0].processed} pictures" in said
     assert "outputs: live/CAMERA/" in said
+    assert "decoding" not in said.partition("ledger of")[2], "these feeds decode nothing"
+
+
+def test_decoding_is_a_line_beside_the_ledger(feeds):
+    summary = run("rtsp://a/door", duration="0.4").summary
+    frames = summary.frames.written
+    beside = DecodingFigures(threads=2, calls=9, busy_s=frames * 0.00325, cpu_s=frames * 0.002)
+    console = SafeConsole(file=io.StringIO(), width=100)
+    print_run(console, replace(summary, decoding=beside))
+    (line,) = [one for one in console.file.getvalue().splitlines() if " decoding " in one]
+    assert line.split() == ["decoding", "3.25", "2.00", "2", "cameras"]
+    rows = stage_rows(replace(summary, decoding=beside), frames)
+    assert [row.stage for row in rows] == [row.stage for row in stage_rows(summary, frames)]
+
+
+def test_decoding_of_a_day_begins_where_the_last_one_ended():
+    first = _Decoded({"a": 5, "b": 3}, 4_000_000_000, 2_000_000_000)
+    second = _Decoded({"a": 9, "b": 3, "c": 1}, 5_000_000_000, 2_500_000_000)
+    day = second.since(first)
+    assert (day.threads, day.calls, day.busy_s, day.cpu_s) == (2, 5, 1.0, 0.5)
 
 
 def test_the_plain_loop_too(feeds):
