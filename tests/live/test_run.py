@@ -9,11 +9,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from detector.analysis.next_steps import next_steps
+from detector.analysis.summary import stage_rows
 from detector.config.levels import resolve_config
 from detector.errors import EngineError, SourceError, UsageError
 from detector.report.html import page
@@ -21,8 +23,9 @@ from detector.report.terminal.console import SafeConsole
 from detector.report.terminal.run import print_run
 from detector.run import live
 from detector.run.inputs import reads_cameras
-from detector.run.live import Around, detect_live
+from detector.run.live import Around, _Decoded, detect_live
 from detector.run.wire import load_model
+from detector.session.document import DecodingFigures
 from detector.session.read import read_session
 from detector.sources.live.base import WAITING
 from tests.live.fake_feeds import FakeFeed
