@@ -66,6 +66,12 @@ cameras:
     assert redact("p@ss/w${DOOR}") == "***"
 
 
+@pytest.mark.parametrize("rate", [5, 0.5, 5.115363334444017, "30000/1001"])
+def test_a_rate_is_any_number(rate: object, tmp_path: Path) -> None:
+    path = written(tmp_path, f"cameras: {{a: {{url: 'rtsp://h/1', rate: {rate}}}}}")
+    assert read_cameras(path)[0].rate == Fraction(str(rate))
+
+
 def test_names_as_keys_and_a_login_apart(tmp_path: Path) -> None:
     path = written(
         tmp_path,

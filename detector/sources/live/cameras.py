@@ -315,7 +315,7 @@ def _read_size(value: Any) -> tuple[int, int]:
 def _read_rate(value: Any) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError("is no number of pictures a second")
-    if not re.fullmatch(r"\d{1,9}(\.\d{1,9}|/\d{1,9})?", text := str(value)):
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,17}|/\d{1,9})?", text := str(value)):
         raise ValueError("is no number of pictures a second (5, 12.5, 30000/1001)")
     rate = Fraction(text)
     if not 0 < rate <= FASTEST:
