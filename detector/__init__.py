@@ -39,3 +39,8 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """For TAB: the public names, which are there before they are imported."""
+    return sorted({*globals(), *__all__} - {"TYPE_CHECKING", "annotations", "os"})

@@ -32,6 +32,12 @@ def test_exported_names_are_few_sorted_and_there():
         _ = package.Detektor
 
 
+def test_tab_shows_the_public_names():
+    shown = [name for name in dir(package) if not name.startswith("_")]
+    assert set(package.__all__) - {"__version__"} <= set(shown)
+    assert not {"os", "TYPE_CHECKING"} & set(shown)
+
+
 def test_importing_the_package_imports_nothing_heavy():
     heavy = {"torch", "cv2", "onnx", "onnxruntime", "av", "numpy"}
     code = f"import detector, sys; print(sorted({heavy} & set(sys.modules)))"
@@ -87,6 +93,68 @@ def test_what_is_no_picture_is_refused(model, image):
         pytest.raises(DetectVideoError, match="uint8 BGR"),
     ):
         detector(image)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [np.zeros((4, 4, 3), np.uint8), [np.zeros((4, 4, 3), np.uint8)], None, True, 2.5],
+    ids=lambda source: type(source).__name__,
+)
+def test_a_stream_of_what_is_no_source_is_refused(model, source):
+    with (
+        Detector(model, engine="null") as detector,
+        pytest.raises(DetectVideoError, match=r"detector\(picture\)"),
+    ):
+        next(detector.stream(source))
+
+
+@pytest.mark.parametrize(
+    ("options", "begins"),
+    [
+        ({"conf": 3}, "conf: "),
+        ({"max_det": 0}, "max_det: "),
+        ({"size": "abc"}, "size=abc: "),
+        ({"device": "x"}, "device=x: "),
+        ({"classes": ["xx"]}, "classes=xx: "),
+        ({"names": "/none"}, "/none: "),
+        ({"model": 3}, "a model is "),
+    ],
+    ids=str,
+)
+def test_messages_name_options_as_python_does(options, begins):
+    with pytest.raises(DetectVideoError) as caught:
+        Detector(**{"engine": "null", **options})
+    assert str(caught.value).startswith(begins)
+    assert "--" not in str(caught.value)
+
+
+def test_messages_of_a_call_and_a_stream_do_too(model):
+    with Detector(model, engine="null") as detector:
+        for call in (detector, lambda image, **more: next(detector.stream("x.mp4", **more))):
+            with pytest.raises(DetectVideoError) as caught:
+                call(np.zeros((4, 4, 3), np.uint8), conf=3)
+            assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "python"),
+    [
+        ("give --names FILE", "give names=FILE"),
+        (
+            "use a smaller --batch, --size or --concurrency",
+            "use a smaller batch, size or concurrency",
+        ),
+        ("--size 640x384: not a multiple", "size=640x384: not a multiple"),
+        ("use --batch 8; or not", "use batch=8; or not"),
+        ("give --engines-dir DIR", "give engines_dir=DIR"),
+        ("x--size 3 and --output x.mp4 stay", "x--size 3 and --output x.mp4 stay"),
+    ],
+)
+def test_the_words_of_the_command_in_python(said, python):
+    from detector.api import KEYWORDS
+    from detector.api.words import translate
+
+    assert translate(said, KEYWORDS) == python
 
 
 def test_unknown_option(model):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, TypedDict, overload
 
+from detector.api.words import python_words
 from detector.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ class Options(TypedDict, total=False):
     start_timeout: float
 
 
+# What Detector takes by name. A message that speaks of ``--max-det`` says ``max_det`` from here.
+KEYWORDS = frozenset(("model", "engine", *Options.__annotations__))
+
+
 class Detector:
     """A model on an engine, warmed up.
 
@@ -97,11 +102,17 @@ class Detector:
         from detector.run.wire import load_model
 
         _refuse_unknown(options)
+        if not isinstance(model, (str, os.PathLike)):
+            raise UsageError(
+                f"a model is the path of a file or a known name, not {_kind_of(model)}; "
+                'Detector("street") is the one in the package'
+            )
         given = {"model": os.fspath(model), "engine": engine, **options}
-        self._config = resolve_config(None, given)
-        # A call waits for its picture, and one request on all threads answers soonest. With
-        # concurrency=N a stream runs N requests.
-        self._loaded = load_model(self._config, spare_requests=1, one_at_a_time=True)
+        with python_words(KEYWORDS):
+            self._config = resolve_config(None, given)
+            # A call waits for its picture, and one request on all threads answers soonest. With
+            # concurrency=N a stream runs N requests.
+            self._loaded = load_model(self._config, spare_requests=1, one_at_a_time=True)
         turns = threading.BoundedSemaphore(self._loaded.engine.concurrency)
         self._requests = [_Turn(request, turns) for request in self._loaded.engine.requests]
         self._calling = threading.Lock()
@@ -144,9 +155,10 @@ class Detector:
         ``classes`` are for this call only. Raises UsageError for anything else, and SourceError for
         a file that cannot be read.
         """
-        if isinstance(pictures, (list, tuple)):
-            return self._detect([_as_image(one) for one in pictures], conf, classes)
-        return self._detect([_as_image(pictures)], conf, classes)[0]
+        with python_words(KEYWORDS):
+            if isinstance(pictures, (list, tuple)):
+                return self._detect([_as_image(one) for one in pictures], conf, classes)
+            return self._detect([_as_image(pictures)], conf, classes)[0]
 
     def _detect(
         self, images: Sequence[Image], conf: float | None, classes: Sequence[str] | None
@@ -190,11 +202,15 @@ class Detector:
             raise UsageError(
                 "this Detector is streaming already; close that stream first, or make another one"
             )
+        listed = sources if isinstance(sources, (list, tuple)) else [sources]
+        specs = [_as_spec(source) for source in listed]
         self._streaming = True
         try:
-            for source in sources if isinstance(sources, (list, tuple)) else [sources]:
-                spec = str(source) if isinstance(source, int) else os.fspath(source)
-                with closing(self._stream_one(spec, conf, classes)) as frames:
+            for spec in specs:
+                with (
+                    python_words(KEYWORDS),
+                    closing(self._stream_one(spec, conf, classes)) as frames,
+                ):
                     yield from frames
         finally:
             self._streaming = False
@@ -270,6 +286,26 @@ def _refuse_unknown(options: Options) -> None:
             raise UsageError(f"Detector({name}=...): there is no such option from Python; {hint}")
 
 
+def _as_spec(source: object) -> str:
+    """A source of ``stream`` as the command line names it."""
+    if isinstance(source, int) and not isinstance(source, bool):
+        return str(source)
+    if isinstance(source, (str, os.PathLike)):
+        return str(os.fspath(source))
+    cure = "a picture in memory is detected with detector(picture), a list of them at once"
+    raise UsageError(
+        "stream() reads videos, pictures, folders and cameras by their path, address or number, "
+        f"not {_kind_of(source)}; {cure}"
+    )
+
+
+def _kind_of(thing: object) -> str:
+    """A value in a message: ``uint8 (480, 640, 3)`` for an array, else its type."""
+    if hasattr(thing, "dtype"):
+        return f"{thing.dtype} {getattr(thing, 'shape', '')}".strip()
+    return type(thing).__name__
+
+
 def _as_image(picture: Picture) -> Image:
     if isinstance(picture, (str, os.PathLike)):
         return _read_picture(os.fspath(picture))
@@ -280,8 +316,7 @@ def _as_image(picture: Picture) -> Image:
         or image.dtype.name != "uint8"
         or not image.size
     ):
-        kind = f"{getattr(image, 'dtype', type(image).__name__)} {getattr(image, 'shape', '')}"
-        raise UsageError(f"a picture must be uint8 BGR [height, width, 3], not {kind.strip()}")
+        raise UsageError(f"a picture must be uint8 BGR [height, width, 3], not {_kind_of(image)}")
     return image
 
 

@@ -251,7 +251,7 @@ class OutputConfig:
     )
     preset: str | None = option(
         None,
-        "Instead of --quality: the preset of x264 (.mp4, .mkv, .mov; of libvpx in .webm), "
+        "Instead of --quality: the preset of x264 (.mp4, .mkv, .mov, .ts; of libvpx in .webm), "
         "ultrafast to veryslow.",
         "P",
         choices=PRESETS,

@@ -33,6 +33,7 @@ from detector.errors.guard import keep
 from detector.errors.parsing import parse_json
 from detector.errors.writing import put_in_place, whole_file, write_whole
 from detector.models.base import Network
+from detector.models.own_files import write_description
 
 if TYPE_CHECKING:
     import onnx
@@ -121,6 +122,7 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
     never gets a stale file. Two runs that start together build it once. Raises OutputError.
     """
     place = choose_folder(None if folder is None else str(folder))
+    write_description(network)
     graph = network.graph
     if _weight_bytes(graph) > LARGEST_MESSAGE:
         with _output_errors(place):
@@ -199,13 +201,15 @@ def _with_weights_apart(network: Network, place: Path) -> onnx.ModelProto:
         initializer=tensors,
         value_info=graph.value_info,
     )
-    return helper.make_model(
+    apart = helper.make_model(
         light,
         opset_imports=model.opset_import,
         ir_version=model.ir_version,
         producer_name=model.producer_name,
         producer_version=model.producer_version,
     )
+    apart.metadata_props.extend(model.metadata_props)
+    return apart
 
 
 def build_once(

@@ -18,6 +18,7 @@ from detector.errors import ModelError, UsageError
 from detector.errors.guard import refuse_kept
 from detector.errors.writing import whole_file
 from detector.models.base import Network
+from detector.models.own_files import write_description
 from detector.run.choose import choose_by_rank
 from detector.run.inputs import keep_inputs
 from detector.run.prepare import PreparedNetwork, convert_network, prepare_network
@@ -81,6 +82,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
         "it would be written as one file",
         "run it as it is: no file has to be built for that",
     )
+    write_description(graph)
     _check(graph)
     with whole_file(target, "choose another with -o") as temporary:
         temporary.write_bytes(graph.graph.SerializeToString(deterministic=True))

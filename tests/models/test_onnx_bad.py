@@ -254,7 +254,7 @@ BAD = {
     without_a_shape: ("input images has no shape", "[batch, 3, height, width]"),
     unsorted: ("ONNX refuses it: Nodes in a graph must be topologically sorted",),
     diverged: ("weights of", "not finite numbers", "damaged", "training diverged"),
-    our_own: ("was written by detect-video",),
+    our_own: ("was written by an earlier detect-video", "build it again"),
     masks: (
         "segmentation",
         "at 64x64 are output0 [1, 252, 8], output1 [1, 3, 16, 16]",

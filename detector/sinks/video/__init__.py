@@ -5,7 +5,7 @@
     audio.py    the source's sound, cut to the frames
     clips.py    which frames --only-detections keeps
     file.py     muxer: one file made of these; a format is a subclass
-    h264.py     .mp4, .m4v, .mov, .mkv
+    h264.py     .mp4, .m4v, .mov, .mkv, .ts, .flv
     vp9.py      .webm
     mjpeg.py    .avi
     gif.py      .gif
@@ -52,6 +52,8 @@ FORMATS = {
     ".m4v": _H264,
     ".mov": _H264._replace(muxer="mov"),
     ".mkv": _H264._replace(muxer="matroska"),
+    ".ts": _H264._replace(muxer="mpegts"),
+    ".flv": _H264._replace(muxer="flv"),
     ".webm": Format("VP9", ("vp9", "Vp9File"), "webm", 16384, 63),
     ".avi": Format("Motion JPEG", ("mjpeg", "MjpegFile"), "avi", 65500),
     ".gif": Format("GIF", ("gif", "GifFile"), "gif", 65535),

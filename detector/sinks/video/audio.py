@@ -19,6 +19,8 @@ from detector.types import Sound
 # Codecs that players expect in MP4; they are copied. (The muxer would take others too, such as
 # Vorbis.) QuickTime has no Opus and no FLAC.
 COPIED_IN_MOV = ("aac", "mp3", "ac3", "eac3", "alac")
+COPIED_IN_TS = ("aac", "mp3", "ac3", "eac3")
+COPIED_IN_FLV = ("aac",)  # and MP3, but only at three rates
 COPIED = (*COPIED_IN_MOV, "opus", "flac")
 USUAL_RATE = 48000  # samples/s, where the source's own cannot be
 LONGEST_SLIP_S = Fraction(1, 50)  # that sound without stamps may begin from where it belongs

@@ -1,13 +1,20 @@
-"""H.264 by x264, in MP4, QuickTime and Matroska; and what VP9 shares with it."""
+"""H.264 by x264, in MP4, QuickTime, Matroska, MPEG-TS and FLV; and what VP9 shares with it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import av
 
-from detector.sinks.video.audio import COPIED, COPIED_IN_MOV, SoundRules
+from detector.sinks.video.audio import (
+    COPIED,
+    COPIED_IN_FLV,
+    COPIED_IN_MOV,
+    COPIED_IN_TS,
+    SoundRules,
+)
 from detector.sinks.video.canvas import Canvas
 from detector.sinks.video.file import INT32, VideoFile
 from detector.sinks.video.stamps import Stamps
@@ -40,6 +47,11 @@ QUALITIES = {
     "small": {"preset": "veryfast", "crf": "23"},
 }
 CRF = "23"  # with a preset that is named
+# Muxer -> the one tick that it counts in, whatever the source's is.
+TICKS = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}
+# FFmpeg does not recognise some files of fewer packets as MPEG-TS.
+TS_LEAST, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
+SOUNDS = {"mov": COPIED_IN_MOV, "mpegts": COPIED_IN_TS, "flv": COPIED_IN_FLV}
 
 
 class YuvFile(VideoFile):
@@ -76,11 +88,14 @@ class H264File(YuvFile):
     encoder = "libx264"
     sound = SoundRules(copied=COPIED, encoder="aac", bits_per_s=160_000, rates=range(8000, 48001))
 
+    def choose_time_base(self, of_source: Fraction) -> Fraction:
+        return TICKS.get(self.format, of_source)
+
     def make_stamps(self, longest_gap_s: float) -> Stamps:
-        if self.format == "mov":
-            self.sound = replace(self.sound, copied=COPIED_IN_MOV)
+        if self.format in SOUNDS:
+            self.sound = replace(self.sound, copied=SOUNDS[self.format])
         self.options = self._choose_options()
-        if self.format == "matroska":
+        if self.format == "matroska" or self.format in TICKS:
             return Stamps(self.fps, self.time_base, longest_gap_s)
         self.muxer_options["movflags"] = "+faststart"
         ticks_per_s = 1 / self.time_base
@@ -117,3 +132,14 @@ class H264File(YuvFile):
                 f"encoded with x264's ultrafast preset to save memory at {width}x{height}"
             )
         return super().add_stream(container, height, width)
+
+    def finish(self) -> None:
+        super().finish()
+        if self.format == "mpegts" and self.sent:
+            self._fill_up()
+
+    def _fill_up(self) -> None:
+        """Null packets behind a video of a few frames. They mean nothing to a player."""
+        with self._path.open("ab") as file:
+            missing = TS_LEAST - file.tell() // len(TS_NULL)
+            file.write(TS_NULL * max(0, missing))

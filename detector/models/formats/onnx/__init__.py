@@ -8,6 +8,9 @@ shapes.py     the size and batch asked for, with everything constant computed;
               rebatch.py: another batch than the file's own, where that is proven right
 recognise.py  which family it is, how its outputs are laid out, and which head reads them
 rewrite.py    our input and outputs, plainer operators, and our names
+
+A file that ``detect-video build --to onnx`` wrote says itself what it is (models/own_files.py), and
+has our input, outputs and names already: the last two steps are left out.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.errors import ModelError
-from detector.models.base import FrontEnd, InputRules, ModelRequest, Network
+from detector.models.base import FrontEnd, InputRules, ModelRequest, Network, random_weights_warning
 from detector.models.formats.onnx.foreign import attributes_of
 from detector.models.formats.onnx.recognise import ALIASES, FAMILIES, LAYOUTS, build_head
 from detector.models.names import find_names, read_names
+from detector.models.own_files import KEY, parse_description
 
 if TYPE_CHECKING:
     import onnx
@@ -57,6 +61,8 @@ def read(request: ModelRequest) -> Network:
 
     path, batch = request.path, request.batch
     foreign, sha256 = read_graph(path)
+    if KEY in foreign.metadata:
+        return _read_own(request, foreign, sha256)
     metadata = read_metadata(str(path), foreign.metadata)
     planar, (height, width) = settle_shapes(foreign, metadata, request.size, batch)
     parameters = _count_parameters(foreign)
@@ -77,11 +83,7 @@ def read(request: ModelRequest) -> Network:
     rules = InputRules(height, width, wants.geometry, stride, wants.pad_value)
     head, dense = build_head(layout, rules, len(class_names))
     macs = count_macs(graph)
-    if macs > MAX_MACS:
-        raise ModelError(
-            f"{path}: takes {macs:.1e} multiply-accumulates a picture at {width}x{height}, which "
-            "no machine computes in time; use a smaller --size"
-        )
+    _refuse_endless(path, macs, rules)
     return Network(
         name=path.stem,
         family=wants.name,
@@ -99,6 +101,79 @@ def read(request: ModelRequest) -> Network:
         warnings=[f"{path.name} is {wants.name}: {result.why}", *warnings],
         details={"layout": layout.kind, "recognised": result.why},
     )
+
+
+def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Network:
+    """The network of a file that this program wrote. Raises ModelError."""
+    from detector.models.formats.onnx.metadata import Metadata
+    from detector.models.formats.onnx.shapes import refuse_costly_constants, settle_shapes
+    from detector.models.graph.build import count_macs, infer_shapes, output_shapes
+
+    path = request.path
+    own = parse_description(graph.metadata[KEY], path)
+    if request.family is not None:
+        raise ModelError(
+            f"{path}: --family {request.family}: detect-video wrote this file, and it says itself "
+            f"that it is {own.family}; leave the option out"
+        )
+    _, (height, width) = settle_shapes(
+        graph, Metadata(stride=own.stride), request.size, request.batch
+    )
+    refuse_costly_constants(graph)
+    _refuse_broken_weights(path, graph)
+    model = graph.model()
+    infer_shapes(model)
+    shapes = _fixed_outputs(path, graph)
+    names, warnings = own.names, random_weights_warning(own.random_seed)
+    if request.names is not None:
+        names, _ = find_names(path, len(own.names), request.names)
+    if own.precision != "fp32":
+        warnings.append(f"{path.name} holds a graph in {own.precision}: it runs as it is")
+    rules = InputRules(height, width, own.geometry, own.stride, own.pad_value)
+    macs = count_macs(model)
+    _refuse_endless(path, macs, rules)
+    head, dense = own.head(path, rules, shapes, len(names))
+    return Network(
+        name=path.stem,
+        family=own.family,
+        graph=model,
+        input=rules,
+        batch=request.batch,
+        output_shapes=output_shapes(model),
+        head=head,
+        dense=dense,
+        names=names,
+        parameters=own.parameters,
+        parameters_fused=own.parameters_fused,
+        macs=macs,
+        sha256=sha256,
+        random_seed=own.random_seed,
+        needs_nms=own.needs_nms,
+        warnings=warnings,
+        details={"layout": own.kind, "recognised": "from what detect-video wrote into it"},
+    )
+
+
+def _fixed_outputs(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
+    """The shapes of the outputs. Raises ModelError where they are not those of our graphs."""
+    from onnx import TensorProto
+
+    shapes = [graph.shape(name) for name in graph.outputs]
+    kinds = {graph.types.get(name) for name in graph.outputs}
+    if kinds != {TensorProto.FLOAT} or any(shape is None for shape in shapes):
+        raise ModelError(
+            f"{path}: its outputs are not float32 of fixed shape, as detect-video writes them; "
+            "build it again"
+        )
+    return [shape for shape in shapes if shape is not None]
+
+
+def _refuse_endless(path: Path, macs: int, rules: InputRules) -> None:
+    if macs > MAX_MACS:
+        raise ModelError(
+            f"{path}: takes {macs:.1e} multiply-accumulates a picture at "
+            f"{rules.width}x{rules.height}, which no machine computes in time; use a smaller --size"
+        )
 
 
 FRONT_END = FrontEnd(read, families=(*FAMILIES, *ALIASES))

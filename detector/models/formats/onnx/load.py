@@ -17,6 +17,7 @@ from detector.models.formats.onnx.bounds import measure_bytes, measure_graph
 from detector.models.formats.onnx.foreign import Dims, ForeignGraph, constant_of, dims_of
 from detector.models.formats.onnx.tensors import check_tensors, read_external_data
 from detector.models.graph.build import OPSET, is_heavy
+from detector.models.own_files import KEY
 
 if TYPE_CHECKING:
     import onnx
@@ -91,10 +92,12 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _refuse_our_own(path: Path, model: onnx.ModelProto) -> None:
-    if model.producer_name == "detect-video":
+    """Refuses a file of ours without a description, as earlier versions wrote it."""
+    described = any(entry.key == KEY for entry in model.metadata_props)
+    if model.producer_name == "detect-video" and not described:
         raise ModelError(
-            f"{path}: was written by detect-video, with raw outputs whose anchors it does not "
-            "hold; give the model file that it was made from"
+            f"{path}: was written by an earlier detect-video, with raw outputs whose anchors it "
+            "does not hold; build it again: detect-video build MODEL --to onnx"
         )
 
 

@@ -23,6 +23,7 @@ from detector.models.formats.onnx.metadata import MAX_SIDE, Metadata
 from detector.models.formats.onnx.operands import check_operands
 from detector.models.formats.onnx.rebatch import BROADCAST, UNARY, rebatch
 from detector.models.graph.build import MULTIPLYING, node_macs
+from detector.models.own_files import KEY
 
 if TYPE_CHECKING:
     import onnx
@@ -105,11 +106,21 @@ def settle_shapes(
 
 
 def _is_planar(graph: ForeignGraph) -> bool:
-    """Whether the input is NCHW, else NHWC. Raises ModelError where it is not a picture."""
+    """Whether the input is NCHW, else NHWC. Raises ModelError where it is not a picture.
+
+    Bytes are the input of files of ours alone: what stands before the network is known of them.
+    """
     from onnx import TensorProto
 
     tensor = graph.input.type.tensor_type
     dims = [dim.dim_value for dim in tensor.shape.dim]
+    if KEY in graph.metadata:
+        if tensor.elem_type == TensorProto.UINT8 and len(dims) == 4 and all(dims) and dims[3] == 3:
+            return False
+        raise ModelError(
+            f"{graph.name}: its input {graph.input.name} is {describe_tensor(graph.input)}, not "
+            "the one that detect-video writes; build it again"
+        )
     floats = (TensorProto.FLOAT, TensorProto.FLOAT16)
     if tensor.elem_type not in floats or len(dims) != 4 or not (dims[1] in (0, 3) or dims[3] == 3):
         raise ModelError(

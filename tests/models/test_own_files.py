@@ -1,0 +1,187 @@
+"""A file that we wrote is a model: it runs by --model FILE alone, with the same head."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import onnx
+import pytest
+
+from detector import Detector
+from detector.config.levels import resolve_config
+from detector.errors import ModelError
+from detector.jobs.build import export_onnx
+from detector.models.own_files import KEY, KINDS, describe
+from tests.known_answers import run_once
+from tests.models import exports
+from tests.models.exports import STATED
+from tests.networks import open_network
+
+CFG = """[net]
+width=64
+height=32
+channels=3
+[convolutional]
+filters=14
+size=3
+stride=8
+pad=1
+activation=linear
+[yolo]
+mask=1,2
+anchors=5,7, 10,14, 23.5,27
+classes=2
+scale_x_y=1.05
+"""
+
+
+def darknet(folder):
+    path = folder / "tiny.cfg"
+    path.write_text(CFG)
+    path.with_suffix(".names").write_text("red one\nblue\n")
+    return str(path), {"random_weights": 3}
+
+
+def exported(make, name="m", **more):
+    def given(folder):
+        return make(**more).save(folder / f"{name}.onnx", STATED), {}
+
+    return given
+
+
+MODELS = {
+    "darknet-yolo": darknet,
+    "anchor-maps": lambda folder: ("yolov5n", {"random_weights": 1, "size": "64"}),
+    "decoded-rows": exported(exports.decoded),
+    "yolox": exported(exports.yolox, "yolox_nano"),
+    "anchor-free": exported(exports.anchor_free),
+    "end-to-end": exported(exports.finished),
+    "queries": exported(exports.queries, "rtdetr"),
+}
+
+
+def build(folder, kind, **more):
+    """The network that was built from, and the path of what was built."""
+    model, given = MODELS[kind](folder)
+    config = resolve_config(None, {"model": model, "engine": "ort", **given, **more})
+    facts = export_onnx(config, str(folder / "built.onnx"))
+    assert facts["built"]
+    said = {"random_seed": given["random_weights"]} if "random_weights" in given else {}
+    size = (64, 64) if "size" in given else None
+    return open_network(model, size=size, **said), str(folder / "built.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_build_writes_runs_again_with_the_same_head(tmp_path, kind):
+    assert set(MODELS) == set(KINDS)
+    network, path = build(tmp_path, kind)
+    again = open_network(path)
+    for head, other in ((network.head, again.head), (network.dense, again.dense)):
+        if isinstance(head, partial):
+            assert (head.func, head.keywords) == (other.func, other.keywords)
+        else:
+            assert other.func is head
+    assert (again.names, again.input) == (network.names, network.input)
+    assert (again.needs_nms, again.random_seed) == (network.needs_nms, network.random_seed)
+    assert (again.parameters, again.macs) == (network.parameters, network.macs)
+    rows = np.random.default_rng(0).integers(0, 256, network.input_shape, np.uint8)
+    for one, other in zip(run_once(network, rows), run_once(again, rows), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert again.names not in ([], ())
+    # It says the same of itself, so that a file built from a built one runs too.
+    assert json.loads(describe(again)) == json.loads(describe(network)) | {
+        "arguments": json.loads(describe(again))["arguments"]
+    }
+
+
+@pytest.mark.slow
+def test_the_same_detections_at_another_size_and_batch(tmp_path):
+    export_onnx(resolve_config(None, {"model": "street"}), str(tmp_path / "s.onnx"))
+    picture = np.random.default_rng(0).integers(0, 256, (120, 200, 3), np.uint8)
+    for options in ({}, {"size": "128x64"}, {"batch": 2}):
+        found = []
+        for model in ("street", tmp_path / "s.onnx"):
+            with Detector(model, engine="ort", conf=0.001, **options) as detector:
+                found.append(detector(picture))
+        assert len(found[0]) > 0
+        np.testing.assert_array_equal(found[0].boxes, found[1].boxes)
+        np.testing.assert_array_equal(found[0].scores, found[1].scores)
+
+
+def test_a_graph_in_the_folder_of_built_files_is_a_model_too(tmp_path):
+    from detector.engines.store import export
+
+    model, _ = darknet(tmp_path)
+    network = open_network(model, random_seed=3)
+    again = open_network(export(network, tmp_path).path)
+    assert again.names == ("red one", "blue")
+    assert again.head.keywords == network.head.keywords
+
+
+def changed(tmp_path, change):
+    """A built file whose description is changed, as its content or as text."""
+    _, path = build(tmp_path, "darknet-yolo")
+    model = onnx.load(path)
+    [entry] = [entry for entry in model.metadata_props if entry.key == KEY]
+    content = json.loads(entry.value)
+    said = change(content)
+    entry.value = said if isinstance(said, str) else json.dumps(content)
+    onnx.save(model, path)
+    return path
+
+
+def of_layer(key, value):
+    return lambda content: content["arguments"]["layers"][0].update({key: value})
+
+
+WRONG = {
+    "text": (lambda content: "{", "JSON"),
+    "list": (lambda content: "[]", "version None"),
+    "version": (lambda content: content.update(version=0), "version 0"),
+    "newer": (lambda content: content.update(version=9), "newer detect-video"),
+    "kind": (lambda content: content.update(kind="eval"), "kind 'eval'"),
+    "geometry": (lambda content: content.update(geometry=3), "geometry 3"),
+    "stride": (lambda content: content.update(stride=10**9), "stride 1000000000"),
+    "names": (lambda content: content.update(names=["a", "\x1b[2J"]), "names"),
+    "fewer names": (lambda content: content.update(names=["a"]), "not those of its darknet-yolo"),
+    "other head": (lambda content: content.update(kind="decoded-rows"), "arguments"),
+    "no layers": (lambda content: content["arguments"].update(layers=[]), "a list []"),
+    "deep": (lambda content: "[" * 100_000, "nested too deep"),
+    "anchors": (of_layer("anchors", [[1, "x"], [1, 2]]), "anchors"),
+    "infinite": (of_layer("anchors", [[1e400, 1], [1, 2]]), "Infinity"),
+    "one anchor": (of_layer("anchors", [[1, 2]]), "not those of its darknet-yolo"),
+    "classes": (of_layer("classes", 3), "not those of its darknet-yolo"),
+    "cells": (of_layer("cell_width", 4), "not those of its darknet-yolo"),
+    "unknown": (of_layer("code", "import os"), "layer"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_damaged_description_is_refused(tmp_path, case):
+    change, words = WRONG[case]
+    path = changed(tmp_path, change)
+    with pytest.raises(ModelError) as caught:
+        open_network(path)
+    assert path in str(caught.value)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stranger_with_our_key_has_our_input(tmp_path):
+    path = exports.decoded().save(
+        tmp_path / "m.onnx", {KEY: describe(build(tmp_path, "darknet-yolo")[0])}
+    )
+    with pytest.raises(ModelError, match="not the one that detect-video writes"):
+        open_network(path)
+
+
+def test_what_does_not_go_with_such_a_file(tmp_path):
+    _, path = build(tmp_path, "darknet-yolo")
+    with pytest.raises(ModelError, match="leave the option out"):
+        open_network(path, family="yolov5")
+    (tmp_path / "other.names").write_text("x\ny\n")
+    assert open_network(path, names=tmp_path / "other.names").names == ("x", "y")
+    assert "random weights (seed 3)" in open_network(path).warnings[0]
