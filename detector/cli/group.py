@@ -12,24 +12,15 @@ import click
 from click.shell_completion import CompletionItem
 
 from detector import __version__
-from detector.cli.help import (
-    SUMMARY,
-    WORDS,
-    HelpfulCommand,
-    answer_habits,
-    complete_files,
-    refuse_assignments,
-    refuse_model_name,
-    widen,
-    write_examples,
-)
+from detector.cli.habits import WORDS, answer_habits, refuse_assignments, refuse_model_name
+from detector.cli.help import SUMMARY, HelpfulCommand, complete_files, widen, write_examples
 from detector.cli.printing import echo
 from detector.errors import EXIT_USAGE
 from detector.run.limits import blas_threads, check_threads
 
 DEFAULT = "detect"
 HELP = "help"  # `help compare` is `compare --help`; no command, so that it is no row of the help
-_NOT_COMMANDS = {"__init__", "command", "exits", "group", "help", "options", "printing", "streams"}
+_NOT_COMMANDS = set("__init__ command exits group habits help options printing streams".split())
 
 
 def command_names() -> list[str]:

@@ -230,6 +230,9 @@ class OutputConfig:
         "A,B",
         choices=_sinks,
     )
+    save_conf: bool = option(
+        False, "Put the score behind each row of --save yolo, which has five numbers without it."
+    )
     no_video: bool = option(False, "Write no annotated video or pictures.")
     only_detections: bool = option(
         False, "Write frames with detections only. A video has clips around them, with --lead."

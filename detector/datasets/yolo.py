@@ -319,7 +319,12 @@ class YoloDetections(DetectionFormat):
                     "the picture"
                 )
             for line, text in read_lines(file):
-                values = numbers(file, line, text.split(), 6)
+                values = numbers(file, line, text.split(), 5)
+                if len(values) == 5:
+                    raise SourceError(
+                        f"{file}:{line}: five numbers are a label, not a detection, which has a "
+                        "score; write them with --save yolo --save-conf"
+                    )
                 class_id = _class(file, line, values[0], names)
                 box = _xyxy(file, line, values[1:5], (one.width, one.height))
                 collector.add(at, box, values[5], class_id, f"{file}:{line}")

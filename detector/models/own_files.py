@@ -233,7 +233,8 @@ def _arguments(origin: object, kind: str, content: object) -> dict[str, Any]:
     """The head's arguments, checked."""
     if not isinstance(content, dict) or not set(content) <= set(KINDS[kind].arguments):
         raise _damaged(origin, f"arguments {quote(content)}")
-    reader, made = _Reader(origin, content), {}
+    reader = _Reader(origin, content)
+    made: dict[str, Any] = {}
     for key in KINDS[kind].arguments:
         if key == "layers":
             layer = _anchored_layer if kind == "anchor-maps" else _yolo_layer

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from detector.engines.base import BuildProgress
     from detector.live.base import Watcher
     from detector.loop.parts import Parts, Progress
+    from detector.models.base import Network
     from detector.session.document import LoopSizes, Summary
     from detector.session.outcome import SourceRun
     from detector.session.store import Session
@@ -138,6 +139,7 @@ def detect(
             picture=first_picture_size(specs, config),
             progress=building,
             measured=hooks.measured,
+            chosen=partial(_refuse_being_written, plan, specs, config),
         )
         check_files(3)  # a source, the rows, and whatever is looked up while both are open
         with loaded.engine as engine:
@@ -169,6 +171,20 @@ def _open_stream(descriptor: int, config: Config, stop: Stop) -> RowStream:
 
     beside = config.output.save is not None and {*config.output.save} - {"jsonl", "csv"}
     return RowStream(descriptor, (lambda: None) if beside else stop.set)
+
+
+def _refuse_being_written(
+    plan: OutputPlan, specs: Sequence[str], config: Config, network: Network, chosen: Config
+) -> None:
+    """Raises OutputError where a second run of one source would write what the first one writes.
+
+    It is asked before the engine starts, which takes seconds.
+    """
+    precision = chosen.runtime.precision
+    settings = settings_of(
+        config, specs[0], network.sha256, "fp32" if precision == "auto" else precision
+    )
+    plan.refuse_being_written(chosen.runtime.engine, settings)
 
 
 def _refuse_missing(specs: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from detector.config.schema import Config, OutputConfig
 from detector.errors import OutputError, SourceError, UsageError
 from detector.errors.guard import refuse_kept
 from detector.errors.writing import is_null_device
-from detector.sinks._partial import OURS
+from detector.sinks._partial import OURS, refuse_being_written
 from detector.sinks.base import DRAWN, Sink
 from detector.sources._specs import NamedPictures, is_numbered
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
@@ -69,6 +69,8 @@ def settings_of(config: Config, spec: str, model_sha256: str, precision: str) ->
         name: options["output"][name]
         for name in ("quality", "preset", "crf", "only_detections", "lead")
     }
+    if options["output"]["save_conf"]:
+        written["save_conf"] = True
     document = [os.path.realpath(spec), model_sha256, precision, deciding, runtime, written]
     if isinstance(spec, NamedPictures):  # the text of this one is their folder
         document.append([os.path.realpath(path) for path in spec.paths])
@@ -168,6 +170,13 @@ class OutputPlan:
         given, save = self._config, self._config.save
         if given.lead is not None and not given.only_detections:
             raise UsageError("--lead is for --only-detections; give both, or leave it out")
+        if given.save_conf:
+            able = [sink.name for sink in sinks.find_all() if "save_conf" in sink.options]
+            if not {*able} & {*(save or ())}:
+                raise UsageError(
+                    f"--save-conf is for --save {' or '.join(able)}; give both, or leave it out: "
+                    "other formats hold scores anyway"
+                )
         if save is None:
             return
         if self.streamed is not None and {"jsonl", "csv"} <= set(save):
@@ -276,15 +285,42 @@ class OutputPlan:
         (``settings_of``) wrote it; else the next number is. "" takes any. Raises UsageError where a
         path is a file that the command reads, or one of its session.
         """
-        chosen = self._choose_sinks(info)
         if self._nowhere:
+            self._choose_sinks(info.kind, info.path)
             return {}
+        paths = self._name_paths(spec, info.kind, info.path, engine, settings)
+        if self._file is None:
+            self._make_folder()
+        self._taken.update(paths.values())
+        for path in paths.values():
+            refuse_kept(path)
+        return paths
+
+    def refuse_being_written(self, engine: str, settings: str) -> None:
+        """Raises OutputError where another run is writing what the one source would write.
+
+        Neither the source nor an engine has to be opened for it. Of several sources each is told in
+        its turn. What else may be wrong is left to ``paths``.
+        """
+        if len(self._specs) != 1 or self._nowhere:
+            return
+        (spec,) = self._specs
+        with suppress(SourceError, UsageError):
+            kind = "video" if sources.pictures_of(spec) is None else "pictures"
+            for path in self._name_paths(spec, kind, spec, engine, settings).values():
+                refuse_being_written(path)
+
+    def _name_paths(
+        self, spec: str, kind: str, path_of_source: str, engine: str, settings: str
+    ) -> dict[str, Path]:
+        """``paths``, with nothing made and nothing taken."""
+        chosen = self._choose_sinks(kind, path_of_source)
         folder, stem = self._place(spec, engine)
         for number in range(1, 10_000):
             paths = {
                 sink.name: self._file
                 if self._file is not None and sink is self._file_sink
-                else folder / _default_name(stem, sink, number, self._file is None)
+                else folder / self._default_name(spec, stem, sink, number)
                 for sink in chosen
             }
             named = [path for path in paths.values() if path != self._file]
@@ -292,57 +328,70 @@ class OutputPlan:
                 not settings or all(_may_replace(path, settings) for path in named)
             ):
                 break
-        self._taken.update(paths.values())
-        for path in paths.values():
-            refuse_kept(path)
         return paths
 
-    def _choose_sinks(self, info: SourceInfo) -> list[type[Sink]]:
+    def _choose_sinks(self, kind: str, path: str) -> list[type[Sink]]:
         """Those of --save, else the default of this kind of source, in the order of opening."""
         drawn = not self._config.no_video
         if self._config.save is None:
-            chosen = self._default_sinks(info)
+            chosen = self._default_sinks(kind)
         else:
             wanted = set(self._config.save) - {self.streamed}
             chosen = [sink for sink in sinks.find_all() if sink.name in wanted]
         for sink in chosen:
-            if info.kind not in sink.kinds:
-                fitting = ",".join(one.name for one in _defaults_for(info.kind))
+            if kind not in sink.kinds:
+                fitting = ",".join(one.name for one in _defaults_for(kind))
                 raise UsageError(
-                    f"--save {sink.name} needs a {' or '.join(sink.kinds)}, but {info.path} is "
-                    f"{info.kind}; use --save {fitting}"
+                    f"--save {sink.name} needs a {' or '.join(sink.kinds)}, but {path} is "
+                    f"{kind}; use --save {fitting}"
                 )
         return [sink for sink in chosen if drawn or sink.pictures not in DRAWN]
 
-    def _default_sinks(self, info: SourceInfo) -> list[type[Sink]]:
+    def _default_sinks(self, kind: str) -> list[type[Sink]]:
         given = self._file_sink
         if self.streamed is not None:
             return []
         if given is not None and given.alone:
             return [given]
-        if given is not None and info.kind not in given.kinds and not self._config.no_video:
+        if given is not None and kind not in given.kinds and not self._config.no_video:
             raise UsageError(
-                f"--output {self._file}: {info.kind} make no {given.name}; "
+                f"--output {self._file}: {kind} make no {given.name}; "
                 f"give a folder: -o {Path(str(self._file)).with_suffix('')}{os.sep}"
             )
-        return _defaults_for(info.kind)
+        return _defaults_for(kind)
 
-    def _place(self, spec: str, engine: str) -> tuple[Path, str]:
-        """Folder and stem of the names that are not given."""
-        if self._file is not None:
-            return self._file.parent, self._file.stem
+    def _folder(self) -> Path:
+        """Where names that are not given lie."""
         output = self._config.output
-        folder = Path() if output is None or output == "-" else Path(output)
+        return Path() if output is None or output == "-" else Path(output)
+
+    def _make_folder(self) -> None:
+        folder = self._folder()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
                 f"{folder}: the output folder cannot be made: {error.strerror}; choose another"
             ) from error
-        return folder, f"{stem_of(spec)}-{engine}"
+
+    def _place(self, spec: str, engine: str) -> tuple[Path, str]:
+        """Folder and stem of the names that are not given."""
+        if self._file is not None:
+            return self._file.parent, self._file.stem
+        return self._folder(), f"{stem_of(spec)}-{engine}"
+
+    def _default_name(self, spec: str, stem: str, sink: type[Sink], number: int) -> str:
+        """IN-ENGINE-detected.mp4, IN-ENGINE-detected-2.mp4..."""
+        ending = sink.ending if self._file is None else ""
+        counted = "" if number == 1 else f"-{number}"
+        return f"{stem}{ending}{counted}{_suffix_for(sink, spec)}"
 
 
-def _default_name(stem: str, sink: type[Sink], number: int, ends: bool) -> str:
-    """IN-ENGINE-detected.mp4, IN-ENGINE-detected-2.mp4... ``ends``: with the sink's ending."""
-    counted = "" if number == 1 else f"-{number}"
-    return f"{stem}{sink.ending if ends else ''}{counted}{sink.suffixes[0]}"
+def _suffix_for(sink: type[Sink], spec: str) -> str:
+    """What a default name ends in. One picture makes one file in its own format, not a folder."""
+    if not sink.one_picture or not os.path.isfile(spec):
+        return sink.suffixes[0]
+    if sources.pictures_of(spec) is None:
+        return sink.suffixes[0]
+    own = Path(spec).suffix.lower()
+    return own if own in sink.one_picture else ".png"

@@ -109,6 +109,7 @@ def load_model(
     picture: tuple[int, int] | None = None,
     progress: BuildProgress | None = None,
     measured: bool = True,
+    chosen: Callable[[Network, Config], None] | None = None,
 ) -> LoadedModel:
     """Chooses the engine, opens the network, builds what the engine lacks, and warms it up.
 
@@ -116,7 +117,8 @@ def load_model(
     for each result, so one request should have all threads. ``picture``: width and height of the
     first source, which ``--size 640`` fits the input to. ``progress`` is told of every step of a
     build; when it answers False, the build ends. ``measured``: whether auto takes what ``compare
-    --use`` recorded. Raises UsageError, ModelError, EngineError.
+    --use`` recorded. ``chosen`` is told the network and the configuration without any ``auto``,
+    before the slow part, and may refuse. Raises UsageError, ModelError, EngineError.
     """
     timer = timer or PhaseTimer()
     font = open_font(config.drawing.font)
@@ -140,6 +142,8 @@ def load_model(
     if blurred and name == "null":
         raise UsageError("--blur: --engine null detects nothing, so nothing would be pixelated")
     check_memory(name)
+    if chosen is not None:
+        chosen(network, config)
     with timer.phase("import"):
         engines.load_library(name)
     with timer.phase("load"):

@@ -9,6 +9,7 @@ second writer of the same target.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -96,10 +97,7 @@ class Partial:
             with suppress(FileNotFoundError):
                 same = os.path.samestat(os.stat(self.path), os.fstat(fd))
         if not same:
-            raise OutputError(
-                f"cannot write {self.asked}: another run is writing it; wait for it, or write "
-                "elsewhere with -o"
-            )
+            raise being_written(self.asked)
 
     def commit(self) -> None:
         """Syncs the file to disk, then renames it.
@@ -123,6 +121,31 @@ class Partial:
         with suppress(OSError):
             self.path.unlink()
         self.release()
+
+
+def refuse_being_written(target: Path) -> None:
+    """Raises OutputError where another run is writing ``target`` at this moment, as its lock tells.
+
+    It can be asked long before the file is opened, which asks again. The lock that tells is shared
+    and given back at once, so that two that ask do not see each other.
+    """
+    real = Path(os.path.realpath(target))
+    for name in {f"{real.stem}.partial{real.suffix}", f"{real.name}.partial"}:  # file, or folder
+        with suppress(OSError):
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            fd = os.open(real.with_name(name), flags)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise being_written(target) from None
+            finally:
+                os.close(fd)
+
+
+def being_written(target: Path) -> OutputError:
+    return OutputError(
+        f"cannot write {target}: another run is writing it; wait for it, or write elsewhere with -o"
+    )
 
 
 def _refuse_source(asked: Path, written: tuple[Path, ...], source: str) -> None:

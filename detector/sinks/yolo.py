@@ -1,7 +1,8 @@
 """YOLO's text files in a folder: one per frame, named like the picture, and classes.txt.
 
-A row is "class cx cy w h score". Classes count from 0; the box is relative to the picture's size. A
-frame without detections has an empty file. Frames of a video are named frame_000123.txt.
+A row is "class cx cy w h", as trainers read it. With ``save_conf`` the score is a sixth number,
+which ``eval --detections`` needs. Classes count from 0; the box is relative to the picture's size.
+A frame without detections has an empty file. Frames of a video are named frame_000123.txt.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ class YoloSink(FolderSink):
     name = "yolo"
     suffixes = ("-labels",)  # a folder, beside that of the annotated pictures
     order = 2
-    options = ("remark",)
+    options = ("remark", "save_conf")
     manifest = ".detect-video-yolo"
     holds = "labels"
 
-    def __init__(self, path: Path, *, remark: str = "") -> None:
+    def __init__(self, path: Path, *, remark: str = "", save_conf: bool = False) -> None:
         """The format has no place for ``remark``, so it becomes a note of the run."""
         super().__init__(path)
-        self._named = False
+        self._named, self._scores = False, save_conf
         if remark:
             self.notes.append(f"{self.path}: {remark}; the format has no field that says so")
 
@@ -39,10 +40,11 @@ class YoloSink(FolderSink):
         name = picture_name(frame)
         stem = f"frame_{frame.index:06d}" if name is None else str(name.with_suffix(""))
         height, width = frame.image.shape[:2]
-        self.add(self.free_name(stem, ".txt"), _format_rows(detections, width, height).encode())
+        rows = _format_rows(detections, width, height, self._scores)
+        self.add(self.free_name(stem, ".txt"), rows.encode())
 
 
-def _format_rows(detections: Detections, width: int, height: int) -> str:
+def _format_rows(detections: Detections, width: int, height: int, with_scores: bool) -> str:
     boxes, scores, ids = (
         detections.boxes.tolist(),
         detections.scores.tolist(),
@@ -56,5 +58,6 @@ def _format_rows(detections: Detections, width: int, height: int) -> str:
             (x2 - x1) / width,
             (y2 - y1) / height,
         )
-        lines.append(f"{class_id} {' '.join(f'{value:.6f}' for value in relative)} {score:.6f}\n")
+        numbers = (*relative, score) if with_scores else relative
+        lines.append(f"{class_id} {' '.join(f'{value:.6f}' for value in numbers)}\n")
     return "".join(lines)

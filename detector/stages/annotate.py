@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from detector.stages.labels import Color, Label, Places, drawable, render
+from detector.stages.labels import CORNERS, Color, Label, Places, Position, drawable, render
 from detector.types import Detections, Image
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ INKS = tuple(_ink(color) for color in PALETTE)
 
 
 YELLOW = 3  # of the palette: what a remark stands on
+FEW = 12  # boxes; with more, text is smaller and labels show their corner
 BLOCKS = 6  # of a pixelated object along its shorter side
 SMALLEST_BLOCK = 8  # pixels: below it letters and faces stay readable
 
@@ -115,21 +116,23 @@ def annotate(image: Image, detections: Detections, style: Style = Style()) -> No
     if labelled:
         # In steps: text that changed its size with every box would flicker, and none of it would
         # be drawn twice.
-        crowded = 1.0 if len(boxes) <= 12 else 0.87 if len(boxes) <= 24 else 0.75
+        crowded = 1.0 if len(boxes) <= FEW else 0.87 if len(boxes) <= 24 else 0.75
         scale = round(max(0.36, scale * crowded), 3)
-        bare = _draw_labels(image, places, detections, shades, scale, style)
+        placed, bare = _place_labels(places, detections, shades, scale, style)
+        if len(boxes) > FEW:
+            _draw_corners(image, boxes, placed, shades, line)
+        for _, label, (x, y, _) in placed:
+            label.draw(image, x, y)
         _draw_dots(image, places, boxes, bare, shades, line + 1)
 
 
-def _draw_labels(
-    image: Image,
-    places: Places,
-    detections: Detections,
-    shades: Sequence[int],
-    scale: float,
-    style: Style,
-) -> list[int]:
-    """Labels of all boxes, best score first. Returns the boxes that no label fits.
+Placed = tuple[int, Label, Position]  # number of the box
+
+
+def _place_labels(
+    places: Places, detections: Detections, shades: Sequence[int], scale: float, style: Style
+) -> tuple[list[Placed], list[int]]:
+    """Labels of all boxes, best score first; and the boxes that no label fits.
 
     What does not fit with its score is tried without it, then with the score alone: the colour
     tells the class.
@@ -143,6 +146,7 @@ def _draw_labels(
         shares = [f"{score:.2f}" for score in detections.scores.tolist()]
         texts = [(names, shares), (names, nothing), (nothing, shares)]
     bare = list(range(len(names)))
+    placed: list[Placed] = []
     for level, ends in texts:
         labels = [_render(level[i], shades[i], scale, ends[i], font) for i in bare]
         left = []
@@ -150,11 +154,31 @@ def _draw_labels(
             if at is None:
                 left.append(i)
             else:
-                label.draw(image, *at)
+                placed.append((i, label, at))
         bare = left
         if not bare:
             break
-    return bare
+    return placed, bare
+
+
+def _draw_corners(
+    image: Image,
+    boxes: Sequence[Sequence[int]],
+    placed: Sequence[Placed],
+    shades: Sequence[int],
+    line: int,
+) -> None:
+    """A thick corner where each label hangs on its box. In a crowd boxes of one colour cross, and
+    the arms show to which of them a label belongs, and on which side of it the box lies.
+    """
+    for i, label, (_, _, place) in reversed(placed):
+        x1, y1, x2, y2 = boxes[i]
+        right, bottom = CORNERS[place]
+        x, y = (x2 - 1 if right else x1), (y2 - 1 if bottom else y1)
+        arm = min(label.height, (x2 - x1) // 2, (y2 - y1) // 2)
+        ends = ((x - arm if right else x + arm, y), (x, y - arm if bottom else y + arm))
+        for end in ends:
+            cv2.line(image, (x, y), end, PALETTE[shades[i]], 2 * line + 1)
 
 
 def _draw_dots(

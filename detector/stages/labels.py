@@ -31,7 +31,7 @@ CELLS = 320  # of the grid of taken places, along the picture's longer side: at 
 TOGETHER = 1024  # pairs of a label and a box that are weighed at once: buffers stay below 64 kB
 
 Color = tuple[int, int, int]
-Position = tuple[int, int]  # x, y of a label's top left corner, pixels
+Position = tuple[int, int, int]  # x, y of a label's top left corner, pixels; number of its place
 
 
 class Label:
@@ -147,6 +147,8 @@ def _sample(char: str) -> Image:
 # Where a label may lie, best place first: which of ``_lefts`` and which of ``_tops``. Above the box
 # at its left or right corner, below it, beside it, then inside: the order in which people look.
 PLACES = np.array([(0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3)])
+# The box's corner that a place lies at: (right?, bottom?).
+CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES.tolist())
 
 
 class Places:
@@ -178,7 +180,7 @@ class Places:
         for label, x, y, fit, wanted in zip(labels, xs, ys, fits, order.tolist(), strict=True):
             for i in wanted:
                 if fit[i] and self.take(x[i], y[i], label.width, label.height):
-                    found.append((x[i], y[i]))
+                    found.append((x[i], y[i], i))
                     break
             else:
                 found.append(None)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from detector import engines
 from detector.cli.group import cli, command_names
-from detector.cli.help import refuse_split_lists
+from detector.cli.habits import refuse_split_lists
 from detector.config.levels import resolve_config
 from detector.config.schema import flag_of, options
 from detector.errors import UsageError
@@ -159,7 +159,7 @@ HABITS = [
     (("in.mp4", "--line_width", "2"), "here it is --line-width."),
     (("in.mp4", "--tracker", "x.yaml"), "there is no tracker"),
     (("in.mp4", "--half"), "bf16"),
-    (("in.mp4", "--save-txt"), "six numbers"),
+    (("in.mp4", "--save-txt"), "here it is --save yolo"),
     (("predict", "source=x", "imgsz=640"), "written detect-video x --size 640."),
     (("predict", "source=my x", "half=True", "save=False"), "'my x' --precision fp16 --no-video."),
     (("yolo", "predict", "model=a.pt", "source=x"), "written detect-video x --model a.pt."),
@@ -265,16 +265,16 @@ def completed(shell, line, cwd):
 
 COMPLETIONS = [
     ("detect-video pro", [("file", "pro"), ("plain", "profile")]),
-    ("detect-video --sa", [("plain", "--save")]),
+    ("detect-video --sa", [("plain", "--save"), ("plain", "--save-conf")]),
     ("detect-video --json", [("plain", "--json")]),
     ("detect-video ../clips/peo", [("file", "../clips/peo")]),
     ("detect-video in.mp4 ../clips/peo", [("file", "../clips/peo")]),
-    ("detect-video in.mp4 --sa", [("plain", "--save")]),
+    ("detect-video in.mp4 --sa", [("plain", "--save"), ("plain", "--save-conf")]),
     ("detect-video in.mp4 --save csv,j", [("plain", "csv,jsonl")]),
     ("detect-video --engine op", [("plain", "openvino")]),
     ("detect-video --config ow", [("file", "ow")]),
-    ("detect-video predict --sa", [("plain", "--save")]),
-    ("detect-video track --sa", [("plain", "--save")]),
+    ("detect-video predict --sa", [("plain", "--save"), ("plain", "--save-conf")]),
+    ("detect-video track --sa", [("plain", "--save"), ("plain", "--save-conf")]),
     ("detect-video compare in", [("file", "in")]),
     ("detect-video models show yolox_n", [("file", "yolox_n"), ("plain", "yolox_nano")]),
     ("detect-video config ", [("plain", "show")]),
@@ -294,7 +294,8 @@ def test_each_shell_completes_the_first_word(shell, tmp_path):
     }
     assert found[0] == ("file", "")
     assert {value for kind, value in found if kind == "plain"} == shown
-    assert completed(shell, "detect-video --sa", tmp_path) == [("plain", "--save")]
+    options = completed(shell, "detect-video --fon", tmp_path)
+    assert sorted(options) == [("plain", "--font"), ("plain", "--font-scale")]
 
 
 @pytest.mark.slow

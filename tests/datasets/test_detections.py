@@ -30,7 +30,8 @@ def detections(at: int) -> Detections:
 
 def write(name: str, folder: Path, paths: list[str | None], **info) -> Path:
     """Detections in every frame but the last."""
-    sink = sinks.open(name, folder / f"out{sinks.find(name).suffixes[0]}")
+    scored = {"save_conf": True} if name == "yolo" else {}
+    sink = sinks.open(name, folder / f"out{sinks.find(name).suffixes[0]}", **scored)
     sink.open(make_info(**info))
     for at, path in enumerate(paths):
         found = detections(at) if at < len(paths) - 1 else Detections.empty(NAMES)
@@ -61,6 +62,17 @@ def test_round_trip(tmp_path, name, kind):
         assert [one.name(i) for i in range(len(one))] == [
             wanted.name(i) for i in range(len(wanted))
         ]
+
+
+def test_labels_without_scores_are_no_detections(tmp_path):
+    made.mot(tmp_path / "set", frames=3)
+    picture = min((tmp_path / "set/img1").iterdir())
+    folder = tmp_path / "out-labels"
+    folder.mkdir()
+    (folder / "classes.txt").write_text("person\ncar\n")
+    (folder / f"{picture.stem}.txt").write_text("0 0.5 0.5 0.1 0.1\n")
+    with pytest.raises(SourceError, match=r"five numbers are a label.*--save-conf"):
+        datasets.open_detections(str(folder), datasets.open(str(tmp_path / "set")))
 
 
 @pytest.mark.parametrize("name", ["csv", "jsonl"])

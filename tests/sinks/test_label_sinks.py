@@ -21,18 +21,19 @@ def two() -> Detections:
     return Detections(boxes, np.array([0.91, 0.00125], np.float32), np.array([0, 1]), NAMES)
 
 
-def opened(name: str, folder: Path, remark: str = "", **info: Any) -> sinks.Sink:
+def opened(name: str, folder: Path, remark: str = "", more: Any = None, **info: Any) -> sinks.Sink:
     sink = sinks.open(
         name,
         folder / f"out{sinks.find(name).suffixes[0]}",
         **({"remark": remark} if remark else {}),
+        **(more or {}),
     )
     sink.open(make_info(**info))
     return sink
 
 
-def written(name: str, folder: Path, *pairs: Any, remark: str = "") -> Path:
-    sink = opened(name, folder, remark)
+def written(name: str, folder: Path, *pairs: Any, remark: str = "", more: Any = None) -> Path:
+    sink = opened(name, folder, remark, more)
     for frame, detections in pairs:
         sink.write(frame, detections)
     return sink.close()
@@ -46,24 +47,28 @@ def test_mot(tmp_path: Path) -> None:
     ]
 
 
-def test_yolo(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scores", [False, True])
+def test_yolo(scores: bool, tmp_path: Path) -> None:
+    """Five numbers, as trainers read them; with --save-conf the score is the sixth."""
     path = written(
         "yolo",
         tmp_path,
         (make_frame(0), two()),
         (make_frame(3), Detections.empty(NAMES)),
         (make_frame(4, path="x/cat.jpg"), one_person()),
+        more={"save_conf": scores},
     )
+    first, second = (" 0.910000", " 0.001250") if scores else ("", "")
     assert path == tmp_path / "out-labels"
     files = {
         file.name: file.read_text() for file in path.iterdir() if not file.name.startswith(".")
     }
     assert files == {
         "classes.txt": 'person\na "quoted", name\n',
-        "frame_000000.txt": "0 0.247922 0.447906 0.457281 0.812479 0.910000\n"
-        "1 0.500000 0.500000 1.000000 1.000000 0.001250\n",
+        "frame_000000.txt": f"0 0.247922 0.447906 0.457281 0.812479{first}\n"
+        f"1 0.500000 0.500000 1.000000 1.000000{second}\n",
         "frame_000003.txt": "",
-        "cat.txt": "0 0.247922 0.447906 0.457281 0.812479 0.910000\n",
+        "cat.txt": f"0 0.247922 0.447906 0.457281 0.812479{first}\n",
     }
 
 

@@ -79,6 +79,37 @@ def fill_height(image: np.ndarray) -> tuple[int, int]:
     return int(text.sum()), int(text.any(axis=1).sum())
 
 
+@pytest.mark.parametrize(("count", "shown"), [(12, False), (13, True)])
+def test_in_a_crowd_each_label_shows_its_corner(count: int, shown: bool) -> None:
+    """Boxes of one class have one colour: thick arms tell whose the label is, and on which side."""
+    image = grey()
+    boxes = [(20 + 150 * (i % 4), 30 + 110 * (i // 4), 80, 60) for i in range(count)]
+    annotate(image, found(*[(x, y, x + wide, y + high) for x, y, wide, high in boxes]))
+    for x, y, wide, high in boxes:
+        assert (image[y + 5, x] == PALETTE[0]).all()
+        assert (image[y + 5, x + 1] == PALETTE[0]).all() == shown
+        for row, column in ((y + high // 2, x + 2), (y + 5, x + wide - 3)):
+            assert (image[row, column] == 128).all()
+
+
+def test_a_label_touches_its_box_and_lies_at_the_corner_that_it_shows() -> None:
+    numbers = np.random.default_rng(4)
+    corners = numbers.uniform(0, (600, 440), (120, 2))
+    boxes = np.hstack([corners, corners + numbers.uniform(3, 160, (120, 2))])
+    crowd = found(*map(tuple, boxes.clip(0, (640, 480, 640, 480))))
+    one = render("person", 0.4, PALETTE[0], (0, 0, 0), "0.91")
+    placed = Places(640, 480, crowd.boxes, 2).find(range(120), [one] * 120)
+    assert sum(at is not None for at in placed) > 20
+    for box, at in zip(crowd.boxes.tolist(), placed, strict=True):
+        if at is None:
+            continue
+        x, y, place = at
+        right, bottom = labels.CORNERS[place]
+        corner = (box[2] if right else box[0], box[3] if bottom else box[1])
+        assert x - 2 <= corner[0] <= x + one.width + 2
+        assert y - 2 <= corner[1] <= y + one.height + 2
+
+
 @pytest.mark.parametrize("size", [(1, 1), (16, 16), (2, 4000), (4000, 2), (48, 64)], ids=str)
 def test_tiny_and_narrow_pictures(size: tuple[int, int]) -> None:
     image = grey(*size)
