@@ -128,8 +128,10 @@ def _select_pictures(spec: str, paths: Iterable[str], what: str) -> list[str]:
     videos = [path for path in found if path.lower().endswith(VIDEOS)]
     if videos:
         by_name = os.path.join(os.path.dirname(videos[0]), f"*{os.path.splitext(videos[0])[1]}")
-        what = f"{what} has no picture but {len(videos)} videos"
-        raise SourceError(f"{spec}: {what}; give them by name, unquoted: {by_name}")
+        several = len(videos) > 1
+        what = f"{what} has no picture but {len(videos)} video{'s'[:several]}"
+        by_name = f"them by name, unquoted: {by_name}" if several else f"it by name: {videos[0]}"
+        raise SourceError(f"{spec}: {what}; give {by_name}")
     others = f"{len(found)} other file{'s'[: len(found) > 1]}" if found else "nothing at all"
     raise SourceError(
         f"{spec}: {what} has no picture and no video ({others}; wanted {' '.join(PICTURES)}, or "

@@ -99,7 +99,7 @@ def test_a_label_touches_its_box_and_lies_at_the_corner_that_it_shows() -> None:
     crowd = found(*map(tuple, boxes.clip(0, (640, 480, 640, 480))))
     one = render("person", 0.4, PALETTE[0], (0, 0, 0), "0.91")
     placed = Places(640, 480, crowd.boxes, 2).find(range(120), [one] * 120)
-    assert sum(at is not None for at in placed) > 20
+    assert sum(at is not None for at in placed) > 10
     for box, at in zip(crowd.boxes.tolist(), placed, strict=True):
         if at is None:
             continue
@@ -209,7 +209,7 @@ def test_labels_touch_neither_each_other_nor_the_frame(n: int) -> None:
     given = places.find(range(n), drawn)
     for at, label in zip(given, drawn, strict=True):
         if at is not None:
-            x, y = at
+            x, y, _ = at
             assert x >= 0
             assert y >= 0
             assert x + label.width <= 640

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from detector.report.terminal.console import SafeConsole
+from detector.report.terminal.console import SafeConsole, fits
+
+NARROW = 60  # columns: below, tables of these findings are columns of single words
 
 
 def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
-    parts: list[RenderableType] = [_engines(findings), _machine(findings)]
+    engines, machine = _engines(findings), _machine(findings)
+    narrow = console.width < NARROW or not fits(console, engines)
+    parts: list[RenderableType] = [*(_in_lines(findings) if narrow else (engines, machine))]
     parts += [Text(f"warning: {warning}", style="bold") for warning in findings["warnings"]]
     default, code = findings["default"], findings["exit"]["code"]
     parts.append(Text(default["why"] or "no engine"))
@@ -32,17 +38,32 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
     console.print(Group(*parts))
 
 
-def _engines(findings: dict[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("engine", "usable", "precisions", "reason"):
-        table.add_column(name, overflow="fold")
+def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
+    """Both tables for a narrow terminal: each row a heading, and what it says below."""
+    for name, usable, able, reasons in _engine_rows(findings):
+        yield Text(f"{name}: {usable}{', ' if able else ''}{able}", style="bold")
+        yield from (Padding(Text(reason), (0, 0, 0, 2)) for reason in reasons)
+    for what, found in _lines(findings):
+        yield Text(what, style="bold")
+        yield Padding(Text(found, overflow="fold"), (0, 0, 0, 2))
+
+
+def _engine_rows(findings: dict[str, Any]) -> Iterator[tuple[str, str, str, list[str]]]:
+    """Name, whether it is usable, its precisions, and the reasons against it."""
     for engine in findings["engines"]:
         usable = "no" if not engine["usable"] else "yes" if engine["tried"] else "yes (not tried)"
         able = [name for name, reason in engine["precisions"].items() if reason is None]
         refused = [reason for reason in engine["precisions"].values() if reason is not None]
         reasons = [engine["reason"]] if engine["reason"] else refused
-        cells = map(Text, (engine["name"], usable, " ".join(able)))
-        table.add_row(*cells, Group(*map(Text, reasons)))
+        yield engine["name"], usable, " ".join(able), reasons
+
+
+def _engines(findings: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("engine", "usable", "precisions", "reason"):
+        table.add_column(name, overflow="fold")
+    for name, usable, able, reasons in _engine_rows(findings):
+        table.add_row(*map(Text, (name, usable, able)), Group(*map(Text, reasons)))
     return table
 
 

@@ -139,6 +139,29 @@ def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
     assert max(map(len, out.getvalue().splitlines())) <= 100
 
 
+def test_a_narrow_terminal_gets_lines_of_whole_words(monkeypatch):
+    monkeypatch.setattr(doctor, "try_default_job", lambda: {"error": None, "exit_code": 0})
+    monkeypatch.setattr(
+        doctor,
+        "try_engine",
+        lambda name: {"error": None, "precisions": {"fp32": None}, "seconds": 0.1},
+    )
+    findings = doctor.examine(Config())
+    findings["engines"] = [engine(), engine("trt", False, "tensorrt is not installed at all")]
+    shown = {}
+    for width in (40, 100):
+        out = io.StringIO()
+        print_findings(Console(file=out, width=width), findings)
+        shown[width] = out.getvalue().splitlines()
+        assert max(map(len, shown[width])) <= width
+    lines = [line.strip() for line in shown[40]]
+    assert "trt: no" in lines
+    assert "tensorrt is not installed at all" in lines
+    assert lines[lines.index("--precision int8") + 1].split()[0] in str(findings["cpu"])
+    assert not any("───" in line for line in lines)
+    assert any("───" in line for line in shown[100])
+
+
 def test_without_any_engine_it_is_5(monkeypatch):
     monkeypatch.setattr(doctor.engines, "find_spec", lambda library: None)
     findings = doctor.examine(Config(), quick=True)
