@@ -116,10 +116,11 @@ def test_folders_and_globs_without_pictures(tmp_path):
     assert "no picture and no video" in refused(tmp_path)
     assert ".mp4" in refused(tmp_path)
     write_video(tmp_path / "a.mp4")
-    assert f"no picture but 1 videos; give them by name, unquoted: {tmp_path}/*.mp4" in refused(
-        tmp_path
-    )
-    assert f"unquoted: {tmp_path}/*.mp4" in refused(tmp_path / "a*")
+    assert f"no picture but 1 video; give it by name: {tmp_path}/a.mp4" in refused(tmp_path)
+    assert f"give it by name: {tmp_path}/a.mp4" in refused(tmp_path / "a*")
+    write_video(tmp_path / "b.mp4")
+    several = f"no picture but 2 videos; give them by name, unquoted: {tmp_path}/*.mp4"
+    assert several in refused(tmp_path)
     assert "nothing at all" in refused(tmp_path / "*.jpg")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").touch()
