@@ -65,6 +65,9 @@ class _ListsPasses(HelpfulCommand):
     is_flag=True,
     help="Also write steps_timer.csv, layer_timer.csv and energy.csv into the session.",
 )
+@click.option(
+    "--verbose", "-v", is_flag=True, help="Print all tables of all passes; the report has them too."
+)
 def command(
     source: str | None,
     config_file: str | None,
@@ -73,6 +76,7 @@ def command(
     nsys: str | None,
     prove: bool,
     as_csv: bool,
+    verbose: bool,
     as_json: bool,
     trackers: tuple[str, ...],
     **flags: Any,
@@ -117,8 +121,10 @@ def command(
     if as_json:
         print_json(profile_document(session).as_builtins())
     else:
-        print_run(terminal(piped_width=140), session.document, verbose=True)
-        print_profile(terminal(piped_width=140), session)
+        # Whoever names passes wants to read them.
+        whole = verbose or only is not None
+        print_run(terminal(piped_width=140), session.document, verbose=whole)
+        print_profile(terminal(piped_width=140), session, short=not whole)
         echo(f"report: {report}")
     for name, text in csv_files(session).items() if as_csv else ():
         add_to_session(session.folder, name, utf8(text))

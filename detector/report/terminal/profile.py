@@ -105,13 +105,18 @@ def counters_text(facts: CountersFacts) -> Text:
     )
 
 
-def print_profile(console: SafeConsole, session: SavedSession) -> None:
-    shown = [
-        PARTS[name](record.facts)
-        for name, record in session.passes.items()
-        if record.available and name in PARTS
-    ]
-    console.print(Group(*shown, *map(Text, _lines(session))))
+def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = False) -> None:
+    """All facts of all passes. ``short``: what a person acts on, and the names of the rest."""
+    there = [name for name, record in session.passes.items() if record.available and name in PARTS]
+    parts = {**PARTS, "layers": longest_layers} if short else PARTS
+    left = [name for name in there if short and name in DETAILS]
+    shown = [parts[name](session.passes[name].facts) for name in there if name not in left]
+    lines = [f"session: {session.folder}"] if short else _lines(session)
+    if short:
+        others = ["the other layers"] if "layers" in there else []
+        more = ", ".join(["threads and percentiles", *others, *left])
+        lines.insert(0, f"not shown: {more}; -v prints them, and the report has them")
+    console.print(Group(*shown, *map(Text, lines)))
 
 
 def critical_path_table(facts: CriticalPathFacts) -> Table:
@@ -175,17 +180,34 @@ def _measured(proof: Proof | None) -> list[str]:
     return [fps, f"{proof.measured_gain:+.1%}", ends, f"{proof.off_by:+.1%}"]
 
 
-LONGEST_LAYERS = 15
+LONGEST_LAYERS, FEW_LAYERS = 15, 5
+
+
+def longest_layers(facts: LayersFacts) -> Group:
+    """The few longest layers alone."""
+    shown = _longest_table(facts, FEW_LAYERS)
+    return Group(shown, *([Text(f"note: {facts.flag}")] if facts.flag else []))
 
 
 def layers_table(facts: LayersFacts) -> Group:
     """The longest layers, and all of them by type."""
+    types = new_table("layers by type", "type", "layers", "ms", "share", "MMACs")
+    for one in facts.by_type:
+        sums = (str(one.layers), f"{one.ms:.3f}", f"{one.share:.1%}", f"{one.macs / 1e6:.1f}")
+        types.add_row(one.type, *sums)
+    notes = [*([facts.flag] if facts.flag else []), *facts.notes]
+    lines = [describe_outside(facts), *(f"note: {note}" for note in notes)]
+    longest = _longest_table(facts, LONGEST_LAYERS)
+    return Group(longest, types, *[Text(line) for line in lines if line])
+
+
+def _longest_table(facts: LayersFacts, count: int) -> Table:
     title = (
         f"layers of {facts.engine} {facts.precision}, {counted(facts.threads, 'thread')}: "
         f"{len(facts.rows)} take {facts.sum_ms:.3f} ms, a forward pass {facts.forward_ms:.3f} ms "
         f"({facts.off_by:+.1%})"
     )
-    rows = sorted(facts.rows, key=lambda row: -row.ms)[:LONGEST_LAYERS]
+    rows = sorted(facts.rows, key=lambda row: -row.ms)[:count]
     columns = (
         "type",
         "ms",
@@ -214,13 +236,7 @@ def layers_table(facts: LayersFacts) -> Group:
             number(row.utilisation, ".0%"),
             row.bound or "-",
         )
-    types = new_table("layers by type", "type", "layers", "ms", "share", "MMACs")
-    for one in facts.by_type:
-        sums = (str(one.layers), f"{one.ms:.3f}", f"{one.share:.1%}", f"{one.macs / 1e6:.1f}")
-        types.add_row(one.type, *sums)
-    notes = [*([facts.flag] if facts.flag else []), *facts.notes]
-    lines = [describe_outside(facts), *(f"note: {note}" for note in notes)]
-    return Group(longest, types, *[Text(line) for line in lines if line])
+    return longest
 
 
 def roofline_text(facts: RooflineFacts) -> Group:
@@ -326,6 +342,7 @@ PARTS: dict[str, Callable[[Any], RenderableType]] = {
     "python": python_table,
     "counters": counters_text,
 }
+DETAILS = ("loop", "torch", "device", "python", "counters")  # what the short form names only
 
 
 def _lines(session: SavedSession) -> list[str]:
