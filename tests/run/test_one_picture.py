@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import cv2
 import numpy as np
 import pytest
-from probing import make_info
 
 from detector.config.schema import OutputConfig
 from detector.errors import UsageError
@@ -26,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 
 def planned(spec, kind="pictures", **options):
     plan = OutputPlan(OutputConfig(**options), [spec])
-    paths = plan.paths(spec, make_info(str(spec), kind=kind), "ort")
+    paths = plan.paths(spec, SimpleNamespace(path=str(spec), kind=kind), "ort")
     return {name: str(path) for name, path in paths.items()}
 
 
@@ -56,7 +57,9 @@ def test_in_a_folder_and_when_asked_for(folder):
 
 def test_the_next_name_where_one_is_taken(folder):
     plan = OutputPlan(OutputConfig(), ["a.jpg"])
-    first, second = (plan.paths("a.jpg", make_info("a.jpg", kind="pictures"), "ort") for _ in "12")
+    first, second = (
+        plan.paths("a.jpg", SimpleNamespace(path="a.jpg", kind="pictures"), "ort") for _ in "12"
+    )
     assert [str(path) for path in first.values()] == ["a-ort-detected.jsonl", "a-ort-detected.jpg"]
     assert [path.name for path in second.values()] == [
         "a-ort-detected-2.jsonl",
