@@ -96,7 +96,15 @@ def _read_array(archive: zipfile.ZipFile, name: str, path: Path) -> NDArray[Any]
             path, f"column {name!r} has {len(data) - start} bytes for {shape[0]} values"
         )
     values = np.frombuffer(data, kind, shape[0], start)
-    return values if kind.isnative else values.astype(kind.newbyteorder("="))
+    values = values if kind.isnative else values.astype(kind.newbyteorder("="))
+    if kind.kind == "U" and not _are_letters(values.view(np.uint32)):
+        raise _damage_error(path, f"column {name!r} holds numbers that are no letters")
+    return values
+
+
+def _are_letters(codes: NDArray[np.uint32]) -> bool:
+    """Whether all are code points of Unicode, halves of pairs apart: numpy's text takes any."""
+    return not ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any()
 
 
 def _read_header(data: bytes, name: str, path: Path) -> tuple[int, tuple[int, ...], np.dtype[Any]]:

@@ -93,6 +93,11 @@ def with_header(name, header):
     return change
 
 
+def with_letters(code):
+    """A name of one letter, which numpy keeps as any number of 32 bits."""
+    return with_column("thread_names", np.array([code], np.uint32).view("U1"))
+
+
 def done_before_it_is_read(path):
     """Frame 3, in otherwise sound columns."""
     numbers = {"thread": 0, "kind": 0, "source": 0, "index": 3}
@@ -170,6 +175,8 @@ BROKEN = [
     ("spans.npz", with_column("end_ns", np.array([9, -5, 9])), "'end_ns'"),
     ("spans.npz", with_column("kind_names", np.array(["work"])), "'kind_names'"),
     ("spans.npz", with_column("thread_names", np.array(["somebody"])), "thread_names"),
+    ("spans.npz", with_letters(0x110000), "'thread_names' holds numbers"),
+    ("spans.npz", with_letters(0xD800), "'thread_names' holds numbers"),
     ("spans.npz", with_header("end_ns", TRILLION), "'end_ns'"),
     ("spans.npz", with_header("end_ns", b"("), "'end_ns'"),
     ("spans.npz", bomb, "claim to hold"),
