@@ -4,6 +4,7 @@ import gc
 import random
 import shutil
 import subprocess
+import threading
 
 import av
 import pytest
@@ -307,6 +308,30 @@ def test_the_garbage_collector_may_close_a_source_at_any_moment(patched_up, monk
     frames, source = read_all(patched_up)
     assert len(frames) == 40
     assert source.counts.corrupt > 0
+    assert av.logging.get_level() is None
+
+
+def test_two_that_sweep_at_once_put_the_log_back_once(monkeypatch):
+    """The other one, or the garbage collector, comes between the look and the lock."""
+    log = _complaints._log
+    listener = _complaints.Complaints()
+
+    class Overtaken:
+        def __init__(self):
+            self.lock, self.first = threading.Lock(), True
+
+        def acquire(self, blocking=True):
+            if self.first:
+                self.first = False
+                log.sweep()
+            return self.lock.acquire(blocking)
+
+        def release(self):
+            self.lock.release()
+
+    monkeypatch.setattr(log, "_lock", Overtaken())
+    listener.close()
+    assert log._listeners == []
     assert av.logging.get_level() is None
 
 
