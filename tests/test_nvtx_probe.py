@@ -55,7 +55,7 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(program: str, probe: Path, log: Path) -> None:
     env = {**os.environ, **probe_env(probe, log)}
-    subprocess.run([sys.executable, "-c", program], env=env, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], env=env, check=True, timeout=240)
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from detector.types import Detections, Frame, SourceInfo
 from tests.cli.command import assert_one_line_error, detect_video, rows_of, start
 from tests.sources.clips import write_video
 from tests.sources.test_pipe import fed
+from tests.waiting import PATIENCE_S, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -70,21 +69,17 @@ def test_commands_that_stream_no_rows(command: str, tmp_path: Path, clip: Path) 
 
 def test_rows_come_while_the_pipe_is_open(tmp_path: Path, clip: Path) -> None:
     """The first rows are there before the video has ended."""
-    data, seen = clip.read_bytes(), threading.Event()
+    data = clip.read_bytes()
     reading, writing = os.pipe()
     fork = start("-", "--engine", "null", "-o", "-", "--quiet", cwd=tmp_path, stdin=reading)
     os.close(reading)
     with os.fdopen(writing, "wb", buffering=0) as file:
         file.write(data[: len(data) * 3 // 4])
-        deadline = time.monotonic() + 60
-        while not seen.is_set() and time.monotonic() < deadline:
-            session = tmp_path / "runs/stdin-null/source-0.partial.jsonl"
-            if session.exists() and session.stat().st_size:
-                seen.set()
-            time.sleep(0.02)
+        session = tmp_path / "runs/stdin-null/source-0.partial.jsonl"
+        wait_for(lambda: session.exists() and session.stat().st_size)
         file.write(data[len(data) * 3 // 4 :])
-    stdout, stderr = fork.communicate(60)
-    assert (fork.returncode, stderr, seen.is_set()) == (0, "", True)
+    stdout, stderr = fork.communicate(PATIENCE_S)
+    assert (fork.returncode, stderr) == (0, "")
     assert len(stdout.splitlines()) == 12
 
 
@@ -154,7 +149,7 @@ def test_head(beside: tuple[str, ...], tmp_path: Path, clip: Path) -> None:
     with fed(clip.read_bytes()) as stdin:
         fork = start("-", "--engine", "null", "-o", "-", *beside, cwd=tmp_path, stdin=stdin)
         fork.stop_reading()
-        _, stderr = fork.communicate(60)
+        _, stderr = fork.communicate(PATIENCE_S)
     assert (fork.returncode, stderr) == (0, "")
     session = json.loads((tmp_path / "runs/stdin-null/session.json").read_text())
     assert any("standard output" in note for note in session["notes"])

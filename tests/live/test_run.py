@@ -147,8 +147,8 @@ def run_during(
 
 
 def rows_of_a() -> list[dict]:
-    (path,) = Path("live/a").glob("detections-*.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    paths = sorted(Path("live/a").glob("detections-*.jsonl"))  # one a day
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
 def accounted(stream) -> bool:
