@@ -76,6 +76,7 @@ def test_sees_exactly_the_ranges_of_every_thread(probe: Path, tmp_path: Path) ->
     assert {(r.category, r.depth) for r in inner} == {(None, 1)}
 
 
+@pytest.mark.slow
 def test_inner_ranges_lie_within_their_outer_one(probe: Path, tmp_path: Path) -> None:
     run(PROGRAM, probe, tmp_path / "log.tsv")
     ranges = read_log(tmp_path / "log.tsv")

@@ -24,6 +24,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_video(tmp_path_factory.mktemp("clip") / "in.mkv", 12)
 
 
+@pytest.mark.slow
 def test_rows_and_nothing_else(tmp_path: Path, clip: Path) -> None:
     process = detect_video(clip, "--engine", "null", "-o", "-", cwd=tmp_path)
     assert process.returncode == 0
@@ -34,6 +35,7 @@ def test_rows_and_nothing_else(tmp_path: Path, clip: Path) -> None:
     assert rows_of(tmp_path / "runs/in-null/detections.jsonl") == rows
 
 
+@pytest.mark.slow
 def test_csv_of_two_sources_has_one_header(tmp_path: Path, clip: Path) -> None:
     other = write_video(tmp_path / "b.mkv", 3)
     arguments = (clip, other, "--engine", "null", "-o", "-", "--save", "csv", "--quiet")
@@ -43,6 +45,7 @@ def test_csv_of_two_sources_has_one_header(tmp_path: Path, clip: Path) -> None:
     assert header[:2] == ["source", "frame"]
 
 
+@pytest.mark.slow
 def test_files_beside_are_asked_for(tmp_path: Path, clip: Path) -> None:
     arguments = (clip, "--engine", "null", "-o", "-", "--save", "video,jsonl", "--quiet")
     process = detect_video(*arguments, cwd=tmp_path)
@@ -67,6 +70,7 @@ def test_commands_that_stream_no_rows(command: str, tmp_path: Path, clip: Path) 
     assert len(process.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_rows_come_while_the_pipe_is_open(tmp_path: Path, clip: Path) -> None:
     """The first rows are there before the video has ended."""
     data = clip.read_bytes()

@@ -21,7 +21,7 @@ from tests.sources.clips import write_video
 from tests.waiting import wait_for
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
-MOMENTS = 20
+MOMENTS = 12
 STAYS = (".lock", ".ses", ".detect-video-session")  # whole files of their own
 
 

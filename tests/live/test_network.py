@@ -48,7 +48,7 @@ from tests.live import servers
 from tests.live.servers import HttpServer, make_clip, read_clock
 from tests.waiting import PATIENCE_S, wait_for
 
-pytestmark = pytest.mark.net
+pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
 
 
 @pytest.fixture(autouse=True)
@@ -579,7 +579,6 @@ def test_what_can_never_be_read_is_refused_at_once(spec: str) -> None:
         make_feed(Camera("c", NETWORK, Address(spec)))
 
 
-@pytest.mark.slow
 def test_twenty_kills_leave_nothing_behind(clip: Path) -> None:
     def threads_and_files() -> tuple[int, int]:
         return threading.active_count(), len(os.listdir("/proc/self/fd"))

@@ -28,6 +28,7 @@ from detector.run.live import Around, _Decoded, detect_live
 from detector.run.wire import load_model
 from detector.session.document import DecodingFigures
 from detector.session.read import read_session
+from detector.sources.live import collect
 from detector.sources.live.base import WAITING
 from detector.sources.live.collect import Collector
 from tests.live.fake_feeds import FakeFeed
@@ -102,6 +103,7 @@ def feeds(monkeypatch, tmp_path, loaded) -> Feeds:
     monkeypatch.setattr(live, "Collector", make_collector)
     monkeypatch.setattr(live, "load_model", lambda *_, **__: loaded)
     monkeypatch.setattr(live, "CLERK_S", 0.02)
+    monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # its end is seen soon
     monkeypatch.chdir(tmp_path)
     return made
 

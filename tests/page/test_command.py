@@ -68,6 +68,7 @@ class Video:
                 self._pipe.write(b"FRAME\n" + bytes([90]) * (320 * 180 * 3 // 2))
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said_before_a_model_is_loaded(tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

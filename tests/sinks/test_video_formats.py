@@ -36,6 +36,7 @@ def stamps(path: Path) -> list[float]:
         return [float(frame.pts * frame.time_base) for frame in file.decode(video=0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", CODECS)
 def test_every_frame_arrives_in_order(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
@@ -188,6 +189,7 @@ def tone_begins(path: Path) -> float:
     raise AssertionError("no tone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "codec", "suffix", "wanted"),
     [

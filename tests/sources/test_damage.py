@@ -50,6 +50,7 @@ def test_a_healthy_oddity_is_no_damage(folder, name):
         assert times == sorted(set(times))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["mkv", "ts", "mp4"])
 @pytest.mark.parametrize("lost", [4, 5], ids=["first", "second"])
 def test_a_field_without_its_partner_is_counted(folder, suffix, lost):
@@ -121,6 +122,7 @@ def test_a_limit_in_front_of_the_damage_is_none(patched_up):
     assert (len(frames), source.damaged) == (5, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["h2", "k12", "k15"])
 @pytest.mark.parametrize("decoder", ["auto", "av"])
 def test_frames_that_were_lost_in_silence(shared, name, decoder):
@@ -294,6 +296,7 @@ def test_the_log_is_put_back(patched_up):
     assert av.logging.get_level() is None
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_may_close_a_source_at_any_moment(patched_up, monkeypatch):
     """Also in the middle of what holds the log's lock."""
     forgotten = [sources.open(str(patched_up), decoder="av")]

@@ -112,6 +112,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_video(tmp_path_factory.mktemp("pipe") / "in.mkv", 24, bf="2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_the_frames_of_the_file(name: str, clip: Path, pipe: Any) -> None:
     path = remux(clip, name, *CONTAINERS[name])
