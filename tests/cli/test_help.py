@@ -284,13 +284,11 @@ COMPLETIONS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("line", "expected"), COMPLETIONS, ids=[line for line, _ in COMPLETIONS])
 def test_a_shell_completes(line, expected, tmp_path):
     assert completed("bash", line, tmp_path) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_completes_the_first_word(shell, tmp_path):
     found = completed(shell, "detect-video ", tmp_path)
