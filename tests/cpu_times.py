@@ -58,9 +58,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         _list(terminalreporter, f"the {LONGEST_SHOWN} slowest tests", unmarked[:LONGEST_SHOWN])
     else:
         above = [row for row in unmarked if row[0] > FAST_S]
-        _list(
-            terminalreporter, f"unmarked tests above {FAST_S} s of CPU: mark them slow", above
-        )
+        _list(terminalreporter, f"unmarked tests above {FAST_S} s of CPU: mark them slow", above)
     if path := os.environ.get("DETECT_VIDEO_TEST_TIMES"):
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(
