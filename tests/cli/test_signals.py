@@ -179,7 +179,7 @@ def test_two_signals_in_a_row(tmp_path, apart_s):
     """At once they are one (`timeout` sends two). Later the second one ends the run where it is.
     What stands under a final name is whole."""
     options = ("--engine", "ort", "--engines-dir", "engines", "--run-dir", "run", "--batch", 48)
-    write_video(tmp_path / "in.mp4", 2000, codec="mpeg4")  # of which most are never read
+    write_video(tmp_path / "in.mp4", 800, codec="mpeg4")  # of which most are never read
     process = start(tmp_path, "in.mp4", *options, "-o", "out.mp4")
     wait_for(lambda: (tmp_path / "out.partial.mp4").exists())
     process.terminate()
