@@ -14,6 +14,14 @@ pytest_plugins = ["tests.cpu_times"]
 CHECKOUT = Path(__file__).parents[1]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A browser takes seconds to start, which count for the first test that needs it."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: no later collection of garbage looks at them."""
     gc.collect()

@@ -15,7 +15,7 @@ import pytest
 
 from tests import forked
 
-FAST_S = 1.0  # an unmarked test above this is listed
+FAST_S = 0.5  # an unmarked test above this is listed
 LONGEST_SHOWN = 10
 KEY = "cpu_s"
 
@@ -58,9 +58,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         _list(terminalreporter, f"the {LONGEST_SHOWN} slowest tests", unmarked[:LONGEST_SHOWN])
     else:
         above = [row for row in unmarked if row[0] > FAST_S]
-        _list(
-            terminalreporter, f"unmarked tests above {FAST_S:.0f} s of CPU: mark them slow", above
-        )
+        _list(terminalreporter, f"unmarked tests above {FAST_S} s of CPU: mark them slow", above)
     if path := os.environ.get("DETECT_VIDEO_TEST_TIMES"):
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(

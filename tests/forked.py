@@ -47,6 +47,7 @@ AT_START = dict(os.environ)
 READ_LATE = re.compile(
     "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_.*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
     "|KINETO_LOG_LEVEL"  # set by a pass
+    "|_DETECT_VIDEO_COMPLETE|COMP_WORDS|COMP_CWORD"  # a shell asks what may follow
 )
 
 

@@ -70,7 +70,7 @@ def test_leaving_a_stream_early_frees_everything(model, clip):
     with Detector(model, engine="ort") as detector:
         for _ in detector.stream(clip):
             break
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
         assert len(list(detector.stream(clip)))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -15,6 +14,7 @@ from tests.cli.command import detect_video, detect_video_anew, start
 from tests.conftest import CHECKOUT
 from tests.forked import suits
 from tests.sources.clips import write_video
+from tests.waiting import wait_for
 
 STREET = CHECKOUT / "videos/street.mp4"
 
@@ -76,10 +76,9 @@ def test_signals_reach_it_where_pytest_ignores_them(tmp_path):
         process = start(
             STREET, "--engine", "null", "--stride", 1, "--sync", "-o", "x.mp4", cwd=tmp_path
         )
-        while not list(tmp_path.glob("*.partial*")):
-            time.sleep(0.01)
+        wait_for(lambda: list(tmp_path.glob("*.partial*")))
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     finally:
         signal.signal(signal.SIGINT, before)
     assert process.returncode == EXIT_INTERRUPTED

@@ -36,6 +36,7 @@ from detector.analysis.loop.replay import replay, wall
 from detector.session.nsys import Recorded
 from detector.timeline import KINDS, STAGES, WORK
 from tests.analysis.pipelines import load, recorded, run_of, shape
+from tests.properties import STEADY
 
 TICK = 1 / 1024
 
@@ -339,7 +340,7 @@ SIZES = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @given(SPANS, SIZES)
-@settings(max_examples=120, deadline=None)
+@settings(STEADY, max_examples=120)
 def test_whatever_the_order_of_its_spans_a_recordings_facts_add_up(spans, loop):
     """Spans that no run of ours leaves: damaged recordings hold them."""
     table = np.array(spans, np.int64)

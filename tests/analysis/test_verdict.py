@@ -19,6 +19,7 @@ from detector.analysis.verdict import (
 )
 from detector.cli.detect import command as detect
 from detector.session.document import CpuTime, LibraryThreads, StageFigures, ThreadFigures
+from tests.properties import STEADY
 
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
 
@@ -247,7 +248,7 @@ TIMES = st.floats(0, 50, allow_nan=False)
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(STEADY, max_examples=300)
 @given(
     period=st.floats(0.1, 60),
     ms=st.fixed_dictionaries({name: TIMES for name in STAGES}),

@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 PDEATHSIG, CAPBSET_DROP, SUBREAPER = 1, 24, 36  # of prctl
 PASS_BY_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 MOST_PRINTED = 1 << 20  # bytes that are kept of what a process prints
-GRACE_S = 1.0  # a process of a case that is on its way out may take so long
+GRACE_S = 15.0  # a process of a case that is on its way out may take so long
 LEFT_OUT = ("detector.engines.torch", "detector.engines.trt", "detector.report.trackers")
 NEEDED = (
     "cv2",
@@ -190,7 +190,7 @@ def _send(copies: Mapping[int, Any], number: int) -> None:
 
 def collect_left() -> list[str]:
     """Waits for what the case started and did not wait for; ends and names what goes on."""
-    deadline, named = time.monotonic() + GRACE_S, []
+    deadline, named, ended = time.monotonic() + GRACE_S, [], set[int]()
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -202,7 +202,9 @@ def collect_left() -> list[str]:
             for child in children():
                 with suppress(OSError):
                     line = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ")
-                    named.append(line.decode(errors="replace"))
+                    if child not in ended:
+                        named.append(line.decode(errors="replace"))
+                    ended.add(child)
                     os.kill(child, signal.SIGKILL)
             deadline = time.monotonic() + GRACE_S
         time.sleep(0.01)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -96,6 +97,14 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def heeds_signals(pid: int) -> bool:
+    """Whether the process has passed the first line of main: SIGTERM is handled from there on.
+    Before it there is only the interpreter, of which nothing is ours."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    [caught] = re.findall(r"SigCgt:\s*([0-9a-f]+)", status)
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def summary_of(process: subprocess.CompletedProcess[str]) -> dict[str, Any]:

@@ -20,19 +20,28 @@ from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
 RUNS = 8
-# Forks, lets all wait for the end of a pipe, and says how each ended.
+FRAMES = 6
+PATIENCE_S = 150
+# Forks, lets all wait for the end of a pipe, and says how each ended. Standard input of each is a
+# pipe with the video, which stays open until all but one have ended: the one that came first cannot
+# be through before the last one comes.
 SCRIPT = textwrap.dedent("""
-    import json, os, sys
+    import json, os, sys, time
     import av, cv2, numpy, onnx, rich, yaml
     import detector.run.detect, detector.run.wire, detector.session.store
     from detector.cli import main
 
-    lines = json.loads(sys.argv[1])
+    lines, video, patience_s = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+    data = open(video, "rb").read() if video else b""
     reader, writer = os.pipe()
+    pipes = [os.pipe() for _ in lines]
     children = []
     for number, line in enumerate(lines):
         if (pid := os.fork()) == 0:
             os.close(writer)
+            for _, end in pipes:
+                os.close(end)
+            os.dup2(pipes[number][0], 0)
             os.read(reader, 1)
             for stream, name in ((1, "out"), (2, "err")):
                 os.dup2(os.open(f"{name}-{number}", os.O_WRONLY | os.O_CREAT), stream)
@@ -41,37 +50,54 @@ SCRIPT = textwrap.dedent("""
             os._exit(99)
         children.append(pid)
     os.close(reader)
+    for _, end in pipes:
+        os.write(end, data)  # less than a pipe holds
     os.close(writer)
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]))
+    codes, until = {}, time.monotonic() + patience_s
+    while len(codes) < len(lines):
+        last = len(codes) >= len(lines) - 1 or time.monotonic() > until or not data
+        if last and pipes:
+            for _, end in pipes:
+                os.close(end)
+            pipes = []
+        pid, status = os.waitpid(-1, 0 if last else os.WNOHANG)
+        if pid:
+            codes[pid] = os.waitstatus_to_exitcode(status)
+        else:
+            time.sleep(0.01)
+    print(json.dumps([codes[pid] for pid in children]))
 """)
 
 
-def run_at_once(lines: list[list[str]], folder: Path) -> tuple[list[int], list[str]]:
-    """Exit codes, and what each printed on stderr."""
+def run_at_once(
+    lines: list[list[str]], folder: Path, video: Path | str = ""
+) -> tuple[list[int], list[str]]:
+    """Exit codes, and what each printed on stderr. ``video``: on the standard input of each."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(lines)],
+        [sys.executable, "-c", SCRIPT, json.dumps(lines), str(video), str(PATIENCE_S)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
         check=True,
-        timeout=240,
+        timeout=280,
     )
     errors = [(folder / f"err-{number}").read_text() for number in range(len(lines))]
     assert not any("Traceback" in text for text in errors), errors
     return json.loads(done.stdout), errors
 
 
-def long_run(inputs: Path) -> list[str]:
+def from_pipe(inputs: Path) -> list[str]:
     model = ["--model", str(inputs / "x.cfg"), "--engine", "null"]
-    return [str(inputs / "long.mp4"), *model, "--save", "csv", "--no-video"]
+    return ["-", *model, "--save", "csv", "--no-video"]
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clip that takes a while without a network, and a network that costs next to nothing."""
+    """A clip that fits into a pipe, and a network that costs next to nothing."""
     folder = tmp_path_factory.mktemp("inputs")
-    write_video(folder / "long.mp4", 1500, codec="mpeg4")
+    write_video(folder / "pipe.mkv", FRAMES, codec="mpeg4")
+    assert (folder / "pipe.mkv").stat().st_size < 60_000
     write_network(folder)
     return folder
 
@@ -102,17 +128,20 @@ def test_one_store_and_one_root_of_runs(inputs: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_run_dir_is_for_one_run(inputs: Path, tmp_path: Path) -> None:
-    """The one that comes first runs long enough for all others to meet it."""
-    line = [*long_run(inputs), "--run-dir", "r", "-o"]
-    codes, errors = run_at_once([[*line, f"out{n}/"] for n in range(RUNS)], tmp_path)
+    """The one that comes first runs until all others have met it."""
+    line = [*from_pipe(inputs), "--run-dir", "r", "-o"]
+    lines = [[*line, f"out{n}/"] for n in range(RUNS)]
+    codes, errors = run_at_once(lines, tmp_path, inputs / "pipe.mkv")
     assert Counter(codes) == {0: 1, 6: RUNS - 1}, errors
     assert all("process " in text for code, text in zip(codes, errors, strict=True) if code)
     rows = (tmp_path / "r/detections.jsonl").read_text().splitlines()
-    assert [json.loads(row)["frame"] for row in rows] == list(range(1500))
+    assert [json.loads(row)["frame"] for row in rows] == list(range(FRAMES))
 
 
 @pytest.mark.slow
 def test_one_output_is_for_one_run(inputs: Path, tmp_path: Path) -> None:
-    codes, errors = run_at_once([[*long_run(inputs), "-o", "x.csv"]] * RUNS, tmp_path)
+    codes, errors = run_at_once(
+        [[*from_pipe(inputs), "-o", "x.csv"]] * RUNS, tmp_path, inputs / "pipe.mkv"
+    )
     assert Counter(codes) == {0: 1, 6: RUNS - 1}, errors
     assert not list(tmp_path.glob("*partial*"))

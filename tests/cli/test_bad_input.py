@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 
 import cv2
 import pytest
@@ -23,6 +22,7 @@ from tests.cli.command import (
     summary_of,
 )
 from tests.sources.clips import picture, write_video
+from tests.waiting import wait_for
 
 # name -> exit code, frames written (ffmpeg's own count)
 ALL = [f"{number:02}" for number in range(1, 30)]
@@ -291,13 +291,17 @@ def test_full_disk(model, clip, small_disk, tmp_path):
 def started(arguments, cwd):
     """A running command that has written some frames."""
     process = start(*arguments, cwd=cwd)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+
+    def has_rows() -> bool:
         rows = list(cwd.glob("*.partial.jsonl"))
-        if rows and rows[0].read_bytes().count(b"\n") > 20:
-            return process
-        time.sleep(0.02)
-    raise AssertionError(process.communicate())
+        return bool(rows) and rows[0].read_bytes().count(b"\n") > 20
+
+    try:
+        wait_for(has_rows)
+    except AssertionError:
+        process.kill()
+        raise AssertionError(process.communicate()) from None
+    return process
 
 
 @pytest.mark.slow
@@ -307,7 +311,7 @@ def test_a_signal_closes_what_was_written(shared, model, tmp_path, number, code,
     source = shared / "data/videos/bench_720p.mp4"
     process = started([source, "--model", model, "--json", *loop], tmp_path)
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, stderr) == (code, "")
     summary = summary_of(subprocess.CompletedProcess([], code, stdout, stderr))
     assert summary["exit"]["code"] == code
@@ -338,6 +342,7 @@ def test_second_run_into_the_same_output_is_refused(shared, model, clip, tmp_pat
     process = started(
         [shared / "data/videos/bench_720p.mp4", "--model", model, "-o", "x.mp4"], tmp_path
     )
+    process.send_signal(signal.SIGSTOP)  # it is still writing when the other one comes
     try:
         second = detect_video(clip, "--model", model, "-o", "x.mp4", "--frames", 3, cwd=tmp_path)
         assert_one_line_error(second, 6, "x")

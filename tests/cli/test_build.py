@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 
 import numpy as np
 import onnx
@@ -14,6 +13,7 @@ import pytest
 from tests.cli.command import assert_one_line_error, detect_video, start
 from tests.conftest import CHECKOUT
 from tests.outside_engines import with_engines
+from tests.waiting import wait_for
 
 SMALL = ("--size", "128x64")
 
@@ -70,7 +70,7 @@ def test_two_that_start_together_build_once(tmp_path):
         "--json",
     ]
     running = [start(*command, cwd=tmp_path, env=env) for _ in range(2)]
-    said = [process.communicate(timeout=120) for process in running]
+    said = [process.communicate(timeout=240) for process in running]
     assert [process.returncode for process in running] == [0, 0], said
     documents = [json.loads(stdout) for stdout, _ in said]
     assert sorted(document["built"] for document in documents) == [False, True]
@@ -120,14 +120,12 @@ def test_what_is_stale_or_corrupt_is_named_and_built_again(tmp_path, change, lin
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_build_that_is_stopped_leaves_nothing(tmp_path, number, code):
-    env = {**with_engines(tmp_path, "forging"), "FORGE_STEP_S": "30"}
+    env = {**with_engines(tmp_path, "forging"), "FORGE_STEP_S": "200"}
     command = ["build", "street", "--engine", "forging", "--engines-dir", "engines", *SMALL]
     process = start(*command, cwd=tmp_path, env=env)
-    deadline = time.monotonic() + 60
-    while not builds(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(lambda: builds(tmp_path))
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=240)
     assert process.returncode == code, stderr
     assert "Traceback" not in stderr
     assert not [path.name for path in (tmp_path / "engines").iterdir() if "forging" in path.name]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from tests.cli.command import assert_one_line_error, detect_video, start
 from tests.conftest import CHECKOUT
 from tests.datasets import made
 from tests.outside_engines import with_engines
+from tests.waiting import wait_for
 
 CLIP = CHECKOUT / "videos/street.mp4"
 LABELS = CLIP.with_suffix(".json")
@@ -392,23 +392,16 @@ def test_a_signal_leaves_neither_process_nor_file(tmp_path, own_tmp, number, cod
     ]
     process = start(*command, cwd=tmp_path, env=own_tmp)
     try:
-        until(lambda: any((tmp_path / "tmp").glob("*/*/round")))
+        wait_for(lambda: any((tmp_path / "tmp").glob("*/*/round")))
+        wait_for(lambda: len(children_of(process.pid)) == 2)
         children = children_of(process.pid)
-        assert len(children) == 2
         process.send_signal(number)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=240)
     finally:
         process.kill()
     assert process.returncode == code
     assert "Traceback" not in stderr
-    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    wait_for(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
     assert not (tmp_path / "engines/measured.json").exists()
     if number != signal.SIGKILL:
         assert left_behind(tmp_path) == []
-
-
-def until(reached) -> None:
-    deadline = time.monotonic() + 90
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

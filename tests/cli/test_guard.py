@@ -165,6 +165,7 @@ def session(folder: Path, *more: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["session.json", "summary.json", "detections.jsonl", "spans.npz"])
 def test_report_keeps_the_session(here: Path, name: str) -> None:
     made = session(here / "r")
@@ -176,6 +177,7 @@ def test_report_keeps_the_session(here: Path, name: str) -> None:
     assert run("report", "r", "--format", "json", "-o", "r/profile.json") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["session.json", "detections.jsonl"])
 def test_an_output_is_no_file_of_the_session(here: Path, name: str) -> None:
     assert run("in.mp4", *NULL, "--run-dir", "o", "-o", f"o/{name}") == 2
@@ -207,6 +209,7 @@ def test_files_of_somebody_else_in_a_run_dir(here: Path, name: str) -> None:
     assert contents(here) == before
 
 
+@pytest.mark.slow
 def test_a_run_dir_with_other_files_is_used_and_used_again(here: Path) -> None:
     (here / "o").mkdir()
     (here / "o/thesis.txt").write_text("precious")
@@ -225,6 +228,7 @@ def test_a_run_dir_with_other_files_is_used_and_used_again(here: Path) -> None:
     assert (here / "o/error.log").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_session_of_an_earlier_version_is_used_again(here: Path) -> None:
     session(here / "o")
     (here / "o" / LIST).unlink()
@@ -265,6 +269,7 @@ def test_eval_keeps_the_detections_that_it_scores(here: Path) -> None:
     assert contents(made)["detections.jsonl"] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["evaluation.json", "session.json", "summary.json"])
 def test_labels_are_no_file_of_the_session(here: Path, name: str) -> None:
     (here / "o").mkdir()
@@ -279,6 +284,7 @@ def test_labels_are_no_file_of_the_session(here: Path, name: str) -> None:
     assert contents(here).items() >= before.items()
 
 
+@pytest.mark.slow
 def test_tensorboard_of_somebody_else_stays(here: Path) -> None:
     pytest.importorskip("tensorboard")
     made = session(here / "r")
@@ -293,6 +299,7 @@ def test_tensorboard_of_somebody_else_stays(here: Path) -> None:
 # What is no plain file
 
 
+@pytest.mark.slow
 def test_dev_null_runs_and_writes_nothing(here: Path) -> None:
     null = Path("n.mp4")
     null.symlink_to(os.devnull)
@@ -342,6 +349,7 @@ def test_what_cannot_be_written_is_refused_before_anything(here: Path, output: s
     assert not (here / "runs").exists()
 
 
+@pytest.mark.slow
 def test_pipes_and_folders_for_whole_files(here: Path) -> None:
     os.mkfifo("pipe.onnx")
     session(here / "o")

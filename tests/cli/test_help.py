@@ -23,6 +23,7 @@ from tests.sources.clips import write_video
 HEAVY = ("torch", "cv2", "onnx", "onnxruntime", "av", "numpy", "rich", "yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -115,6 +116,7 @@ def said(*words: str) -> tuple[int, str]:
     return done.returncode, done.stderr + done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "same"),
     [
@@ -217,6 +219,7 @@ def test_other_names_of_engines_are_answered(name, ours):
         engines.find(name)
 
 
+@pytest.mark.slow
 def test_a_file_of_that_name_is_a_source(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("track", "conf=0.3", "predict", "yolov5nn"):

@@ -12,9 +12,10 @@ import time
 
 import pytest
 
-from tests.cli.command import COMMAND, assert_one_line_error
+from tests.cli.command import COMMAND, assert_one_line_error, heeds_signals
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
+from tests.waiting import wait_for
 
 RUN = "in.mp4 --engine null --engines-dir engines --quiet"
 
@@ -28,7 +29,7 @@ def shell(tmp_path, before: str, arguments: str, *wrapper: str, python: str = ""
         text=True,
         capture_output=True,
         stdin=subprocess.DEVNULL,
-        timeout=120,
+        timeout=240,
     )
 
 
@@ -54,10 +55,11 @@ def test_a_pipe_that_ends_is_read_and_a_silent_one_does_not_stop_a_signal(tmp_pa
     waiting = subprocess.Popen(
         [*COMMAND, *RUN.split(), option, "pipe"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
-    time.sleep(2)
+    wait_for(lambda: heeds_signals(waiting.pid))
+    time.sleep(1)  # most often it waits for the pipe by now
     assert waiting.poll() is None
     waiting.send_signal(signal.SIGTERM)
-    _, stderr = waiting.communicate(timeout=20)
+    _, stderr = waiting.communicate(timeout=240)
     assert waiting.returncode == 143
     assert len(stderr.splitlines()) == 1
 

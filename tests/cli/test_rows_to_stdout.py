@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from detector.types import Detections, Frame, SourceInfo
 from tests.cli.command import assert_one_line_error, detect_video, rows_of, start
 from tests.sources.clips import write_video
 from tests.sources.test_pipe import fed
+from tests.waiting import PATIENCE_S, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +24,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_video(tmp_path_factory.mktemp("clip") / "in.mkv", 12)
 
 
+@pytest.mark.slow
 def test_rows_and_nothing_else(tmp_path: Path, clip: Path) -> None:
     process = detect_video(clip, "--engine", "null", "-o", "-", cwd=tmp_path)
     assert process.returncode == 0
@@ -35,6 +35,7 @@ def test_rows_and_nothing_else(tmp_path: Path, clip: Path) -> None:
     assert rows_of(tmp_path / "runs/in-null/detections.jsonl") == rows
 
 
+@pytest.mark.slow
 def test_csv_of_two_sources_has_one_header(tmp_path: Path, clip: Path) -> None:
     other = write_video(tmp_path / "b.mkv", 3)
     arguments = (clip, other, "--engine", "null", "-o", "-", "--save", "csv", "--quiet")
@@ -44,6 +45,7 @@ def test_csv_of_two_sources_has_one_header(tmp_path: Path, clip: Path) -> None:
     assert header[:2] == ["source", "frame"]
 
 
+@pytest.mark.slow
 def test_files_beside_are_asked_for(tmp_path: Path, clip: Path) -> None:
     arguments = (clip, "--engine", "null", "-o", "-", "--save", "video,jsonl", "--quiet")
     process = detect_video(*arguments, cwd=tmp_path)
@@ -68,23 +70,20 @@ def test_commands_that_stream_no_rows(command: str, tmp_path: Path, clip: Path) 
     assert len(process.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_rows_come_while_the_pipe_is_open(tmp_path: Path, clip: Path) -> None:
     """The first rows are there before the video has ended."""
-    data, seen = clip.read_bytes(), threading.Event()
+    data = clip.read_bytes()
     reading, writing = os.pipe()
     fork = start("-", "--engine", "null", "-o", "-", "--quiet", cwd=tmp_path, stdin=reading)
     os.close(reading)
     with os.fdopen(writing, "wb", buffering=0) as file:
         file.write(data[: len(data) * 3 // 4])
-        deadline = time.monotonic() + 60
-        while not seen.is_set() and time.monotonic() < deadline:
-            session = tmp_path / "runs/stdin-null/source-0.partial.jsonl"
-            if session.exists() and session.stat().st_size:
-                seen.set()
-            time.sleep(0.02)
+        session = tmp_path / "runs/stdin-null/source-0.partial.jsonl"
+        wait_for(lambda: session.exists() and session.stat().st_size)
         file.write(data[len(data) * 3 // 4 :])
-    stdout, stderr = fork.communicate(60)
-    assert (fork.returncode, stderr, seen.is_set()) == (0, "", True)
+    stdout, stderr = fork.communicate(PATIENCE_S)
+    assert (fork.returncode, stderr) == (0, "")
     assert len(stdout.splitlines()) == 12
 
 
@@ -154,7 +153,7 @@ def test_head(beside: tuple[str, ...], tmp_path: Path, clip: Path) -> None:
     with fed(clip.read_bytes()) as stdin:
         fork = start("-", "--engine", "null", "-o", "-", *beside, cwd=tmp_path, stdin=stdin)
         fork.stop_reading()
-        _, stderr = fork.communicate(60)
+        _, stderr = fork.communicate(PATIENCE_S)
     assert (fork.returncode, stderr) == (0, "")
     session = json.loads((tmp_path / "runs/stdin-null/session.json").read_text())
     assert any("standard output" in note for note in session["notes"])

@@ -90,6 +90,7 @@ def test_a_document_is_alone_on_standard_output(tmp_path):
     assert process.returncode == 6
 
 
+@pytest.mark.slow
 def test_quiet_still_says_what_is_wrong_with_a_damaged_source(shared, tmp_path):
     clip = shared / "data/videos/nasty/05_corrupt_midstream.mkv"
     process = detect_video(clip, "--engine", "null", "--quiet", "--save", "jsonl", cwd=tmp_path)

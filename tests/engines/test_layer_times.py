@@ -97,16 +97,16 @@ def test_torchs_layers_tile_the_pass():
     engine = TorchEngine(network, EngineOptions(threads=1, requests=1))
     slow = engine.module.get_submodule("1.conv")
     forward = slow.forward
-    slow.forward = lambda given: (time.sleep(0.2), forward(given))[1]
+    slow.forward = lambda given: (time.sleep(0.1), forward(given))[1]
     profiler = TorchLayerProfiler(engine, engine.module)
     begin = time.perf_counter()
-    for seed in range(2):
+    for seed in range(5):  # a machine that stands still does not do so in all of them
         profiler.run(pictures(network, seed))
     took_ms = (time.perf_counter() - begin) * 1e3
     told = {layer.name: times for layer, times in profiler.times()}
-    assert [name for name, times in told.items() if min(times) > 190] == ["1.conv"]
-    assert all(len(times) == 2 and min(times) > 0 for times in told.values())
-    assert 400 < sum(sum(times) for times in told.values()) <= took_ms
+    assert [name for name, times in told.items() if min(times) > 95] == ["1.conv"]
+    assert all(len(times) == 5 and min(times) > 0 for times in told.values())
+    assert 500 < sum(sum(times) for times in told.values()) <= took_ms
     profiler.close()
 
 

@@ -177,8 +177,8 @@ def test_a_run_waits_for_the_one_that_builds(tmp_path):
         thread.start()
         assert not done.wait(0.3)
         assert not list(tmp_path.glob("*.onnx"))
-    thread.join(20)
-    assert done.is_set()
+    assert done.wait(240)
+    thread.join()
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_processes_that_start_together_build_it_once(tmp_path):
     for process in running:
         process.stdin.write("go\n")
         process.stdin.flush()
-    said = [process.communicate(timeout=60)[0].strip() for process in running]
+    said = [process.communicate(timeout=240)[0].strip() for process in running]
     assert sorted(said) == ["False", "False", "False", "True"]
     assert not list(tmp_path.glob("*.tmp"))
 

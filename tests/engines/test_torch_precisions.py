@@ -155,6 +155,7 @@ def test_onednn_says_itself_that_the_kernels_are_bf16():
         assert "acdb" in result
 
 
+@pytest.mark.slow
 def test_a_cpu_without_bf16_runs_it_and_says_that_nothing_got_faster(monkeypatch, network):
     monkeypatch.setattr(abilities, "cpu_facts", lambda: {"avx2", "avx512f"})
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
@@ -194,6 +195,7 @@ def test_a_cpu_with_fp16_runs_it(monkeypatch, network):
         assert all(np.isfinite(output).all() for output in engine.requests[0].infer(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "own", [{"channels_last": "0"}, {"channels_last": "off"}, {"channels_last": "1"}, {}]
 )

@@ -42,6 +42,7 @@ def saved(result: Result) -> dict[str, object]:
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "opencv", "av"])
 def test_a_clip_that_is_replaced_meanwhile(tmp_path: Path, decoder: str) -> None:
     clip, other = write_video(tmp_path / "in.mp4", 9), write_video(tmp_path / "other.mp4", 30)

@@ -63,11 +63,14 @@ def test_a_signal_ends_the_wait_for_a_pipe(tmp_path):
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
 
+    def read_until_it_comes() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)  # it may come before the read begins
+        read_bytes(tmp_path / "pipe", "a list")
+
     before = signal.signal(signal.SIGALRM, leave)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
         with pytest.raises(KeyboardInterrupt):
-            read_bytes(tmp_path / "pipe", "a list")
+            read_until_it_comes()
     finally:
         signal.signal(signal.SIGALRM, before)
 

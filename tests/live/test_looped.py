@@ -17,8 +17,8 @@ from detector.sources.live.base import FILE, LIVE, Camera, Picture, Terms
 from detector.sources.live.looped import LoopedFeed
 from detector.sources.live.readers import make_feed
 from tests.live.servers import make_clip, read_clock
-from tests.live.test_webcam import wait_for
 from tests.sources.clips import write_video
+from tests.waiting import PATIENCE_S, wait_for
 
 
 class Stopping(threading.Event):
@@ -64,7 +64,7 @@ def test_its_pace_and_its_joints(tmp_path: Path) -> None:
     feed.listen(heard)
     feed.start()
     wait_for(stopping.is_set)
-    assert feed.stop(5)
+    assert feed.stop(PATIENCE_S)
     assert heard.opened_for == [1, 1, 1]  # three passes
     pts = [pts for pts, _ in heard.packets]
     assert pts == [pts[0] + at * (pts[1] - pts[0]) for at in range(25)]
@@ -91,7 +91,7 @@ def test_every_picture_in_order_over_the_joint(tmp_path: Path, b_frames: int) ->
     wait_for(take)
     assert feed.facts().state == LIVE
     assert len({picture.time_base for picture in taken}) == 1  # held back at the joint or not
-    assert feed.stop()
+    assert feed.stop(PATIENCE_S)
     assert burnt == [at % 12 for at in range(len(burnt))]
     assert [picture.number for picture in taken] == list(range(len(taken)))
     pts = [picture.pts for picture in taken]
@@ -118,7 +118,7 @@ def test_it_is_turned_as_a_file_is(tmp_path: Path, rotation: int) -> None:
     feed.start()
     wait_for(feed.waiting)
     picture = feed.take()
-    assert feed.stop()
+    assert feed.stop(PATIENCE_S)
     assert picture is not None
     image = feed.convert(picture, np.empty_like(expected.image))
     assert (picture.height, picture.width, 3) == expected.image.shape

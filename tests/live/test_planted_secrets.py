@@ -9,8 +9,8 @@ import pytest
 from detector.cli.exits import end
 from detector.errors import EXIT_INTERNAL, secrets
 from detector.errors.secrets import Address
-from tests.cli.command import detect_video_anew
 from tests.live import servers
+from tests.live.test_command import live_run
 
 USER, PASSWORD, WRONG = "Us3rPlanted", "Pa55Planted", "Wr0ngPlanted"
 TOKEN, KEY, HOOK, STREAM = "T0kenPlanted", "K3yPlanted", "H00kPlanted", "Str3amPlanted"
@@ -33,14 +33,16 @@ cameras:
         )
         (tmp_path / "config.yaml").write_text(f"events: {{webhook: '{receiver.url(f'/{HOOK}')}'}}")
         given = {path.name for path in tmp_path.iterdir()}
-        done = detect_video_anew(
+        words = (
             *("cameras.yaml", f"http://{USER}:{PASSWORD}@{place}/mjpeg?k={KEY}"),
-            *("--config", "config.yaml", "--duration", "2", "--json", "-v", "--run-dir", "run"),
-            *("--engine", "null", "--record", "copy", "--events", "events.jsonl"),
-            cwd=tmp_path,
-            env={"CAMERA_PASSWORD": PASSWORD, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+            *("--config", "config.yaml", "-v", "--run-dir", "run"),
+            *("--record", "copy", "--events", "events.jsonl"),
         )
-    assert done.returncode == 0, done.stderr
+        env = {"CAMERA_PASSWORD": PASSWORD, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        with live_run(tmp_path, *words, env=env) as run:
+            run.wait_for_rows(20, "good")
+            done = run.end()
+    assert done.returncode == 143, done.stderr
     assert camera.sent > 10  # the login was used, so there was a secret to tell
     written = {
         path.relative_to(tmp_path): path.read_bytes()

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -42,13 +41,7 @@ from tests.live.streams import (
 from tests.live.test_recording import Bench, all_numbers
 from tests.live.test_rows import room_for
 from tests.live.wishes import Wish
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def still() -> int:
@@ -101,7 +94,7 @@ def test_a_slow_encoder_drops_pictures_and_never_waits(
     handle = recorder._recording.handle
 
     def slow(item: Any) -> None:
-        go.wait(10)
+        go.wait(PATIENCE_S)
         handle(item)
 
     monkeypatch.setattr(recorder._recording, "handle", slow)

@@ -129,6 +129,7 @@ def test_a_new_file_with_each_size_and_each_connection(tmp_path: Path, why: str)
     assert size == ((WIDTH + 2, 98) if why == "size" else (WIDTH, HEIGHT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "codec", "sound", "options"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -27,8 +28,11 @@ from detector.run.live import Around, _Decoded, detect_live
 from detector.run.wire import load_model
 from detector.session.document import DecodingFigures
 from detector.session.read import read_session
+from detector.sources.live import collect
 from detector.sources.live.base import WAITING
+from detector.sources.live.collect import Collector
 from tests.live.fake_feeds import FakeFeed
+from tests.waiting import wait_for
 
 PERIOD_S = 0.02
 
@@ -39,6 +43,7 @@ class PacedFeed(FakeFeed):
     def __init__(self, camera, wake) -> None:
         super().__init__(camera, wake, time.perf_counter_ns, latest=True)
         self.size = (64, 48)
+        self.looks = 0  # at its state
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._play, daemon=True)
         if camera.address.whole.endswith("dead"):
@@ -54,6 +59,10 @@ class PacedFeed(FakeFeed):
         while self.connects and not self.over.wait(PERIOD_S):
             self.arrives()
 
+    def facts(self):
+        self.looks += 1
+        return super().facts()
+
     def stop(self, timeout_s: float = 1.0) -> bool:
         self.over.set()
         self.thread.join()
@@ -66,18 +75,35 @@ def loaded():
     return load_model(config())
 
 
+class Feeds(list[PacedFeed]):
+    """All feeds that a run made, in order, and the collector that has them."""
+
+    collector: Collector
+
+    def wait_for_pictures(self, count: int = 2, feed: int = 0) -> None:
+        """So many more of this feed are on their way through the loop."""
+        wait_for(lambda: len(self) > feed)
+        before = self[feed].taken
+        wait_for(lambda: self[feed].taken >= before + count)
+
+
 @pytest.fixture
-def feeds(monkeypatch, tmp_path, loaded) -> list[PacedFeed]:
-    """All feeds that a run made, in order."""
-    made: list[PacedFeed] = []
+def feeds(monkeypatch, tmp_path, loaded) -> Feeds:
+    made = Feeds()
 
     def make(camera, terms, timeline, wake):
         made.append(PacedFeed(camera, wake))
         return made[-1]
 
+    def make_collector(*arguments, **more) -> Collector:
+        made.collector = Collector(*arguments, **more)
+        return made.collector
+
     monkeypatch.setattr(live, "make_feed", make)
+    monkeypatch.setattr(live, "Collector", make_collector)
     monkeypatch.setattr(live, "load_model", lambda *_, **__: loaded)
     monkeypatch.setattr(live, "CLERK_S", 0.02)
+    monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # its end is seen soon
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -93,23 +119,38 @@ def run(*specs: str, around: Around = NOBODY, **options):
     return detect_live(list(specs), config(**options), command=["test"], around=around)
 
 
-def during(feeds: list[PacedFeed], action: Callable[[], None], seconds: float = 0.3):
-    """Does something a while after the first camera has started."""
+def run_during(
+    feeds: Feeds,
+    action: Callable[[], object],
+    *specs: str,
+    around: Around = NOBODY,
+    ends: bool = True,
+    **options,
+):
+    """Runs while ``action`` does. Then its source ends, as --duration ends it, where ``ends``."""
+    failed: list[BaseException] = []
 
-    def wait_and_act() -> None:
-        while not feeds or not feeds[0].started:
-            time.sleep(0.01)
-        time.sleep(seconds)
-        action()
+    def act() -> None:
+        try:
+            wait_for(lambda: feeds and feeds[0].started)
+            action()
+        except BaseException as error:
+            failed.append(error)
+        if ends or failed:
+            feeds.collector.end_after(0)
 
-    thread = threading.Thread(target=wait_and_act, daemon=True)
+    thread = threading.Thread(target=act, daemon=True)
     thread.start()
-    return thread
+    result = run(*specs, around=around, **options)
+    thread.join()
+    if failed:
+        raise failed[0]
+    return result
 
 
 def rows_of_a() -> list[dict]:
-    (path,) = Path("live/a").glob("detections-*.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    paths = sorted(Path("live/a").glob("detections-*.jsonl"))  # one a day
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
 def accounted(stream) -> bool:
@@ -121,17 +162,19 @@ def test_a_camera_that_is_not_there_is_said_once_and_when_it_is_tried_again(feed
     lines: list[str] = []
 
     def change() -> None:
-        feeds[0].next_try_ns += 60_000_000_000
-        time.sleep(0.15)
+        wait_for(lambda: len(lines) == 1)
+        feeds[0].next_try_ns += 600_000_000_000
+        looks = feeds[0].looks
+        wait_for(lambda: feeds[0].looks >= looks + 10)
         feeds[0].error = "a: wrong password"
+        wait_for(lambda: len(lines) == 2)
 
-    during(feeds, change, 0.2)
-    result = run("rtsp://a/dead", around=Around(state=lines.append), duration="0.7")
+    result = run_during(feeds, change, "rtsp://a/dead", around=Around(state=lines.append))
     assert (result.exit_code, result.told) == (3, True)
-    assert lines == [
-        "a: rtsp://a/dead: nothing listens there; trying again in 5 s",
-        "a: a: wrong password; trying again in 65 s",
-    ]
+    said = [re.fullmatch(r"a: (.+); trying again in (\d+) s", line) for line in lines]
+    assert [one[1] for one in said] == ["rtsp://a/dead: nothing listens there", "a: wrong password"]
+    first, second = (int(one[2]) for one in said)
+    assert 1 <= first <= 5 < 400 < second <= 605  # on a machine that stands still for a while, too
 
 
 def test_an_error_that_no_line_of_state_told_is_told_at_the_end(feeds, monkeypatch):
@@ -143,7 +186,7 @@ def test_an_error_that_no_line_of_state_told_is_told_at_the_end(feeds, monkeypat
 
 def test_two_cameras_one_of_them_dead(feeds):
     """Exit 0: one was live. What it received is processed or dropped, and its rows are there."""
-    result = run("rtsp://a/door", "rtsp://b/dead", duration="0.6")
+    result = run_during(feeds, feeds.wait_for_pictures, "rtsp://a/door", "rtsp://b/dead")
     assert (result.exit_code, result.errors) == (0, [])
     door, dead = result.summary.streams
     assert (door.received, dead.received) == (feeds[0].received, 0)
@@ -158,7 +201,7 @@ def test_two_cameras_one_of_them_dead(feeds):
 
 
 def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
-    result = run("rtsp://a/door", duration="0.4")
+    result = run_during(feeds, lambda: feeds.wait_for_pictures(5), "rtsp://a/door")
     assert result.session is not None
     assert result.session.parent == Path("runs/live")
     session = read_session(result.session)  # which checks the sums
@@ -169,7 +212,14 @@ def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
 
 def test_reports_show_the_cameras(feeds):
     """The page, the table, and what to type next: nothing that a camera cannot take."""
-    result = run("rtsp://a/door", "rtsp://b/dead", duration="0.4")
+    held: list = []
+
+    def act() -> None:
+        wait_for(lambda: held)
+        wait_for(lambda: held[0]().capacity)  # which takes a few turns of the clerk
+
+    around = Around(figures_to=held.append)
+    result = run_during(feeds, act, "rtsp://a/door", "rtsp://b/dead", around=around)
     session = read_session(result.session)
     html = page(session).decode()
     for text in ("<h2>Cameras", "rtsp://a/door", "nothing listens there", "of it, inference"):
@@ -206,7 +256,7 @@ def test_decoding_of_a_day_begins_where_the_last_one_ended():
 
 
 def test_the_plain_loop_too(feeds):
-    result = run("rtsp://a/door", duration="0.4", sync=True)
+    result = run_during(feeds, lambda: feeds.wait_for_pictures(5), "rtsp://a/door", sync=True)
     assert result.exit_code == 0
     assert accounted(result.summary.streams[0])
     assert result.summary.threads["main"].waits["camera"] > 0
@@ -248,9 +298,12 @@ def test_a_failed_engine_ends_it_and_every_picture_is_counted(feeds, loaded, mon
 
 
 def test_a_camera_that_changes_its_size(feeds):
-    thread = during(feeds, lambda: setattr(feeds[0], "size", (32, 24)), 0.15)
-    result = run("rtsp://a/door", duration="0.5")
-    thread.join()
+    def change() -> None:
+        feeds.wait_for_pictures()
+        feeds[0].size = (32, 24)
+        feeds.wait_for_pictures()
+
+    result = run_during(feeds, change, "rtsp://a/door")
     (stream,) = result.summary.streams
     assert (result.exit_code, stream.size) == (0, "32x24")
     assert accounted(stream)
@@ -267,12 +320,14 @@ def test_so_many_frames(feeds):
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
 def test_signals_end_it_in_order(feeds, number, code):
+    def kill() -> None:
+        feeds.wait_for_pictures()
+        os.kill(os.getpid(), number)
+
     before = signal.getsignal(number)
     signal.signal(number, signal.SIG_DFL)  # pytest may have been started with it ignored
     try:
-        timer = during(feeds, lambda: os.kill(os.getpid(), number))
-        result = run("rtsp://a/door")
-        timer.join()
+        result = run_during(feeds, kill, "rtsp://a/door", ends=False)
     finally:
         signal.signal(number, before)
     assert result.exit_code == code
@@ -297,13 +352,15 @@ class TestList:
         said: list[str] = []
 
         def change() -> None:
+            feeds.wait_for_pictures(feed=0)
+            feeds.wait_for_pictures(feed=1)
             self.write("b", "c")
             if how == "signal":
                 os.kill(os.getpid(), signal.SIGUSR1)
+            feeds.wait_for_pictures(feed=2)
+            wait_for(lambda: said)
 
-        timer = during(feeds, change)
-        result = run("cameras.yaml", duration="0.9", around=Around(say=said.append))
-        timer.join()
+        result = run_during(feeds, change, "cameras.yaml", around=Around(say=said.append))
         streams = {stream.name: stream for stream in result.summary.streams}
         assert sorted(streams) == ["a", "b", "c"]
         assert all(map(accounted, streams.values()))
@@ -315,9 +372,14 @@ class TestList:
     def test_a_list_that_became_wrong_changes_nothing(self, feeds):
         self.write("a")
         said: list[str] = []
-        timer = during(feeds, lambda: Path("cameras.yaml").write_text("cameras: [{name: 'a b'}]"))
-        result = run("cameras.yaml", duration="0.6", around=Around(say=said.append))
-        timer.join()
+
+        def change() -> None:
+            feeds.wait_for_pictures()
+            Path("cameras.yaml").write_text("cameras: [{name: 'a b'}]")
+            wait_for(lambda: said)
+            feeds.wait_for_pictures()
+
+        result = run_during(feeds, change, "cameras.yaml", around=Around(say=said.append))
         assert result.exit_code == 0
         assert len(feeds) == 1
         assert any("the cameras stay as they were" in line for line in said)
@@ -327,19 +389,19 @@ class TestList:
         held: list = []
 
         def press() -> None:
+            wait_for(lambda: held)
             controls = held[0]
+            feeds.wait_for_pictures(feed=0)
             assert controls.cameras() == ["a", "b"]
             controls.stop("a")
             controls.stop("a")  # twice is once
-            time.sleep(0.1)
             controls.start("a")
             with pytest.raises(UsageError):
                 controls.start("nobody")
+            feeds.wait_for_pictures(feed=2)
 
-        timer = during(feeds, press)
         around = Around(controls_to=lambda controls, folder: held.append(controls))
-        result = run("cameras.yaml", duration="0.8", around=around)
-        timer.join()
+        result = run_during(feeds, press, "cameras.yaml", around=around)
         assert [feed.camera.name for feed in feeds] == ["a", "b", "a"]
         assert all(map(accounted, result.summary.streams))
         first = next(one for one in result.summary.streams if one.name == "a")
@@ -352,9 +414,14 @@ def test_a_new_day_gets_a_session_of_its_own(feeds, monkeypatch):
     """Feeds and outputs go on; each day's session adds up by itself."""
     day = ["2026-11-22"]
     monkeypatch.setattr(live, "_today", lambda: day[0])
-    timer = during(feeds, lambda: day.__setitem__(0, "2026-11-23"))
-    result = run("rtsp://a/door", duration="0.8")
-    timer.join()
+
+    def turn() -> None:
+        feeds.wait_for_pictures()
+        day[0] = "2026-11-23"
+        wait_for(lambda: len(list(Path("runs/live").iterdir())) == 2)
+        feeds.wait_for_pictures(3)
+
+    result = run_during(feeds, turn, "rtsp://a/door")
     assert len(feeds) == 1
     folders = sorted(Path("runs/live").iterdir())
     sessions = [read_session(folder).document for folder in folders]
@@ -371,17 +438,21 @@ def test_a_new_day_gets_a_session_of_its_own(feeds, monkeypatch):
 def test_figures_can_be_had_at_any_moment(feeds):
     held: list = []
     seen: list = []
-    timer = during(feeds, lambda: seen.append(held[0]()), 0.4)
-    run("rtsp://a/door", duration="0.7", around=Around(figures_to=held.append))
-    timer.join()
-    (figures,) = seen
-    assert figures.streams[0].state == "live"
-    assert figures.streams[0].processed > 0
-    assert figures.bottleneck
+
+    def look() -> bool:
+        seen.append(held[0]())
+        return seen[-1].streams[0].processed > 0 and seen[-1].bottleneck
+
+    def act() -> None:
+        wait_for(lambda: held)
+        wait_for(look)
+
+    run_during(feeds, act, "rtsp://a/door", around=Around(figures_to=held.append))
+    assert seen[-1].streams[0].state == "live"
 
 
 def test_dev_null_writes_nothing(feeds, tmp_path):
-    result = run("rtsp://a/door", duration="0.3", output="/dev/null")
+    result = run_during(feeds, feeds.wait_for_pictures, "rtsp://a/door", output="/dev/null")
     assert result.exit_code == 0
     assert os.listdir(tmp_path) == ["runs"]
 

@@ -15,6 +15,7 @@ from detector.loop.sync import frames_in_turn
 from detector.timeline import WAIT_INPUT, OffTimeline, Timeline
 from detector.types import Arrival, Detections
 from tests.loop.stubs import stub_parts
+from tests.waiting import PATIENCE_S
 
 LOOPS = [frames_in_turn, frames_overlapped]
 
@@ -91,14 +92,17 @@ def test_the_wait_is_in_the_ledger():
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_fresh_pictures_are_taken_when_a_worker_is_free(concurrency):
     """No more than one picture a worker is between ``read`` and the end of its inference."""
-    lock, state = threading.Lock(), {"inside": 0, "most": 0}
+    lock, state, full = threading.Lock(), {"inside": 0, "most": 0}, threading.Event()
 
     def work(name):
         with lock:
             if name == "read":
                 state["inside"] += 1
                 state["most"] = max(state["most"], state["inside"])
+                if state["most"] >= concurrency:
+                    full.set()
         if name == "infer":
+            full.wait(PATIENCE_S)  # and then for a while, in which one more would show
             time.sleep(0.003)
             with lock:
                 state["inside"] -= 1

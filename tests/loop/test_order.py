@@ -83,7 +83,7 @@ def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrenc
     parts = stub_parts(50, concurrency=concurrency, fail={stage: 7})
     with pytest.raises(RuntimeError, match=f"{stage} failed"):
         consume(parts, loop, Timeline(nvtx=False))
-    assert threading.active_count() == before, "a thread is left behind"
+    assert threading.active_count() <= before, "a thread is left behind"
     written = [row[0] for row in parts.sinks[0].rows]
     assert written == list(range(len(written)))
     assert len(written) <= 7
@@ -110,7 +110,7 @@ def test_leaving_early_joins_the_threads(loop):
     pairs = loop(stub_parts(1000), OffTimeline(), Progress())
     next(pairs)
     pairs.close()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 @pytest.mark.parametrize("loop", LOOPS)

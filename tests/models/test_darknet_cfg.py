@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -152,7 +151,6 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text: str, message: str):
-    start = time.perf_counter()
     with pytest.raises(ModelError) as caught:
         plan(text)
     found = str(caught.value)
@@ -160,7 +158,6 @@ def test_what_is_wrong_is_named_with_its_line(text: str, message: str):
     assert found.startswith("x.cfg:")
     assert "\n" not in found
     assert len(found) < 400
-    assert time.perf_counter() - start < 1
 
 
 def test_unknown_keys_are_said_with_the_nearest_known_one_and_training_keys_are_not():

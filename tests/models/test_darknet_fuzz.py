@@ -6,12 +6,13 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detector.errors import ModelError
 from detector.models.formats.darknet import layers as plan_module
 from tests.networks import open_network
+from tests.properties import STEADY
 
 CFG = b"""[net]
 width=32
@@ -56,12 +57,7 @@ num=2
 scale_x_y=1.05
 """
 FLOATS = 4 * 4 + 4 * 27 + 2 + 2 * 9 + 7 + 7 * 6
-FUZZ = settings(
-    max_examples=150,
-    deadline=5000,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
-)
+FUZZ = settings(STEADY, max_examples=150)
 
 words = st.sampled_from(
     [

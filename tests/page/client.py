@@ -6,12 +6,11 @@ import http.client
 import json
 import re
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-PATIENCE_S = 20.0
+from tests.waiting import PATIENCE_S
 
 
 @dataclass
@@ -124,10 +123,3 @@ def until_closed(one: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return got
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)

@@ -6,8 +6,9 @@ import pytest
 
 from detector.config.schema import PageConfig
 from detector.page import serve
-from tests.page.client import Client, wait_until
+from tests.page.client import Client
 from tests.page.rehearsal import Rehearsal
+from tests.waiting import wait_for
 
 
 class Served:
@@ -16,7 +17,7 @@ class Served:
         self.server = serve(run.hub, config or PageConfig(serve="0"), **more)
         self.client = Client(self.server.port)
         self.page.sampler.every_s = 0.05
-        wait_until(lambda: self.page.sampler.newest is not None or not run.streams)
+        wait_for(lambda: self.page.sampler.newest is not None or not run.streams)
 
     @property
     def page(self):

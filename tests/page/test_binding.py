@@ -17,6 +17,7 @@ from detector.errors.secrets import redact
 from detector.page import binding, serve
 from detector.page.binding import TOKEN, bind, parse_address
 from tests.page.rehearsal import Rehearsal
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.net
 GOOD = "0123456789abcdef0123456789abcdef"
@@ -147,10 +148,10 @@ def test_tls(certificate, monkeypatch):
         opener = urllib.request.build_opener(
             urllib.request.HTTPSHandler(context=context), NoRedirect()
         )
-        with opener.open(f"{server.address}login", timeout=20) as answer:
+        with opener.open(f"{server.address}login", timeout=PATIENCE_S) as answer:
             assert b"Token" in answer.read()
         with pytest.raises(urllib.error.HTTPError) as caught:  # to /, with the session
-            opener.open(f"{server.address}login", f"token={GOOD}".encode(), timeout=20)
+            opener.open(f"{server.address}login", f"token={GOOD}".encode(), timeout=PATIENCE_S)
         cookie = caught.value.headers["set-cookie"].lower()
         caught.value.close()
         assert "; secure" in cookie

@@ -12,7 +12,8 @@ import pytest
 
 from tests.cli.command import COMMAND, detect_video
 from tests.conftest import CHECKOUT
-from tests.page.client import Client, wait_until
+from tests.page.client import Client
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.net
 STREET = CHECKOUT / "videos/street.mp4"
@@ -25,7 +26,7 @@ def test_a_file_is_watched_and_the_page_ends_with_the_run(tmp_path):
     with subprocess.Popen(words, cwd=tmp_path, **pipes) as process, Video(process.stdin) as video:
         port = int(re.search(rb"page: http://127\.0\.0\.1:(\d+)/", process.stderr.readline())[1])
         client = Client(port)
-        wait_until(lambda: client.ask("/healthz").status == 200, 60)
+        wait_for(lambda: client.ask("/healthz").status == 200)
         [one] = client.ask("/api/streams").json()["streams"]
         assert (one["kind"], one["state"], one["size"]) == ("file", "live", "320x180")
         snapshot = client.ask(f"/api/streams/{one['name']}/snapshot.jpg")
@@ -36,7 +37,7 @@ def test_a_file_is_watched_and_the_page_ends_with_the_run(tmp_path):
         assert kinds >= {"figures", "end"}
         process.stdout.read()
         stderr = process.stderr.read()
-        assert process.wait(60) == 0, stderr
+        assert process.wait(PATIENCE_S) == 0, stderr
     assert stderr == b""
     with pytest.raises(ConnectionRefusedError):
         client.ask("/")
@@ -67,6 +68,7 @@ class Video:
                 self._pipe.write(b"FRAME\n" + bytes([90]) * (320 * 180 * 3 // 2))
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said_before_a_model_is_loaded(tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -19,9 +19,10 @@ from detector.live.base import APPEARS, Ages, Event
 from detector.page import documents, serve
 from detector.page.openapi import description, text
 from tests.conftest import CHECKOUT
-from tests.page.client import Client, wait_until
+from tests.page.client import Client
 from tests.page.conftest import Served
 from tests.page.rehearsal import Pictures, Rehearsal
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.net
 
@@ -44,22 +45,22 @@ def test_the_figures(served):
 
 def test_many_questions_reach_the_run_once_a_second():
     one = Served(Rehearsal("door"))
-    one.page.sampler.every_s = 1.0
+    one.page.sampler.every_s = 3600.0  # "a second", which no slow machine makes two
     try:
-        time.sleep(0.1)
         before = one.run.asked
         for _ in range(40):
             assert one.client.ask("/api/streams").status == 200
             assert one.client.ask("/metrics").status == 200
-        assert one.run.asked - before <= 3
+        assert one.run.asked - before <= 2  # one was under way, one is of this second
     finally:
         one.close()
 
 
-def test_a_snapshot_is_the_next_picture(served):
+def test_a_snapshot_is_the_next_picture(served, monkeypatch):
+    monkeypatch.setattr("detector.page.streams.SNAPSHOT_S", PATIENCE_S)
+    monkeypatch.setattr("detector.page.streams.FRESH_NS", 0)
     with Pictures(served.run):
         first = served.client.ask("/api/streams/door/snapshot.jpg?width=100")
-        time.sleep(0.2)
         second = served.client.ask("/api/streams/door/snapshot.jpg")
     assert first.headers["content-type"] == "image/jpeg"
     assert int(second.headers["x-number"]) > int(first.headers["x-number"])
@@ -67,8 +68,10 @@ def test_a_snapshot_is_the_next_picture(served):
     assert first.headers["cache-control"] == "no-store"
 
 
-def test_askers_at_once_share_one_encoding(served):
-    answers = []
+def test_askers_at_once_share_one_encoding(served, monkeypatch):
+    monkeypatch.setattr("detector.page.streams.SNAPSHOT_S", PATIENCE_S)
+    answers, asked, ask = [], [], served.hub.ask
+    monkeypatch.setattr(served.hub, "ask", lambda camera: (asked.append(camera), ask(camera))[1])
     askers = [
         threading.Thread(
             target=lambda: answers.append(served.client.ask("/api/streams/door/snapshot.jpg"))
@@ -77,7 +80,7 @@ def test_askers_at_once_share_one_encoding(served):
     ]
     for asker in askers:
         asker.start()
-    time.sleep(0.3)  # all of them wait
+    wait_for(lambda: len(asked) == 6)  # all of them wait
     assert served.run.step("door")
     for asker in askers:
         asker.join()
@@ -96,18 +99,18 @@ def test_a_dead_camera_has_no_snapshot(served, monkeypatch):
 def test_pictures_of_one_camera_as_they_come(served):
     with served.client.stream("/api/streams/door/stream.mjpg?width=320") as stream:
         assert "multipart/x-mixed-replace; boundary=detect-video-picture" in stream.head
-        wait_until(lambda: served.hub.watchers() == 1)
+        wait_for(lambda: served.hub.watchers() == 1)
         with Pictures(served.run):
             parts = stream.parts()
             numbers = [next(parts)[1] for _ in range(4)]
     assert numbers == sorted(set(numbers))
-    wait_until(lambda: served.hub.watchers() == 0)  # leaving is noticed
+    wait_for(lambda: served.hub.watchers() == 0)  # leaving is noticed
     assert not served.run.step("door")
 
 
 def test_pictures_of_all_cameras_in_one_answer(served):
     with served.client.stream("/api/pictures?width=320&rate=20") as stream:
-        wait_until(lambda: served.hub.watchers() == 1)
+        wait_for(lambda: served.hub.watchers() == 1)
         with Pictures(served.run):
             parts = stream.parts()
             cameras = {next(parts)[0] for _ in range(6)}
@@ -126,10 +129,10 @@ def test_two_watchers_share_each_picture(served):
         served.client.stream("/api/streams/door/stream.mjpg") as one,
         served.client.stream("/api/streams/door/stream.mjpg") as other,
     ):
-        wait_until(lambda: served.hub.watchers() == 2)
+        wait_for(lambda: served.hub.watchers() == 2)
         streams = [one.parts(), other.parts()]
         for number in range(1, 4):
-            wait_until(lambda: served.run.step("door"))
+            wait_for(lambda: served.run.step("door"))
             assert [next(stream)[1] for stream in streams] == [number, number]
     assert served.hub.encoded == 3
 
@@ -139,9 +142,9 @@ def test_a_reader_that_stops_leaves_pictures_out_and_is_cut_off(served):
     noise = np.random.default_rng(0).integers(0, 255, (720, 1280, 3), np.uint8)
     served.server.guard.stalled_s = 0.6
     with served.client.stream("/api/streams/door/stream.mjpg", 4096) as stream:
-        wait_until(lambda: served.hub.watchers() == 1)
+        wait_for(lambda: served.hub.watchers() == 1)
         made = 0
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE_S
         while served.hub.watchers() and time.monotonic() < end:
             made += served.run.step("door", noise)
             time.sleep(0.02)
@@ -151,11 +154,23 @@ def test_a_reader_that_stops_leaves_pictures_out_and_is_cut_off(served):
         assert served.hub.encoded < made
         assert served.hub.encoded <= 4
         stream.close()
-    wait_until(lambda: len(served.server.connections) == 0)
+    wait_for(lambda: len(served.server.connections) == 0)
 
 
-def test_events_and_figures(served):
-    served.page.sampler.every_s = 0.3  # far enough apart to be read one by one
+def test_events_and_figures(served, monkeypatch):
+    samples, waiting = threading.Semaphore(0), threading.Event()
+
+    def figures():
+        waiting.set()
+        samples.acquire(timeout=PATIENCE_S)
+        return served.run.figures()
+
+    # From here on a sample is taken when this test says so.
+    monkeypatch.setattr("detector.page.sampler.ANSWER_S", 2 * PATIENCE_S)
+    asked = served.run.asked
+    wait_for(lambda: served.run.asked >= asked + 2)
+    served.hub.figures_from(figures)
+    assert waiting.wait(PATIENCE_S)
     served.hub.tell(Event(APPEARS, "door", 1.5, 1.0, "person", 2))
     with served.client.stream("/api/events") as stream:
         assert "content-type: text/event-stream" in stream.head
@@ -164,27 +179,32 @@ def test_events_and_figures(served):
         assert (kind, number) == ("event", 1)
         assert document["class"] == "person"
         assert document["time_utc"] == "1970-01-01T00:00:01.500Z"
-        assert {next(messages)[0] for _ in range(2)} == {"figures"}
+        assert next(messages)[0] == "figures"
+        samples.release()
+        assert next(messages)[0] == "figures"
         served.run.set("door", state="waiting", error="refused")
         served.hub.tell(Event(APPEARS, "gate", 2.0, 2.0, "vehicle", 1))
-        said = []
-        states = {"live"}
-        while states == {"live"}:
-            said.append(next(messages))
-            states = {one["state"] for one in said[-1][1].get("streams", ())} or states
-        # Figures come once a second: a camera's death is in the second of them at the latest.
-        assert sum(kind == "figures" for kind, _, _ in said) <= 2
+        samples.release()
+        said = [next(messages) for _ in range(2)]
+        # Figures come once a second: a camera's death is in the first after it.
+        [states] = [
+            {one["state"] for one in document["streams"]}
+            for kind, document, _ in said
+            if kind == "figures"
+        ]
+        assert states == {"waiting", "live"}
         assert [document["camera"] for kind, document, _ in said if kind == "event"] == ["gate"]
+        samples.release(10**6)
     again = Client(served.server.port, {"Last-Event-ID": "1"})
     with again.stream("/api/events") as stream:
         assert next(stream.messages())[2] == 2
 
 
 def test_the_history(served):
-    wait_until(lambda: len(served.page.sampler._samples) > 2)
+    wait_for(lambda: len(served.page.sampler._samples) > 2)
     served.run.set("gate", state="stalled")
     kept = len(served.page.sampler._samples)
-    wait_until(lambda: len(served.page.sampler._samples) > kept + 1)
+    wait_for(lambda: len(served.page.sampler._samples) > kept + 1)
     past = msgspec.json.decode(
         served.client.ask("/api/history").body, type=documents.HistoryDocument, strict=True
     )
@@ -202,10 +222,8 @@ def test_the_end_is_said_and_comes_soon():
         one.client.stream("/api/events") as events,
         one.client.stream("/api/streams/door/stream.mjpg") as pictures,
     ):
-        wait_until(lambda: one.hub.watchers() == 1)
-        began = time.monotonic()
+        wait_for(lambda: one.hub.watchers() == 1)
         one.close()
-        assert time.monotonic() - began < 2
         assert [kind for kind, _, _ in events.messages()][-1] == "end"
         assert list(pictures.parts()) == []
     one.close()  # again
@@ -238,7 +256,7 @@ def test_health_says_ok_or_not_and_nothing_else(served):
     assert (answer.status, answer.body) == (200, b"ok\n")
     served.run.set("door", state="stalled")
     served.run.set("gate", state="ended")
-    wait_until(lambda: served.client.ask("/healthz").status == 503)
+    wait_for(lambda: served.client.ask("/healthz").status == 503)
     assert served.client.ask("/healthz").body == b"not ok\n"
 
 
@@ -247,21 +265,21 @@ def test_a_run_that_does_not_answer_is_not_healthy(served, monkeypatch):
     hangs = threading.Event()
 
     def figures():
-        hangs.wait(20)
+        hangs.wait(3 * PATIENCE_S)
         return served.run.figures()
 
     served.hub.figures_from(figures)
     try:
-        wait_until(lambda: served.client.ask("/healthz").status == 503)
+        wait_for(lambda: served.client.ask("/healthz").status == 503)
         assert served.client.ask("/api/streams").status == 503  # and the page itself answers
     finally:
         hangs.set()
-    wait_until(lambda: served.client.ask("/healthz").status == 200)
+    wait_for(lambda: served.client.ask("/healthz").status == 200)
 
 
 def test_numbers_of_numpy_are_numbers(served):
     served.run.set("door", age_ms=Ages(np.float64(1.234), np.float32(2), 3, 4))
-    wait_until(lambda: served.client.ask("/api/streams/door").json()["age_ms"]["p50"] == 1.23)
+    wait_for(lambda: served.client.ask("/api/streams/door").json()["age_ms"]["p50"] == 1.23)
 
 
 class Switches:
@@ -312,7 +330,7 @@ def test_secrets_are_hidden(served):
         "door", url="rtsp://u:opensesame-42@x", state="waiting", error="401 for opensesame-42"
     )
     served.hub.tell(Event("camera_down", "door", 1.0, 1.0, reason="u:opensesame-42 refused"))
-    wait_until(lambda: b"401" in served.client.ask("/api/streams").body)
+    wait_for(lambda: b"401" in served.client.ask("/api/streams").body)
     with served.client.stream("/api/events") as stream:
         messages = stream.messages()
         said = json.dumps([next(messages) for _ in range(2)])

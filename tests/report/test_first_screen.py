@@ -73,6 +73,7 @@ def changed(saved, place, **keys):
     return page(read_session(folder)).decode()
 
 
+@pytest.mark.slow
 def test_the_first_screen_holds_all_that_is_asked_first(browser, report):
     browser.open(report, DESK, HEIGHT)
     for selector in (

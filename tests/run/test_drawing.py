@@ -65,6 +65,7 @@ def distance(picture: np.ndarray, expected: np.ndarray, found: Detections) -> fl
     return float(np.median(apart[inside]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -62,6 +62,7 @@ def unwritable(monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_without_a_place_for_built_files_a_run_takes_a_temporary_one(
     tmp_path: Path, unwritable: Path
 ) -> None:

@@ -48,22 +48,23 @@ def test_a_deleted_current_folder(tmp_path, monkeypatch):
 def test_threads_that_can_start_are_gone_again():
     before = threading.active_count()
     check_threads(3)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_threads_that_cannot_start_are_refused_and_none_stays(monkeypatch):
-    start, before = threading.Thread.start, threading.active_count()
+    start, started, before = threading.Thread.start, [], threading.active_count()
 
     def start_two(thread):
-        if threading.active_count() >= before + 2:
+        if sum(one.is_alive() for one in started) >= 2:
             raise RuntimeError("can't start new thread")
+        started.append(thread)
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_two)
     check_threads(2)
     with pytest.raises(EngineError):
         check_threads(3)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 @pytest.mark.parametrize(("given", "threads"), [("", 3), ("2", 1), ("1", 0), ("99", 3), ("x", 3)])

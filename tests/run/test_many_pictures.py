@@ -101,6 +101,7 @@ def test_videos_that_runs_wrote_are_no_sources(place: Path) -> None:
     assert gather_sources(["P"]) == ["P"]
 
 
+@pytest.mark.slow
 def test_equal_names_keep_their_folders() -> None:
     typed = [picture("in/left/1.png"), picture("in/right/1.png"), picture("in/right/2.png")]
     expected = ["2.png", "left/1.png", "right/1.png"]
@@ -116,6 +117,7 @@ def test_equal_names_keep_their_folders() -> None:
     assert written(str(folder)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jpg", ".PNG", ".webp"])
 def test_one_picture_into_one_file(suffix: str) -> None:
     a = picture("P/a.png", 200)

@@ -35,6 +35,7 @@ def run(spec: str = "a.mp4", **options: object) -> list[str]:
     return [Path(path).name for each in result.summary.each for path in each.outputs.values()]
 
 
+@pytest.mark.slow
 def test_the_same_settings_replace() -> None:
     assert run() == ["a-null-detected.jsonl"]
     inode = Path("a-null-detected.jsonl").stat().st_ino
@@ -43,6 +44,7 @@ def test_the_same_settings_replace() -> None:
     assert run(threads=2, sync=True, run_dir="elsewhere") == ["a-null-detected.jsonl"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other", [{"stride": 2}, {"size": "320x192"}, {"conf": 0.5}, {"hide_labels": True}], ids=str
 )
@@ -55,6 +57,7 @@ def test_other_settings_keep_what_is_there(other: dict[str, object]) -> None:
     assert run() == ["a-null-detected.jsonl"]
 
 
+@pytest.mark.slow
 def test_another_source_of_that_name_keeps_it(place: Path) -> None:
     run()
     (place / "b").mkdir()
@@ -68,6 +71,7 @@ def test_somebody_elses_file_stays() -> None:
     assert Path("a-null-detected.jsonl").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_name_that_was_given_is_replaced() -> None:
     Path("x.jsonl").write_text("mine")
     assert run(output="x.jsonl") == ["x.jsonl"]
@@ -75,12 +79,14 @@ def test_a_name_that_was_given_is_replaced() -> None:
     assert run(output="x.jsonl", stride=2) == ["x.jsonl"]
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_given_holds_default_names() -> None:
     assert run(output="o/") == ["a-null-detected.jsonl"]
     assert run(output="o/", stride=2) == ["a-null-detected-2.jsonl"]
     assert not Path("a-null-detected.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_pictures_too() -> None:
     options = {"save": ("pictures", "jsonl")}
     assert set(run(**options)) == {"a-null-detected", "a-null-detected.jsonl"}
@@ -88,6 +94,7 @@ def test_pictures_too() -> None:
     assert set(run(**options, stride=2)) == {"a-null-detected-2", "a-null-detected-2.jsonl"}
 
 
+@pytest.mark.slow
 def test_without_attributes_a_complete_new_file_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> bytes:
         raise OSError(95, "Operation not supported")

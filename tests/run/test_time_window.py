@@ -59,6 +59,7 @@ def test_what_is_no_time_is_refused(text: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_the_same_frames_as_without(decoder: str) -> None:
     whole = [(f.index, f.pts, f.time_s) for f in read(decoder=decoder, frames=30)]
@@ -171,6 +172,7 @@ def sound_and_pictures(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_sound_is_cut_alike(tmp_path: Path) -> None:
     clip = sound_and_pictures(tmp_path / "a.mp4")
     for start, loud in (("0", False), ("1.2", True)):

@@ -86,6 +86,7 @@ def write_clips(path: Path, found: set[int], frames: int = 50, **options: Any) -
     return sink
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".mp4", ".webm", ".avi", ".gif"])
 def test_the_clips_follow_each_other(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"

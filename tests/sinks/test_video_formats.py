@@ -49,6 +49,7 @@ def stamps(path: Path) -> list[float]:
     return [one - begin for one in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", CODECS)
 def test_every_frame_arrives_in_order(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
@@ -203,6 +204,7 @@ def tone_begins(path: Path) -> float:
     raise AssertionError("no tone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "codec", "suffix", "wanted"),
     [

@@ -114,6 +114,7 @@ TIME_BASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "ticks", "fps"), TIME_BASES, ids=lambda value: str(value))
 @pytest.mark.parametrize("start", [0, 133_500, -7])
 def test_stamps_survive_exactly(

@@ -4,6 +4,7 @@ import gc
 import random
 import shutil
 import subprocess
+import threading
 
 import av
 import pytest
@@ -49,6 +50,7 @@ def test_a_healthy_oddity_is_no_damage(folder, name):
         assert times == sorted(set(times))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["mkv", "ts", "mp4"])
 @pytest.mark.parametrize("lost", [4, 5], ids=["first", "second"])
 def test_a_field_without_its_partner_is_counted(folder, suffix, lost):
@@ -120,6 +122,7 @@ def test_a_limit_in_front_of_the_damage_is_none(patched_up):
     assert (len(frames), source.damaged) == (5, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["h2", "k12", "k15"])
 @pytest.mark.parametrize("decoder", ["auto", "av"])
 def test_frames_that_were_lost_in_silence(shared, name, decoder):
@@ -293,6 +296,7 @@ def test_the_log_is_put_back(patched_up):
     assert av.logging.get_level() is None
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_may_close_a_source_at_any_moment(patched_up, monkeypatch):
     """Also in the middle of what holds the log's lock."""
     forgotten = [sources.open(str(patched_up), decoder="av")]
@@ -307,6 +311,30 @@ def test_the_garbage_collector_may_close_a_source_at_any_moment(patched_up, monk
     frames, source = read_all(patched_up)
     assert len(frames) == 40
     assert source.counts.corrupt > 0
+    assert av.logging.get_level() is None
+
+
+def test_two_that_sweep_at_once_put_the_log_back_once(monkeypatch):
+    """The other one, or the garbage collector, comes between the look and the lock."""
+    log = _complaints._log
+    listener = _complaints.Complaints()
+
+    class Overtaken:
+        def __init__(self):
+            self.lock, self.first = threading.Lock(), True
+
+        def acquire(self, blocking=True):
+            if self.first:
+                self.first = False
+                log.sweep()
+            return self.lock.acquire(blocking)
+
+        def release(self):
+            self.lock.release()
+
+    monkeypatch.setattr(log, "_lock", Overtaken())
+    listener.close()
+    assert log._listeners == []
     assert av.logging.get_level() is None
 
 

@@ -30,11 +30,13 @@ from tests.cli.command import (
     assert_one_line_error,
     decoded,
     detect_video,
+    heeds_signals,
     rows_of,
     start,
     summary_of,
 )
 from tests.conftest import CHECKOUT
+from tests.waiting import PATIENCE_S, wait_for
 
 from .clips import cut, write_sound, write_video
 
@@ -110,6 +112,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_video(tmp_path_factory.mktemp("pipe") / "in.mkv", 24, bf="2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_the_frames_of_the_file(name: str, clip: Path, pipe: Any) -> None:
     path = remux(clip, name, *CONTAINERS[name])
@@ -375,14 +378,14 @@ def test_a_signal_ends_a_silent_pipe(
         process = start(
             "-", "--engine", "null", "--save", "jsonl", *sync, cwd=tmp_path, stdin=stdin
         )
-        deadline = time.monotonic() + 60
         rows = tmp_path / "stdin-null-detected.partial.jsonl"
-        while share and time.monotonic() < deadline and not (rows.exists() and rows.stat().st_size):
-            time.sleep(0.02)
-        if not share:
-            time.sleep(0.6)  # nothing shows that it waits in the pipe
+        if share:
+            wait_for(lambda: rows.exists() and rows.stat().st_size)
+        else:
+            wait_for(lambda: heeds_signals(process.pid))
+            time.sleep(0.6)  # most often it waits in the pipe by now; nothing shows it
         process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate(30)
+        _, stderr = process.communicate(PATIENCE_S)
     assert process.returncode == 143
     assert "Traceback" not in stderr
     assert (tmp_path / "stdin-null-detected.jsonl").exists() == bool(share)

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detector.stages import nms as room
 from detector.stages.nms import nms
 from detector.types import Candidates
+from tests.properties import STEADY
 
 NAMES = ("a", "b", "c")
 
@@ -114,7 +115,7 @@ boxes = st.lists(
 
 
 @pytest.mark.slow
-@settings(deadline=None)
+@STEADY
 @given(
     boxes,
     st.sampled_from([0.0, 0.3, 0.45, 0.5, 1.0]),

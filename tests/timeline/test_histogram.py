@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detector.timeline.histogram import Histogram
+from tests.properties import STEADY
 
 
 def filled(values):
@@ -16,6 +17,7 @@ def filled(values):
 
 
 @pytest.mark.slow
+@STEADY
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300), st.floats(0, 1))
 def test_quantiles_are_within_one_percent(values, q):
     true = sorted(values)[max(1, math.ceil(q * len(values))) - 1]
@@ -23,6 +25,7 @@ def test_quantiles_are_within_one_percent(values, q):
 
 
 @pytest.mark.slow
+@STEADY
 @given(st.lists(st.integers(0, 10**9), max_size=50), st.lists(st.integers(0, 10**9), max_size=50))
 def test_merged_equals_one(first, second):
     merged = filled(first)

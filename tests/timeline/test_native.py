@@ -130,7 +130,8 @@ def test_our_own_threads_are_nobodys():
 @pytest.mark.skipif(sys.platform != "linux", reason="machine: no /proc")
 def test_a_real_foreign_thread_is_timed_by_the_kernel():
     """Started behind threading's back, as a library would."""
-    natives, go, done = Natives(), threading.Event(), threading.Event()
+    natives = Natives()
+    go, done, over = threading.Event(), threading.Event(), threading.Event()
 
     def burn() -> None:
         go.wait()
@@ -138,7 +139,7 @@ def test_a_real_foreign_thread_is_timed_by_the_kernel():
         while time.thread_time() < until:
             pass
         done.set()
-        time.sleep(0.5)
+        over.wait()
 
     with natives.born(WRITE):
         before = task_ids()
@@ -149,6 +150,7 @@ def test_a_real_foreign_thread_is_timed_by_the_kernel():
     go.set()
     done.wait()
     burnt = natives.between(first, natives.mark({WRITE: 4}))
+    over.set()
     assert (burnt.stages[WRITE].threads, burnt.stages[WRITE].calls) == (1, 4)
     assert 0.045 < burnt.stages[WRITE].cpu_ns / 1e9 <= burnt.process_ns / 1e9
     assert times_of() is not None

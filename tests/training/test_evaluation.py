@@ -20,7 +20,7 @@ from tests.training.conftest import ROOT
 @pytest.mark.parametrize("program", ["make_video", "train_default", "evaluate_default"])
 def test_programs_have_help(program):
     command = [sys.executable, str(ROOT / "training" / program), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.startswith(f"Usage: {program} ")
 
 

@@ -59,6 +59,7 @@ def test_resumed_run_equals_a_whole_one(tmp_path, monkeypatch):
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_log_and_checkpoint(tmp_path):
     run(tmp_path, 2)
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]

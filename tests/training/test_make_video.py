@@ -62,6 +62,7 @@ def test_another_seed_gives_another_street(clip: Path, tmp_path: Path) -> None:
     assert np.abs(here - there).mean() > 10
 
 
+@pytest.mark.slow
 def test_truth_fits_the_video(clip: Path) -> None:
     truth = json.loads(clip.with_suffix(".json").read_text())
     pictures = frames(clip)

@@ -108,8 +108,11 @@ class _Log:
             if not self._lock.acquire(blocking=False):
                 return
             try:
-                self._listeners = [one for one in self._listeners if not one.is_closed]
-                if not self._listeners:
+                # Since we looked, another thread or the garbage collector may have swept, and have
+                # put the log back.
+                before = self._listeners
+                self._listeners = [one for one in before if not one.is_closed]
+                if before and not self._listeners:
                     self._close()
             finally:
                 self._lock.release()

@@ -216,6 +216,7 @@ def test_a_range_of_batches_of_a_converted_graph(
 # this would be seen.
 
 
+@pytest.mark.slow
 def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network, place):
     from detector.run.prepare import convert_network
 

@@ -228,6 +228,7 @@ def test_a_device_that_is_none_is_refused(machine, place, device, message):
         open_network(plan_file(machine, place), cfg=str(place / "t.cfg"), device=device)
 
 
+@pytest.mark.slow
 def test_a_range_of_batches_and_what_lies_outside(machine, place):
     file = place / "rows.plan"
     file.write_bytes(plan_of(machine, rows_model(3, "batch"), batches=(1, 4)))

@@ -13,6 +13,7 @@ import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from detector.live.events.snapshots import Snapshots
 from detector.live.events.stream import EventStream
 from detector.live.events.webhook import Webhook
 from detector.live.events.wording import as_document
+from tests.waiting import PATIENCE_S, wait_for
 
 TIME_S = 1_795_339_800.25
 
@@ -95,11 +97,10 @@ def test_the_oldest_gives_way():
 
     class Slow(Scripted):
         def deliver(self, event: Event) -> None:
-            gate.wait(10)
+            gate.wait(PATIENCE_S)
             super().deliver(event)
 
     target = Slow(room=3)
-    started = time.thread_time()
     target.tell(event(0))
     wait_for(lambda: target._under_way)
     for number in range(1, 11):
@@ -108,7 +109,6 @@ def test_the_oldest_gives_way():
     gate.set()
     target.close()
     assert [one.time_s - TIME_S for one in target.got] == [0, 8, 9, 10]
-    assert time.thread_time() - started < 1  # told, not waited
 
 
 def test_what_comes_after_the_end_is_lost():
@@ -223,7 +223,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.got.put((self.path, dict(self.headers), body))
         status = self.server.answers.pop(0) if self.server.answers else 200
         if self.server.drip:
-            for sign in b"HTTP/1.1 200 OK\r\nX-Slow: yes\r\n":
+            for sign in chain(b"HTTP/1.1 200 OK\r\nX-Slow: ", repeat(ord("y"))):
                 try:
                     self.wfile.write(bytes([sign]))
                 except OSError:
@@ -256,7 +256,7 @@ def test_a_signed_post():
     with receiver() as (server, url):
         target = Webhook(url.replace("//", "//me:p%40ss@") + "/hook?token=abcdef", "the-secret-key")
         target.tell(event(1))
-        path, headers, body = server.got.get(timeout=10)
+        path, headers, body = server.got.get(timeout=PATIENCE_S)
         target.close()
     assert path == "/hook?token=abcdef"
     assert json.loads(body)["camera"] == "door"
@@ -373,7 +373,7 @@ class Subscriber:
         )
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
-        assert self.ready.wait(10)
+        assert self.ready.wait(PATIENCE_S)
 
     def __enter__(self) -> Subscriber:
         return self
@@ -463,10 +463,3 @@ def test_a_snapshot_that_cannot_be_written_is_said_once(tmp_path):
         snapshots.add_to(event(number), np.zeros((9, 16, 3), np.uint8))
     snapshots.close()
     assert (len(complaints), snapshots.lost()) == (1, 2)
-
-
-def wait_for(condition, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.005)

@@ -1,0 +1,22 @@
+"""Waiting for what another thread or process does: for the thing itself, never for a while.
+
+A machine may be three times slower than ours, or stand still for seconds. So no test sleeps and
+then expects, and none holds that something was quick.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 90.0  # far beyond what anything takes; what never comes fails with a name
+
+
+def wait_for(
+    condition: Callable[[], object], seconds: float = PATIENCE_S, what: str = "it"
+) -> None:
+    """Returns once the condition holds. AssertionError where it never does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not come about in {seconds:.0f} s"
+        time.sleep(0.005)
