@@ -22,7 +22,7 @@ from detector.errors import EngineError, SourceError, UsageError
 from detector.report.html import page
 from detector.report.terminal.console import SafeConsole
 from detector.report.terminal.run import print_run
-from detector.run import live
+from detector.run import live, signals
 from detector.run.inputs import reads_cameras
 from detector.run.live import Around, _Decoded, detect_live
 from detector.run.wire import load_model
@@ -319,7 +319,10 @@ def test_so_many_frames(feeds):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
-def test_signals_end_it_in_order(feeds, number, code):
+def test_signals_end_it_in_order(feeds, number, code, monkeypatch):
+    # Else a signal soon after that of the case before would be its repetition.
+    monkeypatch.setattr(signals, "_seen", signals._Seen())
+
     def kill() -> None:
         feeds.wait_for_pictures()
         os.kill(os.getpid(), number)
