@@ -547,9 +547,10 @@ def span_columns(
 
 def _block(thread: int, stage: int, kind: str, source: int, span: Span) -> NDArray[np.int64]:
     """[calls, 7]: thread, stage, kind, source, index, start, end."""
-    rows = np.empty((len(span.starts), 7), np.int64)
+    indices, starts, ends = span.rows()
+    rows = np.empty((len(starts), 7), np.int64)
     rows[:, :4] = thread, stage, KINDS.index(kind), source
-    rows[:, 4], rows[:, 5], rows[:, 6] = span.indices, span.starts, span.ends
+    rows[:, 4], rows[:, 5], rows[:, 6] = indices, starts, ends
     return rows
 
 

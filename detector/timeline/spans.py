@@ -76,6 +76,39 @@ class Meter:
 BLOCK = 4096
 
 
+Rows = tuple["array[int]", "array[int]", "array[int]"]
+"""Index, start and end of calls, [N] int64 each."""
+
+
+class Ring:
+    """The last ``size`` rows. All of its memory is taken at the start: a run of months that grows
+    for its first half hour cannot be told from one that leaks.
+    """
+
+    __slots__ = ("_columns", "_next", "_size", "_whole")
+
+    def __init__(self, size: int) -> None:
+        self._columns = tuple(array("q", bytes(8 * size)) for _ in range(3))
+        self._size, self._next, self._whole = size, 0, False
+
+    def put(self, index: int, start: int, end: int) -> None:
+        at = self._next
+        indices, starts, ends = self._columns
+        indices[at], starts[at], ends[at] = index, start, end
+        self._next = at + 1
+        if self._next == self._size:
+            self._next, self._whole = 0, True
+
+    def rows(self) -> Rows:
+        """The oldest first."""
+        at = self._next
+        older = [column[at:] if self._whole else column[:0] for column in self._columns]
+        indices, starts, ends = (
+            before + column[:at] for before, column in zip(older, self._columns, strict=True)
+        )
+        return indices, starts, ends
+
+
 class Span:
     """Context manager around each call of a stage, or each wait of one kind, on one thread.
 
@@ -83,35 +116,33 @@ class Span:
     clock reads and allocates nothing. Time in nested spans counts for the innermost only. A stage
     cannot nest in itself.
 
-    Totals: ``calls``, ``self_ns`` (without what nested spans took), ``cpu_ns``. One row per call,
-    up to ``room``: ``indices``, ``starts``, ``ends``. With ``ring`` the older half of the rows goes
-    when there is no room, so that the last ones are there.
+    Totals: ``calls``, ``self_ns`` (without what nested spans took), ``cpu_ns``. One row per call:
+    the first ``room``, or with ``ring`` the last.
     """
 
     __slots__ = (
         "_cpu_clock",
         "_cpu_start",
-        "_durations",
+        "_ends",
         "_histogram",
+        "_indices",
         "_meter",
         "_outer",
         "_pending",
         "_range",
         "_ring",
         "_start",
+        "_starts",
         "_track",
         "calls",
         "cpu_ns",
-        "ends",
         "index",
-        "indices",
         "inner_cpu_ns",
         "inner_ns",
         "kind",
         "room",
         "self_ns",
         "stage",
-        "starts",
     )
 
     def __init__(
@@ -134,9 +165,9 @@ class Span:
         self.index = 0
         self.calls = self.self_ns = self.cpu_ns = 0
         self.inner_ns = self.inner_cpu_ns = 0
-        self.room = room  # rows that may still be kept
-        self._ring = ring
-        self.indices, self.starts, self.ends = array("q"), array("q"), array("q")
+        self.room = 0 if ring else room  # rows that may still be kept
+        self._ring = Ring(room) if ring else None
+        self._indices, self._starts, self._ends = array("q"), array("q"), array("q")
 
     def __enter__(self) -> None:
         track = self._track
@@ -185,17 +216,17 @@ class Span:
             self._flush()
         if self.room:
             self.room -= 1
-            self.indices.append(self.index)
-            self.starts.append(self._start)
-            self.ends.append(end)
-            if self._ring and not self.room:
-                self._forget()
+            self._indices.append(self.index)
+            self._starts.append(self._start)
+            self._ends.append(end)
+        elif self._ring is not None:
+            self._ring.put(self.index, self._start, end)
 
-    def _forget(self) -> None:
-        """Drops the older half of the rows."""
-        self.room = half = (len(self.ends) + 1) // 2
-        for rows in (self.indices, self.starts, self.ends):
-            del rows[:half]
+    def rows(self) -> Rows:
+        """Index, start and end of each call that was kept, [N] each, in their order."""
+        if self._ring is not None:
+            return self._ring.rows()
+        return self._indices, self._starts, self._ends
 
     def _flush(self) -> None:
         self._histogram.add_many(self._pending)
