@@ -433,9 +433,16 @@ def open_sinks(
     paths: dict[str, Path], info: SourceInfo, config: Config, loaded: LoadedModel
 ) -> list[Sink]:
     """Opened sinks, in the order of ``paths``. Each takes the options that it declares."""
-    from detector import sinks
+    from detector import __version__, sinks
 
-    return sinks.open_all(paths, info, {**asdict(config.output), "remark": loaded.remark})
+    options = {
+        **asdict(config.output),
+        "remark": loaded.remark,
+        "program": f"detect-video {__version__}",
+    }
+    if any("style" in sinks.find(name).options for name in paths):
+        options["style"] = drawing_style(config, loaded)
+    return sinks.open_all(paths, info, options)
 
 
 def open_rows(path: Path, info: SourceInfo, loaded: LoadedModel) -> Sink:
