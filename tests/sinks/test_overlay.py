@@ -112,9 +112,10 @@ def test_packets_are_the_sources_own(clip: Path, tmp_path: Path) -> None:
     assert ours == theirs  # 25 frames a second are whole milliseconds
     sound = [digest for time, digest in packets(clip, "audio") if time >= 0]
     assert [digest for _, digest in packets(tmp_path / "x.mkv", "audio")] == sound
-    kinds = [stream["codec_type"] for stream in probe(tmp_path / "x.mkv")["streams"]]
+    streams = probe(tmp_path / "x.mkv")["streams"]
+    kinds = [stream["codec_type"] for stream in streams]
     assert kinds == ["video", "audio", "subtitle", *["attachment"] * (len(kinds) - 3)]
-    track = probe(tmp_path / "x.mkv")["streams"][2]
+    track = streams[2]
     assert (track["codec_name"], track["disposition"]["default"]) == ("ass", 1)
 
 
@@ -362,11 +363,12 @@ def test_libass_draws_what_we_draw(line_width: int, tmp_path: Path) -> None:
     names = tuple(f"class {i}" for i in range(9))
 
     def many(index: int) -> Detections:
+        """More than twelve, so that labels show their corner; some reach the picture's edges."""
         boxes = [[40 * i + index, 20 + 30 * i, 40 * i + 90, 90 + 25 * i] for i in range(9)]
-        ids = np.arange(9)
-        return Detections(
-            np.array(boxes, np.float32), np.linspace(0.9, 0.3, 9, dtype=np.float32), ids, names
-        )
+        boxes += [[0, 0, 60, 15], [580, 0, 640, 60], [0, 280, 70, 360], [560, 300, 640, 360]]
+        boxes += [[0, 150, 30, 220], [300, 330, 400, 360]]
+        scores = np.linspace(0.9, 0.3, len(boxes), dtype=np.float32)
+        return Detections(np.array(boxes, np.float32), scores, np.arange(len(boxes)) % 9, names)
 
     style = Style(line_width=line_width)
     save(source, tmp_path / "x.mkv", many, style=style)
@@ -383,10 +385,11 @@ def test_libass_draws_what_we_draw(line_width: int, tmp_path: Path) -> None:
     free = ~drawn
     for placed in layout.labels:
         free[place_of(placed)] = False
-    assert near[free].mean() >= 0.999  # nothing is drawn elsewhere
+    assert len(layout.corners) >= 9
+    assert near[free].mean() >= 0.995  # nothing else, but the round ends of corners
     plates = ~free & ~drawn
     assert near[plates].mean() >= 0.6  # the rest are letters
-    assert len(layout.labels) == 9
+    assert len(layout.labels) >= 9
 
 
 @pytest.mark.slow

@@ -233,7 +233,13 @@ def test_names_that_are_hard_to_write(name: str, tmp_path: Path) -> None:
         assert sink.close().exists()
 
 
-@pytest.mark.parametrize("name", sinks.names())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "overlay" else ())
+        for name in sinks.names()
+    ],
+)
 def test_a_full_disk(name: str, small_disk: Any) -> None:
     folder = small_disk(64)
     sink = opened(name, target(name, folder))

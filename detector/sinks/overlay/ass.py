@@ -5,7 +5,8 @@ simpler, but VLC drops all of them where there are many. Two properties of libas
 possible, and tests hold them:
 
 - Drawings in one line stand side by side. Each of ours is as wide as the picture, and the k-th is
-  drawn k widths to the left, so that they lie over each other, each in its own colour.
+  drawn k widths to the left, so that they lie over each other, each in its own colour. Nothing
+  may leave the picture.
 - An invisible drawing with a given part below the baseline fixes the height of a row of text, and
   its width where the text begins, whatever font the player has.
 """
@@ -86,11 +87,11 @@ def boxes_text(layout: Layout, width: int, height: int) -> str:
         *_by_color([(placed.shade, _plate(placed, width, height)) for placed in layout.labels]),
         *_by_color([(layout.shades[i], _dot(layout, i)) for i in layout.dots]),
     ]
-    parts = [
-        f"{{\\1c{_color(PALETTE[shade])}\\p1}}"
-        f"m {-k * width} 0 m {width - k * width} {height}{_moved(paths, k * width)}{{\\p0}}"
-        for k, (shade, paths) in enumerate(shapes)
-    ]
+    parts = []
+    for k, (shade, paths) in enumerate(shapes):
+        left = k * width
+        drawing = f"m {-left} 0 m {width - left} {height}{_moved(paths, left, width, height)}"
+        parts.append(f"{{\\1c{_color(PALETTE[shade])}\\p1}}{drawing}{{\\p0}}")
     return "{\\pos(0,0)}" + "".join(parts) if parts else ""
 
 
@@ -110,11 +111,14 @@ def _by_color(shapes: Sequence[tuple[int, tuple[Path, ...]]]) -> list[tuple[int,
     return list(together.items())
 
 
-def _moved(paths: Iterable[Path], left: int) -> str:
+def _moved(paths: Iterable[Path], left: int, width: int, height: int) -> str:
+    """The polygons, ``left`` pixels to the left. None leaves the picture: what does would make the
+    drawing wider, and all that follow would be too far to the right.
+    """
     texts = []
-    for first, *rest in paths:
-        corners = " ".join(f"{x - left} {y}" for x, y in rest)
-        texts.append(f" m {first[0] - left} {first[1]} l {corners}")
+    for path in paths:
+        first, *rest = (f"{min(max(x, 0), width) - left} {min(max(y, 0), height)}" for x, y in path)
+        texts.append(f" m {first} l {' '.join(rest)}")
     return "".join(texts)
 
 
@@ -138,9 +142,10 @@ def _corners(x1: int, y1: int, x2: int, y2: int) -> Path:
 
 
 def _arms(corner: Corner, line: int) -> tuple[Path, ...]:
-    x, y = corner.at
+    """As long and as wide as OpenCV's lines of 2 * line + 1 pixels, but with square ends."""
+    (x, y), half = corner.at, line + 1
     return tuple(
-        _corners(min(x, x2) - line, min(y, y2) - line, max(x, x2) + line + 1, max(y, y2) + line + 1)
+        _corners(min(x, x2) - half, min(y, y2) - half, max(x, x2) + half + 1, max(y, y2) + half + 1)
         for x2, y2 in corner.ends
     )
 
