@@ -440,7 +440,10 @@ def open_sinks(
         "remark": loaded.remark,
         "program": f"detect-video {__version__}",
     }
-    if any("style" in sinks.find(name).options for name in paths):
+    kinds = [sinks.find(name) for name in paths]
+    if loaded.blurred and any(kind.untouched for kind in kinds):  # whoever asked before this or not
+        raise UsageError("--blur: an output that shows the source's own pictures would undo it")
+    if any("style" in kind.options for kind in kinds):
         options["style"] = drawing_style(config, loaded)
     return sinks.open_all(paths, info, options)
 
