@@ -22,6 +22,7 @@ setup(
     package_data={
         "detector": ["py.typed"],
         "detector.report.html": ["page/*"],
+        "detector.sinks.player": ["*.html"],
         "detector.page": ["site/*"],
         "detector.cfg": [
             "*.yaml",
@@ -62,6 +63,8 @@ setup(
         "cuda": ["cuda-python>=12.8"],
         # --font: letters of any script, joined and in their order.
         "font": ["pillow>=10.1"],
+        # The font inside --save overlay: Lato, under the SIL Open Font License, which goes with it.
+        "overlay": ["font-lato>=0.1"],
         "profile": ["psutil>=5.9", "pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
         # The page of a run, and events by MQTT (paho under its BSD licence).
         "serve": ["starlette>=0.40", "uvicorn>=0.30", "prometheus-client>=0.20"],

@@ -131,6 +131,8 @@ def detect(
         keep_inputs(config, specs)
         open_font(config.drawing.font)
         plan = OutputPlan(config.output, specs, streams=rows_to is not None)
+        if hooks.source is None:
+            plan.check_sources(config.drawing.blur)
         # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
         check_threads(blas_threads() + (0 if config.loop.sync else 2))
         loaded = load_model(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from detector import sinks, sources
 from detector.config.schema import Config, OutputConfig
-from detector.errors import OutputError, SourceError, UsageError
+from detector.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.errors.guard import refuse_kept
 from detector.errors.writing import is_null_device
 from detector.sinks._partial import OURS, refuse_being_written
@@ -96,7 +96,7 @@ def is_output(path: str) -> bool:
         return False
 
 
-def _may_replace(path: Path, settings: str) -> bool:
+def may_replace(path: Path, settings: str) -> bool:
     """Whether nothing is lost: the name is free, or a run of these settings wrote it. Where the
     file system has no attributes, nobody knows, and a complete new file replaces the old one.
     """
@@ -129,7 +129,11 @@ class OutputPlan:
         self._nowhere = config.output is not None and is_null_device(config.output)
         self._file = self._target_file()
         # The sink that writes the file of -o; None where -o is no file.
-        self._file_sink = None if self._file is None else sinks.find_by_suffix(self._file.suffix)
+        self._file_sink = (
+            None
+            if self._file is None
+            else sinks.find_by_suffix(self._file.suffix, config.save or ())
+        )
         self._refuse_contradictions()
         self._check_options()
         self._refuse_many()
@@ -183,7 +187,7 @@ class OutputPlan:
             raise UsageError(
                 "--output -: rows go to standard output as jsonl or csv; leave one out of --save"
             )
-        drawn = [sink.name for sink in sinks.find_all() if sink.pictures in DRAWN]
+        drawn = [s.name for s in sinks.find_all() if s.pictures in DRAWN or s.untouched]
         unwanted = [name for name in save if name in drawn]
         if given.no_video and unwanted:
             raise UsageError(
@@ -204,6 +208,22 @@ class OutputPlan:
                 sink.check_options(self._file.suffix, given)
             elif sink.name in (self._config.save or ()):
                 sink.check_options(sink.suffixes[0], given)
+
+    def check_sources(self, blur: Sequence[str] | None) -> None:
+        """Refuses outputs that show the source's own pictures where those are to be pixelated
+        (``blur``), or where no source is fit for them. Of some unfit ones, each is told in turn."""
+        for name in self._config.save or ():
+            sink = sinks.find(name)
+            if not sink.untouched:
+                continue
+            if blur:
+                raise UsageError(
+                    f"--blur and --save {name} contradict each other: it shows the source's own "
+                    "pictures; use --save video"
+                )
+            unfit = [str(why) for spec in self._specs if (why := _why_unfit(sink, spec))]
+            if unfit and len(unfit) == len(self._specs):
+                raise UsageError("; ".join(unfit))
 
     @property
     def streamed(self) -> str | None:
@@ -325,7 +345,7 @@ class OutputPlan:
             }
             named = [path for path in paths.values() if path != self._file]
             if not self._taken.intersection(paths.values()) and (
-                not settings or all(_may_replace(path, settings) for path in named)
+                not settings or all(may_replace(path, settings) for path in named)
             ):
                 break
         return paths
@@ -385,6 +405,24 @@ class OutputPlan:
         ending = sink.ending if self._file is None else ""
         counted = "" if number == 1 else f"-{number}"
         return f"{stem}{ending}{counted}{_suffix_for(sink, spec)}"
+
+
+def _why_unfit(sink: type[Sink], spec: str) -> UsageError | None:
+    """Why no such output can be made of a source; None where it can, or cannot be read at all."""
+    if spec == STANDARD_INPUT:
+        return UsageError(
+            f"--save {sink.name}: standard input comes once, and this needs a file; save it first: "
+            "ffmpeg -i IN -c copy clip.mkv"
+        )
+    try:
+        if sources.pictures_of(spec) is not None:
+            return UsageError(f"--save {sink.name} needs a video, but {spec} is pictures")
+        sink.check_source(spec)
+    except UsageError as error:
+        return error
+    except DetectVideoError:  # whoever opens it says what is wrong
+        pass
+    return None
 
 
 def _suffix_for(sink: type[Sink], spec: str) -> str:

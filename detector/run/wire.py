@@ -433,9 +433,19 @@ def open_sinks(
     paths: dict[str, Path], info: SourceInfo, config: Config, loaded: LoadedModel
 ) -> list[Sink]:
     """Opened sinks, in the order of ``paths``. Each takes the options that it declares."""
-    from detector import sinks
+    from detector import __version__, sinks
 
-    return sinks.open_all(paths, info, {**asdict(config.output), "remark": loaded.remark})
+    options = {
+        **asdict(config.output),
+        "remark": loaded.remark,
+        "program": f"detect-video {__version__}",
+    }
+    kinds = [sinks.find(name) for name in paths]
+    if loaded.blurred and any(kind.untouched for kind in kinds):  # whoever asked before this or not
+        raise UsageError("--blur: an output that shows the source's own pictures would undo it")
+    if any("style" in kind.options for kind in kinds):
+        options["style"] = drawing_style(config, loaded)
+    return sinks.open_all(paths, info, options)
 
 
 def open_rows(path: Path, info: SourceInfo, loaded: LoadedModel) -> Sink:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +38,15 @@ def find_all() -> list[type[Sink]]:
     return sorted(map(find, names()), key=lambda sink: (sink.order, sink.name))
 
 
-def find_by_suffix(suffix: str) -> type[Sink] | None:
-    """The sink that writes a file with this suffix (".json"); None where no sink does."""
-    return next((sink for sink in find_all() if suffix.lower() in sink.suffixes), None)
+def find_by_suffix(suffix: str, wanted: Collection[str] = ()) -> type[Sink] | None:
+    """The sink that writes a file with this suffix (".json"); None where no sink does.
+
+    Where several do, it is the one that is ``wanted``, by name: of two such, the one with fewer
+    other suffixes to be asked for by.
+    """
+    fitting = [sink for sink in find_all() if suffix.lower() in sink.suffixes]
+    asked = [sink for sink in fitting if sink.name in wanted]
+    return min(asked, key=lambda sink: len(sink.suffixes)) if asked else next(iter(fitting), None)
 
 
 def open(name: str, path: Path, **options: Any) -> Sink:

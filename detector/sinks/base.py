@@ -46,7 +46,10 @@ class Sink:
     # Sinks are opened, written and closed by ascending ``order``. Cheap rows come first: the disk
     # then fills up under the video, and the rows of all of its frames are there.
     order: ClassVar[int] = 0
-    options: ClassVar[tuple[str, ...]] = ()  # keywords of __init__: of config.output, or "remark"
+    # Keywords of __init__: of config.output, or "remark", "style" (how boxes look), "program".
+    options: ClassVar[tuple[str, ...]] = ()
+    # It shows the source's own pictures, with boxes: --blur and --no-video contradict it.
+    untouched: ClassVar[bool] = False
 
     path: Path
     notes: list[str]
@@ -59,6 +62,11 @@ class Sink:
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
         """Raises UsageError for options (of config.output) that mean nothing in an output of this
         suffix. Asked before a model is loaded."""
+
+    @classmethod
+    def check_source(cls, spec: str) -> None:
+        """Raises UsageError for a source (a file) that this output can never be made of, as far as
+        its beginning tells. Asked before a model is loaded."""
 
     def open(self, info: SourceInfo) -> None:
         """Creates the temporary file. Raises OutputError where the target cannot be written."""

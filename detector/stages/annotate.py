@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 
-from detector.stages.labels import CORNERS, Color, Label, Places, Position, drawable, render
+from detector.stages.labels import CORNERS, Color, Label, Places, drawable, render
 from detector.types import Detections, Image
 
 if TYPE_CHECKING:
@@ -82,29 +82,58 @@ class Style:
     font: Font | None = None
 
 
-def annotate(image: Image, detections: Detections, style: Style = Style()) -> None:
-    """Draws each box with its label ("person 0.91") into ``image``, u8 BGR [h, w, 3], in place.
+@dataclass(frozen=True, slots=True)
+class PlacedLabel:
+    """A label and its top left corner, pixels. ``index``: of its detection; None: the remark."""
 
-    Objects of ``style.blurred`` are pixelated before anything is drawn. The best score's box is
-    drawn last, so that it lies on top, and its label takes its place first. Labels come after all
-    boxes. Line width and text grow with the picture, and text shrinks where boxes are many.
+    index: int | None
+    text: str  # as far as it has room for it: the class name, or ""
+    score: str
+    shade: int  # of PALETTE
+    scale: float  # of the text
+    label: Label
+    x: int
+    y: int
+
+
+@dataclass(frozen=True, slots=True)
+class Corner:
+    """A corner of a box, pixels, and the ends of the two arms that are drawn from it."""
+
+    shade: int  # of PALETTE
+    at: tuple[int, int]
+    ends: tuple[tuple[int, int], tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything goes in one picture: what ``annotate`` draws, and others write down.
+
+    ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 behind the last one; best
+    score first. ``shades``: of PALETTE. ``corners``: in the order in which they are drawn, with
+    lines of ``2 * line + 1`` pixels. ``dots``: boxes that have one instead of a label.
     """
-    height, width = image.shape[:2]
+
+    line: int
+    boxes: list[list[int]]
+    shades: list[int]
+    labels: list[PlacedLabel]
+    corners: list[Corner]
+    dots: list[int]
+
+
+def lay_out(width: int, height: int, detections: Detections, style: Style) -> Layout:
+    """Where boxes and labels go in a picture of this size. The best score's label takes its place
+    first. Line width and text grow with the picture, and text shrinks where boxes are many.
+    """
     size = min(max((height * width) ** 0.5, 1.0), 16384.0)
     line = style.line_width or max(1, round(size / 400))  # 2 at 1280x720, 20 at 8192x8192
-    if style.blurred:
-        pixelate(image, detections, style.blurred)
     boxes = detections.boxes.round().astype(np.int64).tolist()
     shades = (detections.class_ids % len(PALETTE)).tolist()
-    for i in reversed(range(len(boxes))):
-        x1, y1, x2, y2 = boxes[i]
-        # A box ends at an outer corner (x2 = width is the right edge): its last pixel is the one
-        # before.
-        corner = (max(x1, x2 - 1), max(y1, y2 - 1))
-        cv2.rectangle(image, (x1, y1), corner, PALETTE[shades[i]], line)
+    layout = Layout(line, boxes, shades, [], [], [])
     labelled = style.labels and bool(boxes)
     if not labelled and not style.remark:
-        return
+        return layout
     places = Places(width, height, detections.boxes, line)
     # 0.64 at 1280x720: capitals of 9 pixels with OpenCV 5, of 13 with OpenCV 4
     scale = round(max(0.4, size / 1500) * style.font_scale, 3)
@@ -112,32 +141,55 @@ def annotate(image: Image, detections: Detections, style: Style = Style()) -> No
         remark = _render(style.remark, YELLOW, scale)
         top = max(0, height - remark.height)
         places.take(0, top, remark.width, remark.height)
-        remark.draw(image, 0, top)
+        layout.labels.append(PlacedLabel(None, style.remark, "", YELLOW, scale, remark, 0, top))
     if labelled:
         # In steps: text that changed its size with every box would flicker, and none of it would
         # be drawn twice.
         crowded = 1.0 if len(boxes) <= FEW else 0.87 if len(boxes) <= 24 else 0.75
         scale = round(max(0.36, scale * crowded), 3)
-        placed, bare = _place_labels(places, detections, shades, scale, style)
-        if len(boxes) > FEW:
-            _draw_corners(image, boxes, placed, shades, line)
-        for _, label, (x, y, _) in placed:
-            label.draw(image, x, y)
-        _draw_dots(image, places, boxes, bare, shades, line + 1)
+        bare = _place_labels(layout, places, detections, scale, style)
+        layout.dots.extend(_place_dots(places, boxes, bare, line + 1))
+    return layout
 
 
-Placed = tuple[int, Label, Position]  # number of the box
+def annotate(image: Image, detections: Detections, style: Style = Style()) -> None:
+    """Draws each box with its label ("person 0.91") into ``image``, u8 BGR [h, w, 3], in place.
+
+    Objects of ``style.blurred`` are pixelated before anything is drawn. The best score's box is
+    drawn last, so that it lies on top. Labels come after all boxes.
+    """
+    height, width = image.shape[:2]
+    if style.blurred:
+        pixelate(image, detections, style.blurred)
+    layout = lay_out(width, height, detections, style)
+    for i in reversed(range(len(layout.boxes))):
+        x1, y1, x2, y2 = layout.boxes[i]
+        # A box ends at an outer corner (x2 = width is the right edge): its last pixel is the one
+        # before.
+        corner = (max(x1, x2 - 1), max(y1, y2 - 1))
+        cv2.rectangle(image, (x1, y1), corner, PALETTE[layout.shades[i]], layout.line)
+    for arms in layout.corners:
+        for end in arms.ends:
+            cv2.line(image, arms.at, end, PALETTE[arms.shade], 2 * layout.line + 1)
+    for placed in layout.labels:
+        placed.label.draw(image, placed.x, placed.y)
+    radius = layout.line + 1
+    for i in layout.dots:
+        middle = (layout.boxes[i][0] + radius, layout.boxes[i][1] + radius)
+        color = PALETTE[layout.shades[i]]
+        cv2.circle(image, middle, radius, color, cv2.FILLED, cv2.LINE_AA)
 
 
 def _place_labels(
-    places: Places, detections: Detections, shades: Sequence[int], scale: float, style: Style
-) -> tuple[list[Placed], list[int]]:
-    """Labels of all boxes, best score first; and the boxes that no label fits.
+    layout: Layout, places: Places, detections: Detections, scale: float, style: Style
+) -> list[int]:
+    """Adds the labels of all boxes, best score first, and their corners. Returns the boxes that no
+    label fits.
 
     What does not fit with its score is tried without it, then with the score alone: the colour
     tells the class.
     """
-    ids = detections.class_ids.tolist()
+    ids, shades, boxes = detections.class_ids.tolist(), layout.shades, layout.boxes
     font = style.font
     names = [drawable(detections.name(i), class_id, font) for i, class_id in enumerate(ids)]
     nothing = [""] * len(names)
@@ -146,7 +198,7 @@ def _place_labels(
         shares = [f"{score:.2f}" for score in detections.scores.tolist()]
         texts = [(names, shares), (names, nothing), (nothing, shares)]
     bare = list(range(len(names)))
-    placed: list[Placed] = []
+    corners: list[Corner] = []
     for level, ends in texts:
         labels = [_render(level[i], shades[i], scale, ends[i], font) for i in bare]
         left = []
@@ -154,48 +206,40 @@ def _place_labels(
             if at is None:
                 left.append(i)
             else:
-                placed.append((i, label, at))
+                x, y, place = at
+                placed = PlacedLabel(i, level[i], ends[i], shades[i], scale, label, x, y)
+                layout.labels.append(placed)
+                corners.append(_corner(boxes[i], label, place, shades[i]))
         bare = left
         if not bare:
             break
-    return placed, bare
+    if len(boxes) > FEW:
+        layout.corners.extend(reversed(corners))
+    return bare
 
 
-def _draw_corners(
-    image: Image,
-    boxes: Sequence[Sequence[int]],
-    placed: Sequence[Placed],
-    shades: Sequence[int],
-    line: int,
-) -> None:
-    """A thick corner where each label hangs on its box. In a crowd boxes of one colour cross, and
-    the arms show to which of them a label belongs, and on which side of it the box lies.
+def _corner(box: Sequence[int], label: Label, place: int, shade: int) -> Corner:
+    """A thick corner where a label hangs on its box. In a crowd boxes of one colour cross, and the
+    arms show to which of them a label belongs, and on which side of it the box lies.
     """
-    for i, label, (_, _, place) in reversed(placed):
-        x1, y1, x2, y2 = boxes[i]
-        right, bottom = CORNERS[place]
-        x, y = (x2 - 1 if right else x1), (y2 - 1 if bottom else y1)
-        arm = min(label.height, (x2 - x1) // 2, (y2 - y1) // 2)
-        ends = ((x - arm if right else x + arm, y), (x, y - arm if bottom else y + arm))
-        for end in ends:
-            cv2.line(image, (x, y), end, PALETTE[shades[i]], 2 * line + 1)
+    x1, y1, x2, y2 = box
+    right, bottom = CORNERS[place]
+    x, y = (x2 - 1 if right else x1), (y2 - 1 if bottom else y1)
+    arm = min(label.height, (x2 - x1) // 2, (y2 - y1) // 2)
+    return Corner(
+        shade, (x, y), ((x - arm if right else x + arm, y), (x, y - arm if bottom else y + arm))
+    )
 
 
-def _draw_dots(
-    image: Image,
-    places: Places,
-    boxes: Sequence[Sequence[int]],
-    bare: Sequence[int],
-    shades: Sequence[int],
-    radius: int,
-) -> None:
-    """A dot in the top left corner of each box without a label, where the box has room for it."""
+def _place_dots(
+    places: Places, boxes: Sequence[Sequence[int]], bare: Sequence[int], radius: int
+) -> Iterator[int]:
+    """Which boxes without a label have room for a dot in their top left corner."""
     side = 2 * radius + 1
     for i in bare:
         x, y, x2, y2 = boxes[i]
         if min(x2 - x, y2 - y) >= 3 * side and places.take(x, y, side, side):
-            middle = (x + radius, y + radius)
-            cv2.circle(image, middle, radius, PALETTE[shades[i]], cv2.FILLED, cv2.LINE_AA)
+            yield i
 
 
 def _render(

@@ -45,7 +45,10 @@ class Font:
     """
 
     def __init__(self, data: bytes) -> None:
-        own = _Face(ImageFont.truetype(BytesIO(data), SAMPLE))
+        sample = ImageFont.truetype(BytesIO(data), SAMPLE)
+        self.data = data
+        self.family, self.style = (str(name or "") for name in sample.getname())
+        own = _Face(sample)
         plain = ImageFont.load_default(SAMPLE)
         self._faces = [own]
         if isinstance(plain, ImageFont.FreeTypeFont):

@@ -61,6 +61,9 @@ def test_command_line(shared, tmp_path, line):
     if words[0] == "report":  # of a run that the page has shown before
         shown = detect_video("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
         assert shown.returncode == 0, shown.stderr
+    if words[0] == "burn":  # what the page has made before
+        made = detect_video("in.mp4", "--frames", 2, "--save", "overlay", cwd=tmp_path)
+        assert made.returncode == 0, made.stderr
     process = detect_video(*words, *short, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""

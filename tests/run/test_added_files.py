@@ -133,7 +133,9 @@ def test_what_is_there_declares_itself() -> None:
         assert set(sink.default_for) <= set(sink.kinds) <= {"video", "pictures"}
     assert all(sources.find(name).gives == "bgr" for name in sources.names())
     orders = [sink.name for sink in sinks.find_all()]
-    assert orders == ["csv", "jsonl", "mot", "coco", "crops", "yolo", "pictures", "video"]
+    assert orders == [
+        *("csv", "jsonl", "mot", "coco", "player", "crops", "yolo", "pictures", "video", "overlay")
+    ]
 
 
 def test_listing_and_declaring_import_no_heavy_library() -> None:

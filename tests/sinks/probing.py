@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 
 from detector.types import Detections, Frame, SourceInfo
@@ -41,6 +42,22 @@ def brightness(index: int) -> int:
 def one_person(score: float = 0.91) -> Detections:
     boxes = np.array([[1.234, 2, 30.5, 40.999]], np.float32)
     return Detections(boxes, np.array([score], np.float32), np.array([0]), NAMES)
+
+
+def write_clip(path: Path, frames: int = 3) -> Path:
+    """A source that the frames of ``make_frame`` could be of: 64x48, 25 frames a second."""
+    if path.exists():
+        return path
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(
+            "libx264", rate=25, options={"video_track_timescale": "12800"}
+        )
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for i in range(frames):
+            picture = av.VideoFrame.from_ndarray(make_frame(i).image, "bgr24")
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+    return path
 
 
 def probe(path: Path) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from probing import make_frame, make_info, one_person
+from probing import make_frame, make_info, one_person, write_clip
 
 from detector import sinks
 from detector.errors import OutputError, UsageError
 
-FILES = ("video", "jsonl", "csv", "coco", "mot")
+FILES = ("video", "jsonl", "csv", "coco", "mot", "overlay", "player")
 FOLDERS = ("crops", "pictures", "yolo")
 
 
@@ -32,6 +32,8 @@ def partial(name: str, folder: Path) -> Path:
 
 def opened(name: str, path: Path, **info: Any) -> sinks.Sink:
     sink = sinks.open(name, path)
+    if name == "overlay":  # it copies the source's packets
+        info.setdefault("path", str(write_clip(path.parent.parent / "source.mp4")))
     sink.open(make_info(**info))
     return sink
 
@@ -48,17 +50,19 @@ def listed(folder: Path) -> set[Path]:
 
 
 def test_the_folder_is_the_list() -> None:
-    assert sinks.names() == ["coco", "crops", "csv", "jsonl", "mot", "pictures", "video", "yolo"]
+    assert sinks.names() == [
+        *("coco", "crops", "csv", "jsonl", "mot", "overlay", "pictures", "player", "video", "yolo")
+    ]
     assert sorted((*FILES, *FOLDERS)) == sinks.names()
     suffixes = [sinks.find(name).suffixes[0] for name in sinks.names()]
     texts = [".coco.json", "-crops", ".csv", ".jsonl", ".mot.txt"]
-    assert suffixes == [*texts, "", ".mp4", "-labels"]
+    assert suffixes == [*texts, ".mkv", "", ".html", ".mp4", "-labels"]
     assert all(sinks.find(name).name == name for name in sinks.names())
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match="'avi'; choose from coco, crops, csv, jsonl, mot, pictures, video, yolo"
+        UsageError, match="'avi'; choose from coco, crops, csv, jsonl, mot, overlay, pictures, "
     ):
         sinks.open("avi", tmp_path / "x.avi")
 
@@ -229,7 +233,13 @@ def test_names_that_are_hard_to_write(name: str, tmp_path: Path) -> None:
         assert sink.close().exists()
 
 
-@pytest.mark.parametrize("name", sinks.names())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "overlay" else ())
+        for name in sinks.names()
+    ],
+)
 def test_a_full_disk(name: str, small_disk: Any) -> None:
     folder = small_disk(64)
     sink = opened(name, target(name, folder))

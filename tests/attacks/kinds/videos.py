@@ -18,12 +18,16 @@ def make(random: Random) -> Case:
     suffix = name.rpartition(".")[2]
     if random.random() < 0.1:  # the name says one container, the content is another
         suffix = random.choice(("mp4", "mkv", "avi", "ts", "gif", "mov", "webm", "flv"))
-    argv = [f"in.{suffix}", *NULL]
+    argv, codes = [f"in.{suffix}", *NULL], set(CODES)
     argv += ["--decoder", random.choice(("auto", "auto", "av", "opencv"))]
     if random.random() < 0.6:
-        argv += ["--save", random.choice(("jsonl", "csv", "coco", "mot,yolo"))]
+        saved = random.choice(("jsonl", "csv", "coco", "mot,yolo", "overlay", "overlay,player"))
+        argv += ["--save", saved]
+        codes |= {2} if "overlay" in saved else set()  # what cannot be copied is refused
     argv += random.choice(([], ["--json"], ["--sync"], ["--batch", "3"], ["--stride", "2"]))
-    return Case({f"in.{suffix}": data, "dots.onnx": content("dots.onnx")}, tuple(argv), CODES)
+    return Case(
+        {f"in.{suffix}": data, "dots.onnx": content("dots.onnx")}, tuple(argv), frozenset(codes)
+    )
 
 
 KIND = Kind("videos", make, share=20)

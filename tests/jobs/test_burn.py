@@ -1,0 +1,131 @@
+"""``burn`` makes of an overlay what the run would have drawn itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from tests.cli.command import assert_one_line_error, detect_video
+
+STREET = Path(__file__).parents[2] / "videos/street.mp4"
+RUN = ("--size", "192x128", "--conf", "0.15")
+
+
+def frames(path: Path) -> list[tuple[float, Any]]:
+    with av.open(str(path)) as container:
+        return [
+            (float(frame.pts * frame.time_base), frame.to_ndarray(format="bgr24"))
+            for frame in container.decode(video=0)
+        ]
+
+
+def assert_equal_videos(ours: Path, theirs: Path) -> int:
+    found, wanted = frames(ours), frames(theirs)
+    assert [at for at, _ in found] == [at for at, _ in wanted]
+    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(found, wanted, strict=True))
+    return len(found)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with x.mkv, an overlay of 40 frames, and x.mp4, the same drawn at once."""
+    folder = tmp_path_factory.mktemp("burn")
+    source = folder / "in.mp4"
+    command = ["ffmpeg", "-v", "error", "-i", STREET, "-f", "lavfi", "-i", "sine=440"]
+    copied = ["-map", "0:v", "-map", "1:a", "-t", "4", "-c:v", "copy", "-c:a", "aac", source]
+    subprocess.run([*map(str, command), *map(str, copied)], check=True)
+    done = detect_video(
+        *("in.mp4", "--save", "overlay,video", "-o", "x.mkv", "--frames", 40, "--json"),
+        *("--line-width", 3, *RUN),
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["outputs"] == {"video": "x.mp4", "overlay": "x.mkv"}
+    return folder
+
+
+@pytest.mark.slow
+def test_it_is_the_video_of_the_run(made: Path) -> None:
+    done = detect_video("burn", "x.mkv", cwd=made)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "x-burnt.mp4: 40 frames\n"
+    assert assert_equal_videos(made / "x-burnt.mp4", made / "x.mp4") == 40
+    with av.open(str(made / "x-burnt.mp4")) as container:
+        assert container.streams.audio
+    again = detect_video("burn", "x.mkv", cwd=made)  # the same: replaced
+    assert again.stdout == "x-burnt.mp4: 40 frames\n"
+    if "user.detect-video.settings" in os.listxattr(made / "x-burnt.mp4"):
+        other = detect_video("burn", "x.mkv", "--hide-labels", cwd=made)
+        assert other.stdout == "x-burnt-2.mp4: 40 frames\n"
+    assert not list(made.glob("*.partial*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [("--start", "1.5", "--duration", "1"), ("--stride", "4"), ("--hide-scores",)]
+)
+def test_a_part_of_the_source_too(options: tuple[str, ...], made: Path, tmp_path: Path) -> None:
+    done = detect_video(
+        *(made / "in.mp4", "--save", "overlay,video", "-o", "y.mkv", "--frames", 20),
+        *(*options, *RUN),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert detect_video("burn", "y.mkv", "-o", "b.mp4", cwd=tmp_path).returncode == 0
+    assert assert_equal_videos(tmp_path / "b.mp4", tmp_path / "y.mp4") == 20
+
+
+@pytest.mark.slow
+def test_what_it_refuses(made: Path, tmp_path: Path) -> None:
+    def burn(*arguments: object) -> Any:
+        return detect_video("burn", *arguments, cwd=tmp_path)
+
+    overlay = made / "x.mkv"
+    before = overlay.read_bytes()
+    assert_one_line_error(burn("nothing.mkv"), 3, "nothing.mkv")
+    assert_one_line_error(burn(made / "in.mp4"), 3, "no overlay", "--save overlay")
+    assert_one_line_error(burn(overlay, "-o", overlay), 2, "would be lost")
+    assert_one_line_error(burn(overlay, "-o", "-"), 2, "burn writes a video")
+    assert_one_line_error(burn(overlay, "-o", "x.jsonl"), 2, ".mp4")
+    assert_one_line_error(burn(overlay, overlay, "-o", "x.mp4"), 2, "-o x/")
+    assert_one_line_error(burn(overlay, "--crf", "60"), 2, "--crf")
+    assert_one_line_error(burn(overlay, "--blur", "unicorn"), 2, "unicorn")
+    assert_one_line_error(burn(overlay, "-o", "no/such/x.mp4"), 6, "no/such")
+    assert overlay.read_bytes() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_damaged_overlay_gives_what_is_whole(made: Path, tmp_path: Path) -> None:
+    data = (made / "x.mkv").read_bytes()
+    (tmp_path / "cut.mkv").write_bytes(data[: len(data) * 2 // 3])
+    done = detect_video("burn", "cut.mkv", cwd=tmp_path)
+    assert done.returncode == 7, (done.stdout, done.stderr)
+    assert 5 <= len(frames(tmp_path / "cut-burnt.mp4")) < 40
+
+
+@pytest.mark.slow
+def test_a_run_refuses_what_an_overlay_cannot_do(made: Path, tmp_path: Path) -> None:
+    """Before a model is loaded: the model that is named is none."""
+
+    def run(*arguments: object) -> Any:
+        return detect_video(*arguments, "--model", "no.onnx", cwd=tmp_path)
+
+    source = made / "in.mp4"
+    both = ("--save", "overlay,player")
+    assert_one_line_error(run(source, *both, "--blur", "person"), 2, "--blur", "--save video")
+    assert_one_line_error(run(source, *both, "--no-video"), 2, "--no-video")
+    assert_one_line_error(run(source, *both, "--only-detections"), 2, "--only-detections")
+    assert_one_line_error(run("-", *both), 2, "standard input")
+    assert_one_line_error(run("rtsp://127.0.0.1:9/x", *both), 2, "--save")
+    raw = tmp_path / "raw.h264"
+    command = ["ffmpeg", "-v", "error", "-i", source, "-an", "-c", "copy", raw]
+    subprocess.run(list(map(str, command)), check=True)
+    assert_one_line_error(run(raw, *both), 2, "carry no times", "--save video")

@@ -1,0 +1,445 @@
+"""--save overlay: the source's own packets, and what players draw over them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from contextlib import closing
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from probing import make_info, one_person, probe, write_clip
+
+from detector import sinks
+from detector.config.schema import Config
+from detector.errors import OutputError, SourceError, UsageError
+from detector.run.wire import open_source
+from detector.sinks.overlay import ass, fonts
+from detector.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
+from detector.stages.annotate import PlacedLabel, Style, annotate, lay_out
+from detector.types import Detections
+from tests.fonts import make_font
+
+FRAMES = 50
+HOSTILE = (
+    r"{\pos(0,0)\fs900}",
+    "a\nDialogue: 0,0:00:00.00,9:00:00.00,Boxes,,0,0,0,,boo",
+    r"back\Nslash",
+    "</script><script>alert(1)</script>",
+    "comma, and \u202e turned \x1b[31m",
+)
+
+
+def ffmpeg(*arguments: object) -> None:
+    subprocess.run(["ffmpeg", "-y", "-v", "error", *map(str, arguments)], check=True)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """128x96, 25 frames a second, B-frames, a key frame a second, sound."""
+    path = tmp_path_factory.mktemp("clip") / "clip.mp4"
+    ffmpeg(
+        *("-f", "lavfi", "-i", "testsrc2=size=128x96:rate=25:duration=2"),
+        *("-f", "lavfi", "-i", "sine=440:duration=2"),
+        *("-c:v", "libx264", "-preset", "veryfast", "-bf", 3, "-g", 25, "-sc_threshold", 0),
+        *("-pix_fmt", "yuv420p", "-c:a", "aac", path),
+    )
+    return path
+
+
+def packets(path: Path, kind: str = "video") -> list[tuple[Fraction, str]]:
+    """Time in seconds and digest of every packet."""
+    with av.open(str(path)) as container:
+        return [
+            (packet.pts * packet.time_base, hashlib.sha256(bytes(packet)).hexdigest())
+            for packet in container.demux(**{kind: 0})
+            if packet.size
+        ]
+
+
+def events(path: Path) -> list[tuple[int, int, bytes]]:
+    """Begin and end in ms, and the line, of all lines of subtitles."""
+    with av.open(str(path)) as container:
+        track = next(s for s in container.streams.subtitles if s.metadata.get("title"))
+        return [
+            (packet.pts, packet.pts + packet.duration, bytes(packet))
+            for packet in container.demux(track)
+            if packet.size
+        ]
+
+
+def rows(path: Path) -> list[Any]:
+    with closing(Overlay(path)) as overlay:
+        return list(overlay.rows())
+
+
+def found(index: int, names: tuple[str, ...] = ("person", "car")) -> Detections:
+    """Two objects that move, the first the better one."""
+    boxes = np.array([[20, 30, 60, 80], [70 - index, 10.4321, 110.5 - index, 50]], np.float32)
+    scores = np.array([0.91234567, 0.3], np.float32)
+    return Detections(boxes, scores, np.array([0, 1]), names)
+
+
+def save(
+    source: Path,
+    path: Path,
+    detect: Any = found,
+    input: dict[str, Any] | None = None,
+    **options: Any,
+) -> list[str]:
+    """Runs a source into an overlay; its notes, but for that of the font."""
+    config = Config()
+    config = replace(config, input=replace(config.input, **(input or {})))
+    sink = sinks.open("overlay", path, **options)
+    with open_source(str(source), config) as frames:
+        sink.open(frames.info)
+        for frame in frames:
+            sink.write(frame, detect(frame.index))
+    assert sink.close() == path
+    return [note for note in sink.notes if "font" not in note]
+
+
+def test_packets_are_the_sources_own(clip: Path, tmp_path: Path) -> None:
+    assert save(clip, tmp_path / "x.mkv") == []
+    ours, theirs = packets(tmp_path / "x.mkv"), packets(clip)
+    assert len(ours) == FRAMES
+    assert ours == theirs  # 25 frames a second are whole milliseconds
+    sound = [digest for time, digest in packets(clip, "audio") if time >= 0]
+    assert [digest for _, digest in packets(tmp_path / "x.mkv", "audio")] == sound
+    streams = probe(tmp_path / "x.mkv")["streams"]
+    kinds = [stream["codec_type"] for stream in streams]
+    assert kinds == ["video", "audio", "subtitle", *["attachment"] * (len(kinds) - 3)]
+    track = streams[2]
+    assert (track["codec_name"], track["disposition"]["default"]) == ("ass", 1)
+
+
+def test_lines_stand_as_long_as_their_picture(clip: Path, tmp_path: Path) -> None:
+    save(clip, tmp_path / "x.mkv")
+    times = sorted({(begin, end) for begin, end, _ in events(tmp_path / "x.mkv")})
+    assert times == [(40 * i, 40 * i + 40) for i in range(FRAMES)]
+
+
+def test_detections_are_carried_exactly(clip: Path, tmp_path: Path) -> None:
+    save(clip, tmp_path / "x.mkv", lambda i: found(i) if i % 2 else Detections.empty(("person",)))
+    carried = rows(tmp_path / "x.mkv")
+    assert [row.index for row in carried] == list(range(FRAMES))
+    assert [row.pts for row in carried] == [512 * i for i in range(FRAMES)]
+    for row in carried:
+        wanted = found(row.index) if row.index % 2 else Detections.empty()
+        assert np.array_equal(row.detections.boxes, wanted.boxes)
+        assert np.array_equal(row.detections.scores, wanted.scores)
+        assert np.array_equal(row.detections.class_ids, wanted.class_ids)
+
+
+def test_a_start_off_a_key_frame_begins_at_the_key_frame(clip: Path, tmp_path: Path) -> None:
+    notes = save(clip, tmp_path / "x.mkv", input={"start": "1.4", "duration": "0.2"})
+    assert len(notes) == 1
+    assert "0.400 s before" in notes[0]
+    first = [digest for time, digest in packets(clip) if time == 1]
+    assert packets(tmp_path / "x.mkv")[0] == (0, first[0])
+    assert [row.index for row in rows(tmp_path / "x.mkv")] == [35, 36, 37, 38, 39]
+    assert min(begin for begin, _, _ in events(tmp_path / "x.mkv")) == 400
+    shown = [time for time, _ in packets(tmp_path / "x.mkv")]
+    assert sorted(shown)[:15] == [Fraction(i, 25) for i in range(15)]
+    assert len(shown) <= 15 + 3  # what the last pictures refer to
+    begin, end = (
+        packets(tmp_path / "x.mkv", "audio")[0][0],
+        packets(tmp_path / "x.mkv", "audio")[-1][0],
+    )
+    assert 0 <= begin < Fraction(1, 20)
+    assert end <= Fraction(3, 5)
+
+
+def test_with_a_stride_boxes_stand_until_the_next_picture_that_is_looked_at(
+    clip: Path, tmp_path: Path
+) -> None:
+    save(clip, tmp_path / "x.mkv", input={"stride": 5})
+    assert packets(tmp_path / "x.mkv") == packets(clip)
+    times = sorted({(begin, end) for begin, end, _ in events(tmp_path / "x.mkv")})
+    assert times == [(200 * i, 200 * i + 200) for i in range(10)]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_class_name_is_text_whatever_is_in_it(name: str, clip: Path, tmp_path: Path) -> None:
+    save(clip, tmp_path / "x.mkv", lambda i: found(i, (name, "car")), input={"frames": 2})
+    tags = re.compile(r"\\(pos|pbo|bord|alpha|p|fs|1c|3c|N)")
+    for _, _, line in events(tmp_path / "x.mkv"):
+        text = line.decode().split(",", 8)[8]
+        assert "\n" not in text
+        assert "\x1b" not in text
+        outside = re.sub(r"\{[^{}]*\}", "", text)
+        assert not set("{}") & set(outside)
+        assert set(re.findall(r"\\(.)", outside)) <= {"N"}
+        inside = "".join(re.findall(r"\{[^{}]*\}", text))
+        assert "\\" not in tags.sub("", inside)
+        assert len(re.findall(r"\\pos", text)) <= 1
+    with closing(Overlay(tmp_path / "x.mkv")) as overlay:
+        assert overlay.description.names[0] == name  # exact all the same
+
+
+@pytest.mark.slow
+def test_subtitles_that_are_there_stay(clip: Path, tmp_path: Path) -> None:
+    srt, source = tmp_path / "s.srt", tmp_path / "in.mkv"
+    srt.write_text("1\n00:00:00,500 --> 00:00:01,000\nHello\n\n")
+    ffmpeg("-i", clip, "-i", srt, "-map", 0, "-map", 1, "-c", "copy", "-c:s", "srt", source)
+    save(source, tmp_path / "x.mkv")
+    tracks = [s for s in probe(tmp_path / "x.mkv")["streams"] if s["codec_type"] == "subtitle"]
+    assert [(t["codec_name"], t["disposition"]["default"]) for t in tracks] == [
+        ("subrip", 0),
+        ("ass", 1),
+    ]
+    with av.open(str(tmp_path / "x.mkv")) as container:
+        texts = [bytes(p) for p in container.demux(container.streams.subtitles[0]) if p.size]
+    assert texts == [b"Hello"]
+    mov_text = tmp_path / "in.mp4"
+    ffmpeg("-i", source, "-map", 0, "-c", "copy", "-c:s", "mov_text", mov_text)
+    (note,) = save(mov_text, tmp_path / "y.mkv")
+    assert "subtitle track" in note
+    assert "mov_text" in note
+
+
+@pytest.mark.slow
+def test_pictures_that_an_edit_list_hides_come_before_the_boxes(clip: Path, tmp_path: Path) -> None:
+    trimmed = tmp_path / "trimmed.mp4"
+    ffmpeg("-ss", 0.4, "-i", clip, "-c", "copy", trimmed)
+    (note,) = save(trimmed, tmp_path / "x.mkv")
+    assert "0.400 s before" in note
+    assert [digest for _, digest in packets(tmp_path / "x.mkv")] == [d for _, d in packets(trimmed)]
+    assert min(begin for begin, _, _ in events(tmp_path / "x.mkv")) == 400
+
+
+@pytest.mark.slow
+def test_what_cannot_be_copied_is_refused_by_name(clip: Path, tmp_path: Path) -> None:
+    raw, twice, gif = tmp_path / "raw.h264", tmp_path / "twice.ts", tmp_path / "a.gif"
+    ffmpeg("-i", clip, "-an", "-c", "copy", "-bsf:v", "h264_mp4toannexb", raw)
+    ffmpeg("-i", clip, "-t", 0.2, gif)
+    ffmpeg("-i", clip, "-c", "copy", tmp_path / "once.ts")
+    twice.write_bytes((tmp_path / "once.ts").read_bytes() * 2)
+    kind = sinks.find("overlay")
+    for source, why in ((raw, "carry no times"), (gif, "gif"), (twice, "set back")):
+        with pytest.raises(UsageError, match=why):
+            kind.check_source(str(source))
+        with pytest.raises(UsageError, match=why):
+            save(source, tmp_path / "x.mkv")
+        assert not list(tmp_path.glob("x*"))
+    kind.check_source(str(tmp_path / "nothing.mp4"))  # whoever opens it says so
+    with pytest.raises(UsageError, match="--only-detections"):
+        sinks.open("overlay", tmp_path / "x.mkv", only_detections=True)
+    with pytest.raises(UsageError, match=r"\.mkv"):
+        sinks.open("overlay", tmp_path / "x.mp4")
+
+
+def test_a_failure_leaves_what_can_be_played(clip: Path, tmp_path: Path) -> None:
+    sink = sinks.open("overlay", tmp_path / "x.mkv")
+    with open_source(str(clip), Config()) as source:
+        sink.open(source.info)
+        for frame in source:
+            if frame.index == 20:
+                break
+            sink.write(frame, found(frame.index))
+    left = sink.abort()
+    assert left == tmp_path / "x.partial.mkv"
+    assert 15 <= len(rows(left)) <= 20
+    assert len(packets(left)) >= 15
+
+
+def test_without_a_frame_there_is_no_overlay(tmp_path: Path) -> None:
+    source = write_clip(tmp_path / "in.mp4")
+    sink = sinks.open("overlay", tmp_path / "x.mkv")
+    sink.open(make_info(str(source)))
+    with pytest.raises(OutputError, match="no frame came"):
+        sink.close()
+    sink.abort()
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_o_means_the_overlay_where_save_names_it() -> None:
+    assert sinks.find_by_suffix(".mkv") is sinks.find("video")
+    assert sinks.find_by_suffix(".mkv", ["jsonl"]) is sinks.find("video")
+    assert sinks.find_by_suffix(".MKV", ["video", "overlay"]) is sinks.find("overlay")
+    assert sinks.find_by_suffix(".mp4", ["overlay"]) is sinks.find("video")
+
+
+def test_a_row_that_is_damaged_is_told_from_none() -> None:
+    text = f"0,0,Boxes,,0,0,0,,{encode_row(7, -3, one_person())}".encode()
+    row = decode_row(text, 40, ("person",))
+    assert row is not None
+    assert (row.ms, row.index, row.pts) == (40, 7, -3)
+    assert decode_row(b"0,0,Labels,,0,0,0,,{\\pos(0,0)}x", 0, ()) is None
+    assert decode_row(b"half a line", 0, ()) is None
+    outside = one_person()
+    outside.boxes[0, 2] = 1e30  # no picture is so large, and OpenCV cannot draw it
+    with pytest.raises(ValueError, match="outside"):
+        decode_row(f"0,0,Boxes,,0,0,0,,{encode_row(0, 0, outside)}".encode(), 0, ())
+    for damaged in (text[:-9], text.replace(b"-video 1", b"-video 2"), text[:-5] + b"A}"):
+        with pytest.raises(ValueError, match=r"cut off|half a|padding|Incorrect|non-base64|data"):
+            decode_row(damaged, 0, ())
+
+
+@pytest.mark.parametrize("content", [b"", b"no video", b"\x1aE\xdf\xa3" + bytes(400)])
+def test_a_file_that_is_no_overlay_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.mkv").write_bytes(content)
+    with pytest.raises(SourceError):
+        Overlay(tmp_path / "x.mkv")
+    with pytest.raises(SourceError, match="no overlay"):
+        Overlay(write_clip(tmp_path / "in.mp4"))
+
+
+def attached(path: Path) -> dict[str, bytes]:
+    with av.open(str(path)) as container:
+        return {
+            stream.metadata["filename"]: bytes(stream.data)
+            for stream in container.streams
+            if stream.type == "attachment"
+        }
+
+
+def test_the_font_of_the_labels_is_attached(clip: Path, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    from detector.stages.font import Font
+
+    data = make_font({"a": 300})
+    style = Style(font=Font(data))
+    save(clip, tmp_path / "x.mkv", style=style, input={"frames": 2})
+    assert attached(tmp_path / "x.mkv")["labels.ttf"] == data
+
+
+def test_lato_goes_with_its_licence(
+    clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site" / fonts.PACKAGE
+    (package / "files").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    for name in fonts.FILES:
+        (package / "files" / name).write_bytes(name.encode())
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert fonts.choose(None).note == ""
+    save(clip, tmp_path / "x.mkv", input={"frames": 2})
+    files = attached(tmp_path / "x.mkv")
+    assert [files[name] for name in fonts.FILES] == [name.encode() for name in fonts.FILES]
+    (package / "files" / "OFL.txt").unlink()  # never without it
+    face = fonts.choose(None)
+    assert (face.family, face.files) == (ass.FAMILY, ())
+    assert "pip install" in face.note
+
+
+def libass() -> bool:
+    filters = subprocess.run(["ffmpeg", "-v", "error", "-filters"], capture_output=True, text=True)
+    return " subtitles " in filters.stdout
+
+
+def rendered(path: Path, plain: Path, number: int, folder: Path) -> tuple[Any, Any]:
+    """A picture as libass draws over it, and as our own annotate does."""
+    import cv2
+
+    where = f"select=eq(n\\,{number})"
+    shown, bare = folder / "shown.png", folder / "bare.png"
+    ffmpeg("-i", path, "-vf", f"format=bgr24,subtitles={path},{where}", "-frames:v", 1, shown)
+    ffmpeg("-i", plain, "-vf", f"format=bgr24,{where}", "-frames:v", 1, bare)
+    return cv2.imread(str(shown)), cv2.imread(str(bare))
+
+
+def place_of(placed: PlacedLabel) -> tuple[slice, slice]:
+    x, y, label = placed.x, placed.y, placed.label
+    return slice(y, y + label.height), slice(x, x + label.width)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not libass(), reason="needs an ffmpeg with libass")
+@pytest.mark.parametrize("line_width", [1, 2, 5])
+def test_libass_draws_what_we_draw(line_width: int, tmp_path: Path) -> None:
+    """Boxes of several colours at the same pixels, and plates of labels where ours are."""
+    source = tmp_path / "grey.mp4"
+    ffmpeg(
+        *("-f", "lavfi", "-i", "color=gray:size=640x360:rate=25:duration=0.4"),
+        *("-c:v", "libx264", "-pix_fmt", "yuv420p", source),
+    )
+    names = tuple(f"class {i}" for i in range(9))
+
+    def many(index: int) -> Detections:
+        """More than twelve, so that labels show their corner; some reach the picture's edges."""
+        boxes = [[40 * i + index, 20 + 30 * i, 40 * i + 90, 90 + 25 * i] for i in range(9)]
+        boxes += [[0, 0, 60, 15], [580, 0, 640, 60], [0, 280, 70, 360], [560, 300, 640, 360]]
+        boxes += [[0, 150, 30, 220], [300, 330, 400, 360]]
+        scores = np.linspace(0.9, 0.3, len(boxes), dtype=np.float32)
+        return Detections(np.array(boxes, np.float32), scores, np.arange(len(boxes)) % 9, names)
+
+    style = Style(line_width=line_width)
+    save(source, tmp_path / "x.mkv", many, style=style)
+    shown, bare = rendered(tmp_path / "x.mkv", source, 6, tmp_path)
+    ours = bare.copy()
+    annotate(ours, many(6), style)
+    outlines = bare.copy()
+    annotate(outlines, many(6), Style(line_width=line_width, labels=False))
+    drawn = (outlines != bare).any(2)
+    # Letters differ by font; on the outlines there are few of them.
+    near = np.abs(shown.astype(int) - ours).max(2) <= 40
+    assert near[drawn].mean() >= 0.97
+    layout = lay_out(640, 360, many(6), style)
+    free = ~drawn
+    for placed in layout.labels:
+        free[place_of(placed)] = False
+    assert len(layout.corners) >= 9
+    assert near[free].mean() >= 0.995  # nothing else, but the round ends of corners
+    plates = ~free & ~drawn
+    assert near[plates].mean() >= 0.6  # the rest are letters
+    assert len(layout.labels) >= 9
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not libass(), reason="needs an ffmpeg with libass")
+def test_libass_puts_text_on_its_plate(tmp_path: Path) -> None:
+    """White letters lie within the labels' rows: the invisible drawings hold for any font."""
+    source = tmp_path / "grey.mp4"
+    ffmpeg(
+        *("-f", "lavfi", "-i", "color=gray:size=640x360:rate=25:duration=0.2"),
+        *("-c:v", "libx264", "-pix_fmt", "yuv420p", source),
+    )
+
+    def corners(index: int) -> Detections:
+        boxes = [[5, 0, 100, 60], [300, 30, 380, 90], [200, 150, 280, 200], [500, 300, 639, 359]]
+        return Detections(
+            np.array(boxes, np.float32),
+            np.full(4, 0.5, np.float32),
+            np.zeros(4, np.int64),
+            ("Hxg",),
+        )
+
+    style = Style(font_scale=2)
+    save(source, tmp_path / "x.mkv", corners, style=style)
+    shown, _ = rendered(tmp_path / "x.mkv", source, 2, tmp_path)
+    white = (shown > 225).all(2)
+    layout = lay_out(640, 360, corners(2), style)
+    inside = np.zeros_like(white)
+    for placed in layout.labels:
+        assert white[place_of(placed)].sum() >= 10
+        inside[place_of(placed)] = True
+    assert not (white & ~inside).any()
+
+
+def test_a_picture_has_few_lines_however_many_boxes() -> None:
+    """VLC drops all lines where a picture has twenty."""
+    rng = np.random.default_rng(3)
+    corners = rng.uniform(0, 0.8, (40, 2)) * [1280, 720]
+    boxes = np.hstack([corners, corners + rng.uniform(20, 120, (40, 2))]).astype(np.float32)
+    many = Detections(boxes, np.linspace(0.9, 0.3, 40, dtype=np.float32), np.arange(40) % 7, ())
+    layout = lay_out(1280, 720, many, Style())
+    lines = list(ass.label_texts(layout, many, ass.font_size(None)))
+    assert len(layout.labels) >= 30
+    assert 1 <= len(lines) <= 6
+    assert ass.boxes_text(layout, 1280, 720).count("\\p1") <= 14 + 7
+    assert ass.boxes_text(lay_out(64, 48, Detections.empty(), Style()), 64, 48) == ""
+
+
+def test_the_description_is_a_document_in_front(clip: Path, tmp_path: Path) -> None:
+    save(clip, tmp_path / "x.mkv", input={"frames": 3}, program="detect-video 9")
+    with av.open(str(tmp_path / "x.mkv")) as container:
+        (about,) = (s for s in container.streams if s.metadata.get("filename") == NAME)
+        assert about.metadata["mimetype"] == "application/json"
+        assert b'"program": "detect-video 9"' in bytes(about.data)
