@@ -157,8 +157,9 @@ class Places:
     def __init__(self, width: int, height: int, boxes: NDArray[np.float32], line: int) -> None:
         self._width, self._height = width, height
         self._cell = max(1, -(-max(width, height) // CELLS))
-        shape = (-(-height // self._cell) + 1, -(-width // self._cell) + 1)
-        self._taken = np.zeros(shape, np.bool_)
+        # A row of cells is the bits of one number: a place is looked at in a few operations, where
+        # an array would take a call of numpy for each place that is tried.
+        self._taken = [0] * (-(-height // self._cell) + 1)
         self._x1, self._y1, self._x2, self._y2 = np.ascontiguousarray(boxes.T)
         area = (self._x2 - self._x1) * (self._y2 - self._y1)
         self._per_area = 1 / np.maximum(area, 1)
@@ -191,15 +192,13 @@ class Places:
 
         What leaves the picture is moved back into it.
         """
-        x1, x2, half = self._x1[rows].round(), self._x2[rows].round(), self._line
-        lefts = np.stack([x1 - half, x2 + half - widths, x2 + half, x1 - half - widths], axis=1)
-        return lefts.clip(0, np.maximum(0, self._width - widths)[:, None])
+        x1, x2 = self._x1[rows].round() - self._line, self._x2[rows].round() + self._line
+        return _within(x1, x2 - widths, x2, x1 - widths, self._width - widths)
 
     def _tops(self, rows: NDArray[np.int64], heights: NDArray[np.float32]) -> NDArray[np.float32]:
         """Top edges [n, 4]: above the box, below it, at its top, at its bottom."""
-        y1, y2, half = self._y1[rows].round(), self._y2[rows].round(), self._line
-        tops = np.stack([y1 - half - heights, y2 + half, y1 - half, y2 + half - heights], axis=1)
-        return tops.clip(0, np.maximum(0, self._height - heights)[:, None])
+        y1, y2 = self._y1[rows].round() - self._line, self._y2[rows].round() + self._line
+        return _within(y1 - heights, y2, y1, y2 - heights, self._height - heights)
 
     def _hides(
         self,
@@ -221,14 +220,31 @@ class Places:
 
     def take(self, x: int, y: int, width: int, height: int) -> bool:
         """Takes the place if nothing that was drawn touches it. False where something does."""
-        cell = self._cell
-        place = self._taken[
-            y // cell : -(-(y + height) // cell), x // cell : -(-(x + width) // cell)
-        ]
-        if place.any():
-            return False
-        place[:] = True
+        cell, taken = self._cell, self._taken
+        left, right = x // cell, -(-(x + width) // cell)
+        cells = ((1 << (right - left)) - 1) << left
+        rows = range(y // cell, min(-(-(y + height) // cell), len(taken)))
+        for row in rows:
+            if taken[row] & cells:
+                return False
+        for row in rows:
+            taken[row] |= cells
         return True
+
+
+def _within(
+    first: NDArray[np.float32],
+    second: NDArray[np.float32],
+    third: NDArray[np.float32],
+    fourth: NDArray[np.float32],
+    last: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """The four edges of each label [n] as [n, 4], moved to 0 .. ``last``."""
+    edges = np.empty((len(first), 4), np.float32)
+    edges[:, 0], edges[:, 1], edges[:, 2], edges[:, 3] = first, second, third, fourth
+    np.minimum(edges, last[:, None], out=edges)
+    np.maximum(edges, 0, out=edges)
+    return edges
 
 
 def _overlap(
