@@ -55,6 +55,8 @@ TIME = re.compile(
     r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 )
 LARGEST_SIDE = 8192  # pixels of a network's input
+# Of a pixel of a frame, while it is decoded: measured 7 for a GIF, which keeps what it draws upon.
+DECODER_BYTES = 8
 MEANINGLESS = "random weights: boxes are meaningless"
 
 
@@ -387,9 +389,9 @@ def terms_of(config: Config) -> Terms:
 
 def _refuse_huge_frames(info: SourceInfo, batch: int) -> None:
     """Raises SourceError where the frames that are in flight at least, those of a batch and one
-    that is written (``loop.parts.places``), can never fit into memory."""
-    size = f"{info.width}x{info.height}"
-    if (needed := too_much(3 * info.width * info.height * (batch + 1))) is not None:
+    that is written (``loop.parts.places``), and what decodes them can never fit into memory."""
+    size, pixels = f"{info.width}x{info.height}", info.width * info.height
+    if (needed := too_much(pixels * (3 * (batch + 1) + DECODER_BYTES))) is not None:
         cure = "use a smaller --batch" if batch > 1 else "make it smaller"
         raise SourceError(f"{info.path}: {batch + 1} frames of {size} need {needed}; {cure}")
 

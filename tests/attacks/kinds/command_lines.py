@@ -132,6 +132,8 @@ def make(random: Random) -> Case:
         given += [*GIVEN_ALWAYS[command], *ENGINES]
     if command in ("", "detect", "profile", "eval") and random.random() < 0.6:
         given = ["--model", "dots.onnx", *given]
+    if "--loop" in given:
+        given += ["--duration", "2"]  # a file that is a camera has no end
     argv = tuple(word.replace("\x00", "") for word in (*words, *given))
     own = {"x.mp4", "x.csv", "x.json", "x.jsonl", "x.txt", "x.onnx"}
     replaced = own | {f"run/{name}" for name in (*PRODUCTS, LIST)}

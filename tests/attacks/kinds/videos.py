@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
 
-from tests.attacks.case import Case, Kind
+from tests.attacks.case import Case, Kind, Limits
 from tests.attacks.inputs import CLIPS, NULL, content
 from tests.attacks.mutate import damage
 
@@ -26,8 +27,21 @@ def make(random: Random) -> Case:
         codes |= {2} if "overlay" in saved else set()  # what cannot be copied is refused
     argv += random.choice(([], ["--json"], ["--sync"], ["--batch", "3"], ["--stride", "2"]))
     return Case(
-        {f"in.{suffix}": data, "dots.onnx": content("dots.onnx")}, tuple(argv), frozenset(codes)
+        {f"in.{suffix}": data, "dots.onnx": content("dots.onnx")},
+        tuple(argv),
+        frozenset(codes),
+        limits=Limits(memory_mb=1500 + _memory_mb(data)),
     )
+
+
+def _memory_mb(data: bytes) -> int:
+    """What the frames of a GIF take of itself: 3 bytes a pixel for each of five that are in flight,
+    and 8 of the decoder. Damage may make its screen 16384x16384, and each frame then has so many.
+    """
+    if not data.startswith(b"GIF8") or len(data) < 10:
+        return 0
+    width, height = struct.unpack_from("<HH", data, 6)
+    return min(width * height, 1 << 28) * 23 // 10**6
 
 
 KIND = Kind("videos", make, share=20)
