@@ -246,9 +246,9 @@ class OutputConfig:
     )
     quality: str | None = option(
         None,
-        "How a video is encoded: {choices}; default: balanced. In H.264, fast costs up to a quarter "
-        "less, for files half as large again; small costs over twice as much, for files of about "
-        "half the size.",
+        "How a video is encoded: {choices}; default: balanced. In H.264, fast costs up to a "
+        "quarter less, for files half as large again; small costs over twice as much, for files "
+        "of about half the size.",
         "Q",
         choices=QUALITIES,
     )
