@@ -10,7 +10,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -183,10 +183,11 @@ def _refuse_being_written(
     It is asked before the engine starts, which takes seconds.
     """
     precision = chosen.runtime.precision
-    settings = settings_of(
-        config, specs[0], network.sha256, "fp32" if precision == "auto" else precision
-    )
-    plan.refuse_being_written(chosen.runtime.engine, settings)
+    with suppress(OSError):  # the current folder was deleted: what writes there says so
+        settings = settings_of(
+            config, specs[0], network.sha256, "fp32" if precision == "auto" else precision
+        )
+        plan.refuse_being_written(chosen.runtime.engine, settings)
 
 
 def _refuse_missing(specs: Sequence[str]) -> None:

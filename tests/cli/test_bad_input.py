@@ -135,7 +135,7 @@ CASES = [
     (["--conf", "2"], 2, ["--conf", "at most 1"]),
     (["--save", "vidoe"], 2, ["--save", "video"]),
     (["--config", "none.yaml"], 2, ["none.yaml"]),
-    (["-o", "x.flv"], 2, ["x.flv", ".mp4"]),
+    (["-o", "x.wmv"], 2, ["x.wmv", ".mp4"]),
     (["--run-dir", "/proc/nowhere"], 6, ["/proc/nowhere", "--run-dir"]),
     (["-o", "/proc/nowhere/"], 6, ["/proc/nowhere"]),
     (["-o", "absent/x.mp4"], 6, ["absent"]),

@@ -108,7 +108,7 @@ def test_round_trip_of_every_sink(tmp_path):
     line = ("eval", LABELS, "--frames", 10, "--engine", "ort", "--json")
     (own,) = figures(detect_video(*line, cwd=tmp_path))
     (in_turn,) = figures(detect_video(*line, "--sync", "--batch", 4, cwd=tmp_path))
-    saved = ("--save", "coco,mot,yolo,jsonl,csv", "-o", "out/")
+    saved = ("--save", "coco,mot,yolo,jsonl,csv", "--save-conf", "-o", "out/")
     done = detect_video(STREET, "--frames", 10, "--engine", "ort", *SETTINGS, *saved, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     files = sorted((tmp_path / "out").iterdir())

@@ -171,7 +171,7 @@ def test_what_torch_lacks_is_refused_by_name(tmp_path, graph, lacking):
     from detector.errors import EngineError
 
     with pytest.raises(
-        EngineError, match=f"no module for the operators {lacking} of this graph; use --engine ort"
+        EngineError, match=f"no module for the operators {lacking} of this graph; use engine ort"
     ):
         Detector(graph().save(tmp_path / "m.onnx", STATED), engine="torch")
 
