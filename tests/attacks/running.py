@@ -324,6 +324,6 @@ def _why_left(name: str, after: Mapping[str, Any], killed: bool, broken_off: boo
     if last == "error.log":
         return LOG
     empty = after[name][0] == "folder" and not any(n.startswith(f"{name}/") for n in after)
-    if empty and not killed:
+    if empty and not killed and place in ("work", "tmp"):
         return "an empty folder"
     return None
