@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 
 from detector.config.levels import COMMAND_LINE, merge_levels
-from detector.errors import ModelError, SourceError, UsageError
-from detector.run import prepare, wire
+from detector.errors import ModelError, UsageError
+from detector.run import prepare
 from detector.run.prepare import prepare_network
-from detector.types import SourceInfo
 from tests.models import exports
 from tests.networks import open_network
 
@@ -45,14 +42,6 @@ def test_it_is_refused(network, tmp_path, monkeypatch):
     )
     with pytest.raises(ModelError, match="batch 1"):
         prepared(network, tmp_path, 1)
-
-
-def test_frames_in_flight_and_their_decoder_must_fit(monkeypatch):
-    info = SourceInfo("huge.gif", "video", 12792, 18660, Fraction(10), Fraction(1, 10))
-    monkeypatch.setattr(wire, "too_much", lambda needed: "x" if needed > 4 * 10**9 else None)
-    wire._refuse_huge_frames(info, 1)  # 3.3 GB: 14 bytes a pixel
-    with pytest.raises(SourceError, match=r"4 frames of 12792x18660 need x; use a smaller --batch"):
-        wire._refuse_huge_frames(info, 3)
 
 
 def test_a_gpu_has_its_own(network, monkeypatch):

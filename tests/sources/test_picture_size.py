@@ -94,7 +94,7 @@ def test_frames_that_cannot_be_in_flight_together_are_refused(tmp_path, monkeypa
     path = write_video(tmp_path / "in.mp4", 3)
     with open_source(str(path), Config()) as source:
         frame = source.info.width * source.info.height * 3
-    monkeypatch.setattr(machine, "machine_bytes", lambda: 4 * frame)
+    monkeypatch.setattr(machine, "machine_bytes", lambda: 5 * frame)  # 2, and almost 3 to decode
     config = Config(runtime=RuntimeConfig(batch=batch))
     if fits:
         open_source(str(path), config).close()
