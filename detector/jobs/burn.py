@@ -51,8 +51,9 @@ class Burnt:
 def burn(spec: str, config: Config, taken: set[Path]) -> Burnt:
     """Writes X-burnt.mp4 of the overlay X.mkv, or what -o names.
 
-    ``config``: the groups output (-o, --preset, --crf), drawing and input (--decoder) count. A
-    drawing option that is not given is as in the run. ``taken``: outputs that were written before.
+    Of ``config`` the groups output (-o, --quality, --preset, --crf), drawing and input (--decoder)
+    count. A drawing option that is not given is as in the run. ``taken``: outputs that were written
+    before.
     Raises SourceError where ``spec`` is no overlay, UsageError and OutputError.
     """
     from detector.sinks.overlay.carried import Overlay
@@ -101,7 +102,7 @@ def _target(spec: str, config: Config, taken: set[Path]) -> Path:
         raise OutputError(
             f"{folder}: the output folder cannot be made: {error.strerror}; choose another with -o"
         ) from error
-    settings = settings_of(spec, config)
+    settings = _settings(spec, config)
     for number in range(1, 10_000):
         counted = "" if number == 1 else f"-{number}"
         path = folder / f"{Path(spec).stem}{ENDING}{counted}.mp4"
@@ -115,7 +116,7 @@ def _is_file_name(output: str) -> bool:
     return not output.endswith(os.sep) and bool(Path(output).suffix) and not Path(output).is_dir()
 
 
-def settings_of(spec: str, config: Config) -> str:
+def _settings(spec: str, config: Config) -> str:
     """A digest of all that decides what the video holds."""
     about = os.stat(spec)
     document = [
@@ -124,10 +125,14 @@ def settings_of(spec: str, config: Config) -> str:
         about.st_size,
         about.st_mtime_ns,
         asdict(config.drawing),
-        config.output.preset,
-        config.output.crf,
+        _encoding(config),
     ]
     return hashlib.sha256(json.dumps(document, default=str).encode()).hexdigest()[:32]
+
+
+def _encoding(config: Config) -> dict[str, Any]:
+    output = config.output
+    return {"quality": output.quality, "preset": output.preset, "crf": output.crf}
 
 
 def check_output(specs: Sequence[str], config: Config) -> None:
@@ -135,7 +140,7 @@ def check_output(specs: Sequence[str], config: Config) -> None:
     from detector.sinks.video import FORMATS, VideoSink
 
     output = config.output.output
-    options = {"preset": config.output.preset, "crf": config.output.crf}
+    options = _encoding(config)
     if output == "-" or (output is not None and is_null_device(output)):
         raise UsageError(f"--output {output}: burn writes a video and nothing else; name a file")
     if output is None or not _is_file_name(output):
@@ -155,7 +160,7 @@ def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target:
 
     about, frames, missing = overlay.description, 0, 0
     source = sources.open(spec, decoder=config.input.decoder)
-    sink = VideoSink(target, preset=config.output.preset, crf=config.output.crf)
+    sink = VideoSink(target, **_encoding(config))
     with source:
         # Stamps and rate are those of the source, as a run would have written them.
         base = Fraction(*about.time_base)
@@ -185,7 +190,7 @@ def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target:
     if overlay.damaged:
         notes.append(f"{overlay.damaged} rows of the overlay are damaged")
     if target != Path(config.output.output or ""):
-        mark_settings(target, settings_of(spec, config))
+        mark_settings(target, _settings(spec, config))
     return Burnt(target, frames, missing, damaged, tuple(notes))
 
 

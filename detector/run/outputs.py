@@ -202,11 +202,13 @@ class OutputPlan:
 
     def _check_options(self) -> None:
         """Refuses what means nothing in the outputs that are asked for."""
-        given = asdict(self._config)
+        given, saved = asdict(self._config), self._config.save
+        if saved is None and self._file is None and not self._config.no_video:
+            saved = tuple(sink.name for sink in _defaults_for("video"))
         for sink in sinks.find_all():
             if sink is self._file_sink and self._file is not None:
                 sink.check_options(self._file.suffix, given)
-            elif sink.name in (self._config.save or ()):
+            elif sink.name in (saved or ()):
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:

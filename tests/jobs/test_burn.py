@@ -83,6 +83,17 @@ def test_a_part_of_the_source_too(options: tuple[str, ...], made: Path, tmp_path
 
 
 @pytest.mark.slow
+def test_how_it_is_encoded(made: Path, tmp_path: Path) -> None:
+    for quality in ("fast", "small"):
+        out = tmp_path / f"{quality}.mp4"
+        done = detect_video("burn", "x.mkv", "-o", out, "--quality", quality, cwd=made)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "fast.mp4").stat().st_size > (tmp_path / "small.mp4").stat().st_size
+    done = detect_video("burn", "x.mkv", "--quality", "fast", "--crf", 9, cwd=made)
+    assert_one_line_error(done, 2, "--quality", "--crf")
+
+
+@pytest.mark.slow
 def test_what_it_refuses(made: Path, tmp_path: Path) -> None:
     def burn(*arguments: object) -> Any:
         return detect_video("burn", *arguments, cwd=tmp_path)

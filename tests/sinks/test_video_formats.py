@@ -267,11 +267,13 @@ def test_a_gif_says_that_it_has_no_sound(tmp_path: Path) -> None:
         ("x.mp4", {"crf": 52}),
         ("x.mp4", {"quality": "fast", "crf": 20}),
         ("x.webm", {"quality": "fast", "preset": "fast"}),
+        (None, {"quality": "fast", "preset": "fast"}),  # the default is an .mp4
+        ("out/", {"crf": 52}),
         ("x.mkv", {"crf": 63}),
     ],
     ids=str,
 )
-def test_options_that_mean_nothing_are_refused(output: str, options: dict[str, Any]) -> None:
+def test_options_that_mean_nothing_are_refused(output: str | None, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         OutputPlan(OutputConfig(output=output, **options), ["in.mp4"])
 
