@@ -14,10 +14,29 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PATIENCE_S = 60  # for one answer; a slow machine starts a browser in ten
+# What Chromium answers where the page went away under a question. The next page can be asked.
+GONE = ("navigated or closed", "context was destroyed", "Cannot find context")
 
 
 def chromium() -> str | None:
     return next((path for path in map(shutil.which, NAMES) if path), None)
+
+
+# The middle of an element, where a click would hit it or what it holds; else null.
+PLACE = """(() => {
+  const e = document.querySelector(%s);
+  if (!e) return null;
+  e.scrollIntoView({block: 'center', inline: 'center'});
+  const b = e.getBoundingClientRect();
+  const x = b.x + b.width / 2, y = b.y + b.height / 2;
+  const hit = document.elementFromPoint(x, y);
+  return hit && (e.contains(hit) || hit.contains(e)) ? [x, y] : null;
+})()"""
+
+
+def gone(error: RuntimeError) -> bool:
+    """Whether Chromium refused because the page went away meanwhile."""
+    return any(word in str(error) for word in GONE)
 
 
 class Browser:
@@ -63,6 +82,7 @@ class Browser:
         ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         self._last += 1
@@ -94,8 +114,10 @@ class Browser:
         )
         self.scheme(scheme)
         self.requests, self.complaints, self._events = [], [], []
-        self.call("Page.navigate", url=url)
-        while not any(event["method"] == "Page.loadEventFired" for event in self._events):
+        loader = self.call("Page.navigate", url=url)["loaderId"]
+        # By its loader: the page before may still be loading, and its event is not this one's.
+        wanted = {"name": "load", "loaderId": loader}
+        while not any(wanted.items() <= one.get("params", {}).items() for one in self._events):
             self._note(self._read())
 
     def scheme(self, name: str) -> None:
@@ -104,22 +126,39 @@ class Browser:
         )
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        """The value of an expression in the page. Where the page is just leaving, in the next one:
+        what the expression did left with it.
+        """
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+                break
+            except RuntimeError as error:
+                if not gone(error) or time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
     def click(self, selector: str) -> None:
-        """A real click, where the element lies: one that is covered or off the page is not hit."""
-        x, y = self.run(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); "
-            "e.scrollIntoView({block: 'center', inline: 'center'}); const b = "
-            "e.getBoundingClientRect(); "
-            "return [b.x + b.width / 2, b.y + b.height / 2]; })()"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        """A real click, where the element lies, once it lies still. RuntimeError where it is not
+        there, or something covers it.
+        """
+        end, before = time.monotonic() + PATIENCE_S, None
+        while (place := self.run(PLACE % json.dumps(selector))) is None or place != before:
+            before = place
+            if time.monotonic() > end:
+                raise RuntimeError(f"{selector} cannot be clicked: it is not there, or covered")
+            time.sleep(0.02)
+        mouse = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
+        self.call("Input.dispatchMouseEvent", type="mousePressed", **mouse)
+        try:
+            self.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
+        except RuntimeError as error:
+            if not gone(error):  # else the click took the page away, as a link does
+                raise
 
     def type(self, text: str) -> None:
         self.call("Input.insertText", text=text)
