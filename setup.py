@@ -31,6 +31,7 @@ setup(
             "yolo/*.yaml",
             "names/*.names",
             "weights/*.f16",
+            "weights/*.calibration",
             "mappings/*.yaml",
         ],
     },

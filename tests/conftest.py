@@ -12,6 +12,9 @@ import pytest
 pytest_plugins = ["tests.cpu_times"]
 
 CHECKOUT = Path(__file__).parents[1]
+# Runs of the default model would take seconds at first, and another engine on another machine. The
+# tests of the timing itself turn it on.
+os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -127,7 +127,7 @@ def _detect_files(
         from detector.live.watched_files import WatchedFiles
 
         watched = WatchedFiles(page.hub, line, usable_cores())
-    hooks = Hooks(watcher=watched)
+    hooks = Hooks(watcher=watched, timed=True)
     return detect(
         specs,
         config,

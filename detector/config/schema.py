@@ -86,8 +86,8 @@ class NetworkConfig:
 class RuntimeConfig:
     engine: str = option(
         "auto",
-        "Engine: {choices}. auto takes what compare --use "
-        "found fastest here, else what is installed, and says why.",
+        "Engine: {choices}. auto takes what compare --use or "
+        "--self-timing found fastest here, else what is installed, and says why.",
         "E",
         choices=_engines,
     )
@@ -115,8 +115,9 @@ class RuntimeConfig:
     )
     precision: str = option(
         "auto",
-        "Precision: {choices}. auto is fp32, unless compare "
-        "--use found another to be faster and close enough to fp32 on this machine.",
+        "Precision: {choices}. auto is fp32, unless another was "
+        "measured on this machine to be faster and close enough to fp32: by compare --use, or for "
+        "the default model by --self-timing.",
         "P",
         choices=_precisions,
     )
@@ -127,6 +128,12 @@ class RuntimeConfig:
         "M",
         choices=("auto", "pycuda", "torch", "cuda-python"),
     )
+    self_timing: bool = option(
+        True,
+        "Time the engines once, at the default model's first run on this machine (up to 3 s), and "
+        "take the fastest where engine or precision is auto. DETECT_VIDEO_SELF_TIMING=0 in the "
+        "environment turns it off too.",
+    )
     engine_options: tuple[str, ...] | None = option(
         None, "The engine's own options: NAME=VALUE, with commas.", "A=B,C=D"
     )
@@ -135,10 +142,16 @@ class RuntimeConfig:
 CALIBRATIONS = ("minmax", "entropy", "percentile")
 
 
+PACKAGED = "packaged"  # in place of a source to calibrate on
+
+
 @dataclass(frozen=True, slots=True)
 class CalibrationConfig:
     calibrate: str | None = option(
-        None, "Video or pictures to calibrate int8 on: of the kind that you will run.", "IN"
+        None,
+        "Video or pictures to calibrate int8 on: of the kind that you will run. packaged: the "
+        "calibration that the model comes with, which the default model does.",
+        "IN",
     )
     calibrate_method: str = option(
         "minmax",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 KEYS = tuple(
-    "family cfg file layers weights names licence description options url sha256 bytes needs "
-    "figures".split()
+    "family cfg file layers weights names calibration licence description options url sha256 bytes "
+    "needs figures".split()
 )
 FIGURES = ("input", "parameters", "parameters_fused", "macs", "gflops_published")
 
@@ -55,8 +55,9 @@ class KnownModel:
 
     ``path``: the model file, a packaged cfg or a file in the cache, which may not be there yet.
     ``layers``: a description from which a network with random weights is built where ``path`` is
-    absent. ``figures``: values of ``FIGURES``, for the list. ``gflops_published`` come from its
-    makers; so do the others, unless they could be counted here.
+    absent. ``calibration``: of int8, which the package carries. ``figures``: values of ``FIGURES``,
+    for the list. ``gflops_published`` come from its makers; so do the others, unless they could be
+    counted here.
     """
 
     name: str
@@ -68,6 +69,7 @@ class KnownModel:
     licence: str
     description: str
     needs: str = ""
+    calibration: Path | None = None
     download: Download | None = None
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -144,6 +146,7 @@ def known_model(name: str) -> KnownModel:
         licence=str(values.get("licence", "")),
         description=str(values.get("description", "")),
         needs=str(values.get("needs", "")),
+        calibration=_file(path, values, "weights", "calibration"),
         download=_download(path, values, stored),
         figures=_figures(path, values),
     )

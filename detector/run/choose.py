@@ -8,6 +8,9 @@ entry per comparison, the newest last. An entry counts only if model, input, mac
 library versions are those of now. A row of it replaces the choice by rank only if its slowest round
 beat the fastest round of that choice, and if its detections agree with those of fp32 within the
 budget.
+
+As timed: where no comparison counts, the default model's own timing at its first run here
+(``self_timing``) counts likewise, if it makes inference at least 1.2 times as fast.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector import engines
-from detector.config.schema import Config
+from detector.config.schema import PACKAGED, Config
 from detector.engines import store
 from detector.engines.base import AutoChoice
 from detector.errors import EngineError, UsageError
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 FILE = "measured.json"
 KEPT = 200  # comparisons
 ENOUGH_ROUNDS = 3  # below it, intervals lie apart by chance
+TIMED = ("ort", "openvino")  # without torch, which is slower everywhere, and seconds to import
+WORTH = 1.2  # times as fast: what a timing that nobody asked for must find to change anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +64,17 @@ class Choice:
 
 
 def choose(
-    config: Config, model_sha256: str, model_input: Sequence[int], measured: bool = True
+    config: Config,
+    model_sha256: str,
+    model_input: Sequence[int],
+    measured: bool = True,
+    timing: Measurement | None = None,
 ) -> Choice:
-    """Engine and precision for ``auto``: as measured, else the engine by rank and fp32.
+    """Engine and precision for ``auto``: as measured, else as timed, else the engine by rank and
+    fp32.
 
-    ``measured``: False leaves the records of ``compare --use`` aside, as ``eval`` does.
+    ``measured``: False leaves the records of ``compare --use`` aside, as ``eval`` does. ``timing``:
+    of this model on this machine; None where the command takes none.
     Raises EngineError if no engine is installed.
     """
     runtime = config.runtime
@@ -78,6 +89,8 @@ def choose(
             choice = _judge(entry, config, engine, precision)
             if choice is not None:
                 return choice
+    if timing is not None and (choice := _judge(timing, config, engine, precision)) is not None:
+        return choice
     return Choice(_with(config, engine, precision), why)
 
 
@@ -140,6 +153,11 @@ def record(document: Comparison, config: Config) -> str:
     if isinstance(entry, str):
         return f"not kept: {entry}"
 
+    return str(keep(entry, config))
+
+
+def keep(entry: Measurement, config: Config) -> Path:
+    """Adds an entry to the file, and returns its path. Raises OutputError."""
     folder = store.choose_folder(config.runtime.engines_dir)
 
     def add(before: bytes | None) -> bytes:
@@ -148,7 +166,24 @@ def record(document: Comparison, config: Config) -> str:
         entries = [*_entries(before), entry][-KEPT:]
         return to_json(Measurements(comparisons=tuple(entries))).encode()
 
-    return str(store.rewrite(folder, FILE, add))
+    return store.rewrite(folder, FILE, add)
+
+
+def find_timing(
+    config: Config, model_sha256: str, model_input: Sequence[int]
+) -> Measurement | None:
+    """The newest timing of this model on this machine, with the engines and versions of now."""
+    for entry in reversed(_read(store.choose_folder(config.runtime.engines_dir) / FILE)):
+        if entry.kind == "self-timing" and _is_of(entry, model_sha256, model_input, config):
+            return entry
+    return None
+
+
+def settings_of_timing(config: Config) -> dict[str, Any]:
+    """The settings of a timing, and what it could choose from."""
+    usable = engines.usable()
+    libraries = [library_version(name) for name in TIMED if usable.get(name, "") is None]
+    return {**_settings(config), "libraries": libraries}
 
 
 def preview(document: Comparison, config: Config) -> str | None:
@@ -161,7 +196,7 @@ def preview(document: Comparison, config: Config) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """A record of ``compare --use`` that changes what ``auto`` takes for one model and input."""
+    """A record that changes what ``auto`` takes for one model and input."""
 
     model: str
     model_input: tuple[int, int]  # height, width
@@ -173,7 +208,8 @@ def list_in_force(config: Config) -> list[InForce]:
     """The records that count on this machine with these settings, the newest of each model."""
     path = store.choose_folder(config.runtime.engines_dir) / FILE
     newest: dict[tuple[str | None, tuple[int, int] | None], Measurement] = {}
-    for entry in _read(path):
+    # A comparison goes before a timing.
+    for entry in sorted(_read(path), key=lambda entry: entry.kind == "compare"):
         if _counts(entry, config):
             newest[entry.model_sha256, entry.model_input] = entry
     return [
@@ -217,7 +253,7 @@ def _measurement(document: Comparison, config: Config) -> Measurement | str:
         frames=document.frames,
         source=document.source,
         comparable=document.comparable,
-        machine=_machine(),
+        machine=this_machine(),
         settings=_settings(config),
         calibration=_calibration(config),
         rows=tuple(rows),
@@ -240,9 +276,13 @@ def _judge(entry: Measurement, config: Config, engine: str, precision: str) -> C
     ]
     if default is None or not allowed:
         return None
-    when, base = f"compare, {entry.date}", f"{engine} {precision}"
+    when, base = f"{entry.kind}, {entry.date}", f"{engine} {precision}"
     speed = _speed(default)
     better = [row for row in allowed if _is_better(row, speed, config) and _can_be_had(row, entry)]
+    if entry.kind == "self-timing":
+        better = [row for row in better if _speed(row).median >= WORTH * speed.median]
+        if not better:
+            return None  # it says nothing that the rank does not
     if not better:
         return Choice(
             _with(config, engine, precision),
@@ -259,7 +299,8 @@ def _judge(entry: Measurement, config: Config, engine: str, precision: str) -> C
     return Choice(
         chosen,
         f"engine {best.engine}, {best.precision}: measured {times:.1f}x of {base} on this "
-        f"machine ({when}), agreement {_round_down(best.agreement or 0.0)}",
+        f"machine ({when}), agreement {_round_down(best.agreement or 0.0)}"
+        + ("; --no-self-timing undoes it" if entry.kind == "self-timing" else ""),
     )
 
 
@@ -281,7 +322,8 @@ def _is_better(row: MeasuredRow, default: Interval, config: Config) -> bool:
 def _can_be_had(row: MeasuredRow, entry: Measurement) -> bool:
     """Whether the row can be run again: int8 needs the file that it was calibrated on."""
     calibrate = entry.calibration.calibrate
-    return bool(row.precision != "int8" or calibrate is None or Path(calibrate).exists())
+    there = calibrate in (None, PACKAGED) or Path(str(calibrate)).exists()
+    return row.precision != "int8" or there
 
 
 def _unless_given(config: Config, entry: Measurement) -> dict[str, Any]:
@@ -299,10 +341,15 @@ def _read_fitting(
     return [
         entry
         for entry in _read(store.choose_folder(config.runtime.engines_dir) / FILE)
-        if entry.model_sha256 == model_sha256
-        and entry.model_input == tuple(model_input)
-        and _counts(entry, config)
+        if entry.kind == "compare" and _is_of(entry, model_sha256, model_input, config)
     ]
+
+
+def _is_of(
+    entry: Measurement, model_sha256: str, model_input: Sequence[int], config: Config
+) -> bool:
+    same = (entry.model_sha256, entry.model_input) == (model_sha256, tuple(model_input))
+    return same and _counts(entry, config)
 
 
 def _read(path: Path) -> list[Measurement]:
@@ -314,11 +361,12 @@ def _read(path: Path) -> list[Measurement]:
 
 def _counts(entry: Measurement, config: Config) -> bool:
     """Whether it was measured well, on this machine, with the settings of now."""
+    timed = entry.kind == "self-timing"
     return (
         entry.comparable is True
         and entry.rounds >= ENOUGH_ROUNDS
-        and entry.machine == _machine()
-        and entry.settings == _settings(config)
+        and entry.machine == this_machine()
+        and entry.settings == (settings_of_timing(config) if timed else _settings(config))
     )
 
 
@@ -351,7 +399,7 @@ def _entry(content: Any) -> Measurement | None:
 def _row_to_keep(row: Row) -> MeasuredRow:
     return MeasuredRow(
         engine=row.engine,
-        library=_library(row.engine),
+        library=library_version(row.engine),
         precision=row.precision,
         executed=row.precision_text,
         batch=row.batch,
@@ -364,11 +412,13 @@ def _as_now(row: MeasuredRow) -> bool:
     """Whether the engine can still be used, in the version that was measured."""
     name = row.engine
     return (
-        name in engines.names() and engines.usable()[name] is None and row.library == _library(name)
+        name in engines.names()
+        and engines.usable()[name] is None
+        and row.library == library_version(name)
     )
 
 
-def _library(engine: str) -> str | None:
+def library_version(engine: str) -> str | None:
     """Version of the engine's library: "onnxruntime 1.31.1"."""
     name = engines.find(engine).library
     for distribution in (name, f"{name}-gpu") if name else ():
@@ -379,7 +429,7 @@ def _library(engine: str) -> str | None:
     return name
 
 
-def _machine() -> MeasuredMachine:
+def this_machine() -> MeasuredMachine:
     found = environment()
     cpu = found["cpu"]
     flags = hashlib.sha256(" ".join(sorted(cpu["flags"])).encode()).hexdigest()[:12]
@@ -397,7 +447,9 @@ def _settings(config: Config) -> dict[str, Any]:
 
 def _calibration(config: Config) -> MeasuredCalibration:
     found = config.calibration
-    calibrate = str(Path(found.calibrate).resolve()) if found.calibrate else None
+    calibrate = found.calibrate
+    if calibrate not in (None, PACKAGED):
+        calibrate = str(Path(str(calibrate)).resolve())
     return MeasuredCalibration(
         calibrate, found.calibrate_method, found.calibrate_frames, found.budget
     )

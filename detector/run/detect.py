@@ -97,6 +97,7 @@ class Hooks:
     detected: Callable[[Frame, Detections], None] | None = None  # each frame, after the sinks
     watcher: Watcher | None = None  # sees each frame after ``detected``, drawn where it wants that
     measured: bool = True  # whether auto takes what ``compare --use`` recorded
+    timed: bool = False  # whether it takes the default model's timing on this machine
 
 
 def detect(
@@ -141,6 +142,7 @@ def detect(
             picture=first_picture_size(specs, config),
             progress=building,
             measured=hooks.measured,
+            timed=hooks.timed,
             chosen=partial(_refuse_being_written, plan, specs, config),
         )
         check_files(3)  # a source, the rows, and whatever is looked up while both are open

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from detector import models, sources
-from detector.config.schema import CAMERA_GROUPS, Config, flag_of, options
+from detector.config.schema import CAMERA_GROUPS, PACKAGED, Config, flag_of, options
 from detector.errors import DetectVideoError, UsageError
 from detector.errors.guard import keep_listed
 from detector.errors.secrets import Address
@@ -30,11 +30,13 @@ def gather_sources(specs: Sequence[str]) -> list[str]:
 def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
     """Guards the sources, the model's files and the calibration. Raises UsageError for a camera
     among them."""
-    refuse_cameras([*specs, *filter(None, [config.calibration.calibrate])])
+    asked = config.calibration.calibrate
+    calibrate = None if asked == PACKAGED else asked
+    refuse_cameras([*specs, *filter(None, [calibrate])])
     for spec in specs:
         keep_listed("the source", partial(sources.files_of, spec))
-    if config.calibration.calibrate is not None:
-        listed = partial(sources.files_of, config.calibration.calibrate)
+    if calibrate is not None:
+        listed = partial(sources.files_of, calibrate)
         keep_listed("the calibration", listed)
     with suppress(DetectVideoError):  # whoever opens the model says what is wrong
         models.keep_files(model_request(config))

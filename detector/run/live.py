@@ -134,7 +134,7 @@ def detect_live(
         made = _output_folder(config)
         names = {camera.name for camera in cameras}
         try:
-            loaded = load_model(config, timer, picture=SHAPE, progress=building)
+            loaded = load_model(config, timer, picture=SHAPE, progress=building, timed=True)
             folder = None if made is None else made.path
             with loaded.engine as engine, stop_on_signals() as stop:
                 run = _LiveRun(specs, config, command, loaded, folder, timer, stop, reload, around)

@@ -111,6 +111,7 @@ def load_model(
     picture: tuple[int, int] | None = None,
     progress: BuildProgress | None = None,
     measured: bool = True,
+    timed: bool = False,
     chosen: Callable[[Network, Config], None] | None = None,
 ) -> LoadedModel:
     """Chooses the engine, opens the network, builds what the engine lacks, and warms it up.
@@ -119,14 +120,16 @@ def load_model(
     for each result, so one request should have all threads. ``picture``: width and height of the
     first source, which ``--size 640`` fits the input to. ``progress`` is told of every step of a
     build; when it answers False, the build ends. ``measured``: whether auto takes what ``compare
-    --use`` recorded. ``chosen`` is told the network and the configuration without any ``auto``,
-    before the slow part, and may refuse. Raises UsageError, ModelError, EngineError.
+    --use`` recorded. ``timed``: whether it takes the default model's timing on this machine, which
+    is made where it is not there yet, outside of every phase. ``chosen`` is told the network and
+    the configuration without any ``auto``, before the slow part, and may refuse. Raises UsageError,
+    ModelError, EngineError.
     """
     timer = timer or PhaseTimer()
     font = open_font(config.drawing.font)
     with timer.phase("import"):
         from detector import engines
-        from detector.run import choose
+        from detector.run import choose, self_timing
         from detector.run.prepare import prepare_network, silent
         from detector.timeline import INFER, Natives
 
@@ -138,7 +141,10 @@ def load_model(
         classes = class_ids("--classes", config.selection.classes, network.names)
         blurred = _blurred_ids(config, classes, network.names)
         shape = (network.input.height, network.input.width)
-        choice = choose.choose(config, network.sha256, shape, measured)
+    timing = self_timing.find_or_make(network, config, progress or silent) if timed else None
+    with timer.phase("load"):
+        measurement = None if timing is None else timing.measurement
+        choice = choose.choose(config, network.sha256, shape, measured, measurement)
     config = choice.config
     name = config.runtime.engine
     if blurred and name == "null":
@@ -173,7 +179,13 @@ def load_model(
         engine,
         reason or choice.reason,
         classes,
-        [*network.warnings, *ready.notes, *engine.notes, *_nan_warning(network, outputs)],
+        [
+            *([timing.note] if timing is not None and timing.note else []),
+            *network.warnings,
+            *ready.notes,
+            *engine.notes,
+            *_nan_warning(network, outputs),
+        ],
         ready.build_s,
         ready.artefact_s,
         ready.options,

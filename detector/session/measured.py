@@ -1,4 +1,4 @@
-"""engines/measured.json: what ``compare --use`` keeps for ``auto``.
+"""engines/measured.json: what ``compare --use`` and the self-timing keep for ``auto``.
 
 A file of its own, because every run reads these types and only ``compare`` the others.
 """
@@ -56,9 +56,12 @@ class MeasuredCalibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One comparison. ``settings``: of the runtime, those that change the speed of all rows."""
+    """One comparison, or the timing at the first run of the default model. ``settings``: of the
+    runtime, those that change the speed of all rows.
+    """
 
     date: str
+    kind: Literal["compare", "self-timing"] = "compare"
     model: str | None = None
     model_sha256: str | None
     model_input: tuple[int, int] | None

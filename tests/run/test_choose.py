@@ -26,8 +26,8 @@ def machine(monkeypatch):
     monkeypatch.setattr(choose, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(ABLE))
     monkeypatch.setattr(choose, "rank_engines", lambda: list(ABLE))
-    monkeypatch.setattr(choose, "_library", ABLE.get)
-    monkeypatch.setattr(choose, "_machine", lambda: MeasuredMachine("C", "f", 2, None))
+    monkeypatch.setattr(choose, "library_version", ABLE.get)
+    monkeypatch.setattr(choose, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
 
 
 def row(engine, precision, low, median, high, agreement: float | None = 1.0, batch=1, error=None):
@@ -124,7 +124,7 @@ def test_another_machine_library_or_setting_is_another_measurement(tmp_path, mon
     recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30))
     assert chosen(tmp_path)[0] == "torch"
     assert chosen(tmp_path, threads=1)[0] == "ort"
-    monkeypatch.setattr(choose, "_library", {**ABLE, "torch": "torch 2.1"}.get)
+    monkeypatch.setattr(choose, "library_version", {**ABLE, "torch": "torch 2.1"}.get)
     assert chosen(tmp_path)[0] == "ort"
     monkeypatch.undo()
     assert chosen(tmp_path)[2] != "engine ort: by rank", "the real machine is another one"

@@ -10,8 +10,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -19,11 +20,16 @@ from numpy.typing import NDArray
 
 from detector.analysis.accuracy import average_precision as ap
 from detector.analysis.accuracy import matching
+from detector.analysis.accuracy.agreement import agreement
 from detector.config.schema import CalibrationConfig
 from detector.stages.nms import nms
 from detector.stages.preprocess import letterbox
 from detector.types import Candidates, Letterbox
 from model.data import CLASSES, IGNORED
+
+if TYPE_CHECKING:
+    from detector.models import Network
+    from detector.run.quantize.calibrate import Calibration
 
 NAMES = ("person", "vehicle")
 CONFIDENCE, NMS_IOU, MAX_KEPT = 0.001, 0.65, 300
@@ -121,10 +127,12 @@ def open_ours(
     size: tuple[int, int] | None,
     threads: int,
     int8: CalibrationConfig | None = None,
+    packaged: bool = False,
 ) -> Model:
     """Open a model of detect-video with the classes person and vehicle on ONNX Runtime.
 
-    With ``int8`` it is quantised as ``--precision int8 --calibrate ...`` does.
+    With ``int8`` it is quantised as ``--precision int8 --calibrate ...`` does. ``packaged``: by the
+    calibration that the model comes with.
     """
     from detector.models import ModelRequest, open_network
 
@@ -132,11 +140,11 @@ def open_ours(
     rules, proto = network.input, network.graph.SerializeToString()
     if int8 is not None:
         from detector.models.graph.qdq import quantised_graph
-        from detector.run.quantize.calibrate import calibrate
-        from detector.run.quantize.frames import read_frames
+        from detector.run.quantize import calibrate
 
-        frames = read_frames(str(int8.calibrate), rules, int8.calibrate_frames)
-        found = calibrate(network, frames, int8)
+        found = calibrate.packaged(network, str(model)) if packaged else measure(network, int8)
+        if found is None:
+            raise SystemExit(f"{model}: comes with no calibration for {rules.width}x{rules.height}")
         print(*found.sentences("int8-u8"), sep="\n")
         kept = found.result["int8-u8"].kept
         graph = quantised_graph(network.graph, found.ranges, kept, "int8-u8")
@@ -153,6 +161,45 @@ def open_ours(
     grey = np.full((1, rules.height, rules.width, 3), 99, np.uint8)
     rows.infer = lambda: infer(grey)  # type: ignore[attr-defined]
     return rows
+
+
+def measure(network: Network, int8: CalibrationConfig) -> Calibration:
+    """A calibration on the pictures that ``int8`` names."""
+    from detector.run.quantize.calibrate import calibrate
+    from detector.run.quantize.frames import read_frames
+
+    frames = read_frames(str(int8.calibrate), network.input, int8.calibrate_frames)
+    return calibrate(network, frames, int8)
+
+
+def package_calibration(model: str, int8: CalibrationConfig, called: str, target: Path) -> None:
+    """Writes the file that a known model brings along (``calibration:`` in cfg/models/NAME.yaml):
+    its calibration, and how well bf16 agrees with fp32 on the same pictures, by OpenVINO.
+
+    ``called``: what the pictures are called in it.
+    """
+    from detector.models import ModelRequest, open_network
+    from detector.run.quantize.calibrate import Result, calibrate, for_packaging
+    from detector.run.quantize.frames import read_frames
+    from detector.run.quantize.search import Reference, detections, raw_outputs
+
+    network = open_network(ModelRequest(model))
+    frames = read_frames(str(int8.calibrate), network.input, int8.calibrate_frames)
+    found = calibrate(network, frames, int8)
+    of_fp32 = Reference.of(network, frames.held_out)
+    halves = raw_outputs(
+        network, network.graph, frames.held_out, "openvino", precision="bf16", concurrency=1
+    )
+    share = agreement(of_fp32.detections, detections(network, halves)).share
+    layers = found.result["int8-u8"].layers
+    found = replace(
+        found,
+        source=called,
+        result={**found.result, "bf16": Result((), share, share, 0, layers, 0.0, 1)},
+    )
+    target.write_text(for_packaging(network, found), encoding="utf-8")
+    for kind, result in found.result.items():
+        print(f"{kind}: {result.agreement:.4f}, {result.float_layers} of {result.layers} float")
 
 
 def open_yolox(path: Path, size: tuple[int, int], threads: int) -> Model:

@@ -26,7 +26,7 @@ from detector import sources
 from detector.config.schema import Config
 from detector.errors import DetectVideoError, UsageError
 from detector.jobs.profile.base import NotHereError, Occasion, Pass
-from detector.run.detect import detect
+from detector.run.detect import Hooks, detect
 from detector.run.signals import raise_if_stopped
 from detector.session.codec import parse_json, to_json
 from detector.session.passes import PassRecord, pass_record
@@ -98,7 +98,9 @@ def profile(
         raise UsageError("--only-detections: profile shows frames of the whole video; leave it out")
     sources.refuse_pipe(source, "each pass reads the source anew")
     say("the plain run ... ", False)
-    result = detect([source], _keep_video_in_session(config), command=command)
+    result = detect(
+        [source], _keep_video_in_session(config), command=command, hooks=Hooks(timed=True)
+    )
     for error in result.errors:
         say("failed", True)
         raise error

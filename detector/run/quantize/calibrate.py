@@ -2,7 +2,8 @@
 
 It is kept as one file for a model and an input size, whatever the batch and the kind of int8, so
 that every int8 graph of the model comes from the same measurement. ``get_calibration`` finds the
-file or has it made; ``calibrate`` makes the calibration itself.
+file or has it made; ``calibrate`` makes the calibration itself. A known model may come with one
+(``packaged``): it is used where no other is kept, and where ``--calibrate packaged`` names it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from detector import sources
-from detector.config.schema import CalibrationConfig, Config
+from detector.config.schema import PACKAGED, CalibrationConfig, Config
 from detector.engines import store
 from detector.engines.base import BuildProgress
-from detector.errors import EngineError, UsageError
+from detector.errors import EngineError, ModelError, UsageError
 from detector.errors.guard import keep
 from detector.errors.parsing import parse_json
 from detector.models.base import Network
+from detector.models.catalogue import known, known_model
 from detector.models.graph.qdq import (
     KINDS,
     Unit,
@@ -47,6 +49,7 @@ from detector.run.quantize.search import (
 
 SCHEMA = 1
 SUFFIX = ".calibration"  # a JSON file; its manifest, beside it, ends in .json
+UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +110,23 @@ class Calibration:
             )
         return lines
 
-    def to_json(self) -> str:
+    def as_document(self) -> dict[str, Any]:
+        """JSON values."""
         document = {**asdict(self), "schema": SCHEMA}
         document["result"] = {kind: result.as_dict() for kind, result in self.result.items()}
-        return json.dumps(document, indent=1) + "\n"
+        return document
+
+    def to_json(self) -> str:
+        return json.dumps(self.as_document(), indent=1) + "\n"
 
     @staticmethod
     def from_json(text: str) -> Calibration:
-        """Raises UsageError, ValueError, KeyError, TypeError, AttributeError or OverflowError for a
-        text that is not a calibration.
-        """
-        document = parse_json(text, "calibration")
+        """Raises one of ``UNREADABLE`` for a text that is not a calibration."""
+        return Calibration.from_document(parse_json(text, "calibration"))
+
+    @staticmethod
+    def from_document(document: dict[str, Any]) -> Calibration:
+        """Raises one of ``UNREADABLE`` for JSON values that are not a calibration."""
         if document.pop("schema") != SCHEMA:
             raise ValueError("another schema")
         ranges = {
@@ -142,6 +151,11 @@ def get_calibration(
     asked = config.calibration
     if asked.calibrate is None:
         return _find_kept(network, config, folder)
+    if asked.calibrate == PACKAGED:
+        found = packaged(network, config.network.model)
+        if found is None:
+            raise UsageError(f"--calibrate {PACKAGED}: {_no_packaged(network)}")
+        return found, []
     sources.refuse_pipe(asked.calibrate, "calibration reads its source more than once")
     with sources.open(asked.calibrate, frames=1):
         pass  # a source that cannot be opened is refused before anything is made
@@ -175,13 +189,15 @@ def _find_kept(network: Network, config: Config, folder: Path) -> tuple[Calibrat
             if hashlib.sha256(data).hexdigest() != manifest.get("file_sha256"):
                 raise ValueError
             found = Calibration.from_json(data.decode())
-        except (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        except UNREADABLE:
             notes.append(
                 f"{path}: is damaged and was not used; calibrate again with --calibrate IN.mp4"
             )
             continue
         keep("the calibration", path, path.with_suffix(".json"))
         return found, [*notes, f"int8: uses the calibration {path}"]
+    if (own := packaged(network, config.network.model)) is not None:
+        return own, notes
     size = f"{network.input.width}x{network.input.height}"
     advice = (
         f"int8 must be calibrated on frames like yours, and {folder} holds no calibration of "
@@ -189,6 +205,35 @@ def _find_kept(network: Network, config: Config, folder: Path) -> tuple[Calibrat
         f"--model {config.network.model} --precision int8 --calibrate IN.mp4"
     )
     raise UsageError("; ".join([*notes, advice]))
+
+
+def packaged(network: Network, model: str) -> Calibration | None:
+    """The calibration that a known model comes with, for its own weights and input size."""
+    if model not in known() or (path := known_model(model).calibration) is None:
+        return None
+    try:
+        document = parse_json(path.read_text(encoding="utf-8"), str(path))
+        if document.pop("key") != json.loads(json.dumps(_model_key(network))):
+            return None
+        found = Calibration.from_document(document)
+    except (OSError, *UNREADABLE) as exc:
+        raise ModelError(f"{path}: is no calibration; install detect-video again") from exc
+    keep("the calibration", path)
+    return found
+
+
+def for_packaging(network: Network, calibration: Calibration) -> str:
+    """The text of the file that ``packaged`` reads."""
+    return json.dumps({"key": _model_key(network), **calibration.as_document()}, indent=1) + "\n"
+
+
+def _no_packaged(network: Network) -> str:
+    having = [name for name in known() if known_model(name).calibration is not None]
+    return (
+        f"{network.name} at {network.input.width}x{network.input.height} comes with no "
+        f"calibration; {', '.join(having)} does, for its own weights and its own size (leave "
+        "--size out); else give --calibrate a video or pictures"
+    )
 
 
 def _model_key(network: Network) -> dict[str, Any]:

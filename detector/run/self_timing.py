@@ -1,0 +1,230 @@
+"""The first run of the default model on a machine: which engine and precision are fastest here.
+
+Only a known model that comes with a calibration is timed, as it is in the package: its loss in int8
+and bf16 is known (``quantize.calibrate.packaged``), so the fastest may be taken without a question.
+Each engine that is installed runs the network alone, for a few rounds in turn. The answer is kept
+in engines/measured.json, by CPU and versions, and ``choose`` takes it only where nobody named an
+engine or a precision and no ``compare --use`` was kept. Where nothing can be written, it is
+measured again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import TYPE_CHECKING
+
+from detector import engines
+from detector.config.schema import PACKAGED, Config
+from detector.engines.base import NVIDIA_DRIVER, BuildProgress
+from detector.errors import EngineError, OutputError, UsageError
+from detector.run import choose
+from detector.run.prepare import prepare_network, silent
+from detector.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
+
+if TYPE_CHECKING:
+    from detector.engines.base import Engine
+    from detector.models.base import Network
+    from detector.run.quantize.calibrate import Calibration
+
+SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns it off
+PRECISIONS = ("fp32", "int8", "bf16")
+LIMIT_S = 3.0  # of it all
+OPENING_S = 1.9  # no further engine is opened after it
+ROUNDS, ROUND_S = 7, 0.03  # of each engine
+
+Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """An engine that is open and warm. ``calls``: of each thread in a round."""
+
+    name: str
+    precision: str
+    engine: Engine
+    calls: int = 1
+    fps: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """``note``: a line for the user where it was made just now; None where it was kept."""
+
+    measurement: Measurement
+    note: str | None = None
+
+
+def find_or_make(
+    network: Network,
+    config: Config,
+    progress: BuildProgress = silent,
+    clock: Clock = time.monotonic,
+) -> Timing | None:
+    """The timing of this network on this machine; None where it is not timed.
+
+    Raises EngineError where ``progress`` stops it.
+    """
+    if not _is_wanted(config) or network.random_seed is not None:
+        return None
+    shape = (network.input.height, network.input.width)
+    kept = choose.find_timing(config, network.sha256, shape)
+    if kept is not None:
+        return Timing(kept)
+    from detector.run.quantize.calibrate import packaged
+
+    calibration = packaged(network, config.network.model)
+    if calibration is None:
+        return None
+    start = clock()
+    rows = time_engines(network, _bare(config), _agreements(calibration), progress, clock)
+    made = Measurement(
+        kind="self-timing",
+        date=date.today().isoformat(),
+        model=network.name,
+        model_sha256=network.sha256,
+        model_input=shape,
+        rounds=ROUNDS,
+        comparable=True,
+        machine=choose.this_machine(),
+        settings=choose.settings_of_timing(config),
+        calibration=MeasuredCalibration(
+            PACKAGED, calibration.method, calibration.seen, calibration.budget
+        ),
+        rows=tuple(rows),
+    )
+    try:
+        where = f"kept in {choose.keep(made, config)}"
+    except OutputError:
+        where = "nothing can be written, so the next run times them again"
+    speeds = ", ".join(
+        f"{row.engine} {row.precision} {speed.median:.0f}"
+        for row in rows
+        if (speed := row.fps["inference"]) is not None
+    )
+    note = (
+        f"first run of {network.name} on this machine: its engines were timed in "
+        f"{clock() - start:.1f} s, no part of this run's figures (inference FPS: {speeds}); "
+        f"{where}; --no-self-timing leaves it out"
+    )
+    return Timing(made, note)
+
+
+def _is_wanted(config: Config) -> bool:
+    """Whether a run of these settings is one that timing could speed up."""
+    runtime = config.runtime
+    if not runtime.self_timing or os.environ.get(SWITCH) == "0":
+        return False
+    if "auto" not in (runtime.engine, runtime.precision) or runtime.batch != 1:
+        return False
+    if runtime.threads or runtime.concurrency or runtime.engine_options:
+        return False
+    if runtime.device not in ("auto", "cpu") or NVIDIA_DRIVER.exists():
+        return False
+    with suppress(EngineError, UsageError):
+        return choose.choose_by_rank("fp32", runtime.device)[0] in choose.TIMED
+    return False
+
+
+def _bare(config: Config) -> Config:
+    """The configuration with the packaged calibration, whatever else is kept."""
+    return replace(config, calibration=replace(config.calibration, calibrate=PACKAGED))
+
+
+def _agreements(calibration: Calibration) -> dict[str, float]:
+    """Precision -> agreement with fp32, of those whose loss is known."""
+    known = {kind: result.agreement for kind, result in calibration.result.items()}
+    int8 = [share for kind, share in known.items() if kind.startswith("int8")]
+    return {"fp32": 1.0, "int8": min(int8)} | ({"bf16": known["bf16"]} if "bf16" in known else {})
+
+
+def time_engines(
+    network: Network,
+    config: Config,
+    agreements: dict[str, float],
+    progress: BuildProgress,
+    clock: Clock = time.monotonic,
+) -> list[MeasuredRow]:
+    """Inference FPS of each engine and precision that can run here, in rounds by turns.
+
+    The default by rank is opened first, then what is mostly fastest, as long as ``OPENING_S``
+    lasts.
+    """
+    end = clock() + LIMIT_S
+    doing = f"timing the engines for {network.name}"
+    with ExitStack() as stack:
+        candidates: list[_Candidate] = []
+        for name, precision in _order(agreements, config.runtime.device):
+            if candidates and clock() > end - LIMIT_S + OPENING_S:
+                break
+            with suppress(EngineError, UsageError):
+                candidates.append(_open(network, config, name, precision, stack, clock))
+        for done in range(ROUNDS):
+            if not progress(doing, done, ROUNDS):
+                raise EngineError("timing the engines was stopped; --no-self-timing leaves it out")
+            if done >= choose.ENOUGH_ROUNDS and clock() > end:
+                break
+            for one in candidates:
+                one.fps.append(_round(one, clock))
+    return [
+        MeasuredRow(
+            engine=one.name,
+            library=choose.library_version(one.name),
+            precision=one.precision,
+            executed=one.precision,
+            batch=1,
+            fps={"inference": _interval(one.fps), "end_to_end": None},
+            agreement=agreements[one.precision],
+        )
+        for one in candidates
+    ]
+
+
+def _order(precisions: Sequence[str] | dict[str, float], device: str) -> list[tuple[str, str]]:
+    usable = engines.usable()
+    first = choose.choose_by_rank("fp32", device)[0]
+    there = [name for name in choose.TIMED if usable.get(name, "") is None]
+    pairs = [(name, precision) for precision in PRECISIONS for name in there]
+    speed = {("openvino", "int8"): 0, ("ort", "int8"): 1, ("openvino", "bf16"): 2}
+    pairs.sort(key=lambda pair: (pair != (first, "fp32"), speed.get(pair, 3)))
+    return [pair for pair in pairs if pair[1] in precisions]
+
+
+def _open(
+    network: Network, config: Config, name: str, precision: str, stack: ExitStack, clock: Clock
+) -> _Candidate:
+    runtime = replace(config.runtime, engine=name, precision=precision)
+    engines.graph_wanted(name, precision, runtime.device)  # refuses before anything is imported
+    ready = prepare_network(network, name, replace(config, runtime=runtime), lambda most: most)
+    engine = stack.enter_context(engines.open(name, ready.network, ready.options))
+    for request in engine.requests:
+        request.infer(1)
+    start = clock()
+    engine.requests[0].infer(1)
+    took_s = max(clock() - start, 1e-6)
+    return _Candidate(name, precision, engine, max(1, round(ROUND_S / took_s)))
+
+
+def _round(one: _Candidate, clock: Clock) -> float:
+    """Frames a second, with as many requests at once as a run has."""
+    at_once = one.engine.requests[: one.engine.concurrency]
+
+    def work(index: int) -> None:
+        for _ in range(one.calls):
+            at_once[index].infer(1)
+
+    with ThreadPoolExecutor(len(at_once)) as pool:
+        start = clock()
+        list(pool.map(work, range(len(at_once))))
+        return one.calls * len(at_once) / max(clock() - start, 1e-6)
+
+
+def _interval(fps: Sequence[float]) -> Interval:
+    """Without the best and the worst round, which a neighbour on the machine may have made."""
+    inner = sorted(fps)[1:-1] or sorted(fps)
+    return Interval(inner[len(inner) // 2], inner[0], inner[-1])

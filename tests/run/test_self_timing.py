@@ -1,0 +1,298 @@
+"""The timing at the default model's first run: when it is made, what it finds, who takes it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from detector import engines
+from detector.api import Detector
+from detector.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
+from detector.errors import EngineError
+from detector.models import ModelRequest, open_network
+from detector.run import choose, self_timing
+from detector.run.detect import Hooks, detect
+from detector.run.quantize.calibrate import packaged
+from detector.run.self_timing import LIMIT_S, OPENING_S, ROUNDS, SWITCH, Timing
+from detector.session.measured import Interval, MeasuredMachine
+
+STREET = str(Path(__file__).parents[2] / "videos/street.mp4")
+SPEEDS = {
+    ("ort", "fp32"): 0.010,
+    ("ort", "int8"): 0.006,
+    ("openvino", "fp32"): 0.0095,
+    ("openvino", "bf16"): 0.008,
+    ("openvino", "int8"): 0.004,
+}
+
+
+class Ticks:
+    """Seconds that pass where somebody lets them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Opened:
+    """An engine of one request, whose ``infer`` takes a known time."""
+
+    concurrency = 1
+
+    def __init__(self, ticks: Ticks, seconds: float) -> None:
+        self.requests = [self]
+        self._ticks, self._seconds = ticks, seconds
+
+    def infer(self, n: int) -> None:
+        self._ticks.now += self._seconds
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def street():
+    return open_network(ModelRequest("street"))
+
+
+@pytest.fixture
+def ticks(monkeypatch) -> Ticks:
+    """Engines of ``SPEEDS`` on a known machine without a GPU; each takes 0.2 s to open."""
+    clock = Ticks()
+
+    def opened(network, config, name, precision, stack: ExitStack, its_clock) -> object:
+        if (name, precision) not in SPEEDS:
+            raise EngineError(f"{name} has no {precision} here")
+        clock.now += 0.2
+        engine = Opened(clock, SPEEDS[name, precision])
+        return self_timing._Candidate(name, precision, stack.enter_context(engine), 3)
+
+    monkeypatch.setenv(SWITCH, "1")
+    monkeypatch.setattr(self_timing, "_open", opened)
+    monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
+    monkeypatch.setattr(choose, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(choose.TIMED))
+    monkeypatch.setattr(choose, "library_version", lambda name: f"{name} 1.0")
+    monkeypatch.setattr(choose, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
+    return clock
+
+
+def settings(folder, model="street", **runtime) -> Config:
+    return Config(
+        network=NetworkConfig(model=model),
+        runtime=RuntimeConfig(engines_dir=str(folder), **runtime),
+    )
+
+
+def timed(network, config, ticks, **more) -> Timing | None:
+    return self_timing.find_or_make(network, config, clock=ticks, **more)
+
+
+def taken(network, config, timing):
+    shape = (network.input.height, network.input.width)
+    measurement = None if timing is None else timing.measurement
+    return choose.choose(config, network.sha256, shape, timing=measurement)
+
+
+def test_the_fastest_is_taken_with_the_calibration_of_the_package(street, ticks, tmp_path):
+    timing = timed(street, settings(tmp_path), ticks)
+    choice = taken(street, settings(tmp_path), timing)
+    runtime = choice.config.runtime
+    assert (runtime.engine, runtime.precision) == ("openvino", "int8")
+    assert choice.config.calibration.calibrate == "packaged"
+    assert choice.reason.startswith("engine openvino, int8: measured 2.5x of ort fp32 on this")
+    assert choice.reason.endswith("agreement 0.986; --no-self-timing undoes it")
+    assert timing.note.startswith("first run of street on this machine: its engines were timed")
+    assert "ort fp32 100, openvino int8 250, ort int8 167" in timing.note
+    assert str(tmp_path / "measured.json") in timing.note
+
+
+def test_it_is_made_once(street, ticks, tmp_path, monkeypatch):
+    first = timed(street, settings(tmp_path), ticks)
+    monkeypatch.setattr(self_timing, "time_engines", None)  # would fail
+    second = timed(street, settings(tmp_path), ticks)
+    assert second == Timing(first.measurement)
+
+
+@pytest.mark.parametrize("changed", ["library", "machine", "engine"])
+def test_it_is_made_again_where_it_no_longer_holds(street, ticks, tmp_path, monkeypatch, changed):
+    timed(street, settings(tmp_path), ticks)
+    if changed == "library":
+        monkeypatch.setattr(choose, "library_version", lambda name: f"{name} 2.0")
+    elif changed == "machine":
+        monkeypatch.setattr(choose, "this_machine", lambda: MeasuredMachine("D", "f", 4, None))
+    else:
+        monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "openvino": "is broken"})
+    assert timed(street, settings(tmp_path), ticks).note is not None
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        {"engine": "ort", "precision": "fp32"},
+        {"batch": 2},
+        {"threads": 1},
+        {"concurrency": 3},
+        {"engine_options": ("bf16=all",)},
+        {"device": "cuda"},
+        {"self_timing": False},
+    ],
+    ids=str,
+)
+def test_settings_that_it_has_nothing_to_say_about(street, ticks, tmp_path, runtime):
+    assert timed(street, settings(tmp_path, **runtime), ticks) is None
+    assert ticks.now == 0
+
+
+def test_networks_whose_loss_nobody_knows(street, ticks, tmp_path):
+    wider = open_network(ModelRequest("street", size=(320, 416)))
+    assert timed(wider, settings(tmp_path), ticks) is None
+    assert timed(replace(street, sha256="ab" * 32), settings(tmp_path), ticks) is None
+    assert timed(replace(street, random_seed=0), settings(tmp_path), ticks) is None
+    assert timed(street, settings(tmp_path, model="street.cfg"), ticks) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_off_in_the_environment(street, ticks, tmp_path, monkeypatch):
+    monkeypatch.setenv(SWITCH, "0")
+    assert timed(street, settings(tmp_path), ticks) is None
+
+
+def test_a_gpu_is_not_judged_by_the_cpu(street, ticks, tmp_path, monkeypatch):
+    monkeypatch.setattr(choose, "choose_by_rank", lambda *_: ("trt", "engine trt: by rank"))
+    assert timed(street, settings(tmp_path), ticks) is None
+
+
+def test_what_is_named_stays(street, ticks, tmp_path):
+    for runtime, expected in (
+        ({"engine": "ort"}, ("ort", "int8")),
+        ({"engine": "openvino"}, ("openvino", "int8")),
+        ({"precision": "fp32"}, ("ort", "fp32")),  # OpenVINO's is 1.05 times as fast: not worth it
+    ):
+        config = settings(tmp_path, **runtime)
+        found = taken(street, config, timed(street, config, ticks)).config.runtime
+        assert (found.engine, found.precision) == expected
+
+
+@pytest.mark.parametrize(("times", "precision"), [(1.19, "fp32"), (1.21, "int8")])
+def test_a_little_is_not_worth_another_answer(
+    street, ticks, tmp_path, monkeypatch, times, precision
+):
+    monkeypatch.setattr(
+        "tests.run.test_self_timing.SPEEDS",
+        {("ort", "fp32"): 0.012, ("ort", "int8"): 0.012 / times},
+    )
+    timing = timed(street, settings(tmp_path), ticks)
+    assert taken(street, settings(tmp_path), timing).config.runtime.precision == precision
+
+
+def test_a_higher_budget_of_agreement_keeps_fp32(street, ticks, tmp_path):
+    config = replace(settings(tmp_path), calibration=CalibrationConfig(budget=0.999))
+    assert taken(street, config, timed(street, config, ticks)).config.runtime.precision == "fp32"
+
+
+def test_a_comparison_goes_first(street, ticks, tmp_path):
+    timing = timed(street, settings(tmp_path), ticks)
+    rows = [
+        replace(row, fps={"inference": Interval(*at), "end_to_end": None})
+        for row, at in zip(
+            timing.measurement.rows[:3], [(9, 9, 9), (8, 8, 8), (7, 7, 7)], strict=True
+        )
+    ]
+    compared = replace(
+        timing.measurement,
+        kind="compare",
+        rows=tuple(rows),
+        settings=choose._settings(settings(tmp_path)),
+    )
+    choose.keep(compared, settings(tmp_path))
+    choice = taken(street, settings(tmp_path), timed(street, settings(tmp_path), ticks))
+    assert choice.config.runtime.precision == "fp32"
+    assert "(compare, " in choice.reason
+
+
+def test_doctor_lists_it(street, ticks, tmp_path):
+    timed(street, settings(tmp_path), ticks)
+    (one,) = choose.list_in_force(settings(tmp_path))
+    assert one.model == "street"
+    assert "openvino, int8" in one.reason
+
+
+def test_engines_that_open_slowly_are_left_out(street, ticks, tmp_path, monkeypatch):
+    slow = self_timing._open
+
+    def opened(*given):
+        ticks.now += OPENING_S
+        return slow(*given)
+
+    monkeypatch.setattr(self_timing, "_open", opened)
+    timing = timed(street, settings(tmp_path), ticks)
+    assert [(row.engine, row.precision) for row in timing.measurement.rows] == [("ort", "fp32")]
+    assert taken(street, settings(tmp_path), timing).reason == "engine ort: by rank"
+
+
+def test_it_ends_on_a_slow_machine(street, ticks, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "tests.run.test_self_timing.SPEEDS", {("ort", "fp32"): 1.0, ("ort", "int8"): 0.5}
+    )
+    timed(street, settings(tmp_path), ticks)
+    rounds = choose.ENOUGH_ROUNDS
+    assert ticks.now == pytest.approx(0.4 + rounds * 3 * 1.5)
+    assert ticks.now > LIMIT_S
+    assert rounds < ROUNDS
+
+
+def test_it_can_be_stopped(street, ticks, tmp_path):
+    with pytest.raises(EngineError, match="was stopped; --no-self-timing leaves it out"):
+        timed(street, settings(tmp_path), ticks, progress=lambda *_: False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_nothing_can_be_written_it_is_measured_again(street, ticks, tmp_path):
+    blocked = tmp_path / "a-file"
+    blocked.write_text("")
+    for _ in range(2):
+        timing = timed(street, settings(blocked / "engines"), ticks)
+        assert "nothing can be written, so the next run times them again" in timing.note
+        choice = taken(street, settings(blocked / "engines"), timing)
+        assert choice.config.runtime.precision == "int8"
+
+
+def test_the_package_has_a_calibration_of_its_own_weights(street):
+    found = packaged(street, "street")
+    assert {"int8-u8", "int8-s8", "bf16"} == set(found.result)
+    assert all(result.agreement >= 0.985 for result in found.result.values())
+    assert packaged(street, "yolov5n") is None
+    assert packaged(street, "a/file.cfg") is None
+
+
+@pytest.mark.slow
+def test_the_command_takes_it_and_python_does_not(tmp_path, monkeypatch):
+    """Real engines: which of them is the fastest depends on the machine."""
+    monkeypatch.setenv(SWITCH, "1")
+    monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
+    monkeypatch.chdir(tmp_path)
+    config = settings(tmp_path / "engines")
+    config = replace(
+        config, output=replace(config.output, no_video=True), input=replace(config.input, frames=2)
+    )
+    notes = []
+    for _ in range(2):
+        result = detect([STREET], config, hooks=Hooks(timed=True))
+        assert result.exit_code == 0
+        notes.append([note for note in result.summary.notes if "its engines were timed" in note])
+    assert [len(found) for found in notes] == [1, 0]
+    (entry,) = json.loads((tmp_path / "engines/measured.json").read_text())["comparisons"]
+    assert (entry["rows"][0]["engine"], entry["rows"][0]["precision"]) == ("ort", "fp32")
+    assert all(row["fps"]["inference"]["low"] > 0 for row in entry["rows"])
+    assert detect([STREET], config).exit_code == 0  # as eval runs it
+    with Detector(engines_dir=str(tmp_path / "engines")) as detector:
+        assert detector.engine == "ort"
