@@ -29,7 +29,7 @@ from detector.engines import store
 from detector.engines.base import AutoChoice
 from detector.errors import EngineError, UsageError
 from detector.errors.writing import set_aside
-from detector.run.environment import environment
+from detector.run.environment import describe_cpu, gpu_driver
 from detector.session.codec import from_builtins, from_json, to_json
 from detector.session.measured import (
     SCHEMA,
@@ -430,10 +430,9 @@ def library_version(engine: str) -> str | None:
 
 
 def this_machine() -> MeasuredMachine:
-    found = environment()
-    cpu = found["cpu"]
+    cpu = describe_cpu()
     flags = hashlib.sha256(" ".join(sorted(cpu["flags"])).encode()).hexdigest()[:12]
-    return MeasuredMachine(cpu["model"], flags, cpu["cores"], found["gpu_driver"])
+    return MeasuredMachine(cpu["model"], flags, cpu["cores"], gpu_driver())
 
 
 def _settings(config: Config) -> dict[str, Any]:

@@ -29,14 +29,23 @@ def environment() -> dict[str, Any]:
         "detect_video": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": {
-            "model": _cpu("model name"),
-            "flags": (_cpu("flags") or "").split(),
-            "cores": usable_cores(),
-        },
+        "cpu": describe_cpu(),
         "libraries": {name: found for name in _list_libraries() if (found := _version_of(name))},
-        "gpu_driver": _first_line("/proc/driver/nvidia/version"),
+        "gpu_driver": gpu_driver(),
     }
+
+
+def describe_cpu() -> dict[str, Any]:
+    """``model``, ``flags`` as Linux lists them, ``cores`` that this process may use."""
+    return {
+        "model": _cpu("model name"),
+        "flags": (_cpu("flags") or "").split(),
+        "cores": usable_cores(),
+    }
+
+
+def gpu_driver() -> str | None:
+    return _first_line("/proc/driver/nvidia/version")
 
 
 def process_age_s() -> float | None:

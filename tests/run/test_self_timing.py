@@ -78,6 +78,7 @@ def ticks(monkeypatch) -> Ticks:
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(self_timing, "_open", opened)
     monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
+    monkeypatch.setattr(self_timing, "describe_cpu", lambda: {"flags": ["avx2", "avx_vnni"]})
     monkeypatch.setattr(choose, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(choose.TIMED))
     monkeypatch.setattr(choose, "library_version", lambda name: f"{name} 1.0")
@@ -197,6 +198,12 @@ def test_a_little_is_not_worth_another_answer(
 def test_a_higher_budget_of_agreement_keeps_fp32(street, ticks, tmp_path):
     config = replace(settings(tmp_path), calibration=CalibrationConfig(budget=0.999))
     assert taken(street, config, timed(street, config, ticks)).config.runtime.precision == "fp32"
+
+
+def test_without_instructions_for_it_int8_is_not_timed(street, ticks, tmp_path, monkeypatch):
+    monkeypatch.setattr(self_timing, "describe_cpu", lambda: {"flags": ["avx2", "avx512f"]})
+    timing = timed(street, settings(tmp_path), ticks)
+    assert {row.precision for row in timing.measurement.rows} == {"fp32", "bf16"}
 
 
 def test_a_comparison_goes_first(street, ticks, tmp_path):
