@@ -48,6 +48,8 @@ class Frame:
     two pictures of a source share one.
     ``source`` describes where the frame is from; ``Detector.stream`` fills it in.
     ``arrival`` is there for pictures of cameras alone. Their ``index`` counts received pictures.
+    ``reused``: nothing moved (--skip-still), so its detections are those of the last frame that was
+    inferred.
     """
 
     index: int
@@ -58,6 +60,7 @@ class Frame:
     source: SourceInfo | None = None
     name: str | None = None  # "a.jpg", "left/a.jpg"; None for frames of a video
     arrival: Arrival | None = None
+    reused: bool = False
 
 
 class Sound(Protocol):

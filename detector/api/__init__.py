@@ -63,6 +63,7 @@ class Options(TypedDict, total=False):
     decoder: str
     frames: int | None
     stride: int
+    skip_still: str | None
     start: str | None
     duration: str | None
     blur: Sequence[str] | None
@@ -220,7 +221,7 @@ class Detector:
     ) -> Generator[tuple[Frame, Detections], None, None]:
         from detector.api.results import Detections
         from detector.loop.parts import Parts, Progress
-        from detector.run.wire import open_source, run_loop
+        from detector.run.wire import open_source, run_loop, stillness
         from detector.sources._standard_input import SPEC, standard_input
         from detector.sources.live import LiveSource
         from detector.stages.annotate import pixelate
@@ -242,6 +243,7 @@ class Detector:
                 arrive=None if live is None else live.arrive,
                 fresh=fresh,
                 clock=None if live is None else time.perf_counter_ns,
+                still=None if live is not None else stillness(self._config, opened.info),
             )
             with closing(run_loop(parts, self._config, OffTimeline(), progress)) as frames:
                 try:

@@ -11,7 +11,7 @@ from detector.cli.help import Models
 from detector.cli.options import config_options
 from detector.cli.printing import echo, error_terminal, print_json
 
-WITHOUT = ("model", "batch", "threads", "concurrency")
+WITHOUT = ("model", "batch", "threads", "concurrency", "self_timing")
 
 
 @subcommand(

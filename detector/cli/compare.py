@@ -13,7 +13,7 @@ from detector.cli.options import config_options
 from detector.cli.printing import echo, error_terminal, print_json, terminal
 from detector.config.schema import CAMERA_GROUPS
 
-WITHOUT = ("engine", "precision", "batch", "output", "run_dir")
+WITHOUT = ("engine", "precision", "batch", "output", "run_dir", "skip_still", "self_timing")
 
 
 @subcommand(

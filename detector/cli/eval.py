@@ -19,7 +19,7 @@ DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
 OUTPUTS = (
     "output", "save", "no_video", "only_detections", "lead", "quality", "preset", "crf",
 )  # fmt: skip
-WITHOUT = (*OUTPUTS, "classes", *DRAWING)
+WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing")
 
 
 @subcommand(

@@ -14,7 +14,9 @@ from detector.cli.printing import echo
 
 
 @subcommand(
-    options=config_options("network", "runtime", "calibration", without=("model", "size")),
+    options=config_options(
+        "network", "runtime", "calibration", without=("model", "size", "self_timing")
+    ),
     hidden=True,
 )
 @click.argument("model", type=Models(), metavar="MODEL")

@@ -203,6 +203,12 @@ class InputConfig:
         None, "Stop after this many frames.", "N", at_least=1, at_most=10**9
     )
     stride: int = option(1, "Take every Nth frame.", "N", at_least=1, at_most=10**6)
+    skip_still: str | None = option(
+        None,
+        "Do not infer frames in which at most this share of the picture changed (0.5%) since the "
+        "last one that was inferred: they repeat its detections, and say so.",
+        "SHARE",
+    )
     start: str | None = option(
         None, "Leave out what is before this time of the source: seconds, or [HH:]MM:SS.", "T"
     )

@@ -39,6 +39,7 @@ class _Reading:
     at_s: float
     read: int
     written: int
+    inferred: int  # of those written
     work_ns: dict[str, int]  # stage -> time in it, over all threads
     inferring_ns: int  # with at least one request inside the engine
     cpu_s: float
@@ -142,7 +143,7 @@ class WatchedFiles:
         return LiveFigures(
             streams=(*self._ended, running),
             uptime_s=uptime_s,
-            inference_fps=_rate(reading.written - first.written, inferring_s),
+            inference_fps=_rate(reading.inferred - first.inferred, inferring_s),
             end_to_end_fps=running.processed_fps,
             busy=busy,
             cpu_share=min(1.0, (reading.cpu_s - first.cpu_s) / passed_s / self._cores),
@@ -190,7 +191,13 @@ def _reading(now: _Now, at_s: float) -> _Reading:
     meter = getattr(now.timeline, "meters", {}).get(INFER)
     inferring_ns = 0 if meter is None else meter.so_far(now.timeline.clock())
     return _Reading(
-        at_s, now.progress.read, now.progress.written, work, inferring_ns, time.process_time()
+        at_s,
+        now.progress.read,
+        now.progress.written,
+        now.progress.written - now.progress.reused,
+        work,
+        inferring_ns,
+        time.process_time(),
     )
 
 

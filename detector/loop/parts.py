@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from detector.loop.queues import AnyTrack, Pool
 from detector.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 from detector.types import Candidates, Detections, Frame, Image, Letterbox, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.stages.still import Stillness
 
 Outputs = list[NDArray[np.float32]]
 IMAGE_BYTES = 512 << 20
@@ -70,6 +73,8 @@ class Parts:
     wanted: Callable[[Frame], bool] | None = None
     # Gives the moments of a picture's way (``Arrival``), nanoseconds.
     clock: Callable[[], int] | None = None
+    # Which frames repeat the detections of the last one that was inferred.
+    still: Stillness | None = None
 
 
 @dataclass(slots=True)
@@ -78,6 +83,7 @@ class Progress:
 
     read: int = 0
     written: int = 0
+    reused: int = 0  # of those that were written
     device_ms: float | None = None  # of all decoded batches; None where the device tells none
     # When it is set, the loop ends after the frames that it has read.
     stop: threading.Event = field(default_factory=threading.Event)
@@ -93,10 +99,16 @@ class Batch:
     number: int  # counted from 0
     request: BatchRequest
     frames: list[Frame]
-    fits: list[Letterbox]  # where frames[i] lies in row i of the slot
+    fits: list[Letterbox]  # where frames[i] lies in its row of the slot
+    reused: int = 0  # of the frames: they have no row of the slot
     outputs: Outputs | None = None
     device_ms: float | None = None  # of the infer that made the outputs
     last: bool = False  # the source ended in it
+
+    @property
+    def rows(self) -> int:
+        """Rows of the slot that are filled, and to be inferred."""
+        return len(self.frames) - self.reused
 
 
 def image_pool(parts: Parts) -> Pool[Image | None]:
@@ -157,7 +169,10 @@ def fill(
             batch.last = True
             break
         with track.span(PREPROCESS, progress.read):
-            fit = parts.preprocess(frame.image, request.slot[len(batch.frames)])
+            row = request.slot[batch.rows]
+            fit = parts.preprocess(frame.image, row)
+            frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
+        batch.reused += frame.reused
         batch.frames.append(frame)
         batch.fits.append(fit)
         progress.read += 1
@@ -184,9 +199,10 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
         for frame in batch.frames:
             if frame.arrival is not None:
                 frame.arrival.began_ns = began
-    with track.span(INFER, batch.number):
-        batch.outputs = batch.request.infer(len(batch.frames))
-    batch.device_ms = batch.request.device_ms
+    if batch.rows:
+        with track.span(INFER, batch.number):
+            batch.outputs = batch.request.infer(batch.rows)
+        batch.device_ms = batch.request.device_ms
     if parts.clock is not None:
         ended = parts.clock()
         for frame in batch.frames:
@@ -197,10 +213,15 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
 def decode(
     track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int
 ) -> list[Candidates]:
-    """The candidates of each picture in the batch. They are copies, so the request may go back."""
-    decoded = []
-    for row in range(len(batch.frames)):
-        with track.span(HEAD, first + row):
+    """The candidates of each inferred picture in the batch. They are copies, so the request may go
+    back.
+    """
+    decoded: list[Candidates] = []
+    for place, frame in enumerate(batch.frames):
+        if frame.reused:
+            continue
+        row = len(decoded)
+        with track.span(HEAD, first + place):
             decoded.append(parts.head([output[row : row + 1] for output in outputs]))
     return decoded
 
@@ -209,9 +230,15 @@ def select(
     track: AnyTrack, parts: Parts, batch: Batch, decoded: list[Candidates], first: int
 ) -> Generator[tuple[Frame, Detections], None, None]:
     """NMS of each picture in the batch; yields its frame with detections in source pixels."""
-    for row, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True)):
-        with track.span(NMS, first + row):
-            detections = fit.to_source(parts.nms(decoded[row]))
+    rows = iter(decoded)
+    for place, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True)):
+        with track.span(NMS, first + place):
+            if frame.reused and parts.still is not None:
+                detections = parts.still.recall(frame)
+            else:
+                detections = fit.to_source(parts.nms(next(rows)))
+                if parts.still is not None:
+                    parts.still.remember(frame, detections)
             if parts.keep is not None:
                 detections = parts.keep(frame, detections)
         if parts.clock is not None and frame.arrival is not None:
@@ -234,5 +261,6 @@ def deliver(
         with track.span(WRITE, number):
             for sink in parts.sinks:
                 sink.write(frame, detections)
+        progress.reused += frame.reused
         progress.written = number + 1
         yield frame, detections

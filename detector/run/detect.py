@@ -124,7 +124,12 @@ def detect(
     """
     timer = PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
-    time_window(config)  # what is no time, or no font, is refused before a model is loaded
+    # What is no time, no share or no font is refused before a model is loaded.
+    time_window(config)
+    if config.input.skip_still is not None:
+        from detector.stages.still import parse_share
+
+        parse_share(config.input.skip_still)
     check_memory(config.runtime.engine)
     with guarded():
         if hooks.source is None:
@@ -405,8 +410,22 @@ def _drive_loop(
         if live is not None:
             live.stop()
         run.read, run.written, run.device_ms = progress.read, progress.written, progress.device_ms
+        run.reused = progress.reused
         run.counts, run.decoder = source.counts, source.decoder
         run.notes += [*source.notes, *label_notes(config, job.loaded, sinks, run.by_class)]
+        run.notes += _reuse_note(config, run, sinks)
+
+
+def _reuse_note(config: Config, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
+    """How many frames repeat detections, and which outputs cannot mark them."""
+    if not run.reused:
+        return []
+    silent = sorted({sink.name for sink in sinks} - {"jsonl", "csv"})
+    return [
+        f"--skip-still {config.input.skip_still}: {run.reused} of {run.written} frames "
+        f"({run.reused / run.written:.0%}) were not inferred and repeat the last detections"
+        + (f"; {', '.join(silent)} cannot mark them" if silent else "")
+    ]
 
 
 def loop_bounds(parts: Parts, config: Config) -> LoopSizes:

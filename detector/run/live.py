@@ -159,6 +159,7 @@ def _refuse_options(config: Config) -> float | None:
         "--only-detections": (output.only_detections, "rows of cameras hold every frame"),
         "--lead": (output.lead, "it is for --only-detections"),
         "--start": (start_s, "cameras have no beginning"),
+        "--skip-still": (given.skip_still, "their figures count what is inferred"),
         "--stride": (given.stride != 1, "give the camera a rate: in cameras.yaml"),
         "--decoder": (given.decoder != "auto", "PyAV reads streams, OpenCV webcams"),
     }
@@ -462,7 +463,7 @@ class _LiveRun:
             run.error = error
         finally:
             run.read, run.written = progress.read, progress.written
-            run.device_ms = progress.device_ms
+            run.device_ms, run.reused = progress.device_ms, progress.reused
 
     def _parts(self) -> Parts:
         from detector.loop.parts import Parts

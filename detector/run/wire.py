@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from detector.sources.base import Source
     from detector.stages.annotate import Style
     from detector.stages.font import Font
+    from detector.stages.still import Stillness
     from detector.timeline import Natives, OffTimeline, Timeline
     from detector.types import Candidates, Detections, Frame, Image, Letterbox, SourceInfo
 
@@ -453,6 +454,7 @@ def open_sinks(
         **asdict(config.output),
         "remark": loaded.remark,
         "program": f"detect-video {__version__}",
+        "reuses": config.input.skip_still is not None,
     }
     kinds = [sinks.find(name) for name in paths]
     if loaded.blurred and any(kind.untouched for kind in kinds):  # whoever asked before this or not
@@ -552,7 +554,17 @@ def wire_loop(
         annotate=_annotation(config, loaded, sinks, watched),
         sinks=sinks,
         queue_batches=config.loop.queue_batches,
+        still=stillness(config, source.info),
     )
+
+
+def stillness(config: Config, info: SourceInfo) -> Stillness | None:
+    """Of --skip-still; None without it, and for pictures, which do not follow each other."""
+    if config.input.skip_still is None or info.kind == "pictures":
+        return None
+    from detector.stages.still import Stillness, parse_share
+
+    return Stillness(parse_share(config.input.skip_still))
 
 
 def _annotation(

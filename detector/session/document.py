@@ -48,7 +48,9 @@ class Video:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameCounts:
-    """``dropped``: read and not written, because the run was cut short or failed."""
+    """``dropped``: read and not written, because the run was cut short or failed. ``reused``: of
+    those written, with the detections of the last one that was inferred (--skip-still).
+    """
 
     read: Count
     written: Count
@@ -56,6 +58,7 @@ class FrameCounts:
     corrupt: Count
     skipped: Count
     dropped: Count
+    reused: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ class SourceRun:
     decoder: str = ""
     read: int = 0
     written: int = 0
+    reused: int = 0
     counts: ReadCounts = field(default_factory=ReadCounts)
     run_s: float = 0.0
     live_s: float | None = None

@@ -46,6 +46,7 @@ def row(
         "time_base": time_base,
         "time_s": round(frame.time_s, 6),
         **more,
+        **({"reused": True} if frame.reused else {}),
         "detections": [
             {"class": name, "class_id": class_id, "score": score, "box": box}
             for name, class_id, score, box in plain_values(detections)

@@ -10,7 +10,8 @@ import pytest
 from detector.loop.overlapped import frames_overlapped
 from detector.loop.parts import Progress
 from detector.loop.sync import frames_in_turn
-from detector.timeline import OffTimeline, Timeline
+from detector.stages.still import LEVELS, Stillness
+from detector.timeline import WORK, OffTimeline, Timeline
 from tests.loop.stubs import stub_parts
 
 LOOPS = [frames_in_turn, frames_overlapped]
@@ -46,6 +47,28 @@ def test_every_small_combination(batch, concurrency, requests, queue, frames):
     assert pairs == expected(frames)
     assert parts.sinks[0].rows == [(i, i, float(i)) for i in range(frames)]
     assert (progress.read, progress.written) == (frames, frames)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_still_frames_repeat_the_last_that_was_inferred(loop, batch):
+    """Each picture is one level brighter than the one before: every ninth is another one."""
+    every, frames = LEVELS + 1, 40
+    parts = stub_parts(frames, batch, 4, 2, still=Stillness(0.0))
+    timeline = Timeline()
+    pairs, progress = consume(parts, loop, timeline)
+    assert pairs == [(i, float(i - i % every)) for i in range(frames)]
+    inferred = -(-frames // every)
+    assert (progress.written, progress.reused) == (frames, frames - inferred)
+    counts = {
+        stage: span.calls
+        for track in timeline.tracks.values()
+        for (stage, kind), span in track.spans.items()
+        if kind == WORK
+    }
+    assert counts["head"] == inferred
+    assert counts["preprocess"] == counts["nms"] == counts["write"] == frames
+    assert counts["infer"] <= inferred
 
 
 @pytest.mark.parametrize("loop", LOOPS)

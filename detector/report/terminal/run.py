@@ -193,6 +193,7 @@ def _frames(summary: Summary) -> str:
         "bad": frames.bad,
         "corrupt": frames.corrupt,
         "skipped": frames.skipped,
+        "reused": frames.reused,
     }
     done = "written" if _wrote_pictures(summary) else "detected"
     text = f"frames: {frames.read} read, {frames.written} {done}"

@@ -1,0 +1,96 @@
+"""--skip-still on a clip that stands still twice."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import cv2
+import pytest
+
+from detector.api import Detector
+from detector.config.schema import Config, InputConfig, OutputConfig
+from detector.errors import UsageError
+from detector.run.detect import detect
+
+STREET = Path(__file__).parents[2] / "videos/street.mp4"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory) -> Path:
+    """Two frames of the street, six times each."""
+    capture, target = cv2.VideoCapture(str(STREET)), tmp_path_factory.mktemp("still") / "in.mp4"
+    pictures = [capture.read()[1] for _ in range(200)]
+    with av.open(str(target), "w") as container:
+        stream = container.add_stream("libx264", rate=25, options={"crf": "12"})
+        stream.width, stream.height = 960, 540
+        for number in range(12):
+            picture = av.VideoFrame.from_ndarray(pictures[(number // 6) * 199], format="bgr24")
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+    return target
+
+
+def ran(clip, folder, monkeypatch, share: str | None, *save: str):
+    monkeypatch.chdir(folder)
+    config = Config(
+        input=InputConfig(skip_still=share), output=OutputConfig(save=save, output="out/")
+    )
+    result = detect([str(clip)], config)
+    assert result.exit_code == 0
+    return result.summary
+
+
+def test_still_frames_are_not_inferred_and_say_so(clip, tmp_path, monkeypatch):
+    summary = ran(clip, tmp_path, monkeypatch, "0.5%", "jsonl", "csv", "mot")
+    assert (summary.frames.written, summary.frames.reused) == (12, 10)
+    assert summary.stages["infer"].calls == 2
+    infer_s = summary.stages["infer"].busy_s
+    assert summary.fps.inference == pytest.approx(2 / infer_s, rel=0.2)
+    assert (
+        "--skip-still 0.5%: 10 of 12 frames (83%) were not inferred and repeat the last "
+        "detections; mot cannot mark them" in summary.notes
+    )
+    lines = [json.loads(line) for line in Path(summary.outputs["jsonl"]).read_text().splitlines()]
+    assert [line.get("reused", False) for line in lines] == [n % 6 > 0 for n in range(12)]
+    for number, line in enumerate(lines):
+        assert line["detections"] == lines[number - number % 6]["detections"]
+        assert line["detections"]
+    with open(summary.outputs["csv"], newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(int(row["frame"]) % 6 > 0, row["reused"]) for row in rows} == {
+        (False, "0"),
+        (True, "1"),
+    }
+
+
+def test_without_it_nothing_changes(clip, tmp_path, monkeypatch):
+    summary = ran(clip, tmp_path, monkeypatch, None, "jsonl", "csv")
+    assert summary.frames.reused == 0
+    assert summary.stages["infer"].calls == 12
+    assert "reused" not in Path(summary.outputs["jsonl"]).read_text()
+    assert "reused" not in Path(summary.outputs["csv"]).read_text()
+
+
+def test_in_python(clip):
+    with Detector(skip_still="0.5%") as detector:
+        reused = [frame.reused for frame, _ in detector.stream(str(clip))]
+    assert reused == [number % 6 > 0 for number in range(12)]
+
+
+def test_pictures_do_not_follow_each_other(clip, tmp_path, monkeypatch):
+    for number in range(3):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), cv2.VideoCapture(str(clip)).read()[1])
+    summary = ran(tmp_path / "*.png", tmp_path, monkeypatch, "0.5%", "jsonl")
+    assert summary.frames.reused == 0
+
+
+@pytest.mark.parametrize("share", ["much", "100%"])
+def test_no_share(clip, tmp_path, share):
+    config = replace(Config(), input=InputConfig(skip_still=share))
+    with pytest.raises(UsageError, match="not a share"):
+        detect([str(clip)], config)

@@ -1,0 +1,85 @@
+"""Which frames count as still, and whose detections they repeat."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.errors import UsageError
+from detector.stages.still import LEVELS, Stillness, parse_share
+from detector.types import Arrival, Detections, Frame, Letterbox
+
+FIT = Letterbox(1, 1, 0, 0, 64, 32)
+
+
+def frame(camera: str | None = None, epoch: int = 1) -> Frame:
+    arrival = None if camera is None else Arrival(camera, epoch, 0, 0.0)
+    return Frame(0, 0, 0.0, np.zeros((32, 64, 3), np.uint8), arrival=arrival)
+
+
+def slot(value: int = 100, changed: int = 0) -> np.ndarray:
+    """32x64 pixels, which are 8x16 cells; ``changed`` of them are another grey."""
+    made = np.full((32, 64, 3), value, np.uint8)
+    for number in range(changed):
+        y, x = divmod(number, 16)
+        made[4 * y : 4 * y + 4, 4 * x : 4 * x + 4] = value + LEVELS + 1
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("0.5%", 0.005), ("0.005", 0.005), ("0%", 0.0), ("12%", 0.12), (" 1% ", 0.01)],
+)
+def test_shares(text, share):
+    assert parse_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "%", "100%", "1", "-1%", "5 %", "half", "1e-3", "nan", "٥%"])
+def test_no_shares(text):
+    with pytest.raises(UsageError, match="not a share of the picture"):
+        parse_share(text)
+
+
+def test_what_changed_counts_by_cells():
+    still = Stillness(2 / 128)
+    assert not still.is_still(frame(), slot(), FIT)
+    assert still.is_still(frame(), slot(), FIT)
+    assert still.is_still(frame(), slot(changed=2), FIT)
+    assert not still.is_still(frame(), slot(changed=3), FIT)
+    assert not still.is_still(frame(), slot(), FIT)  # three cells back again
+
+
+def test_one_channel_is_enough():
+    still = Stillness(0.0)
+    still.is_still(frame(), slot(), FIT)
+    red = slot()
+    red[:4, :4, 0] += LEVELS + 1
+    assert not still.is_still(frame(), red, FIT)
+
+
+def test_noise_of_a_camera_averages_out():
+    still, random = Stillness(0.0), np.random.default_rng(0)
+    for number in range(50):
+        noisy = np.clip(slot() + random.normal(0, 4, (32, 64, 3)), 0, 255).astype(np.uint8)
+        assert still.is_still(frame(), noisy, FIT) == (number > 0)
+
+
+def test_a_slow_change_adds_up():
+    """Compared with the last frame that was inferred, not with the one before."""
+    still = Stillness(0.0)
+    inferred = [value for value in range(0, 60) if not still.is_still(frame(), slot(value), FIT)]
+    assert inferred == list(range(0, 60, LEVELS + 1))
+
+
+def test_cameras_connections_and_places_are_apart():
+    still = Stillness(0.0)
+    assert not still.is_still(frame("a"), slot(1), FIT)
+    assert not still.is_still(frame("b"), slot(1), FIT)
+    assert still.is_still(frame("a"), slot(1), FIT)
+    assert not still.is_still(frame("a", epoch=2), slot(1), FIT)
+    assert not still.is_still(frame("a", epoch=2), slot(1), Letterbox(2, 2, 0, 0, 32, 16))
+    found = {name: Detections.empty((name,)) for name in "ab"}
+    for name in "ab":
+        still.remember(frame(name), found[name])
+    assert still.recall(frame("a")) is found["a"]
+    assert still.recall(frame("b")) is found["b"]
