@@ -13,9 +13,11 @@ possible, and tests hold them:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from detector.stages.annotate import INKS, PALETTE, Corner, Layout, PlacedLabel
 from detector.stages.labels import FONT_HEIGHT, MANY_SCRIPTS, Color
@@ -71,6 +73,7 @@ Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 """
 
 
+@lru_cache(maxsize=1024)  # frames repeat their labels: a class name and one of a hundred scores
 def plain(text: str) -> str:
     """A text that ASS takes for text: nothing in it is an override or ends the line."""
     text = text[:LONGEST_NAME].translate(_UNSAFE)
@@ -79,50 +82,47 @@ def plain(text: str) -> str:
 
 def boxes_text(layout: Layout, width: int, height: int) -> str:
     """Outlines, dots, and what labels stand on; "" where there are none."""
-    shapes = [
-        *_by_color(
-            [(layout.shades[i], _outline(layout.boxes[i], layout.line)) for i in _upwards(layout)]
-        ),
-        *_by_color([(corner.shade, _arms(corner, layout.line)) for corner in layout.corners]),
-        *_by_color([(placed.shade, _plate(placed, width, height)) for placed in layout.labels]),
-        *_by_color([(layout.shades[i], _dot(layout, i)) for i in layout.dots]),
+    upwards = range(len(layout.boxes) - 1, -1, -1)  # the best score's box is drawn last
+    groups = [
+        [(layout.shades[i], _outline(layout.boxes[i], layout.line)) for i in upwards],
+        [(corner.shade, _arms(corner, layout.line)) for corner in layout.corners],
+        [(placed.shade, _plate(placed, width, height)) for placed in layout.labels],
+        [(layout.shades[i], _dot(layout, i)) for i in layout.dots],
     ]
-    parts = []
-    for k, (shade, paths) in enumerate(shapes):
-        left = k * width
-        drawing = f"m {-left} 0 m {width - left} {height}{_moved(paths, left, width, height)}"
-        parts.append(f"{{\\1c{_color(PALETTE[shade])}\\p1}}{drawing}{{\\p0}}")
-    return "{\\pos(0,0)}" + "".join(parts) if parts else ""
+    shapes = [drawing for group in groups for drawing in _by_color(group)]
+    if not shapes:
+        return ""
+    # All at once: one call of numpy for a picture, and one format for each colour.
+    points = np.array([at for _, points in shapes for at in points], np.int64).reshape(-1, 2)
+    lefts = np.repeat(np.arange(len(shapes)) * width, [len(points) // 2 for _, points in shapes])
+    # None leaves the picture: what does would make the drawing wider, and all that follow would be
+    # too far to the right.
+    points[:, 0] = points[:, 0].clip(0, width) - lefts
+    points[:, 1] = points[:, 1].clip(0, height)
+    numbers, parts, at = points.ravel().tolist(), [], 0
+    for k, (shade, own) in enumerate(shapes):
+        drawn = POLYGON * (len(own) // 8) % tuple(numbers[at : at + len(own)])
+        at += len(own)
+        space = f"m {-k * width} 0 m {width - k * width} {height}"
+        parts.append(f"{{\\1c{_color(PALETTE[shade])}\\p1}}{space}{drawn}{{\\p0}}")
+    return "{\\pos(0,0)}" + "".join(parts)
 
 
-def _upwards(layout: Layout) -> range:
-    """The best score's box is drawn last."""
-    return range(len(layout.boxes) - 1, -1, -1)
+Points = tuple[int, ...]  # x, y of the four corners of each rectangle in turn
+POLYGON = " m %d %d l %d %d %d %d %d %d"
 
 
-Path = tuple[tuple[int, int], ...]  # corners of one polygon
-
-
-def _by_color(shapes: Sequence[tuple[int, tuple[Path, ...]]]) -> list[tuple[int, list[Path]]]:
+def _by_color(shapes: Sequence[tuple[int, Points]]) -> list[tuple[int, list[int]]]:
     """One drawing for each colour; the colour of the last shape lies on top."""
-    together: dict[int, list[Path]] = {}
-    for shade, paths in shapes:
-        together[shade] = together.pop(shade, []) + list(paths)
+    together: dict[int, list[int]] = {}
+    for shade, points in shapes:
+        mine = together.pop(shade, None) or []
+        mine += points
+        together[shade] = mine
     return list(together.items())
 
 
-def _moved(paths: Iterable[Path], left: int, width: int, height: int) -> str:
-    """The polygons, ``left`` pixels to the left. None leaves the picture: what does would make the
-    drawing wider, and all that follow would be too far to the right.
-    """
-    texts = []
-    for path in paths:
-        first, *rest = (f"{min(max(x, 0), width) - left} {min(max(y, 0), height)}" for x, y in path)
-        texts.append(f" m {first} l {' '.join(rest)}")
-    return "".join(texts)
-
-
-def _outline(box: Sequence[int], line: int) -> tuple[Path, ...]:
+def _outline(box: Sequence[int], line: int) -> Points:
     """A ring: the inner side runs the other way round, so that it stays empty.
 
     Its edges are those of OpenCV, whose lines have an odd number of pixels.
@@ -133,33 +133,38 @@ def _outline(box: Sequence[int], line: int) -> tuple[Path, ...]:
     outer = _corners(x1 - half, y1 - half, x2 + half, y2 + half)
     left, top, right, bottom = x1 + half + 1, y1 + half + 1, x2 - half - 1, y2 - half - 1
     if right <= left or bottom <= top:
-        return (outer,)
-    return outer, _corners(left, top, right, bottom)[::-1]
+        return outer
+    return (*outer, left, bottom, right, bottom, right, top, left, top)
 
 
-def _corners(x1: int, y1: int, x2: int, y2: int) -> Path:
-    return (x1, y1), (x2, y1), (x2, y2), (x1, y2)
+def _corners(x1: int, y1: int, x2: int, y2: int) -> Points:
+    return x1, y1, x2, y1, x2, y2, x1, y2
 
 
-def _arms(corner: Corner, line: int) -> tuple[Path, ...]:
+def _arms(corner: Corner, line: int) -> Points:
     """As long and as wide as OpenCV's lines of 2 * line + 1 pixels, but with square ends."""
     (x, y), half = corner.at, line + 1
-    return tuple(
-        _corners(min(x, x2) - half, min(y, y2) - half, max(x, x2) + half + 1, max(y, y2) + half + 1)
-        for x2, y2 in corner.ends
+    (x2, y2), (x3, y3) = corner.ends
+    return (
+        *_corners(
+            min(x, x2) - half, min(y, y2) - half, max(x, x2) + half + 1, max(y, y2) + half + 1
+        ),
+        *_corners(
+            min(x, x3) - half, min(y, y3) - half, max(x, x3) + half + 1, max(y, y3) + half + 1
+        ),
     )
 
 
-def _plate(placed: PlacedLabel, width: int, height: int) -> tuple[Path, ...]:
+def _plate(placed: PlacedLabel, width: int, height: int) -> Points:
     right = min(width, placed.x + placed.label.width)
     bottom = min(height, placed.y + placed.label.height)
-    return (_corners(placed.x, placed.y, right, bottom),)
+    return _corners(placed.x, placed.y, right, bottom)
 
 
-def _dot(layout: Layout, i: int) -> tuple[Path, ...]:
+def _dot(layout: Layout, i: int) -> Points:
     side = 2 * layout.line + 3
     x, y = layout.boxes[i][:2]
-    return (_corners(x, y, x + side, y + side),)
+    return _corners(x, y, x + side, y + side)
 
 
 @lru_cache(maxsize=256)
