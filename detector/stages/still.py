@@ -53,7 +53,8 @@ class Stillness:
         cells = cv2.resize(half, size, interpolation=cv2.INTER_AREA)
         before = self._inferred.get(camera)
         if before is not None and before[:2] == (fit, epoch):
-            if _changed(before[2], cells) <= self._share * size[0] * size[1]:
+            changed = _changed(before[2], cells)
+            if changed <= self._share * size[0] * size[1]:
                 return True
         self._inferred[camera] = fit, epoch, cells
         return False

@@ -39,7 +39,7 @@ QUALITIES = {
     "fast": {"preset": "ultrafast", "crf": "23"},
     "balanced": {
         "preset": "ultrafast",
-        "crf": "22",
+        "crf": "22.5",
         "bf": "3",
         "b_strategy": "0",
         "x264-params": "cabac=1:deblock=0,0:8x8dct=1:partitions=i8x8,i4x4",
