@@ -309,7 +309,7 @@ def test_quality_decides_the_size_and_keeps_every_frame(suffix: str, tmp_path: P
 
 def test_without_a_word_the_quality_is_balanced(tmp_path: Path) -> None:
     frames = [make_frame(i) for i in range(12)]
-    for name, options in (("a", {}), ("b", {"quality": "balanced"}), ("c", {"crf": 22})):
+    for name, options in (("a", {}), ("b", {"quality": "balanced"}), ("c", {"crf": 22.5})):
         write(tmp_path / f"{name}.mp4", frames, options)
     contents = {(tmp_path / f"{name}.mp4").read_bytes() for name in "abc"}
     assert len(contents) == 1
