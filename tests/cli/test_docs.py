@@ -18,6 +18,7 @@ SHORTER = {
     "build": [],
     "eval": ["--frames", 12],
     "compare": ["--frames", 2, "--rounds", 1],
+    "tune": ["--seconds", 1],
     "profile": ["--frames", 8, "--only", "critical_path,what_if", "--json"],
 }
 

@@ -186,7 +186,7 @@ HELP = [
     Command(f"help-{command.replace(' ', '-')}", (*command.split(), "--help"))
     for command in (
         "build", "compare", "detect", "diff", "doctor", "eval", "infer-raw", "metrics", "models", "models list",
-        "models show", "models pull", "profile", "report",
+        "models show", "models pull", "profile", "report", "tune",
     )
 ]  # fmt: skip
 

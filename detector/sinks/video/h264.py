@@ -31,10 +31,10 @@ SPARSE_S = 7 * 24 * 3600
 REORDERED = 8  # frames in a row, over which x264 reorders with its three B-frames, and some more
 HUGE_PIXELS = 4096 * 4096  # beyond, x264's look-ahead would hold gigabytes of frames
 # What --quality asks of x264. For "balanced" its presets leave a gap. On clips of 360p to 720p it
-# takes 0.6 of the CPU of "superfast" at crf 23, at equal PSNR and SSIM and 0.6 to 1.2 of the bytes
-# (docs/performance.md; `scripts/bench qualities`). What costs most is left out: motion to parts of
-# a pixel, the look-ahead, adaptive quantisation. What costs least for its bytes stays: B-frames in
-# a fixed pattern, CABAC, the deblocking filter, transforms of 8x8.
+# takes 0.6 to 0.7 of the CPU of "superfast" at crf 23, at equal PSNR and SSIM and 0.5 to 1.2 of the
+# bytes (docs/performance.md; `scripts/bench qualities`). What costs most is left out: motion to
+# parts of a pixel, the look-ahead, adaptive quantisation. What costs least for its bytes stays:
+# B-frames in a fixed pattern, CABAC, the deblocking filter, transforms of 8x8.
 QUALITIES = {
     "fast": {"preset": "ultrafast", "crf": "23"},
     "balanced": {

@@ -1,0 +1,103 @@
+"""``detect-video tune SOURCE``: the settings that run this source fastest on this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from detector.cli.command import subcommand
+from detector.cli.help import Files
+from detector.cli.options import config_options
+from detector.cli.printing import echo, error_terminal, print_json, terminal
+from detector.config.schema import CAMERA_GROUPS
+
+WITHOUT = ("output", "run_dir", "frames", "self_timing")
+
+
+@subcommand(
+    options=config_options(but=(*CAMERA_GROUPS, "page"), without=WITHOUT),
+    config_file=True,
+    json="the result",
+    quiet="Show no progress.",
+    interrupted="tuning stopped; nothing of it was kept",
+    examples=(
+        "detect-video tune in.mp4                    # what is fastest here, in a minute",
+        "detect-video tune in.mp4 -o tuned.yaml      # keep it ...",
+        "detect-video in2.mp4 --config tuned.yaml    # ... and use it",
+        "detect-video tune in.mp4 --engine ort       # what you name stays as it is",
+    ),
+)
+@click.argument("source", type=Files(), metavar="SOURCE")
+@click.option(
+    "--floor",
+    metavar="A",
+    type=click.FloatRange(0, 1),
+    default=0.97,
+    show_default=True,
+    help="Agreement with fp32 that every setting must keep, 2 x matched / (A + B).",
+)
+@click.option(
+    "--seconds",
+    metavar="N",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
+    show_default=True,
+    help="How long to look.",
+)
+@click.option("-o", "--output", metavar="FILE", help="Keep the settings here, for --config.")
+def command(
+    source: str,
+    floor: float,
+    seconds: float,
+    output: str | None,
+    config_file: str | None,
+    as_json: bool,
+    quiet: bool,
+    **flags: Any,
+) -> None:
+    """Find the settings that run SOURCE fastest on this machine.
+
+    Short runs of the real job, with everything that it writes, try engines, precisions, requests,
+    threads, batches, queue and encoding. The better half runs on, until one is left; at last it and
+    the defaults take turns. Nothing is kept without -o. The outputs of the runs are removed.
+    """
+    from dataclasses import replace
+
+    from detector.config.levels import resolve_config
+    from detector.errors.guard import keep
+    from detector.errors.writing import refuse_kept, write_whole
+    from detector.jobs.tune import as_config, in_words, tune
+    from detector.report.terminal.compare import progress_bar
+    from detector.report.terminal.tune import print_tuning, verdict
+
+    config = resolve_config(config_file, flags)
+    if output is not None:
+        keep("the source", source)
+        refuse_kept(Path(output), "choose another with -o")  # before a minute has passed
+    errors = error_terminal()
+    with progress_bar(errors, not quiet and errors.is_terminal) as progress:
+        found = tune(
+            source,
+            config,
+            floor=floor,
+            seconds=seconds,
+            watch=lambda doing, done, of: progress(doing, round(done), round(of)),
+            clock=time.monotonic,
+        )
+    if output is not None and found.settings:
+        calibrate = config.calibration.calibrate
+        write_whole(Path(output), as_config(found, calibrate).encode())
+        found = replace(found, file=output)
+    if as_json:
+        print_json(found)
+        return
+    console = terminal(piped_width=100)
+    words = {place: in_words(trial.settings) for place, trial in enumerate(found.trials)}
+    print_tuning(console, found, words)
+    for line in verdict(found, in_words(found.settings)):
+        echo(line)
+    if output is not None and not found.settings:
+        echo(f"{output} was not written.")

@@ -1,0 +1,220 @@
+"""The search of ``tune``, on jobs whose speeds the test decides; and the command, once for real."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+from detector import engines
+from detector.config.levels import resolve_config
+from detector.config.schema import Config, NetworkConfig, OutputConfig, RuntimeConfig
+from detector.errors import EngineError
+from detector.jobs import tune as module
+from detector.jobs.tune import ROUNDS, Ran, Search, as_config, in_words, with_settings
+from detector.run.signals import Stopped
+from detector.types import Detections
+from tests.cli.command import detect_video
+
+DEFAULT = Config()
+STREET = Path(__file__).parents[2] / "videos/street.mp4"
+
+
+def detections(frames: int, wrong: float = 0.0) -> list[Detections]:
+    """One object a frame; ``wrong`` of them lie elsewhere."""
+    made = []
+    for number in range(frames):
+        shift = 500 if number < wrong * frames else 0
+        box = np.array([[10 + shift, 10, 60 + shift, 60]], np.float32)
+        made.append(Detections(box, np.array([0.9], np.float32), np.array([0])))
+    return made
+
+
+class Job:
+    """A job of known speed. Every run takes its own seconds, and half a second to load."""
+
+    def __init__(self, speed, wrong=lambda settings: 0.0, empty: bool = False) -> None:
+        self.now, self.ran = 0.0, []
+        self._speed, self._wrong, self._empty = speed, wrong, empty
+
+    def clock(self) -> float:
+        return self.now
+
+    def __call__(self, settings, frames) -> Ran:
+        fps = self._speed(settings)
+        if fps is None:
+            raise EngineError("it does not run here")
+        self.ran.append((settings, frames))
+        self.now += 0.5 + frames / fps
+        found = detections(frames, self._wrong(settings))
+        if self._empty:
+            found = [Detections.empty()] * frames
+        size = 2000 if settings.get("quality") == "fast" else 1000
+        engine, precision = settings.get("engine", "ort"), settings.get("precision", "fp32")
+        return Ran(fps, found, size, engine, precision, "m")
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """Two engines on two cores, both able to run fp32 and int8; ort in fp32 is the default."""
+
+    def graph_wanted(name, precision, device):
+        if precision not in ("fp32", "int8"):
+            raise EngineError("not here")
+        return precision
+
+    monkeypatch.setattr(module, "rank_engines", lambda: ["ort", "torch"])
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "torch": None, "trt": "is absent"})
+    monkeypatch.setattr(engines, "graph_wanted", graph_wanted)
+
+
+def search(job: Job, config: Config = DEFAULT, floor: float = 0.97, seconds: float = 60.0):
+    return Search(job, config, floor, seconds, lambda *_: None, job.clock).find("in.mp4")
+
+
+def by_rules(settings) -> float:
+    """int8 doubles, torch halves, two requests of one thread add a half, fast encoding a tenth."""
+    fps = 50.0
+    fps *= 2 if settings.get("precision") == "int8" else 1
+    fps *= 0.5 if settings.get("engine") == "torch" else 1
+    fps *= 1.5 if (settings.get("concurrency"), settings.get("threads")) == (2, 1) else 1
+    return fps * (1.1 if settings.get("quality") == "fast" else 1)
+
+
+def test_each_axis_adds_what_is_fastest():
+    found = search(Job(by_rules))
+    assert found.settings == {
+        "engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1, "quality": "fast",
+    }  # fmt: skip
+    assert found.ratio.median == pytest.approx(2 * 1.5 * 1.1)
+    assert found.before.median == 50
+    assert found.video_bytes_ratio == 2
+    assert found.agreement == 1
+
+
+def test_the_floor_leaves_out_what_finds_other_things():
+    job = Job(by_rules, wrong=lambda settings: 0.1 if settings.get("precision") == "int8" else 0)
+    found = search(job)
+    assert "precision" not in found.settings
+    (tried,) = {one.agreement for one in found.trials if one.settings == {
+        "engine": "ort", "precision": "int8"}}  # fmt: skip
+    assert tried == pytest.approx(0.9, abs=0.05)
+    assert search(Job(by_rules, job._wrong), floor=0.5).settings["precision"] == "int8"
+
+
+def test_the_defaults_stand_where_nothing_beats_them():
+    found = search(Job(lambda settings: 50.0 if not settings else 40.0))
+    assert found.settings == {}
+    assert found.after is None
+
+
+def test_what_wins_only_sometimes_is_no_winner():
+    """The same settings are once faster and once slower than the defaults."""
+    speeds = iter([60.0, 40.0, 60.0, 60.0, 45.0, 44.0, 60.0, 58.0] * 20)
+    found = search(Job(lambda settings: next(speeds) if settings else 50.0))
+    assert found.settings == {}
+
+
+def test_what_fails_is_said_and_does_not_end_the_search():
+    found = search(Job(lambda s: None if s.get("engine") == "torch" else by_rules(s)))
+    assert found.settings["precision"] == "int8"
+    assert "--engine torch --precision fp32: not tried: it does not run here" in found.notes
+
+
+def test_the_better_half_runs_on_twice_as_many_frames():
+    job = Job(by_rules)
+    search(job)
+    first = job.ran[1][1]
+    trials = [(in_words(settings), frames) for settings, frames in job.ran[2:]]
+    assert trials[:4] == [
+        ("the defaults", first),
+        ("--engine ort --precision int8", first),
+        ("--engine torch --precision fp32", first),
+        ("--engine torch --precision int8", first),
+    ]
+    assert [frames for _, frames in trials[4:6]] == [2 * first] * 2
+    assert trials[6][1] == first  # the next axis begins anew
+
+
+def test_it_ends_in_time():
+    job = Job(lambda settings: 4.0)
+    found = search(job, seconds=20)
+    assert found.settings == {}
+    assert job.now < 40
+    assert job.ran[-1][0] == {} or len(job.ran) < 40
+
+
+def test_where_nothing_is_found_only_fp32_is_taken():
+    found = search(Job(by_rules, empty=True))
+    assert found.settings.get("precision", "fp32") == "fp32"
+    assert any("nothing was detected in these frames" in note for note in found.notes)
+
+
+def test_random_weights_say_nothing_about_precision():
+    config = replace(DEFAULT, network=NetworkConfig(random_weights=0))
+    assert search(Job(by_rules), config).settings.get("precision", "fp32") == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("config", "left_alone"),
+    [
+        (replace(DEFAULT, runtime=RuntimeConfig(engine="torch")), {"engine": "ort"}),
+        (replace(DEFAULT, runtime=RuntimeConfig(precision="fp32")), {"precision": "int8"}),
+        (replace(DEFAULT, runtime=RuntimeConfig(threads=1)), {"concurrency": 2}),
+        (replace(DEFAULT, runtime=RuntimeConfig(batch=3)), {"batch": 2}),
+        (replace(DEFAULT, output=OutputConfig(crf=30)), {"quality": "fast"}),
+    ],
+    ids=["engine", "precision", "threads", "batch", "crf"],
+)
+def test_what_is_named_is_left_alone(config, left_alone):
+    found = search(Job(by_rules), config)
+    assert not any(left_alone.items() <= one.settings.items() for one in found.trials)
+
+
+def test_the_last_comparison_is_by_turns():
+    job = Job(by_rules)
+    search(job)
+    last = [settings for settings, _ in job.ran[-2 * ROUNDS :]]
+    assert last[::2] == [{}] * ROUNDS
+    assert all(last[1::2])
+
+
+def test_settings_reach_their_groups_and_the_file_gives_them_again(tmp_path):
+    settings = {"engine": "ort", "precision": "int8", "queue_batches": 4, "quality": "fast"}
+    config = with_settings(DEFAULT, settings)
+    assert (config.runtime.engine, config.loop.queue_batches) == ("ort", 4)
+    found = replace(search(Job(by_rules)), settings=settings)
+    file = tmp_path / "tuned.yaml"
+    file.write_text(as_config(found, None))
+    again = resolve_config(str(file), {})
+    assert again.runtime == config.runtime
+    assert again.output.quality == "fast"
+    assert yaml.safe_load(as_config(found, "x.mp4"))["calibration"] == {"calibrate": "x.mp4"}
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+    done = detect_video(
+        "tune", STREET, "--engine", "ort", "--seconds", "3", "--no-video", "--json", "-o", "t.yaml",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["trials"][0]["settings"] == {}
+    assert document["trials"][0]["fps"] > 0
+    assert (tmp_path / "t.yaml").exists() == bool(document["settings"])
+    assert {path.name for path in tmp_path.iterdir()} <= {"t.yaml"}
+
+
+def test_a_signal_during_a_run_ends_the_search(monkeypatch):
+    """A run that was interrupted is no trial, and no other one follows."""
+    interrupted = SimpleNamespace(exit_code=130, errors=[])
+    monkeypatch.setattr(module, "detect", lambda *given, **more: interrupted)
+    with pytest.raises(Stopped):
+        module.run_once("in.mp4", DEFAULT, 3)
