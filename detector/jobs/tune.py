@@ -190,7 +190,8 @@ class Search:
         done = len(ran.detections)
         self.trials.append(Trial(settings=settings, frames=done, fps=ran.fps, agreement=share))
         if share is None:  # nothing tells what another precision loses
-            return ran.fps if ran.precision in ("fp32", self.config.runtime.precision) else None
+            known = not settings or ran.precision in ("fp32", self.config.runtime.precision)
+            return ran.fps if known else None
         return ran.fps if share >= self.floor else None
 
     def _agreement(self, ran: Ran) -> float | None:
@@ -213,7 +214,9 @@ class Search:
     def _compare(self, source: str, best: Settings, plain: Ran) -> Tuning:
         """The best and the defaults in turns."""
         pairs: list[tuple[Ran, Ran]] = []
-        frames = min(MOST_FRAMES, 2 * self._frames)
+        left_s = max(0.0, self.seconds - (self.clock() - self._start))
+        affordable = round(left_s * plain.fps / (2 * ROUNDS) * 0.8)  # the rest is loading
+        frames = max(FEWEST_FRAMES, min(MOST_FRAMES, 2 * self._frames, affordable))
         while best and len(pairs) < ROUNDS:
             self.watch(
                 f"{in_words(best)}, and the defaults", self.clock() - self._start, self.seconds

@@ -127,6 +127,8 @@ def _is_wanted(config: Config) -> bool:
         return False
     if "auto" not in (runtime.engine, runtime.precision) or runtime.batch != 1:
         return False
+    if runtime.engine not in ("auto", *choose.TIMED):
+        return False
     if runtime.threads or runtime.concurrency or runtime.engine_options:
         return False
     if runtime.device not in ("auto", "cpu") or NVIDIA_DRIVER.exists():

@@ -139,6 +139,7 @@ def test_it_is_made_again_where_it_no_longer_holds(street, ticks, tmp_path, monk
     "runtime",
     [
         {"engine": "ort", "precision": "fp32"},
+        {"engine": "torch"},
         {"batch": 2},
         {"threads": 1},
         {"concurrency": 3},
