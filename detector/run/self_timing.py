@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -221,6 +220,8 @@ def _open(
 
 def _round(one: _Candidate, clock: Clock) -> float:
     """Frames a second, with as many requests at once as a run has."""
+    from concurrent.futures import ThreadPoolExecutor  # a fiftieth of a start, for one run of many
+
     at_once = one.engine.requests[: one.engine.concurrency]
 
     def work(index: int) -> None:

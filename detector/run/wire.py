@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from detector.engines.base import BuildProgress, Engine, EngineOptions
     from detector.loop.parts import Outputs, Parts, Progress
     from detector.models.base import ModelRequest, Network
+    from detector.run.self_timing import Timing
     from detector.session.outcome import ExecutedLayer
     from detector.sinks._stream import RowStream
     from detector.sinks.base import Sink
@@ -130,7 +131,7 @@ def load_model(
     font = open_font(config.drawing.font)
     with timer.phase("import"):
         from detector import engines
-        from detector.run import choose, self_timing
+        from detector.run import choose
         from detector.run.prepare import prepare_network, silent
         from detector.timeline import INFER, Natives
 
@@ -142,7 +143,7 @@ def load_model(
         classes = class_ids("--classes", config.selection.classes, network.names)
         blurred = _blurred_ids(config, classes, network.names)
         shape = (network.input.height, network.input.width)
-    timing = self_timing.find_or_make(network, config, progress or silent) if timed else None
+    timing = _timing_of(network, config, progress or silent) if timed else None
     with timer.phase("load"):
         measurement = None if timing is None else timing.measurement
         choice = choose.choose(config, network.sha256, shape, measured, measurement)
@@ -195,6 +196,12 @@ def load_model(
         blurred,
         font,
     )
+
+
+def _timing_of(network: Network, config: Config, progress: BuildProgress) -> Timing | None:
+    from detector.run import self_timing
+
+    return self_timing.find_or_make(network, config, progress)
 
 
 def _nan_warning(network: Network, outputs: Outputs) -> list[str]:
