@@ -196,12 +196,16 @@ def preview(document: Comparison, config: Config) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """A record that changes what ``auto`` takes for one model and input."""
+    """A record that changes what ``auto`` takes for one model and input.
+
+    ``undo``: what the user does against it.
+    """
 
     model: str
     model_input: tuple[int, int]  # height, width
     reason: str
     path: str
+    undo: str
 
 
 def list_in_force(config: Config) -> list[InForce]:
@@ -213,7 +217,13 @@ def list_in_force(config: Config) -> list[InForce]:
         if _counts(entry, config):
             newest[entry.model_sha256, entry.model_input] = entry
     return [
-        InForce(entry.model or "a model", entry.model_input or (0, 0), reason, str(path))
+        InForce(
+            entry.model or "a model",
+            entry.model_input or (0, 0),
+            reason,
+            str(path),
+            f"delete {path} to undo it" if entry.kind == "compare" else f"kept in {path}",
+        )
         for entry in newest.values()
         if (reason := _replacement(entry, config)) is not None
     ]

@@ -27,8 +27,7 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
         height, width = one["model_input"]
         parts.append(
             Text(
-                f"in force for {one['model']} {width}x{height}: {one['reason']}; "
-                f"delete {one['path']} to undo it"
+                f"in force for {one['model']} {width}x{height}: {one['reason']}; {one['undo']}"
             )
         )
     verdict = (
