@@ -251,6 +251,8 @@ class Search:
 
     def _remarks(self) -> Iterator[str]:
         yield from self.notes
+        if len(self.trials) == 1:
+            yield f"{self.seconds:g} s left no time to try anything; give more --seconds"
         failed = {in_words(one.settings): one.error for one in self.trials if one.error}
         yield from (f"{settings}: not tried: {error}" for settings, error in failed.items())
         if not any(map(len, self._reference)):

@@ -150,6 +150,12 @@ def test_it_ends_in_time():
     assert job.ran[-1][0] == {} or len(job.ran) < 40
 
 
+def test_it_says_that_it_had_no_time():
+    found = search(Job(by_rules), seconds=1)
+    assert found.settings == {}
+    assert found.notes == ("1 s left no time to try anything; give more --seconds",)
+
+
 def test_where_nothing_is_found_only_fp32_is_taken():
     found = search(Job(by_rules, empty=True))
     assert found.settings.get("precision", "fp32") == "fp32"
