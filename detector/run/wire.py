@@ -172,9 +172,11 @@ def load_model(
         with natives.born(INFER):
             engine = engines.open(name, ready.network, ready.options)
     with timer.phase("warmup"), natives.born(INFER):
-        for request in engine.requests:
-            request.infer(network.batch)
-        outputs = engine.requests[0].infer(network.batch)
+        # On a CPU requests share what is made at the first inference, so as many as run at once are
+        # enough: each costs a start as much as a frame. On a GPU each has a context of its own.
+        alike = engine.device == "cpu"
+        warm = engine.requests[: engine.concurrency] if alike else engine.requests
+        outputs = [request.infer(network.batch) for request in warm][0]
         layers = executed_layers(network, engine)
     return LoadedModel(
         ready.network,
