@@ -67,8 +67,8 @@ def command(
     from dataclasses import replace
 
     from detector.config.levels import resolve_config
-    from detector.errors.guard import keep
-    from detector.errors.writing import refuse_kept, write_whole
+    from detector.errors.guard import keep, refuse_kept
+    from detector.errors.writing import write_whole
     from detector.jobs.tune import as_config, in_words, tune
     from detector.report.terminal.compare import progress_bar
     from detector.report.terminal.tune import print_tuning, verdict

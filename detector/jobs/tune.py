@@ -97,7 +97,7 @@ def run_once(source: str, config: Config, frames: int) -> Ran:
         summary = result.summary
         if summary.fps.end_to_end is None:
             raise SourceError(f"{source}: no frame could be read")
-        video = summary.outputs.get("video")
+        video = summary.each[0].outputs.get("video")
         return Ran(
             summary.fps.end_to_end,
             found,

@@ -176,7 +176,7 @@ def load_model(
         # enough: each costs a start as much as a frame. On a GPU each has a context of its own.
         alike = engine.device == "cpu"
         warm = engine.requests[: engine.concurrency] if alike else engine.requests
-        outputs = [request.infer(network.batch) for request in warm][0]
+        first, *_ = [request.infer(network.batch) for request in warm]
         layers = executed_layers(network, engine)
     return LoadedModel(
         ready.network,
@@ -188,7 +188,7 @@ def load_model(
             *network.warnings,
             *ready.notes,
             *engine.notes,
-            *_nan_warning(network, outputs),
+            *_nan_warning(network, first),
         ],
         ready.build_s,
         ready.artefact_s,

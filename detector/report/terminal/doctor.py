@@ -26,9 +26,7 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
     for one in findings["in_force"]:
         height, width = one["model_input"]
         parts.append(
-            Text(
-                f"in force for {one['model']} {width}x{height}: {one['reason']}; {one['undo']}"
-            )
+            Text(f"in force for {one['model']} {width}x{height}: {one['reason']}; {one['undo']}")
         )
     verdict = (
         "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
