@@ -308,7 +308,9 @@ def request_axis(config: Config, best: Settings, plain: Ran) -> list[Settings]:
     batches: list[dict[str, Any]] = []
     if runtime.batch == 1:
         batches = [{"batch": 2}, {"batch": 4}]
-    return [{**best, **more} for more in (*shapes, *batches)]
+    # Named, because what was timed at the first run counts for the defaults of these only.
+    named = best or {"engine": plain.engine, "precision": plain.precision}
+    return [{**named, **more} for more in (*shapes, *batches)]
 
 
 def writing_axis(config: Config, best: Settings, plain: Ran) -> list[Settings]:

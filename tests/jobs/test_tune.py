@@ -98,6 +98,15 @@ def test_each_axis_adds_what_is_fastest():
     assert found.agreement == 1
 
 
+def test_other_requests_keep_the_engine_and_precision_of_the_defaults():
+    """The self-timing of the default model says nothing about other numbers of requests."""
+    job = Job(lambda settings: 50.0 if not settings else 40.0)
+    found = search(job)
+    shapes = [one.settings for one in found.trials if "concurrency" in one.settings]
+    assert shapes
+    assert all((one["engine"], one["precision"]) == ("ort", "fp32") for one in shapes)
+
+
 def test_the_floor_leaves_out_what_finds_other_things():
     job = Job(by_rules, wrong=lambda settings: 0.1 if settings.get("precision") == "int8" else 0)
     found = search(job)
