@@ -28,7 +28,15 @@ DOCUMENT: dict[str, Any] = {
         "frames_declared": 11,
         "duration_s": 0.44,
     },
-    "frames": {"read": 11, "written": 10, "dropped": 1, "bad": 2, "corrupt": 0, "skipped": 0},
+    "frames": {
+        "read": 11,
+        "written": 10,
+        "dropped": 1,
+        "reused": 0,
+        "bad": 2,
+        "corrupt": 0,
+        "skipped": 0,
+    },
     "fps": {"end_to_end": 12.5, "inference": 25.0, "device": None},
     "seconds": {"import": 0.1, "load": 0.2, "warmup": 0.3, "run": 0.8, "close": 0.0},
     "stages": {
