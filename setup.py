@@ -78,7 +78,6 @@ setup(
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.3",
-            "pytest-rerunfailures>=15",
             "pytest-xdist>=3.6",
             "hypothesis>=6.100",
             "ruff>=0.8",
