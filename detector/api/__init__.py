@@ -232,6 +232,8 @@ class Detector:
             standard_input().stopped = progress.stop.is_set
         with open_source(source, self._config) as opened:
             live = opened if isinstance(opened, LiveSource) else None
+            if live is not None and self._config.input.skip_still is not None:
+                raise UsageError("skip_still is for files, not for cameras; leave it out")
             fresh = live is not None and self._config.live.policy == "latest"
             concurrency = self._loaded.engine.concurrency
             parts = Parts(
@@ -243,7 +245,7 @@ class Detector:
                 arrive=None if live is None else live.arrive,
                 fresh=fresh,
                 clock=None if live is None else time.perf_counter_ns,
-                still=None if live is not None else stillness(self._config, opened.info),
+                still=stillness(self._config, opened.info),
             )
             with closing(run_loop(parts, self._config, OffTimeline(), progress)) as frames:
                 try:

@@ -281,8 +281,7 @@ class OutputConfig:
     crf: int | None = option(
         None,
         "Constant rate factor, 0 is best: to 51 in H.264 (default: 22.5, with --preset 23), to 63 "
-        "in "
-        "VP9 (default: 32).",
+        "in VP9 (default: 32).",
         "N",
         at_least=0,
         at_most=63,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -193,7 +193,8 @@ def time_engines(
     ]
 
 
-def _order(precisions: Sequence[str] | dict[str, float], device: str) -> list[tuple[str, str]]:
+def _order(precisions: Collection[str], device: str) -> list[tuple[str, str]]:
+    """(engine, precision) of what is installed, in the order in which they are opened."""
     usable = engines.usable()
     first = choose.choose_by_rank("fp32", device)[0]
     there = [name for name in choose.TIMED if usable.get(name, "") is None]

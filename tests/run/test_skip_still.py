@@ -82,6 +82,14 @@ def test_in_python(clip):
     assert reused == [number % 6 > 0 for number in range(12)]
 
 
+def test_a_camera_from_python_refuses_it():
+    with (
+        Detector(engine="null", skip_still="0.5%") as detector,
+        pytest.raises(UsageError, match="for files, not for cameras"),
+    ):
+        next(detector.stream("rtsp://127.0.0.1:9/none"))
+
+
 def test_pictures_do_not_follow_each_other(clip, tmp_path, monkeypatch):
     for number in range(3):
         cv2.imwrite(str(tmp_path / f"{number}.png"), cv2.VideoCapture(str(clip)).read()[1])
