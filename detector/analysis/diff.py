@@ -70,7 +70,16 @@ OPTIONS = {
     "runtime": ("device", "engine_options"),
     "selection": ("conf", "iou", "classes", "agnostic", "max_det"),
     "input": ("decoder", "stride"),
-    "output": ("save", "no_video", "only_detections", "lead", "quality", "preset", "crf"),
+    "output": (
+        "save",
+        "no_video",
+        "only_detections",
+        "lead",
+        "quality",
+        "preset",
+        "crf",
+        "encoder",
+    ),
     "drawing": ("line_width", "font_scale", "font", "hide_labels", "hide_scores", "blur"),
     "loop": ("queue_batches", "nvtx", "instruments"),
 }

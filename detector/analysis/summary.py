@@ -17,6 +17,7 @@ from detector.session.document import (
     DetectionCounts,
     Environment,
     FrameCounts,
+    LiveMemory,
     LoopSizes,
     PrecisionShare,
     Rates,
@@ -292,6 +293,20 @@ def thread_rows(summary: Summary, frames: int) -> list[ThreadRow]:
         named = tuple(what for what, waited_s in waits if waited_s > 0)
         rows.append(ThreadRow(name, busy, wait_input, wait_output, other, wall, named))
     return rows
+
+
+def live_memory_text(memory: LiveMemory) -> str:
+    """Memory of a live run in a sentence without its end: where it was, and whether it grows."""
+    text = (
+        f"{memory.start_mb:.0f} MB at the start, {memory.end_mb:.0f} MB at the end, "
+        f"{memory.peak_mb:.0f} MB at the peak; growth"
+    )
+    if memory.slope_mb_per_hour is None:
+        return f"{text} not known: {memory.slope_reason}"
+    return (
+        f"{text} {memory.slope_mb_per_hour:+.1f} MB an hour, "
+        f"95% interval [{memory.slope_low:+.1f} .. {memory.slope_high:+.1f}]"
+    )
 
 
 def seconds_text(summary: Summary) -> str:

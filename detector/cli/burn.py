@@ -14,7 +14,7 @@ from detector.cli.options import config_options
 from detector.cli.printing import echo
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError
 
-OPTIONS = ("quality", "preset", "crf", "decoder")
+OPTIONS = ("quality", "preset", "crf", "encoder", "decoder")
 
 
 @subcommand(

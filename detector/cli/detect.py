@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ EXAMPLES = (
     "detect-video cameras.yaml --serve 8080            # many, and a page to watch them",
     "detect-video in.mp4 --blur person                 # pixelated where they are found",
 )
+FORCED = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # make rich take a pipe for a terminal
 VERBOSE = click.Option(
     ["--verbose", "-v"],
     is_flag=True,
@@ -77,13 +79,15 @@ def command(
             on_line = {name for name, value in flags.items() if value is not None}
             refuse_camera_options(specs, config, on_line)
     rows_to = take_standard_output() if owners["--output -"] and not of_cameras else None
-    console = terminal(piped_width=140)
     if owners["--events -"]:
         quiet = True  # a reader of events gets nothing else
-    shown = console.is_terminal and not (as_json or quiet)
+    # rich takes a twentieth of a start, so where nothing moves it is imported when the run is over.
+    moves = sys.stdout.isatty() or not FORCED.isdisjoint(os.environ)
+    console = terminal(piped_width=140) if moves and not (as_json or quiet) else None
+    shown = console is not None and console.is_terminal
     told = not (shown or as_json or quiet)  # in lines; the table says it too
     line = table = building = None
-    if shown:
+    if console is not None and shown:
         from detector.report.terminal.cameras import CameraTable
         from detector.report.terminal.live import LiveLine
         from detector.report.terminal.models import build_line
@@ -100,7 +104,7 @@ def command(
     elif not quiet and result.session is not None:
         from detector.report.terminal.run import print_run
 
-        print_run(console, result.summary, verbose)
+        print_run(console or terminal(piped_width=140), result.summary, verbose)
     elif result.exit_code == EXIT_DAMAGED:  # an exit code alone says too little
         for source in result.summary.each:
             if source.exit.code == EXIT_DAMAGED:

@@ -17,7 +17,7 @@ from detector.config.schema import CAMERA_GROUPS, EVAL_DEFAULTS, DrawingConfig
 # They say where a run's results go and how pictures look, which has no meaning here.
 DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
 OUTPUTS = (
-    "output", "save", "no_video", "only_detections", "lead", "quality", "preset", "crf",
+    "output", "save", "no_video", "only_detections", "lead", "quality", "preset", "crf", "encoder",
 )  # fmt: skip
 WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,10 @@ from detector.cli.help import Files
 from detector.cli.options import config_options
 from detector.cli.printing import echo, error_terminal, print_json, terminal
 from detector.config.schema import CAMERA_GROUPS
+from detector.errors import UsageError
+
+if TYPE_CHECKING:
+    from detector.config.schema import Config
 
 WITHOUT = ("output", "run_dir", "frames", "self_timing")
 
@@ -25,12 +29,13 @@ WITHOUT = ("output", "run_dir", "frames", "self_timing")
     interrupted="tuning stopped; nothing of it was kept",
     examples=(
         "detect-video tune in.mp4                    # what is fastest here, in a minute",
-        "detect-video tune in.mp4 -o tuned.yaml      # keep it ...",
-        "detect-video in2.mp4 --config tuned.yaml    # ... and use it",
+        "detect-video tune in.mp4 --use              # later runs of such videos take it",
+        "detect-video tune --undo                    # ... and take it no more",
+        "detect-video tune in.mp4 -o tuned.yaml      # keep it in a file, for --config",
         "detect-video tune in.mp4 --engine ort       # what you name stays as it is",
     ),
 )
-@click.argument("source", type=Files(), metavar="SOURCE")
+@click.argument("source", type=Files(), metavar="[SOURCE]", required=False)
 @click.option(
     "--floor",
     metavar="A",
@@ -48,11 +53,19 @@ WITHOUT = ("output", "run_dir", "frames", "self_timing")
     help="How long to look.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Keep the settings here, for --config.")
+@click.option(
+    "--use",
+    is_flag=True,
+    help="Keep the settings for later runs of this model and kind of input on this machine.",
+)
+@click.option("--undo", is_flag=True, help="Forget what --use kept on this machine, and end.")
 def command(
-    source: str,
+    source: str | None,
     floor: float,
     seconds: float,
     output: str | None,
+    use: bool,
+    undo: bool,
     config_file: str | None,
     as_json: bool,
     quiet: bool,
@@ -62,18 +75,28 @@ def command(
 
     Short runs of the real job, with everything that it writes, try engines, precisions, requests,
     threads, batches, queue and encoding. The better half runs on, until one is left; at last it and
-    the defaults take turns. Nothing is kept without -o. The outputs of the runs are removed.
+    the defaults take turns. Nothing is kept without --use or -o. The outputs of the runs are
+    removed.
+
+    What --use keeps is taken where neither --engine nor --precision is given, the model is the
+    same, and the source has the same size and codec; each run says so.
     """
     from dataclasses import replace
 
     from detector.config.levels import resolve_config
     from detector.errors.guard import keep, refuse_kept
     from detector.errors.writing import write_whole
-    from detector.jobs.tune import as_config, in_words, tune
+    from detector.jobs.tune import as_config, tune
     from detector.report.terminal.compare import progress_bar
     from detector.report.terminal.tune import print_tuning, verdict
+    from detector.session.tuning import in_words
 
     config = resolve_config(config_file, flags)
+    if undo:
+        _undo(config, source, use or output is not None, as_json)
+        return
+    if source is None:
+        raise UsageError("SOURCE is missing: name the video that is to run faster")
     if output is not None:
         keep("the source", source)
         refuse_kept(Path(output), "choose another with -o")  # before a minute has passed
@@ -86,6 +109,7 @@ def command(
             seconds=seconds,
             watch=lambda doing, done, of: progress(doing, round(done), round(of)),
             clock=time.monotonic,
+            use=use,
         )
     if output is not None and found.settings:
         calibrate = config.calibration.calibrate
@@ -101,3 +125,19 @@ def command(
         echo(line)
     if output is not None and not found.settings:
         echo(f"{output} was not written.")
+
+
+def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None:
+    """Raises UsageError for what --undo does not go with, and OutputError."""
+    from detector.run import tuned
+
+    if source is not None or more:
+        raise UsageError("--undo forgets all that --use kept; give it without SOURCE, --use and -o")
+    dropped = tuned.drop(config)
+    if as_json:
+        print_json({"schema": 1, "undone": dropped})
+        return
+    for line in dropped:
+        echo(f"undone: {line}")
+    if not dropped:
+        echo("Nothing that tune --use kept is in force on this machine.")

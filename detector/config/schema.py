@@ -7,8 +7,9 @@ The command line, cfg/default.yaml and the table in docs/usage.md are made from 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 
@@ -231,6 +232,7 @@ PRESETS = (
 
 
 QUALITIES = ("fast", "balanced", "small")
+ENCODERS = ("x264", "svtav1", "nvenc", "qsv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,13 @@ class OutputConfig:
         "N",
         at_least=0,
         at_most=63,
+    )
+    encoder: str | None = option(
+        None,
+        "What encodes H.264 and AV1: {choices}; default: x264. svtav1 writes AV1 into .mp4 and "
+        ".mkv; nvenc and qsv need a GPU of NVIDIA or Intel.",
+        "E",
+        choices=ENCODERS,
     )
     run_dir: str | None = option(None, "Folder of the session; default: runs/IN-ENGINE.", "DIR")
 
@@ -469,6 +478,30 @@ class Config:
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    def value(self, name: str) -> Any:
+        """Of one option, whatever its group. Raises KeyError for a name that is none."""
+        return getattr(getattr(self, _group_of(name)), name)
+
+    def has(self, name: str) -> bool:
+        """Whether an option is called so."""
+        return any(leaf.name == name for _, leaf in options())
+
+    def with_options(self, given: Mapping[str, Any]) -> Config:
+        """With these options replaced. Raises KeyError for a name that is none."""
+        groups: dict[str, dict[str, Any]] = {}
+        for name, value in given.items():
+            groups.setdefault(_group_of(name), {})[name] = value
+        changed = {
+            group: dataclasses.replace(getattr(self, group), **mine)
+            for group, mine in groups.items()
+        }
+        return dataclasses.replace(self, **changed)
+
+
+@cache
+def _group_of(name: str) -> str:
+    return {leaf.name: group for group, leaf in options()}[name]
 
 
 # What --help calls the groups.

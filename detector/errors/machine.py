@@ -34,6 +34,14 @@ def machine_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int:
     return min(there, limit) if limit else there
 
 
+def resident_bytes(proc: Path = PROC) -> int | None:
+    """Physical memory that this process holds now. None where the system does not tell."""
+    try:
+        return int((proc / "self/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def too_much(needed: int) -> str | None:
     """Words for a message where ``needed`` bytes are more than there are, or more than this process
     may have by ``ulimit -v``; None where they fit.

@@ -132,7 +132,8 @@ def _settings(spec: str, config: Config) -> str:
 
 def _encoding(config: Config) -> dict[str, Any]:
     output = config.output
-    return {"quality": output.quality, "preset": output.preset, "crf": output.crf}
+    names = ("quality", "preset", "crf", "encoder")
+    return {name: getattr(output, name) for name in names}
 
 
 def check_output(specs: Sequence[str], config: Config) -> None:

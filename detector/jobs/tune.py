@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detector import engines
 from detector.config.schema import Config
@@ -27,8 +27,11 @@ from detector.run.detect import Hooks, detect
 from detector.run.inputs import refuse_cameras
 from detector.run.signals import raise_if_stopped
 from detector.session.measured import Interval
-from detector.session.tuning import Settings, Trial, Tuning
+from detector.session.tuning import Settings, Trial, Tuning, in_words
 from detector.types import Detections, Frame
+
+if TYPE_CHECKING:
+    from detector.run.wire import LoadedModel
 
 FIRST_FRAMES = 24  # of the first run, which tells how long a trial takes
 TRIAL_S = 0.8  # of a first trial; each halving doubles it
@@ -36,7 +39,7 @@ FEWEST_FRAMES, MOST_FRAMES = 16, 400
 ROUNDS = 3  # of the comparison at the end
 FOR_THE_END = 0.3  # of the time
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
-ENCODING = ("quality", "preset", "crf")
+ENCODING = ("quality", "preset", "crf", "encoder")
 
 Watch = Callable[[str, float, float], None]
 """(what is being tried, seconds that passed, seconds in all)"""
@@ -52,6 +55,8 @@ class Ran:
     engine: str
     precision: str
     model: str
+    model_sha256: str = ""
+    model_input: tuple[int, int] = (0, 0)
 
 
 Run = Callable[[Settings, int], Ran]
@@ -66,18 +71,29 @@ def tune(
     seconds: float,
     watch: Watch,
     clock: Callable[[], float] = time.monotonic,
+    use: bool = False,
 ) -> Tuning:
-    """Raises DetectVideoError where the job does not run as it is configured."""
+    """``use``: keeps what beats the defaults for later runs. Raises DetectVideoError where the job
+    does not run as it is configured.
+    """
     from detector import sources
+    from detector.run import tuned
+    from detector.run.wire import input_kind
 
     refuse_cameras([source])
     sources.refuse_pipe(source, "each trial reads the source anew")
 
     def run(settings: Settings, frames: int) -> Ran:
-        return run_once(source, with_settings(config, settings), frames)
+        return run_once(source, config.with_options(settings), frames)
 
     search = Search(run, config, floor, seconds, watch, clock)
-    return search.find(source)
+    found = search.find(source)
+    kind = input_kind(source, config)
+    if not use or not found.settings or kind is None:
+        return replace(found, input_kind=kind)
+    first = search.first
+    kept = tuned.keep(found, config, first.model_sha256, first.model_input, kind)
+    return replace(found, input_kind=kind, kept=str(kept))
 
 
 def run_once(source: str, config: Config, frames: int) -> Ran:
@@ -87,16 +103,23 @@ def run_once(source: str, config: Config, frames: int) -> Ran:
     def collect(frame: Frame, detections: Detections) -> None:
         found.append(detections)
 
+    def note(model: LoadedModel) -> None:
+        loaded.append(model)
+
+    loaded: list[LoadedModel] = []
     with tempfile.TemporaryDirectory(prefix="detect-video-tune-") as folder:
         output = replace(config.output, output=f"{folder}/", run_dir=f"{folder}/run")
+        # What was kept before must not be the default that is to be beaten.
+        hooks = Hooks(loaded=note, detected=collect, timed=True, tuned=False)
         limited = replace(config, output=output, input=replace(config.input, frames=frames))
-        result = detect([source], limited, hooks=Hooks(detected=collect, timed=True))
+        result = detect([source], limited, hooks=hooks)
         raise_if_stopped(result.exit_code)
         if result.errors:
             raise result.errors[0]
         summary = result.summary
         if summary.fps.end_to_end is None:
             raise SourceError(f"{source}: no frame could be read")
+        network = loaded[0].network
         video = summary.each[0].outputs.get("video")
         return Ran(
             summary.fps.end_to_end,
@@ -105,17 +128,9 @@ def run_once(source: str, config: Config, frames: int) -> Ran:
             summary.engine,
             summary.precision,
             str(summary.model),
+            network.sha256,
+            (network.input.height, network.input.width),
         )
-
-
-def with_settings(config: Config, settings: Settings) -> Config:
-    """The configuration with some options replaced."""
-    for group in fields(Config):
-        part = getattr(config, group.name)
-        mine = {one.name: settings[one.name] for one in fields(part) if one.name in settings}
-        if mine:
-            config = replace(config, **{group.name: replace(part, **mine)})
-    return config
 
 
 @dataclass(slots=True)
@@ -130,6 +145,7 @@ class Search:
     clock: Callable[[], float] = time.monotonic
     trials: list[Trial] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    first: Ran = field(init=False)  # of the defaults
     _reference: list[Detections] = field(default_factory=list)
     _start: float = 0.0
     _frames: int = FIRST_FRAMES
@@ -138,8 +154,8 @@ class Search:
         """Raises what the job raises with the defaults."""
         self._start = self.clock()
         self.watch("the defaults", 0.0, self.seconds)
-        first = self.run({}, FIRST_FRAMES)
-        self._frames = min(MOST_FRAMES, max(FEWEST_FRAMES, round(first.fps * TRIAL_S)))
+        self.first = self.run({}, FIRST_FRAMES)
+        self._frames = min(MOST_FRAMES, max(FEWEST_FRAMES, round(self.first.fps * TRIAL_S)))
         plain = self.run({}, self._frames)
         self.trials.append(Trial(settings={}, frames=len(plain.detections), fps=plain.fps))
         self._reference = self._fp32(plain)
@@ -241,6 +257,7 @@ class Search:
         return replace(
             found,
             settings=best if won else {},
+            rounds=len(pairs),
             after=after,
             ratio=_interval([new.fps / old.fps for old, new in pairs]),
             agreement=self._agreement(last[1]),
@@ -264,13 +281,6 @@ class Search:
 
 def _interval(values: Sequence[float]) -> Interval:
     return Interval(statistics.median(values), min(values), max(values))
-
-
-def in_words(settings: Settings) -> str:
-    """``--engine openvino --precision int8``: as it is typed."""
-    if not settings:
-        return "the defaults"
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())
 
 
 # The axes: candidates beside the best so far. What the user names is left alone.

@@ -5,7 +5,7 @@ the CPU. Decoding is paid for every picture that arrives; the loop's work only f
 not dropped. So for k cameras, each detected whole,
 
     loop:  k / N * busy / processed share <= 1
-    CPU:   k / N * (decoding + rest / processed share) <= 1
+    CPU:   k / N * (decoding + rest / processed share) <= 1 - what other programs use
 
 Where pictures are dropped for lack of time, it is no more than the share that was not dropped,
 whatever the busy times say: a machine that cannot keep up with one camera has no room for 1.1.
@@ -38,7 +38,7 @@ class Load:
     ``stages``: each one's busy time; of infer, a worker's mean. ``cpu``: of all cores' time, by
     this process; ``decoding``: of that, by the feeds. ``processed``: of the pictures that arrived,
     those that were detected; ``dropped``: those for which there was no time. The rest is on its
-    way.
+    way. ``others``: of all cores' time, by other programs; 0 where the system does not tell.
     """
 
     cameras: int  # live ones
@@ -47,6 +47,7 @@ class Load:
     decoding: float
     processed: float
     dropped: float = 0.0
+    others: float = 0.0
 
 
 def shares_needed(load: Load) -> dict[str, float]:
@@ -57,7 +58,8 @@ def shares_needed(load: Load) -> dict[str, float]:
         for group, stages in GROUPS.items()
     }
     decoding = min(load.decoding, load.cpu)
-    needed[CPU] = decoding + (load.cpu - decoding) / processed
+    left = max(1.0 - load.others, LEAST)  # what other programs use is not ours to take
+    needed[CPU] = (decoding + (load.cpu - decoding) / processed) / left
     return needed
 
 

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from detector.live.ages import FrameAges
@@ -72,6 +71,7 @@ class Spent:
 
     passed_ns: int = 0
     cpu_ns: int = 0
+    others_ns: int = 0  # of CPU time, by other programs
     decoding_ns: int = 0
     written: int = 0
     wanted: int = 0
@@ -84,7 +84,11 @@ class Spent:
     def add(self, first: Sample, last: Sample, live: int) -> None:
         passed = last.at_ns - first.at_ns
         self.passed_ns += passed
-        self.cpu_ns += last.cpu_ns - first.cpu_ns
+        own = last.cpu_ns - first.cpu_ns
+        self.cpu_ns += own
+        if first.computer_ns is not None and last.computer_ns is not None:
+            # Not cut off at 0 here: the system counts in ticks of 10 ms, the process exactly.
+            self.others_ns += last.computer_ns - first.computer_ns - own
         self.decoding_ns += last.decoding_ns - first.decoding_ns
         self.written += last.written - first.written
         self.wanted += last.wanted - first.wanted
@@ -109,6 +113,7 @@ class Spent:
             decoding=self.decoding_ns / self.passed_ns / cores,
             processed=min(1.0, self.written / self.wanted) if self.wanted > 0 else 0.0,
             dropped=min(1.0, self.dropped / self.wanted) if self.wanted > 0 else 0.0,
+            others=min(1.0, max(0.0, self.others_ns / self.passed_ns / cores)),
         )
 
 
@@ -390,27 +395,6 @@ class LiveStatus:
                 None if facts.next_try_ns is None else max(0, facts.next_try_ns - now) / SECOND
             ),
         )
-
-
-def decoding_clock(*names: str) -> Callable[[], int]:
-    """CPU time of the feeds' threads so far, nanoseconds: those whose name begins with one of
-    ``names``. What a thread has used stays in the sum when it has ended."""
-    running: dict[int | None, int] = {}
-    over = [0]
-
-    def read() -> int:
-        found = {}
-        for thread in threading.enumerate():
-            if thread.name.startswith(names) and thread.ident is not None:
-                with suppress(OSError):  # it has just ended
-                    clock = time.pthread_getcpuclockid(thread.ident)
-                    found[thread.native_id] = time.clock_gettime_ns(clock)
-        for ended in running.keys() - found.keys():
-            over[0] += running.pop(ended)
-        running.update(found)
-        return over[0] + sum(running.values())
-
-    return read
 
 
 def _recent_rate(

@@ -40,6 +40,11 @@ def check_recording(config: Config) -> None:
     """Raises UsageError where a recording would show what --blur is to hide, or cannot be encoded
     as it is said.
     """
+    if config.output.encoder not in (None, "x264"):
+        raise UsageError(
+            f"--encoder {config.output.encoder} is for files, not for cameras: recordings are "
+            "encoded by x264; leave it out"
+        )
     sinks.find("video").check_options(".mp4", config.as_dict()["output"])
     if records(config.record) and config.drawing.blur and config.record.record != "annotated":
         flag = f"--record {config.record.record}" if config.record.record != "none" else "--clips"

@@ -85,9 +85,8 @@ def choose(
         else (runtime.engine, None)
     )
     if measured and "auto" in (runtime.engine, runtime.precision):
-        for entry in reversed(_read_fitting(config, model_sha256, model_input)):
-            choice = _judge(entry, config, engine, precision)
-            if choice is not None:
+        for entry in reversed(read_kept(config, model_sha256, model_input)):
+            if entry.kind == "compare" and (choice := _judge(entry, config, engine, precision)):
                 return choice
     if timing is not None and (choice := _judge(timing, config, engine, precision)) is not None:
         return choice
@@ -173,7 +172,7 @@ def find_timing(
     config: Config, model_sha256: str, model_input: Sequence[int]
 ) -> Measurement | None:
     """The newest timing of this model on this machine, with the engines and versions of now."""
-    for entry in reversed(_read(store.choose_folder(config.runtime.engines_dir) / FILE)):
+    for entry in reversed(read_file(config)):
         if entry.kind == "self-timing" and _is_of(entry, model_sha256, model_input, config):
             return entry
     return None
@@ -183,7 +182,7 @@ def settings_of_timing(config: Config) -> dict[str, Any]:
     """The settings of a timing, and what it could choose from."""
     usable = engines.usable()
     libraries = [library_version(name) for name in TIMED if usable.get(name, "") is None]
-    return {**_settings(config), "libraries": libraries}
+    return {**settings_of(config), "libraries": libraries}
 
 
 def preview(document: Comparison, config: Config) -> str | None:
@@ -213,8 +212,8 @@ def list_in_force(config: Config) -> list[InForce]:
     path = store.choose_folder(config.runtime.engines_dir) / FILE
     newest: dict[tuple[str | None, tuple[int, int] | None], Measurement] = {}
     # A comparison goes before a timing.
-    for entry in sorted(_read(path), key=lambda entry: entry.kind == "compare"):
-        if _counts(entry, config):
+    for entry in sorted(read_file(config), key=lambda entry: entry.kind == "compare"):
+        if entry.kind != "tune" and counts(entry, config):
             newest[entry.model_sha256, entry.model_input] = entry
     return [
         InForce(
@@ -264,8 +263,8 @@ def _measurement(document: Comparison, config: Config) -> Measurement | str:
         source=document.source,
         comparable=document.comparable,
         machine=this_machine(),
-        settings=_settings(config),
-        calibration=_calibration(config),
+        settings=settings_of(config),
+        calibration=calibration_of(config),
         rows=tuple(rows),
     )
 
@@ -273,7 +272,7 @@ def _measurement(document: Comparison, config: Config) -> Measurement | str:
 def _judge(entry: Measurement, config: Config, engine: str, precision: str) -> Choice | None:
     """What one comparison says; None if it lacks the default choice or any row to compare."""
     runtime = config.runtime
-    rows = [row for row in entry.rows if row.batch == runtime.batch and _as_now(row)]
+    rows = [row for row in entry.rows if row.batch == runtime.batch and is_as_now(row)]
     default = next(
         (row for row in rows if (row.engine, row.precision) == (engine, precision)), None
     )
@@ -288,7 +287,7 @@ def _judge(entry: Measurement, config: Config, engine: str, precision: str) -> C
         return None
     when, base = f"{entry.kind}, {entry.date}", f"{engine} {precision}"
     speed = _speed(default)
-    better = [row for row in allowed if _is_better(row, speed, config) and _can_be_had(row, entry)]
+    better = [row for row in allowed if _is_better(row, speed, config) and can_be_had(row, entry)]
     if entry.kind == "self-timing":
         better = [row for row in better if _speed(row).median >= WORTH * speed.median]
         if not better:
@@ -304,7 +303,8 @@ def _judge(entry: Measurement, config: Config, engine: str, precision: str) -> C
     chosen = _with(config, best.engine, best.precision)
     if best.precision == "int8":
         chosen = replace(
-            chosen, calibration=replace(chosen.calibration, **_unless_given(config, entry))
+            chosen,
+            calibration=replace(chosen.calibration, **calibration_unless_given(config, entry)),
         )
     return Choice(
         chosen,
@@ -329,14 +329,14 @@ def _is_better(row: MeasuredRow, default: Interval, config: Config) -> bool:
     return right and _speed(row).low > default.high
 
 
-def _can_be_had(row: MeasuredRow, entry: Measurement) -> bool:
+def can_be_had(row: MeasuredRow, entry: Measurement) -> bool:
     """Whether the row can be run again: int8 needs the file that it was calibrated on."""
     calibrate = entry.calibration.calibrate
     there = calibrate in (None, PACKAGED) or Path(str(calibrate)).exists()
     return row.precision != "int8" or there
 
 
-def _unless_given(config: Config, entry: Measurement) -> dict[str, Any]:
+def calibration_unless_given(config: Config, entry: Measurement) -> dict[str, Any]:
     """The calibration that was measured, unless the user names one."""
     return {} if config.calibration.calibrate is not None else vars(entry.calibration)
 
@@ -345,13 +345,12 @@ def _with(config: Config, engine: str, precision: str) -> Config:
     return replace(config, runtime=replace(config.runtime, engine=engine, precision=precision))
 
 
-def _read_fitting(
-    config: Config, model_sha256: str, model_input: Sequence[int]
-) -> list[Measurement]:
+def read_kept(config: Config, model_sha256: str, model_input: Sequence[int]) -> list[Measurement]:
+    """What ``compare --use`` and ``tune --use`` kept and counts here, the newest last."""
     return [
         entry
-        for entry in _read(store.choose_folder(config.runtime.engines_dir) / FILE)
-        if entry.kind == "compare" and _is_of(entry, model_sha256, model_input, config)
+        for entry in read_file(config)
+        if entry.kind != "self-timing" and _is_of(entry, model_sha256, model_input, config)
     ]
 
 
@@ -359,24 +358,25 @@ def _is_of(
     entry: Measurement, model_sha256: str, model_input: Sequence[int], config: Config
 ) -> bool:
     same = (entry.model_sha256, entry.model_input) == (model_sha256, tuple(model_input))
-    return same and _counts(entry, config)
+    return same and counts(entry, config)
 
 
-def _read(path: Path) -> list[Measurement]:
+def read_file(config: Config) -> list[Measurement]:
+    """All entries that this version can read, the newest last."""
     try:
-        return _entries(path.read_bytes())
+        return _entries((store.choose_folder(config.runtime.engines_dir) / FILE).read_bytes())
     except OSError:
         return []
 
 
-def _counts(entry: Measurement, config: Config) -> bool:
+def counts(entry: Measurement, config: Config) -> bool:
     """Whether it was measured well, on this machine, with the settings of now."""
     timed = entry.kind == "self-timing"
     return (
         entry.comparable is True
         and entry.rounds >= ENOUGH_ROUNDS
         and entry.machine == this_machine()
-        and entry.settings == (settings_of_timing(config) if timed else _settings(config))
+        and entry.settings == (settings_of_timing(config) if timed else settings_of(config))
     )
 
 
@@ -388,7 +388,7 @@ def _entries(content: bytes | None) -> list[Measurement]:
         return []
     entries = document.get("comparisons")
     readable = isinstance(entries, list) and document.get("schema") == SCHEMA
-    return [entry for each in entries or () if (entry := _entry(each))] if readable else []
+    return [entry for each in entries or () if (entry := entry_of(each))] if readable else []
 
 
 def _is_ours(content: bytes) -> bool:
@@ -399,7 +399,7 @@ def _is_ours(content: bytes) -> bool:
     return document.get("schema") == SCHEMA and isinstance(document.get("comparisons"), list)
 
 
-def _entry(content: Any) -> Measurement | None:
+def entry_of(content: Any) -> Measurement | None:
     try:
         return from_builtins(content, Measurement, FILE)
     except UsageError:
@@ -418,7 +418,7 @@ def _row_to_keep(row: Row) -> MeasuredRow:
     )
 
 
-def _as_now(row: MeasuredRow) -> bool:
+def is_as_now(row: MeasuredRow) -> bool:
     """Whether the engine can still be used, in the version that was measured."""
     name = row.engine
     return (
@@ -445,7 +445,7 @@ def this_machine() -> MeasuredMachine:
     return MeasuredMachine(cpu["model"], flags, cpu["cores"], gpu_driver())
 
 
-def _settings(config: Config) -> dict[str, Any]:
+def settings_of(config: Config) -> dict[str, Any]:
     """The settings that change the speed of all rows alike."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
@@ -454,7 +454,7 @@ def _settings(config: Config) -> dict[str, Any]:
     }
 
 
-def _calibration(config: Config) -> MeasuredCalibration:
+def calibration_of(config: Config) -> MeasuredCalibration:
     found = config.calibration
     calibrate = found.calibrate
     if calibrate not in (None, PACKAGED):

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from detector.config.schema import Config
+from detector.config.schema import Config, RuntimeConfig
 from detector.errors import LOGGED, DetectVideoError, EngineError, SourceError, UsageError
 from detector.errors.guard import guarded
 from detector.errors.holding import HeldFile, hold
@@ -32,6 +32,7 @@ from detector.run.wire import (
     PhaseTimer,
     first_picture_size,
     frames_ahead,
+    input_kind,
     label_notes,
     load_model,
     open_rows,
@@ -98,6 +99,7 @@ class Hooks:
     watcher: Watcher | None = None  # sees each frame after ``detected``, drawn where it wants that
     measured: bool = True  # whether auto takes what ``compare --use`` recorded
     timed: bool = False  # whether it takes the default model's timing on this machine
+    tuned: bool = True  # whether it takes what ``tune --use`` kept
 
 
 def detect(
@@ -141,6 +143,7 @@ def detect(
             plan.check_sources(config.drawing.blur)
         # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
         check_threads(blas_threads() + (0 if config.loop.sync else 2))
+        takes_tuned = hooks.tuned and hooks.source is None
         loaded = load_model(
             config,
             timer,
@@ -148,8 +151,10 @@ def detect(
             progress=building,
             measured=hooks.measured,
             timed=hooks.timed,
+            kind=partial(input_kind, specs[0], config) if takes_tuned else None,
             chosen=partial(_refuse_being_written, plan, specs, config),
         )
+        config = config.with_options(_of_the_loop(loaded.tuned))
         check_files(3)  # a source, the rows, and whatever is looked up while both are open
         with loaded.engine as engine:
             if hooks.loaded is not None:
@@ -171,8 +176,15 @@ def detect(
                 with closing_session(session):
                     runs = _run_sources(job, specs)
                     with timer.phase("close"):
+                        loaded.read_layers()
                         engine.close()
                     return _write_session(job, runs, command)
+
+
+def _of_the_loop(tuned: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the options of the engine, which has them: the session keeps what was asked for."""
+    runtime = {one.name for one in fields(RuntimeConfig)}
+    return {name: value for name, value in tuned.items() if name not in runtime}
 
 
 def _open_stream(descriptor: int, config: Config, stop: Stop) -> RowStream:
@@ -189,10 +201,10 @@ def _refuse_being_written(
 
     It is asked before the engine starts, which takes seconds.
     """
-    precision = chosen.runtime.precision
+    precision, written = chosen.runtime.precision, replace(config, output=chosen.output)
     with suppress(OSError):  # the current folder was deleted: what writes there says so
         settings = settings_of(
-            config, specs[0], network.sha256, "fp32" if precision == "auto" else precision
+            written, specs[0], network.sha256, "fp32" if precision == "auto" else precision
         )
         plan.refuse_being_written(chosen.runtime.engine, settings)
 

@@ -30,6 +30,7 @@ from detector.errors.machine import usable_cores
 from detector.errors.writing import is_null_device
 from detector.live.capacity import busiest_stage, capacity, sentence
 from detector.live.figures import LiveStatus
+from detector.live.memory import MemoryWatch
 from detector.run.camera_outputs import CameraEvents, CameraOutputs, MadeFolder, check_recording
 from detector.run.detect import Result, closing_session, loop_bounds
 from detector.run.environment import process_age_s
@@ -73,7 +74,7 @@ ROWS = 10_000
 FEED_ROWS = 100  # of the decoders' spans, of which only sums are read
 SHAPE = (1920, 1080)  # of a camera, where --size 640 asks before one has told its own
 CLERK_S = 0.25
-SLOW_TURN = 4  # every so many turns of the clerk: outputs' own work, files that changed
+SLOW_TURN = 4  # every so many turns of the clerk: memory, files that changed
 PATIENCE_S = 1.0  # for feeds to end
 # File descriptors: of a feed its connection, of its outputs rows and a recording.
 FILES_OF_A_CAMERA = 4
@@ -135,6 +136,7 @@ def detect_live(
         names = {camera.name for camera in cameras}
         try:
             loaded = load_model(config, timer, picture=SHAPE, progress=building, timed=True)
+            loaded.read_layers()  # now: at the end SIGTERM leaves no time for it
             folder = None if made is None else made.path
             with loaded.engine as engine, stop_on_signals() as stop:
                 run = _LiveRun(specs, config, command, loaded, folder, timer, stop, reload, around)
@@ -284,6 +286,7 @@ class _LiveRun:
         self.status = LiveStatus(
             self.collector, usable_cores(), decoding=lambda: _work_of(self._decoders).cpu_ns
         )
+        self._memory = MemoryWatch()
         self._outputs = CameraOutputs(folder, config, around.say)
         self._events = CameraEvents(folder, config, around.say, around.events_to)
         self._draw = partial(annotate, style=drawing_style(config, loaded))
@@ -436,6 +439,8 @@ class _LiveRun:
             )
         run = SourceRun(self._source.info.path, timeline)
         self.status.begin_day(timeline)
+        self._memory.begin_day()
+        self._memory.sample()
         self._day = _Day(session, run, _EndOfDay(self._stop), name)
         return self._day
 
@@ -544,6 +549,7 @@ class _LiveRun:
         # The next day begins where this one ended, so that nothing falls between them.
         before, self._decoded = self._decoded, _work_of(self._decoders)
         summary = replace(summary, decoding=self._decoded.since(before))
+        summary = replace(summary, memory=self._memory.figures())
         load = self.status.load_of_day()
         if load is None:
             return replace(summary, streams=streams, capacity=None)
@@ -574,6 +580,8 @@ class _LiveRun:
             try:
                 if turn % 2 == 0:
                     self.status.sample()
+                if turn % SLOW_TURN == 0:
+                    self._memory.sample()
                 states = {one.camera.name: one.facts() for one in self.collector.members()}
                 self._router.tick(states, time.perf_counter_ns(), time.time())
                 self._say_states(states)

@@ -69,6 +69,8 @@ def settings_of(config: Config, spec: str, model_sha256: str, precision: str) ->
         name: options["output"][name]
         for name in ("quality", "preset", "crf", "only_detections", "lead")
     }
+    if options["output"]["encoder"]:
+        written["encoder"] = options["output"]["encoder"]
     if options["output"]["save_conf"]:
         written["save_conf"] = True
     document = [os.path.realpath(spec), model_sha256, precision, deciding, runtime, written]

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detector.analysis.verdict import given_encoding
 from detector.config.schema import Config
 from detector.errors import DetectVideoError, OutputError
 from detector.errors.machine import usable_cores
@@ -122,6 +121,7 @@ def _output_errors_into(errors: list[DetectVideoError]) -> Iterator[None]:
 
 def run_facts(config: Config, loaded: LoadedModel) -> RunFacts:
     """What all sources of a run share."""
+    from detector.analysis.verdict import given_encoding
     from detector.session.outcome import RunFacts
 
     network, engine = loaded.network, loaded.engine

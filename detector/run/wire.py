@@ -17,13 +17,13 @@ import difflib
 import math
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detector.config.schema import Config
 from detector.errors import DetectVideoError, EngineError, ModelError, SourceError, UsageError
@@ -78,10 +78,24 @@ class LoadedModel:
     build_s: float = 0.0  # spent on building in this run; part of the load
     artefact_s: float = 0.0  # what building took, in this run or in an earlier one
     options: EngineOptions | None = None  # what the engine was opened with
-    layers: tuple[ExecutedLayer, ...] = ()  # as the engine ran them; empty where it cannot tell
+    # As the engine ran them: ``read_layers`` asks. Empty where it cannot tell.
+    layers: tuple[ExecutedLayer, ...] = ()
+    original: Network | None = None  # before any conversion: the layers' costs are of its nodes
     natives: Natives | None = None  # knows the engine's threads
     blurred: frozenset[int] = frozenset()  # ids of --blur
     font: Font | None = None  # of --font
+    tuned: Mapping[str, Any] = field(default_factory=dict)  # options that ``tune --use`` kept
+
+    def read_layers(self) -> None:
+        """Asks the engine how it runs each layer, while it is open.
+
+        A start need not wait for it: ONNX Runtime tells by optimising the graph once more. An
+        engine that failed may tell nothing.
+        """
+        if self.layers or self.original is None:
+            return
+        with suppress(EngineError):
+            self.layers = executed_layers(self.original, self.engine)
 
     @property
     def remark(self) -> str:
@@ -114,6 +128,7 @@ def load_model(
     progress: BuildProgress | None = None,
     measured: bool = True,
     timed: bool = False,
+    kind: Callable[[], str | None] | None = None,
     chosen: Callable[[Network, Config], None] | None = None,
 ) -> LoadedModel:
     """Chooses the engine, opens the network, builds what the engine lacks, and warms it up.
@@ -123,7 +138,8 @@ def load_model(
     first source, which ``--size 640`` fits the input to. ``progress`` is told of every step of a
     build; when it answers False, the build ends. ``measured``: whether auto takes what ``compare
     --use`` recorded. ``timed``: whether it takes the default model's timing on this machine, which
-    is made where it is not there yet, outside of every phase. ``chosen`` is told the network and
+    is made where it is not there yet, outside of every phase. ``kind``: what the source is, for
+    what ``tune --use`` kept; None takes nothing of it. ``chosen`` is told the network and
     the configuration without any ``auto``, before the slow part, and may refuse. Raises UsageError,
     ModelError, EngineError.
     """
@@ -131,7 +147,7 @@ def load_model(
     font = open_font(config.drawing.font)
     with timer.phase("import"):
         from detector import engines
-        from detector.run import choose
+        from detector.run import choose, tuned
         from detector.run.prepare import prepare_network, silent
         from detector.timeline import INFER, Natives
 
@@ -143,6 +159,9 @@ def load_model(
         classes = class_ids("--classes", config.selection.classes, network.names)
         blurred = _blurred_ids(config, classes, network.names)
         shape = (network.input.height, network.input.width)
+        kept = tuned.find(config, network.sha256, shape, kind) if kind and measured else None
+    if kept is not None:
+        config, reason, measured = kept.config, kept.reason, False
     timing = _timing_of(network, config, progress or silent) if timed else None
     with timer.phase("load"):
         measurement = None if timing is None else timing.measurement
@@ -177,7 +196,6 @@ def load_model(
         alike = engine.device == "cpu"
         warm = engine.requests[: engine.concurrency] if alike else engine.requests
         first, *_ = [request.infer(network.batch) for request in warm]
-        layers = executed_layers(network, engine)
     return LoadedModel(
         ready.network,
         engine,
@@ -193,10 +211,11 @@ def load_model(
         ready.build_s,
         ready.artefact_s,
         ready.options,
-        layers,
-        natives,
-        blurred,
-        font,
+        natives=natives,
+        blurred=blurred,
+        font=font,
+        tuned={} if kept is None else kept.options,
+        original=network,
     )
 
 
@@ -292,6 +311,21 @@ def first_picture_size(specs: Sequence[str], config: Config) -> tuple[int, int] 
         # What is wrong with a source is reported when it is run.
         with suppress(DetectVideoError), open_source(spec, whole) as source:
             return source.info.width, source.info.height
+    return None
+
+
+def input_kind(spec: str, config: Config) -> str | None:
+    """What decides how fast a source is read: "1280x720 h264", "pictures". None where it does not
+    open, of which the run itself tells, and for a pipe, which can be read once."""
+    from detector.sources._standard_input import SPEC
+
+    if spec == SPEC:
+        return None
+    whole = replace(config, input=replace(config.input, start=None, duration=None))
+    with suppress(DetectVideoError), open_source(spec, whole) as source:
+        info = source.info
+        is_video = info.kind == "video"
+        return f"{info.width}x{info.height} {info.codec}" if is_video else info.kind
     return None
 
 

@@ -11,7 +11,7 @@ default was added after the first version: older sessions lack it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -252,6 +252,31 @@ class StreamSummary:
     output_counts: dict[str, dict[str, Count]] = field(default_factory=dict)
 
 
+class MemoryMinute(NamedTuple):
+    """``minute``: since the run began; ``rss_mb``: the mean of its samples."""
+
+    minute: Count
+    rss_mb: Amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveMemory:
+    """Resident memory of a live run on one day, in 10^6 bytes.
+
+    ``slope_mb_per_hour``: its growth by a straight line through the minutes after the run's first
+    ten, with the 95% interval ``slope_low`` to ``slope_high``; None for the ``slope_reason``.
+    """
+
+    start_mb: Amount
+    end_mb: Amount
+    peak_mb: Amount
+    slope_mb_per_hour: float | None
+    slope_low: float | None
+    slope_high: float | None
+    slope_reason: str | None
+    minutes: list[MemoryMinute]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """A run. With one source, ``video``, ``outputs`` and ``partial_outputs`` are its own; with
@@ -291,6 +316,7 @@ class Summary:
     streams: list[StreamSummary] | UnsetType = UNSET
     capacity: Amount | UnsetType | None = UNSET
     decoding: DecodingFigures | UnsetType = UNSET
+    memory: LiveMemory | UnsetType | None = UNSET  # None: the system does not tell
 
     @property
     def each(self) -> list[SourceSummary]:

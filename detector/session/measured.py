@@ -1,4 +1,4 @@
-"""engines/measured.json: what ``compare --use`` and the self-timing keep for ``auto``.
+"""engines/measured.json: what ``compare --use``, ``tune --use`` and the self-timing keep.
 
 A file of its own, because every run reads these types and only ``compare`` the others.
 """
@@ -56,12 +56,15 @@ class MeasuredCalibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One comparison, or the timing at the first run of the default model. ``settings``: of the
-    runtime, those that change the speed of all rows.
+    """One comparison, one search of ``tune``, or the timing at the first run of the default model.
+
+    ``settings``: of the runtime, those that change the speed of all rows. Of a search alone:
+    ``tuned``, the options that it found, and ``input_kind``, what they were found for; its rows are
+    the run with them and the run with the defaults.
     """
 
     date: str
-    kind: Literal["compare", "self-timing"] = "compare"
+    kind: Literal["compare", "tune", "self-timing"] = "compare"
     model: str | None = None
     model_sha256: str | None
     model_input: tuple[int, int] | None
@@ -73,6 +76,8 @@ class Measurement:
     settings: dict[str, Any]
     calibration: MeasuredCalibration
     rows: tuple[MeasuredRow, ...]
+    tuned: dict[str, Any] = field(default_factory=dict)
+    input_kind: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,22 @@
-"""What happened in a run, source by source: the facts of which summary and session are made."""
+"""What happened in a run, source by source: the facts of which summary and session are made.
+
+The types of the document are imported when a run has ended, and not before its first frame: they
+take a twentieth of a start.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError
-from detector.session.document import Exit, LoopSizes
 from detector.timeline import OffTimeline, Timeline
 from detector.types import ReadCounts, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.session.document import Exit, LoopSizes
 
 
 @dataclass(slots=True)
@@ -32,7 +39,7 @@ class SourceRun:
     main_thread_cpu_s: float = 0.0
     device_ms: float | None = None  # of all batches; None where the device reports no time
     by_class: Counter[int] = field(default_factory=Counter)
-    loop: LoopSizes = field(default_factory=LoopSizes)
+    loop: LoopSizes = field(default_factory=dict)  # type: ignore[assignment]
     cut: int = 0
     outputs: dict[str, str] = field(default_factory=dict)
     partial: list[str] = field(default_factory=list)
@@ -52,6 +59,8 @@ def exit_of(
     comes first, then the first source that failed, then the first session file that could not be
     written (``unwritten``), then damage in a source.
     """
+    from detector.session.document import Exit
+
     if stop_code is not None:
         return Exit(
             code=stop_code, reason="interrupted: what was read so far is written and closed"

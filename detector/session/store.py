@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,11 @@ from detector.errors.writing import (
     write_whole,
 )
 from detector.session.codec import check_schema, parse_json, read_file, to_json
-from detector.session.document import SpanCounts
 from detector.timeline import KINDS, OTHER, OffTimeline, Timeline
 from detector.timeline.spans import Span
+
+if TYPE_CHECKING:
+    from detector.session.document import SpanCounts
 
 LIST = ".detect-video-session"  # a line "pid N TOKEN" for each process that wrote, and one a file
 PID = "pid "
@@ -354,6 +356,8 @@ class Session:
         columns, seen, kept = span_columns(timelines)
         with self.whole("spans.npz") as temporary:
             np.savez_compressed(temporary, **columns)  # type: ignore[arg-type]
+        from detector.session.document import SpanCounts
+
         return SpanCounts(seen=seen, kept=kept)
 
 

@@ -29,7 +29,8 @@ class Tuning:
     """``settings``: of the fastest, empty where the defaults stand. ``before`` and ``after``: FPS
     end to end of the defaults and of ``settings``, in rounds by turns; ``after`` is null where
     nothing was worth a comparison. ``ratio``: the median over rounds, with the lowest and highest.
-    ``video_bytes_ratio``: of the files that both wrote. ``file``: what -o wrote.
+    ``video_bytes_ratio``: of the files that both wrote. ``rounds``: of that comparison. ``file``:
+    what -o wrote; ``kept``: what --use wrote into, for sources of this ``input_kind``.
     """
 
     schema: int = SCHEMA
@@ -39,6 +40,7 @@ class Tuning:
     source: str
     seconds: float
     floor: float
+    rounds: int = 0
     settings: Settings
     before: Interval
     after: Interval | None = None
@@ -46,5 +48,14 @@ class Tuning:
     agreement: float | None = None
     video_bytes_ratio: float | None = None
     file: str | None = None
+    kept: str | None = None
+    input_kind: str | None = None
     trials: tuple[Trial, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def in_words(settings: Settings) -> str:
+    """``--engine openvino --precision int8``: as it is typed."""
+    if not settings:
+        return "the defaults"
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())

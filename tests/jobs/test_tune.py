@@ -16,8 +16,9 @@ from detector.config.levels import resolve_config
 from detector.config.schema import Config, NetworkConfig, OutputConfig, RuntimeConfig
 from detector.errors import EngineError
 from detector.jobs import tune as module
-from detector.jobs.tune import ROUNDS, Ran, Search, as_config, in_words, with_settings
+from detector.jobs.tune import ROUNDS, Ran, Search, as_config
 from detector.run.signals import Stopped
+from detector.session.tuning import in_words
 from detector.types import Detections
 from tests.cli.command import detect_video
 
@@ -204,7 +205,7 @@ def test_the_last_comparison_is_by_turns():
 
 def test_settings_reach_their_groups_and_the_file_gives_them_again(tmp_path):
     settings = {"engine": "ort", "precision": "int8", "queue_batches": 4, "quality": "fast"}
-    config = with_settings(DEFAULT, settings)
+    config = DEFAULT.with_options(settings)
     assert (config.runtime.engine, config.loop.queue_batches) == ("ort", 4)
     found = replace(search(Job(by_rules)), settings=settings)
     file = tmp_path / "tuned.yaml"
@@ -235,3 +236,48 @@ def test_a_signal_during_a_run_ends_the_search(monkeypatch):
     monkeypatch.setattr(module, "detect", lambda *given, **more: interrupted)
     with pytest.raises(Stopped):
         module.run_once("in.mp4", DEFAULT, 3)
+
+
+def found_for(monkeypatch, use: bool, speed=by_rules):
+    """``tune`` on a job of the test's, for a source of a known kind."""
+    job = Job(speed)
+    monkeypatch.setattr(module, "run_once", lambda source, config, frames: job(job.asked, frames))
+    monkeypatch.setattr(Config, "with_options", lambda config, given: setattr(job, "asked", given))
+    monkeypatch.setattr("detector.run.wire.input_kind", lambda *_: "1280x720 h264")
+    kept = []
+    monkeypatch.setattr("detector.run.tuned.keep", lambda *given: kept.append(given) or "m.json")
+    found = module.tune(
+        "in.mp4", DEFAULT, floor=0.97, seconds=60.0, watch=lambda *_: None, clock=job.clock, use=use
+    )
+    return found, kept
+
+
+def test_it_is_kept_only_on_request(monkeypatch):
+    found, kept = found_for(monkeypatch, use=False)
+    assert found.settings
+    assert (found.kept, kept) == (None, [])
+
+
+def test_use_keeps_it_for_this_kind_of_input(monkeypatch):
+    found, [(tuning, config, _, _, kind)] = found_for(monkeypatch, use=True)
+    assert (found.kept, found.input_kind) == ("m.json", "1280x720 h264")
+    assert (tuning.settings, config, kind) == (found.settings, DEFAULT, "1280x720 h264")
+
+
+def test_nothing_is_kept_where_the_defaults_stand(monkeypatch):
+    found, kept = found_for(monkeypatch, use=True, speed=lambda settings: 50.0)
+    assert (found.settings, found.kept, kept) == ({}, None, [])
+
+
+@pytest.mark.parametrize("more", [[STREET], ["--use"], ["-o", "x.yaml"]])
+def test_undo_goes_alone(tmp_path, more):
+    done = detect_video("tune", "--undo", *more, "--engines-dir", tmp_path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--undo forgets all that --use kept" in done.stderr
+
+
+def test_undo_where_nothing_was_kept(tmp_path):
+    done = detect_video("tune", "--undo", "--engines-dir", tmp_path, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Nothing that tune --use kept" in done.stdout
+    assert detect_video("tune", cwd=tmp_path).returncode == 2

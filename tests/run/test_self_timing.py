@@ -219,7 +219,7 @@ def test_a_comparison_goes_first(street, ticks, tmp_path):
         timing.measurement,
         kind="compare",
         rows=tuple(rows),
-        settings=choose._settings(settings(tmp_path)),
+        settings=choose.settings_of(settings(tmp_path)),
     )
     choose.keep(compared, settings(tmp_path))
     choice = taken(street, settings(tmp_path), timed(street, settings(tmp_path), ticks))

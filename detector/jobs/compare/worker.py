@@ -323,6 +323,7 @@ class _OpenVariant:
         from detector.analysis.summary import executed
 
         machine, seconds = self.machine, self._timer.seconds
+        machine.read_layers()
         engine, network = machine.engine, machine.network
         return VariantFacts(
             load_s=sum(seconds[name] for name in ("import", "load", "warmup")) - machine.build_s,

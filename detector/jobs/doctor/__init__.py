@@ -19,7 +19,9 @@ from detector.config.schema import Config
 from detector.engines import store
 from detector.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
 from detector.jobs.doctor.attempt import try_default_job, try_engine
+from detector.jobs.doctor.encoding import encoders
 from detector.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
+from detector.run import tuned
 from detector.run.choose import choose_by_rank, list_in_force
 from detector.run.environment import environment
 
@@ -140,10 +142,11 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
         "threads": threads(),
         "gpu": nvidia(),
         "media": seen,
+        "encoders": encoders(quick),
         "nvtx": nvtx_tool(),
         "counters": readable_counters(),
         "folders": folders,
-        "in_force": [asdict(one) for one in list_in_force(config)],
+        "in_force": [asdict(one) for one in (*list_in_force(config), *tuned.list_in_force(config))],
     }
     document["default"] = _default_job(found, folders, quick)
     document["warnings"] = _warnings(document)

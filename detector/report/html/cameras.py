@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from detector.report.html.drawings import Rounded, Share, section, table
+from detector.analysis.summary import live_memory_text
+from detector.report.html.drawings import Rounded, Share, curve, figure, section, table
 from detector.report.html.parts import text
-from detector.session.document import AgeFigures, StreamSummary
+from detector.session.document import AgeFigures, LiveMemory, StreamSummary
 from detector.session.read import SavedSession
 
 SHOWN = 50  # cameras before the others are asked for
@@ -49,8 +50,18 @@ def cameras(session: SavedSession) -> str:
         errors,
         text("Age of the pictures, milliseconds since their arrival:"),
         table("ages", ("camera", "until", "p50", "p90", "p99", "max"), aged),
+        _memory(session),
         how="ages",
     )
+
+
+def _memory(session: SavedSession) -> str:
+    memory = session.document.memory
+    if not isinstance(memory, LiveMemory):
+        return ""
+    points = [(one.minute / 60, one.rss_mb) for one in memory.minutes]
+    said = f"Resident memory: {live_memory_text(memory)}."
+    return figure(curve(points, "hours since the run began", "MB"), said)
 
 
 def _ages(stream: StreamSummary) -> list[list[object]]:

@@ -101,6 +101,7 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
         ("GPU", _gpu(findings["gpu"])),
         ("decoders", _decoders(media)),
         ("encoders", ", ".join(_there(media["av"]["encoders"])) or "none"),
+        *((f"--encoder {name}", text) for name, text in _encoders(findings["encoders"])),
         ("NVTX", nvtx["reason"] + (f" ({nvtx['tool']})" if nvtx["tool"] else "")),
         ("counters", _counters(findings)),
     ]
@@ -109,6 +110,16 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(
             (f"{name} folder", f"{folder['path']}: {state}, {_size(folder['free_bytes'])} free")
         )
+    return lines
+
+
+def _encoders(found: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = []
+    for name, one in found.items():
+        text = one["reason"] or "runs here"
+        if one["fps"] is not None:
+            text += f": {one['fps']:.0f} pictures of 1280x720 a second"
+        lines.append((name, text))
     return lines
 
 

@@ -13,12 +13,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from detector.analysis.summary import seconds_text, stage_rows, thread_rows
+from detector.analysis.summary import live_memory_text, seconds_text, stage_rows, thread_rows
 from detector.errors import EXIT_DAMAGED, STOPPED_CODES
 from detector.errors.text import printable
 from detector.report.terminal.console import SafeConsole
 from detector.report.terminal.live import shorten
-from detector.session.document import StreamSummary, Summary
+from detector.session.document import LiveMemory, StreamSummary, Summary
 
 # Columns of the terminal. In fewer, the tables' numbers would be broken into two lines (0.4 over
 # 1.03), so the terminal may wrap the lines instead.
@@ -181,6 +181,9 @@ def _remarks(summary: Summary, verbose: bool) -> list[str]:
         lines.append(f"{reason}; {counted(summary.engine_threads, 'thread')} a request")
     lines += _precision(summary, verbose)
     lines += [f"note: {note}" for note in summary.notes]
+    memory = summary.memory
+    if isinstance(memory, LiveMemory) and (verbose or memory.slope_mb_per_hour is not None):
+        lines.append(f"memory: {live_memory_text(memory)}")
     if summary.session:
         lines.append(f"session: {summary.session}")
     return lines

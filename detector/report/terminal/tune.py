@@ -48,8 +48,13 @@ def verdict(found: Tuning, best: str) -> list[str]:
         lines.append(f"Its video is {found.video_bytes_ratio:.2f} times as large.")
     if found.file is not None:
         lines.append(f"Kept in {found.file}: detect-video IN --config {found.file}")
-    else:
-        lines.append("-o FILE keeps it for --config.")
+    if found.kept is not None:
+        lines.append(
+            f"Kept for {found.input_kind} ({found.kept}): later runs take it. "
+            "Undo it: detect-video tune --undo"
+        )
+    if found.file is None and found.kept is None:
+        lines.append("--use lets later runs take it; -o FILE keeps it for --config.")
     return lines
 
 

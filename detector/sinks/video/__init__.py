@@ -6,6 +6,7 @@
     clips.py    which frames --only-detections keeps
     file.py     muxer: one file made of these; a format is a subclass
     h264.py     .mp4, .m4v, .mov, .mkv, .ts, .flv
+    encoders.py the same by other encoders, where one is named; AV1
     vp9.py      .webm
     mjpeg.py    .avi
     gif.py      .gif
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 class Format(NamedTuple):
     """``file``: the class of file.py that writes it, as module and name. ``muxer``: FFmpeg's name.
     ``largest``: pixels a side. ``worst_crf``: the scale of --crf ends there; None: it has none, and
-    no presets.
+    no presets. ``encoders``: those that --encoder may name.
     """
 
     name: str
@@ -44,16 +45,19 @@ class Format(NamedTuple):
     muxer: str
     largest: int
     worst_crf: int | None = None
+    encoders: tuple[str, ...] = ()
 
 
-_H264 = Format("H.264", ("h264", "H264File"), "mp4", 16384, 51)
+WORST_CRF_AV1 = 63
+_IN_CHIPS = ("x264", "nvenc", "qsv")
+_H264 = Format("H.264", ("h264", "H264File"), "mp4", 16384, 51, (*_IN_CHIPS, "svtav1"))
 FORMATS = {
     ".mp4": _H264,
     ".m4v": _H264,
-    ".mov": _H264._replace(muxer="mov"),
+    ".mov": _H264._replace(muxer="mov", encoders=_IN_CHIPS),
     ".mkv": _H264._replace(muxer="matroska"),
-    ".ts": _H264._replace(muxer="mpegts"),
-    ".flv": _H264._replace(muxer="flv"),
+    ".ts": _H264._replace(muxer="mpegts", encoders=_IN_CHIPS),
+    ".flv": _H264._replace(muxer="flv", encoders=_IN_CHIPS),
     ".webm": Format("VP9", ("vp9", "Vp9File"), "webm", 16384, 63),
     ".avi": Format("Motion JPEG", ("mjpeg", "MjpegFile"), "avi", 65500),
     ".gif": Format("GIF", ("gif", "GifFile"), "gif", 65535),
@@ -71,7 +75,7 @@ class VideoSink(Sink):
     default_for = ("video",)
     alone = False
     order = 4
-    options = ("quality", "preset", "crf", "only_detections", "lead")
+    options = ("quality", "preset", "crf", "encoder", "only_detections", "lead")
 
     @classmethod
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
@@ -88,6 +92,9 @@ class VideoSink(Sink):
                     f"--{name} means nothing in a {suffix} ({format.name}); leave it out, or write "
                     "a .mp4 or .webm"
                 )
+        _check_encoder(suffix, format, options)
+        if options.get("encoder") == "svtav1":
+            worst = WORST_CRF_AV1
         if worst is not None and crf is not None and crf > worst:
             raise UsageError(
                 f"--crf {crf}: the scale of {format.name} ({suffix}) ends at {worst}; give 0 "
@@ -101,19 +108,23 @@ class VideoSink(Sink):
         quality: str | None = None,
         preset: str | None = None,
         crf: int | None = None,
+        encoder: str | None = None,
         only_detections: bool = False,
         lead: float | None = None,
         audio: bool = True,
     ) -> None:
-        """``quality``, ``preset``, ``crf``, ``lead``: None is the default. ``lead``: seconds."""
+        """``quality``, ``preset``, ``crf``, ``encoder``, ``lead``: None is the default. ``lead``:
+        seconds. Raises UsageError for what does not go together, and OutputError for an encoder
+        that does not run here."""
         super().__init__(path)
         if self.path.suffix.lower() not in FORMATS:
             raise UsageError(
                 f"a video cannot be called {self.path.name}; end its name in {', '.join(FORMATS)}"
             )
-        self.check_options(self.path.suffix, {"quality": quality, "preset": preset, "crf": crf})
+        given = {"quality": quality, "preset": preset, "crf": crf}
+        self.check_options(self.path.suffix, {**given, "encoder": encoder})
         self._format = FORMATS[self.path.suffix.lower()]
-        self._encoding = {"quality": quality, "preset": preset, "crf": crf}
+        self._encoding, self._encoder = given, encoder
         self._audio = audio
         self._lead = Fraction(str(LEAD_S if lead is None else lead)) if only_detections else None
         self._clips: Clips | None = None
@@ -124,6 +135,10 @@ class VideoSink(Sink):
 
         module, name = self._format.file
         kind = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        if self._encoder is not None:
+            from detector.sinks.video.encoders import FILES
+
+            kind = FILES[self._encoder]
         self._partial = Partial(self.path, info.path)
         if self._lead is not None:
             self._clips = Clips(self._lead, info.time_base)
@@ -187,3 +202,28 @@ class VideoSink(Sink):
                 return partial.path
         partial.discard()
         return None
+
+
+def _check_encoder(suffix: str, format: Format, options: Mapping[str, Any]) -> None:
+    """Raises UsageError where --encoder does not go with the format or with --preset, and
+    OutputError where it does not run here."""
+    name = options.get("encoder")
+    if name is None:
+        return
+    if name not in format.encoders:
+        others = ", ".join(one for one, known in FORMATS.items() if name in known.encoders)
+        raise UsageError(
+            f"--encoder {name}: no {suffix} ({format.name}) is written with it; leave it out, or "
+            f"write {others}"
+        )
+    if name != "x264" and options.get("preset") is not None:
+        raise UsageError(
+            f"--preset {options['preset']} is a preset of x264, not of {name}; use --quality"
+        )
+    from detector.sinks.video.encoders import CURES, why_not
+
+    if (reason := why_not(name)) is not None:
+        cure = f"; {CURES[name]}" if name in CURES else ""
+        raise OutputError(
+            f"--encoder {name} does not run here: {reason}{cure}; without --encoder it is x264"
+        )

@@ -131,6 +131,10 @@ class H264File(YuvFile):
             self.notes.append(
                 f"encoded with x264's ultrafast preset to save memory at {width}x{height}"
             )
+        return self.add_plain_stream(container, height, width)
+
+    def add_plain_stream(self, container: Any, height: int, width: int) -> Any:
+        """For encoders that have no limit of x264's."""
         return super().add_stream(container, height, width)
 
     def finish(self) -> None:

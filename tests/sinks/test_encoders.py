@@ -1,0 +1,124 @@
+"""--encoder: AV1 by SVT-AV1 for real; encoders of chips as far as a machine without them tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from probing import brightness, decode, make_frame, make_info, probe
+
+from detector import sinks
+from detector.config.schema import ENCODERS, OutputConfig
+from detector.errors import OutputError, UsageError
+from detector.jobs.doctor import encoding
+from detector.run.outputs import OutputPlan
+from detector.sinks.video import FORMATS, encoders
+from detector.types import Detections, Frame
+from tests.cli.command import detect_video
+
+STREET = Path(__file__).parents[2] / "videos/street.mp4"
+HERE = {name: encoders.why_not(name) is None for name in ENCODERS}
+
+
+def write(path: Path, frames: list[Frame], **options: Any) -> sinks.Sink:
+    sink = sinks.open("video", path, **options)
+    sink.open(make_info(width=128, height=96))
+    for frame in frames:
+        sink.write(frame, Detections.empty())
+    sink.close()
+    return sink
+
+
+def texture(number: int) -> Frame:
+    """Blurred noise that moves."""
+    noise = np.random.default_rng(2).integers(0, 64, (96, 256), np.uint8)
+    image = np.repeat(noise[:, 2 * number : 2 * number + 128, None], 3, 2)
+    return Frame(number, number * 512, number / 25, np.ascontiguousarray(image))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HERE["svtav1"], reason="this PyAV has no SVT-AV1")
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_av1_holds_every_frame_in_order(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    frames = [make_frame(i, size=(96, 128)) for i in range(16)]
+    write(path, frames, encoder="svtav1")
+    (stream,) = probe(path)["streams"]
+    assert (stream["codec_name"], stream["width"], stream["height"]) == ("av1", 128, 96)
+    means = [float(picture.mean()) for picture in decode(path, 128, 96)]
+    assert means == pytest.approx([brightness(i) for i in range(16)], abs=4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HERE["svtav1"], reason="this PyAV has no SVT-AV1")
+def test_quality_and_crf_decide_the_size_of_av1(tmp_path: Path) -> None:
+    sizes = {}
+    for name, options in {
+        "worst": {"crf": 60},
+        "balanced": {},
+        "also balanced": {"crf": 35},
+        "best": {"crf": 10},
+    }.items():
+        path = tmp_path / f"{name}.mp4"
+        write(path, [texture(i) for i in range(20)], encoder="svtav1", **options)
+        sizes[name] = path.stat().st_size
+    assert sizes["worst"] < sizes["balanced"] == sizes["also balanced"] < sizes["best"]
+
+
+def test_x264_by_name_is_what_nobody_named(tmp_path: Path) -> None:
+    for name, options in (("a", {}), ("b", {"encoder": "x264"})):
+        write(tmp_path / f"{name}.mp4", [texture(i) for i in range(6)], **options)
+    assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("output", "options"),
+    [
+        ("x.webm", {"encoder": "x264"}),
+        ("x.avi", {"encoder": "svtav1"}),
+        ("x.ts", {"encoder": "svtav1"}),
+        ("x.mp4", {"encoder": "svtav1", "preset": "fast"}),
+        ("x.mp4", {"encoder": "x264", "crf": 60}),
+        ("x.mp4", {"encoder": "svtav1", "crf": 20, "quality": "small"}),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused(output: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        OutputPlan(OutputConfig(output=output, **options), ["in.mp4"])
+
+
+def test_the_message_names_what_can_be_written() -> None:
+    with pytest.raises(UsageError, match=r"no \.ts .*write \.mp4, \.m4v, \.mkv"):
+        OutputPlan(OutputConfig(output="x.ts", encoder="svtav1"), ["in.mp4"])
+
+
+@pytest.mark.parametrize("name", ["nvenc", "qsv"])
+def test_a_chip_that_is_not_there_is_told_before_anything_is_loaded(name, tmp_path) -> None:
+    if HERE[name]:
+        pytest.skip(f"{name} runs here")
+    done = detect_video("--encoder", name, STREET, cwd=tmp_path)
+    assert (done.returncode, list(tmp_path.iterdir())) == (6, [])
+    assert done.stderr.startswith(f"detect-video: --encoder {name} does not run here: ")
+    with pytest.raises(OutputError, match=rf"--encoder {name} does not run here: .* GPU"):
+        OutputPlan(OutputConfig(encoder=name), ["in.mp4"])
+
+
+def test_every_encoder_has_a_file_and_a_format() -> None:
+    assert tuple(encoders.FILES) == ENCODERS
+    assert {name for format in FORMATS.values() for name in format.encoders} == set(ENCODERS)
+
+
+def test_doctor_times_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "ENCODERS", ("x264", "nvenc"))
+    monkeypatch.setattr(
+        encoders, "why_not", lambda name: None if name == "x264" else "FFmpeg cannot open it"
+    )
+    ticks = iter((10.0, 12.0))
+    found = encoding.encoders(quick=False, clock=lambda: next(ticks))
+    assert found["x264"] == {"usable": True, "reason": None, "fps": encoding.FRAMES / 2}
+    assert not found["nvenc"]["usable"]
+    assert "NVIDIA GPU" in found["nvenc"]["reason"]
+    assert encoding.encoders(quick=True)["x264"]["fps"] is None
