@@ -10,11 +10,13 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
@@ -80,14 +82,20 @@ def find(name: str) -> type[Engine]:
     return engine
 
 
-def _class_names() -> dict[str, str]:
+def _class_names() -> Mapping[str, str]:
     """Module of this folder -> its engine's class, of those that have one."""
+    return _read_class_names(tuple(__path__))
+
+
+@cache
+def _read_class_names(folders: tuple[str, ...]) -> Mapping[str, str]:
+    """The files are read once: a start asks some twenty times."""
     found = {}
-    for folder in map(Path, __path__):
+    for folder in map(Path, folders):
         for file in (*folder.glob("*.py"), *folder.glob("*/__init__.py")):
             if match := ENGINE_CLASS.search(file.read_text(encoding="utf-8")):
                 found[file.parent.name if file.stem == "__init__" else file.stem] = match[1]
-    return found
+    return MappingProxyType(found)
 
 
 def _all() -> dict[str, type[Engine]]:

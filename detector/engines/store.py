@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import glob
 import hashlib
 import json
 import math
@@ -23,16 +24,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from detector import __version__
+from detector import __version__, models
 from detector.errors import ModelError, OutputError, UsageError
 from detector.errors.guard import keep
 from detector.errors.parsing import parse_json
 from detector.errors.writing import put_in_place, whole_file, write_whole
-from detector.models.base import Network
+from detector.models.base import KnownGraph, Network
 from detector.models.own_files import write_description
 
 if TYPE_CHECKING:
@@ -122,6 +124,9 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
     never gets a stale file. Two runs that start together build it once. Raises OutputError.
     """
     place = choose_folder(None if folder is None else str(folder))
+    known = network.path if network.peak_bytes is not None else None
+    if known is not None and Path(known).parent == place:
+        return _keep(Artefact(known, False, ()))  # ``Graphs.find`` has just looked at it
     write_description(network)
     graph = network.graph
     if _weight_bytes(graph) > LARGEST_MESSAGE:
@@ -362,6 +367,8 @@ def stem(network: Network) -> str:
 
 
 def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
+    from detector.models.graph.build import peak_bytes
+
     graph = network.graph.graph
     return {
         "schema": 1,
@@ -381,7 +388,73 @@ def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
         "opset": max(entry.version for entry in network.graph.opset_import),
         "parameters": network.parameters,
         "macs": network.macs,
+        "peak_bytes": peak_bytes(network.graph),
+        "recipe": recipe(network),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """The graphs in a folder of built files, for front ends: what was built before is not built
+    again."""
+
+    folder: Path
+
+    def find(self, network: Network) -> KnownGraph | None:
+        """By what the graph is made of. A file that is not what its manifest says is none."""
+        wanted = recipe(network)
+        with suppress(OSError):
+            for path in sorted(self.folder.glob(f"{glob.escape(stem(network))}-*.onnx")):
+                manifest = read_manifest(path)
+                if manifest.get("recipe") == wanted and (known := _known(path, manifest)):
+                    keep("a file of the engines' folder", path, path.with_suffix(".json"))
+                    return known
+        return None
+
+
+def _known(path: Path, manifest: Mapping[str, Any]) -> KnownGraph | None:
+    if _digest(path) != manifest.get("file_sha256"):
+        return None
+    try:
+        shapes = [tuple(map(int, shape)) for shape in manifest["output_shapes"]]
+        macs, peak = int(manifest["macs"]), int(manifest["peak_bytes"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return KnownGraph(str(path), shapes, macs, peak, partial(_load, path))
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    import onnx
+
+    return onnx.load(path, load_external_data=False)
+
+
+def recipe(network: Network) -> str:
+    """A digest of everything that a front end makes a graph of, the front ends themselves included:
+    whoever changes one gets another graph."""
+    size = network.input
+    parts = [
+        code_of(models.__path__[0]),
+        network.name,
+        network.family,
+        network.sha256,
+        network.random_seed,
+        [size.height, size.width, size.geometry, size.stride, size.pad_value],
+        network.batch,
+        network.precision,
+        list(network.names),
+        network.needs_nms,
+        network.parameters,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@cache
+def code_of(folder: str) -> str:
+    """Tells two states of a room's code apart. In a checkout it changes without a version."""
+    files = sorted(Path(folder).rglob("*.py"))
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(json.dumps([__version__, facts]).encode()).hexdigest()
 
 
 def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:

@@ -6,10 +6,10 @@ outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,23 @@ class InputRules:
     pad_value: int = 114
 
 
-@dataclass(slots=True)
+class _Graph:
+    """The attribute ``Network.graph``: a ModelProto, or a function that gives it when it is first
+    asked for. Reading a graph imports onnx, which is a tenth of a start."""
+
+    def __get__(self, network: Network | None, owner: type[Network]) -> onnx.ModelProto:
+        if network is None:
+            raise AttributeError("graph")  # so that dataclass sees no default
+        given = network.__dict__["graph"]
+        if callable(given):
+            given = network.__dict__["graph"] = given()
+        return given
+
+    def __set__(self, network: Network, graph: onnx.ModelProto) -> None:
+        network.__dict__["graph"] = graph
+
+
+@dataclass
 class Network:
     """A model, ready for any engine.
 
@@ -55,7 +71,10 @@ class Network:
 
     name: str
     family: str
-    graph: onnx.ModelProto
+    if TYPE_CHECKING:
+        graph: onnx.ModelProto
+    else:
+        graph: Any = _Graph()
     input: InputRules
     batch: int
     output_shapes: list[tuple[int, ...]]
@@ -76,11 +95,31 @@ class Network:
     plan: str | None = None
     warnings: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
+    # Of the graph's tensors at once, where it is known without reading the graph.
+    peak_bytes: int | None = None
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:
         """[B, H, W, 3] of a request's slot."""
         return (self.batch, self.input.height, self.input.width, 3)
+
+
+class KnownGraph(NamedTuple):
+    """A graph that was built before. ``load`` reads its file."""
+
+    path: str
+    output_shapes: Sequence[tuple[int, ...]]
+    macs: int
+    peak_bytes: int
+    load: Callable[[], onnx.ModelProto]
+
+
+class KnownGraphs(Protocol):
+    """Where built graphs are kept."""
+
+    def find(self, network: Network) -> KnownGraph | None:
+        """The graph of a network that is described but for its graph, if it was built before."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +142,7 @@ class ModelRequest:
     class_names: tuple[str, ...] = ()  # class names, given one by one
     trusted: bool = False  # code that the file carries may run
     device: str = "auto"  # where it will run: only that device can read a TensorRT plan
+    graphs: KnownGraphs | None = None  # built before; None: every graph is built
 
     @property
     def path(self) -> Path:
@@ -123,6 +163,24 @@ class FrontEnd:
     self_describing: bool = True  # False: --cfg and a list of class names say what it is
     takes_weights: bool = False  # --weights FILE goes with it
     takes_random_weights: bool = False  # --random-weights SEED goes with it
+
+
+def with_graph(
+    network: Network, request: ModelRequest, build: Callable[[], onnx.ModelProto]
+) -> Network:
+    """Gives a network that is described but for its graph the graph that was built before, else the
+    one that ``build`` makes now. Raises ModelError, as ``build`` does."""
+    known = None if request.graphs is None else request.graphs.find(network)
+    if known is not None:
+        network.graph = known.load
+        network.output_shapes, network.macs = list(known.output_shapes), known.macs
+        network.path, network.peak_bytes = known.path, known.peak_bytes
+        return network
+    from detector.models.graph.build import count_macs, output_shapes
+
+    network.graph = build()
+    network.output_shapes, network.macs = output_shapes(network.graph), count_macs(network.graph)
+    return network
 
 
 def random_weights_warning(random_seed: int | None) -> list[str]:

@@ -18,7 +18,6 @@ from detector.engines.base import NVIDIA_DRIVER, BuildProgress, EngineOptions
 from detector.errors import ModelError, OutputError, UsageError
 from detector.errors.machine import too_much
 from detector.models.base import Network
-from detector.models.graph.build import peak_bytes
 
 MB = 1 << 20
 
@@ -137,13 +136,21 @@ def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOption
     on_gpu = engine == "trt" or options.device.startswith("cuda")
     if on_gpu or (options.device == "auto" and NVIDIA_DRIVER.exists()):
         return  # its memory is not the machine's
-    peak = peak_bytes(network.graph) if engine != "null" else 0
+    peak = 0 if engine == "null" else _peak_bytes(network)
     if (size := too_much(peak + 4 * network.parameters)) is not None:
         width, height = network.input.width, network.input.height
         raise ModelError(
             f"{network.name}: at {width}x{height} and batch {network.batch} it needs {size}; use a "
             "smaller --size or --batch, or another model"
         )
+
+
+def _peak_bytes(network: Network) -> int:
+    if network.peak_bytes is not None:
+        return network.peak_bytes
+    from detector.models.graph.build import peak_bytes
+
+    return peak_bytes(network.graph)
 
 
 def convert_network(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:

@@ -94,8 +94,11 @@ class LoadedModel:
         """
         if self.layers or self.original is None:
             return
+        from detector.run.executed import find_layers
+
         with suppress(EngineError):
-            self.layers = executed_layers(self.original, self.engine)
+            own = {} if self.options is None else self.options.own
+            self.layers = find_layers(self.original, self.engine, self.network.path, own)
 
     @property
     def remark(self) -> str:
@@ -281,6 +284,7 @@ def open_network(config: Config, picture: tuple[int, int] | None = None) -> Netw
 
 def model_request(config: Config) -> ModelRequest:
     """What the configuration says about the model. Raises UsageError."""
+    from detector.engines import store
     from detector.models.base import ModelRequest
 
     network, runtime = config.network, config.runtime
@@ -295,6 +299,7 @@ def model_request(config: Config) -> ModelRequest:
         cfg=None if network.cfg is None else Path(network.cfg),
         class_names=tuple(network.class_names or ()),
         device=runtime.device,
+        graphs=store.Graphs(store.choose_folder(runtime.engines_dir)),
         trusted=any(text in ("host_code", "host_code=1") for text in runtime.engine_options or ()),
     )
 
@@ -379,27 +384,6 @@ def _blurred_ids(
             f"use --classes {','.join([*(config.selection.classes or ()), *unseen])}"
         )
     return frozenset(wanted)
-
-
-def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ...]:
-    """The layers that the engine reports, each with the cost of the nodes that it stands for.
-
-    ``network`` is the one that the front end made, before any conversion: its nodes keep their
-    names through that. A layer that the engine or the conversion added (a reorder, a cast) stands
-    for no node and is left out.
-    """
-    from detector.models.graph.build import node_costs
-    from detector.session.outcome import ExecutedLayer
-
-    told = engine.execution()
-    costs = node_costs(network.graph) if told and network.plan is None else {}
-    layers = []
-    for layer in told:
-        known = [costs[name] for name in layer.nodes or (layer.name,) if name in costs]
-        if known:
-            macs, elements = sum(cost.macs for cost in known), sum(cost.elements for cost in known)
-            layers.append(ExecutedLayer(layer.name, layer.precision, macs, elements))
-    return tuple(layers)
 
 
 # ----------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from detector.engines.base import Engine, LayerExecution
 from detector.models.graph.build import NodeCost, infer_shapes, joint_cost, node_costs
-from detector.run.wire import executed_layers
+from detector.run.executed import executed_layers
 from detector.session.outcome import ExecutedLayer
 from tests.known_answers import plus_one
 

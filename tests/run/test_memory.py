@@ -46,7 +46,7 @@ def test_it_is_refused(network, tmp_path, monkeypatch):
 
 def test_a_gpu_has_its_own(network, monkeypatch):
     monkeypatch.setattr(prepare, "too_much", lambda needed: "x" if needed > MB / 2 else None)
-    monkeypatch.setattr(prepare, "peak_bytes", lambda graph: MB)
+    monkeypatch.setattr(prepare, "_peak_bytes", lambda network: MB)
     options = prepare._options(
         "ort", merge_levels((COMMAND_LINE, {"device": "cuda"})), "fp32", lambda concurrency: 1, True
     )

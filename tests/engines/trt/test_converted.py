@@ -18,8 +18,8 @@ from detector.engines.base import EngineOptions
 from detector.errors import EngineError
 from detector.models.base import Network
 from detector.models.graph.build import count_macs
+from detector.run.executed import executed_layers
 from detector.run.prepare import prepare_network
-from detector.run.wire import executed_layers
 from detector.stages.nms import nms
 from detector.stages.preprocess import letterbox
 from detector.types import Detections

@@ -10,14 +10,25 @@ from __future__ import annotations
 
 import hashlib
 from functools import partial
+from typing import TYPE_CHECKING
 
 from detector.errors import ModelError
-from detector.models.base import FrontEnd, InputRules, ModelRequest, Network, random_weights_warning
+from detector.models.base import (
+    FrontEnd,
+    InputRules,
+    ModelRequest,
+    Network,
+    random_weights_warning,
+    with_graph,
+)
 from detector.models.formats.darknet.cfg import read_cfg
 from detector.models.formats.darknet.layers import Architecture, read_architecture
 from detector.models.formats.darknet.weights import Filter, random_weights, read_weights
 from detector.models.names import find_names
 from detector.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense
+
+if TYPE_CHECKING:
+    import onnx
 
 SUFFIXES = (".cfg",)
 FAMILY = "darknet"
@@ -25,32 +36,33 @@ FAMILY = "darknet"
 
 def read(request: ModelRequest) -> Network:
     """The network of a cfg and its weights."""
-    from detector.models.formats.darknet.build import DarknetGraph
-    from detector.models.graph.build import count_macs, output_shapes
-
     path, batch = request.path, request.batch
     sections, warnings, cfg_bytes = read_cfg(path)
     architecture = read_architecture(sections, size=request.size, batch=batch)
     class_names, names_warnings = find_names(path, architecture.yolos[0].classes, request.names)
     filters, weights_digest = _numbers(request, architecture)
-    graph = DarknetGraph(architecture, filters, path.stem, batch).model()
+
+    def build() -> onnx.ModelProto:
+        from detector.models.formats.darknet.build import DarknetGraph
+
+        return DarknetGraph(architecture, filters, path.stem, batch).model()
+
     layers = head_layers(architecture)
     geometry, pad_value = input_geometry(architecture)
-    return Network(
+    network = Network(
         name=path.stem,
         family=FAMILY,
-        graph=graph,
+        graph=build,
         input=InputRules(
             architecture.height, architecture.width, geometry, architecture.stride, pad_value
         ),
         batch=batch,
-        output_shapes=output_shapes(graph),
+        output_shapes=[],
         head=partial(darknet_yolo, layers=layers),
         dense=partial(darknet_yolo_dense, layers=layers),
         names=class_names,
         parameters=architecture.floats,
         parameters_fused=architecture.floats_fused,
-        macs=count_macs(graph),
         sha256=hashlib.sha256(hashlib.sha256(cfg_bytes).digest() + weights_digest).hexdigest(),
         random_seed=request.random_seed,
         warnings=[
@@ -60,6 +72,7 @@ def read(request: ModelRequest) -> Network:
             *random_weights_warning(request.random_seed),
         ],
     )
+    return with_graph(network, request, build)
 
 
 FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)

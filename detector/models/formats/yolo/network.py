@@ -15,7 +15,13 @@ import numpy as np
 
 from detector.errors import ModelError
 from detector.models import catalogue
-from detector.models.base import InputRules, ModelRequest, Network, random_weights_warning
+from detector.models.base import (
+    InputRules,
+    ModelRequest,
+    Network,
+    random_weights_warning,
+    with_graph,
+)
 from detector.models.formats.checkpoint.contents import Contents
 from detector.models.formats.yolo.architecture import (
     Add,
@@ -41,7 +47,7 @@ from detector.models.formats.yolo.weights import (
     StoredNumbers,
     stored_anchors,
 )
-from detector.models.graph.build import ACTIVATIONS, INPUT, GraphBuilder, count_macs, output_shapes
+from detector.models.graph.build import ACTIVATIONS, INPUT, GraphBuilder
 from detector.models.names import find_names
 from detector.stages.heads import AnchoredLayer, anchor_maps, anchor_maps_dense
 
@@ -74,24 +80,27 @@ def build_network(
     )
     architecture = design.at_size(request.size or _trained_size(design, contents))
     numbers = _numbers(design, contents, request)
-    graph = YoloGraph(architecture, numbers, request.path.stem, request.batch).model()
-    if isinstance(numbers, StoredNumbers):
-        numbers.check_all_read(architecture)
+
+    def build() -> onnx.ModelProto:
+        graph = YoloGraph(architecture, numbers, request.path.stem, request.batch).model()
+        if isinstance(numbers, StoredNumbers):
+            numbers.check_all_read(architecture)
+        return graph
+
     names, name_warnings = _names(contents, architecture.classes, request)
     layers = head_layers(architecture, stored)
-    return Network(
+    network = Network(
         name=request.path.stem,
         family=family_of(architecture),
-        graph=graph,
+        graph=build,
         input=InputRules(architecture.height, architecture.width, "centre", architecture.stride),
         batch=request.batch,
-        output_shapes=output_shapes(graph),
+        output_shapes=[],
         head=partial(anchor_maps, layers=layers),
         dense=partial(anchor_maps_dense, layers=layers),
         names=names,
         parameters=contents.parameters if contents else architecture.parameters,
         parameters_fused=architecture.parameters_fused,
-        macs=count_macs(graph),
         sha256=_digest(digest, request.random_seed),
         random_seed=request.random_seed,
         warnings=[
@@ -100,6 +109,7 @@ def build_network(
             *random_weights_warning(request.random_seed),
         ],
     )
+    return with_graph(network, request, build)
 
 
 def recognise(contents: Contents) -> Description:

@@ -1,0 +1,244 @@
+"""What was built before is not built again: graphs by their recipe, layers by engine and file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+
+from detector.engines import store
+from detector.engines.base import LayerExecution
+from detector.engines.store import Graphs, export
+from detector.models.base import Network
+from detector.models.formats.darknet import build as darknet_build
+from detector.models.formats.yolo import network as yolo
+from detector.run import executed
+from detector.session.outcome import ExecutedLayer
+from tests.known_answers import plus_one, run_once
+from tests.networks import open_network
+
+CFG = """[net]
+width=32
+height=32
+channels=3
+
+[convolutional]
+filters=18
+size=3
+stride=32
+pad=1
+activation=linear
+
+[yolo]
+mask=0,1,2
+anchors=10,14, 23,27, 37,58
+classes=1
+num=3
+"""
+
+
+@pytest.fixture
+def cfg(tmp_path: Path) -> Path:
+    path = tmp_path / "x.cfg"
+    path.write_text(CFG)
+    (tmp_path / "x.names").write_text("thing\n")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "engines"
+
+
+def opened(cfg: Path, folder: Path, **said) -> Network:
+    said.setdefault("random_seed", 1)
+    return open_network(str(cfg), graphs=Graphs(folder), **said)
+
+
+def refuse(*_, **__):
+    raise AssertionError("it is built again")
+
+
+def test_a_graph_is_built_once(cfg, folder, monkeypatch):
+    first = opened(cfg, folder)
+    assert first.peak_bytes is None
+    made = export(first, folder)
+    monkeypatch.setattr(darknet_build.DarknetGraph, "model", refuse)
+    second = opened(cfg, folder)
+    assert (second.path, second.macs) == (made.path, first.macs)
+    assert second.output_shapes == first.output_shapes
+    assert export(second, folder) == (made.path, False, ())
+    pictures = np.full((1, 32, 32, 3), 90, np.uint8)
+    for one, other in zip(run_once(first, pictures), run_once(second, pictures), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert second.graph == onnx.load(made.path)
+
+
+@pytest.mark.slow
+def test_a_yolo_graph_too(tmp_path, folder, monkeypatch):
+    said = {"random_seed": 3, "size": (64, 64), "graphs": Graphs(folder)}
+    first = open_network("yolov5n.yaml", **said)
+    path = export(first, folder).path
+    monkeypatch.setattr(yolo.YoloGraph, "model", refuse)
+    assert open_network("yolov5n.yaml", **said).path == path
+    with pytest.raises(AssertionError, match="built again"):
+        open_network("yolov5n.yaml", **{**said, "batch": 2})
+
+
+@pytest.mark.parametrize("said", [{"random_seed": 2}, {"size": (64, 32)}, {"batch": 2}], ids=str)
+def test_another_request_is_another_graph(cfg, folder, said):
+    export(opened(cfg, folder), folder)
+    assert opened(cfg, folder, **said).path is None
+
+
+def test_other_layers_names_or_code_are_another_graph(cfg, folder, monkeypatch):
+    export(opened(cfg, folder), folder)
+    cfg.with_suffix(".names").write_text("other\n")
+    assert opened(cfg, folder).path is None
+    cfg.with_suffix(".names").write_text("thing\n")
+    assert opened(cfg, folder).path is not None
+    cfg.write_text(CFG.replace("linear", "leaky"))
+    assert opened(cfg, folder).path is None
+    cfg.write_text(CFG)
+    monkeypatch.setattr(store, "code_of", lambda folder: "another state")
+    assert opened(cfg, folder).path is None
+
+
+def test_a_damaged_file_is_built_again_and_said(cfg, folder):
+    path = Path(export(opened(cfg, folder), folder).path)
+    path.write_bytes(path.read_bytes()[:-1])
+    network = opened(cfg, folder)
+    assert network.path is None
+    assert "damaged" in export(network, folder).notes[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"output_shapes": "no"}, {"output_shapes": [["x"]]}, {"macs": None}, {"peak_bytes": "x"}],
+    ids=str,
+)
+def test_a_manifest_that_nobody_wrote_is_none(cfg, folder, change):
+    path = Path(export(opened(cfg, folder), folder).path).with_suffix(".json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert opened(cfg, folder).path is None
+
+
+def test_without_a_folder_everything_is_built(cfg, tmp_path):
+    assert opened(cfg, tmp_path / "nowhere").path is None
+    assert open_network(str(cfg), random_seed=1).path is None
+
+
+def test_a_change_of_the_graph_does_not_reach_the_file(cfg, folder):
+    export(opened(cfg, folder), folder)
+    network = opened(cfg, folder)
+    changed = replace(network, graph=onnx.ModelProto(), path=None)
+    assert changed.graph != network.graph
+    assert changed.path is None
+
+
+@pytest.mark.slow
+def test_the_second_run_imports_no_onnx(tmp_path):
+    """onnx is a tenth of a start."""
+    code = (
+        "import sys\n"
+        "from detector.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit as done: assert not done.code, done.code\n"
+        "print('onnx' in sys.modules)\n"
+    )
+    video = Path(__file__).parents[2] / "videos/street.mp4"
+    command = [sys.executable, "-c", code, str(video), "--engine", "ort", "--precision", "fp32"]
+    command += ["--frames", "2", "--quiet", "--engines-dir", "engines", "--no-video"]
+    said = [
+        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert [text.split()[-1] for text in said] == ["True", "False"]
+
+
+# ---- layers
+
+
+class Told:
+    """An engine that tells of its layers, and counts how often."""
+
+    name, device = "ort", "cpu"
+
+    def __init__(self, precision: str = "fp32") -> None:
+        self.precision, self.asked = precision, 0
+
+    def execution(self):
+        self.asked += 1
+        return [LayerExecution("0.conv", "Conv", self.precision)]
+
+
+def layers_of(engine: Told, path: str | None, own=None):
+    return executed.find_layers(plus_one(), engine, path, own or {})
+
+
+def test_layers_are_asked_for_once(tmp_path):
+    path, engine = str(tmp_path / "x.onnx"), Told()
+    first = layers_of(engine, path)
+    assert first == (ExecutedLayer("0.conv", "fp32", first[0].macs, first[0].elements),)
+    assert layers_of(engine, path) == first
+    assert engine.asked == 1
+
+
+def test_another_precision_option_or_version_is_asked_again(tmp_path, monkeypatch):
+    path = str(tmp_path / "x.onnx")
+    layers_of(Told(), path)
+    other, own, later = Told("int8"), Told(), Told()
+    assert layers_of(other, path)[0].precision == "int8"
+    layers_of(own, path, {"level": "2"})
+    monkeypatch.setattr(executed, "library_version", lambda name: "onnxruntime 99")
+    layers_of(later, path)
+    assert (other.asked, own.asked, later.asked) == (1, 1, 1)
+    assert len(json.loads((tmp_path / "x.layers.json").read_text())["executed"]) == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"schema": 1, "executed": 5}', '{"schema": 1, "executed": {"KEY": 5}}']
+)
+def test_a_file_of_layers_that_nobody_wrote_is_none(tmp_path, text):
+    engine, path = Told(), str(tmp_path / "x.onnx")
+    key = executed._key(engine, {})
+    (tmp_path / "x.layers.json").write_text(text.replace("KEY", key))
+    assert len(layers_of(engine, path)) == 1
+    assert engine.asked == 1
+    assert len(layers_of(engine, path)) == 1
+    assert engine.asked == 1
+
+
+def test_no_more_than_some_are_kept(tmp_path):
+    path = str(tmp_path / "x.onnx")
+    for number in range(executed.KEPT + 3):
+        layers_of(Told(), path, {"level": str(number)})
+    kept = json.loads((tmp_path / "x.layers.json").read_text())["executed"]
+    assert len(kept) == executed.KEPT
+
+
+def test_a_gpu_and_a_run_without_a_file_are_always_asked(tmp_path):
+    gpu = Told()
+    gpu.device = "cuda:0"
+    for engine, path in ((gpu, str(tmp_path / "x.onnx")), (Told(), None)):
+        for _ in range(2):
+            layers_of(engine, path)
+        assert engine.asked == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
+    from detector.errors import OutputError
+
+    def full(*_):
+        raise OutputError("the disk is full")
+
+    monkeypatch.setattr(executed, "store", SimpleNamespace(**{**vars(store), "rewrite": full}))
+    assert len(layers_of(Told(), str(tmp_path / "x.onnx"))) == 1
