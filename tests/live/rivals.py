@@ -1,6 +1,6 @@
 """Other programs that read many streams, with this project's detector as their custom function.
 
-Each has an environment of its own, made by ``environment``. They are used by what their
+Each has an environment of its own. They are used by what their
 documentation says: ``ultralytics.data.loaders.LoadStreams`` yields a picture of every stream at a
 time, ``inference.InferencePipeline.init_with_custom_logic`` calls a function with what has arrived.
 
@@ -24,17 +24,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "detect-video", "compare")
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from measuring.environments import MissingError, environment
+
 PACKAGES = {"ultralytics": "ultralytics", "inference": "inference"}
 TITLES = {"ultralytics": "ultralytics LoadStreams", "inference": "inference InferencePipeline"}
 # What the detector needs beside numpy and cv2, which these packages bring.
 OURS = ("click", "pyyaml", "nvtx", "onnxruntime", "onnx", "rich", "msgspec", "av")
 START_S = 120.0  # for all streams to give a picture
 WARM_S = 3.0
-
-
-class MissingError(Exception):
-    """It cannot be run here; the text says why."""
 
 
 @dataclass(slots=True)
@@ -49,27 +48,9 @@ class Result:
     version: str
 
 
-def environment(name: str) -> Path:
-    """The Python of the rival's environment, which is made once. Raises MissingError."""
-    folder = CACHE / name
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", PACKAGES[name]]
-        ours = [str(python), "-m", "pip", "install", "--quiet", *OURS]
-        for command in ([sys.executable, "-m", "venv", str(folder)], install, ours):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
-                last = (errors or done.stderr.splitlines() or ["no reason was given"])[-1]
-                raise MissingError(f"{PACKAGES[name]} does not install: {last}")
-        (folder / "complete").touch()
-    return python
-
-
 def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
     """Raises MissingError."""
-    python = environment(name)
+    python = environment(name, [PACKAGES[name]], OURS)
     with tempfile.TemporaryDirectory(prefix="live-check-") as made:
         around = {
             **os.environ,

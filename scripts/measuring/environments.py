@@ -1,0 +1,90 @@
+"""Environments of other programs, and of other versions of this one, each in a folder of its own.
+
+They lie in the user's cache (``~/.cache/detect-video/compare``), are made once, and are used again.
+Nothing in this file imports what this project installs: it is also run by other Pythons.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "detect-video", "compare")
+COMPLETE = "complete"  # the file that says so: an interrupted installation is no environment
+
+
+class MissingError(Exception):
+    """It cannot be had or run here; the text says why."""
+
+
+def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> Path:
+    """The Python of an environment, which is made once.
+
+    ``steps``: what pip installs, one call after the other. ``check``: arguments for that Python
+    that must succeed before the environment counts as made. Raises MissingError.
+    """
+    folder = CACHE / name
+    python = folder / "bin" / "python"
+    if not (folder / COMPLETE).exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _succeed([sys.executable, "-m", "venv", "--clear", str(folder)], f"{name}: no environment")
+        for step in steps:
+            install = [str(python), "-m", "pip", "install", "--quiet", *step]
+            _succeed(install, f"{' '.join(step)} does not install")
+        if check:
+            _succeed([str(python), *check], f"{name} does not run")
+        (folder / COMPLETE).touch()
+    return python
+
+
+def _succeed(command: Sequence[str], otherwise: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.splitlines()
+        errors = [line for line in lines if "ERROR" in line or "Error" in line]
+        raise MissingError(f"{otherwise}: {(errors or lines or ['no reason was given'])[-1]}")
+
+
+def versions(python: Path, names: Sequence[str]) -> Mapping[str, str]:
+    """Name -> version of what is installed in an environment, for those that are."""
+    ask = (
+        "import sys\n"
+        "from importlib.metadata import PackageNotFoundError, version\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: print(name, version(name))\n"
+        "    except PackageNotFoundError: pass"
+    )
+    done = subprocess.run([python, "-c", ask, *names], capture_output=True, text=True, check=True)
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+def checkout(root: Path, commit: str) -> Path:
+    """The files of a commit of the repository at ``root``, in a folder of their own.
+
+    Raises MissingError.
+    """
+    found = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if found.returncode:
+        raise MissingError(f"{root} has no commit {commit}: name another, or fetch it")
+    digest = found.stdout.strip()
+    folder = CACHE / f"commit-{digest[:12]}"
+    if not (folder / COMPLETE).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        archive = subprocess.Popen(
+            ["git", "-C", str(root), "archive", digest], stdout=subprocess.PIPE
+        )
+        unpacked = subprocess.run(["tar", "-x", "-C", str(folder)], stdin=archive.stdout, check=False)
+        assert archive.stdout is not None
+        archive.stdout.close()
+        if archive.wait() or unpacked.returncode:
+            raise MissingError(f"the files of {commit} could not be unpacked into {folder}")
+        (folder / COMPLETE).touch()
+    return folder

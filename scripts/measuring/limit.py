@@ -1,0 +1,170 @@
+"""End-to-end FPS against what the machine allows.
+
+No loop can be faster than its longest serial stage, nor than all of its work spread over all cores.
+What the work costs is taken from the leanest configuration of the same engine and precision: one
+thread a request, so that no thread of the engine spins or waits for another. A run that wastes CPU
+therefore does not lower its own limit.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from measuring.clips import clip
+from measuring.rounds import (
+    QUICK_FRAMES,
+    SHARED,
+    STREET,
+    Row,
+    against,
+    detect_video,
+    interleave,
+    markdown,
+    quick_option,
+    rates,
+    say_machine,
+    spread,
+)
+
+AIM = 0.90
+INFER = "infer"
+RUN, PLAIN, LEAN = "run", "lean, plain loop", "lean, overlapped"
+LEANEST = {  # one thread a request: in the plain loop, and in the overlapped one with one request
+    PLAIN: ("--sync", "--threads", 1),
+    LEAN: ("--concurrency", 1, "--threads", 1),
+}
+RANDOM = ("--random-weights", 0, "--conf", 0.95)  # high: random weights see things everywhere
+NETWORKS: dict[str, tuple[Any, ...]] = {
+    "street@416x256": ("--model", "street"),
+    "yolov4-tiny@416": ("--model", SHARED / "weights/yolov4-tiny-person-vehicle.cfg", *RANDOM),
+    "yolov5n@640": ("--model", SHARED / "weights/yolov5n.pt", "--size", "640x640"),
+}
+
+
+def serial_ms(summary: Mapping[str, Any], at_once: int) -> dict[str, float]:
+    """Stage -> milliseconds a frame that cannot be spread, from a run of the plain loop, in which
+    every stage had the computer to itself.
+
+    ``at_once``: how many requests the run under test has inside the engine; their calls are side by
+    side, so each counts with its part.
+    """
+    written = summary["frames"]["written"]
+    return {
+        name: stage["busy_s"] * 1e3 / written / (at_once if name == INFER else 1)
+        for name, stage in summary["stages"].items()
+        if stage["calls"]
+    }
+
+
+def limit_of(serial: Mapping[str, float], lean_cpu_ms: float, cores: int) -> tuple[float, str]:
+    """FPS that cannot be exceeded, and what sets them: a stage, or "all cores"."""
+    stage = max(serial, key=lambda name: serial[name])
+    spread_ms = lean_cpu_ms / cores
+    if serial[stage] > spread_ms:
+        return 1e3 / serial[stage], stage
+    return 1e3 / spread_ms, "all cores"
+
+
+def judge(rows: Sequence[Row]) -> list[str]:
+    """Cells of a table, of the rounds of one network, engine and precision."""
+    shares = [row["fps"] / row["limit"] for row in rows]
+    waste = [row["cpu_ms"] / row["lean_cpu_ms"] for row in rows]
+    return [
+        spread([row["fps"] for row in rows]),
+        spread([row["limit"] for row in rows]),
+        spread(shares),
+        spread([row["lean_cpu_ms"] for row in rows]),
+        spread(waste),
+        against(shares, AIM),
+    ]
+
+
+HEAD = (
+    "network",
+    "engine",
+    "set by",
+    "end-to-end FPS",
+    "limit, FPS",
+    "share of the limit",
+    "leanest CPU, ms a frame",
+    "CPU of the run / leanest",
+    f">= {AIM:g}",
+)
+
+
+@click.command()
+@click.option("--clip", "path", type=click.Path(path_type=Path), help="[default: 720p]")
+@click.option("--network", "networks", multiple=True, type=click.Choice(list(NETWORKS)))
+@click.option("--engines", default="ort,openvino", show_default=True)
+@click.option("--precisions", default="fp32,int8", show_default=True)
+@click.option("--frames", default=300, show_default=True)
+@click.option("--rounds", default=5, show_default=True)
+@quick_option
+def limit(
+    path: Path | None,
+    networks: tuple[str, ...],
+    engines: str,
+    precisions: str,
+    frames: int,
+    rounds: int,
+    quick: bool,
+) -> None:
+    """End-to-end FPS against max(longest serial stage, CPU seconds a frame / cores).
+
+    The CPU seconds are those of the leanest configuration of the same engine and precision. Every
+    run writes its video.
+    """
+    say_machine(quick)
+    frames, rounds = (QUICK_FRAMES, 1) if quick else (frames, rounds)
+    source, table = path or clip(720, frames), []
+    for name in networks or NETWORKS:
+        if (missing := _missing(NETWORKS[name])) is not None:
+            click.echo(f"{name}: left out: {missing} is not there")
+            continue
+        for engine in engines.split(","):
+            for precision in precisions.split(","):
+                chosen = [*NETWORKS[name], "--engine", engine, "--precision", precision]
+                if precision == "int8" and name != "street@416x256":
+                    chosen += ["--calibrate", STREET, "--calibrate-frames", 16]
+                title = f"{name} {engine} {precision}"
+                rows, by = _measured(title, [source, *chosen], frames, rounds, quick)
+                table.append([name, f"{engine} {precision}", by, *judge(rows)])
+    click.echo("\n" + markdown(HEAD, table))
+
+
+def _missing(options: Sequence[Any]) -> Path | None:
+    return next((one for one in options if isinstance(one, Path) and not one.is_file()), None)
+
+
+def _measured(
+    title: str, arguments: Sequence[Any], frames: int, rounds: int, quick: bool
+) -> tuple[list[Row], str]:
+    """The rounds of one case, and what sets its limit in most of them."""
+    detect_video(*arguments, "--frames", 2, "--no-video")  # exports, calibrates: no part of a round
+    summaries: dict[str, list[dict[str, Any]]] = {RUN: [], **{name: [] for name in LEANEST}}
+
+    def one(name: str, options: Sequence[Any]) -> Row:
+        summaries[name].append(detect_video(*arguments, "--frames", frames, *options))
+        return rates(summaries[name][-1])
+
+    click.echo(f"\n{title}")
+    variants: dict[str, Callable[[], Row]] = {
+        name: partial(one, name, options) for name, options in {RUN: (), **LEANEST}.items()
+    }
+    found = interleave(variants, rounds, warm_up=0 if quick else 1)
+    cores = len(os.sched_getaffinity(0))
+    rows, sets = [], []
+    for number, run in enumerate(found[RUN]):
+        own, plain = (summaries[name][-rounds:][number] for name in (RUN, PLAIN))
+        lean = min(found[name][number]["cpu_ms"] for name in LEANEST)
+        fps, by = limit_of(serial_ms(plain, own["concurrency"]), lean, cores)
+        rows.append({**run, "limit": fps, "lean_cpu_ms": lean})
+        sets.append(by)
+    return rows, statistics.mode(sets)

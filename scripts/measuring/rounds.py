@@ -1,0 +1,195 @@
+"""What every command of scripts/bench needs: the machine's name, variants in turns, ratios within a
+round, a run of the command with what it cost, and tables for the documents.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT.parent / "shared/data"
+STREET = ROOT / "videos/street.mp4"
+Row = dict[str, float]
+Command = Sequence[str | Path]
+AROUND = {"DETECT_VIDEO_SELF_TIMING": "0"}  # what is compared here must not depend on it
+
+QUICK_FRAMES = 40
+quick_option = click.option(
+    "--quick",
+    is_flag=True,
+    help="Few frames, one round, no warm-up: to see that it works. Its figures say nothing.",
+)
+
+
+def say_machine(quick: bool = False) -> None:
+    click.echo(machine())
+    if quick:
+        click.echo("--quick: few frames and one round. These figures say nothing.")
+
+
+def machine() -> str:
+    from detector.run.environment import environment
+
+    found = environment()
+    isa = [
+        flag
+        for flag in found["cpu"]["flags"]
+        if flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
+    ]
+    libraries = ", ".join(f"{name} {version}" for name, version in found["libraries"].items())
+    return f"{found['cpu']['model']}, {found['cpu']['cores']} cores, {' '.join(isa)}; {libraries}"
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3g} [{min(values):.3g} .. {max(values):.3g}]"
+
+
+def interleave(
+    variants: Mapping[str, Callable[[], Row]], rounds: int, warm_up: int = 1
+) -> dict[str, list[Row]]:
+    """Every variant once a round; one more round before, thrown away, unless ``warm_up`` is 0."""
+    rows: dict[str, list[Row]] = {name: [] for name in variants}
+    for number in range(1 - warm_up, rounds + 1):
+        for name, variant in variants.items():
+            row = variant()
+            if number > 0:
+                rows[name].append(row)
+                click.echo(
+                    f"round {number} {name:28} "
+                    + "  ".join(f"{key} {value:.4g}" for key, value in row.items())
+                )
+    return rows
+
+
+def ratios(above: Sequence[Row], below: Sequence[Row], key: str) -> list[float]:
+    """Of each round, ``above`` to ``below``."""
+    return [a[key] / b[key] for a, b in zip(above, below, strict=True)]
+
+
+def against(values: Sequence[float], aim: float) -> str:
+    """A cell that says whether the median reaches the aim, and how far it is from it."""
+    median = statistics.median(values)
+    if median >= aim:
+        return f"reached (>= {aim:g})"
+    return f"missed: {median:.2f} of {aim:g} ({median / aim - 1:+.0%})"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+# ----------------------------------------------------------------------
+# Commands
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One command. ``cpu_s``: of it and all that it started; ``peak_mb``: its largest resident
+    memory, in 10^6 bytes."""
+
+    stdout: str
+    stderr: str
+    code: int
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+
+
+def run(
+    command: Command,
+    folder: Path | None = None,
+    around: Mapping[str, str] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> Finished:
+    """Runs a command to its end. ``watch`` is called with its process id some ten times a second.
+
+    Raises ClickException where it fails.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            cwd=folder,
+            env={**os.environ, **AROUND, **(around or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+        )
+        try:
+            usage = _wait(process, watch)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        wall_s = time.perf_counter() - start
+        out.seek(0)
+        errors.seek(0)
+        done = Finished(
+            out.read().decode(errors="replace"),
+            errors.read().decode(errors="replace"),
+            process.returncode,
+            wall_s,
+            usage.ru_utime + usage.ru_stime,
+            usage.ru_maxrss * 1024 / 1e6,
+        )
+    if done.code:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        last = "\n  ".join(said[-5:]) if said else "it said nothing"
+        raise click.ClickException(
+            f"{' '.join(map(str, command))}: exit code {done.code}\n  {last}"
+        )
+    return done
+
+
+def _wait(process: subprocess.Popen[bytes], watch: Callable[[int], None] | None) -> Any:
+    """The end of the process, and what it used. With ``watch``, it is looked at in between."""
+    while True:
+        pid, status, usage = os.wait4(process.pid, 0 if watch is None else os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return usage
+        if watch is not None:
+            watch(process.pid)
+        time.sleep(0.1)
+
+
+OURS: Command = (sys.executable, "-m", "detector")
+
+
+def detect_video(*arguments: Any, program: Command = OURS, **more: Any) -> dict[str, Any]:
+    """The summary of one run of the command, in an empty folder."""
+    return job(*arguments, program=program, **more)[0]
+
+
+def job(
+    *arguments: Any, program: Command = OURS, **more: Any
+) -> tuple[dict[str, Any], Finished]:
+    """The same, with what the command cost. ``more``: as for ``run``."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = {"folder": Path(folder)} | more
+        done = run([*program, *map(str, arguments), "--json"], **own)
+        summary: dict[str, Any] = json.loads(done.stdout)
+        return summary, done
+
+
+def rates(summary: Mapping[str, Any]) -> Row:
+    """``fps``: end to end; ``cpu_ms``: of the process a frame, from opening the source to closing
+    the files."""
+    written = summary["frames"]["written"]
+    return {
+        "fps": summary["fps"]["end_to_end"],
+        "cpu_ms": summary["cpu"]["process_s"] * 1e3 / written,
+    }

@@ -1,0 +1,252 @@
+"""ultralytics as its documentation shows it, run by the Python of an environment of its own.
+
+    PYTHON scripts/measuring/ultralytics_job.py check
+    PYTHON scripts/measuring/ultralytics_job.py prepare NETWORK FOLDER HEIGHT WIDTH PICTURES
+    PYTHON scripts/measuring/ultralytics_job.py predict MODEL CLIP HEIGHT WIDTH PRECISION
+
+The last line that each prints is JSON. ``PRECISION``: what OpenVINO computes in, ``as it comes`` or
+one of its hints (f32). No file of this project but this one is read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("YOLO_AUTOINSTALL", "false")
+os.environ.setdefault("YOLO_VERBOSE", "false")
+
+PACKAGES = ("ultralytics", "torch", "torchvision", "openvino", "nncf", "onnx", "opencv-python")
+AS_IT_COMES = "as it comes"
+CONF = 0.25
+WANTED = 30  # boxes of a picture above the threshold, before NMS
+SEED = 0
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def check() -> dict[str, Any]:
+    """That it predicts at all, and how it got its torchvision."""
+    import numpy as np
+    from ultralytics import YOLO
+
+    picture = np.zeros((64, 64, 3), np.uint8)
+    YOLO("yolov8n.yaml").predict(picture, imgsz=64, device="cpu", verbose=False)
+    import nncf  # noqa: F401
+    import onnx  # noqa: F401
+    import openvino  # noqa: F401
+
+    return {"versions": versions(), "torchvision": torchvision_state()}
+
+
+def torchvision_state() -> str:
+    """Whether the compiled part of torchvision works with this torch."""
+    used = "torchvision" in sys.modules
+    try:
+        import torch
+        import torchvision
+
+        box, score = torch.tensor([[0.0, 0.0, 1.0, 1.0]]), torch.tensor([1.0])
+        torchvision.ops.nms(box, score, 0.5)
+    except Exception as error:
+        does = f"does not work with this torch ({str(error).splitlines()[0]})"
+    else:
+        does = "works"
+    return f"{does}; prediction {'imported it' if used else 'ran without it'}"
+
+
+# ----------------------------------------------------------------------
+# A network, and its exports
+
+
+def prepare(
+    network: str, folder: Path, size: tuple[int, int], pictures: Sequence[Path]
+) -> dict[str, Any]:
+    """The network with random weights, as .pt, as ONNX, and for OpenVINO in fp32 and in int8.
+
+    Weights that were trained cannot be had everywhere. Random ones would give no box, or thousands,
+    so the last layers of the classes are scaled and shifted until some 30 cells of a picture are
+    above the threshold: both programs then have boxes to suppress, draw and write.
+    """
+    import torch
+    from ultralytics import YOLO
+
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(SEED)
+    made = YOLO(f"{network}.yaml")
+    spread_scores(made.model, size, pictures)
+    stored = folder / f"{network}.pt"
+    made.save(str(stored))
+    data = write_data(folder, pictures)
+    common = {"imgsz": list(size), "device": "cpu", "verbose": False}
+    exports = {
+        "onnx": YOLO(stored).export(format="onnx", **common),
+        "openvino": YOLO(stored).export(format="openvino", **common),
+        "openvino int8": YOLO(stored).export(format="openvino", int8=True, data=str(data), **common),
+    }
+    return {"torch": str(stored), **exports, "versions": versions()}
+
+
+def spread_scores(model: Any, size: tuple[int, int], pictures: Sequence[Path]) -> None:
+    """Scales and shifts the last layers of the classes, by what the pictures give."""
+    import torch
+
+    classes = len(model.names)
+    last = [
+        module
+        for module in model.modules()
+        if isinstance(module, torch.nn.Conv2d)
+        and module.out_channels == classes
+        and module.bias is not None
+    ]
+    if not last:
+        raise SystemExit(f"no last layer of {classes} classes was found")
+    model.eval()
+    best = []
+    with torch.inference_mode():
+        for path in pictures:
+            rows = model(read_picture(path, size))
+            rows = rows[0] if isinstance(rows, (tuple, list)) else rows
+            best.append(torch.logit(rows[0, 4:].amax(0), eps=1e-12))
+    seen = torch.stack(best)
+    gain = 1.0 / max(float(seen.std()), 1e-6)
+    edge = seen.topk(WANTED, dim=1).values[:, -1].median()
+    shift = math.log(CONF / (1 - CONF)) - gain * float(edge)
+    with torch.no_grad():
+        for module in last:
+            module.weight.mul_(gain)
+            module.bias.mul_(gain).add_(shift)
+
+
+def read_picture(path: Path, size: tuple[int, int]) -> Any:
+    import cv2
+    import torch
+
+    image = cv2.cvtColor(cv2.resize(cv2.imread(str(path)), size[::-1]), cv2.COLOR_BGR2RGB)
+    return torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
+
+
+def write_data(folder: Path, pictures: Sequence[Path]) -> Path:
+    """A data set as its documentation describes it, for the ranges of int8: pictures, one box
+    each."""
+    labels = pictures[0].parent.parent / "labels"
+    labels.mkdir(exist_ok=True)
+    for path in pictures:
+        (labels / f"{path.stem}.txt").write_text("0 0.5 0.5 0.5 0.5\n")
+    described = folder / "data.yaml"
+    names = "".join(f"  {number}: class{number}\n" for number in range(80))
+    place = pictures[0].parent
+    described.write_text(
+        f"path: {place.parent}\ntrain: {place.name}\nval: {place.name}\nnames:\n{names}"
+    )
+    return described
+
+
+# ----------------------------------------------------------------------
+# Its prediction
+
+
+def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> dict[str, Any]:
+    """``predict(save=True, stream=True)`` over a whole clip.
+
+    ``fps``: from the first result to the end, so that loading and the first picture are in no
+    figure.
+    """
+    from ultralytics import YOLO
+
+    compiled: list[Any] = []
+    if model.is_dir():
+        watch_openvino(precision, compiled)
+    found = YOLO(str(model), task="detect").predict(
+        str(clip),
+        stream=True,
+        save=True,
+        imgsz=list(size),
+        conf=CONF,
+        device="cpu",
+        verbose=False,
+        project=os.getcwd(),
+        name="predicted",
+    )
+    frames = boxes = 0
+    began = cpu = 0.0
+    for result in found:
+        frames += 1
+        boxes += len(result.boxes)
+        if frames == 1:
+            began, cpu = time.perf_counter(), time.process_time()
+    passed = time.perf_counter() - began
+    written = [path for path in Path("predicted").rglob("*") if path.is_file()]
+    return {
+        "fps": (frames - 1) / passed,
+        "cpu_ms": (time.process_time() - cpu) * 1e3 / (frames - 1),
+        "frames": frames,
+        "boxes": boxes / frames,
+        "bytes": sum(path.stat().st_size for path in written),
+        "written": [path.name for path in written],
+        "ran": described(compiled),
+        "torchvision": "torchvision" in sys.modules,
+    }
+
+
+def watch_openvino(precision: str, compiled: list[Any]) -> None:
+    """Keeps what is compiled, and sets the precision that OpenVINO computes in: by itself it takes
+    bf16 where the CPU has it, and ultralytics has no option for it."""
+    import openvino
+
+    class Watched(openvino.Core):
+        def compile_model(
+            self, model: Any, device_name: Any = None, config: Any = None, **more: Any
+        ) -> Any:
+            own = dict(config or {})
+            if precision != AS_IT_COMES:
+                own["INFERENCE_PRECISION_HINT"] = precision
+            made = super().compile_model(model, device_name, own, **more)
+            compiled.append(made)
+            return made
+
+    openvino.Core = Watched
+
+
+def described(compiled: Sequence[Any]) -> str:
+    if not compiled:
+        return ""
+    asked = ("INFERENCE_PRECISION_HINT", "NUM_STREAMS", "INFERENCE_NUM_THREADS")
+    found = [compiled[-1].get_property(name) for name in asked]
+    kind = found[0].get_type_name() if hasattr(found[0], "get_type_name") else found[0]
+    return f"{kind}, {found[1]} streams, {found[2]} threads"
+
+
+def main(arguments: Sequence[str]) -> None:
+    what, *rest = arguments
+    if what == "check":
+        told = check()
+    elif what == "prepare":
+        network, folder, height, width, pictures = rest
+        listed = sorted(Path(pictures).glob("*.jpg"))
+        told = prepare(network, Path(folder), (int(height), int(width)), listed)
+    elif what == "predict":
+        model, clip, height, width, precision = rest
+        told = predict(Path(model), Path(clip), (int(height), int(width)), precision)
+    else:
+        raise SystemExit(f"no job {what!r}")
+    print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
