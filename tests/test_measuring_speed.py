@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from detector.analysis.loop.activities import LoopShape
-from detector.analysis.loop.replay import Call, Load
+from detector.analysis.loop.replay import Call, Load, wall
+from detector.analysis.loop.replay import replay as replay_load
 from detector.stages.nms import nms
 from tests.conftest import CHECKOUT
 
@@ -95,6 +96,7 @@ def summary_of(
         "frames": {"written": frames},
         "cpu": {"process_s": cpu_ms * frames / 1e3},
         "concurrency": 2,
+        "engine_threads": 2,
         "detections": {"total": 5 * frames},
         "stages": {
             name: {"busy_s": ms * frames / 1e3, "calls": frames, "cpu_s": ms * frames / 1e3}
@@ -126,7 +128,9 @@ def test_a_round_has_the_leanest_cpu_and_its_own_plain_loop(monkeypatch):
     def fake(*arguments, **_):
         if "--no-video" in arguments:
             return {}
-        name = "plain" if "--sync" in arguments else "lean" if "--concurrency" in arguments else "run"
+        name = (
+            "plain" if "--sync" in arguments else "lean" if "--concurrency" in arguments else "run"
+        )
         slow = next(turns[name])  # the warm-up is twice as slow, and in no row
         cpu = {"run": 30.0, "plain": 20.0, "lean": 16.0}[name] * slow
         return summary_of(90 / slow, cpu, stages={"infer": 9.0 * slow, "write": 4.0 * slow})
@@ -147,7 +151,15 @@ def test_a_round_has_the_leanest_cpu_and_its_own_plain_loop(monkeypatch):
 def test_the_limit_of_the_null_engine_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "CACHE", tmp_path)
     street = str(CHECKOUT / "videos/street.mp4")
-    options = ["--network", "street@416x256", "--engines", "null", "--precisions", "fp32", "--quick"]
+    options = [
+        "--network",
+        "street@416x256",
+        "--engines",
+        "null",
+        "--precisions",
+        "fp32",
+        "--quick",
+    ]
     done = CliRunner().invoke(limit.limit, ["--clip", street, *options], catch_exceptions=False)
     assert done.exit_code == 0
     row = next(line for line in done.output.splitlines() if line.startswith("| street@"))
@@ -200,10 +212,7 @@ def test_jobs_that_are_asked_for_keep_what_they_are_compared_with():
 
 
 def test_pairs_that_did_not_run_have_no_row():
-    rows = {
-        "ours": [{"fps": 60.0, "cpu_ms": 10.0}],
-        "theirs": [{"fps": 20.0, "cpu_ms": 40.0}],
-    }
+    rows = {"ours": [{"fps": 60.0, "cpu_ms": 10.0}], "theirs": [{"fps": 20.0, "cpu_ms": 40.0}]}
     pairs = [peers.Pair("ours", "theirs", 2.5), peers.Pair("ours", "others", 1.0)]
     ((*_, times, cpu, verdict),) = peers.compare(rows, pairs, "clip")
     assert (times.split()[0], cpu.split()[0]) == ("3", "0.25")
@@ -327,11 +336,17 @@ def test_a_curve_stands_beside_what_is_expected():
     cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("| 1")]
     assert [(row[1], row[3], row[4]) for row in cells] == [
         ("10", "1", "-"),
-        ("100", "10", "+1.00"),
-        ("1000", "100", "+2.00"),
+        ("100", "91.8", "+1.00"),  # 1 + 999 x 90 / 990
+        ("1000", "1e+03", "+2.00"),
     ]
     assert "steeper than expected" in lines[-1]
     assert growth.conclusion(curve, {1: [5.0], 10: [5.0]}).endswith("kept")
+    bends = {1: [100.0], 10: [100.0], 100: [100.0], 1000: [101.0], 10_000: [20_000.0]}
+    assert "steeper" in growth.conclusion(curve, bends), "the end of a curve counts by itself"
+
+
+def test_a_cost_that_should_not_grow_is_expected_at_its_median():
+    assert growth.expected(0.0, {1: 5.0, 10: 6.0, 100: 9.0}) == {1: 6.0, 10: 6.0, 100: 6.0}
 
 
 def test_memory_is_flat_where_the_last_quarter_is_as_the_second():
@@ -380,7 +395,19 @@ def test_the_busiest_thread_is_named_with_its_stages():
     found = cores.look_at(Load(5, SHAPE, {}), calls)
     assert (found.fps, found.busiest) == (pytest.approx(0.5), "writer")
     assert found.stages == pytest.approx({"write": 0.6, "nms": 0.1})
-    assert "writer, 70% of the time: write 60%" in cores.sentence({4: found})
+    told = cores.sentence({4: replace(found, if_free={"write": 0.5, "infer": 0.1})})
+    assert "writer, 70% of the time (write 60%" in told
+    assert told.endswith("free, write would bring +50%, infer would bring +10%")
+
+
+def test_the_stage_to_change_first_is_the_one_whose_absence_brings_most():
+    seconds = {"read": [0.1] * 9, "infer": [1.0] * 8, "write": [3.0] * 8}
+    load = Load(8, SHAPE, seconds, cores=8)
+    fps = load.frames / wall(replay_load(load))
+    found = cores.gains(load, fps)
+    assert next(iter(found)) == "write"
+    assert found["write"] > 1
+    assert found["read"] < 0.1
 
 
 def test_options_become_flags():
@@ -400,7 +427,7 @@ def test_a_replay_that_misses_its_own_run_is_not_trusted():
 
 
 def test_what_ffmpeg_says_of_two_videos():
-    told = "PSNR y:43.13 u:45 v:46 average:44\nSSIM Y:0.98 (19) U:0.99 (20) V:0.99 (20) All:0.9868 (18)"
+    told = "PSNR y:43.13 u:45 v:46 average:44\nSSIM Y:0.98 (19) U:0.99 (20) All:0.9868 (18)"
     assert clips.read_fidelity(told) == {"psnr": 43.13, "ssim": 0.9868}
     assert clips.read_fidelity(told.replace("43.13", "inf"))["psnr"] == float("inf")
     with pytest.raises(click.ClickException):
@@ -476,7 +503,9 @@ def test_the_hidden_commands_give_json(monkeypatch):
 
     load = Load(4, SHAPE, {"read": [1.0] * 5, "infer": [2.0] * 4}, cores=2)
     document = SimpleNamespace()
-    monkeypatch.setattr(base, "run_again", lambda source, config: SimpleNamespace(document=document))
+    monkeypatch.setattr(
+        base, "run_again", lambda source, config: SimpleNamespace(document=document)
+    )
     monkeypatch.setattr(base, "pin_choices", lambda config, document: config)
     monkeypatch.setattr(what_if, "alone_in", lambda document: None)
     played = what_if.replay_load(load, measured_s=10.0)

@@ -237,7 +237,9 @@ def export_graph(name: str, precision: str, target: Path) -> None:
     network, config = _opened(name, precision)
     ready = prepare_network(network, "openvino", config, lambda at_once: at_once)
     graph = ready.network.graph
-    onnx.save(remove_needless_pairs(graph) if ready.network.precision == "int8-u8" else graph, target)
+    onnx.save(
+        remove_needless_pairs(graph) if ready.network.precision == "int8-u8" else graph, target
+    )
     note = f"{len(graph.graph.node)} nodes, input {ready.network.input_shape} u8"
     click.echo(json.dumps({"note": note}))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,12 +74,14 @@ def on_cores(load: Load, cores: int) -> Load:
 @dataclass(frozen=True, slots=True)
 class Replay:
     """``busiest``: the thread of the loop that works longest, and its share of the time;
-    ``stages``: its stages, longest first, with their shares."""
+    ``stages``: its stages, longest first, with their shares. ``if_free``: stage -> growth of FPS if
+    it took no time, the largest first."""
 
     fps: float
     busiest: str
     share: float
     stages: Mapping[str, float]
+    if_free: Mapping[str, float] = field(default_factory=dict)
 
 
 def look_at(load: Load, calls: Sequence[Call]) -> Replay:
@@ -94,10 +97,22 @@ def look_at(load: Load, calls: Sequence[Call]) -> Replay:
     return Replay(load.frames / seconds, busiest, sum(parts.values()), parts)
 
 
+def gains(load: Load, fps: float) -> dict[str, float]:
+    """What stage to change first with this many cores: each is replayed as if it took no time."""
+    from detector.analysis.loop.replay import replay, wall
+
+    freed = {
+        stage: load.frames / wall(replay(load.scaled({stage: 0.0}))) / fps - 1
+        for stage in load.seconds
+        if sum(load.seconds[stage])
+    }
+    return dict(sorted(freed.items(), key=lambda one: -one[1]))
+
+
 def stops_at(fps: Mapping[int, float]) -> int:
     """The number of cores from which more of them bring less than ``GROWS``."""
     cores = sorted(fps)
-    for fewer, more in zip(cores, cores[1:], strict=False):
+    for fewer, more in itertools.pairwise(cores):
         if all(fps[other] < fps[fewer] * (1 + GROWS) for other in cores if other >= more):
             return fewer
     return cores[-1]
@@ -110,8 +125,12 @@ def sentence(found: Mapping[int, Replay]) -> str:
     grows = "it still grows there" if last == max(found) else "more cores bring less than 5%"
     return (
         f"from {last} cores on: {at.fps:.0f} FPS, {grows}; the busiest thread is {at.busiest}, "
-        f"{at.share:.0%} of the time: {stages}"
+        f"{at.share:.0%} of the time ({stages}); free, {_freed(at.if_free)}"
     )
+
+
+def _freed(gains: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} would bring {gain:+.0%}" for name, gain in list(gains.items())[:2])
 
 
 # ----------------------------------------------------------------------
@@ -231,5 +250,6 @@ def cores_replay(source: Path, options: str) -> None:
             "busiest": one.busiest,
             "share": one.share,
             "stages": dict(one.stages),
+            "if_free": gains(load, one.fps),
         }
     click.echo(json.dumps({"error": played.error, "replays": found}))

@@ -81,7 +81,9 @@ def checkout(root: Path, commit: str) -> Path:
         archive = subprocess.Popen(
             ["git", "-C", str(root), "archive", digest], stdout=subprocess.PIPE
         )
-        unpacked = subprocess.run(["tar", "-x", "-C", str(folder)], stdin=archive.stdout, check=False)
+        unpacked = subprocess.run(
+            ["tar", "-x", "-C", str(folder)], stdin=archive.stdout, check=False
+        )
         assert archive.stdout is not None
         archive.stdout.close()
         if archive.wait() or unpacked.returncode:

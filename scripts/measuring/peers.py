@@ -1,5 +1,5 @@
-"""This project beside the tools that people would use instead: ultralytics, ffmpeg, and the loop that
-it began with.
+"""This project beside the tools that people would use instead: ultralytics, ffmpeg, and the loop
+that it began with.
 
 From top to bottom: the command; ultralytics; ffmpeg; the lab's loop. Each part makes its variants,
 runs them in turns, and gives the rows of one table.
@@ -107,7 +107,11 @@ class Asked:
 @click.option("--only", type=click.Choice(PARTS), multiple=True, help="[default: all]")
 @click.option("--heights", default="360,720,1080", show_default=True, help="Of the clips.")
 @click.option(
-    "--network", "networks", multiple=True, default=("yolov8n",), show_default=True,
+    "--network",
+    "networks",
+    multiple=True,
+    default=("yolov8n",),
+    show_default=True,
     help="Of ultralytics; may be repeated.",
 )
 @click.option("--frames", default=300, show_default=True)
@@ -332,8 +336,10 @@ def _our_ffmpegs() -> str:
 
     told = re.search(r"FFMPEG:\s*(YES.*)", cv2.getBuildInformation())
     inside = re.search(r"avcodec:\s*YES \(([^)]*)\)", cv2.getBuildInformation())
-    ours = ", ".join(f"{name} {'.'.join(map(str, av.library_versions[name]))}"
-                     for name in ("libavcodec", "libavformat"))
+    ours = ", ".join(
+        f"{name} {'.'.join(map(str, av.library_versions[name]))}"
+        for name in ("libavcodec", "libavformat")
+    )
     return (
         f"PyAV {av.__version__} ({ours}); cv2 {cv2.__version__} "
         f"(FFmpeg {told[1].strip() if told else 'none'}, avcodec {inside[1] if inside else '?'})"
@@ -341,8 +347,7 @@ def _our_ffmpegs() -> str:
 
 
 def encoded(options: Mapping[str, str]) -> list[str]:
-    """The options of libx264 as ffmpeg's command line takes them; both let x264 choose its threads.
-    """
+    """Options of libx264 as ffmpeg's command line takes them. Both let x264 choose its threads."""
     named = [part for name, value in options.items() for part in (f"-{name}", value)]
     return ["-c:v", "libx264", *named, "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
 
@@ -412,11 +417,7 @@ def _lab_loop(source: Path, frames: int) -> Row:
     bench = [sys.executable, ROOT / "scripts/bench", "lab-loop"]
     done = run([*bench, source, LAB_MODEL, str(frames), str(LAB_CONF)])
     told = json.loads(done.stdout)
-    return {
-        "fps": told["end_to_end"],
-        "cpu_ms": done.cpu_s * 1e3 / frames,
-        "boxes": told["boxes"],
-    }
+    return {"fps": told["end_to_end"], "cpu_ms": done.cpu_s * 1e3 / frames, "boxes": told["boxes"]}
 
 
 LICENCE_HEAD = ("network", "engine", "precision executed", "agreement with fp32", "licence")

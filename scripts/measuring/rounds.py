@@ -174,9 +174,7 @@ def detect_video(*arguments: Any, program: Command = OURS, **more: Any) -> dict[
     return job(*arguments, program=program, **more)[0]
 
 
-def job(
-    *arguments: Any, program: Command = OURS, **more: Any
-) -> tuple[dict[str, Any], Finished]:
+def job(*arguments: Any, program: Command = OURS, **more: Any) -> tuple[dict[str, Any], Finished]:
     """The same, with what the command cost. ``more``: as for ``run``."""
     with tempfile.TemporaryDirectory() as folder:
         own = {"folder": Path(folder)} | more

@@ -97,7 +97,9 @@ def prepare(
     exports = {
         "onnx": YOLO(stored).export(format="onnx", **common),
         "openvino": YOLO(stored).export(format="openvino", **common),
-        "openvino int8": YOLO(stored).export(format="openvino", int8=True, data=str(data), **common),
+        "openvino int8": YOLO(stored).export(
+            format="openvino", int8=True, data=str(data), **common
+        ),
     }
     return {"torch": str(stored), **exports, "versions": versions()}
 

@@ -1,8 +1,8 @@
 """Other programs that read many streams, with this project's detector as their custom function.
 
-Each has an environment of its own. They are used by what their
-documentation says: ``ultralytics.data.loaders.LoadStreams`` yields a picture of every stream at a
-time, ``inference.InferencePipeline.init_with_custom_logic`` calls a function with what has arrived.
+Each has an environment of its own. They are used by what their documentation says:
+``ultralytics.data.loaders.LoadStreams`` yields a picture of every stream at a time,
+``inference.InferencePipeline.init_with_custom_logic`` calls a function with what has arrived.
 
     PYTHON tests/live/rivals.py ultralytics|inference SECONDS ENGINE URL...
 
@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from measuring.environments import MissingError, environment
+from measuring.environments import MissingError, environment  # noqa: E402
 
 PACKAGES = {"ultralytics": "ultralytics", "inference": "inference"}
 TITLES = {"ultralytics": "ultralytics LoadStreams", "inference": "inference InferencePipeline"}
