@@ -468,6 +468,12 @@ def test_an_environment_is_made_once(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     with pytest.raises(environments.MissingError, match="it is not there"):
         environments.environment("a", ["torch", "nncf"], check=["check"])
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(environments.MissingError, match="to try again"):
+        environments.environment("a", ["torch", "nncf"], check=["check"])
+    assert len(commands) == 3, "what does not run is not installed again"
+    (tmp_path / "a.failed").unlink()
+    (tmp_path / "a").mkdir()
     fails.clear()
     python = environments.environment("a", ["torch", "nncf"], check=["check"])
     assert python == tmp_path / "a/bin/python"

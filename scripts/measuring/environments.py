@@ -7,6 +7,7 @@ Nothing in this file imports what this project installs: it is also run by other
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,10 +25,13 @@ def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> 
     """The Python of an environment, which is made once.
 
     ``steps``: what pip installs, one call after the other. ``check``: arguments for that Python
-    that must succeed before the environment counts as made. Raises MissingError.
+    that must succeed before the environment counts as made. One that fails is removed, and not
+    made again. Raises MissingError.
     """
-    folder = CACHE / name
+    folder, failed = CACHE / name, CACHE / f"{name}.failed"
     python = folder / "bin" / "python"
+    if failed.exists():
+        raise MissingError(f"{failed.read_text().strip()} (remove {failed} to try again)")
     if not (folder / COMPLETE).exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         _succeed([sys.executable, "-m", "venv", "--clear", str(folder)], f"{name}: no environment")
@@ -35,7 +39,12 @@ def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> 
             install = [str(python), "-m", "pip", "install", "--quiet", *step]
             _succeed(install, f"{' '.join(step)} does not install")
         if check:
-            _succeed([str(python), *check], f"{name} does not run")
+            try:
+                _succeed([str(python), *check], f"{name} does not run")
+            except MissingError as error:
+                shutil.rmtree(folder)  # gigabytes
+                failed.write_text(f"{error}\n")
+                raise
         (folder / COMPLETE).touch()
     return python
 
