@@ -149,6 +149,7 @@ def peers(
 
 JOB = Path(__file__).with_name("ultralytics_job.py")
 EXPORTERS = ("nncf", "onnx", "onnxslim")
+AS_THEIRS = ("--conf", 0.25, "--iou", 0.7)
 PICTURES = 16  # for the ranges of int8, on both sides
 TORCH, THEIR_OPENVINO, THEIR_INT8, THEIR_OWN = (
     "ultralytics, torch",
@@ -264,7 +265,7 @@ def _variants(python: Path, exports: dict[str, Any], source: Path) -> dict[str, 
         return {**row, "MB": told["bytes"] / 1e6, "wall_s": done.wall_s}
 
     def own(*options: Any) -> Row:
-        return _ours(source, "--model", exports["onnx"], *options)
+        return _ours(source, "--model", exports["onnx"], *AS_THEIRS, *options)
 
     return {
         TORCH: partial(job, "torch"),

@@ -25,7 +25,7 @@ os.environ.setdefault("YOLO_VERBOSE", "false")
 
 PACKAGES = ("ultralytics", "torch", "torchvision", "openvino", "nncf", "onnx", "opencv-python")
 AS_IT_COMES = "as it comes"
-CONF = 0.25
+CONF, IOU = 0.25, 0.7  # its own, given by name so that both programs have the same
 WANTED = 30  # boxes of a picture above the threshold, before NMS
 SEED = 0
 
@@ -79,9 +79,10 @@ def prepare(
 ) -> dict[str, Any]:
     """The network with random weights, as .pt, as ONNX, and for OpenVINO in fp32 and in int8.
 
-    Weights that were trained cannot be had everywhere. Random ones would give no box, or thousands,
-    so the last layers of the classes are scaled and shifted until some 30 cells of a picture are
-    above the threshold: both programs then have boxes to suppress, draw and write.
+    Weights that were trained cannot be had everywhere. Random ones give the same numbers for every
+    picture, and no box or thousands. So the batch norms get the statistics of the pictures, and the
+    last layers of the classes are scaled and shifted until some 30 cells of a picture are above the
+    threshold: both programs then have boxes to suppress, draw and write.
     """
     import torch
     from ultralytics import YOLO
@@ -89,7 +90,9 @@ def prepare(
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(SEED)
     made = YOLO(f"{network}.yaml")
-    spread_scores(made.model, size, pictures)
+    seen = [read_picture(path, size) for path in pictures]
+    adapt_norms(made.model, seen)
+    spread_scores(made.model, seen)
     stored = folder / f"{network}.pt"
     made.save(str(stored))
     data = write_data(folder, pictures)
@@ -104,7 +107,21 @@ def prepare(
     return {"torch": str(stored), **exports, "versions": versions()}
 
 
-def spread_scores(model: Any, size: tuple[int, int], pictures: Sequence[Path]) -> None:
+def adapt_norms(model: Any, pictures: Sequence[Any]) -> None:
+    """Gives the batch norms the mean and variance of what they see in these pictures."""
+    import torch
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None  # the mean of all batches
+    model.train()
+    with torch.no_grad():
+        model(torch.cat(list(pictures)))
+    model.eval()
+
+
+def spread_scores(model: Any, pictures: Sequence[Any]) -> None:
     """Scales and shifts the last layers of the classes, by what the pictures give."""
     import torch
 
@@ -118,11 +135,10 @@ def spread_scores(model: Any, size: tuple[int, int], pictures: Sequence[Path]) -
     ]
     if not last:
         raise SystemExit(f"no last layer of {classes} classes was found")
-    model.eval()
     best = []
     with torch.inference_mode():
-        for path in pictures:
-            rows = model(read_picture(path, size))
+        for picture in pictures:
+            rows = model(picture)
             rows = rows[0] if isinstance(rows, (tuple, list)) else rows
             best.append(torch.logit(rows[0, 4:].amax(0), eps=1e-12))
     seen = torch.stack(best)
@@ -180,6 +196,7 @@ def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> d
         save=True,
         imgsz=list(size),
         conf=CONF,
+        iou=IOU,
         device="cpu",
         verbose=False,
         project=os.getcwd(),
