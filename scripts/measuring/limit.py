@@ -48,19 +48,29 @@ NETWORKS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def serial_ms(summary: Mapping[str, Any], at_once: int) -> dict[str, float]:
-    """Stage -> milliseconds a frame that cannot be spread, from a run of the plain loop, in which
-    every stage had the computer to itself.
+def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Stage -> milliseconds a frame in a run of the plain loop, in which every stage has the
+    computer to itself: without the time in which other processes had its core.
+    """
+    from detector.analysis.loop.what_if import alone_in
+    from detector.session.codec import from_builtins
+    from detector.session.document import Summary
+
+    document: Any = from_builtins(summary, Summary, "the summary")
+    written = document.frames.written
+    return {
+        name: seconds * document.stages[name].calls * 1e3 / written
+        for name, seconds in alone_in(document).seconds.items()
+    }
+
+
+def serial_ms(alone: Mapping[str, float], at_once: int) -> dict[str, float]:
+    """Stage -> milliseconds a frame that cannot be spread.
 
     ``at_once``: how many requests the run under test has inside the engine; their calls are side by
     side, so each counts with its part.
     """
-    written = summary["frames"]["written"]
-    return {
-        name: stage["busy_s"] * 1e3 / written / (at_once if name == INFER else 1)
-        for name, stage in summary["stages"].items()
-        if stage["calls"]
-    }
+    return {name: ms / (at_once if name == INFER else 1) for name, ms in alone.items()}
 
 
 def limit_of(serial: Mapping[str, float], lean_cpu_ms: float, cores: int) -> tuple[float, str]:
@@ -166,7 +176,7 @@ def _measured(
         # On few cores the run itself has one thread a request.
         alike = [run["cpu_ms"]] if own["engine_threads"] == 1 else []
         lean = min([found[name][number]["cpu_ms"] for name in LEANEST] + alike)
-        fps, by = limit_of(serial_ms(plain, own["concurrency"]), lean, cores)
+        fps, by = limit_of(serial_ms(alone_ms(plain), own["concurrency"]), lean, cores)
         rows.append({**run, "limit": fps, "lean_cpu_ms": lean})
         sets.append(by)
     return rows, statistics.mode(sets)
