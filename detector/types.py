@@ -1,12 +1,14 @@
 """The nouns that all rooms share.
 
-A ``Frame`` comes from a source, which is described by ``SourceInfo``. A ``Letterbox`` maps between
-frame and network input. A head gives ``Candidates``, NMS turns them into ``Detections``. A
-``LabelledPicture`` holds the truth that detections are compared with.
+A ``Frame`` comes from a source, which is described by ``SourceInfo``. Its picture is BGR, or
+``Planes`` of YUV 4:2:0. A ``Letterbox`` maps between frame and network input. A head gives
+``Candidates``, NMS turns them into ``Detections``. A ``LabelledPicture`` holds the truth that
+detections are compared with.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
@@ -37,6 +39,52 @@ class Arrival:
     result_ns: int = 0  # its detections were known
 
 
+class Colours(NamedTuple):
+    """What the numbers of a YUV picture mean, as ITU-T H.273 numbers it; 2 says nothing.
+
+    ``luma``: the shares of red and of blue in the brightness, which ``matrix`` stands for.
+    """
+
+    matrix: int
+    primaries: int
+    transfer: int
+    full_range: bool  # 0 to 255; else black is 16, white 235
+    luma: tuple[float, float]
+
+
+@dataclass(slots=True, eq=False)
+class Planes:
+    """A picture in YUV 4:2:0, 8 bits: a brightness for each pixel, two colours for each 2x2.
+
+    Height and width are even. The rows of a plane may lie apart in memory, its pixels not.
+    ``to_bgr`` makes a new BGR picture of it.
+    """
+
+    y: NDArray[np.uint8]  # [h, w]
+    u: NDArray[np.uint8]  # [h / 2, w / 2]
+    v: NDArray[np.uint8]  # [h / 2, w / 2]
+    colours: Colours
+    convert: Callable[[Planes], Image] = field(repr=False)
+    # PyAV's, whose memory this is. An encoder may read from it, and ``pts`` be set on it, where it
+    # is our own and no decoder's: then ``y`` is writeable. None: the planes are numpy's.
+    picture: Any = field(default=None, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        return self.y.nbytes + self.u.nbytes + self.v.nbytes
+
+    def to_bgr(self) -> Image:
+        """u8 BGR [h, w, 3], as the reader would have made it."""
+        return self.convert(self)
+
+    def copy(self) -> Planes:
+        """The same in memory of its own."""
+        return Planes(self.y.copy(), self.u.copy(), self.v.copy(), self.colours, self.convert)
+
+
+Picture = Image | Planes
+
+
 @dataclass(slots=True)
 class Frame:
     """One decoded picture.
@@ -46,6 +94,9 @@ class Frame:
     time_base. ``path`` is the picture's own file where the source is a folder or glob, else None.
     ``name`` is what outputs of the picture are called: its file's name, with folders in front where
     two pictures of a source share one.
+    ``picture`` is BGR, or planes of YUV where whoever opened the source asked for them. ``image``
+    is BGR in any case; of planes it is made when it is first asked for, and nobody may draw into
+    them after that.
     ``source`` describes where the frame is from; ``Detector.stream`` fills it in.
     ``arrival`` is there for pictures of cameras alone. Their ``index`` counts received pictures.
     ``reused``: nothing moved (--skip-still), so its detections are those of the last frame that was
@@ -55,12 +106,42 @@ class Frame:
     index: int
     pts: int
     time_s: float
-    image: Image  # u8 BGR [h, w, 3], after rotation
+    picture: Picture  # after rotation; u8 BGR [h, w, 3], or planes
     path: str | None = None
     source: SourceInfo | None = None
     name: str | None = None  # "a.jpg", "left/a.jpg"; None for frames of a video
     arrival: Arrival | None = None
     reused: bool = False
+    _made: tuple[Planes, Image] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def image(self) -> Image:
+        """u8 BGR [h, w, 3], after rotation."""
+        if not isinstance(self.picture, Planes):
+            return self.picture
+        if self._made is None or self._made[0] is not self.picture:
+            self._made = self.picture, self.picture.to_bgr()
+        return self._made[1]
+
+    @image.setter
+    def image(self, image: Image) -> None:
+        self.picture = image
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels. Nothing is made for it."""
+        return size_of(self.picture)
+
+    @property
+    def buffer(self) -> Image | None:
+        """What the source may read another frame into; None for planes, which are the decoder's."""
+        return None if isinstance(self.picture, Planes) else self.picture
+
+
+def size_of(picture: Picture) -> tuple[int, int]:
+    """Height and width in pixels."""
+    pixels = picture.y if isinstance(picture, Planes) else picture
+    return pixels.shape[0], pixels.shape[1]
 
 
 class Sound(Protocol):

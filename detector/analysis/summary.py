@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from msgspec import UNSET
+
 from detector.analysis.verdict import Choices, frame_times, has_encodings, judge
 from detector.session.document import (
     Clocks,
@@ -137,6 +139,7 @@ def _video(run: SourceRun) -> Video:
         codec=info.codec,
         rotation=info.rotation,
         decoder=run.decoder,
+        pixels=run.pixels or UNSET,
     )
 
 

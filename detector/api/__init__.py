@@ -253,7 +253,7 @@ class Detector:
                         own = frame.image.copy()  # the loop uses its buffer again
                         pixelate(own, found, self._loaded.blurred)
                         of = frame.source or opened.info
-                        yield replace(frame, image=own, source=of), Detections.wrap(found)
+                        yield replace(frame, picture=own, source=of), Detections.wrap(found)
                 finally:
                     progress.stop.set()  # a silent pipe would keep the reader
 

@@ -157,10 +157,12 @@ def check_output(specs: Sequence[str], config: Config) -> None:
 
 def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target: Path) -> Burnt:
     from detector.sinks.video import VideoSink
+    from detector.sources._planes import Easel
     from detector.stages.annotate import annotate
 
     about, frames, missing = overlay.description, 0, 0
-    source = sources.open(spec, decoder=config.input.decoder)
+    source = sources.open(spec, decoder=config.input.decoder, pixels="yuv420p")
+    easel = Easel()
     sink = VideoSink(target, **_encoding(config))
     with source:
         # Stamps and rate are those of the source, as a run would have written them.
@@ -173,7 +175,8 @@ def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target:
                 if frame is None:
                     missing += 1
                     continue
-                annotate(frame.image, row.detections, style)
+                easel.put(frame)
+                annotate(frame.picture, row.detections, style)
                 frame.index, frame.pts = row.index, row.pts - about.shift
                 frame.time_s = float(frame.pts * base)
                 sink.write(frame, row.detections)

@@ -155,10 +155,10 @@ class Hub:
     def show(self, frame: Frame, detections: Detections) -> None:
         """Keeps a copy of a camera's picture, where ``wants_pictures`` said so."""
         if frame.arrival is not None:
-            self.keep(frame.arrival.camera, frame.image, frame.arrival.utc_s, len(detections))
+            self.keep(frame.arrival.camera, frame, frame.arrival.utc_s, len(detections))
 
-    def keep(self, camera: str, image: Image, utc_s: float, objects: int) -> None:
-        """``show`` for a picture that carries no arrival. ``utc_s``: Unix time."""
+    def keep(self, camera: str, frame: Frame, utc_s: float, objects: int) -> None:
+        """``show`` for a frame that carries no arrival. ``utc_s``: Unix time."""
         channel = self._channel(camera)
         if not channel.answer:
             return
@@ -168,7 +168,7 @@ class Hub:
             earliest = max(channel.due_ns, now - channel.gap_ns // 2)
             channel.due_ns = earliest + channel.gap_ns
         channel.number += 1
-        channel.shot = Shot(channel.number, image.copy(), now, utc_s, objects)
+        channel.shot = Shot(channel.number, frame.image.copy(), now, utc_s, objects)
         self._call()
 
     def tell(self, event: Event) -> None:

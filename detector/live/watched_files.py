@@ -108,7 +108,7 @@ class WatchedFiles:
         return self._hub.wants_pictures(self._name)
 
     def show(self, frame: Frame, detections: Detections) -> None:
-        self._hub.keep(self._name, frame.image, time.time(), len(detections))
+        self._hub.keep(self._name, frame, time.time(), len(detections))
 
     # What the page calls.
 

@@ -121,7 +121,7 @@ class _Crew:
             self._requests.put(batch.request)
             for frame, detections in select(track, self._parts, batch, candidates, done):
                 yield frame, detections
-                self._images.put(frame.image)
+                self._images.put(frame.buffer)
             done += len(batch.frames)
 
     def _close(self) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from detector.loop.queues import AnyTrack, Pool
 from detector.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
-from detector.types import Candidates, Detections, Frame, Image, Letterbox, SourceInfo
+from detector.types import Candidates, Detections, Frame, Image, Letterbox, Picture, SourceInfo
 
 if TYPE_CHECKING:
     from detector.stages.still import Stillness
@@ -49,10 +49,11 @@ class Parts:
     source: FrameSource
     requests: Sequence[BatchRequest]
     concurrency: int
-    preprocess: Callable[[Image, Image], Letterbox]  # picture, row of the slot -> where it lies
+    preprocess: Callable[[Picture, Image], Letterbox]  # picture, row of the slot -> where it lies
     head: Callable[[Outputs], Candidates]  # outputs of one picture, each [1, ...]
     nms: Callable[[Candidates], Detections]  # boxes in network pixels
-    annotate: Callable[[Image, Detections], None] | None = None  # None: no sink needs the picture
+    # Draws into the frame's picture. None: no sink needs it.
+    annotate: Callable[[Frame, Detections], None] | None = None
     sinks: Sequence[FrameSink] = ()
     # Filled batches that may wait for a worker, and results that may wait for their turn.
     queue_batches: int = 2
@@ -170,7 +171,7 @@ def fill(
             break
         with track.span(PREPROCESS, progress.read):
             row = request.slot[batch.rows]
-            fit = parts.preprocess(frame.image, row)
+            fit = parts.preprocess(frame.picture, row)
             frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
         batch.reused += frame.reused
         batch.frames.append(frame)
@@ -257,7 +258,7 @@ def deliver(
         number = progress.written
         if parts.annotate is not None and (parts.wanted is None or parts.wanted(frame)):
             with track.span(ANNOTATE, number):
-                parts.annotate(frame.image, detections)
+                parts.annotate(frame, detections)
         with track.span(WRITE, number):
             for sink in parts.sinks:
                 sink.write(frame, detections)

@@ -31,7 +31,7 @@ def _detect(
         candidates = decode(track, parts, batch, batch.outputs or [], done)
         for frame, detections in select(track, parts, batch, candidates, done):
             yield frame, detections
-            images.put(frame.image)
+            images.put(frame.buffer)
         if batch.last:
             break
         number += 1

@@ -329,9 +329,13 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
     try:
         with run.timeline.born(READ):
             own_way = job.hooks.source
-            opened = own_way(spec) if own_way else open_source(spec, job.config)
+            if own_way is not None:
+                opened = own_way(spec)
+            else:
+                opened = open_source(spec, job.config, _pixels(job, spec))
         with opened as source:
             run.info = source.info
+            run.pixels = f"{source.pixels}: {why}" if (why := source.no_planes) else source.pixels
             settings = _settings(job, spec)
             paths = job.plan.paths(spec, source.info, job.loaded.engine.name, settings)
             job.session.begin()
@@ -363,6 +367,11 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
         run.run_s = time.perf_counter() - started
         run.process_cpu_s = time.process_time() - cpu
         run.main_thread_cpu_s = time.thread_time() - main_cpu
+
+
+def _pixels(job: _Job, spec: str) -> str:
+    """What is asked of a source; the variable is for measuring what planes are worth."""
+    return os.environ.get("DETECT_VIDEO_PIXELS") or job.plan.pixels(spec)
 
 
 def _settings(job: _Job, spec: str) -> str:

@@ -486,7 +486,7 @@ class _LiveRun:
             preprocess=preprocess,
             head=head,
             nms=lambda candidates: self._nms(candidates),
-            annotate=self._draw,
+            annotate=lambda frame, detections: self._draw(frame.image, detections),
             sinks=[router],
             queue_batches=self._config.loop.queue_batches,
             arrive=self._source.arrive,

@@ -354,6 +354,14 @@ class OutputPlan:
                 break
         return paths
 
+    def pixels(self, spec: str) -> str:
+        """What a source should give: "bgr" where an output of it needs that, else "yuv420p"."""
+        try:
+            chosen = self._choose_sinks("video", spec)
+        except UsageError:  # said when its outputs are named
+            return "bgr"
+        return "bgr" if any(sink.pictures == "bgr" for sink in chosen) else "yuv420p"
+
     def _choose_sinks(self, kind: str, path: str) -> list[type[Sink]]:
         """Those of --save, else the default of this kind of source, in the order of opening."""
         drawn = not self._config.no_video

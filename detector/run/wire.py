@@ -390,8 +390,9 @@ def _blurred_ids(
 # Where frames come from, and where results go.
 
 
-def open_source(spec: str, config: Config) -> Source:
-    """The frames of one SOURCE, as the options of input say. Raises SourceError and UsageError."""
+def open_source(spec: str, config: Config, pixels: str = "bgr") -> Source:
+    """The frames of one SOURCE, as the options of input say. ``pixels``: "yuv420p" asks for planes
+    where the source can give them. Raises SourceError and UsageError."""
     from detector import sources
     from detector.sources.live import LiveSource
 
@@ -409,7 +410,11 @@ def open_source(spec: str, config: Config) -> Source:
         )
     else:
         source = sources.open(
-            spec, decoder=options.decoder, stride=options.stride, frames=options.frames
+            spec,
+            decoder=options.decoder,
+            stride=options.stride,
+            frames=options.frames,
+            pixels=pixels,
         )
     try:
         _refuse_huge_frames(source.info, config.runtime.batch)
@@ -599,11 +604,11 @@ def _annotation(
     loaded: LoadedModel,
     sinks: Sequence[Sink],
     watched: Callable[[], bool] | None = None,
-) -> Callable[[Image, Detections], None] | None:
+) -> Callable[[Frame, Detections], None] | None:
     """What happens to a picture before it is written; None where nobody needs it.
 
     Sinks of plain pictures see it when all that must not be recognised is pixelated, and nothing is
-    drawn yet.
+    drawn yet. Where a sink needs BGR, boxes are drawn into that.
     """
     from detector.sinks.base import DRAWN
 
@@ -611,21 +616,28 @@ def _annotation(
     seeing = [sink for sink in sinks if sink.pictures == "plain"]
     if not drawn and not seeing and watched is None:
         return None
+    from detector.sources._planes import Easel
     from detector.stages.annotate import annotate, pixelate
+    from detector.types import Planes
 
     style = drawing_style(config, loaded)
-    if not seeing and watched is None:
-        return partial(annotate, style=style)
+    unblurred = replace(style, blurred=frozenset())
+    easel = Easel(bgr=any(sink.pictures == "bgr" for sink in sinks))
 
-    def show_and_draw(image: Image, detections: Detections) -> None:
+    def show_and_draw(frame: Frame, detections: Detections) -> None:
         looked_at = watched is not None and watched()
-        if not (drawn or seeing or looked_at):
+        if drawn or looked_at or (seeing and style.blurred):
+            easel.put(frame)
+        elif not seeing:
             return
-        pixelate(image, detections, style.blurred)
-        for sink in seeing:
-            sink.see(image, detections)
+        pixelate(frame.picture, detections, style.blurred)
+        if seeing and len(detections):
+            picture = frame.picture  # not ``image``, which would be kept and not show the boxes
+            plain = picture.to_bgr() if isinstance(picture, Planes) else picture
+            for sink in seeing:
+                sink.see(plain, detections)
         if drawn or looked_at:
-            annotate(image, detections, replace(style, blurred=frozenset()))
+            annotate(frame.picture, detections, unblurred)
 
     return show_and_draw
 

@@ -39,6 +39,9 @@ class Video:
     codec: str | UnsetType = UNSET
     rotation: int | UnsetType = UNSET  # degrees
     decoder: str | UnsetType = UNSET
+    # Of its frames on their way: "yuv420p"; "bgr" where an output needs that, "bgr: why" where the
+    # source does not give planes.
+    pixels: str | UnsetType = UNSET
 
     @property
     def size(self) -> str | None:

@@ -29,6 +29,7 @@ class SourceRun:
     timeline: Timeline | OffTimeline
     info: SourceInfo | None = None
     decoder: str = ""
+    pixels: str = ""  # that it gave: "yuv420p", "bgr", "bgr: why no planes"
     read: int = 0
     written: int = 0
     reused: int = 0

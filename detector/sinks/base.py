@@ -30,8 +30,9 @@ class Sink:
     # file that is given with -o is this sink's when it ends in any of them.
     suffixes: ClassVar[tuple[str, ...]]
     # The picture that it needs: "none", "plain", "bgr" or "yuv420p". If any sink needs one of the
-    # last two, boxes are drawn into it first, and --no-video leaves that sink out. "plain" is the
-    # picture before that, with the objects of --blur pixelated: ``see`` gets it.
+    # last two, boxes are drawn into it first, and --no-video leaves that sink out. "yuv420p" is
+    # ``frame.picture`` as it comes, planes or BGR; "bgr" is ``frame.image``. "plain" is BGR before
+    # that, with the objects of --blur pixelated: ``see`` gets it.
     pictures: ClassVar[str] = "none"
     one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that hold one picture only
     ending: ClassVar[str] = "-detected"  # of a default name: IN-ENGINE + ending + suffix
@@ -73,11 +74,12 @@ class Sink:
         raise NotImplementedError
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Takes what it needs of a plain picture, just before ``write`` of that frame."""
+        """Takes what it needs of a plain picture, just before ``write`` of that frame. Where there
+        are no detections it need not be asked."""
         raise NotImplementedError
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Takes one frame, in order. Must not keep ``frame.image``: its buffer is used again."""
+        """Takes one frame, in order. Must not keep its picture: the buffer is used again."""
         raise NotImplementedError
 
     def close(self) -> Path | None:

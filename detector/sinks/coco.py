@@ -104,7 +104,7 @@ class CocoSink(RowsSink):
         name = (
             frame.path if frame.path is not None else f"{Path(self._info.path).name}#{frame.index}"
         )
-        height, width = frame.image.shape[:2]
+        height, width = frame.size
         image = {"id": frame.index + 1, "file_name": name, "width": width, "height": height}
         self._images.append(
             _encode({**image, "frame_index": frame.index} if frame.path is None else image)

@@ -38,7 +38,7 @@ class CropsSink(FolderSink):
 
     def _take(self, frame: Frame, detections: Detections) -> list[Image]:
         """The crops of a frame. Where nobody draws, nobody shows it either: it is plain itself."""
-        if self._cut is None:
+        if self._cut is None and len(detections):
             self.see(frame.image, detections)
         taken, self._cut = self._cut or [], None
         return taken

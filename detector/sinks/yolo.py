@@ -39,7 +39,7 @@ class YoloSink(FolderSink):
             self.add(CLASSES, utf8(names))
         name = picture_name(frame)
         stem = f"frame_{frame.index:06d}" if name is None else str(name.with_suffix(""))
-        height, width = frame.image.shape[:2]
+        height, width = frame.size
         rows = _format_rows(detections, width, height, self._scores)
         self.add(self.free_name(stem, ".txt"), rows.encode())
 

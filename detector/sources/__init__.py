@@ -9,7 +9,7 @@ import importlib
 import os
 import pkgutil
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detector.errors import SourceError, UsageError
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
@@ -63,12 +63,20 @@ def decoders() -> list[str]:
     return video.decoders()
 
 
-def open(spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None) -> Source:
+def open(
+    spec: str,
+    *,
+    decoder: str = "auto",
+    stride: int = 1,
+    frames: int | None = None,
+    pixels: str = "bgr",
+) -> Source:
     """A video file, a picture, a folder of pictures, a (quoted) pattern of pictures, or "-".
 
     Hands out every ``stride``-th frame, from the first, and at most ``frames`` of them. The first
-    frame is decoded here, so that nothing is written for a source that has none. Raises
-    SourceError, one line with the cure, and UsageError.
+    frame is decoded here, so that nothing is written for a source that has none. ``pixels``:
+    "yuv420p" asks for planes where the source can give them. Raises SourceError, one line with the
+    cure, and UsageError.
     """
     if decoder not in decoders():
         raise UsageError(f"decoder {decoder!r} is not known; choose one of {', '.join(decoders())}")
@@ -76,7 +84,10 @@ def open(spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | Non
         raise UsageError(f"stride is {stride}; it must be 1 (every frame) or more")
     if frames is not None and frames < 1:
         raise UsageError(f"frames is {frames}; it must be 1 or more")
-    return find_claiming(spec).open(spec, decoder=decoder, stride=stride, frames=frames)
+    kind: Any = find_claiming(spec)
+    wanted = {"pixels": pixels} if pixels != "bgr" and pixels in kind.gives else {}
+    source: Source = kind.open(spec, decoder=decoder, stride=stride, frames=frames, **wanted)
+    return source
 
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:

@@ -20,7 +20,9 @@ from detector.types import Frame, Image, ReadCounts, SourceInfo
 class Source:
     """Iterable of Frame. A bad frame is counted in ``counts`` and skipped; it raises nothing."""
 
-    gives: ClassVar[str] = "bgr"  # the pixels of Frame.image; "yuv420p" is reserved
+    # What Frame.picture may be: "bgr", "yuv420p". The ``open`` of a source that gives more than
+    # "bgr" has an argument ``pixels``, what is wanted of it. ``pixels`` here is what it gives.
+    gives: ClassVar[tuple[str, ...]] = ("bgr",)
     # Sources are asked in ascending order whether they claim a spec. Video files come last: that
     # source takes every file that nobody else knows.
     order: ClassVar[int] = 0
@@ -28,6 +30,8 @@ class Source:
     info: SourceInfo
     counts: ReadCounts
     decoder: str = ""  # who reads: "opencv", "av", "opencv (28 frames) then av", ...
+    pixels: str = "bgr"  # or "yuv420p"; the same for all of its frames
+    no_planes: str = ""  # why a video of which planes were wanted gives BGR
     notes: list[str]  # sentences for the session
 
     @property
@@ -64,8 +68,8 @@ class Source:
         """The next frame, or None at the end (and ever after).
 
         ``into`` is a buffer that the frame may be decoded into when its shape fits. The frame's
-        image is ``into`` itself or a new array. Raises SourceError only for what ends the whole
-        source.
+        picture is ``into`` itself, a new array, or planes that are the decoder's own. Raises
+        SourceError only for what ends the whole source.
         """
         raise NotImplementedError
 

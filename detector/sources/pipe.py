@@ -9,6 +9,7 @@ from detector.sources.base import Source
 
 class PipeSource(Source):
     order = -100  # a file of that name is ./-
+    gives = ("bgr", "yuv420p")
 
     @classmethod
     def claims(cls, spec: str) -> bool:
@@ -20,10 +21,16 @@ class PipeSource(Source):
 
     @classmethod
     def open(
-        cls, spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None
+        cls,
+        spec: str,
+        *,
+        decoder: str = "auto",
+        stride: int = 1,
+        frames: int | None = None,
+        pixels: str = "bgr",
     ) -> Source:
         if decoder == "opencv":
             raise UsageError("-: opencv cannot read standard input; leave --decoder out")
         from detector.sources.video._pipe import PipedSource
 
-        return PipedSource.open_first(stride, frames)
+        return PipedSource.open_first(stride, frames, pixels)

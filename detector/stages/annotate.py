@@ -10,7 +10,8 @@ import cv2
 import numpy as np
 
 from detector.stages.labels import CORNERS, Color, Label, Places, drawable, render
-from detector.types import Detections, Image
+from detector.stages.planes import draw_arm, draw_box, draw_dot, draw_label, pixelate_planes, shades
+from detector.types import Detections, Image, Picture, Planes, size_of
 
 if TYPE_CHECKING:
     from detector.stages.font import Font
@@ -152,22 +153,27 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> La
     return layout
 
 
-def annotate(image: Image, detections: Detections, style: Style = Style()) -> None:
-    """Draws each box with its label ("person 0.91") into ``image``, u8 BGR [h, w, 3], in place.
+def annotate(picture: Picture, detections: Detections, style: Style = Style()) -> None:
+    """Draws each box with its label ("person 0.91") into ``picture``, in place: u8 BGR [h, w, 3],
+    or planes of YUV.
 
     Objects of ``style.blurred`` are pixelated before anything is drawn. The best score's box is
     drawn last, so that it lies on top. Labels come after all boxes.
     """
-    height, width = image.shape[:2]
+    height, width = size_of(picture)
     if style.blurred:
-        pixelate(image, detections, style.blurred)
+        pixelate(picture, detections, style.blurred)
     layout = lay_out(width, height, detections, style)
+    if isinstance(picture, Planes):
+        _draw_in_planes(picture, layout)
+    else:
+        _draw_in_bgr(picture, layout)
+
+
+def _draw_in_bgr(image: Image, layout: Layout) -> None:
     for i in reversed(range(len(layout.boxes))):
-        x1, y1, x2, y2 = layout.boxes[i]
-        # A box ends at an outer corner (x2 = width is the right edge): its last pixel is the one
-        # before.
-        corner = (max(x1, x2 - 1), max(y1, y2 - 1))
-        cv2.rectangle(image, (x1, y1), corner, PALETTE[layout.shades[i]], layout.line)
+        corner, opposite = _corners_of(layout.boxes[i])
+        cv2.rectangle(image, corner, opposite, PALETTE[layout.shades[i]], layout.line)
     for arms in layout.corners:
         for end in arms.ends:
             cv2.line(image, arms.at, end, PALETTE[arms.shade], 2 * layout.line + 1)
@@ -175,9 +181,37 @@ def annotate(image: Image, detections: Detections, style: Style = Style()) -> No
         placed.label.draw(image, placed.x, placed.y)
     radius = layout.line + 1
     for i in layout.dots:
-        middle = (layout.boxes[i][0] + radius, layout.boxes[i][1] + radius)
         color = PALETTE[layout.shades[i]]
+        middle = _middle_of_dot(layout.boxes[i], radius)
         cv2.circle(image, middle, radius, color, cv2.FILLED, cv2.LINE_AA)
+
+
+def _draw_in_planes(planes: Planes, layout: Layout) -> None:
+    """The same shapes in the same order."""
+    palette = shades(PALETTE, planes.colours)
+    for i in reversed(range(len(layout.boxes))):
+        corner, opposite = _corners_of(layout.boxes[i])
+        draw_box(planes, corner, opposite, palette[layout.shades[i]], layout.line)
+    for arms in layout.corners:
+        for end in arms.ends:
+            draw_arm(planes, arms.at, end, palette[arms.shade], 2 * layout.line + 1)
+    for placed in layout.labels:
+        draw_label(planes, placed.label, placed.x, placed.y)
+    radius = layout.line + 1
+    for i in layout.dots:
+        middle = _middle_of_dot(layout.boxes[i], radius)
+        draw_dot(planes, middle, radius, palette[layout.shades[i]])
+
+
+def _corners_of(box: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The first and the last pixel of a box, which ends at an outer corner: x2 = width is the right
+    edge, and its last pixel is the one before."""
+    x1, y1, x2, y2 = box
+    return (x1, y1), (max(x1, x2 - 1), max(y1, y2 - 1))
+
+
+def _middle_of_dot(box: Sequence[int], radius: int) -> tuple[int, int]:
+    return box[0] + radius, box[1] + radius
 
 
 def _place_labels(
@@ -248,13 +282,13 @@ def _render(
     return render(text, scale, PALETTE[shade], INKS[shade], score, font)
 
 
-def pixelate(image: Image, detections: Detections, class_ids: frozenset[int]) -> None:
+def pixelate(picture: Picture, detections: Detections, class_ids: frozenset[int]) -> None:
     """Makes the objects of these classes unrecognisable: whole boxes in coarse blocks, in place.
 
     A block is an area's mean, so what was there cannot be computed back. A box is at most
     ``BLOCKS`` blocks wide along its shorter side, whatever its size.
     """
-    height, width = image.shape[:2]
+    height, width = size_of(picture)
     for (x1, y1, x2, y2), class_id in zip(
         detections.boxes.tolist(), detections.class_ids.tolist(), strict=True
     ):
@@ -264,8 +298,11 @@ def pixelate(image: Image, detections: Detections, class_ids: frozenset[int]) ->
         right, bottom = min(width, int(np.ceil(x2))), min(height, int(np.ceil(y2)))
         if right <= left or bottom <= top:
             continue
-        area = image[top:bottom, left:right]
-        block = max(SMALLEST_BLOCK, min(area.shape[:2]) / BLOCKS)
+        block = max(SMALLEST_BLOCK, min(right - left, bottom - top) / BLOCKS)
         few = (max(1, round((right - left) / block)), max(1, round((bottom - top) / block)))
+        if isinstance(picture, Planes):
+            pixelate_planes(picture, (left, top, right, bottom), few)
+            continue
+        area = picture[top:bottom, left:right]
         small = cv2.resize(area, few, interpolation=cv2.INTER_AREA)
         area[:] = cv2.resize(small, (right - left, bottom - top), interpolation=cv2.INTER_NEAREST)

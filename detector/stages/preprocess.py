@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import cv2
+import numpy as np
 from numpy import uint8
 from numpy.typing import NDArray
 
-from detector.types import Image, Letterbox
+from detector.types import Colours, Image, Letterbox, Picture, Planes, size_of
 
 GEOMETRIES = ("centre", "top-left-truncate", "stretch")
 
 
 def letterbox(
-    image: Image, slot: NDArray[uint8], *, geometry: str, pad_value: int = 114
+    picture: Picture, slot: NDArray[uint8], *, geometry: str, pad_value: int = 114
 ) -> Letterbox:
-    """Resizes ``image`` (u8 BGR [h, w, 3]) into ``slot`` (u8 RGB [H, W, 3], written whole) without
-    a buffer of its own.
+    """Resizes ``picture`` (u8 BGR [h, w, 3], or planes of YUV) into ``slot`` (u8 RGB [H, W, 3],
+    written whole).
 
     ``geometry``:
       "centre"             scale = min(W/w, H/h), size round(w*scale) x round(h*scale), padding
@@ -25,21 +28,75 @@ def letterbox(
       "stretch"            both axes scaled on their own, no padding (darknet)
     Interpolation is linear. Returns where the picture lies.
     """
-    source_height, source_width = image.shape[:2]
+    source_height, source_width = size_of(picture)
     height, width = slot.shape[:2]
     fit = place(source_width, source_height, width, height, geometry)
     left, top, inner_width, inner_height, letter = fit
     inner = slot[top : top + inner_height, left : left + inner_width]
-    if (inner_width, inner_height) != (source_width, source_height):
-        cv2.resize(image, (inner_width, inner_height), dst=inner, interpolation=cv2.INTER_LINEAR)
-        image = inner
-    # The channels are swapped after the resize: on the smaller picture, and in place.
-    cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=inner)
+    if isinstance(picture, Planes):
+        _planes_to_rgb(picture, inner)
+    else:
+        _bgr_to_rgb(picture, inner)
     slot[:top] = pad_value
     slot[top + inner_height :] = pad_value
     slot[top : top + inner_height, :left] = pad_value
     slot[top : top + inner_height, left + inner_width :] = pad_value
     return letter
+
+
+def _bgr_to_rgb(image: Image, inner: Image) -> None:
+    """Without a buffer of its own."""
+    height, width = inner.shape[:2]
+    if image.shape[:2] != (height, width):
+        cv2.resize(image, (width, height), dst=inner, interpolation=cv2.INTER_LINEAR)
+        image = inner
+    # The channels are swapped after the resize: on the smaller picture, and in place.
+    cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=inner)
+
+
+def _planes_to_rgb(planes: Planes, inner: Image) -> None:
+    """The planes are resized apart, and only what is left of them becomes RGB.
+
+    Colours are taken to lie in the middle of their four pixels, as ``resize`` has it. Most streams
+    place them a quarter of their distance to the left, which is less than a network's pixel.
+    """
+    height, width = inner.shape[:2]
+    small = [
+        plane
+        if plane.shape == (height, width)
+        else cv2.resize(plane, (width, height), interpolation=cv2.INTER_LINEAR)
+        for plane in (planes.y, planes.u, planes.v)
+    ]
+    cv2.merge(small, dst=inner)
+    cv2.transform(inner, _as_swscale(planes.colours), dst=inner)
+
+
+@lru_cache(maxsize=16)
+def _as_swscale(colours: Colours) -> NDArray[np.float32]:
+    """``yuv_to_rgb`` as dark as swscale makes its BGR, which other pictures come through: it rounds
+    each product down, of which red and blue have two and green has three. A level more or less
+    decides about objects at the edge of the threshold.
+    """
+    matrix = yuv_to_rgb(colours).copy()
+    matrix[:, 3] -= (1.0, 1.5, 1.0)
+    return matrix
+
+
+@lru_cache(maxsize=16)
+def yuv_to_rgb(colours: Colours) -> NDArray[np.float32]:
+    """[3, 4]: R, G, B, each 0 to 255, of Y, U, V and 1."""
+    red, blue = colours.luma
+    green = 1 - red - blue
+    black, bright, deep = (0, 1.0, 1.0) if colours.full_range else (16, 255 / 219, 255 / 224)
+    matrix = np.array(
+        [
+            [bright, 0, 2 * (1 - red) * deep],
+            [bright, -2 * blue * (1 - blue) / green * deep, -2 * red * (1 - red) / green * deep],
+            [bright, 2 * (1 - blue) * deep, 0],
+        ]
+    )
+    offset = -matrix @ (black, 128, 128)
+    return np.column_stack([matrix, offset]).astype(np.float32)
 
 
 def smallest_input(

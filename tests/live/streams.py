@@ -110,7 +110,7 @@ def frame_at(
         index=number,
         pts=round(seconds * 90_000),
         time_s=seconds,
-        image=numbered(number) if image is None else image,
+        picture=numbered(number) if image is None else image,
         arrival=Arrival(name, epoch, round(seconds * NS), utc),
     )
 

@@ -164,7 +164,7 @@ def stub_parts(
         preprocess=stage("preprocess", copy_in),
         head=stage("head", head),
         nms=stage("nms", to_detections),
-        annotate=stage("annotate", lambda image, detections: None),
+        annotate=stage("annotate", lambda frame, detections: None),
         sinks=[StubSink(lambda: work("write"), fail.get("write"))],
         **more,
     )

@@ -139,7 +139,7 @@ def test_keep_and_wanted_see_the_frame(loop):
         return detections if frame.index % 2 else Detections.empty()
 
     parts = stub_parts(4, keep=keep, wanted=lambda frame: frame.index == 2)
-    parts.annotate = lambda image, detections: drawn.append(int(image[0, 0, 0]))
+    parts.annotate = lambda frame, detections: drawn.append(int(frame.image[0, 0, 0]))
     parts.sinks = []
     found = [(frame.index, len(some)) for frame, some in loop(parts, OffTimeline(), Progress())]
     assert found == [(0, 0), (1, 1), (2, 0), (3, 1)]

@@ -368,7 +368,7 @@ class _OpenVariant:
         found: list[Detections] = []
         with self._open_source() as opened:
             for frame, detections in self._detect(config, machine, opened):
-                height, width = frame.image.shape[:2]
+                height, width = frame.size
                 seen.append(SeenFrame(frame.index, frame.path, width, height))
                 found.append(detections)
             damaged = opened.damaged

@@ -106,7 +106,7 @@ class Study:
         at = frame.index if self.dataset.video is None else self._places.get(frame.index)
         if at is None:
             return
-        height, width = frame.image.shape[:2]
+        height, width = frame.size
         mismatch = find_size_mismatch(self.dataset.pictures[at], width, height)
         if mismatch is not None:
             self._mismatches.append(mismatch)

@@ -27,7 +27,7 @@ from detector.run.wire import (
 )
 from detector.session.passes import Prediction, Proof
 from detector.timeline import OffTimeline
-from detector.types import Frame, Image
+from detector.types import Frame, Image, Planes
 
 FREE = {"infer free": "infer", "read free": "read", "write free": "write"}
 ROUNDS = 3
@@ -142,20 +142,20 @@ class CachedSource:
         while (frame := source.read()) is not None:
             self._count += 1
             if len(self._kept) < min(KEPT, room):
-                self._kept.append(replace(frame, image=frame.image.copy()))
+                self._kept.append(replace(frame, picture=frame.picture.copy()))
 
     def read(self, into: Image | None = None) -> Frame | None:
         if self._given == self._count:
             return None
         kept = self._kept[self._given % len(self._kept)]
-        image = (
-            into
-            if into is not None and into.shape == kept.image.shape
-            else np.empty_like(kept.image)
-        )
-        np.copyto(image, kept.image)
+        picture = kept.picture  # nobody draws into planes, but into a copy of them
+        if not isinstance(picture, Planes):
+            fits = into is not None and into.shape == picture.shape
+            own = into if into is not None and fits else np.empty_like(picture)
+            np.copyto(own, picture)
+            picture = own
         frame = Frame(
-            self._given, self._given, self._given / float(self.info.fps or 25), image, kept.path
+            self._given, self._given, self._given / float(self.info.fps or 25), picture, kept.path
         )
         self._given += 1
         return frame
@@ -188,7 +188,7 @@ def record_outputs(parts: Parts) -> list[BatchRequest]:
             if len(pictures) < rows and kept:
                 break
             for row, frame in enumerate(pictures):
-                parts.preprocess(frame.image, request.slot[row])
+                parts.preprocess(frame.picture, request.slot[row])
             kept.append([output.copy() for output in request.infer(rows)])
             if len(pictures) < rows:
                 break

@@ -214,7 +214,7 @@ class _File:
         self._info, self._source, self._scan, self._style = info, source, scan, style
         self._notes = notes
         self._base = info.time_base
-        self._height, self._width = first.image.shape[:2]
+        self._height, self._width = first.size
         key, packets = packets_from(source, None if first.index == 0 else first.pts)
         self._shift = scan.first_pts if first.index == 0 else key
         face = fonts.choose(style.font) if style.labels else fonts.Typeface(ass.FAMILY, ())
@@ -240,7 +240,7 @@ class _File:
         self._copying.start(packets)
         self._first_pts = first.pts
         self._lines: list[str] = []  # of the last picture, whose end the next one tells
-        self._last: Frame | None = None
+        self._last_pts: int | None = None
         self._last_ms = self._step = 0
         self._written = 0
 
@@ -289,13 +289,13 @@ class _File:
 
     def add(self, frame: Frame, detections: Detections) -> None:
         now_ms = self._to_ms(frame.pts)
-        if self._last is not None:
+        if self._last_pts is not None:
             # A damaged source may set its clock back; the lines of subtitles must not.
             now_ms = max(self._last_ms, now_ms)
-            self._step = frame.pts - self._last.pts
+            self._step = frame.pts - self._last_pts
             self._write_lines(now_ms)
         self._lines = self._make_lines(frame, detections)
-        self._last, self._last_ms = Frame(frame.index, frame.pts, frame.time_s, frame.image), now_ms
+        self._last_pts, self._last_ms = frame.pts, now_ms
         self._copying.up_to(frame.pts)
 
     def _make_lines(self, frame: Frame, detections: Detections) -> list[str]:
@@ -327,14 +327,14 @@ class _File:
 
     def finish(self) -> None:
         """The rest of the source where its end was reached, and the trailer."""
-        assert self._last is not None
+        assert self._last_pts is not None
         nominal = max(1, round(1 / (self._info.fps * self._base)))
         step = max(nominal, self._step)
-        self._write_lines(self._to_ms(self._last.pts + step))
-        if self._scan.last_pts - self._last.pts <= step:
+        self._write_lines(self._to_ms(self._last_pts + step))
+        if self._scan.last_pts - self._last_pts <= step:
             self._copying.rest()
         else:
-            self._copying.up_to(self._last.pts)
+            self._copying.up_to(self._last_pts)
         self._say_what_stands_around()
         self._container.close()
 
@@ -356,7 +356,7 @@ class _File:
 
     def stop(self) -> None:
         """After a failure: what is written so far becomes playable."""
-        if self._last is not None:
+        if self._last_pts is not None:
             with suppress(Exception):
                 self._write_lines(self._last_ms + 40)
         self._container.close()

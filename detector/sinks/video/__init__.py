@@ -1,6 +1,6 @@
 """Annotated video with the source's own time stamps and sound, whole or not at all.
 
-    canvas.py   BGR pictures into the YUV picture that the encoder reads
+    canvas.py   pictures into the YUV picture that the encoder reads
     stamps.py   the source's time stamps, made fit for a container
     audio.py    the source's sound, cut to the frames
     clips.py    which frames --only-detections keeps
@@ -70,7 +70,7 @@ class VideoSink(Sink):
 
     name = "video"
     suffixes = tuple(FORMATS)
-    pictures = "bgr"
+    pictures = "yuv420p"  # or BGR, where the source has nothing else
     kinds = ("video",)
     default_for = ("video",)
     alone = False
@@ -149,7 +149,7 @@ class VideoSink(Sink):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         assert self._partial is not None, "write before open"
-        if not self._file.sent and max(frame.image.shape[:2]) > self._format.largest:
+        if not self._file.sent and max(frame.size) > self._format.largest:
             raise OutputError(
                 f"cannot write {self.path}: {self._format.name} holds {self._format.largest} "
                 "pixels a side; use --save pictures"

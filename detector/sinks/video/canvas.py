@@ -1,4 +1,4 @@
-"""BGR pictures into the one YUV picture that the encoder reads."""
+"""Pictures into the one YUV picture that the encoder reads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import av
 import cv2
 import numpy as np
 
-from detector.types import Image
+from detector.types import Image, Picture, Planes
 
 
 class Canvas:
-    """One YUV 4:2:0 picture (BT.601, limited range) for all frames: x264 copies it before
-    ``encode`` returns.
+    """One YUV 4:2:0 picture for all frames: x264 copies it before ``encode`` returns. From BGR it
+    is made in BT.601, limited range.
 
     ``size`` is the [h, w] of the pictures that come in. ``even`` is the [h, w] of what is encoded;
     the last column and row are repeated to fill it. The planes are copied, which takes 0.04 ms at
@@ -27,20 +27,25 @@ class Canvas:
         self._size = size
         height, width = self._even = even
         self._padded = np.empty((height, width, 3), np.uint8) if size != even else None
-        # Y, then U, then V, each without gaps.
-        self.yuv = np.empty((height * 3 // 2, width), np.uint8)
         self._picture = av.VideoFrame(width, height, "yuv420p")
         self._picture.time_base = time_base
-        y, u, v = (_pixels(plane) for plane in self._picture.planes)
-        rows, quarter = self.yuv[height:].reshape(-1), height * width // 4
-        self._copies = (
-            (y, self.yuv[:height]),
-            (u, rows[:quarter].reshape(u.shape)),
-            (v, rows[quarter:].reshape(v.shape)),
-        )
+        self._planes = [_pixels(plane) for plane in self._picture.planes]
+        # Y, then U, then V, each without gaps: what cv2 writes.
+        self.yuv: Image | None = None
 
-    def fill(self, image: Image) -> Any:
-        """Converts u8 BGR [h, w, 3]; returns the encoder's picture, the same one each time."""
+    def fill(self, picture: Picture) -> Any:
+        """The encoder's picture of u8 BGR [h, w, 3], the same one each time; or of planes, which
+        are read where they lie if they are no decoder's."""
+        if not isinstance(picture, Planes):
+            self._convert(picture)
+            return self._picture
+        if picture.picture is not None and picture.y.flags.writeable:
+            return picture.picture
+        for plane, given in zip(self._planes, (picture.y, picture.u, picture.v), strict=True):
+            np.copyto(plane, given)
+        return self._picture
+
+    def _convert(self, image: Image) -> None:
         if image.shape[:2] != self._size:
             image = fit_inside(image, *self._size)
         if self._padded is not None:
@@ -48,10 +53,15 @@ class Canvas:
             image = cv2.copyMakeBorder(
                 image, 0, bottom, 0, right, cv2.BORDER_REPLICATE, dst=self._padded
             )
+        height, width = self._even
+        if self.yuv is None:
+            self.yuv = np.empty((height * 3 // 2, width), np.uint8)
         cv2.cvtColor(image, cv2.COLOR_BGR2YUV_I420, dst=self.yuv)
-        for plane, converted in self._copies:
-            np.copyto(plane, converted)
-        return self._picture
+        rows, quarter = self.yuv[height:].reshape(-1), height * width // 4
+        for plane, converted in zip(
+            self._planes, (self.yuv[:height], rows[:quarter], rows[quarter:]), strict=True
+        ):
+            np.copyto(plane, converted.reshape(plane.shape))
 
 
 def _pixels(plane: Any) -> Image:

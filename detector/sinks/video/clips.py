@@ -58,8 +58,8 @@ class Clips:
         if not self._lead_s:
             self._gap = True
             return
-        self._waiting.append((at_s, replace(frame, image=frame.image.copy())))
-        self._bytes += frame.image.nbytes
+        self._waiting.append((at_s, replace(frame, picture=frame.picture.copy())))
+        self._bytes += frame.picture.nbytes
         while self._bytes > MOST_WAITING:
             self._drop_first()
             self._dropped_for_memory = True
@@ -73,5 +73,5 @@ class Clips:
 
     def _drop_first(self) -> None:
         _, frame = self._waiting.popleft()
-        self._bytes -= frame.image.nbytes
+        self._bytes -= frame.picture.nbytes
         self._gap = True

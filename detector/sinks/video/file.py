@@ -17,7 +17,7 @@ import av
 
 from detector.sinks.video.audio import BROKEN, AudioTrack, SoundRules
 from detector.sinks.video.stamps import Stamps
-from detector.types import Frame, Image, SourceInfo
+from detector.types import Colours, Frame, Planes, SourceInfo
 
 REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: by muxer or ADTS filter
 INT32 = 2**31 - 1
@@ -60,6 +60,7 @@ class VideoFile:
         self.fps = info.fps.limit_denominator(100_000) if sane_rate else Fraction(25)
         self.time_base = self.choose_time_base(info.time_base if sane_base else Fraction(1, 90000))
         self.stamps = self.make_stamps(info.longest_gap_s)
+        self.colours: Colours | None = None  # of the source's planes; None: its pictures are BGR
         self._container: Any = None
         self._stream: Any = None
         self._audio: AudioTrack | None = None
@@ -78,8 +79,8 @@ class VideoFile:
         """The video stream, its encoder set up for pictures of this size."""
         raise NotImplementedError
 
-    def fill(self, image: Image) -> Any:
-        """u8 BGR [h, w, 3] as the picture that the encoder reads."""
+    def fill(self, frame: Frame) -> Any:
+        """The picture of a frame as the one that the encoder reads."""
         raise NotImplementedError
 
     def leaves_out(self, ticks: int) -> bool:
@@ -98,7 +99,7 @@ class VideoFile:
             return
         if self._container is None:
             self._start(frame)
-        picture = self.fill(frame.image)
+        picture = self.fill(frame)
         picture.pts = self.stamps.place(ticks, frame.index, joined)
         picture.time_base = self.time_base
         picture.duration = self.stamps.duration
@@ -133,7 +134,9 @@ class VideoFile:
         self._container = av.open(
             str(self._path), "w", format=self.format, options=self.muxer_options
         )
-        self._stream = self.add_stream(self._container, *frame.image.shape[:2])
+        if isinstance(frame.picture, Planes):
+            self.colours = frame.picture.colours
+        self._stream = self.add_stream(self._container, *frame.size)
         if audio and self.sound is not None:
             self._audio = AudioTrack(
                 self.info.path,

@@ -10,7 +10,7 @@ import av
 from detector.sinks.video.canvas import fit_inside
 from detector.sinks.video.file import VideoFile
 from detector.sinks.video.stamps import Stamps
-from detector.types import Image
+from detector.types import Frame
 
 HUNDREDTH = Fraction(1, 100)
 SHORTEST = 2  # hundredths of a second that a frame stands; browsers slow down what is shorter
@@ -43,7 +43,8 @@ class GifFile(VideoFile):
         context.time_base = self.time_base
         return stream
 
-    def fill(self, image: Image) -> Any:
+    def fill(self, frame: Frame) -> Any:
+        image = frame.image
         if image.shape[:2] != self._size:
             image = fit_inside(image, *self._size)
         picture = av.VideoFrame.from_ndarray(image, "bgr24")

@@ -18,10 +18,10 @@ from detector.sinks.video.audio import (
 from detector.sinks.video.canvas import Canvas
 from detector.sinks.video.file import INT32, VideoFile
 from detector.sinks.video.stamps import Stamps
-from detector.types import Image
+from detector.types import Frame
 
-# ITU-T H.273: matrix smpte170m; primaries and transfer bt709; tv range.
-BT601, BT709, LIMITED = 6, 1, 1
+# ITU-T H.273: matrix smpte170m; primaries and transfer bt709. FFmpeg's ranges.
+BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
 # MP4 holds 31 bits for the time between two frames, and for how far a frame is stored from where it
 # is shown. Its muxer doubles the ticks of a time base until there are so many in a second.
 MP4_TICKS_PER_S = 10_000
@@ -55,7 +55,8 @@ SOUNDS = {"mov": COPIED_IN_MOV, "mpegts": COPIED_IN_TS, "flv": COPIED_IN_FLV}
 
 
 class YuvFile(VideoFile):
-    """Pictures as YUV 4:2:0, converted by cv2.
+    """Pictures as YUV 4:2:0. Planes keep the colours that the source states, BGR is converted by
+    cv2.
 
     cv2 takes 0.25 ms for a frame of 1280x720, swscale, through PyAV, 1.5 ms (`scripts/bench
     stages`). cv2 knows only BT.601, so the file is tagged so.
@@ -75,13 +76,18 @@ class YuvFile(VideoFile):
         context.flags |= av.codec.context.Flags.frame_duration  # else the last frame lasts one tick
         context.colorspace, context.color_primaries, context.color_trc = BT601, BT709, BT709
         context.color_range = LIMITED
+        if (colours := self.colours) is not None:
+            # Also where it says nothing: players then guess the same of both files.
+            context.colorspace, context.color_primaries = colours.matrix, colours.primaries
+            context.color_trc = colours.transfer
+            context.color_range = FULL if colours.full_range else LIMITED
         if self.info.sample_aspect_ratio > 0:
             ratio = self.info.sample_aspect_ratio
             stream.sample_aspect_ratio = context.sample_aspect_ratio = ratio
         return stream
 
-    def fill(self, image: Image) -> Any:
-        return self._canvas.fill(image)
+    def fill(self, frame: Frame) -> Any:
+        return self._canvas.fill(frame.picture if self.colours is not None else frame.image)
 
 
 class H264File(YuvFile):
@@ -120,9 +126,6 @@ class H264File(YuvFile):
             options = {"preset": self.preset, "crf": CRF}
         if self.crf is not None:
             options["crf"] = str(self.crf)
-        # chromaloc 2 is "top left", where cv2 samples the chroma.
-        own = options.get("x264-params")
-        options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
         return options
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
@@ -131,6 +134,11 @@ class H264File(YuvFile):
             self.notes.append(
                 f"encoded with x264's ultrafast preset to save memory at {width}x{height}"
             )
+        if self.colours is None:
+            # 2 is "top left", where cv2 samples the chroma. Planes are mostly at the left, which is
+            # what is meant where nothing is said.
+            own = self.options.get("x264-params")
+            self.options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
         return self.add_plain_stream(container, height, width)
 
     def add_plain_stream(self, container: Any, height: int, width: int) -> Any:

@@ -16,7 +16,7 @@ from detector.sinks.video.audio import SoundRules
 from detector.sinks.video.canvas import fit_inside
 from detector.sinks.video.file import VideoFile
 from detector.sinks.video.stamps import Stamps
-from detector.types import Image
+from detector.types import Frame
 
 QUALITY = "3"  # of 2 (best) to 31
 MOST_REPEATED = 30_000  # places in a row without a frame; FFmpeg's muxer refuses 60,000
@@ -43,7 +43,8 @@ class MjpegFile(VideoFile):
         context.time_base = self.time_base
         return stream
 
-    def fill(self, image: Image) -> Any:
+    def fill(self, frame: Frame) -> Any:
+        image = frame.image
         if image.shape[:2] != self._size:
             image = fit_inside(image, *self._size)
         picture = av.VideoFrame.from_ndarray(image, "bgr24")

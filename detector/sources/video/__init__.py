@@ -7,12 +7,13 @@
     _tally.py       which packets became pictures
     _complaints.py  the errors that FFmpeg logs, cv2's too
     _clock.py       time stamps across an overflow
-    opencv.py       cv2: the fastest
+    opencv.py       cv2: the fastest that gives BGR
     av.py           PyAV: goes on behind damage
+    _threaded.py    PyAV on all cores: the fastest that gives planes
     _pipe.py        standard input: frames and sound from one opening
-    auto.py         cv2, and PyAV where cv2 is in trouble
+    auto.py         the fastest, and PyAV packet by packet where that is in trouble
 
-A decoder is a module with ``open(path, stride, frames) -> Source``.
+A decoder is a module with ``open(path, stride, frames, pixels) -> Source``.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class VideoSource(Source):
     """Every file that no other source claims; the decoder says if it is no video."""
 
     order = 100
+    gives = ("bgr", "yuv420p")
 
     @classmethod
     def claims(cls, spec: str) -> bool:
@@ -41,9 +43,15 @@ class VideoSource(Source):
 
     @classmethod
     def open(
-        cls, spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None
+        cls,
+        spec: str,
+        *,
+        decoder: str = "auto",
+        stride: int = 1,
+        frames: int | None = None,
+        pixels: str = "bgr",
     ) -> Source:
         check_file(spec)
         module = importlib.import_module(f"{__name__}.{decoder}")
-        source: Source = module.open(spec, stride, frames)
+        source: Source = module.open(spec, stride, frames, pixels)
         return source

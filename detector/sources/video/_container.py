@@ -16,6 +16,7 @@ import av
 
 from detector.errors import SourceError
 from detector.errors.holding import name_to_open
+from detector.sources._planes import why_no_planes
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.sources._standard_input import standard_input
 from detector.sources.video._complaints import Complaints
@@ -43,6 +44,7 @@ class Video:
     names_in_log: tuple[str, ...]  # of its demuxer and its decoder, in FFmpeg's messages
     complaint: str  # of the demuxer, about what it read before the first packet
     not_for_opencv: str  # why cv2 would hand out wrong pictures; "" where it is fit
+    not_for_planes: str  # why its pictures are read as BGR; "" where they may stay YUV
 
     @property
     def ticks(self) -> int:
@@ -119,6 +121,7 @@ def probe(path: str) -> Video:
             names_in_log=(demuxer, codec.name if codec else ""),
             complaint=said[0] if said else "",
             not_for_opencv=_not_for_opencv(path, container, stream, first, sized),
+            not_for_planes="it is turned" if info.mirrored else why_no_planes(first),
         )
 
 

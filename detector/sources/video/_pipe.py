@@ -71,8 +71,8 @@ class PipedSound:
 class PipedSource(AvSource):
     """PyAV's frames of standard input."""
 
-    def __init__(self, stride: int = 1, frames: int | None = None) -> None:
-        super().__init__(probe(SPEC), stride, frames)
+    def __init__(self, stride: int = 1, frames: int | None = None, pixels: str = "bgr") -> None:
+        super().__init__(probe(SPEC), stride, frames, pixels=pixels)
         self._sound: PipedSound | None = None
         if self._container.streams.audio:
             self._sound = PipedSound(self._container.streams.audio[0])
@@ -85,9 +85,9 @@ class PipedSource(AvSource):
         )
 
     @classmethod
-    def open_first(cls, stride: int, frames: int | None) -> PipedSource:
+    def open_first(cls, stride: int, frames: int | None, pixels: str) -> PipedSource:
         """Raises SourceError where not one frame can be decoded."""
-        source = cls(stride, frames)
+        source = cls(stride, frames, pixels)
         if source.hold_first():
             return source
         source.close()

@@ -59,7 +59,7 @@ class Tally:
         if oldest < self._number - LONGEST_DELAY:
             self._settle(self._waiting.pop(oldest))
 
-    def complain(self) -> None:
+    def complain(self, what: str) -> None:
         """The decoder complained about the packet that was sent last, or refused it."""
         if self._last is not None:
             self._last.complained = True

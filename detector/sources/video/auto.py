@@ -1,4 +1,6 @@
-"""cv2 as long as all is well, then PyAV: every frame that can be decoded, each once.
+"""The fastest reader while all is well, then PyAV: every frame that can be decoded, each once.
+
+For planes the fastest is PyAV on all cores (``_threaded.py``), for BGR cv2.
 
 cv2 gives no reason when it stops, be it at the end of the file or at the first packet that it
 cannot decode, and says nothing of a picture that its FFmpeg patched up. PyAV knows what becomes of
@@ -13,14 +15,23 @@ from fractions import Fraction
 
 from detector.sources.base import SteppingSource
 from detector.sources.video._container import no_frame, probe
+from detector.sources.video._threaded import ThreadedSource
 from detector.sources.video.av import AvSource
 from detector.sources.video.opencv import OpenCVSource
 from detector.types import Frame, Image
 
 
-def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSource:
+def open(
+    path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr"
+) -> SteppingSource:
     """Raises SourceError when neither cv2 nor PyAV decodes a frame."""
-    source = AutoSource(probe(path), stride, frames)
+    video = probe(path)
+    source: AutoSource | ThreadedSource
+    if pixels == "bgr" or video.not_for_planes or not video.decodable:
+        source = AutoSource(video, stride, frames)
+        source.no_planes = "" if pixels == "bgr" else video.not_for_planes or "PyAV has no decoder"
+    else:
+        source = ThreadedSource(video, stride, frames)
     if source.hold_first():
         return source
     source.close()

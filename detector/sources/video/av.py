@@ -15,6 +15,7 @@ from av.video.reformatter import VideoReformatter
 
 from detector.sources._bgr import to_bgr
 from detector.sources._cv2 import fits, upright
+from detector.sources._planes import PlanesReader
 from detector.sources.base import SteppingSource
 from detector.sources.video._clock import Clock
 from detector.sources.video._complaints import Complaints
@@ -23,14 +24,16 @@ from detector.sources.video._packets import PictureRule
 from detector.sources.video._seek import Landing, find_landing
 from detector.sources.video._structure import Demuxed, find_damage
 from detector.sources.video._tally import Tally
-from detector.types import Frame, Image
+from detector.types import Frame, Image, Planes
 
 MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
 
 
-def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSource:
+def open(
+    path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr"
+) -> SteppingSource:
     """PyAV alone. Raises SourceError when not one frame can be decoded."""
-    source = AvSource(probe(path), stride, frames)
+    source = AvSource(probe(path), stride, frames, pixels=pixels)
     if source.hold_first():
         return source
     source.close()
@@ -48,10 +51,18 @@ class AvSource(SteppingSource):
         stride: int = 1,
         frames: int | None = None,
         size: tuple[int, int] | None = None,
+        pixels: str = "bgr",
+        planes: PlanesReader | None = None,
     ) -> None:
-        """``size``: displayed (width, height) of all frames; None: that of the first."""
+        """``size``: displayed (width, height) of all frames; None: that of the first. ``planes``:
+        what made planes of the frames before; ``pixels`` asks for a new one."""
         super().__init__(stride, frames)
         self.video = video
+        self.planes = planes
+        if pixels != "bgr":
+            self.no_planes = video.not_for_planes
+            self.planes = None if self.no_planes else PlanesReader()
+        self.pixels = "bgr" if self.planes is None else "yuv420p"
         self.info = video.info
         self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
         self._size = size
@@ -82,16 +93,20 @@ class AvSource(SteppingSource):
         key = _land(container, container.streams[self.video.stream], landing)
         if key is not None:
             self._begin(container, copy(landing.before[key]))
-            if self.grab() and self.pts == key:
+            if self.step() and self.pts == key:
                 return landing.numbers[key]
             self.close_container()
         else:
             container.close()
         self._begin(open_container(self.video.path), Demuxed())
         self.pts = self.info.start_pts - self.video.ticks
-        return 0 if self.grab() else None
+        return 0 if self.step() else None
 
     def grab(self) -> bool:
+        return self.step()
+
+    def step(self) -> bool:
+        """``grab``, by this decoder itself."""
         self._picture = next(self._pictures, None)
         if self._picture is None:
             return False
@@ -114,10 +129,7 @@ class AvSource(SteppingSource):
         if not self.video.decodable:
             return
         codec = self._stream.codec_context
-        self._tally = Tally(PictureRule(self.info.codec, codec.extradata), self.counts)
-        # Frame threading would change which pictures survive an error; slices do not.
-        self._stream.thread_type = "SLICE"
-        codec.flags |= Flags.copy_opaque
+        self._tally = self.set_up(codec)
         if self.info.codec == "hevc":
             # What lacks a reference is shown, and counted, instead of left out. (H.264's decoder
             # would also show what comes before the first picture that it can make.)
@@ -128,6 +140,13 @@ class AvSource(SteppingSource):
         self._tally.end()
         if damage := find_damage(self._container, self._stream, self._demuxed):
             self.note_damage(damage)
+
+    def set_up(self, codec: Any) -> Tally:
+        """Sets the decoder's threads; returns what follows its packets."""
+        # Frame threading would change which pictures survive an error; slices do not.
+        self._stream.thread_type = "SLICE"
+        codec.flags |= Flags.copy_opaque
+        return Tally(PictureRule(self.info.codec, codec.extradata), self.counts)
 
     def demux(self) -> Iterator[Any]:
         """The packets of the video, and an empty one at the end."""
@@ -153,12 +172,12 @@ class AvSource(SteppingSource):
         self._tally.send(packet)
         try:
             pictures: list[Any] = self._stream.codec_context.decode(packet)
-        except av.error.FFmpegError:
-            self._tally.complain()
+        except av.error.FFmpegError as error:
+            self._complaints.take()
+            self._tally.complain(str(error.strerror))
             return []
-        finally:
-            if self._complaints.take():
-                self._tally.complain()
+        if heard := self._complaints.take():
+            self._tally.complain(heard[0][1])
         return pictures
 
     def _hear_demuxer(self) -> None:
@@ -176,8 +195,8 @@ class AvSource(SteppingSource):
                 pictures: list[Any] = self._stream.codec_context.decode(None)
             except av.error.EOFError:
                 break
-            except av.error.FFmpegError:
-                self._tally.complain()
+            except av.error.FFmpegError as error:
+                self._tally.complain(str(error.strerror))
                 continue
             return pictures
         return []
@@ -190,9 +209,16 @@ class AvSource(SteppingSource):
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         picture, self._picture = self._picture, None
+        at_s = float(self.pts * self.info.time_base)
+        if self.planes is not None:
+            return Frame(index, self.pts, at_s, self.read_planes(self.planes, picture))
         stored = self._convert(picture)  # [h, w, 3], a view of the picture's memory
-        image = self._copy(stored, into)
-        return Frame(index, self.pts, float(self.pts * self.info.time_base), image)
+        return Frame(index, self.pts, at_s, self._copy(stored, into))
+
+    def read_planes(self, planes: PlanesReader, picture: Any) -> Planes:
+        # What a decoder cannot guess of a damaged picture is what was in its memory before. That
+        # must not depend on which pictures are still in use somewhere: so this one is not kept.
+        return planes.read(picture).copy()
 
     def _convert(self, picture: Any) -> Image:
         width, height = self._stored_size()

@@ -21,9 +21,13 @@ RACING = ("mpeg4",)
 CV2_GOES_BACK = 16  # frames, in CvCapture_FFMPEG::seek
 
 
-def open(path: str, stride: int = 1, frames: int | None = None) -> SteppingSource:
+def open(
+    path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr"
+) -> SteppingSource:
     """cv2 alone, whatever happens. Raises SourceError when cv2 gives no frame."""
     source = OpenCVSource(probe(path), stride, frames)
+    if pixels != "bgr":
+        source.no_planes = "opencv gives nothing else"
     if source.hold_first():
         return source
     source.close()

@@ -1,0 +1,156 @@
+"""PyAV on all cores as long as all is well, then packet by packet: each frame once, as planes.
+
+With a thread for each frame FFmpeg decodes fastest, but which pictures survive an error is then a
+matter of luck. So at the first complaint, and where the packets of the file do not add up to its
+pictures at the end, ``AvSource`` takes over. It decodes from the start and drops as many frames as
+were handed out. A false alarm costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from detector.errors.machine import usable_cores
+from detector.sources._planes import PlanesReader
+from detector.sources.video._container import Video
+from detector.sources.video._packets import PictureRule
+from detector.sources.video._tally import Tally
+from detector.sources.video.av import AvSource
+from detector.types import Frame, Image, Planes, ReadCounts
+
+MOST_THREADS = 16  # as cv2 takes; FFmpeg warns beyond, and each holds a picture
+# With a thread for each frame, FFmpeg's decoder notices the same damage in some runs only.
+RACING = ("mpeg4",)
+
+
+class TroubleError(Exception):
+    """Something that only a decoder that goes packet by packet can be trusted with."""
+
+
+class ThreadedSource(AvSource):
+    """Planes from frame threads, then the rest from ``AvSource`` where these are in trouble."""
+
+    _rest: AvSource | None = None
+
+    def __init__(self, video: Video, stride: int = 1, frames: int | None = None) -> None:
+        self._whole = 0  # frames that came without trouble, up to the one grabbed last
+        self._rises = True  # so far each pts is above the last
+        self._release: Callable[[], Any] | None = None
+        super().__init__(video, stride, frames, pixels="yuv420p")
+
+    def set_up(self, codec: Any) -> Tally:
+        codec.thread_type = "SLICE" if self.info.codec in RACING else "AUTO"
+        codec.thread_count = max(1, min(MOST_THREADS, usable_cores()))
+        # A thread that logs waits for the interpreter's lock, and whoever frees a decoder waits for
+        # its threads with that lock in hand. This waits for them without it.
+        self._release = weakref.finalize(self, codec.flush_buffers)
+        return Trial(PictureRule(self.info.codec, codec.extradata))
+
+    def grab(self) -> bool:
+        if self._rest is not None:
+            return self._rest.grab()
+        before = self.pts
+        try:
+            found = self.step()
+        except TroubleError as trouble:
+            return self._take_over(str(trouble), before)
+        self._rises = self._rises and (self.pts > before or not found)
+        self._whole += found
+        return found
+
+    def seek(self, start_s: Fraction) -> int | None:
+        if self._rest is None:
+            try:
+                number = super().seek(start_s)
+            except TroubleError:
+                self.close_container()
+                self._rest = self._begin_rest(None)
+            else:
+                self._whole = self._whole if number is None else number + 1
+                return number
+        rest = self._rest
+        number = rest.seek(start_s)
+        if number is None and not self._whole:
+            return 0 if rest.grab() else None
+        return number
+
+    def _begin_rest(self, size: tuple[int, int] | None) -> AvSource:
+        rest = AvSource(self.video, size=size, planes=self.planes)
+        rest.counts, rest.notes = self.counts, self.notes
+        return rest
+
+    def _take_over(self, reason: str, last_pts: int) -> bool:
+        """``AvSource`` reads on behind the frames that came so far, the last at ``last_pts``. False
+        at the end.
+        """
+        whole = self._whole
+        self.close_container()
+        self._complaints.close()
+        rest = self._rest = self._begin_rest((self.info.width, self.info.height) if whole else None)
+        for _ in range(whole):
+            if not rest.grab():
+                break
+        found = rest.grab()
+        while found and whole and self._rises and rest.pts <= last_pts:
+            self.counts.bad += 1  # left out before, and what is handed out must go on rising
+            found = rest.grab()
+        stopped = f"decoding on all cores stopped after {whole} frames ({reason})"
+        if found:
+            self.decoder = f"av ({whole} frames) then av by packets" if whole else "av by packets"
+            self.notes.append(f"{stopped}; PyAV reads on from there, packet by packet")
+        else:
+            self.notes.append(f"{stopped}; PyAV decoded it again and found no further frame")
+        return found
+
+    def grabbed_pts(self) -> int:
+        return super().grabbed_pts() if self._rest is None else self._rest.grabbed_pts()
+
+    def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        if self._rest is None:
+            return super().retrieve(index, into)
+        return self._rest.retrieve(index, into)
+
+    def read_planes(self, planes: PlanesReader, picture: Any) -> Planes:
+        return planes.read(picture)  # as the decoder has it: no damaged picture comes this far
+
+    def at_limit(self) -> None:
+        if self._rest is not None:
+            self._rest.at_limit()
+
+    def close(self) -> None:
+        super().close()
+        if self._rest is not None:
+            self._rest.close()
+
+    def close_container(self) -> None:
+        if self._release is not None:
+            self._release()
+            self._release = None
+        super().close_container()
+
+
+class Trial(Tally):
+    """Counts packets that must show a picture, and pictures. Raises TroubleError for all else."""
+
+    def __init__(self, rule: PictureRule) -> None:
+        super().__init__(rule, ReadCounts())
+        self._due = 0
+
+    def send(self, packet: Any) -> None:
+        if not packet.is_discard:  # an edit list hides it
+            self._due += self._rule.must_show(packet)
+
+    def complain(self, what: str) -> None:
+        raise TroubleError(what)
+
+    def show(self, picture: Any) -> None:
+        if picture.is_corrupt:
+            raise TroubleError("a frame is corrupt")
+        self._due -= 1
+
+    def end(self, last_pts: int | None = None) -> None:
+        if self._rule.knows and self._due > 0:
+            raise TroubleError(f"{self._due} packets gave no frame")

@@ -1,0 +1,257 @@
+"""Runs that never leave YUV: no BGR picture, the same detections, better colours."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from detector.analysis.accuracy.agreement import agreement, match_pairs
+from detector.config.levels import resolve_config
+from detector.run.detect import Hooks, detect
+from detector.session.document import Summary
+from detector.sources._planes import PlanesReader
+from detector.types import Detections, Frame, Image, Planes
+from tests.conftest import CHECKOUT
+from tests.sources.clips import write_video
+
+STREET = CHECKOUT / "videos" / "street.mp4"
+CLIPS = ("bench_720p", "people", "person-bicycle-car-detection", "traffic")
+AGREEMENT = 0.995  # at least, of planes and BGR
+CONF, EDGE = 0.25, 0.05
+FRAMES = 60
+NO_HOOKS = Hooks()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Planes]:
+    """Planes of which a BGR picture was made."""
+    asked: list[Planes] = []
+    real = PlanesReader.make_bgr
+
+    def make_bgr(self: PlanesReader, planes: Planes) -> Image:
+        asked.append(planes)
+        return real(self, planes)
+
+    monkeypatch.setattr(PlanesReader, "make_bgr", make_bgr)
+    return asked
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_video(tmp_path_factory.mktemp("planes") / "clip.mp4", 12)
+
+
+def run(
+    clip: Path, folder: Path, hooks: Hooks = NO_HOOKS, engine: str = "null", **options: Any
+) -> Summary:
+    given = {"output": f"{folder}/", "run_dir": str(folder / "run"), "engine": engine, **options}
+    result = detect([str(clip)], resolve_config(None, given), hooks=hooks)
+    assert result.exit_code == 0, result.errors
+    return result.summary
+
+
+def pixels_of(summary: Summary) -> object:
+    assert summary.video is not None
+    return summary.video.pixels
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_the_default_job_makes_no_bgr_picture(
+    clip: Path, tmp_path: Path, made: list[Planes], sync: bool
+) -> None:
+    kinds: Counter[type] = Counter()
+    hooks = Hooks(detected=lambda frame, _: kinds.update([type(frame.picture)]))
+    summary = run(clip, tmp_path, hooks, sync=sync)
+    assert pixels_of(summary) == "yuv420p"
+    assert (kinds, made) == ({Planes: 12}, [])
+    with av.open(summary.outputs["video"]) as container:
+        assert len(list(container.decode(video=0))) == 12
+
+
+@pytest.mark.parametrize(
+    "save",
+    [("jsonl", "csv", "mot"), ("coco",), ("yolo",), ("overlay",), ("video", "overlay", "yolo")],
+    ids=",".join,
+)
+def test_outputs_that_need_none(
+    clip: Path, tmp_path: Path, made: list[Planes], save: tuple[str, ...]
+) -> None:
+    assert pixels_of(run(clip, tmp_path, save=save)) == "yuv420p"
+    assert made == []
+
+
+def test_clips_of_detections_need_none(clip: Path, tmp_path: Path, made: list[Planes]) -> None:
+    summary = run(clip, tmp_path, only_detections=True)
+    assert (pixels_of(summary), made) == ("yuv420p", [])
+
+
+def test_pictures_are_bgr_from_the_start(clip: Path, tmp_path: Path, made: list[Planes]) -> None:
+    summary = run(clip, tmp_path, save=("video", "pictures"))
+    assert (pixels_of(summary), made) == ("bgr", [])
+
+
+def test_a_source_that_stays_bgr_says_why(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "turned.mp4", 5, rotation=90)
+    assert pixels_of(run(path, tmp_path)) == "bgr: it is turned by 270 degrees"
+
+
+@pytest.mark.parametrize("suffix", [".avi", ".gif"])
+def test_formats_that_are_not_420(
+    clip: Path, tmp_path: Path, made: list[Planes], suffix: str
+) -> None:
+    summary = run(clip, tmp_path, output=str(tmp_path / f"out{suffix}"))
+    assert pixels_of(summary) == "yuv420p"
+    assert len(made) == 12
+
+
+@pytest.mark.slow
+def test_crops_are_made_of_frames_with_detections(tmp_path: Path, made: list[Planes]) -> None:
+    """Of the picture before boxes are drawn, whose planes go on."""
+    found: list[int] = []
+    hooks = Hooks(detected=lambda _, detections: found.append(len(detections)))
+    options: dict[str, Any] = {"engine": "ort", "frames": 8, "conf": 0.5}
+    summary = run(STREET, tmp_path / "a", hooks, save=("video", "crops"), **options)
+    assert pixels_of(summary) == "yuv420p"
+    assert len(made) == sum(count > 0 for count in found)
+    run(STREET, tmp_path / "b", save=("crops", "pictures"), **options)
+    ours, theirs = (crops_in(tmp_path / name) for name in "ab")
+    assert ours.keys() == theirs.keys()
+    assert len(ours) == sum(found)
+    for name, crop in ours.items():
+        assert crop.shape == theirs[name].shape
+        assert np.abs(crop.astype(int) - theirs[name]).mean() < 1
+
+
+def crops_in(folder: Path) -> dict[str, Image]:
+    """By place. A box that is a hair elsewhere may be cut a pixel elsewhere."""
+    paths = folder.glob("street-ort-crops/*/*.jpg")
+    return {f"{path.parent.name}/{path.name}": cv2.imread(str(path)) for path in paths}
+
+
+COLOURS = {  # what the stream states: (matrix, primaries, transfer, range), FFmpeg's numbers
+    "unsaid": ({}, (2, 2, 2, 1)),
+    "bt709": ({"x264-params": "colormatrix=bt709:colorprim=bt709:transfer=bt709"}, (1, 1, 1, 1)),
+    "bt601": (
+        {"x264-params": "colormatrix=smpte170m:colorprim=smpte170m:transfer=smpte170m"},
+        (6, 6, 6, 1),
+    ),
+    "full": ({"x264-params": "fullrange=on"}, (2, 2, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".webm"])
+@pytest.mark.parametrize("name", COLOURS)
+def test_the_written_video_states_the_colours_of_its_source(
+    tmp_path: Path, name: str, suffix: str
+) -> None:
+    options, (matrix, primaries, transfer, range_) = COLOURS[name]
+    path = write_video(tmp_path / "in.mp4", 4, crf="10", **options)
+    summary = run(path, tmp_path, output=str(tmp_path / f"out{suffix}"), crf=8)
+    with av.open(str(path)) as before, av.open(summary.outputs["video"]) as after:
+        ours, theirs = (next(one.decode(video=0)) for one in (after, before))
+        assert ours.color_range == range_
+        assert (ours.color_range == 2) == (theirs.color_range == 2)
+        if suffix == ".mp4":  # WebM's VP9 has no room for the others
+            assert (ours.colorspace, ours.color_primaries, ours.color_trc) == (
+                matrix,
+                primaries,
+                transfer,
+            )
+        apart = ours.to_ndarray().astype(int) - theirs.to_ndarray()
+        assert np.abs(apart).mean() < 3
+
+
+class Seen:
+    """What a run detects, frame by frame, and where boxes were drawn."""
+
+    def __init__(self) -> None:
+        self.detections: list[Detections] = []
+
+    def __call__(self, frame: Frame, detections: Detections) -> None:
+        self.detections.append(replace(detections))
+
+
+def both_ways(
+    clip: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> list[tuple[Seen, Summary]]:
+    """Planes, then BGR."""
+    results = []
+    for pixels in ("yuv420p", "bgr"):
+        monkeypatch.setenv("DETECT_VIDEO_PIXELS", pixels)
+        seen = Seen()
+        summary = run(clip, folder / pixels, Hooks(detected=seen), **options)
+        assert pixels_of(summary) == pixels
+        results.append((seen, summary))
+    return results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*CLIPS, "street"])
+def test_detections_and_colours_of_both_ways(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = STREET if name == "street" else shared / f"data/videos/{name}.mp4"
+    planes, bgr = both_ways(
+        path, tmp_path, monkeypatch, engine="ort", frames=FRAMES, conf=CONF - EDGE
+    )
+    assert partners(planes[0].detections, bgr[0].detections) >= AGREEMENT
+    assert agreement(bgr[0].detections, planes[0].detections).share >= 0.95
+    ours, theirs = (
+        psnr_outside(path, Path(summary.outputs["video"]), seen.detections)
+        for seen, summary in (planes, bgr)
+    )
+    assert ours[0] > theirs[0], (ours, theirs)
+    # Colours of a grey clip are a level or two; which, is up to the encoder.
+    assert min(ours[i] - theirs[i] for i in (1, 2)) > -0.5, (ours, theirs)
+
+
+def partners(ours: list[Detections], theirs: list[Detections]) -> float:
+    """The share of detections, of both ways, that the other way has too. At the edge of the
+    threshold a score that differs in the third digit decides, so a partner may lie below it."""
+    count = found = 0
+    for one, other in zip(ours, theirs, strict=True):
+        for these, those in ((one, other), (other, one)):
+            kept = these.scores >= CONF
+            clear = Detections(these.boxes[kept], these.scores[kept], these.class_ids[kept])
+            count += len(clear)
+            found += len(match_pairs(clear, those))
+    assert count > 0
+    return found / count
+
+
+def psnr_outside(
+    source: Path, written: Path, detections: list[Detections]
+) -> tuple[float, float, float]:
+    """Of Y, U and V against the source, dB, where no box or label is."""
+    squares = [0.0, 0.0, 0.0]
+    counts = [0, 0, 0]
+    with av.open(str(source)) as before, av.open(str(written)) as after:
+        pairs = zip(before.decode(video=0), after.decode(video=0), detections, strict=False)
+        for one, other, found in pairs:
+            height, width = one.height, one.width
+            outside = np.ones((height, width), np.bool_)
+            for x1, y1, x2, y2 in found.boxes.astype(int).tolist():
+                # Labels are above, below or beside their box.
+                outside[max(0, y1 - 40) : y2 + 40, max(0, x1 - 160) : x2 + 160] = False
+            for i, (a, b) in enumerate(zip(arrays(one), arrays(other), strict=True)):
+                mask = outside if i == 0 else outside[::2, ::2]
+                squares[i] += float(((a - b)[mask] ** 2).sum())
+                counts[i] += int(mask.sum())
+    return tuple(  # type: ignore[return-value]
+        10 * np.log10(255**2 * count / max(1e-9, square))
+        for square, count in zip(squares, counts, strict=True)
+    )
+
+
+def arrays(picture: Any) -> list[np.ndarray]:
+    height, width = picture.height, picture.width
+    stored = picture.to_ndarray(format="yuv420p").astype(np.float32)
+    halves = stored[height:].reshape(2, height // 2, width // 2)
+    return [stored[:height], halves[0], halves[1]]

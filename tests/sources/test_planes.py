@@ -1,0 +1,410 @@
+"""Videos read as planes of YUV: which are, and that they are the frames of the other readers."""
+
+from __future__ import annotations
+
+import gc
+import random
+import struct
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from detector import sources
+from detector.sources._planes import Easel, PlanesReader, blank_like, copy_planes
+from detector.sources.video import _threaded
+from detector.types import Frame, Planes
+
+from .clips import HEIGHT, WIDTH, cut, pts_of, write_video
+from .oddities import ODDITIES, PICTURES, ffmpeg
+
+DECODERS = ["auto", "av"]
+LOSSLESS = ("-c:v", "ffv1")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("planes")
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Path:
+    return write_video(folder / "plain.mp4", 24, bf="2")
+
+
+def read_all(path: Path, **options: Any) -> tuple[list[Frame], Any]:
+    with sources.open(str(path), **{"pixels": "yuv420p", **options}) as source:
+        return list(source), source
+
+
+def read_bgr(path: Path, **options: Any) -> list[Frame]:
+    return read_all(path, **{"pixels": "bgr", "decoder": "av", **options})[0]
+
+
+def assert_equal(ours: list[Frame], theirs: list[Frame]) -> None:
+    assert [(f.index, f.pts, f.time_s) for f in ours] == [
+        (f.index, f.pts, f.time_s) for f in theirs
+    ]
+    for one, other in zip(ours, theirs, strict=True):
+        assert np.array_equal(one.image, other.image), one.index
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_planes_are_those_of_the_stream(plain: Path, decoder: str) -> None:
+    frames, source = read_all(plain, decoder=decoder)
+    assert (source.pixels, source.no_planes, source.decoder) == ("yuv420p", "", "av")
+    with av.open(str(plain)) as container:
+        for frame, stored in zip(frames, container.decode(video=0), strict=True):
+            expected = stored.to_ndarray(format="yuv420p")
+            planes = frame.picture
+            assert isinstance(planes, Planes)
+            assert frame.pts == stored.pts
+            assert frame.size == (HEIGHT, WIDTH)
+            assert np.array_equal(planes.y, expected[:HEIGHT])
+            halves = expected[HEIGHT:].reshape(2, HEIGHT // 2, WIDTH // 2)
+            assert np.array_equal(planes.u, halves[0])
+            assert np.array_equal(planes.v, halves[1])
+            assert frame.buffer is None
+    assert (source.damaged, source.notes, source.read()) == (False, [], None)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_bgr_is_made_once_and_only_when_asked_for(plain: Path, decoder: str) -> None:
+    frames, source = read_all(plain, decoder=decoder)
+    assert source.planes.made == 0
+    assert_equal(frames, read_bgr(plain))
+    assert source.planes.made == len(frames)
+    assert frames[3].image is frames[3].image
+
+
+COLOURS = {
+    "bt709.mp4": ("-vf", "scale=out_color_matrix=bt709", "-colorspace", "bt709"),
+    "full.mp4": ("-vf", "scale=out_range=full", "-color_range", "pc"),
+    "jpeg.avi": ("-c:v", "mjpeg", "-pix_fmt", "yuvj420p"),
+    "bt601.webm": ("-colorspace", "smpte170m", "-c:v", "libvpx", "-b:v", "1M"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COLOURS)
+def test_colours_that_a_stream_states(folder: Path, name: str) -> None:
+    path = folder / name
+    encoder = () if "-c:v" in COLOURS[name] else ("-c:v", "libx264")
+    ffmpeg(*PICTURES, "-pix_fmt", "yuv420p", *encoder, *COLOURS[name], path)
+    frames, source = read_all(path)
+    assert source.pixels == "yuv420p"
+    planes = frames[0].picture
+    assert isinstance(planes, Planes)
+    assert planes.colours.full_range == (name in ("full.mp4", "jpeg.avi"))
+    assert (planes.colours.matrix == 1) == (name == "bt709.mp4")
+    assert_equal(frames, read_bgr(path))
+    # What is drawn into has the same colours.
+    drawn = blank_like(planes)
+    copy_planes(planes, drawn)
+    assert np.array_equal(drawn.to_bgr(), frames[0].image)
+    assert np.array_equal(planes.copy().to_bgr(), frames[0].image)
+
+
+FALLBACKS = {
+    # file: what encodes it, why it is read as BGR
+    "422.mkv": ((*LOSSLESS, "-pix_fmt", "yuv422p"), "its pixels are yuv422p"),
+    "444.mkv": ((*LOSSLESS, "-pix_fmt", "yuv444p"), "its pixels are yuv444p"),
+    "10.mkv": ((*LOSSLESS, "-pix_fmt", "yuv420p10le"), "its pixels are yuv420p10le"),
+    "rgb.mkv": ((*LOSSLESS, "-pix_fmt", "bgr0"), "its pixels are bgr0"),
+    "grey.mkv": ((*LOSSLESS, "-pix_fmt", "gray"), "its pixels are gray"),
+    "odd.mkv": (
+        (*LOSSLESS, "-vf", "crop=63:47:exact=1", "-pix_fmt", "yuv420p"),
+        "its size is odd, 63x47",
+    ),
+    "hdr.mp4": (
+        (
+            "-c:v",
+            "libx264",
+            "-pix_fmt",
+            "yuv420p",
+            "-x264-params",
+            "colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc",
+        ),
+        "its colours are HDR or of a wide gamut",
+    ),
+    "fields.mp4": (
+        ("-c:v", "libx264", "-pix_fmt", "yuv420p", "-flags", "+ilme+ildct"),
+        "it is interlaced",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FALLBACKS)
+def test_what_is_read_as_bgr_says_why(folder: Path, name: str) -> None:
+    path, (options, why) = folder / name, FALLBACKS[name]
+    ffmpeg(*PICTURES, *options, path)
+    frames, source = read_all(path)
+    assert (source.pixels, source.no_planes) == ("bgr", why)
+    assert_equal(frames, read_all(path, pixels="bgr")[0])
+    assert all(isinstance(frame.picture, np.ndarray) for frame in frames)
+
+
+@pytest.mark.parametrize("rotation", [90, 180])
+def test_turned_videos_are_read_as_bgr(folder: Path, rotation: int) -> None:
+    path = write_video(folder / f"turned{rotation}.mp4", rotation=rotation)
+    frames, source = read_all(path)
+    assert (source.pixels, source.no_planes[:12]) == ("bgr", "it is turned")
+    assert_equal(frames, read_bgr(path))
+
+
+def test_mirrored_videos_are_read_as_bgr(folder: Path, plain: Path) -> None:
+    one = 1 << 16
+    stored, mirrored = (
+        struct.pack(">9i", a * one, 0, 0, 0, one, 0, 0, 0, 1 << 30) for a in (1, -1)
+    )
+    data = plain.read_bytes()
+    at = data.index(stored, data.index(b"tkhd"))
+    path = folder / "mirrored.mp4"
+    path.write_bytes(data[:at] + mirrored + data[at + len(stored) :])
+    assert read_all(path)[1].pixels == "bgr"
+
+
+def test_opencv_gives_bgr(plain: Path) -> None:
+    frames, source = read_all(plain, decoder="opencv")
+    assert (source.pixels, source.no_planes) == ("bgr", "opencv gives nothing else")
+    assert isinstance(frames[0].picture, np.ndarray)
+
+
+def test_pictures_give_bgr(folder: Path) -> None:
+    import cv2
+
+    path = folder / "one.png"
+    cv2.imwrite(str(path), np.zeros((8, 8, 3), np.uint8))
+    with sources.open(str(path), pixels="yuv420p") as source:
+        assert (source.pixels, source.no_planes) == ("bgr", "")
+
+
+@pytest.mark.parametrize(
+    ("stride", "limit", "indices"),
+    [(1, 5, [0, 1, 2, 3, 4]), (7, None, [0, 7, 14, 21]), (7, 2, [0, 7]), (1, 100, [*range(24)])],
+)
+def test_stride_and_limit(plain: Path, stride: int, limit: int | None, indices: list[int]) -> None:
+    frames, source = read_all(plain, stride=stride, frames=limit)
+    assert [frame.index for frame in frames] == indices
+    assert_equal(frames, read_bgr(plain, stride=stride, frames=limit))
+    assert not source.damaged
+
+
+@pytest.mark.parametrize("start", ["0", "0.3", "0.5", "0.9"])
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_start_gives_the_frames_of_a_whole_run(folder: Path, decoder: str, start: str) -> None:
+    path = folder / "keys.mp4"
+    if not path.exists():
+        write_video(path, 60, g="12", bf="2")
+    expected = read_bgr(path)
+    start_s = Fraction(start) * 2
+    with sources.open(str(path), decoder=decoder, pixels="yuv420p") as source:
+        source.restrict(start_s, Fraction(1, 5))
+        found = list(source)
+    wanted = [f for f in expected if start_s <= f.pts * source.info.time_base < start_s + Fraction(1, 5)]
+    assert_equal(found, wanted)
+    assert not source.damaged
+
+
+def hurt(path: Path, numbers: tuple[int, ...]) -> Path:
+    """The second half of these packets is noise."""
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    data = bytearray(path.read_bytes())
+    for packet in (packets[number] for number in numbers):
+        half = packet.size // 2
+        noise = random.Random(1).randbytes(packet.size - half)
+        data[packet.pos + half : packet.pos + packet.size] = noise
+    path.write_bytes(data)
+    return path
+
+
+@pytest.fixture(scope="module")
+def damaged(folder: Path) -> Path:
+    return hurt(write_video(folder / "hurt.mp4", 40, g="40", bf="0"), (20, 30))
+
+
+def test_packet_by_packet_from_the_damage_on(damaged: Path) -> None:
+    frames, source = read_all(damaged)
+    alone, exact = read_all(damaged, decoder="av")
+    assert source.decoder.startswith("av (")
+    assert source.decoder.endswith(" frames) then av by packets")
+    assert "packet by packet" in source.notes[0]
+    assert source.counts == exact.counts
+    assert source.counts.corrupt > 0
+    assert [frame.pts for frame in frames] == pts_of(damaged)
+    assert_equal(frames, alone)
+
+
+def test_damage_with_a_stride(damaged: Path) -> None:
+    frames, _ = read_all(damaged, stride=3)
+    assert_equal(frames, read_bgr(damaged, stride=3))
+
+
+def test_a_limit_in_front_of_the_damage_is_none(damaged: Path) -> None:
+    frames, source = read_all(damaged, frames=5)
+    assert (len(frames), source.damaged, source.decoder) == (5, False, "av")
+
+
+def test_damage_in_the_first_packet(folder: Path) -> None:
+    path = hurt(write_video(folder / "first.mp4", 12, g="4", bf="0"), (0,))
+    frames, source = read_all(path)
+    alone, exact = read_all(path, decoder="av")
+    assert_equal(frames, alone)
+    assert source.counts == exact.counts
+
+
+def test_damage_behind_a_start(folder: Path) -> None:
+    path = hurt(write_video(folder / "late.mp4", 60, g="12", bf="0"), (50,))
+    expected = {frame.index: frame for frame in read_bgr(path)}
+    with sources.open(str(path), pixels="yuv420p") as source:
+        source.restrict(Fraction(3, 2), None)
+        found = list(source)
+    assert source.counts.corrupt > 0
+    assert found[0].index == 38
+    assert_equal(found, [expected[frame.index] for frame in found])
+
+
+def test_frames_that_are_missing_at_the_end_are_looked_for(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decoder that swallows a picture without a word."""
+
+    class Swallowing(_threaded.Trial):
+        def end(self, last_pts: int | None = None) -> None:
+            self._due += 1
+            super().end(last_pts)
+
+    monkeypatch.setattr(_threaded, "Trial", Swallowing)
+    frames, source = read_all(plain)
+    assert (len(frames), source.damaged) == (24, False)
+    assert "1 packets gave no frame" in source.notes[0]
+    assert "no further frame" in source.notes[0]
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_cut_off_is_said(folder: Path, suffix: str) -> None:
+    path = cut(write_video(folder / f"whole{suffix}", 50, g="10"), 0.6)
+    frames, source = read_all(path)
+    alone, exact = read_all(path, decoder="av")
+    assert 20 < len(frames) < 50
+    assert source.counts == exact.counts
+    assert source.counts.ended_early
+    assert_equal(frames, alone)
+
+
+def test_a_source_that_is_forgotten_in_mid_file_ends(damaged: Path) -> None:
+    """Its threads may want to say something at that moment."""
+    for _ in range(20):
+        source = sources.open(str(damaged), pixels="yuv420p")
+        for _ in range(18):
+            source.read()
+        del source
+        gc.collect()
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_close_twice_and_read_after(plain: Path, decoder: str) -> None:
+    source = sources.open(str(plain), decoder=decoder, pixels="yuv420p")
+    source.read()
+    source.close()
+    source.close()
+    assert source.read() is None
+
+
+def test_nobody_draws_into_what_the_decoder_refers_to(plain: Path) -> None:
+    frames, _ = read_all(plain, frames=2)
+    planes = frames[0].picture
+    assert isinstance(planes, Planes)
+    with pytest.raises(ValueError, match="read-only"):
+        planes.y[0] = 0
+
+
+def test_an_easel_holds_one_picture(plain: Path) -> None:
+    frames, source = read_all(plain, frames=3)
+    easel, first = Easel(), frames[0].picture
+    assert isinstance(first, Planes)
+    for frame in frames:
+        before = frame.picture
+        assert isinstance(before, Planes)
+        easel.put(frame)
+        drawn = frame.picture
+        assert isinstance(drawn, Planes)
+        assert all(np.array_equal(getattr(drawn, name), getattr(before, name)) for name in "yuv")
+        drawn.y[:] = 200
+    assert frames[0].picture is frames[2].picture
+    assert not np.array_equal(first.y, frames[0].picture.y)  # type: ignore[union-attr]
+    assert source.planes.made == 0
+
+
+def test_an_easel_for_bgr(plain: Path) -> None:
+    frames, source = read_all(plain, frames=1)
+    Easel(bgr=True).put(frames[0])
+    assert isinstance(frames[0].picture, np.ndarray)
+    frames[0].image[:] = 7
+    assert (frames[0].image == 7).all()
+    assert source.planes.made == 1
+
+
+def test_a_stream_that_changes_its_size_goes_on_in_the_first() -> None:
+    reader = PlanesReader()
+    first = reader.read(av.VideoFrame.from_ndarray(np.full((48, 64, 3), 90, np.uint8), "bgr24")
+                        .reformat(format="yuv420p"))  # fmt: skip
+    later = av.VideoFrame.from_ndarray(np.full((96, 128, 3), 90, np.uint8), "bgr24")
+    for format in ("yuv420p", "yuv422p"):
+        planes = reader.read(later.reformat(format=format))
+        assert planes.y.shape == first.y.shape
+        assert abs(int(planes.y[9, 9]) - int(first.y[9, 9])) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ODDITIES)
+def test_a_healthy_oddity_is_no_damage(folder: Path, name: str) -> None:
+    path = folder / f"odd-{name}"
+    count = ODDITIES[name](path)
+    frames, source = read_all(path)
+    assert (len(frames), source.counts.bad, source.counts.corrupt) == (count, 0, 0), source.notes
+    assert not source.damaged, source.notes
+    assert_equal(frames, read_all(path, decoder="av")[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["h2", "k12", "k15"])
+def test_frames_that_were_lost_in_silence(shared: Path, name: str) -> None:
+    path = shared / f"data/attacks/{name}.mkv"
+    frames, source = read_all(path)
+    alone, exact = read_all(path, decoder="av")
+    assert source.counts == exact.counts
+    assert source.damaged
+    assert [frame.pts for frame in frames] == [frame.pts for frame in alone]
+
+
+@pytest.mark.slow
+def test_nasty_clips_give_the_same_frames(shared: Path) -> None:
+    as_planes = 0
+    for path in sorted((shared / "data/videos/nasty").iterdir()):
+        if path.name.startswith("28") or not path.name[0].isdigit():  # 8192x8192
+            continue
+        try:
+            exact_frames, exact = read_all(path, decoder="av", pixels="bgr")
+        except sources.SourceError:
+            with pytest.raises(sources.SourceError):
+                read_all(path)
+            continue
+        frames, source = read_all(path)
+        if source.pixels == "yuv420p":
+            as_planes += 1
+            assert source.counts == exact.counts, path
+            assert [frame.pts for frame in frames] == [frame.pts for frame in exact_frames]
+            # What is guessed of a damaged picture depends on what was in memory before.
+            whole = 19 if source.damaged else len(frames)
+            if not path.name.startswith("22"):
+                assert_equal(frames[:whole], exact_frames[:whole])
+                continue
+            for one, other in zip(frames, exact_frames, strict=True):  # it changes its size
+                assert np.abs(one.image.astype(int) - other.image).mean() < 2
+    assert as_planes > 10

@@ -1,0 +1,199 @@
+"""Resizing and drawing in YUV, against the same in BGR."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from detector.stages.annotate import PALETTE, Style, annotate, lay_out, pixelate
+from detector.stages.labels import render
+from detector.stages.planes import Shade, bgr_to_yuv, draw_arm, draw_box, draw_label, shades
+from detector.stages.preprocess import GEOMETRIES, letterbox, yuv_to_rgb
+from detector.types import Colours, Detections, Image, Planes
+from tests.planes import BT601, BT709, FULL_RANGE, bgr_of, planes_of
+
+COLOURS = {"601": BT601, "709": BT709, "full range": FULL_RANGE}
+# RGB and its Y, U, V as ITU-R BT.601-7 and BT.709-6 have them, rounded.
+KNOWN = [
+    (BT601, (255, 255, 255), (235, 128, 128)),
+    (BT601, (0, 0, 0), (16, 128, 128)),
+    (BT601, (255, 0, 0), (81, 90, 240)),
+    (BT601, (0, 255, 0), (145, 54, 34)),
+    (BT709, (255, 0, 0), (63, 102, 240)),
+    (BT709, (0, 0, 255), (32, 240, 118)),
+    (FULL_RANGE, (255, 255, 255), (255, 128, 128)),
+    (FULL_RANGE, (0, 0, 255), (29, 255, 107)),
+]
+
+
+def smooth(height: int, width: int) -> Image:
+    """u8 BGR that changes slowly, so that a quarter of the colours says all."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    parts = [rows * 200 / height + 20, columns * 200 / width + 20, (rows + columns) * 0.2 + 40]
+    image: Image = np.clip(np.dstack(parts), 0, 255).astype(np.uint8)
+    return image
+
+
+def noise(height: int, width: int) -> Planes:
+    chance = np.random.default_rng(5)
+    y = chance.integers(16, 236, (height, width), np.uint8)
+    u, v = (chance.integers(90, 160, (height // 2, width // 2), np.uint8) for _ in "uv")
+    return Planes(y, u, v, BT601, bgr_of)
+
+
+@pytest.mark.parametrize(("colours", "rgb", "yuv"), KNOWN)
+def test_known_colours_both_ways(
+    colours: Colours, rgb: tuple[int, ...], yuv: tuple[int, ...]
+) -> None:
+    found = bgr_to_yuv(np.array(rgb[::-1], np.uint8), colours)
+    assert np.minimum(np.rint(found), 255).tolist() == list(yuv)
+    back = yuv_to_rgb(colours) @ np.array([*found, 1.0])
+    assert np.abs(back - rgb).max() < 0.01
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("colours", COLOURS.values(), ids=COLOURS)
+@pytest.mark.parametrize("size", [(96, 160), (64, 64), (120, 90)], ids=str)
+def test_letterbox_of_planes_is_that_of_bgr(
+    geometry: str, colours: Colours, size: tuple[int, int]
+) -> None:
+    image = smooth(*size)
+    ours, theirs = (np.full((64, 64, 3), 7, np.uint8) for _ in range(2))
+    fit = letterbox(planes_of(image, colours), ours, geometry=geometry)
+    assert fit == letterbox(image, theirs, geometry=geometry)
+    assert np.abs(ours.astype(int) - theirs).max() <= 4
+    padding = (theirs == 114).all(axis=2)
+    assert (ours[padding] == 114).all()
+
+
+@pytest.mark.parametrize("line", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("at", [(20, 20), (21, 20), (20, 21), (21, 23)])
+def test_an_outline_has_its_colour_wherever_it_is(line: int, at: tuple[int, int]) -> None:
+    planes, before = noise(80, 96), noise(80, 96)
+    last = (at[0] + 41, at[1] + 30)
+    draw_box(planes, at, last, Shade(200, 30, 220), line)
+    mask = np.zeros((80, 96), np.uint8)
+    cv2.rectangle(mask, at, last, 255, line)
+    assert (planes.y == np.where(mask, 200, before.y)).all()
+    touched = mask.reshape(40, 2, 48, 2).any(axis=(1, 3))
+    assert (planes.u[touched] == 30).all()
+    assert (planes.v[touched] == 220).all()
+    # Beyond, nothing but the corners, which cv2 rounds off.
+    beyond = (planes.u != before.u) & ~touched
+    assert beyond.sum() <= 4 * line
+
+
+@pytest.mark.parametrize("end", [(40, 21), (21, 50), (2, 21)])
+def test_an_arm_has_its_colour(end: tuple[int, int]) -> None:
+    planes, before = noise(80, 96), noise(80, 96)
+    draw_arm(planes, (21, 21), end, Shade(200, 30, 220), 5)
+    mask = np.zeros((80, 96), np.uint8)
+    cv2.line(mask, (21, 21), end, 255, 5)
+    assert (planes.y == np.where(mask, 200, before.y)).all()
+    assert (planes.v[mask.reshape(40, 2, 48, 2).any(axis=(1, 3))] == 220).all()
+
+
+def test_a_box_at_the_edge_stays_inside() -> None:
+    planes = noise(40, 48)
+    draw_box(planes, (0, 0), (47, 39), Shade(200, 30, 220), 5)
+    assert (planes.u[0] == 30).all()
+    assert (planes.v[-1] == 220).all()
+    assert (planes.u[4:-4, 4:-4] != 30).any()
+
+
+@pytest.mark.parametrize("x", [10, 11])
+@pytest.mark.parametrize("y", [12, 13])
+def test_a_label_at_odd_and_even_places(x: int, y: int) -> None:
+    label = render("person", 0.6, PALETTE[0], (255, 255, 255), "0.91")
+    grey = np.full((64, 160, 3), 90, np.uint8)
+    planes, image = planes_of(grey), grey.copy()
+    draw_label(planes, label, x, y)
+    label.draw(image, x, y)
+    shown = bgr_of(planes)
+    inside = np.s_[y : y + label.height, x : x + label.width]
+    yuv = bgr_to_yuv(image, BT601)
+    assert np.abs(planes.y - yuv[..., 0]).max() <= 0.5 + 1e-3
+    assert np.abs(shown[inside].astype(int) - image[inside]).mean() < 12  # letters are sharp
+    fill = np.s_[y : y + 2, x : x + label.width]
+    assert np.abs(shown[fill].astype(int) - PALETTE[0]).max() <= 4
+    outside = np.ones(grey.shape[:2], np.bool_)
+    outside[y - 1 : y + label.height + 1, x - 1 : x + label.width + 1] = False
+    assert (shown[outside] == bgr_of(planes_of(grey))[outside]).all()
+
+
+def test_a_label_is_cut_where_the_picture_ends() -> None:
+    label = render("person", 0.6, PALETTE[0], (255, 255, 255))
+    planes = noise(24, 32)
+    draw_label(planes, label, 21, 13)
+    assert planes.y[13, 21] == shades(PALETTE, BT601)[0].y
+
+
+def crowd(count: int, height: int, width: int) -> Detections:
+    chance = np.random.default_rng(count)
+    left, top = chance.uniform(0, width * 0.8, count), chance.uniform(0, height * 0.8, count)
+    sides = chance.uniform(12, height / 3, (2, count))
+    boxes = np.column_stack([left, top, left + sides[0], top + sides[1]])
+    np.clip(boxes, 0, [width, height] * 2, out=boxes)
+    names = ("person", "vehicle", "dog")
+    return Detections(
+        boxes.astype(np.float32),
+        np.linspace(0.9, 0.3, count, dtype=np.float32),
+        np.arange(count) % 3,
+        names,
+    )
+
+
+@pytest.mark.parametrize("count", [0, 5, 40])
+@pytest.mark.parametrize("colours", COLOURS.values(), ids=COLOURS)
+def test_the_same_is_drawn_as_in_bgr(count: int, colours: Colours) -> None:
+    image = smooth(180, 320)
+    planes, detections = planes_of(image, colours), crowd(count, 180, 320)
+    style = Style(remark="a remark")
+    annotate(planes, detections, style)
+    annotate(image, detections, style)
+    assert lay_out(320, 180, detections, style).dots or count < 40  # all shapes are there
+    # Brightness is exact but for the edges of dots, which are smooth in other numbers.
+    apart = np.abs(planes.y - bgr_to_yuv(image, colours)[..., 0])
+    assert (apart > 1.5).mean() < 0.001
+    blocks = planes_of(image, colours)
+    for ours, theirs in ((planes.u, blocks.u), (planes.v, blocks.v)):
+        # A colour that is half in a line is the line's here, and a mean there.
+        assert np.abs(ours.astype(int) - theirs).mean() < 12
+
+
+def test_nothing_is_drawn_without_detections() -> None:
+    planes, before = noise(40, 48), noise(40, 48)
+    annotate(planes, Detections.empty())
+    assert all((getattr(planes, name) == getattr(before, name)).all() for name in "yuv")
+
+
+@pytest.mark.parametrize("box", [(10, 10, 60, 70), (11, 13, 61.5, 70.2), (0, 0, 5, 5)], ids=str)
+def test_blurred_objects_cannot_be_recognised(box: tuple[float, ...]) -> None:
+    planes, before = noise(80, 96), noise(80, 96)
+    boxes = np.array([box], np.float32)
+    found = Detections(boxes, np.ones(1, np.float32), np.zeros(1, np.int64), ("person",))
+    pixelate(planes, found, frozenset({0}))
+    left, top, right, bottom = (
+        *(int(np.floor(one)) for one in box[:2]),
+        *(int(np.ceil(one)) for one in box[2:]),
+    )
+    few = 6 * 9  # blocks of a box of 50x60, at most
+    assert len(np.unique(planes.y[top:bottom, left:right])) <= few
+    rows, columns = slice(top // 2, (bottom + 1) // 2), slice(left // 2, (right + 1) // 2)
+    for ours, theirs in ((planes.u, before.u), (planes.v, before.v)):
+        assert len(np.unique(ours[rows, columns])) <= few
+        changed = ours != theirs
+        changed[rows, columns] = False
+        assert not changed.any()
+    outside = np.ones((80, 96), np.bool_)
+    outside[top:bottom, left:right] = False
+    assert (planes.y == before.y)[outside].all()
+
+
+def test_other_classes_are_not_blurred() -> None:
+    planes, before = noise(40, 48), noise(40, 48)
+    boxes = np.array([[4, 4, 30, 30]], np.float32)
+    found = Detections(boxes, np.ones(1, np.float32), np.ones(1, np.int64), ("person", "vehicle"))
+    pixelate(planes, found, frozenset({0}))
+    assert (planes.y == before.y).all()
