@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from detector.stages.font import Font
     from detector.stages.still import Stillness
     from detector.timeline import Natives, OffTimeline, Timeline
-    from detector.types import Candidates, Detections, Frame, Image, Letterbox, SourceInfo
+    from detector.types import Candidates, Detections, Frame, Image, Letterbox, Picture, SourceInfo
 
-    Preprocess = Callable[[Image, Image], Letterbox]
+    Preprocess = Callable[[Picture, Image], Letterbox]
     Head = Callable[[Outputs], Candidates]
     Nms = Callable[[Candidates], Detections]
 

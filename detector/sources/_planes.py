@@ -115,7 +115,8 @@ def blank_like(planes: Planes, filled: Planes | None = None) -> Planes:
     picture.colorspace, picture.color_primaries = colours.matrix, colours.primaries
     picture.color_trc = colours.transfer
     picture.color_range = FULL if colours.full_range else LIMITED
-    blank = Planes(*(_pixels(one) for one in picture.planes), colours, planes.convert, picture)
+    y, u, v = (_pixels(plane) for plane in picture.planes)
+    blank = Planes(y, u, v, colours, planes.convert, picture)
     if filled is not None:
         copy_planes(filled, blank)
     return blank

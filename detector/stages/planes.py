@@ -57,7 +57,7 @@ def shades(palette: tuple[Color, ...], colours: Colours) -> tuple[Shade, ...]:
 
 def draw_box(planes: Planes, first: Point, last: Point, shade: Shade, line: int) -> None:
     """The outline between two corner pixels, as ``cv2.rectangle`` draws it."""
-    cv2.rectangle(planes.y, first, last, shade.y, line)  # type: ignore[call-overload]
+    cv2.rectangle(planes.y, first, last, shade.y, line)
     (x1, y1), (x2, y2), reach = first, last, _reach(line)
     _tint(planes, x1 - reach, y1 - reach, x2 + reach, y1 + reach, shade)
     _tint(planes, x1 - reach, y2 - reach, x2 + reach, y2 + reach, shade)
@@ -67,7 +67,7 @@ def draw_box(planes: Planes, first: Point, last: Point, shade: Shade, line: int)
 
 def draw_arm(planes: Planes, at: Point, end: Point, shade: Shade, line: int) -> None:
     """A line along a row or a column, as ``cv2.line`` draws it."""
-    cv2.line(planes.y, at, end, shade.y, line)  # type: ignore[call-overload]
+    cv2.line(planes.y, at, end, shade.y, line)
     reach = _reach(line)
     left, right = sorted((at[0], end[0]))
     top, bottom = sorted((at[1], end[1]))
@@ -76,12 +76,12 @@ def draw_arm(planes: Planes, at: Point, end: Point, shade: Shade, line: int) -> 
 
 def draw_dot(planes: Planes, middle: Point, radius: int, shade: Shade) -> None:
     """A filled circle with smooth edges."""
-    cv2.circle(planes.y, middle, radius, shade.y, cv2.FILLED, cv2.LINE_AA)  # type: ignore[call-overload]
+    cv2.circle(planes.y, middle, radius, shade.y, cv2.FILLED, cv2.LINE_AA)
     # In a plane of half the size the middle of pixel x lies at (x + 0.5) / 2 - 0.5.
     x, y = (round((2 * one - 1) / 4 * (1 << SHIFT)) for one in middle)
     half = round((radius + 0.5) / 2 * (1 << SHIFT))
     for plane, colour in ((planes.u, shade.u), (planes.v, shade.v)):
-        cv2.circle(plane, (x, y), half, colour, cv2.FILLED, cv2.LINE_AA, SHIFT)  # type: ignore[call-overload]
+        cv2.circle(plane, (x, y), half, colour, cv2.FILLED, cv2.LINE_AA, SHIFT)
 
 
 def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:

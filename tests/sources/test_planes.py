@@ -205,7 +205,9 @@ def test_a_start_gives_the_frames_of_a_whole_run(folder: Path, decoder: str, sta
     with sources.open(str(path), decoder=decoder, pixels="yuv420p") as source:
         source.restrict(start_s, Fraction(1, 5))
         found = list(source)
-    wanted = [f for f in expected if start_s <= f.pts * source.info.time_base < start_s + Fraction(1, 5)]
+    wanted = [
+        f for f in expected if start_s <= f.pts * source.info.time_base < start_s + Fraction(1, 5)
+    ]
     assert_equal(found, wanted)
     assert not source.damaged
 
