@@ -15,9 +15,15 @@ BT709 = Colours(1, 1, 1, False, (0.2126, 0.0722))
 FULL_RANGE = Colours(5, 1, 1, True, (0.299, 0.114))
 
 
+def yuv_of(image: Image, colours: Colours = BT601) -> np.ndarray:
+    """Y, U, V of each pixel of u8 BGR [..., 3], not rounded."""
+    matrix = bgr_to_yuv(colours).astype(np.float64)
+    return image @ matrix[:, :3].T + matrix[:, 3]
+
+
 def planes_of(image: Image, colours: Colours = BT601) -> Planes:
     """Of u8 BGR [h, w, 3] with even sides; a colour is the mean of its four pixels."""
-    yuv = bgr_to_yuv(image, colours)
+    yuv = yuv_of(image, colours)
     height, width = image.shape[:2]
     blocks = yuv.reshape(height // 2, 2, width // 2, 2, 3).mean(axis=(1, 3))
     y, u, v = yuv[..., 0], blocks[..., 1], blocks[..., 2]

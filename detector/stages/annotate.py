@@ -10,7 +10,14 @@ import cv2
 import numpy as np
 
 from detector.stages.labels import CORNERS, Color, Label, Places, drawable, render
-from detector.stages.planes import draw_arm, draw_box, draw_dot, draw_label, pixelate_planes, shades
+from detector.stages.planes import (
+    draw_arms,
+    draw_boxes,
+    draw_dot,
+    draw_label,
+    pixelate_planes,
+    shades,
+)
 from detector.types import Detections, Image, Picture, Planes, size_of
 
 if TYPE_CHECKING:
@@ -189,12 +196,12 @@ def _draw_in_bgr(image: Image, layout: Layout) -> None:
 def _draw_in_planes(planes: Planes, layout: Layout) -> None:
     """The same shapes in the same order."""
     palette = shades(PALETTE, planes.colours)
-    for i in reversed(range(len(layout.boxes))):
-        corner, opposite = _corners_of(layout.boxes[i])
-        draw_box(planes, corner, opposite, palette[layout.shades[i]], layout.line)
-    for arms in layout.corners:
-        for end in arms.ends:
-            draw_arm(planes, arms.at, end, palette[arms.shade], 2 * layout.line + 1)
+    corners = [_corners_of(box) for box in reversed(layout.boxes)]
+    colours = [palette[shade] for shade in reversed(layout.shades)]
+    draw_boxes(planes, corners, colours, layout.line)
+    arms = [(corner.at, end) for corner in layout.corners for end in corner.ends]
+    colours = [palette[corner.shade] for corner in layout.corners for _ in corner.ends]
+    draw_arms(planes, arms, colours, 2 * layout.line + 1)
     for placed in layout.labels:
         draw_label(planes, placed.label, placed.x, placed.y)
     radius = layout.line + 1
