@@ -196,7 +196,8 @@ class SelectionConfig:
 class InputConfig:
     decoder: str = option(
         "auto",
-        "Decoder: opencv, av (PyAV) or auto. auto is opencv, and av where opencv gives up.",
+        "Decoder: opencv, av (PyAV, packet by packet) or auto. auto is the fastest, PyAV on all "
+        "cores or opencv, and av where that is in trouble.",
         "D",
         choices=_decoders,
     )
