@@ -18,6 +18,7 @@ from detector.sources._planes import Easel, PlanesReader, blank_like, copy_plane
 from detector.sources.video import _threaded
 from detector.types import Frame, Planes
 
+from ..attacks.mutants import make_mutants, make_seeds
 from .clips import HEIGHT, WIDTH, cut, pts_of, write_video
 from .oddities import ODDITIES, PICTURES, ffmpeg
 
@@ -383,6 +384,24 @@ def test_frames_that_were_lost_in_silence(shared: Path, name: str) -> None:
     assert source.counts == exact.counts
     assert source.damaged
     assert [frame.pts for frame in frames] == [frame.pts for frame in alone]
+
+
+@pytest.mark.slow
+def test_mutants_give_the_frames_and_counts_of_the_careful_reader(folder: Path) -> None:
+    """Also raw.h264, whose demuxer and decoder have one name in FFmpeg's log."""
+    names, taken_over = ["h264.mp4", "hevc.mkv", "h264.ts", "raw.h264"], 0
+    make_seeds(folder, names)
+    for path, _, wound in make_mutants(folder, 10, names):
+        try:
+            exact_frames, exact = read_all(path, decoder="av", pixels="bgr")
+        except sources.SourceError:
+            continue
+        frames, source = read_all(path)
+        where = path.name, wound, source.notes
+        assert source.counts == exact.counts, where
+        assert [(f.index, f.pts) for f in frames] == [(f.index, f.pts) for f in exact_frames], where
+        taken_over += "packets" in source.decoder
+    assert taken_over > 5
 
 
 @pytest.mark.slow

@@ -61,6 +61,20 @@ class ThreadedSource(AvSource):
         self._whole += found
         return found
 
+    def hear_demuxer(self) -> None:
+        """A thread may have complained between two calls of the decoder, too."""
+        demuxer, decoder = self.video.names_in_log
+        for who, message in self._complaints.take():
+            if who != demuxer or demuxer == decoder:
+                raise TroubleError(message)
+            self.note_damage(f"the file's structure is damaged: {message}")
+
+    def flush(self) -> list[Any]:
+        """The last pictures are decoded while the decoder is emptied."""
+        pictures = super().flush()
+        self.hear_demuxer()
+        return pictures
+
     def seek(self, start_s: Fraction) -> int | None:
         if self._rest is None:
             try:

@@ -136,7 +136,7 @@ class AvSource(SteppingSource):
             codec.flags |= Flags.output_corrupt
         for packet in self._packets():
             yield from self._decode_packet(packet)
-        yield from self._flush()
+        yield from self.flush()
         self._tally.end()
         if damage := find_damage(self._container, self._stream, self._demuxed):
             self.note_damage(damage)
@@ -168,7 +168,7 @@ class AvSource(SteppingSource):
             self.notes.append(what)
 
     def _decode_packet(self, packet: Any) -> list[Any]:
-        self._hear_demuxer()
+        self.hear_demuxer()
         self._tally.send(packet)
         try:
             pictures: list[Any] = self._stream.codec_context.decode(packet)
@@ -180,7 +180,7 @@ class AvSource(SteppingSource):
             self._tally.complain(heard[0][1])
         return pictures
 
-    def _hear_demuxer(self) -> None:
+    def hear_demuxer(self) -> None:
         """What was said since the last packet was decoded: by the demuxer, and by parsers, which
         the decoder repeats.
         """
@@ -188,8 +188,8 @@ class AvSource(SteppingSource):
             if who == self._container.format.name:
                 self.note_damage(f"the file's structure is damaged: {message}")
 
-    def _flush(self) -> list[Any]:
-        self._hear_demuxer()
+    def flush(self) -> list[Any]:
+        self.hear_demuxer()
         for _ in range(MAX_FLUSH_ERRORS):
             try:
                 pictures: list[Any] = self._stream.codec_context.decode(None)
