@@ -7,6 +7,7 @@ FFmpeg's documentation and have not run here: docs/gpu.md.
 
 from __future__ import annotations
 
+import os
 from fractions import Fraction
 from functools import cache
 from typing import Any, ClassVar
@@ -16,6 +17,8 @@ import av
 from detector.errors.machine import usable_cores
 from detector.sinks.video.h264 import H264File
 
+# SVT-AV1 prints what it does on standard error, unless told before it starts: errors alone.
+os.environ.setdefault("SVT_LOG", "1")
 PROBE = 256  # pixels a side of a picture that every encoder takes; NVENC's least is 160
 CURES = {
     "nvenc": "it needs an NVIDIA GPU and its driver",
