@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from detector.config.schema import Config
 from detector.errors import DetectVideoError, EngineError, ModelError, SourceError, UsageError
@@ -471,8 +471,21 @@ def _seconds(flag: str, text: str) -> Fraction:
     return hours * 3600 + minutes * 60 + seconds
 
 
+class Marks(Protocol):
+    """What outputs must say and show of a model; a LoadedModel has it."""
+
+    @property
+    def remark(self) -> str: ...
+
+    @property
+    def blurred(self) -> frozenset[int]: ...
+
+    @property
+    def font(self) -> Font | None: ...
+
+
 def open_sinks(
-    paths: dict[str, Path], info: SourceInfo, config: Config, loaded: LoadedModel
+    paths: Mapping[str, Path], info: SourceInfo, config: Config, loaded: Marks
 ) -> list[Sink]:
     """Opened sinks, in the order of ``paths``. Each takes the options that it declares."""
     from detector import __version__, sinks
@@ -630,7 +643,7 @@ def _annotation(
     return show_and_draw
 
 
-def drawing_style(config: Config, loaded: LoadedModel) -> Style:
+def drawing_style(config: Config, loaded: Marks) -> Style:
     """How boxes and labels look, as the options of drawing say."""
     from detector.stages.annotate import Style
 
