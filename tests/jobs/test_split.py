@@ -11,6 +11,7 @@ import av
 import numpy as np
 import pytest
 
+from detector import sources
 from detector.config.schema import Config, LiveConfig
 from detector.jobs.batch.join import NotExactError, join_parts
 from detector.jobs.batch.part import RESULT, ROWS, detect_part, read_result
@@ -18,6 +19,7 @@ from detector.jobs.batch.split import Part, plan_parts, why_whole
 from detector.session import codec
 from detector.sinks.overlay.carried import Overlay
 from detector.sources.video._container import probe
+from detector.sources.video._part import PartSource
 from detector.sources.video._seek import survey_packets
 from tests.jobs.splitting import (
     at_every_joint,
@@ -32,6 +34,7 @@ from tests.jobs.splitting import (
     telling_model,
     write_clip,
 )
+from tests.sources.oddities import ffmpeg
 
 REFRESH = "intra-refresh=1:scenecut=0"
 X265 = "log-level=none:bframes=3:keyint=12:min-keyint=12:scenecut=0"
@@ -43,6 +46,10 @@ CLIPS = {
     "closed265.mkv": ("libx265", {"x265-params": f"{X265}:open-gop=0"}),
     "vp9.webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
     "open4.mp4": ("mpeg4", {"bf": "2", "b": "4000000"}),
+    "open2.mkv": ("mpeg2video", {"bf": "2", "b": "4000000"}),
+    "vp8.webm": ("libvpx", {"deadline": "realtime", "cpu-used": "8"}),
+    "av1.mp4": ("libsvtav1", {"preset": "12"}),
+    "jpeg.mkv": ("mjpeg", {"strict": "unofficial"}),
     "variable.mp4": ("libx264", {"bf": "3"}),
     "negative.mkv": ("libx264", {"bf": "2"}),
 }
@@ -67,7 +74,9 @@ def clip(folder: Path, name: str) -> Path:
         codec_name, options = {**CLIPS, **NOT_SPLIT}[name][:2]
         times: list[int] | int = VARIABLE if name.startswith("variable") else 60
         sound = path.suffix == ".mp4"
-        write_clip(path, times, codec_name, sound=sound, **options)
+        # MPEG-2 has rates, and no clock that is finer.
+        base = Fraction(1, 25 if codec_name == "mpeg2video" else 1000)
+        write_clip(path, times, codec_name, sound=sound, base=base, **options)
     return path
 
 
@@ -242,6 +251,49 @@ def test_damage_that_a_decoder_finds(decoder: str, folder: Path, tmp_path: Path)
         detect_part(str(broken), config, loaded, part, place)
     with pytest.raises(NotExactError, match="met damage"):
         join_parts(str(broken), config, parts, folders, {"jsonl": tmp_path / "out.jsonl"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["-ss", "0.9"], ["-movflags", "frag_keyframe+empty_moov"]])
+def test_what_a_container_may_do(options: list[str], folder: Path, tmp_path: Path) -> None:
+    """An edit list that hides the first frames of a GOP; fragments in place of an index."""
+    path = tmp_path / "in.mp4"
+    before, behind = (options, []) if options[0] == "-ss" else ([], options)
+    ffmpeg(*before, "-i", clip(folder, "closed.mp4"), "-c", "copy", *behind, path)
+    outputs = check_equal(path, make_config("jsonl", "video"), tmp_path)
+    (whole,) = (tmp_path / "whole").glob("*.mp4")
+    assert stamps_of(outputs["video"]) == stamps_of(whole)
+    assert read_packets(outputs["video"], "audio") == read_packets(whole, "audio")
+
+
+@pytest.mark.slow
+def test_a_change_of_size_keeps_a_file_whole(tmp_path: Path) -> None:
+    for size in ("64x48", "96x64"):
+        pictures = f"testsrc2=size={size}:rate=25:duration=2"
+        ffmpeg(
+            "-f", "lavfi", "-i", pictures, "-c:v", "libx264", "-g", "12", tmp_path / f"{size}.ts"
+        )
+    both = b"".join(file.read_bytes() for file in sorted(tmp_path.glob("*.ts")))
+    (tmp_path / "both.ts").write_bytes(both)
+    ffmpeg("-i", tmp_path / "both.ts", "-c", "copy", tmp_path / "both.mkv")
+    found = plan(tmp_path / "both.mkv", make_config("jsonl"))
+    assert found.why_whole == "its codec changes its parameters on the way"
+
+
+@pytest.mark.parametrize("name", ["closed.mp4", "open.mp4", "variable.mp4"])
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+def test_what_lies_before_a_part_is_not_decoded(
+    name: str, decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for two GOPs, of twelve frames each, and the picture behind it."""
+    path, grabbed = clip(folder, name), []
+    part = plan(path, make_config("jsonl", decoder=decoder), 3).parts[-1]
+    with sources.open(str(path), decoder=decoder) as opened:
+        inner = opened.grab  # type: ignore[attr-defined]
+        monkeypatch.setattr(opened, "grab", lambda: grabbed.append(1) or inner())
+        source = PartSource(opened, part.stretch)
+        assert [frame.index for frame in source] == list(range(36, 60))
+    assert 24 <= len(grabbed) <= 24 + 24 + 2
 
 
 def test_parts_travel_as_json(folder: Path) -> None:

@@ -9,11 +9,13 @@ packet leaves a doubt, there is no landing, and the file is decoded from its beg
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import av
@@ -171,21 +173,23 @@ def survey_packets(video: Video, until: Fraction | None = None) -> Survey:
             raise DoubtError(damage)
         if heard := complaints.take():
             raise DoubtError(f"its structure is damaged: {heard[0][1]}")
-    return Survey(sorted(seen.shown), seen.keys)
+    shown = array("q", sorted(seen.shown))
+    if any(pts == following for pts, following in pairwise(shown)):
+        raise DoubtError("two of its pictures have one time stamp")
+    return Survey(shown, seen.keys)
 
 
 class _Seen:
     """The pictures that packets show, and the key frames among them. Raises DoubtError."""
 
     def __init__(self, codec: str, context: Any) -> None:
-        self.shown: list[int] = []  # pts
+        self.shown = array("q")  # pts, as stored
         self.keys: list[Key] = []
         extradata = context.extradata or b""
         self._codec, self._rule = codec, PictureRule(codec, extradata)
         if not self._rule.knows:
             raise DoubtError(f"the packets of {codec} do not tell what they show")
         self._key_reader = KeyReader(codec, self._rule, extradata)
-        self._stamps: set[int] = set()
         self._latest: int | None = None
 
     def reaches(self, dts: int, until: Fraction) -> bool:
@@ -207,8 +211,6 @@ class _Seen:
             raise DoubtError("its codec changes its parameters on the way")
         if not self._shows(packet):
             return
-        if pts in self._stamps:
-            raise DoubtError("two of its pictures have one time stamp")
         if packet.is_keyframe:
             promise = self._key_reader.promise(packet)
             if latest is not None and pts < latest and promise is not Promise.NONE:
@@ -217,7 +219,6 @@ class _Seen:
         elif self.keys and pts < self.keys[-1].pts:
             self._lead(pts)
         self.shown.append(pts)
-        self._stamps.add(pts)
         self._latest = pts if latest is None else max(latest, pts)
 
     def _lead(self, pts: int) -> None:
