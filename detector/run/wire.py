@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from detector.config.schema import Config
 from detector.errors import DetectVideoError, EngineError, ModelError, SourceError, UsageError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from detector.run.self_timing import Timing
     from detector.session.outcome import ExecutedLayer
     from detector.sinks._stream import RowStream
-    from detector.sinks.base import Sink
+    from detector.sinks.base import Marks, Sink
     from detector.sources.base import Source
     from detector.stages.annotate import Style
     from detector.stages.font import Font
@@ -469,19 +469,6 @@ def _seconds(flag: str, text: str) -> Fraction:
         raise UsageError(f"{flag} {text}: not a time; write seconds (10, 0.5) or 01:10, 1:00:10.5")
     hours, minutes, seconds = (Fraction(part or 0) for part in parts.group(1, 2, 3))
     return hours * 3600 + minutes * 60 + seconds
-
-
-class Marks(Protocol):
-    """What outputs must say and show of a model; a LoadedModel has it."""
-
-    @property
-    def remark(self) -> str: ...
-
-    @property
-    def blurred(self) -> frozenset[int]: ...
-
-    @property
-    def font(self) -> Font | None: ...
 
 
 def open_sinks(

@@ -267,6 +267,20 @@ def test_what_a_container_may_do(options: list[str], folder: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_another_encoder(folder: Path, tmp_path: Path) -> None:
+    """AV1, whose packets show a picture each, in order; what was never joined is refused."""
+    path, loaded = clip(folder, "closed.mp4"), telling_model()
+    config = make_config("video")
+    config = replace(config, output=replace(config.output, encoder="svtav1"))
+    parts = plan(path, config).parts
+    whole = run_whole(path, config, loaded, tmp_path / "whole")
+    outputs = run_parts(path, config, loaded, tmp_path, parts, whole).outputs
+    check_video(outputs["video"], whole["video"], [part.first for part in parts], tmp_path)
+    config = replace(config, output=replace(config.output, encoder="nvenc"))
+    assert "--encoder nvenc" in why_whole(str(path), config)
+
+
+@pytest.mark.slow
 def test_a_change_of_size_keeps_a_file_whole(tmp_path: Path) -> None:
     for size in ("64x48", "96x64"):
         pictures = f"testsrc2=size={size}:rate=25:duration=2"

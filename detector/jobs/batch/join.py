@@ -153,7 +153,9 @@ def _open_video(path: Path, info: SourceInfo, config: Config) -> JoinedVideoSink
     from detector.sinks.video.joined import JoinedVideoSink
 
     output = config.output
-    video = JoinedVideoSink(path, quality=output.quality, preset=output.preset, crf=output.crf)
+    video = JoinedVideoSink(
+        path, quality=output.quality, preset=output.preset, crf=output.crf, encoder=output.encoder
+    )
     video.open(info)
     return video
 

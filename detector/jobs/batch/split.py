@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from detector.sinks.base import Sink
     from detector.types import SourceInfo
 
+JOINED_ENCODERS = (None, "x264", "svtav1")
 LEAST_S = 60.0  # of a part: what is decoded twice, and opening the file, should be small beside it
 KEYS_BEFORE = 3  # of a part's landing that are kept, so that a part stays some kilobytes
 
@@ -137,6 +138,8 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
         return f"--save {sink.name} writes pictures into one folder, in one run"
     if config.output.only_detections:
         return "--only-detections cuts the video by what is found before and after"
+    if config.output.encoder not in JOINED_ENCODERS:
+        return f"--encoder {config.output.encoder}: its parts have never been joined"
     suffix = os.path.splitext(config.output.output or "")[1].lower()
     if suffix and suffix not in SUFFIXES:
         return f"a {suffix} is not joined of parts; write a .mp4"
