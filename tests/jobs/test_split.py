@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -83,7 +85,8 @@ def clip(folder: Path, name: str) -> Path:
 def check_equal(
     path: Path, config: Config, folder: Path, most: int = 3, at_least: int = 2
 ) -> dict[str, Path]:
-    """Runs the file as a whole and in parts, and compares all rows. Returns the joined outputs."""
+    """Runs the file as a whole and in parts, and compares all rows, and when pictures are shown and
+    sound is heard. Returns the joined outputs."""
     loaded = telling_model(config.runtime.batch)
     parts = plan(path, config, most).parts
     assert len(parts) >= at_least
@@ -93,6 +96,10 @@ def check_equal(
     for name, one in wanted.items():
         if name not in ("video", "overlay"):
             assert read_all(joined.outputs[name]) == read_all(one), name
+    if "video" in wanted:
+        videos = wanted["video"], joined.outputs["video"]
+        assert stamps_of(videos[1]) == stamps_of(videos[0])
+        assert read_packets(videos[1], "audio") == read_packets(videos[0], "audio")
     return joined.outputs
 
 
@@ -127,7 +134,7 @@ def test_every_kind_of_rows(folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_options_of_the_input(options: dict, batch: int, folder: Path, tmp_path: Path) -> None:
-    config = make_config("jsonl", batch=batch, **options)
+    config = make_config("jsonl", "video", batch=batch, **options)
     check_equal(clip(folder, "open.mp4"), config, tmp_path)
 
 
@@ -260,10 +267,7 @@ def test_what_a_container_may_do(options: list[str], folder: Path, tmp_path: Pat
     path = tmp_path / "in.mp4"
     before, behind = (options, []) if options[0] == "-ss" else ([], options)
     ffmpeg(*before, "-i", clip(folder, "closed.mp4"), "-c", "copy", *behind, path)
-    outputs = check_equal(path, make_config("jsonl", "video"), tmp_path)
-    (whole,) = (tmp_path / "whole").glob("*.mp4")
-    assert stamps_of(outputs["video"]) == stamps_of(whole)
-    assert read_packets(outputs["video"], "audio") == read_packets(whole, "audio")
+    check_equal(path, make_config("jsonl", "video"), tmp_path)
 
 
 @pytest.mark.slow
@@ -461,3 +465,13 @@ def test_the_survey_counts_what_is_shown(folder: Path) -> None:
     assert landing.number(landing.wanted_pts) == 30
     assert landing.number(landing.wanted_pts + 1) is None
     assert Fraction(video.info.time_base) > 0
+
+
+@pytest.mark.slow
+def test_two_processes() -> None:
+    """Six seconds of what ``scripts/split_check`` does with twenty minutes."""
+    options = "--minutes 0.1 --gop 30 --width 160 --engine ort --precision fp32 --batch 4".split()
+    script = Path(__file__).parents[2] / "scripts" / "split_check"
+    done = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "GOP boundaries" in done.stdout
