@@ -31,7 +31,7 @@ class Promise(Enum):
 
 
 class KeyReader:
-    """Reads the packets of a stream that are marked as key frames, in order."""
+    """Reads the packets of a stream, in order."""
 
     def __init__(self, codec: str, rule: PictureRule, extradata: bytes) -> None:
         self._rule, self._extradata = rule, extradata
@@ -49,7 +49,8 @@ class KeyReader:
         }.get(codec, _no_parameters)
 
     def promise(self, packet: Any) -> Promise:
-        """CLEAN of MPEG-1, 2 and 4 is OPEN where leading pictures turn up behind it."""
+        """Of a packet that is marked as a key frame. CLEAN of MPEG-1, 2 and 4 is OPEN where leading
+        pictures turn up behind it."""
         return self._promise(packet)
 
     def changes_parameters(self, packet: Any) -> bool:

@@ -207,7 +207,7 @@ class _Seen:
         dts = min(pts, pts if latest is None else latest) if packet.dts is None else packet.dts
         if pts < dts:
             raise DoubtError("its time stamps contradict each other")
-        if packet.is_keyframe and self._key_reader.changes_parameters(packet):
+        if self._key_reader.changes_parameters(packet):
             raise DoubtError("its codec changes its parameters on the way")
         if not self._shows(packet):
             return
