@@ -230,7 +230,9 @@ def _refuse_missing(specs: Sequence[str]) -> None:
         raise SourceError("; ".join(missing))
 
 
-def run_opened(spec: str, config: Config, loaded: LoadedModel, folder: Path) -> SourceRun:
+def run_opened(
+    spec: str, config: Config, loaded: LoadedModel, folder: Path, hooks: Hooks = Hooks()
+) -> SourceRun:
     """One source through a model that is loaded already: the loop and the sinks of ``detect``.
 
     Everything is written into ``folder``. The model stays open. What happened to the source is in
@@ -241,7 +243,7 @@ def run_opened(spec: str, config: Config, loaded: LoadedModel, folder: Path) -> 
     output = replace(config.output, output=f"{folder}{os.sep}", run_dir=None)
     plan = OutputPlan(output, [spec])
     session = Session.create(str(folder / "session"), "")
-    job = _Job(config, loaded, plan, session, PhaseTimer(), Stop(), None, Hooks(), False)
+    job = _Job(config, loaded, plan, session, PhaseTimer(), Stop(), None, hooks, False)
     with closing_session(session):
         return _run_sources(job, [spec])[0]
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from detector.run.self_timing import Timing
     from detector.session.outcome import ExecutedLayer
     from detector.sinks._stream import RowStream
-    from detector.sinks.base import Sink
+    from detector.sinks.base import Marks, Sink
     from detector.sources.base import Source
     from detector.stages.annotate import Style
     from detector.stages.font import Font
@@ -477,7 +477,7 @@ def _seconds(flag: str, text: str) -> Fraction:
 
 
 def open_sinks(
-    paths: dict[str, Path], info: SourceInfo, config: Config, loaded: LoadedModel
+    paths: Mapping[str, Path], info: SourceInfo, config: Config, loaded: Marks
 ) -> list[Sink]:
     """Opened sinks, in the order of ``paths``. Each takes the options that it declares."""
     from detector import __version__, sinks
@@ -642,7 +642,7 @@ def _annotation(
     return show_and_draw
 
 
-def drawing_style(config: Config, loaded: LoadedModel) -> Style:
+def drawing_style(config: Config, loaded: Marks) -> Style:
     """How boxes and labels look, as the options of drawing say."""
     from detector.stages.annotate import Style
 

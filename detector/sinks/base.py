@@ -11,11 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from detector.types import Detections, Frame, Image, SourceInfo
 
+if TYPE_CHECKING:
+    from detector.stages.font import Font
+
 DRAWN = ("bgr", "yuv420p")  # ``Sink.pictures`` of the sinks that boxes are drawn for
+
+
+class Marks(Protocol):
+    """What outputs must say and show of a model; whoever has loaded one has it."""
+
+    @property
+    def remark(self) -> str: ...
+
+    @property
+    def blurred(self) -> frozenset[int]: ...
+
+    @property
+    def font(self) -> Font | None: ...
 
 
 class Sink:

@@ -107,6 +107,7 @@ class SteppingSource(Source):
         self._handed_out = 0
         self._end_s: Fraction | None = None  # the first time that is not handed out
         self._held = False  # a picture is grabbed already
+        self._is_behind = False  # the one that was grabbed last is the first that is left out
         self._closed = False
 
     def grab(self) -> bool:
@@ -167,6 +168,7 @@ class SteppingSource(Source):
         while self._handed_out != self._frames and not self._closed and self._advance():
             if self._end_s is not None and self._grabbed_s() >= self._end_s:
                 self._frames = self._handed_out  # the end, now and ever after
+                self._is_behind = True
                 break
             index, self._next = self._next, self._next + 1
             if index % self._stride:
@@ -177,6 +179,14 @@ class SteppingSource(Source):
         if self._handed_out == self._frames and not self._closed:
             self.at_limit()
         return None
+
+    def read_behind(self) -> Frame | None:
+        """Once, behind the last frame of ``read``: the first picture that the ``duration_s`` of
+        ``restrict`` leaves out. None where the source ended before."""
+        if not self._is_behind or self._closed:
+            return None
+        self._is_behind = False
+        return self.retrieve(self._next, None)
 
     def _advance(self) -> bool:
         if self._held:

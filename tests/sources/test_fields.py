@@ -7,7 +7,7 @@ import random
 import av
 import pytest
 
-from detector.sources.video._fields import Field, FieldReader, _Bits
+from detector.sources.video._fields import BitReader, Field, FieldReader
 from detector.sources.video._packets import PictureRule
 
 from .oddities import FRAMES, ODDITIES, Bits
@@ -52,7 +52,7 @@ def test_fields_of_mpeg2_in_packets_of_their_own(tmp_path):
 
 @pytest.mark.parametrize("number", [0, 1, 2, 7, 8, 255, 65534])
 def test_numbers_of_variable_length(number):
-    bits = _Bits(bytes(Bits().ue(number).u(5, 21).align()))
+    bits = BitReader(bytes(Bits().ue(number).u(5, 21).align()))
     assert (bits.golomb(), bits.take(5)) == (number, 21)
 
 

@@ -73,11 +73,13 @@ ENCODINGS = {
     "vp9.webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
     "mpeg4.mp4": ("mpeg4", {"bf": "0", "b": "4000000"}),
     "jpeg.mkv": ("mjpeg", {"strict": "unofficial"}),
+    "open.mp4": ("libx264", {"bf": "3", "x264-params": "open-gop=1:scenecut=0"}),
+    "open.mkv": ("libx264", {"bf": "3", "x264-params": "open-gop=1:scenecut=0"}),
+    "open265.mp4": ("libx265", {"x265-params": "log-level=none:open-gop=1:bframes=3"}),
+    "open4.mp4": ("mpeg4", {"bf": "2", "b": "4000000"}),
 }
 DOUBTFUL = {
-    "open.mp4": ("libx264", {"bf": "3", "x264-params": "open-gop=1:scenecut=0"}),
-    "open265.mp4": ("libx265", {"x265-params": "log-level=none:open-gop=1:bframes=3"}),
-    "refresh.mp4": ("libx264", {"x264-params": "intra-refresh=1"}),
+    "refresh.mp4": ("libx264", {"x264-params": "intra-refresh=1:scenecut=0"}),
     "plain.ts": ("libx264", {"bf": "2"}),  # its clock may jump
     "plain.avi": ("libx264", {"bf": "0"}),  # stores no pts
     "raw.h264": ("libx264", {"bf": "0"}),
@@ -191,8 +193,7 @@ def test_a_landing_elsewhere_begins_anew(
     def misled(*given: Any) -> Any:
         landing = _seek.find_landing(*given)
         assert landing is not None
-        numbers = {pts + 1: number for pts, number in landing.numbers.items()}
-        return replace(landing, numbers=numbers, before={})
+        return replace(landing, shown=tuple(pts + 1 for pts in landing.shown), fits=())
 
     for module in (av, opencv):
         monkeypatch.setattr(module, "find_landing", misled)

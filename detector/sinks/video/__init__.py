@@ -10,6 +10,7 @@
     vp9.py      .webm
     mjpeg.py    .avi
     gif.py      .gif
+    joined.py   one video of parts that are encoded already
 
 This file imports none of them before a video is opened, so that asking what the sink declares is
 cheap.
@@ -18,7 +19,7 @@ cheap.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
@@ -129,23 +130,29 @@ class VideoSink(Sink):
         self._lead = Fraction(str(LEAD_S if lead is None else lead)) if only_detections else None
         self._clips: Clips | None = None
         self._partial: Partial | None = None  # None before open, and after close or abort
+        self._file: VideoFile
 
     def open(self, info: SourceInfo) -> None:
         from detector.sinks.video.clips import Clips
 
-        module, name = self._format.file
-        kind = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-        if self._encoder is not None:
-            from detector.sinks.video.encoders import FILES
-
-            kind = FILES[self._encoder]
+        kind = self._choose_file()
         self._partial = Partial(self.path, info.path)
         if self._lead is not None:
             self._clips = Clips(self._lead, info.time_base)
-        self._file: VideoFile = kind(
+        self._file = kind(
             self._partial.path, self._format.muxer, info, **self._encoding, audio=self._audio
         )
         self.notes = self._file.notes
+
+    def _choose_file(self) -> Callable[..., VideoFile]:
+        """What makes the file."""
+        if self._encoder is not None:
+            from detector.sinks.video.encoders import FILES
+
+            return FILES[self._encoder]
+        module, name = self._format.file
+        kind: type[VideoFile] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        return kind
 
     def write(self, frame: Frame, detections: Detections) -> None:
         assert self._partial is not None, "write before open"

@@ -107,6 +107,11 @@ class VideoFile:
         self.sent += 1
         self._mux_audio()
 
+    def _flush(self) -> Iterable[Any]:
+        """The last packets of the encoder."""
+        packets: Iterable[Any] = self._stream.encode(None)
+        return packets
+
     def _mux(self, packets: Iterable[Any]) -> None:
         self._container.mux(packets)
 
@@ -169,7 +174,7 @@ class VideoFile:
         """Flushes the encoders and writes the trailer, after which the file is playable."""
         if self._container is None:
             return
-        self._mux(self._stream.encode(None))
+        self._mux(self._flush())
         self._mux_audio()
         if self._audio is not None:
             self._container.mux(self._audio.flush())

@@ -3,6 +3,9 @@
     _container.py   what the file says of itself
     _structure.py   whether it is as long as its structure says, and that structure whole
     _packets.py     which packets must show a picture
+    _keys.py        what a key frame promises to a decoder that begins with it
+    _seek.py        where to begin for a time, or a part
+    _part.py        the frames of one part of a file, with proof of where it meets the next
     _fields.py      which of them hold one field of an interlaced picture
     _tally.py       which packets became pictures
     _complaints.py  the errors that FFmpeg logs, cv2's too

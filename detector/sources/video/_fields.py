@@ -44,7 +44,7 @@ class FieldReader:
         return self._read(packet) if self._read is not None else None
 
     def _h264(self, packet: Any) -> Field | None:
-        units = self._units(packet)
+        units = self.units(packet)
         for unit in units:
             if not unit:
                 continue
@@ -63,7 +63,7 @@ class FieldReader:
                 except (IndexError, ValueError):  # damaged: the one before it goes on
                     continue
 
-    def _units(self, packet: Any) -> Iterator[bytes]:
+    def units(self, packet: Any) -> Iterator[bytes]:
         """The beginning of each NAL unit."""
         data = memoryview(packet)
         if not self._length_bytes:
@@ -86,7 +86,7 @@ class _Sequence(NamedTuple):
     @staticmethod
     def read(unit: bytes) -> _Sequence:
         """Raises IndexError where the set ends too early, ValueError where it cannot be one."""
-        bits = _Bits(unit[1:])
+        bits = BitReader(unit[1:])
         profile = bits.take(8)
         bits.take(16)  # constraints, level
         bits.golomb()  # its id
@@ -117,7 +117,7 @@ class _Sequence(NamedTuple):
         return _Sequence(bool(bits.take(1)), number_bits, planes_apart)
 
 
-def _pass_scaling_list(bits: _Bits, size: int) -> None:
+def _pass_scaling_list(bits: BitReader, size: int) -> None:
     last = following = 8
     for _ in range(size):
         if following:
@@ -130,7 +130,7 @@ def _pass_scaling_list(bits: _Bits, size: int) -> None:
 def _field_of(unit: bytes, sequence: _Sequence) -> Field | None:
     if sequence.frames_only:
         return None
-    bits = _Bits(unit[1 : 1 + SLICE_HEAD])
+    bits = BitReader(unit[1 : 1 + SLICE_HEAD])
     try:
         bits.golomb(), bits.golomb(), bits.golomb()  # first macroblock, type, parameter set
         if sequence.planes_apart:
@@ -174,7 +174,7 @@ def _behind_start_codes(data: bytes) -> Iterator[bytes]:
         at = following
 
 
-class _Bits:
+class BitReader:
     """Bits of a NAL unit's payload, from the first. Raises IndexError behind the last."""
 
     def __init__(self, data: bytes) -> None:

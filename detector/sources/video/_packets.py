@@ -79,7 +79,8 @@ def check_packets(video: Video, frames: int, last_pts: int | None) -> Check:
 class PictureRule:
     """Says of a stream's packets, in order, whether each must show a picture."""
 
-    def __init__(self, codec: str, extradata: bytes | None) -> None:
+    def __init__(self, codec: str, extradata: bytes | None, *, at_open_gop: bool = False) -> None:
+        """``at_open_gop``: the first packet is a key frame that pictures behind it look past."""
         self._says = {
             "h264": self._h264,
             "hevc": self._hevc,
@@ -96,7 +97,7 @@ class PictureRule:
         self.fields = FieldReader(codec, extradata or b"", self._length_bytes)
         self._first_key: int | None = None  # its pts
         self._at_start = True
-        self._packets_of_open_gop = 0
+        self._packets_of_open_gop = int(at_open_gop)
 
     @property
     def knows(self) -> bool:

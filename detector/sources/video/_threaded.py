@@ -16,7 +16,6 @@ from typing import Any
 from detector.errors.machine import usable_cores
 from detector.sources._planes import PlanesReader
 from detector.sources.video._container import Video
-from detector.sources.video._packets import PictureRule
 from detector.sources.video._tally import Tally
 from detector.sources.video.av import AvSource
 from detector.types import Frame, Image, Planes, ReadCounts
@@ -47,7 +46,7 @@ class ThreadedSource(AvSource):
         # A thread that logs waits for the interpreter's lock, and whoever frees a decoder waits for
         # its threads with that lock in hand. This waits for them without it.
         self._release = weakref.finalize(self, codec.flush_buffers)
-        return Trial(PictureRule(self.info.codec, codec.extradata))
+        return Trial(self.picture_rule(codec))
 
     def grab(self) -> bool:
         if self._rest is not None:
@@ -94,6 +93,7 @@ class ThreadedSource(AvSource):
     def _begin_rest(self, size: tuple[int, int] | None) -> AvSource:
         rest = AvSource(self.video, size=size, planes=self.planes)
         rest.counts, rest.notes = self.counts, self.notes
+        rest.landing = self.landing
         return rest
 
     def _take_over(self, reason: str, last_pts: int) -> bool:

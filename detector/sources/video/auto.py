@@ -47,7 +47,10 @@ class AutoSource(OpenCVSource):
         return super().grab() if self._rest is None else self._rest.grab()
 
     def seek(self, start_s: Fraction) -> int | None:
-        return super().seek(start_s) if self._rest is None else self._rest.seek(start_s)
+        if self._rest is None:
+            return super().seek(start_s)
+        self._rest.landing = self.landing
+        return self._rest.seek(start_s)
 
     def at_complaint(self) -> bool:
         if not self.video.decodable:

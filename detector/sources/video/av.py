@@ -21,7 +21,7 @@ from detector.sources.video._clock import Clock
 from detector.sources.video._complaints import Complaints
 from detector.sources.video._container import Video, demux, no_frame, open_container, probe
 from detector.sources.video._packets import PictureRule
-from detector.sources.video._seek import Landing, find_landing
+from detector.sources.video._seek import Fit, Landing, find_landing
 from detector.sources.video._structure import Demuxed, find_damage
 from detector.sources.video._tally import Tally
 from detector.types import Frame, Image, Planes
@@ -44,6 +44,7 @@ class AvSource(SteppingSource):
     """Goes on behind a packet that the decoder refuses, and knows what became of each packet."""
 
     decoder = "av"
+    landing: Landing | None = None  # of ``seek``, where somebody has found it already
 
     def __init__(
         self,
@@ -77,24 +78,25 @@ class AvSource(SteppingSource):
         if video.complaint:
             self.note_damage(f"the file's structure is damaged: {video.complaint}")
 
-    def _begin(self, container: Any, demuxed: Demuxed) -> None:
+    def _begin(self, container: Any, demuxed: Demuxed, *, at_open_gop: bool = False) -> None:
         """Decodes from where ``container`` stands; ``demuxed`` is what lies before."""
-        self._container, self._demuxed = container, demuxed
+        self._container, self._demuxed, self._at_open_gop = container, demuxed, at_open_gop
         self._stream = container.streams[self.video.stream]
         self._clock = Clock(self.video.names_in_log[0])
         self._pictures = self._decode()
 
     def seek(self, start_s: Fraction) -> int | None:
-        landing = find_landing(self.video, start_s)
+        landing = self.landing or find_landing(self.video, start_s)
         if landing is None:
             return None
         self.close_container()
         container = open_container(self.video.path)
         key = _land(container, container.streams[self.video.stream], landing)
         if key is not None:
-            self._begin(container, copy(landing.before[key]))
-            if self.step() and self.pts == key:
-                return landing.numbers[key]
+            self._begin(container, copy(key.demuxed), at_open_gop=key.is_open)
+            number = landing.number(key.pts)
+            if self.step() and self.pts == key.pts and number is not None:
+                return number
             self.close_container()
         else:
             container.close()
@@ -146,7 +148,10 @@ class AvSource(SteppingSource):
         # Frame threading would change which pictures survive an error; slices do not.
         self._stream.thread_type = "SLICE"
         codec.flags |= Flags.copy_opaque
-        return Tally(PictureRule(self.info.codec, codec.extradata), self.counts)
+        return Tally(self.picture_rule(codec), self.counts)
+
+    def picture_rule(self, codec: Any) -> PictureRule:
+        return PictureRule(self.info.codec, codec.extradata, at_open_gop=self._at_open_gop)
 
     def demux(self) -> Iterator[Any]:
         """The packets of the video, and an empty one at the end."""
@@ -248,8 +253,8 @@ class AvSource(SteppingSource):
         self._container.close()
 
 
-def _land(container: Any, stream: Any, landing: Landing) -> int | None:
-    """Moves a container in front of the key frame, or of one before it, and returns its pts.
+def _land(container: Any, stream: Any, landing: Landing) -> Fit | None:
+    """Moves a container in front of the key frame, or of one before it, and returns that.
 
     None where it stops elsewhere.
     """
@@ -260,9 +265,9 @@ def _land(container: Any, stream: Any, landing: Landing) -> int | None:
             first = next(demux(container, stream), None)
         except av.error.FFmpegError:
             continue
-        if first is not None and first.pts in landing.before:
+        if first is not None and landing.find(first.pts) is not None:
             reached[first.pts] = target
     if not reached:
         return None
     container.seek(reached[max(reached)], stream=stream)
-    return max(reached)
+    return landing.find(max(reached))

@@ -41,6 +41,7 @@ class OpenCVSource(SteppingSource):
     """
 
     decoder = "opencv"
+    landing: Landing | None = None  # of ``seek``, where somebody has found it already
 
     def __init__(self, video: Video, stride: int = 1, frames: int | None = None) -> None:
         super().__init__(stride, frames)
@@ -89,7 +90,7 @@ class OpenCVSource(SteppingSource):
     def seek(self, start_s: Fraction) -> int | None:
         """cv2 goes to a key frame, and grabs up to about the frame that it is asked for. Where that
         is one that the packets know, all is well."""
-        landing = None if self._ended else find_landing(self.video, start_s)
+        landing = None if self._ended else self.landing or find_landing(self.video, start_s)
         if landing is None:
             return None
         self._capture.set(cv2.CAP_PROP_POS_FRAMES, self._number_for_cv2(landing))
@@ -98,20 +99,31 @@ class OpenCVSource(SteppingSource):
             self._jumped = False
             self.pts, self.grabbed = self.info.start_pts - self.video.ticks, 1
             self._note_pts()
-            number = landing.numbers.get(self.pts)
-            if number is not None and self.pts <= landing.wanted_pts:
+            number = landing.number(self.pts)
+            if number is not None and self.pts < min(landing.wanted_pts + 1, landing.safe_pts):
                 self.grabbed = number + 1
                 return number
         return self._begin_anew()
 
     def _number_for_cv2(self, landing: Landing) -> int:
         """cv2 takes a file for one of constant rate, seeks to some frames before the one it is
-        asked for, and decodes up to that."""
+        asked for, and decodes as many as it believes to be missing. So it is sent so far behind a
+        key frame that it begins there and decodes just those, whatever the rate is; the key frame
+        is one that leaves room for them."""
         rate = self._capture.get(cv2.CAP_PROP_FPS) * float(self.info.time_base)
-        key, wanted = (
-            int((pts - self.info.start_pts) * rate) for pts in (landing.key_pts, landing.wanted_pts)
+        limit = min(landing.wanted_pts, landing.safe_pts)
+        before = landing.count_before(limit)
+        roomy = [
+            fit.pts
+            for fit in landing.fits
+            if before - landing.count_before(fit.pts) > CV2_GOES_BACK + 1
+        ]
+        key, last = (
+            int((pts - self.info.start_pts) * rate)
+            for pts in (roomy[-1] if roomy else landing.key_pts, limit)
         )
-        return max(1, min(key + CV2_GOES_BACK + 1, wanted - 1))
+        aimed = key + CV2_GOES_BACK + 1
+        return max(1, aimed if roomy else min(aimed, last - 1))
 
     def _begin_anew(self) -> int | None:
         self._capture.release()

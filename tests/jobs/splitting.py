@@ -1,0 +1,246 @@
+"""What tests of parts share with ``scripts/split_check``: clips, a model that sees every pixel, and
+eyes for what one run and joined parts leave.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.config.schema import Config, InputConfig, OutputConfig, RuntimeConfig
+from detector.engines.base import EngineOptions
+from detector.engines.null import NullEngine, NullRequest
+from detector.jobs.batch.join import Joined, join_parts
+from detector.jobs.batch.part import detect_part
+from detector.jobs.batch.split import Part, Plan, plan_parts
+from detector.models.base import InputRules, Network
+from detector.run.detect import run_opened
+from detector.run.wire import LoadedModel
+from detector.sources.video._container import demux
+from detector.types import Candidates
+
+WIDTH, HEIGHT = 96, 64
+SIDES = (32, 48)  # of the model's input
+
+
+# ----------------------------------------------------------------------
+# A model whose detections tell of every pixel of a picture, and of the others in its batch.
+
+
+class TellingRequest(NullRequest):
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        """[n, 4]: two halves of a checksum of each picture, and of the batch so far."""
+        rows, told, so_far = self.slot[:n], [], n
+        for row in rows:
+            own = zlib.crc32(row.tobytes())
+            so_far = zlib.crc32(row.tobytes(), so_far)
+            told.append([own & 0xFFFF, own >> 16, so_far & 0xFFFF, so_far >> 16])
+        return [np.array(told, np.float32)]
+
+
+class TellingEngine(NullEngine):
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        self.requests = [TellingRequest(network) for _ in range(options.requests)]
+        self.concurrency = options.concurrency or 1
+
+
+def _tell(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
+    """None to three boxes, anywhere."""
+    told = outputs[0][0].astype(np.int64)
+    height, width = SIDES
+    boxes, scores, ids = [], [], []
+    for number in range(int(told[0]) % 4):
+        mixed = [int(value) >> number for value in told]
+        x1, y1 = mixed[0] % 997 / 997 * (width - 8), mixed[1] % 991 / 991 * (height - 8)
+        boxes.append([x1, y1, x1 + 2 + mixed[2] % 60 / 10, y1 + 2 + mixed[3] % 60 / 10])
+        scores.append(0.3 + mixed[2] % 1000 / 2000)
+        ids.append(mixed[3] % 3)
+    return Candidates(
+        np.array(boxes, np.float32).reshape(-1, 4),
+        np.array(scores, np.float32),
+        np.array(ids, np.int64),
+    )
+
+
+def telling_model(batch: int = 1) -> LoadedModel:
+    from onnx import ModelProto
+
+    network = Network(
+        name="telling",
+        family="test",
+        graph=ModelProto(),
+        input=InputRules(*SIDES, "stretch", 1),
+        batch=batch,
+        output_shapes=[(batch, 4)],
+        head=_tell,
+        dense=lambda outputs: outputs[0],
+        names=("person", "vehicle", 'a "quoted", name'),
+        needs_nms=False,
+    )
+    engine = TellingEngine(network, EngineOptions(batch=batch, requests=3, concurrency=2))
+    return LoadedModel(network, engine, None, None, [])
+
+
+# ----------------------------------------------------------------------
+# Clips.
+
+
+def picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> NDArray[np.uint8]:
+    """u8 RGB [h, w, 3]: a square that moves over noise that drifts, so that pictures refer to each
+    other, and no two are alike."""
+    noise = np.random.default_rng(7).integers(0, 120, (height, width, 3), dtype=np.uint8)
+    image = np.roll(noise, (number, 2 * number), (0, 1))
+    left = 5 * number % (width - 16)
+    image[8:24, left : left + 16] = 255 - number % 128
+    return image
+
+
+def write_clip(
+    path: Path,
+    times: Sequence[int] | int = 60,
+    codec: str = "libx264",
+    *,
+    sound: bool = False,
+    base: Fraction = Fraction(1, 1000),
+    **options: str,
+) -> Path:
+    """A frame at each of ``times``, ticks of ``base``; a number: so many, 25 a second. A key frame
+    every 12, where ``options`` of the encoder do not say otherwise."""
+    if isinstance(times, int):
+        times = [round(number * Fraction(1, 25) / base) for number in range(times)]
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        stream.time_base = stream.codec_context.time_base = base
+        stream.options = {"threads": "1", "g": "12", **options}
+        tone = container.add_stream("aac", rate=16000, layout="mono") if sound else None
+        container.start_encoding()
+        for number, time in enumerate(times):
+            frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")
+            frame.pts, frame.time_base = time, base
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+        if tone is not None:
+            _write_tone(container, tone, float(times[-1] * base))
+    return path
+
+
+def _write_tone(container: Any, stream: Any, seconds: float) -> None:
+    for number in range(int(seconds * 16000 / 1024) + 1):
+        at = np.arange(number * 1024, (number + 1) * 1024) / 16000
+        samples = np.sin(2 * np.pi * (300 + 40 * at) * at).astype(np.float32)[None] / 2
+        frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
+        frame.sample_rate, frame.pts = 16000, number * 1024
+        container.mux(stream.encode(frame))
+    container.mux(stream.encode(None))
+
+
+# ----------------------------------------------------------------------
+# One run, and parts.
+
+
+def make_config(
+    *save: str, batch: int = 1, only_detections: bool = False, **options: Any
+) -> Config:
+    """``options``: of the input."""
+    return Config(
+        runtime=RuntimeConfig(engine="null", batch=batch),
+        input=InputConfig(**options),
+        output=OutputConfig(save=save, only_detections=only_detections),
+    )
+
+
+def run_whole(path: Path, config: Config, loaded: LoadedModel, folder: Path) -> dict[str, Path]:
+    """The outputs of one run, by name."""
+    folder.mkdir(parents=True)
+    run = run_opened(str(path), config, loaded, folder)
+    if run.error is not None:
+        raise run.error
+    return {name: Path(written) for name, written in run.outputs.items()}
+
+
+def run_parts(
+    path: Path,
+    config: Config,
+    loaded: LoadedModel,
+    folder: Path,
+    parts: Sequence[Part],
+    names: dict[str, Path],
+) -> Joined:
+    """Detects the parts, the last one first, and joins them under the names of ``names``."""
+    folders = [folder / f"part-{part.number}" for part in parts]
+    for part, place in reversed(list(zip(parts, folders, strict=True))):
+        detect_part(str(path), config, loaded, part, place)
+    (folder / "joined").mkdir()
+    paths = {name: folder / "joined" / file.name for name, file in names.items()}
+    return join_parts(str(path), config, parts, folders, paths)
+
+
+def plan(path: Path, config: Config, most: int = 3, least_s: float = 0.0) -> Plan:
+    return plan_parts(str(path), config, most, least_s=least_s)
+
+
+def at_every_joint(path: Path, config: Config) -> Plan:
+    """As many parts as there are places to begin one."""
+    return plan(path, config, most=1 << 20)
+
+
+# ----------------------------------------------------------------------
+# What is compared.
+
+
+def read_all(path: Path) -> bytes | dict[str, bytes]:
+    """The bytes of a file, or of all files of a folder."""
+    if path.is_dir():
+        return {
+            str(file.relative_to(path)): file.read_bytes()
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
+        }
+    return path.read_bytes()
+
+
+def read_packets(path: Path, kind: str = "video") -> list[tuple[Any, ...]]:
+    """(pts, dts, duration, key frame, content) of the packets of the first such stream."""
+    with av.open(str(path)) as container:
+        streams = getattr(container.streams, kind)
+        if not streams:
+            return []
+        return [
+            (packet.pts, packet.dts, packet.duration, packet.is_keyframe, bytes(packet))
+            for packet in demux(container, streams[0])
+            if packet.size
+        ]
+
+
+def stamps_of(path: Path) -> list[int]:
+    """pts of the packets of a video, rising."""
+    return sorted(packet[0] for packet in read_packets(path))
+
+
+def decode_all(path: Path) -> tuple[list[tuple[int, NDArray[np.uint8]]], list[str]]:
+    """(pts, picture) as a plain decoder shows them, and what FFmpeg complained about."""
+    av.logging.set_level(av.logging.WARNING)
+    try:
+        with av.logging.Capture() as said, av.open(str(path)) as container:
+            frames = [
+                (frame.pts, frame.to_ndarray(format="gray")) for frame in container.decode(video=0)
+            ]
+    finally:
+        av.logging.set_level(None)
+    return frames, [message for _, _, message in said]
+
+
+def narrow(part: Part, frames: int, shown: Sequence[int], stride: int = 1) -> Part:
+    """The first frames of a part. ``shown``: pts of all frames of the source."""
+    if frames >= part.frames:
+        return part
+    return replace(part, frames=frames, end_pts=shown[part.first + frames * stride])
