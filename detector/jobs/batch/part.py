@@ -22,7 +22,7 @@ from detector.errors.writing import write_whole
 from detector.jobs.batch.split import Part, chosen_sinks
 from detector.session import codec
 from detector.sinks._partial import output_errors
-from detector.types import Detections, Frame
+from detector.types import Detections, Frame, size_of
 
 if TYPE_CHECKING:
     from detector.run.wire import LoadedModel
@@ -98,11 +98,13 @@ def detect_part(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULT).unlink(missing_ok=True)
     own = _config_of_a_part(config)
+    # As one run of the whole file would read it: detections of planes and of BGR differ a little.
+    pixels = "bgr" if any(sink.pictures == "bgr" for sink in chosen_sinks(config)) else "yuv420p"
     opened: list[PartSource] = []
     sizes: list[tuple[int, int]] = []
 
     def open_stretch(spec: str) -> Source:
-        source = open_source(spec, own)
+        source = open_source(spec, own, pixels)
         try:
             opened.append(PartSource(source, part.stretch))
         except BaseException:
@@ -115,7 +117,7 @@ def detect_part(
 
         def take(frame: Frame, detections: Detections) -> None:
             if not sizes:
-                sizes.append(frame.image.shape[:2])
+                sizes.append(size_of(frame.picture))
             rows.add(frame, detections)
             watch(rows.frames)
 

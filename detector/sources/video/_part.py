@@ -17,7 +17,7 @@ from detector.sources.base import Source
 from detector.sources.video._seek import Landing
 from detector.sources.video.av import AvSource
 from detector.sources.video.opencv import OpenCVSource
-from detector.types import Frame, Image
+from detector.types import Frame, Image, Picture, Planes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class PartSource(Source):
             raise SourceError(f"{source.info.path}: is no video file, so it has no parts")
         self._source = source
         self.info, self.counts, self.notes = source.info, source.counts, source.notes
-        self.decoder = source.decoder
+        self.decoder, self.pixels, self.no_planes = source.decoder, source.pixels, source.no_planes
         self.first_digest = self.behind_digest = ""
         base, start, end = self.info.time_base, stretch.start_pts, stretch.end_pts
         source.landing = stretch.landing
@@ -59,17 +59,19 @@ class PartSource(Source):
         if frame is None:
             behind = self._source.read_behind()
             if behind is not None:
-                self.behind_digest = digest(behind.image)
+                self.behind_digest = digest(behind.picture)
         elif not self.first_digest:
-            self.first_digest = digest(frame.image)
+            self.first_digest = digest(frame.picture)
         return frame
 
     def close(self) -> None:
         self._source.close()
 
 
-def digest(image: Image) -> str:
-    """Of a picture's size and all its pixels, u8 BGR [h, w, 3]."""
-    found = hashlib.sha256(repr(image.shape).encode())
-    found.update(np.ascontiguousarray(image).data)
+def digest(picture: Picture) -> str:
+    """Of a picture's size and all its pixels: u8 BGR [h, w, 3], or planes of YUV."""
+    arrays = (picture.y, picture.u, picture.v) if isinstance(picture, Planes) else (picture,)
+    found = hashlib.sha256(repr([array.shape for array in arrays]).encode())
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()

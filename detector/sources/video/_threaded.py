@@ -16,6 +16,7 @@ from typing import Any
 from detector.errors.machine import usable_cores
 from detector.sources._planes import PlanesReader
 from detector.sources.video._container import Video
+from detector.sources.video._packets import PictureRule
 from detector.sources.video._tally import Tally
 from detector.sources.video.av import AvSource
 from detector.types import Frame, Image, Planes, ReadCounts
