@@ -82,6 +82,12 @@ class GateError(DetectVideoError):
     exit_code = EXIT_GATE
 
 
+def error_of_code(exit_code: int) -> type[DetectVideoError]:
+    """The error that has this exit code: what another process told by its number."""
+    kinds = (UsageError, SourceError, ModelError, EngineError, OutputError, GateError)
+    return next((kind for kind in kinds if kind.exit_code == exit_code), DetectVideoError)
+
+
 def _one_line(message: str) -> str:
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"

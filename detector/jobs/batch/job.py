@@ -1,0 +1,550 @@
+"""The job: items are handed to a pool until none is left, and what became of each is kept.
+
+It knows neither processes nor machines (pool.py), nor how an item is done (item.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from detector.analysis.batch import RunFacts, report_on
+from detector.errors import (
+    EXIT_DAMAGED,
+    EXIT_DONE,
+    EXIT_OUTPUT,
+    STOPPED_CODES,
+    OutputError,
+    UsageError,
+)
+from detector.errors.secrets import redact
+from detector.errors.writing import temporary_folder, write_whole
+from detector.jobs.batch import dataset
+from detector.jobs.batch.item import ROWS, Task
+from detector.jobs.batch.listing import WHOLE, Item, Listing, Shard, list_sources
+from detector.jobs.batch.local import Limits, LocalPool, share_cores
+from detector.jobs.batch.manifest import MANIFEST, Manifest, known_names, open_manifest
+from detector.jobs.batch.places import (
+    FILES,
+    Outputs,
+    locked,
+    make_output_folder,
+    named,
+    open_outputs,
+)
+from detector.jobs.batch.plan import Plan, make_plan, prune
+from detector.jobs.batch.pool import Event, Failed, Finished, Gone, Pool
+from detector.jobs.batch.progress import Tally
+from detector.jobs.batch.settings import (
+    as_plain,
+    ask,
+    key_of,
+    read_settings,
+    settle,
+    write_settings,
+)
+from detector.run.signals import Stop, stop_on_signals
+from detector.session.batch import (
+    BatchProgress,
+    BatchReport,
+    BatchResult,
+    Failure,
+    ItemCounts,
+    ItemRecord,
+    JobSettings,
+    SlowItem,
+)
+from detector.session.codec import to_builtins
+from detector.session.document import Exit
+
+MOST_TRIES = 2
+TICK_S = 0.5  # between two looks at the progress
+KEPT_EVERY_S = 2.0  # between two commits of the manifest
+OUTPUT_ERRORS = 3  # of different items in a row: the place is full, or gone
+PICTURES = 20  # sources that may decide the canvas
+FAILURES = "failures"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A command line. ``flags``: of the configuration, as typed; None where not given. ``workers``:
+    None is the default. ``most_failures``: the job stops beyond so many."""
+
+    sources: Sequence[str]
+    output: str
+    flags: dict[str, Any]
+    config_file: str | None = None
+    workers: int | None = None
+    resume: bool = False
+    shard: Shard = WHOLE
+    most_failures: int | None = None
+    item_timeout: float | None = None
+    prune: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Whoever looks on. ``progress``: some times a second; ``say``: a sentence for the user."""
+
+    progress: Callable[[BatchProgress], None] = lambda progress: None
+    say: Callable[[str], None] = lambda text: None
+
+
+MakePool = Callable[[Path, Stop], Pool]
+
+
+def run_batch(
+    request: Request, watch: Watch = Watch(), *, make_pool: MakePool | None = None
+) -> BatchResult:
+    """Does all items. Raises DetectVideoError for what ends the job before its first item, and
+    Stopped where a signal does."""
+    settings = check_begin(request)
+    sources, flags, config_file = given_or_kept(request, settings)
+    asked, flags = ask(sources, flags, config_file)
+    make_output_folder(request.output)
+    with stop_on_signals() as stop, locked(request.output, request.shard):
+        settings = check_begin(request)  # it may have begun meanwhile
+        outputs = open_outputs(request.output)
+        if request.shard == WHOLE:
+            outputs.discard_all()
+        listing = list_sources(sources, request.output, known_names(request.output))
+        if request.prune:
+            watch.say(f"{prune(request.output, listing, outputs)} results removed")
+        mine = [item for item in listing.items if request.shard.has(item)]
+        with temporary_folder("detect-video-batch-") as folder:
+            pool = make_pool(folder, stop) if make_pool else _local_pool(request, folder, stop)
+            try:
+                fresh = settings is None or settings.asked != as_plain(asked)
+                if settings is not None and fresh and request.shard != WHOLE:
+                    raise _other_settings(request.output)
+                config = as_plain(asked) if settings is None or fresh else settings.config
+                pictures = [item.path for item in listing.items[:PICTURES]]
+                facts = pool.load_first(config, pictures, resolves=fresh)
+                found = settle(sources, flags, config_file, asked, facts)
+                in_force = _agree(request, settings, found)
+                pool.start(in_force.config, in_force.digest)
+                with open_manifest(request.output, request.shard) as manifest:
+                    plan = make_plan(listing, mine, manifest.rows(), outputs, in_force.digest)
+                    job = Job(request, in_force, listing, plan, manifest, outputs, pool, watch)
+                    job.begin(stop)
+                    return job.run(stop)
+            finally:
+                pool.close()
+
+
+def prune_batch(request: Request) -> int:
+    """Removes the results whose source is gone, and does nothing else. Returns how many.
+
+    Raises UsageError where OUT holds no job, or where a whole SOURCE is gone.
+    """
+    settings = read_settings(request.output)
+    if settings is None:
+        raise UsageError(f"{request.output}: holds no batch job; check -o")
+    with locked(request.output, WHOLE):
+        sources = list(request.sources) or settings.sources
+        listing = list_sources(sources, request.output, known_names(request.output))
+        return prune(request.output, listing, open_outputs(request.output))
+
+
+def _agree(request: Request, settings: JobSettings | None, found: JobSettings) -> JobSettings:
+    """The settings that all obey. Shards take those of the first of them."""
+    if settings is None or request.shard == WHOLE:
+        return write_settings(request.output, found, first=settings is None)
+    if settings.digest != found.digest:
+        raise _other_settings(request.output)
+    return settings
+
+
+def _other_settings(place: str) -> UsageError:
+    return UsageError(
+        f"{place}: shards obey the settings and the model that the job began with, and these are "
+        "others; give them to a run without --shard, or choose another folder with -o"
+    )
+
+
+def _local_pool(request: Request, folder: Path, stop: Stop) -> LocalPool:
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    workers = request.workers or default_workers(len(cores))
+    return LocalPool(
+        folder,
+        os.path.abspath(request.output),
+        share_cores(cores, workers),
+        Limits(item=request.item_timeout),
+        dataset.is_installed(),
+        stop,
+    )
+
+
+def default_workers(cores: int) -> int:
+    return max(1, cores // 2)
+
+
+# ---- before the first item
+
+
+def check_begin(request: Request) -> JobSettings | None:
+    """The settings of the job that OUT holds; None where it holds none.
+
+    Raises UsageError where a job is there that the request does not go on with.
+    """
+    settings = read_settings(request.output)
+    own = Path(request.output, named(MANIFEST, ".sqlite", request.shard))
+    if settings is None:
+        if request.resume and not request.sources:
+            raise UsageError(
+                f"{request.output}: holds no batch job to go on with; give SOURCES, or check -o"
+            )
+        return None
+    if request.prune and request.shard != WHOLE:
+        raise UsageError("--prune looks at all results; use it without --shard")
+    joins = request.shard != WHOLE and not own.exists() and _has_division(request)
+    if not (request.resume or joins):
+        raise UsageError(
+            f"{request.output}: holds a batch job already; add --resume to go on with it (what is "
+            "done is skipped), or choose another folder with -o"
+        )
+    return settings
+
+
+def _has_division(request: Request) -> bool:
+    """Whether all manifests that are there are those of shards of the same division."""
+    there = [path.stem for path in Path(request.output).glob(f"{MANIFEST}*.sqlite")]
+    return all(stem.endswith(f"-of-{request.shard.of}") for stem in there)
+
+
+def given_or_kept(
+    request: Request, settings: JobSettings | None
+) -> tuple[list[str], dict[str, Any], str | None]:
+    """Sources, flags and --config of the command line, each over what the job has."""
+    given = {name: value for name, value in request.flags.items() if value is not None}
+    sources, config_file = list(request.sources), request.config_file
+    if settings is None:
+        return sources, given, config_file
+    kept = settings.flags if config_file is None else {}
+    return sources or settings.sources, {**kept, **given}, config_file or settings.config_file
+
+
+# ---- the items
+
+
+class _Handed(NamedTuple):
+    item: Item
+    key: str
+
+
+@dataclass(slots=True)
+class Job:
+    """One run of the job."""
+
+    request: Request
+    settings: JobSettings
+    listing: Listing
+    plan: Plan
+    manifest: Manifest
+    outputs: Outputs
+    pool: Pool
+    watch: Watch
+    clock: Callable[[], float] = time.monotonic
+    tally: Tally = field(default_factory=Tally)
+    notes: list[str] = field(default_factory=list)
+    _todo: deque[Task] = field(default_factory=deque)
+    _running: dict[str, Task] = field(default_factory=dict)
+    _walls: dict[str, float] = field(default_factory=dict)  # in the order of being handed out
+    _output_errors: list[Failed] = field(default_factory=list)
+    _ends: Exit | None = None  # why the job ends before its last item
+    _kept: float = 0.0
+    _dry: float | None = None  # when a worker first had nothing left to do
+    _stragglers: list[SlowItem] = field(default_factory=list)
+    _total_s: float = 0.0
+
+    def begin(self, stop: Stop) -> None:
+        """Writes down what is to be done, and says what is not."""
+        plan, manifest = self.plan, self.manifest
+        manifest.forget(plan.stale)
+        adopted = [(item, record.key) for item, record in plan.adopted]
+        manifest.plan([*plan.todo, *adopted])
+        for _, record in plan.adopted:
+            manifest.finish(record, 1)
+        manifest.refuse(self.listing.refused)
+        manifest.commit()
+        self._write_failures(self.listing.refused)
+        self._gather_missing(stop)
+        # The largest come first, so that the last ones are short.
+        ordered = sorted(plan.todo, key=lambda one: (-one[0].size, one[0].name))
+        self._todo.extend(Task(name=i.name, path=i.path, version=i.version) for i, _ in ordered)
+        self.tally.skipped = plan.skipped
+        self.tally.left = len(ordered)
+        self.tally.bytes_left = sum(item.size for item, _ in ordered)
+        self.tally.failed = len(self.listing.refused)
+        self.tally.cores = self.pool.cores()
+        self.tally.clock = self.clock
+        self._describe()
+
+    def _describe(self) -> None:
+        counts = self.plan.counts()
+        if self.request.resume:
+            self.watch.say(
+                f"going on: {counts.skipped} done before are skipped, {counts.changed} changed "
+                f"since and are redone, {counts.again} failed before and are tried again, "
+                f"{counts.new} are new"
+            )
+        if counts.vanished:
+            self.notes.append(
+                f"{counts.vanished} results are of sources that are gone; --prune removes them"
+            )
+        for spec in self.listing.silent:
+            self.notes.append(f"{spec}: named no video that another SOURCE did not name")
+        if not dataset.is_installed():
+            self.notes.append(
+                "no dataset of all detections is made: pyarrow is not installed "
+                "(pip install 'detect-video[batch]'); --resume makes it later"
+            )
+
+    def _gather_missing(self, stop: Stop) -> None:
+        """Items that were done without pyarrow get their partition now."""
+        if not dataset.is_installed() or not self.plan.skipped:
+            return
+        planned = {item.name for item, _ in self.plan.todo}
+        items = (item.name for item in self.listing.items if self.request.shard.has(item))
+        done = [name for name in items if name not in planned]
+        for name in dataset.missing(self.outputs.place, done):
+            if stop.is_set():
+                return
+            rows = Path(self.outputs.place, FILES, name, ROWS)
+            if rows.exists():
+                dataset.gather(self.outputs.place, name, rows)
+
+    def run(self, stop: Stop) -> BatchResult:
+        """Until no item is left, or something ends the job."""
+        self.tally.start()
+        self._kept = self.clock()
+        try:
+            while self._todo or self._running:
+                if stop.is_set():
+                    self._end_by(stop)
+                if self._ends is not None and (stop.is_set() or not self._running):
+                    break
+                self._hand_out()
+                for event in self.pool.wait(TICK_S):
+                    self._take(event)
+                self._look_on()
+        finally:
+            self._total_s = self.tally.seconds()
+            straggling_s = 0.0 if self._dry is None else self.clock() - self._dry
+            states = self.pool.states()
+            reports = self.pool.reports()
+            self.pool.close()
+            for task in self._running.values():  # what was under way is dropped
+                self.outputs.discard(task.name)
+            progress = self.tally.progress(states)
+            self.watch.progress(progress)
+            self.manifest.write_progress(progress)
+        report = report_on(
+            RunFacts(
+                seconds=self._total_s,
+                cores=self.pool.cores(),
+                ledger=self.tally.ledger,
+                workers=reports,
+                walls=list(self._walls.values()),
+                bytes=self.tally.bytes_done,
+                item_run_s=self.tally.item_run_s,
+                slowest=self.tally.slowest,
+                stragglers=self._stragglers,
+                straggling_s=straggling_s,
+            )
+        )
+        if self.tally.done:
+            self.manifest.write_report(report)
+        return self._result(report)
+
+    def _end_by(self, stop: Stop) -> None:
+        assert stop.exit_code is not None
+        self._ends = Exit(
+            code=stop.exit_code,
+            reason="stopped by a signal; items under way were dropped; --resume goes on",
+        )
+
+    def _hand_out(self) -> None:
+        while self._todo and self._ends is None and self.pool.has_room():
+            task = self._todo.popleft()
+            self._running[task.name] = task
+            self._walls.setdefault(task.name, 0.0)
+            self.pool.submit(task)
+        if self._dry is None and not self._todo and self.pool.has_room():
+            self._dry = self.clock()
+
+    def _look_on(self) -> None:
+        progress = self.tally.progress(self.pool.states())
+        self.watch.progress(progress)
+        now = self.clock()
+        if now - self._kept >= KEPT_EVERY_S:
+            self._kept = now
+            self.manifest.write_progress(progress)
+            self.manifest.commit()
+
+    # ---- what became of an item
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Gone):
+            self.notes.append(f"worker {event.worker} was given up: {event.error}")
+            if not self.pool.is_alive():
+                self._ends = Exit(code=event.exit_code, reason=event.error)
+            return
+        del self._running[event.task.name]
+        if isinstance(event, Finished):
+            self._finish(event.task, event.record, event.wall_s)
+            return
+        # It may have placed its results before it was lost: then they are whole, and stay.
+        if event.lost and (record := self._placed(event.task)) is not None:
+            self._finish(event.task, record, event.wall_s)
+        elif (event.lost or event.exit_code == EXIT_OUTPUT) and event.task.tries < MOST_TRIES:
+            self._try_again(event)
+        else:
+            self._set_aside(event)
+
+    def _placed(self, task: Task) -> ItemRecord | None:
+        record = self.outputs.read_marker(task.name)
+        wanted = key_of(task.path, task.version, self.settings.digest)
+        return record if record is not None and record.key == wanted else None
+
+    def _finish(self, task: Task, record: ItemRecord, wall_s: float) -> None:
+        self._output_errors.clear()
+        slow = _slow(record)
+        self._walls[task.name] = wall_s
+        self.tally.finish(slow, record.ledger, wall_s, record.exit.code != EXIT_DONE)
+        if self._dry is not None:
+            self._stragglers.append(slow)
+        self.manifest.finish(record, task.tries)
+
+    def _try_again(self, event: Failed) -> None:
+        """At the end, when all others have had their turn: what ends workers shall not hold up
+        what does not."""
+        self.outputs.discard(event.task.name)
+        if not event.lost and self._is_place_broken(event):
+            return
+        task = event.task
+        self.tally.retried += 1
+        self._todo.append(
+            Task(name=task.name, path=task.path, version=task.version, tries=task.tries + 1)
+        )
+
+    def _set_aside(self, event: Failed) -> None:
+        if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
+            return
+        task = event.task
+        self.outputs.discard(task.name)
+        self._walls.pop(task.name, None)
+        item, _ = self.manifest.item(task.name)
+        self.manifest.set_aside(task.name, event.error, event.exit_code, task.tries)
+        self.tally.set_aside(item.size)
+        failure = Failure(
+            source=task.path,
+            name=task.name,
+            error=event.error,
+            exit_code=event.exit_code,
+            tries=task.tries,
+        )
+        self._append_failure(failure)
+        self.watch.say(f"{task.name}: set aside after {task.tries} tries: {event.error}")
+        most = self.request.most_failures
+        if most is not None and self.tally.failed > most and self._ends is None:
+            self._ends = Exit(
+                code=EXIT_DAMAGED if self._any_done() else event.exit_code,
+                reason=f"{self.tally.failed} items failed, more than --max-failures {most}",
+            )
+
+    def _is_place_broken(self, event: Failed) -> bool:
+        """Whether it is not the item: several in a row could not be written. They are then left
+        for --resume."""
+        self._output_errors.append(event)
+        if len({one.task.name for one in self._output_errors}) < OUTPUT_ERRORS:
+            return False
+        self._ends = Exit(code=EXIT_OUTPUT, reason=f"{event.error}; --resume goes on")
+        return True
+
+    def _any_done(self) -> bool:
+        return bool(self.tally.done or self.tally.skipped)
+
+    # ---- failures.jsonl
+
+    def _failures_path(self) -> Path:
+        return Path(self.outputs.place, named(FAILURES, ".jsonl", self.request.shard))
+
+    def _write_failures(self, failures: Sequence[Failure]) -> None:
+        write_whole(self._failures_path(), b"".join(map(_line, failures)), ours=True)
+
+    def _append_failure(self, failure: Failure) -> None:
+        try:
+            with self._failures_path().open("ab", buffering=0) as file:
+                file.write(_line(failure))
+        except OSError as error:
+            raise OutputError(
+                f"{self._failures_path()}: cannot be written: {error.strerror}"
+            ) from error
+
+    # ---- the end
+
+    def _result(self, report: BatchReport) -> BatchResult:
+        failures = self.manifest.failures()
+        if self._ends is None or self._ends.code not in STOPPED_CODES:
+            self._write_failures(failures)
+        tally = self.tally
+        seconds = self._total_s
+        return BatchResult(
+            output=self.request.output,
+            items=ItemCounts(
+                done=tally.done,
+                skipped=tally.skipped,
+                failed=tally.failed,
+                retried=tally.retried,
+                damaged=tally.damaged,
+                left=tally.left,
+            ),
+            failures=failures,
+            seconds=seconds,
+            frames=tally.frames,
+            fps=tally.frames / seconds if tally.frames and seconds > 0 else None,
+            workers=len(report.workers),
+            exit=self._ends or exit_of(tally.done + tally.skipped, failures, self._damaged()),
+            settings=self.settings,
+            report=report,
+            notes=[*self.settings.notes, *self.notes],
+        )
+
+    def _damaged(self) -> int:
+        return self.manifest.counts().damaged
+
+
+def exit_of(done: int, failures: Sequence[Failure], damaged: int) -> Exit:
+    """Exit code and reason of a job that came to its end. Nothing else decides them."""
+    if failures and not done:
+        first = failures[0]
+        return Exit(code=first.exit_code, reason=f"no item was done: {first.error}")
+    if failures:
+        return Exit(code=EXIT_DAMAGED, reason=f"finished, but {len(failures)} items failed")
+    if damaged:
+        return Exit(
+            code=EXIT_DAMAGED, reason=f"finished, but {damaged} sources are damaged: a part is lost"
+        )
+    return Exit(code=EXIT_DONE, reason="done")
+
+
+def _slow(record: ItemRecord) -> SlowItem:
+    return SlowItem(
+        name=record.name,
+        seconds=record.seconds,
+        frames=record.frames,
+        fps=record.frames / record.seconds if record.frames and record.seconds > 0 else None,
+        size=record.size,
+    )
+
+
+def _line(failure: Failure) -> bytes:
+    row = {**to_builtins(failure), "error": redact(failure.error)}
+    return (json.dumps(row) + "\n").encode()
