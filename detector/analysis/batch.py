@@ -1,5 +1,5 @@
-"""A run of a batch job, looked at as a whole: where the workers' seconds went, and what more workers
-would bring. Pure functions on what the run has counted.
+"""A run of a batch job as a whole: where the workers' seconds went, and what more workers would
+bring. Pure functions on what the run has counted.
 """
 
 from __future__ import annotations

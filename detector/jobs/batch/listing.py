@@ -46,6 +46,9 @@ class Listing:
     refused: list[Failure] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
 
+    def refuse(self, source: str, error: str, exit_code: int) -> None:
+        self.refused.append(Failure(source=source, error=error, tries=0, exit_code=exit_code))
+
 
 class Found(NamedTuple):
     relative: str
@@ -96,17 +99,13 @@ def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None
 
 def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
     if wrong := _why_refused(found.relative):
-        listing.refused.append(
-            Failure(source=found.path, error=wrong, tries=0, exit_code=EXIT_USAGE)
-        )
+        listing.refuse(found.path, wrong, EXIT_USAGE)
         return
     try:
         about = os.stat(found.path)
     except OSError as error:
         text = f"cannot be read: {error.strerror}"
-        listing.refused.append(
-            Failure(source=found.path, error=text, tries=0, exit_code=EXIT_SOURCE)
-        )
+        listing.refuse(found.path, text, EXIT_SOURCE)
         return
     name = names.choose(found, number)
     listing.items.append(Item(name, found.path, about.st_size, version_of(about)))
@@ -207,9 +206,7 @@ def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
                         found.append(Found(entry.path[before:], entry.path))
         except OSError as error:
             text = f"cannot be listed: {error.strerror}; check its permissions: ls -ld"
-            listing.refused.append(
-                Failure(source=place, error=text, tries=0, exit_code=EXIT_SOURCE)
-            )
+            listing.refuse(place, text, EXIT_SOURCE)
     yield from sorted(found)
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def share_cores(cores: Sequence[int], workers: int) -> list[list[int]]:
     if workers > len(cores):
         return [list(cores)] * workers
     bounds = [number * len(cores) // workers for number in range(workers + 1)]
-    return [list(cores[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [list(cores[a:b]) for a, b in pairwise(bounds)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,9 +232,9 @@ class LocalPool:
             return
         *lines, place.unread = (place.unread + data).split(b"\n")
         for line in lines:
-            self._hear(place, codec.from_json(line, Answer, "a worker of batch"))
-            if place.process is None:
+            if place.state == "gone":
                 return
+            self._hear(place, codec.from_json(line, Answer, "a worker of batch"))
 
     def _hear(self, place: _Place, answer: Answer) -> None:
         if answer.kind == "frames":

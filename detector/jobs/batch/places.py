@@ -2,7 +2,7 @@
 
     OUT/files/NAME/            an item's outputs, and done.json, its marker
     OUT/detections/source=.../ its rows in the dataset (dataset.py)
-    OUT/manifest.sqlite        which items there are (manifest.py); of a shard: manifest-2-of-4.sqlite
+    OUT/manifest.sqlite        which items there are; of a shard: manifest-2-of-4.sqlite
     OUT/job.json               what every worker obeys (settings.py)
     OUT/settings.yaml          the same for --config of a single run
     OUT/failures.jsonl         what was set aside; of a shard: failures-2-of-4.jsonl

@@ -1,4 +1,4 @@
-"""A worker process of the local pool: it loads the model once, then serves one item after the other.
+"""A process of the local pool: it loads the model once, then serves one item after the other.
 
 The parent writes one line of JSON, an ``Order``. The worker answers with lines, each an ``Answer``:
 while it works, how many frames are done; then the record, or what went wrong. What libraries print

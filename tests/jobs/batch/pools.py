@@ -1,5 +1,5 @@
-"""A pool without processes, for tests of the job; and a worker process without a model, for tests of
-the local pool.
+"""A pool without processes, for tests of the job; and a process without a model, for tests of the
+local pool.
 """
 
 from __future__ import annotations
