@@ -151,16 +151,18 @@ def _above(name: str) -> Iterator[str]:
 
 def _why_refused(name: str) -> str | None:
     """Why ``name`` cannot be that of a result; None where it can."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return "its name is no UTF-8; rename it"
-    if printable(name) != name or any(ord(letter) < 32 for letter in name):
-        return "its name holds control characters, or what looks like a password; rename it"
-    parts = name.split("/")
-    if any(part in ("", ".", "..") for part in parts):
+    if not (name.isascii() and name.isprintable()):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return "its name is no UTF-8; rename it"
+        if printable(name) != name:
+            return "its name holds control characters, or what looks like a password; rename it"
+    if any(sign in f"/{name}/" for sign in ("//", "/./", "/../")):
         return "its name would lead out of the output folder; give the folder that holds it"
-    if any(len(part.encode()) > LONGEST_PART for part in parts):
+    if len(name) * 4 > LONGEST_PART and any(
+        len(part.encode()) > LONGEST_PART for part in name.split("/")
+    ):
         return f"a part of its name is longer than {LONGEST_PART} bytes; rename it"
     return None
 
