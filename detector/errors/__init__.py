@@ -11,7 +11,7 @@
       OutputError              6  an output or a session folder that cannot be written
                                7  done, but a part of a source was lost (``ReadCounts.damaged``):
                                   frames or files could not be read or came out damaged, or the
-                                  file ended early
+                                  file ended early; of a batch job: some items failed
       GateError                8  a gate that was asked for has failed
                              129  hung up: the terminal was closed
                              130  interrupted (Ctrl-C)
