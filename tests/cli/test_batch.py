@@ -117,8 +117,8 @@ def test_other_outputs_have_plain_names(place):
 @pytest.mark.slow
 def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
     (place / "in/text.mp4").unlink()
-    write_video(place / "in/long.mp4", 2000)
-    words = ("batch", "in", "-o", "out", *MODEL, "--workers", 1, "--quality", "small")
+    write_video(place / "in/long.mp4", 500)
+    words = ("batch", "in", "-o", "out", "--workers", 1, "--quality", "small", "--engine", "ort")
     process = start(*words, "--progress", "progress.jsonl", cwd=place)
 
     def has_begun():

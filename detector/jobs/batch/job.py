@@ -10,11 +10,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from detector.analysis.batch import RunFacts, report_on
+from detector.config.schema import Config
+from detector.engines.base import NVIDIA_DRIVER
 from detector.errors import (
     EXIT_DAMAGED,
     EXIT_DONE,
@@ -27,7 +30,7 @@ from detector.errors.secrets import redact
 from detector.errors.writing import temporary_folder, write_whole
 from detector.jobs.batch import dataset
 from detector.jobs.batch.item import ROWS, Task
-from detector.jobs.batch.listing import WHOLE, Item, Listing, Shard, list_sources
+from detector.jobs.batch.listing import WHOLE, Listing, Shard, list_sources
 from detector.jobs.batch.local import Limits, LocalPool, share_cores
 from detector.jobs.batch.manifest import MANIFEST, Manifest, known_names, open_manifest
 from detector.jobs.batch.places import (
@@ -118,7 +121,9 @@ def run_batch(
             watch.say(f"{prune(request.output, listing, outputs)} results removed")
         mine = [item for item in listing.items if request.shard.has(item)]
         with temporary_folder("detect-video-batch-") as folder:
-            pool = make_pool(folder, stop) if make_pool else _local_pool(request, folder, stop)
+            pool = (
+                make_pool(folder, stop) if make_pool else _local_pool(request, asked, folder, stop)
+            )
             try:
                 fresh = settings is None or settings.asked != as_plain(asked)
                 if settings is not None and fresh and request.shard != WHOLE:
@@ -168,9 +173,9 @@ def _other_settings(place: str) -> UsageError:
     )
 
 
-def _local_pool(request: Request, folder: Path, stop: Stop) -> LocalPool:
+def _local_pool(request: Request, config: Config, folder: Path, stop: Stop) -> LocalPool:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
-    workers = request.workers or default_workers(len(cores))
+    workers = request.workers or default_workers(len(cores), config)
     return LocalPool(
         folder,
         os.path.abspath(request.output),
@@ -181,7 +186,13 @@ def _local_pool(request: Request, folder: Path, stop: Stop) -> LocalPool:
     )
 
 
-def default_workers(cores: int) -> int:
+def default_workers(cores: int, config: Config) -> int:
+    """One for two cores. Where a GPU may do the inference one, which has all cores: each worker
+    would load the model onto it."""
+    runtime = config.runtime
+    on_gpu = runtime.engine == "trt" or runtime.device.startswith("cuda")
+    if on_gpu or (runtime.device == "auto" and NVIDIA_DRIVER.exists()):
+        return 1
     return max(1, cores // 2)
 
 
@@ -233,11 +244,6 @@ def given_or_kept(
 # ---- the items
 
 
-class _Handed(NamedTuple):
-    item: Item
-    key: str
-
-
 @dataclass(slots=True)
 class Job:
     """One run of the job."""
@@ -266,6 +272,7 @@ class Job:
     def begin(self, stop: Stop) -> None:
         """Writes down what is to be done, and says what is not."""
         plan, manifest = self.plan, self.manifest
+        manifest.write_settings(self.settings)
         manifest.forget(plan.stale)
         adopted = [(item, record.key) for item, record in plan.adopted]
         manifest.plan([*plan.todo, *adopted])
@@ -438,8 +445,11 @@ class Job:
         if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
             return
         task = event.task
-        self.outputs.discard(task.name)
         self._walls.pop(task.name, None)
+        # Earlier results are of another version of the source, or of other settings.
+        with suppress(OutputError):
+            self.outputs.remove(task.name)
+        dataset.remove(self.outputs.place, task.name)
         item, _ = self.manifest.item(task.name)
         self.manifest.set_aside(task.name, event.error, event.exit_code, task.tries)
         self.tally.set_aside(item.size)

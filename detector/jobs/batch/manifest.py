@@ -7,7 +7,6 @@ shard has a database of its own: no two machines ever write one.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from detector.errors import OutputError, UsageError
 from detector.jobs.batch.listing import Item, Shard
 from detector.jobs.batch.places import named
-from detector.session.batch import BatchProgress, BatchReport, Failure, ItemRecord
+from detector.session.batch import BatchProgress, BatchReport, Failure, ItemRecord, JobSettings
 from detector.session.codec import from_json, to_json
 
 MANIFEST = "manifest"
@@ -80,10 +79,9 @@ class Manifest:
         """Makes it where it is not there. Raises OutputError, and UsageError for a file that is no
         manifest of this version."""
         try:
-            new = not os.path.exists(path) or os.path.getsize(path) == 0
             connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
             connection.execute("PRAGMA synchronous = NORMAL")
-            if new:
+            if _is_empty(connection):
                 connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
             cls._check(path, connection)
             connection.execute("BEGIN IMMEDIATE")
@@ -94,11 +92,18 @@ class Manifest:
     @classmethod
     @contextmanager
     def reading(cls, path: Path) -> Iterator[Manifest]:
-        """To look at while a job may write it. Raises as ``open`` does."""
+        """To look at while a job may write it. Raises as ``open`` does.
+
+        Not read-only: SQLite may have to take back what a killed job did not finish.
+        """
         try:
             connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S
+                f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_S
             )
+            if _is_empty(connection):  # its job was killed as it began
+                connection.close()
+                connection = sqlite3.connect(":memory:")
+                connection.executescript(_TABLES)
             cls._check(path, connection)
         except (sqlite3.Error, OSError) as error:
             raise _unusable(path, error) from error
@@ -241,6 +246,14 @@ class Manifest:
             ),
         ]
 
+    def write_settings(self, settings: JobSettings) -> None:
+        """What every worker obeys, so that the manifest says by itself what its items are of."""
+        self._write_fact("settings", to_json(settings))
+
+    def read_settings(self) -> JobSettings | None:
+        text = self._read_fact("settings")
+        return None if text is None else from_json(text, JobSettings, self.path)
+
     def write_progress(self, progress: BatchProgress) -> None:
         self._write_fact("progress", to_json(progress))
 
@@ -292,6 +305,11 @@ def known_names(place: str) -> dict[str, str]:
         with Manifest.reading(path) as manifest:
             names.update(manifest.names())
     return names
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    return not tables
 
 
 def _unusable(path: Path, error: Exception) -> OutputError:

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
+from detector.config.schema import Config
 from detector.errors import OutputError, UsageError
-from detector.jobs.batch.job import Request, Watch, prune_batch, run_batch
+from detector.jobs.batch.job import Request, Watch, default_workers, prune_batch, run_batch
 from detector.jobs.batch.listing import Shard
 from detector.jobs.batch.looking import dry_run, look
+from detector.jobs.batch.manifest import Manifest
 from detector.jobs.batch.places import LocalOutputs, locked
 from detector.jobs.batch.settings import read_settings
 from detector.session.batch import ItemCounts
@@ -224,6 +228,46 @@ def test_markers_stand_for_a_manifest_that_is_lost_or_behind(job, tmp_path):
     assert look(str(tmp_path / "out")).items == ItemCounts(done=4)
 
 
+def test_what_changed_and_then_fails_leaves_no_old_results(job, tmp_path):
+    job()
+    (tmp_path / "in/bb.mp4").write_bytes(b"another")
+    result, _ = job(lambda task, pool: refused(task), resume=True)
+    assert result.items == ItemCounts(skipped=3, failed=1)
+    assert not (tmp_path / "out/files/bb.mp4").exists()
+
+
+def test_the_dataset_is_made_later_where_pyarrow_came_later(job, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    result, _ = job()
+    assert any("pyarrow" in note for note in result.notes)
+    monkeypatch.setattr("detector.jobs.batch.dataset.is_installed", lambda: True)
+    (tmp_path / "in/a.mp4").write_bytes(b"another")
+    result, _ = job(resume=True)
+    names = {path.name for path in (tmp_path / "out/detections").iterdir()}
+    assert names == {f"source={name}" for name in ("bb.mp4", "ccc.mp4", "dddd.mp4")}
+    assert not any("pyarrow" in note for note in result.notes)
+
+
+def test_the_manifest_holds_the_settings(job, tmp_path):
+    result, _ = job()
+    with Manifest.reading(tmp_path / "out/manifest.sqlite") as manifest:
+        assert manifest.read_settings() == result.settings
+        assert manifest.read_report() == result.report
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all, but long enough to be read"])
+def test_a_damaged_manifest_is_said_or_made_anew(job, tmp_path, content):
+    job()
+    (tmp_path / "out/manifest.sqlite").write_bytes(content)
+    if not content:
+        assert job(resume=True)[0].items == ItemCounts(skipped=4)
+        return
+    with pytest.raises(OutputError, match="move it away"):
+        job(resume=True)
+    with pytest.raises(OutputError, match="move it away"):
+        look(str(tmp_path / "out"))
+
+
 def test_results_that_somebody_removed_are_made_again(job, tmp_path):
     job()
     (tmp_path / "out/files/bb.mp4/done.json").unlink()
@@ -308,6 +352,37 @@ def test_the_lock_keeps_a_second_job_out(job, tmp_path):
         pytest.raises(OutputError, match="another batch job"),
     ):
         job(resume=True)
+
+
+def test_a_job_that_is_killed_within_a_transaction_goes_on(job, tmp_path):
+    """What SQLite left beside the manifest is taken back by whoever looks first."""
+    job()
+    path = tmp_path / "out/manifest.sqlite"
+    code = (
+        "import os, sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "c.execute('PRAGMA cache_size = 1'); c.execute('BEGIN IMMEDIATE'); "
+        "c.execute(\"UPDATE items SET state = 'todo', error = hex(randomblob(100000))\"); "
+        "os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert path.with_name("manifest.sqlite-journal").stat().st_size > 0
+    assert look(str(tmp_path / "out")).items == ItemCounts(done=4)
+    assert job(resume=True)[0].items == ItemCounts(skipped=4)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cores", "workers"),
+    [
+        ({"device": "cpu"}, 8, 4),
+        ({"device": "cpu"}, 1, 1),
+        ({"device": "cuda:0"}, 8, 1),
+        ({"engine": "trt", "device": "cpu"}, 8, 1),
+    ],
+    ids=str,
+)
+def test_a_gpu_gets_one_worker_unless_asked(runtime, cores, workers):
+    config = Config(runtime=replace(Config().runtime, **runtime))
+    assert default_workers(cores, config) == workers
 
 
 # Shards.
