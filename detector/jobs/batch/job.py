@@ -68,6 +68,7 @@ from detector.session.document import Exit
 
 MOST_TRIES = 2
 TICK_S = 0.5  # between two looks at the progress
+SHOWN_EVERY_S = 0.25
 KEPT_EVERY_S = 2.0  # between two commits of the manifest
 OUTPUT_ERRORS = 3  # of different items in a row: the place is full, or gone
 PICTURES = 20  # sources that may decide the canvas
@@ -133,9 +134,10 @@ def run_batch(
                 facts = pool.load_first(config, pictures, resolves=fresh)
                 found = settle(sources, flags, config_file, asked, facts)
                 in_force = _agree(request, settings, found)
-                pool.start(in_force.config, in_force.digest)
                 with open_manifest(request.output, request.shard) as manifest:
                     plan = make_plan(listing, mine, manifest.rows(), outputs, in_force.digest)
+                    if plan.todo:
+                        pool.start(in_force.config, in_force.digest, len(plan.todo))
                     job = Job(request, in_force, listing, plan, manifest, outputs, pool, watch)
                     job.begin(stop)
                     return job.run(stop)
@@ -265,6 +267,7 @@ class Job:
     _output_errors: list[Failed] = field(default_factory=list)
     _ends: Exit | None = None  # why the job ends before its last item
     _kept: float = 0.0
+    _shown: float = float("-inf")
     _dry: float | None = None  # when a worker first had nothing left to do
     _stragglers: list[SlowItem] = field(default_factory=list)
     _total_s: float = 0.0
@@ -387,6 +390,9 @@ class Job:
             self._dry = self.clock()
 
     def _look_on(self) -> None:
+        if self.clock() - self._shown < SHOWN_EVERY_S:
+            return
+        self._shown = self.clock()
         progress = self.tally.progress(self.pool.states())
         self.watch.progress(progress)
         now = self.clock()

@@ -128,7 +128,7 @@ class LocalPool:
                 raise error_of_code(gone.exit_code)(gone.error)
         return first.facts
 
-    def start(self, config: dict[str, dict[str, Any]], digest: str) -> None:
+    def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
         assert self._opening is not None
         self._digest = digest
         self._opening = Opening(
@@ -138,7 +138,7 @@ class LocalPool:
         if first.facts is None or first.facts.config != config or digest_of(first.facts) != digest:
             self._end([first])
             self._launch(first)
-        for number in range(1, len(self.shares)):
+        for number in range(1, min(most, len(self.shares))):
             self._launch(self._add_place(number))
 
     def _add_place(self, number: int) -> _Place:
@@ -397,7 +397,7 @@ class LocalPool:
         return any(place.state != "gone" for place in self._places)
 
     def cores(self) -> float:
-        return float(len({core for share in self.shares for core in share}))
+        return float(len({core for place in self._places for core in place.cores}))
 
     def close(self) -> None:
         idle = [place for place in self._places if place.state == "idle"]

@@ -28,7 +28,7 @@ def look(place: str) -> BatchResult:
     ``done`` counts all runs of the job; nothing counts as skipped.
     """
     settings, paths = read_settings(place), manifests(place)
-    if settings is None or not paths:
+    if settings is None:
         raise UsageError(f"{place}: holds no batch job; check -o")
     states: dict[str, str] = {}
     failures: dict[str, Failure] = {}

@@ -60,9 +60,9 @@ class Pool(Protocol):
         """Loads the model in one worker, and waits for that. ``resolves``: the configuration may
         say ``auto``. Raises what loading raises, and Stopped where a signal ends the wait."""
 
-    def start(self, config: dict[str, dict[str, Any]], digest: str) -> None:
-        """Starts the other workers. The first one is kept where it was loaded with these very
-        settings."""
+    def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
+        """Starts the other workers, ``most`` in all: there are no more items. The first one is kept
+        where it was loaded with these very settings."""
 
     def has_room(self) -> bool:
         """Whether an item can be handed over now. There may be less room than there are places:

@@ -78,7 +78,7 @@ class FakePool:
         self.closed = 0
         self.resolved: list[bool] = []
         self._queue: list[Task] = []
-        self.digest = ""
+        self.digest, self.most = "", 0
         self.alive = True
         self.before: Callable[[], None] = lambda: None
 
@@ -88,8 +88,8 @@ class FakePool:
         self.resolved.append(resolves)
         return LoadedFacts(**{**_fields(self.facts), "config": config})
 
-    def start(self, config: dict[str, dict[str, Any]], digest: str) -> None:
-        self.digest = digest
+    def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
+        self.digest, self.most = digest, most
 
     def has_room(self) -> bool:
         return len(self._queue) < self.workers and self.alive

@@ -31,13 +31,13 @@ def pool(tmp_path, monkeypatch):
     (tmp_path / "pool").mkdir()
     made: list[LocalPool] = []
 
-    def make(workers: int = 1, **limits: float) -> LocalPool:
+    def make(workers: int = 1, most: int = 9, **limits: float) -> LocalPool:
         pool = LocalPool(
             tmp_path / "pool", str(tmp_path / "out"), [[0]] * workers, Limits(**limits)
         )
         made.append(pool)
         facts = pool.load_first(FACTS.config, [], resolves=True)
-        pool.start(facts.config, digest_of(facts))
+        pool.start(facts.config, digest_of(facts), most)
         return pool
 
     yield make
@@ -111,6 +111,13 @@ def test_a_lost_worker_is_replaced(pool, tmp_path, name, says):
     hand(made, task(tmp_path, "a"))
     assert isinstance(events(made)[0], Finished)
     assert made.reports()[0].starts == 2
+
+
+@pytest.mark.slow
+def test_there_are_no_more_workers_than_items(pool, tmp_path):
+    made = pool(3, most=2)
+    assert len(made.states()) == 2
+    assert {one.state for one in made.states()} <= {"loading", "idle"}
 
 
 @pytest.mark.slow
