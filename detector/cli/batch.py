@@ -56,13 +56,13 @@ PROGRESS_EVERY_S = 1.0
 @click.option(
     "--max-failures",
     metavar="N",
-    type=click.IntRange(0, 10**9),
+    type=click.IntRange(0),
     help="Stop once more than N items have failed.",
 )
 @click.option(
     "--item-timeout",
     metavar="S",
-    type=click.FloatRange(0.1, 10**7),
+    type=click.FloatRange(0.1),
     help="Give an item so many seconds; default: as long as it gives a frame in 300 s.",
 )
 @click.option(

@@ -13,7 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from detector.report.terminal.console import SafeConsole, fit_columns
-from detector.session.batch import BatchProgress, BatchReport, BatchResult, DryRun, SlowItem
+from detector.session.batch import (
+    BatchProgress,
+    BatchReport,
+    BatchResult,
+    DryRun,
+    JobSettings,
+    SlowItem,
+)
 
 LINE_EVERY_S = 30.0  # in a pipe
 MOST_WORKERS = 16  # rows of the live table
@@ -106,6 +113,8 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
     if items.left:
         parts.append(f"{items.left} left")
     console.print(Text(f"{result.output}: {', '.join(parts)}", style="bold"))
+    if result.settings is not None:
+        console.print(Text(_settings(result.settings)))
     if result.running and result.progress is not None:
         console.print(draw_progress(console, result.progress))
     if result.failures:
@@ -124,6 +133,16 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
     for note in result.notes:
         console.print(Text(f"note: {note}"))
     console.print(Text(f"exit {result.exit.code}: {result.exit.reason}"))
+
+
+def _settings(settings: JobSettings) -> str:
+    """``street 416x256, ort fp32, batch 1, 2 threads a request``."""
+    runtime, (height, width) = settings.config["runtime"], settings.model_input
+    threads = runtime["threads"]
+    return (
+        f"{settings.model} {width}x{height}, {runtime['engine']} {runtime['precision']}, batch "
+        f"{runtime['batch']}, {threads} thread{'s'[: threads != 1]} a request"
+    )
 
 
 def _failures(console: SafeConsole, result: BatchResult) -> Table:
