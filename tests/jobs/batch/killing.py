@@ -32,7 +32,7 @@ ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
 PATIENCE_S = 1800.0
 MOMENT_S = (0.05, 1.5)  # between two kills
 MOST_RUNS = 40
-LAST_KILL = 0.7  # of the items; what is tried again comes last, and must not be hit twice
+LAST_KILL = 0.7  # of the items
 
 
 # ---- clips
@@ -109,53 +109,72 @@ def run_with_kills(
 ) -> Killed:
     """Runs a job to its end, with kills -9 at random moments; after each of the job it is resumed.
 
-    The job's kills come first, each early in a run of its own.
+    A kill comes a random while after so many items are done: while a model is loaded, between
+    items, inside of one.
     """
     moments, killed = random.Random(seed), Killed()
-    words = ["batch", str(sources), "-o", str(out), "--json", *options]
+    kinds = ["worker"] * worker_kills + ["job"] * job_kills
+    # What is tried again comes last, and must not be hit twice.
+    due = sorted((moments.randint(0, round(LAST_KILL * items)), kind) for kind in kinds)
     while killed.exit_code is None:
         killed.runs += 1
-        resumes = ["--resume"] if (out / "job.json").exists() else []
-        process = subprocess.Popen(
-            [*COMMAND, *words, *resumes],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **ENVIRONMENT},
-        )
-        before = count_done(out)
-        if killed.jobs < job_kills:
-            # Some kills come while a model is loaded, some between items, some inside of one.
-            wanted = before + moments.choice((0, 1, 2, 5)) if killed.jobs else before
-            _wait(lambda: process.poll() is not None or count_done(out) >= wanted)  # noqa: B023
+        assert killed.runs < MOST_RUNS, killed.result
+        process = _start(sources, out, *options)
+        while due and _wait_for_items(process, out, due[0][0]):
+            _, kind = due.pop(0)
             time.sleep(moments.uniform(*MOMENT_S))
-            if process.poll() is None:
-                killed.jobs += 1
-                say(f"job killed with {count_done(out)} done")
-                process.kill()
-                process.communicate()
+            done = count_done(out)
+            if kind == "worker" and not _kill_a_worker(process, moments):
+                due.insert(0, (done, kind))  # none was there yet
                 continue
-        while process.poll() is None and killed.workers < worker_kills:
-            # Three in a row that do not even load would end the job, as they should.
-            got_on = count_done(out) + moments.choice((0, 1))
-            _wait(lambda: process.poll() is not None or count_done(out) >= got_on)  # noqa: B023
-            time.sleep(moments.uniform(*MOMENT_S))
-            if count_done(out) > LAST_KILL * items:
+            say(f"{kind} killed with {done} done")
+            killed.workers += kind == "worker"
+            if kind == "job":
+                killed.jobs += 1
+                process.kill()
                 break
-            if victims := [pid for pid in children_of(process.pid) if is_worker(pid)]:
-                with suppress(ProcessLookupError):
-                    os.kill(moments.choice(victims), signal.SIGKILL)
-                    killed.workers += 1
-                    say(f"worker killed with {count_done(out)} done")
         stdout, stderr = process.communicate(timeout=PATIENCE_S)
+        if process.returncode == -signal.SIGKILL:
+            continue
         assert stdout, stderr
         killed.result = json.loads(stdout)
         if "items" in killed.result and not killed.result["items"]["left"]:
             killed.exit_code = process.returncode
-        else:
+        else:  # three workers in a row that did not even load
             say(f"resumed after exit {killed.result['exit']}")
-            assert killed.runs < MOST_RUNS, killed.result
     return killed
+
+
+def _start(sources: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    resumes = ["--resume"] if (out / "job.json").exists() else []
+    return subprocess.Popen(
+        [*COMMAND, "batch", str(sources), "-o", str(out), "--json", *options, *resumes],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **ENVIRONMENT},
+    )
+
+
+def _wait_for_items(process: subprocess.Popen[str], out: Path, count: int) -> bool:
+    """False where the process ends before so many items are done."""
+    end = time.monotonic() + PATIENCE_S
+    while process.poll() is None:
+        if count_done(out) >= count:
+            return True
+        assert time.monotonic() < end, "the job does not get on"
+        time.sleep(0.02)
+    return False
+
+
+def _kill_a_worker(process: subprocess.Popen[str], moments: random.Random) -> bool:
+    victims = [pid for pid in children_of(process.pid) if is_worker(pid)]
+    if not victims:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(moments.choice(victims), signal.SIGKILL)
+        return True
+    return False
 
 
 def count_done(out: Path) -> int:
@@ -176,13 +195,6 @@ def is_worker(pid: int) -> bool:
     with suppress(OSError):
         return b"detector.jobs.batch.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "the job does not get on"
-        time.sleep(0.02)
 
 
 # ---- what must hold
