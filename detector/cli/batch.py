@@ -98,8 +98,9 @@ def command(
     that crashes or hangs its worker is tried twice and set aside in OUT/failures.jsonl. The exit
     code is 7 where some failed, and that of the first where none succeeded.
     """
-    from detector.jobs.batch.job import Request, prune_batch
+    from detector.jobs.batch.job import Request
     from detector.jobs.batch.listing import parse_shard
+    from detector.jobs.batch.start import prune_batch
 
     with errors_as_documents(as_json):
         if output == "-":
@@ -133,7 +134,7 @@ def command(
 
 
 def _run(request: Request, as_json: bool, quiet: bool, progress_to: str | None) -> int:
-    from detector.jobs.batch.job import run_batch
+    from detector.jobs.batch.start import run_batch
 
     with _watched(as_json, quiet, progress_to) as watch:
         result = run_batch(request, watch)

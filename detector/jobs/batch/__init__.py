@@ -5,6 +5,7 @@ settings.py   what every worker obeys, resolved once
 places.py     where results go, and how they come to stand there whole; locks
 manifest.py   which items there are, and what became of each
 plan.py       what is to be done of what is listed
+start.py      how a job begins, and on which pool
 job.py        the job: hands items to a pool until none is left
 pool.py       what a pool promises
 local.py      the pool of this machine, worker.py: one process of it

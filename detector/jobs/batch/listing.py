@@ -272,10 +272,19 @@ class Shard(NamedTuple):
     number: int
     of: int
 
-    def has(self, item: Item) -> bool:
-        """By the path, so that it does not depend on what else is listed."""
-        digest = hashlib.sha256(item.path.encode()).digest()
+    def has(self, path: str) -> bool:
+        """It does not depend on what else is listed."""
+        digest = hashlib.sha256(path.encode(errors="surrogateescape")).digest()
         return int.from_bytes(digest[:8], "big") % self.of == self.number - 1
+
+    def part_of(self, listing: Listing) -> Listing:
+        if self == WHOLE:
+            return listing
+        return Listing(
+            [item for item in listing.items if self.has(item.path)],
+            [failure for failure in listing.refused if self.has(failure.source)],
+            listing.silent,
+        )
 
     def __str__(self) -> str:
         return f"{self.number}-of-{self.of}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detector.errors import EXIT_DONE, UsageError
-from detector.jobs.batch.job import Request, exit_of, given_or_kept
+from detector.jobs.batch.job import Request, exit_of
 from detector.jobs.batch.listing import list_sources
 from detector.jobs.batch.manifest import DONE, FAILED, Manifest, Row, known_names, manifests
 from detector.jobs.batch.places import is_running, open_outputs
 from detector.jobs.batch.plan import make_plan
 from detector.jobs.batch.settings import as_plain, ask, read_settings
+from detector.jobs.batch.start import given_or_kept
 from detector.session.batch import (
     BatchProgress,
     BatchReport,
@@ -98,18 +99,18 @@ def dry_run(request: Request) -> DryRun:
         raise UsageError("no SOURCE is given; give folders or files")
     asked, _ = ask(sources, flags, config_file)
     listing = list_sources(sources, request.output, known_names(request.output))
-    mine = [item for item in listing.items if request.shard.has(item)]
     same = settings is not None and settings.asked == as_plain(asked)
     digest = settings.digest if settings is not None and same else ""
     rows: list[Row] = []
     for path in manifests(request.output):
         with Manifest.reading(path) as manifest:
             rows += manifest.rows()
-    plan = make_plan(listing, mine, rows, open_outputs(request.output), digest)
+    mine = request.shard.part_of(listing)
+    plan = make_plan(mine, rows, open_outputs(request.output), digest)
     return DryRun(
         output=request.output,
         planned=plan.counts(),
         bytes=sum(item.size for item, _ in plan.todo),
         items=[item.name for item, _ in plan.todo],
-        refused=listing.refused,
+        refused=mine.refused,
     )

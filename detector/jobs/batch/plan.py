@@ -43,13 +43,11 @@ class Plan:
         )
 
 
-def make_plan(
-    listing: Listing, items: Iterable[Item], rows: Iterable[Row], outputs: Outputs, digest: str
-) -> Plan:
-    """``items``: of the listing, those that are this job's. ``digest``: of the settings."""
+def make_plan(listing: Listing, rows: Iterable[Row], outputs: Outputs, digest: str) -> Plan:
+    """``listing``: what is this job's. ``digest``: of the settings."""
     plan = Plan(refused=len(listing.refused))
     known = {row.name: (row.key, row.state) for row in rows}
-    for item in items:
+    for item in listing.items:
         key = key_of_item(item, digest)
         was, state = known.pop(item.name, ("", ""))
         if state == DONE and was == key and outputs.has_marker(item.name):

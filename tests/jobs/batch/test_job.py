@@ -13,12 +13,13 @@ import pytest
 
 from detector.config.schema import Config
 from detector.errors import OutputError, UsageError
-from detector.jobs.batch.job import Request, Watch, default_workers, prune_batch, run_batch
+from detector.jobs.batch.job import Request, Watch
 from detector.jobs.batch.listing import Shard
 from detector.jobs.batch.looking import dry_run, look
 from detector.jobs.batch.manifest import Manifest
 from detector.jobs.batch.places import LocalOutputs, locked
 from detector.jobs.batch.settings import read_settings
+from detector.jobs.batch.start import default_workers, prune_batch, run_batch
 from detector.session.batch import ItemCounts
 from tests.jobs.batch.pools import FACTS, FakePool, lost, make_sources, place_results, refused
 
@@ -405,6 +406,13 @@ def test_shards_do_everything_once_and_share_the_settings(job, tmp_path):
     whole, pool = job(resume=True)
     assert (whole.items.skipped, pool.tried) == (4, [])
     assert look(str(tmp_path / "out")).items == ItemCounts(done=4)
+
+
+def test_what_is_refused_belongs_to_one_shard(job, tmp_path):
+    (tmp_path / "in" / "x\ny.mp4").write_bytes(b"x")
+    failed = [job(shard=Shard(number, 2))[0].items.failed for number in (1, 2)]
+    assert sorted(failed) == [0, 1]
+    assert look(str(tmp_path / "out")).items == ItemCounts(done=4, failed=1)
 
 
 def test_a_shard_is_resumed_and_joined_only_by_its_own_division(job):
