@@ -33,6 +33,11 @@ def is_installed() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
+def load_library() -> None:
+    """Before the first item, whose time it would count for."""
+    import pyarrow.parquet  # noqa: F401
+
+
 def partition(place: str, name: str) -> Path:
     return Path(place, FOLDER, f"{KEY}{_quoted(name)}")
 

@@ -6,6 +6,7 @@ It knows neither processes nor machines (pool.py), nor how an item is done (item
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -153,9 +154,9 @@ class Job:
         for name in dataset.missing(self.outputs.place, done):
             if stop.is_set():
                 return
-            rows = Path(self.outputs.place, FILES, name, ROWS)
-            if rows.exists():
-                dataset.gather(self.outputs.place, name, rows)
+            rows = os.path.join(self.outputs.place, FILES, name, ROWS)
+            if os.path.exists(rows):
+                dataset.gather(self.outputs.place, name, Path(rows))
 
     def run(self, stop: Stop) -> BatchResult:
         """Until no item is left, or something ends the job."""
@@ -294,7 +295,7 @@ class Job:
             tries=task.tries,
         )
         self._append_failure(failure)
-        self.watch.say(f"{task.name}: set aside after {task.tries} tries: {event.error}")
+        self.watch.say(f"{task.name}: set aside after {_count(task.tries, 'try')}: {event.error}")
         most = self.request.most_failures
         if most is not None and self.tally.failed > most and self._ends is None:
             self._ends = Exit(
@@ -370,12 +371,21 @@ def exit_of(done: int, failures: Sequence[Failure], damaged: int) -> Exit:
         first = failures[0]
         return Exit(code=first.exit_code, reason=f"no item was done: {first.error}")
     if failures:
-        return Exit(code=EXIT_DAMAGED, reason=f"finished, but {len(failures)} items failed")
+        return Exit(
+            code=EXIT_DAMAGED, reason=f"finished, but {_count(len(failures), 'item')} failed"
+        )
     if damaged:
         return Exit(
-            code=EXIT_DAMAGED, reason=f"finished, but {damaged} sources are damaged: a part is lost"
+            code=EXIT_DAMAGED, reason=f"finished, but a part of {_count(damaged, 'source')} is lost"
         )
     return Exit(code=EXIT_DONE, reason="done")
+
+
+def _count(number: int, noun: str) -> str:
+    """``1 item``, ``2 tries``."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
 def _slow(record: ItemRecord) -> SlowItem:

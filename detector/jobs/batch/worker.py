@@ -155,6 +155,10 @@ class _Worker:
 
         self.outputs = open_outputs(opening.place)
         self._gathers = opening.gathers
+        if self._gathers:
+            from detector.jobs.batch.dataset import load_library
+
+            load_library()
         self.model, self.facts = open_model(
             opening.config, opening.pictures, resolves=opening.resolves
         )
