@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Protocol
 
 from detector.errors import OutputError, UsageError
-from detector.errors.writing import NO_LOCKS, put_in_place, sync_folder
+from detector.errors.writing import NO_LOCKS, sync_folder
 from detector.jobs.batch.listing import WHOLE, Shard, refuse_elsewhere
 from detector.session.batch import ItemRecord
 from detector.session.codec import from_json, to_json
@@ -92,9 +92,10 @@ class LocalOutputs:
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
         target = self.folder(name)
         with _output_errors(target):
-            temporary = scratch / f".{MARKER}"
-            temporary.write_text(to_json(record), encoding="ascii")
-            put_in_place(temporary, scratch / MARKER)  # syncs the folder too
+            # Only its content is synced: where a power loss takes its name, the item is not done.
+            with open(scratch / MARKER, "wb", buffering=0) as file:
+                file.write(to_json(record).encode())
+                os.fsync(file.fileno())
             target.parent.mkdir(parents=True, exist_ok=True)
             if os.path.lexists(target):
                 self._set_aside(name, target)
