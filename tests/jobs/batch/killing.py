@@ -266,9 +266,13 @@ def _faults_of_dataset(out: Path) -> Iterator[str]:
             yield f"{file}: {rows} rows of {wanted[name]} detections"
 
 
-def list_differences(out: Path, folder: Path, names: list[str]) -> list[str]:
+def list_differences(
+    out: Path, folder: Path, names: list[str], cores: list[int] | None = None
+) -> list[str]:
     """Of these items those whose detections are not those of a single run with the job's settings,
-    byte by byte."""
+    byte by byte. ``cores``: that the single runs may use; None: all. What a decoder makes of
+    damage depends on their number."""
+    held = sorted(os.sched_getaffinity(0)) if cores is None else cores
     different = []
     for name in names:
         record = json.loads((out / FILES / name / MARKER).read_text())
@@ -288,6 +292,7 @@ def list_differences(out: Path, folder: Path, names: list[str]) -> list[str]:
                 "--quiet",
             ],
             env={**os.environ, **ENVIRONMENT},
+            preexec_fn=lambda: os.sched_setaffinity(0, held),
             capture_output=True,
             text=True,
             check=False,
