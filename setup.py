@@ -70,6 +70,8 @@ setup(
         # The page of a run, and events by MQTT (paho under its BSD licence).
         "serve": ["starlette>=0.40", "uvicorn>=0.30", "prometheus-client>=0.20"],
         "mqtt": ["paho-mqtt>=2.1"],
+        # batch: one Parquet dataset of all detections.
+        "batch": ["pyarrow>=17.0"],
         # Run trackers of --track. mlflow's calls are tested on a fake that records them.
         "mlflow": ["mlflow>=2.17"],
         "tensorboard": ["tensorboard>=2.21"],
@@ -84,6 +86,7 @@ setup(
             "mypy>=1.13",
             "types-PyYAML",
             "simpy>=4.1",  # the loop's replay is compared with it
+            "duckdb>=1.2",  # asks the dataset of batch what docs/batch.md asks
         ],
     },
     entry_points={"console_scripts": ["detect-video = detector.__main__:main"]},

@@ -95,7 +95,8 @@ class DefaultGroup(click.Group):
         with formatter.section("Exit codes"):
             formatter.write_text(
                 "0 done; 1 internal error; 2 usage; 3 source; 4 model or weights; 5 engine; "
-                "6 output; 7 finished, but frames were bad or the file ended early; "
+                "6 output; 7 finished, but frames were bad, the file ended early, or items of a "
+                "batch failed; "
                 "8 a gate failed; 129 hung up; 130 interrupted; 143 terminated."
             )
 

@@ -11,7 +11,7 @@
       OutputError              6  an output or a session folder that cannot be written
                                7  done, but a part of a source was lost (``ReadCounts.damaged``):
                                   frames or files could not be read or came out damaged, or the
-                                  file ended early
+                                  file ended early; of a batch job: some items failed
       GateError                8  a gate that was asked for has failed
                              129  hung up: the terminal was closed
                              130  interrupted (Ctrl-C)
@@ -80,6 +80,12 @@ class OutputError(DetectVideoError):
 
 class GateError(DetectVideoError):
     exit_code = EXIT_GATE
+
+
+def error_of_code(exit_code: int) -> type[DetectVideoError]:
+    """The error that has this exit code: what another process told by its number."""
+    kinds = (UsageError, SourceError, ModelError, EngineError, OutputError, GateError)
+    return next((kind for kind in kinds if kind.exit_code == exit_code), DetectVideoError)
 
 
 def _one_line(message: str) -> str:

@@ -231,18 +231,28 @@ def _refuse_missing(specs: Sequence[str]) -> None:
 
 
 def run_opened(
-    spec: str, config: Config, loaded: LoadedModel, folder: Path, hooks: Hooks = Hooks()
+    spec: str,
+    config: Config,
+    loaded: LoadedModel,
+    folder: Path,
+    hooks: Hooks = Hooks(),
+    *,
+    plain: bool = False,
+    detected: Callable[[Frame, Detections], None] | None = None,
 ) -> SourceRun:
     """One source through a model that is loaded already: the loop and the sinks of ``detect``.
 
-    Everything is written into ``folder``. The model stays open. What happened to the source is in
+    Everything is written into ``folder``; ``plain``: under names without the source's and the
+    engine's. The model stays open. ``detected``: sees each frame. What happened to the source is in
     ``error``.
     """
     from detector.session.store import Session
 
     output = replace(config.output, output=f"{folder}{os.sep}", run_dir=None)
-    plan = OutputPlan(output, [spec])
+    plan = OutputPlan(output, [spec], plain=plain)
     session = Session.create(str(folder / "session"), "")
+    if detected is not None:
+        hooks = replace(hooks, detected=detected)
     job = _Job(config, loaded, plan, session, PhaseTimer(), Stop(), None, hooks, False)
     with closing_session(session):
         return _run_sources(job, [spec])[0]

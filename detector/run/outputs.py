@@ -120,10 +120,18 @@ class OutputPlan:
     """
 
     def __init__(
-        self, config: OutputConfig, specs: Sequence[str], *, streams: bool = False
+        self,
+        config: OutputConfig,
+        specs: Sequence[str],
+        *,
+        streams: bool = False,
+        plain: bool = False,
     ) -> None:
-        """``streams``: whether -o - is possible, rows on standard output."""
+        """``streams``: whether -o - is possible, rows on standard output. ``plain``: the source has
+        a folder of its own, in which names need not tell whose and of which engine they are:
+        detections.jsonl, video.mp4."""
         self._config = config
+        self._plain = plain
         self._streams = streams
         self._specs = specs
         self._taken: set[Path] = set()
@@ -414,9 +422,19 @@ class OutputPlan:
 
     def _default_name(self, spec: str, stem: str, sink: type[Sink], number: int) -> str:
         """IN-ENGINE-detected.mp4, IN-ENGINE-detected-2.mp4..."""
+        if self._plain:
+            return _plain_name(sink, _suffix_for(sink, spec))
         ending = sink.ending if self._file is None else ""
         counted = "" if number == 1 else f"-{number}"
         return f"{stem}{ending}{counted}{_suffix_for(sink, spec)}"
+
+
+def _plain_name(sink: type[Sink], suffix: str) -> str:
+    """detections.jsonl, detections.coco.json, video.mp4, overlay.mkv; folders: labels, crops."""
+    if not suffix.startswith("."):
+        return suffix.removeprefix("-") or sink.name
+    of_rows = sink.pictures == "none" and not sink.untouched
+    return f"{'detections' if of_rows else sink.name}{suffix}"
 
 
 def _why_unfit(sink: type[Sink], spec: str) -> UsageError | None:

@@ -28,6 +28,10 @@ def find(name: str) -> type[Sink]:
     """The class of a sink: ``VideoSink`` of ``video``. Raises UsageError for an unknown name."""
     if name not in names():
         raise UsageError(f"no output is called {name!r}; choose from {', '.join(names())}")
+    return _import_class(name)
+
+
+def _import_class(name: str) -> type[Sink]:
     module = importlib.import_module(f"{__name__}.{name}")
     sink: type[Sink] = getattr(module, f"{name.capitalize()}Sink")
     return sink
@@ -35,7 +39,7 @@ def find(name: str) -> type[Sink]:
 
 def find_all() -> list[type[Sink]]:
     """Every sink's class, in the order in which sinks are opened."""
-    return sorted(map(find, names()), key=lambda sink: (sink.order, sink.name))
+    return sorted(map(_import_class, names()), key=lambda sink: (sink.order, sink.name))
 
 
 def find_by_suffix(suffix: str, wanted: Collection[str] = ()) -> type[Sink] | None:

@@ -20,6 +20,7 @@ SHORTER = {
     "compare": ["--frames", 2, "--rounds", 1],
     "tune": ["--seconds", 1],
     "profile": ["--frames", 8, "--only", "critical_path,what_if", "--json"],
+    "batch": ["--frames", 2, "--quiet"],
 }
 
 
@@ -64,6 +65,9 @@ def test_command_line(shared, tmp_path, line):
         assert shown.returncode == 0, shown.stderr
     if words[0] == "burn":  # what the page has made before
         made = detect_video("in.mp4", "--frames", 2, "--save", "overlay", cwd=tmp_path)
+        assert made.returncode == 0, made.stderr
+    if words[0] == "batch" and {"--resume", "--status"} & set(words):
+        made = detect_video("batch", "videos", "-o", "out", *short, cwd=tmp_path)
         assert made.returncode == 0, made.stderr
     process = detect_video(*words, *short, cwd=tmp_path)
     assert process.returncode == 0, process.stderr

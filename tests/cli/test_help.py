@@ -67,7 +67,7 @@ def test_every_option_is_in_the_help_and_in_the_usage_page(tmp_path):
         )
 
 
-@pytest.mark.parametrize("command", ["compare", "build", "doctor", "profile", "report"])
+@pytest.mark.parametrize("command", ["batch", "compare", "build", "doctor", "profile", "report"])
 def test_every_option_of_these_commands_is_in_the_usage_page(command):
     usage = (CHECKOUT / "docs/usage.md").read_text()
     found = [

@@ -1,6 +1,22 @@
-"""``detect-video batch``: many inputs, one job.
+"""``batch``: a job over many videos, which is resumed where it stopped.
 
-split.py   where a long file may be cut into parts, and whether it may
-part.py    detects one part
-join.py    makes one run's outputs of the parts'
+listing.py    SOURCES -> items, and their names
+settings.py   what every worker obeys, resolved once
+places.py     where results go, and how they come to stand there whole; locks
+manifest.py   which items there are, and what became of each
+plan.py       what is to be done of what is listed
+start.py      how a job begins, and on which pool
+job.py        the job: hands items to a pool until none is left
+pool.py       what a pool promises
+local.py      the pool of this machine, worker.py: one process of it
+item.py       one item, from its source to its marker
+dataset.py    all detections as one Parquet dataset
+progress.py   how far it is
+looking.py    --status and --dry-run
+
+A long file may be detected in parts:
+
+split.py      where it may be cut, and whether it may
+part.py       detects one part
+join.py       makes one run's outputs of the parts'
 """

@@ -1,0 +1,403 @@
+"""The job: items are handed to a pool until none is left, and what became of each is kept.
+
+It knows neither processes nor machines (pool.py), nor how an item is done (item.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from detector.analysis.batch import RunFacts, report_on
+from detector.errors import EXIT_DAMAGED, EXIT_DONE, EXIT_OUTPUT, STOPPED_CODES, OutputError
+from detector.errors.secrets import redact
+from detector.errors.writing import write_whole
+from detector.jobs.batch import dataset
+from detector.jobs.batch.item import ROWS, Task
+from detector.jobs.batch.listing import WHOLE, Listing, Shard
+from detector.jobs.batch.manifest import Manifest
+from detector.jobs.batch.places import FILES, Outputs, named
+from detector.jobs.batch.plan import Plan
+from detector.jobs.batch.pool import Event, Failed, Finished, Gone, Pool
+from detector.jobs.batch.progress import Tally
+from detector.jobs.batch.settings import key_of
+from detector.run.signals import Stop
+from detector.session.batch import (
+    BatchProgress,
+    BatchReport,
+    BatchResult,
+    Failure,
+    ItemCounts,
+    ItemRecord,
+    JobSettings,
+    SlowItem,
+)
+from detector.session.codec import to_builtins
+from detector.session.document import Exit
+
+MOST_TRIES = 2
+TICK_S = 0.5  # between two looks at the progress
+SHOWN_EVERY_S = 0.25
+KEPT_EVERY_S = 2.0  # between two commits of the manifest
+OUTPUT_ERRORS = 3  # of different items in a row: the place is full, or gone
+FAILURES = "failures"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A command line. ``flags``: of the configuration, as typed; None where not given. ``workers``:
+    None is the default. ``most_failures``: the job stops beyond so many."""
+
+    sources: Sequence[str]
+    output: str
+    flags: dict[str, Any]
+    config_file: str | None = None
+    workers: int | None = None
+    resume: bool = False
+    shard: Shard = WHOLE
+    most_failures: int | None = None
+    item_timeout: float | None = None
+    prune: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Whoever looks on. ``progress``: some times a second; ``say``: a sentence for the user."""
+
+    progress: Callable[[BatchProgress], None] = lambda progress: None
+    say: Callable[[str], None] = lambda text: None
+
+
+@dataclass(slots=True)
+class Job:
+    """One run of the job."""
+
+    request: Request
+    settings: JobSettings
+    listing: Listing  # what is this shard's
+    plan: Plan
+    manifest: Manifest
+    outputs: Outputs
+    pool: Pool
+    watch: Watch
+    clock: Callable[[], float] = time.monotonic
+    tally: Tally = field(default_factory=Tally)
+    notes: list[str] = field(default_factory=list)
+    _todo: deque[Task] = field(default_factory=deque)
+    _running: dict[str, Task] = field(default_factory=dict)
+    _walls: dict[str, float] = field(default_factory=dict)  # in the order of being handed out
+    _output_errors: list[Failed] = field(default_factory=list)
+    _ends: Exit | None = None  # why the job ends before its last item
+    _kept: float = 0.0
+    _shown: float = float("-inf")
+    _dry: float | None = None  # when a worker first had nothing left to do
+    _stragglers: list[SlowItem] = field(default_factory=list)
+    _total_s: float = 0.0
+
+    def begin(self, stop: Stop) -> None:
+        """Writes down what is to be done, and says what is not."""
+        plan, manifest = self.plan, self.manifest
+        manifest.write_settings(self.settings)
+        manifest.forget(plan.stale)
+        adopted = [(item, record.key) for item, record in plan.adopted]
+        manifest.plan([*plan.todo, *adopted])
+        for _, record in plan.adopted:
+            manifest.finish(record, 1)
+        manifest.refuse(self.listing.refused)
+        manifest.commit()
+        self._write_failures(self.listing.refused)
+        self._gather_missing(stop)
+        # The largest come first, so that the last ones are short.
+        ordered = sorted(plan.todo, key=lambda one: (-one[0].size, one[0].name))
+        self._todo.extend(Task(name=i.name, path=i.path, version=i.version) for i, _ in ordered)
+        self.tally.skipped = plan.skipped
+        self.tally.left = len(ordered)
+        self.tally.bytes_left = sum(item.size for item, _ in ordered)
+        self.tally.failed = len(self.listing.refused)
+        self.tally.cores = self.pool.cores()
+        self.tally.clock = self.clock
+        self._describe()
+
+    def _describe(self) -> None:
+        counts = self.plan.counts()
+        if self.request.resume:
+            self.watch.say(
+                f"going on: {counts.skipped} done before are skipped, {counts.changed} changed "
+                f"since and are redone, {counts.again} failed before and are tried again, "
+                f"{counts.new} are new"
+            )
+        if counts.vanished:
+            self.notes.append(
+                f"{counts.vanished} results are of sources that are gone; --prune removes them"
+            )
+        for spec in self.listing.silent:
+            self.notes.append(f"{spec}: named no video that another SOURCE did not name")
+        if not dataset.is_installed():
+            self.notes.append(
+                "no dataset of all detections is made: pyarrow is not installed "
+                "(pip install 'detect-video[batch]'); --resume makes it later"
+            )
+
+    def _gather_missing(self, stop: Stop) -> None:
+        """Items that were done without pyarrow get their partition now."""
+        if not dataset.is_installed() or not self.plan.skipped:
+            return
+        planned = {item.name for item, _ in self.plan.todo}
+        done = [item.name for item in self.listing.items if item.name not in planned]
+        for name in dataset.missing(self.outputs.place, done):
+            if stop.is_set():
+                return
+            rows = os.path.join(self.outputs.place, FILES, name, ROWS)
+            if os.path.exists(rows):
+                dataset.gather(self.outputs.place, name, Path(rows))
+
+    def run(self, stop: Stop) -> BatchResult:
+        """Until no item is left, or something ends the job."""
+        self.tally.start()
+        self._kept = self.clock()
+        try:
+            while self._todo or self._running:
+                if stop.is_set():
+                    self._end_by(stop)
+                if self._ends is not None and (stop.is_set() or not self._running):
+                    break
+                self._hand_out()
+                for event in self.pool.wait(TICK_S):
+                    self._take(event)
+                self._look_on()
+        finally:
+            self._total_s = self.tally.seconds()
+            straggling_s = 0.0 if self._dry is None else self.clock() - self._dry
+            states = self.pool.states()
+            reports = self.pool.reports()
+            self.pool.close()
+            for task in self._running.values():  # what was under way is dropped
+                self.outputs.discard(task.name)
+            progress = self.tally.progress(states)
+            self.watch.progress(progress)
+            self.manifest.write_progress(progress)
+        report = report_on(
+            RunFacts(
+                seconds=self._total_s,
+                cores=self.pool.cores(),
+                ledger=self.tally.ledger,
+                workers=reports,
+                walls=list(self._walls.values()),
+                bytes=self.tally.bytes_done,
+                item_run_s=self.tally.item_run_s,
+                slowest=self.tally.slowest,
+                stragglers=self._stragglers,
+                straggling_s=straggling_s,
+            )
+        )
+        if self.tally.done:
+            self.manifest.write_report(report)
+        return self._result(report)
+
+    def _end_by(self, stop: Stop) -> None:
+        assert stop.exit_code is not None
+        self._ends = Exit(
+            code=stop.exit_code,
+            reason="stopped by a signal; items under way were dropped; --resume goes on",
+        )
+
+    def _hand_out(self) -> None:
+        while self._todo and self._ends is None and self.pool.has_room():
+            task = self._todo.popleft()
+            self._running[task.name] = task
+            self._walls.setdefault(task.name, 0.0)
+            self.pool.submit(task)
+        if self._dry is None and not self._todo and self.pool.has_room():
+            self._dry = self.clock()
+
+    def _look_on(self) -> None:
+        if self.clock() - self._shown < SHOWN_EVERY_S:
+            return
+        self._shown = self.clock()
+        progress = self.tally.progress(self.pool.states())
+        self.watch.progress(progress)
+        now = self.clock()
+        if now - self._kept >= KEPT_EVERY_S:
+            self._kept = now
+            self.manifest.write_progress(progress)
+            self.manifest.commit()
+
+    # ---- what became of an item
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Gone):
+            self.notes.append(f"worker {event.worker} was given up: {event.error}")
+            if not self.pool.is_alive():
+                self._ends = Exit(code=event.exit_code, reason=event.error)
+            return
+        del self._running[event.task.name]
+        if isinstance(event, Finished):
+            self._finish(event.task, event.record, event.wall_s)
+            return
+        # It may have placed its results before it was lost: then they are whole, and stay.
+        if event.lost and (record := self._placed(event.task)) is not None:
+            self._finish(event.task, record, event.wall_s)
+        elif (event.lost or event.exit_code == EXIT_OUTPUT) and event.task.tries < MOST_TRIES:
+            self._try_again(event)
+        else:
+            self._set_aside(event)
+
+    def _placed(self, task: Task) -> ItemRecord | None:
+        record = self.outputs.read_marker(task.name)
+        wanted = key_of(task.path, task.version, self.settings.digest)
+        return record if record is not None and record.key == wanted else None
+
+    def _finish(self, task: Task, record: ItemRecord, wall_s: float) -> None:
+        self._output_errors.clear()
+        slow = _slow(record)
+        self._walls[task.name] = wall_s
+        self.tally.finish(slow, record.ledger, wall_s, record.exit.code != EXIT_DONE)
+        if self._dry is not None:
+            self._stragglers.append(slow)
+        self.manifest.finish(record, task.tries)
+
+    def _try_again(self, event: Failed) -> None:
+        """At the end, when all others have had their turn: what ends workers shall not hold up
+        what does not."""
+        self.outputs.discard(event.task.name)
+        if not event.lost and self._is_place_broken(event):
+            return
+        task = event.task
+        self.tally.retried += 1
+        self._todo.append(
+            Task(name=task.name, path=task.path, version=task.version, tries=task.tries + 1)
+        )
+
+    def _set_aside(self, event: Failed) -> None:
+        if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
+            return
+        task = event.task
+        self._walls.pop(task.name, None)
+        # Earlier results are of another version of the source, or of other settings.
+        with suppress(OutputError):
+            self.outputs.remove(task.name)
+        dataset.remove(self.outputs.place, task.name)
+        item, _ = self.manifest.item(task.name)
+        self.manifest.set_aside(task.name, event.error, event.exit_code, task.tries)
+        self.tally.set_aside(item.size)
+        failure = Failure(
+            source=task.path,
+            name=task.name,
+            error=event.error,
+            exit_code=event.exit_code,
+            tries=task.tries,
+        )
+        self._append_failure(failure)
+        self.watch.say(f"{task.name}: set aside after {_count(task.tries, 'try')}: {event.error}")
+        most = self.request.most_failures
+        if most is not None and self.tally.failed > most and self._ends is None:
+            self._ends = Exit(
+                code=EXIT_DAMAGED if self._any_done() else event.exit_code,
+                reason=f"{self.tally.failed} items failed, more than --max-failures {most}",
+            )
+
+    def _is_place_broken(self, event: Failed) -> bool:
+        """Whether it is not the item: several in a row could not be written. They are then left
+        for --resume."""
+        self._output_errors.append(event)
+        if len({one.task.name for one in self._output_errors}) < OUTPUT_ERRORS:
+            return False
+        self._ends = Exit(code=EXIT_OUTPUT, reason=f"{event.error}; --resume goes on")
+        return True
+
+    def _any_done(self) -> bool:
+        return bool(self.tally.done or self.tally.skipped)
+
+    # ---- failures.jsonl
+
+    def _failures_path(self) -> Path:
+        return Path(self.outputs.place, named(FAILURES, ".jsonl", self.request.shard))
+
+    def _write_failures(self, failures: Sequence[Failure]) -> None:
+        write_whole(self._failures_path(), b"".join(map(_line, failures)), ours=True)
+
+    def _append_failure(self, failure: Failure) -> None:
+        try:
+            with self._failures_path().open("ab", buffering=0) as file:
+                file.write(_line(failure))
+        except OSError as error:
+            raise OutputError(
+                f"{self._failures_path()}: cannot be written: {error.strerror}"
+            ) from error
+
+    # ---- the end
+
+    def _result(self, report: BatchReport) -> BatchResult:
+        failures = self.manifest.failures()
+        if self._ends is None or self._ends.code not in STOPPED_CODES:
+            self._write_failures(failures)
+        tally = self.tally
+        seconds = self._total_s
+        return BatchResult(
+            output=self.request.output,
+            items=ItemCounts(
+                done=tally.done,
+                skipped=tally.skipped,
+                failed=tally.failed,
+                retried=tally.retried,
+                damaged=tally.damaged,
+                left=tally.left,
+            ),
+            failures=failures,
+            seconds=seconds,
+            frames=tally.frames,
+            fps=tally.frames / seconds if tally.frames and seconds > 0 else None,
+            workers=len(report.workers),
+            exit=self._ends or exit_of(tally.done + tally.skipped, failures, self._damaged()),
+            settings=self.settings,
+            report=report,
+            notes=[*self.settings.notes, *self.notes],
+        )
+
+    def _damaged(self) -> int:
+        return self.manifest.counts().damaged
+
+
+def exit_of(done: int, failures: Sequence[Failure], damaged: int) -> Exit:
+    """Exit code and reason of a job that came to its end. Nothing else decides them."""
+    if failures and not done:
+        first = failures[0]
+        return Exit(code=first.exit_code, reason=f"no item was done: {first.error}")
+    if failures:
+        return Exit(
+            code=EXIT_DAMAGED, reason=f"finished, but {_count(len(failures), 'item')} failed"
+        )
+    if damaged:
+        return Exit(
+            code=EXIT_DAMAGED, reason=f"finished, but a part of {_count(damaged, 'source')} is lost"
+        )
+    return Exit(code=EXIT_DONE, reason="done")
+
+
+def _count(number: int, noun: str) -> str:
+    """``1 item``, ``2 tries``."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+def _slow(record: ItemRecord) -> SlowItem:
+    return SlowItem(
+        name=record.name,
+        seconds=record.seconds,
+        frames=record.frames,
+        fps=record.frames / record.seconds if record.frames and record.seconds > 0 else None,
+        size=record.size,
+    )
+
+
+def _line(failure: Failure) -> bytes:
+    row = {**to_builtins(failure), "error": redact(failure.error)}
+    return (json.dumps(row) + "\n").encode()

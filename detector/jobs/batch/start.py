@@ -1,0 +1,172 @@
+"""How a job begins: what is typed and what OUT holds already become a pool, a plan, and a run.
+
+This is where a kind of pool is chosen; what a pool promises stands in pool.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from detector.config.schema import Config
+from detector.engines.base import NVIDIA_DRIVER
+from detector.errors import UsageError
+from detector.errors.writing import temporary_folder
+from detector.jobs.batch import dataset
+from detector.jobs.batch.job import Job, Request, Watch
+from detector.jobs.batch.listing import WHOLE, list_sources
+from detector.jobs.batch.local import Limits, LocalPool, share_cores
+from detector.jobs.batch.manifest import MANIFEST, known_names, open_manifest
+from detector.jobs.batch.places import locked, make_output_folder, named, open_outputs
+from detector.jobs.batch.plan import make_plan, prune
+from detector.jobs.batch.pool import Pool
+from detector.jobs.batch.settings import as_plain, ask, read_settings, settle, write_settings
+from detector.run.signals import Stop, stop_on_signals
+from detector.session.batch import BatchResult, JobSettings
+
+PICTURES = 20  # sources that may decide the canvas
+UNWATCHED = Watch()
+
+MakePool = Callable[[Path, Stop], Pool]
+
+
+def run_batch(
+    request: Request, watch: Watch = UNWATCHED, *, make_pool: MakePool | None = None
+) -> BatchResult:
+    """Does all items. Raises DetectVideoError for what ends the job before its first item, and
+    Stopped where a signal does."""
+    settings = check_begin(request)
+    sources, flags, config_file = given_or_kept(request, settings)
+    asked, flags = ask(sources, flags, config_file)
+    make_output_folder(request.output)
+    with stop_on_signals() as stop, locked(request.output, request.shard):
+        settings = check_begin(request)  # it may have begun meanwhile
+        outputs = open_outputs(request.output)
+        if request.shard == WHOLE:
+            outputs.discard_all()
+        listing = list_sources(sources, request.output, known_names(request.output))
+        if request.prune:
+            watch.say(f"{prune(request.output, listing, outputs)} results removed")
+        with temporary_folder("detect-video-batch-") as folder:
+            pool = (
+                make_pool(folder, stop) if make_pool else _local_pool(request, asked, folder, stop)
+            )
+            try:
+                fresh = settings is None or settings.asked != as_plain(asked)
+                if settings is not None and fresh and request.shard != WHOLE:
+                    raise _other_settings(request.output)
+                config = as_plain(asked) if settings is None or fresh else settings.config
+                pictures = [item.path for item in listing.items[:PICTURES]]
+                facts = pool.load_first(config, pictures, resolves=fresh)
+                found = settle(sources, flags, config_file, asked, facts)
+                in_force = _agree(request, settings, found)
+                with open_manifest(request.output, request.shard) as manifest:
+                    mine = request.shard.part_of(listing)
+                    plan = make_plan(mine, manifest.rows(), outputs, in_force.digest)
+                    if plan.todo:
+                        pool.start(in_force.config, in_force.digest, len(plan.todo))
+                    job = Job(request, in_force, mine, plan, manifest, outputs, pool, watch)
+                    job.begin(stop)
+                    return job.run(stop)
+            finally:
+                pool.close()
+
+
+def prune_batch(request: Request) -> int:
+    """Removes the results whose source is gone, and does nothing else. Returns how many.
+
+    Raises UsageError where OUT holds no job, or where a whole SOURCE is gone.
+    """
+    settings = read_settings(request.output)
+    if settings is None:
+        raise UsageError(f"{request.output}: holds no batch job; check -o")
+    with locked(request.output, WHOLE):
+        sources = list(request.sources) or settings.sources
+        listing = list_sources(sources, request.output, known_names(request.output))
+        return prune(request.output, listing, open_outputs(request.output))
+
+
+def _agree(request: Request, settings: JobSettings | None, found: JobSettings) -> JobSettings:
+    """The settings that all obey. Shards take those of the first of them."""
+    if settings is None or request.shard == WHOLE:
+        return write_settings(request.output, found, first=settings is None)
+    if settings.digest != found.digest:
+        raise _other_settings(request.output)
+    return settings
+
+
+def _other_settings(place: str) -> UsageError:
+    return UsageError(
+        f"{place}: shards obey the settings and the model that the job began with, and these are "
+        "others; give them to a run without --shard, or choose another folder with -o"
+    )
+
+
+def _local_pool(request: Request, config: Config, folder: Path, stop: Stop) -> LocalPool:
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    workers = request.workers or default_workers(len(cores), config)
+    return LocalPool(
+        folder,
+        os.path.abspath(request.output),
+        share_cores(cores, workers),
+        Limits(item=request.item_timeout),
+        dataset.is_installed(),
+        stop,
+    )
+
+
+def default_workers(cores: int, config: Config) -> int:
+    """One for two cores. Where a GPU may do the inference one, which has all cores: each worker
+    would load the model onto it."""
+    runtime = config.runtime
+    on_gpu = runtime.engine == "trt" or runtime.device.startswith("cuda")
+    if on_gpu or (runtime.device == "auto" and NVIDIA_DRIVER.exists()):
+        return 1
+    return max(1, cores // 2)
+
+
+# ---- before the first item
+
+
+def check_begin(request: Request) -> JobSettings | None:
+    """The settings of the job that OUT holds; None where it holds none.
+
+    Raises UsageError where a job is there that the request does not go on with.
+    """
+    settings = read_settings(request.output)
+    own = Path(request.output, named(MANIFEST, ".sqlite", request.shard))
+    if settings is None:
+        if request.resume and not request.sources:
+            raise UsageError(
+                f"{request.output}: holds no batch job to go on with; give SOURCES, or check -o"
+            )
+        return None
+    if request.prune and request.shard != WHOLE:
+        raise UsageError("--prune looks at all results; use it without --shard")
+    joins = request.shard != WHOLE and not own.exists() and _has_division(request)
+    if not (request.resume or joins):
+        raise UsageError(
+            f"{request.output}: holds a batch job already; add --resume to go on with it (what is "
+            "done is skipped), or choose another folder with -o"
+        )
+    return settings
+
+
+def _has_division(request: Request) -> bool:
+    """Whether all manifests that are there are those of shards of the same division."""
+    there = [path.stem for path in Path(request.output).glob(f"{MANIFEST}*.sqlite")]
+    return all(stem.endswith(f"-of-{request.shard.of}") for stem in there)
+
+
+def given_or_kept(
+    request: Request, settings: JobSettings | None
+) -> tuple[list[str], dict[str, Any], str | None]:
+    """Sources, flags and --config of the command line, each over what the job has."""
+    given = {name: value for name, value in request.flags.items() if value is not None}
+    sources, config_file = list(request.sources), request.config_file
+    if settings is None:
+        return sources, given, config_file
+    kept = settings.flags if config_file is None else {}
+    return sources or settings.sources, {**kept, **given}, config_file or settings.config_file

@@ -1,0 +1,83 @@
+"""What a batch job's report says: replays with more workers, and where growth ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.analysis.batch import RunFacts, forecast, makespan, report_on
+from detector.session.batch import Ledger, SlowItem, WorkerReport
+
+
+def worker(load_s=1.0, busy_s=10.0, idle_s=1.0):
+    return WorkerReport(
+        worker=0,
+        starts=1,
+        items=1,
+        frames=1,
+        load_s=load_s,
+        busy_s=busy_s,
+        idle_s=idle_s,
+        cores=1.0,
+    )
+
+
+def facts(walls, workers=2, load_s=1.0, **more):
+    return RunFacts(
+        seconds=20.0,
+        cores=2.0,
+        workers=[worker(load_s)] * workers,
+        walls=walls,
+        slowest=[SlowItem(name="long.mp4", seconds=max(walls), frames=9, fps=1.0, size=1)],
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("walls", "workers", "load_s", "expected"),
+    [
+        ([4.0, 3.0, 2.0, 1.0], 1, 0.0, 10.0),
+        ([4.0, 3.0, 2.0, 1.0], 2, 0.0, 5.0),  # 4 + 1, 3 + 2
+        ([4.0, 3.0, 2.0, 1.0], 2, 0.5, 5.5),
+        ([4.0, 3.0, 2.0, 1.0], 4, 0.0, 4.0),
+        ([4.0, 3.0, 2.0, 1.0], 400, 1.0, 5.0),  # the longest, and its worker's loading
+        ([1.0, 1.0, 4.0], 2, 0.0, 5.0),  # in the order of the list
+    ],
+)
+def test_the_next_item_goes_to_the_worker_that_is_free_first(walls, workers, load_s, expected):
+    assert makespan(walls, workers, load_s) == pytest.approx(expected)
+
+
+def test_growth_ends_at_one_long_file():
+    found, limit = forecast(facts([60.0] + [1.0] * 240))
+    assert [one.workers for one in found][:3] == [2, 4, 8]
+    assert found[0].speedup == pytest.approx(1.0)
+    assert "long.mp4 alone takes 60.0 s" in limit
+
+
+def test_growth_ends_at_loading():
+    _, limit = forecast(facts([0.5] * 400, load_s=30.0))
+    assert "loading the model takes 30.0 s" in limit
+
+
+def test_growth_ends_where_files_do():
+    found, limit = forecast(facts([10.0] * 8, bytes=80_000_000))
+    assert "not enough files" in limit
+    assert "about 8 workers" in limit
+    at_8 = next(one for one in found if one.workers == 8)
+    assert at_8.read_mb_s == pytest.approx(80 / 11)  # one file each, and loading
+
+
+def test_without_items_nothing_is_foretold():
+    empty = RunFacts(seconds=1.0, cores=2.0, workers=[worker()])
+    assert forecast(empty)[0] == []
+    assert report_on(empty).forecasts == []
+
+
+def test_the_report_adds_up():
+    report = report_on(
+        facts([4.0, 3.0], item_run_s=6.5, ledger=Ledger(cpu_s=10.0), straggling_s=1.0)
+    )
+    assert report.between_s == pytest.approx(0.5)
+    assert report.cpu_share == pytest.approx(10 / 40)
+    assert report.core_hours == pytest.approx(40 / 3600)
+    assert report.workers[0].utilisation == pytest.approx(10 / 12)

@@ -1,0 +1,305 @@
+"""Kills workers and whole jobs of ``batch`` at random moments, and looks at all that they left.
+
+``scripts/batch_check`` runs it for 300 clips; a test for a few.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+
+from detector.jobs.batch.dataset import FOLDER, is_installed, partition
+from detector.jobs.batch.manifest import DONE, FAILED, Manifest, manifests
+from detector.jobs.batch.places import FILES, MARKER, SCRATCH
+
+COMMAND = [sys.executable, "-m", "detector"]
+ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
+PATIENCE_S = 1800.0
+MOMENT_S = (0.05, 1.5)  # between two kills
+MOST_RUNS = 40
+LAST_KILL = 0.7  # of the items
+
+
+# ---- clips
+
+
+def make_clips(videos: Path, folder: Path, count: int, width: int = 320) -> list[Path]:
+    """``count`` clips of 8 to 24 frames, cut out of real ones and encoded anew, in three folders;
+    and the nasty ones, but those of 8192 pixels and more. All paths, sorted."""
+    made: list[Path] = []
+    moments = random.Random(0)
+    sources = [_pictures(videos / name, width) for name in ("people.mp4", "traffic.mp4")]
+    for number in range(count):
+        pictures = sources[number % len(sources)]
+        length = moments.randint(8, 24)
+        start = moments.randint(0, len(pictures) - length)
+        path = folder / f"cam{number % 3}" / f"clip{number:04d}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _encode(path, pictures[start : start + length])
+        made.append(path)
+    for path in sorted((videos / "nasty").iterdir()):
+        if path.suffix not in (".md",) and path.name[:2] not in ("27", "28"):
+            target = folder / "nasty" / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+            made.append(target)
+    return sorted(made)
+
+
+def _pictures(path: Path, width: int, most: int = 120) -> list[av.VideoFrame]:
+    with av.open(str(path)) as container:
+        found = []
+        for frame in container.decode(video=0):
+            height = width * frame.height // frame.width // 2 * 2
+            found.append(frame.reformat(width=width, height=height, format="yuv420p"))
+            if len(found) == most:
+                break
+    return found
+
+
+def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.width, stream.height = pictures[0].width, pictures[0].height
+        stream.pix_fmt, stream.options = "yuv420p", {"preset": "ultrafast", "threads": "1"}
+        for number, picture in enumerate(pictures):
+            picture.pts, picture.time_base = number, Fraction(1, 25)  # it was another clip's
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+
+
+# ---- kills
+
+
+@dataclass(slots=True)
+class Killed:
+    """``workers``: kills of a process of the pool; ``jobs``: of the command itself."""
+
+    workers: int = 0
+    jobs: int = 0
+    runs: int = 0
+    exit_code: int | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+def run_with_kills(
+    sources: Path,
+    out: Path,
+    *options: str,
+    worker_kills: int,
+    job_kills: int,
+    items: int,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda text: None,
+) -> Killed:
+    """Runs a job to its end, with kills -9 at random moments; after each of the job it is resumed.
+
+    A kill comes a random while after so many items are done: while a model is loaded, between
+    items, inside of one.
+    """
+    moments, killed = random.Random(seed), Killed()
+    kinds = ["worker"] * worker_kills + ["job"] * job_kills
+    # What is tried again comes last, and must not be hit twice.
+    due = sorted((moments.randint(0, round(LAST_KILL * items)), kind) for kind in kinds)
+    while killed.exit_code is None:
+        killed.runs += 1
+        assert killed.runs < MOST_RUNS, killed.result
+        process = _start(sources, out, *options)
+        while due and _wait_for_items(process, out, due[0][0]):
+            _, kind = due.pop(0)
+            time.sleep(moments.uniform(*MOMENT_S))
+            done = count_done(out)
+            if kind == "worker" and not _kill_a_worker(process, moments):
+                due.insert(0, (done, kind))  # none was there yet
+                continue
+            say(f"{kind} killed with {done} done")
+            killed.workers += kind == "worker"
+            if kind == "job":
+                killed.jobs += 1
+                process.kill()
+                break
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+        if process.returncode == -signal.SIGKILL:
+            continue
+        assert stdout, stderr
+        killed.result = json.loads(stdout)
+        if "items" in killed.result and not killed.result["items"]["left"]:
+            killed.exit_code = process.returncode
+        else:  # three workers in a row that did not even load
+            say(f"resumed after exit {killed.result['exit']}")
+    return killed
+
+
+def _start(sources: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    resumes = ["--resume"] if (out / "job.json").exists() else []
+    return subprocess.Popen(
+        [*COMMAND, "batch", str(sources), "-o", str(out), "--json", *options, *resumes],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **ENVIRONMENT},
+    )
+
+
+def _wait_for_items(process: subprocess.Popen[str], out: Path, count: int) -> bool:
+    """False where the process ends before so many items are done."""
+    end = time.monotonic() + PATIENCE_S
+    while process.poll() is None:
+        if count_done(out) >= count:
+            return True
+        assert time.monotonic() < end, "the job does not get on"
+        time.sleep(0.02)
+    return False
+
+
+def _kill_a_worker(process: subprocess.Popen[str], moments: random.Random) -> bool:
+    victims = [pid for pid in children_of(process.pid) if is_worker(pid)]
+    if not victims:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(moments.choice(victims), signal.SIGKILL)
+        return True
+    return False
+
+
+def count_done(out: Path) -> int:
+    return sum(1 for _ in (out / FILES).rglob(MARKER)) if out.exists() else 0
+
+
+def children_of(parent: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError):
+            fields = path.read_text().rsplit(")", 1)[1].split()
+            if int(fields[1]) == parent and fields[0] != "Z":
+                found.append(int(path.parent.name))
+    return found
+
+
+def is_worker(pid: int) -> bool:
+    with suppress(OSError):
+        return b"detector.jobs.batch.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+# ---- what must hold
+
+
+def list_faults(sources: Path, out: Path, clips: list[Path]) -> list[str]:
+    """What is wrong with a job that came to its end; empty where every item is there once, whole,
+    and nothing else is."""
+    return [
+        *_faults_of_items(sources, out, clips),
+        *_faults_of_files(out),
+        *(_faults_of_dataset(out) if is_installed() else ()),
+    ]
+
+
+def _faults_of_items(sources: Path, out: Path, clips: list[Path]) -> Iterator[str]:
+    names = sorted(clip.relative_to(sources).as_posix() for clip in clips)
+    states: Counter[str] = Counter()
+    listed: list[str] = []
+    for path in manifests(str(out)):
+        with Manifest.reading(path) as manifest:
+            for row in manifest.rows():
+                listed.append(row.name)
+                states[row.state] += 1
+                if (row.state == DONE) != (out / FILES / row.name / MARKER).exists():
+                    yield f"{row.name}: the manifest says {row.state}, its marker does not"
+    if sorted(listed) != names:
+        odd = (Counter(listed) - Counter(names)) + (Counter(names) - Counter(listed))
+        yield f"items that are not listed once: {sorted(odd)[:5]}"
+    if set(states) - {DONE, FAILED}:
+        yield f"items that are neither done nor failed: {states}"
+    failed = [
+        json.loads(line)["name"] for line in (out / "failures.jsonl").read_text().splitlines()
+    ]
+    if len(failed) != states[FAILED] or len(set(failed)) != len(failed):
+        yield f"failures.jsonl has {len(failed)} items, the manifest {states[FAILED]}"
+
+
+def _faults_of_files(out: Path) -> Iterator[str]:
+    for path in out.rglob("*"):
+        name = path.name
+        if name.startswith(SCRATCH) or ".partial" in name or name.endswith(".tmp"):
+            yield f"{path}: what was under way stayed"
+    for marker in (out / FILES).rglob(MARKER):
+        record = json.loads(marker.read_text())
+        folder = marker.parent
+        wanted = {*record["outputs"].values(), MARKER}
+        if {path.name for path in folder.iterdir()} != wanted:
+            yield f"{folder}: not the files that its marker names"
+        rows = (folder / "detections.jsonl").read_bytes()
+        if rows.count(b"\n") != record["frames"] or not rows.endswith(b"\n"):
+            yield f"{folder}: {rows.count(bytes([10]))} rows of {record['frames']} frames"
+
+
+def _faults_of_dataset(out: Path) -> Iterator[str]:
+    import pyarrow.parquet
+
+    wanted = {}
+    for marker in (out / FILES).rglob(MARKER):
+        record = json.loads(marker.read_text())
+        wanted[partition(str(out), record["name"]).name] = record["detections"]
+    there = {path.name for path in (out / FOLDER).iterdir()}
+    for name in there ^ wanted.keys():
+        yield f"{FOLDER}/{name}: a partition too many, or too few"
+    for name in there & wanted.keys():
+        (file,) = (out / FOLDER / name).iterdir()
+        rows = pyarrow.parquet.read_metadata(file).num_rows
+        if rows != wanted[name]:
+            yield f"{file}: {rows} rows of {wanted[name]} detections"
+
+
+def list_differences(
+    out: Path, folder: Path, names: list[str], cores: list[int] | None = None
+) -> list[str]:
+    """Of these items those whose detections are not those of a single run with the job's settings,
+    byte by byte. ``cores``: that the single runs may use; None: all. What a decoder makes of
+    damage depends on their number."""
+    held = sorted(os.sched_getaffinity(0)) if cores is None else cores
+    different = []
+    for name in names:
+        record = json.loads((out / FILES / name / MARKER).read_text())
+        place = folder / f"single-{len(list(folder.iterdir()))}"
+        done = subprocess.run(
+            [
+                *COMMAND,
+                record["path"],
+                "--config",
+                str(out / "settings.yaml"),
+                "--save",
+                "jsonl",
+                "--run-dir",
+                str(place / "session"),
+                "-o",
+                f"{place}/",
+                "--quiet",
+            ],
+            env={**os.environ, **ENVIRONMENT},
+            preexec_fn=lambda: os.sched_setaffinity(0, held),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode in (0, 7), done.stderr
+        (rows,) = place.glob("*.jsonl")
+        if rows.read_bytes() != (out / FILES / name / "detections.jsonl").read_bytes():
+            different.append(name)
+        shutil.rmtree(place)
+    return different

@@ -1,0 +1,120 @@
+"""A job of very many items that are done, made without doing them: what listing and resuming cost.
+
+``scripts/batch_check`` takes 100,000; a test takes a few hundred.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from detector.jobs.batch.listing import Item, version_of
+from detector.jobs.batch.manifest import Manifest
+from detector.jobs.batch.places import FILES, MARKER
+from detector.jobs.batch.settings import key_of_item, read_settings
+from detector.session.batch import ItemRecord
+from detector.session.codec import to_json
+from detector.session.document import Exit
+
+IN_A_FOLDER = 1000
+
+
+class Cost(NamedTuple):
+    seconds: float  # of the whole command, imports and the model's loading included
+    cpu_s: float  # its workers included
+    peak_mb: float  # resident, of the process that lists and resumes
+    document: dict[str, Any]
+
+
+def make_sources(folder: Path, count: int) -> None:
+    """Files with a video's suffix, which nobody opens."""
+    for number in range(count):
+        path = folder / f"day{number // IN_A_FOLDER:04d}" / f"clip{number:06d}.mp4"
+        if number % IN_A_FOLDER == 0:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def pretend_done(sources: Path, out: Path, but: int) -> None:
+    """Writes markers and manifest of a job whose settings are there, for all items but the last
+    ``but``. Nothing is synced: it is no test of that."""
+    settings = read_settings(str(out))
+    assert settings is not None
+    items = sorted(_items(sources))
+    with_keys = [(item, key_of_item(item, settings.digest)) for item in items]
+    manifest = Manifest.open(out / "manifest.sqlite")
+    manifest.plan(with_keys)
+    for item, key in with_keys[: len(items) - but]:
+        record = ItemRecord(
+            name=item.name,
+            path=item.path,
+            size=item.size,
+            version=item.version,
+            settings=settings.digest,
+            key=key,
+            frames=1,
+            detections=0,
+            seconds=0.1,
+            exit=Exit(code=0, reason="done"),
+        )
+        folder = out / FILES / item.name
+        folder.mkdir(parents=True)
+        (folder / MARKER).write_text(to_json(record))
+        manifest.finish(record, 1)
+    manifest.close()
+
+
+def _items(sources: Path) -> Iterator[Item]:
+    for path in sources.rglob("*.mp4"):
+        about = path.stat()
+        name = path.relative_to(sources).as_posix()
+        yield Item(name, str(path), about.st_size, version_of(about))
+
+
+def cost_of(*words: str) -> Cost:
+    """Runs ``detect-video batch``, whose workers' memory does not count."""
+    start, before = time.perf_counter(), _cpu_of_children()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "detector", "batch", *words, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "DETECT_VIDEO_SELF_TIMING": "0"},
+    )
+    peak_kb = 0
+    with process:
+        assert process.stdout is not None
+        text = b""
+        # What the system tells at the end counts the workers too.
+        while block := _read_for(process.stdout.fileno(), 0.02):
+            text += block.strip(b"\0")
+            peak_kb = max(peak_kb, _peak_kb(process.pid))
+    seconds = time.perf_counter() - start
+    cpu_s = _cpu_of_children() - before
+    return Cost(seconds, cpu_s, peak_kb * 1024 / 1e6, json.loads(text))
+
+
+def _cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _read_for(file: int, seconds: float) -> bytes:
+    """What there is; NUL where nothing comes in time; nothing at the end."""
+    return os.read(file, 1 << 20) if select.select([file], [], [], seconds)[0] else b"\0"
+
+
+def _peak_kb(pid: int) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1])
+    return 0

@@ -1,0 +1,113 @@
+"""The Parquet dataset, and the questions that docs/batch.md asks it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from detector.jobs.batch import dataset
+from tests.conftest import CHECKOUT
+
+pytest.importorskip("pyarrow")
+ITEMS = {
+    "cam1/monday.mp4": [["person", 0.9], ["vehicle", 0.5]],
+    "cam1/tüesday 100%.mp4": [["person", 0.3]],
+    "2024-01-02": [],
+}
+
+
+def rows(path, found):
+    """One frame a detection, and one without any."""
+    lines = [
+        {
+            "frame": number,
+            "time_s": number / 25,
+            "detections": [{"class": name, "score": score, "box": [1.0, 2.5, 3.0, 4.0]}],
+        }
+        for number, (name, score) in enumerate(found)
+    ]
+    lines.append({"frame": len(found), "time_s": 1.0, "detections": []})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def out(tmp_path):
+    for name, found in ITEMS.items():
+        dataset.gather(str(tmp_path), name, rows(tmp_path / "rows.jsonl", found))
+    return tmp_path
+
+
+def connection(out, monkeypatch):
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(out)
+    return duckdb.connect()
+
+
+def queries() -> list[str]:
+    text = (CHECKOUT / "docs/batch.md").read_text(encoding="utf-8")
+    return re.findall(r"^```sql\n(.*?)^```", text, re.S | re.M)
+
+
+def test_every_detection_is_a_row_of_its_source(out, monkeypatch):
+    found = (
+        connection(out, monkeypatch)
+        .execute(
+            "SELECT source, frame, time, class, score, box FROM "
+            "read_parquet('detections/*/*.parquet', hive_partitioning = true) "
+            "ORDER BY source, frame"
+        )
+        .fetchall()
+    )
+    box = {"x1": 1.0, "y1": 2.5, "x2": 3.0, "y2": 4.0}
+    assert found == [
+        ("cam1/monday.mp4", 0, 0.0, "person", 0.9, box),
+        ("cam1/monday.mp4", 1, 0.04, "vehicle", 0.5, box),
+        ("cam1/tüesday 100%.mp4", 0, 0.0, "person", 0.3, box),
+    ]
+
+
+def test_pyarrow_reads_it_as_one_dataset(out):
+    import pyarrow.dataset
+
+    table = pyarrow.dataset.dataset(out / "detections", partitioning="hive").to_table()
+    assert table.num_rows == 3
+    assert set(table.column_names) == {"source", "frame", "time", "class", "score", "box"}
+    assert "cam1/tüesday 100%.mp4" in table.column("source").to_pylist()
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_queries_of_the_page_run(out, monkeypatch, number):
+    assert len(queries()) == 3
+    assert connection(out, monkeypatch).execute(queries()[number]).fetchall()
+
+
+def test_gathering_again_replaces(out, tmp_path):
+    import pyarrow.parquet
+
+    dataset.gather(str(out), "cam1/monday.mp4", rows(tmp_path / "rows.jsonl", [["person", 0.4]]))
+    folder = dataset.partition(str(out), "cam1/monday.mp4")
+    (file,) = folder.iterdir()
+    assert pyarrow.parquet.read_metadata(file).num_rows == 1
+    dataset.remove(str(out), "cam1/monday.mp4")
+    dataset.remove(str(out), "cam1/monday.mp4")
+    assert dataset.missing(str(out), ITEMS) == ["cam1/monday.mp4"]
+
+
+def test_blocks_of_rows_make_one_file(tmp_path, monkeypatch):
+    import pyarrow.parquet
+
+    monkeypatch.setattr(dataset, "BLOCK", 2)
+    source = rows(tmp_path / "rows.jsonl", [["person", 0.5]] * 7)
+    dataset.gather(str(tmp_path), "a.mp4", source)
+    (file,) = dataset.partition(str(tmp_path), "a.mp4").iterdir()
+    assert pyarrow.parquet.read_metadata(file).num_rows == 7
+
+
+def test_a_long_name_is_cut_and_stays_its_own(tmp_path):
+    names = [f"{'ü' * 60}/{'x' * 200}{number}.mp4" for number in (1, 2)]
+    places = {dataset.partition(str(tmp_path), name).name for name in names}
+    assert len(places) == 2
+    assert all(len(place) <= 255 for place in places)
