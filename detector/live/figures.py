@@ -113,7 +113,10 @@ class Spent:
             decoding=self.decoding_ns / self.passed_ns / cores,
             processed=min(1.0, self.written / self.wanted) if self.wanted > 0 else 0.0,
             dropped=min(1.0, self.dropped / self.wanted) if self.wanted > 0 else 0.0,
-            others=min(1.0, max(0.0, self.others_ns / self.passed_ns / cores)),
+            # Not more than this program leaves: a host that steals time is counted, too.
+            others=max(0.0, min(self.others_ns, cores * self.passed_ns - self.cpu_ns))
+            / self.passed_ns
+            / cores,
         )
 
 

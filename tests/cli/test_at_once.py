@@ -118,10 +118,10 @@ def test_one_store_and_one_root_of_runs(inputs: Path, tmp_path: Path) -> None:
     for name in names:
         rows = (tmp_path / "runs" / name / "detections.jsonl").read_text().splitlines()
         assert [json.loads(row)["frame"] for row in rows] == list(range(6))
-    # One graph and its manifest, built once.
+    # One graph, its manifest and the layers that ran, built once.
     assert Counter(path.suffix for path in (tmp_path / "store").iterdir()) == {
         ".onnx": 1,
-        ".json": 1,
+        ".json": 2,
         "": 1,
     }
 

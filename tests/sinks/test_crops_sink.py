@@ -130,7 +130,7 @@ def test_crops_of_a_run_show_no_boxes_and_no_blurred_class(tmp_path: Path) -> No
     assert alone
     assert read(run("beside", ("crops", "video"))) == alone
     assert read(run("undrawn", ("crops",), no_video=True)) == alone
-    blurred = read(run("blurred", ("crops", "pictures"), blur=("vehicle",)))
+    blurred = read(run("blurred", ("crops", "video"), blur=("vehicle",)))
     assert read(run("only", ("crops",), blur=("vehicle",))) == blurred
     assert blurred.keys() == alone.keys()
     vehicles = [name for name in alone if name.startswith("vehicle/")]

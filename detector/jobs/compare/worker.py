@@ -399,7 +399,8 @@ class _OpenVariant:
     def _open_source(self) -> Source:
         from detector.run.wire import open_source
 
-        return open_source(self.source, self.config)
+        # As the runs that are timed read it, and ``eval``.
+        return open_source(self.source, self.config, "yuv420p")
 
     def _detect(
         self, config: Config, machine: LoadedModel, source: Any

@@ -98,7 +98,11 @@ class Study:
         options = config.input
         frames = max(one.frame or 0 for one in self.dataset.pictures) // options.stride + 1
         return sources.open(
-            self.dataset.video, decoder=options.decoder, stride=options.stride, frames=frames
+            self.dataset.video,
+            decoder=options.decoder,
+            stride=options.stride,
+            frames=frames,
+            pixels="yuv420p",  # as a run reads it, whose rows must have the same figures
         )
 
     def collect(self, frame: Frame, detections: Detections) -> None:
