@@ -5,7 +5,11 @@ the CPU. Decoding is paid for every picture that arrives; the loop's work only f
 not dropped. So for k cameras, each detected whole,
 
     loop:  k / N * busy / processed share <= 1
-    CPU:   k / N * (decoding + rest / processed share) <= 1 - what other programs use
+    CPU:   k / N * (decoding / decoded share + rest / processed share)
+                                                        <= 1 - what other programs use
+
+The decoded share is 1, but for cameras that are shed: the decoding that was saved must be paid if
+every picture is to be detected.
 
 Where pictures are dropped for lack of time, it is no more than the share that was not dropped,
 whatever the busy times say: a machine that cannot keep up with one camera has no room for 1.1.
@@ -39,6 +43,7 @@ class Load:
     this process; ``decoding``: of that, by the feeds. ``processed``: of the pictures that arrived,
     those that were detected; ``dropped``: those for which there was no time. The rest is on its
     way. ``others``: of all cores' time, by other programs; 0 where the system does not tell.
+    ``decoded``: of the pictures that arrived, those that were not left out to save decoding.
     """
 
     cameras: int  # live ones
@@ -48,6 +53,7 @@ class Load:
     processed: float
     dropped: float = 0.0
     others: float = 0.0
+    decoded: float = 1.0
 
 
 def shares_needed(load: Load) -> dict[str, float]:
@@ -59,7 +65,8 @@ def shares_needed(load: Load) -> dict[str, float]:
     }
     decoding = min(load.decoding, load.cpu)
     left = max(1.0 - load.others, LEAST)  # what other programs use is not ours to take
-    needed[CPU] = (decoding + (load.cpu - decoding) / processed) / left
+    all_decoded = decoding / max(load.decoded, LEAST)
+    needed[CPU] = (all_decoded + (load.cpu - decoding) / processed) / left
     return needed
 
 

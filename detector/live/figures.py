@@ -18,7 +18,17 @@ from detector.live.ages import FrameAges
 from detector.live.base import Ages, LiveFigures, StreamFigures
 from detector.live.capacity import Load, capacity, sentence
 from detector.session.document import AgeFigures, StreamSummary
-from detector.sources.live.base import CORRUPT, LAG, LIVE, NEWER, RATE, STOPPED, FeedFacts
+from detector.sources.live.base import (
+    CORRUPT,
+    LAG,
+    LIVE,
+    NEWER,
+    NO_KEY,
+    RATE,
+    STOPPED,
+    UNDECODED,
+    FeedFacts,
+)
 from detector.sources.live.collect import Collector, Member
 from detector.timeline import INFER, WORK, OffTimeline, Timeline
 from detector.timeline.native import machine_busy_ns
@@ -26,8 +36,8 @@ from detector.types import Detections, Frame
 
 SAMPLES_NS = 5_000_000_000  # what "the last seconds" are for rates
 SECOND = 1_000_000_000
-NO_TIME = (NEWER, LAG)  # reasons that a faster machine would change
-NOT_WANTED = (RATE, CORRUPT, STOPPED, "no_key")  # reasons that no faster machine would change
+NO_TIME = (NEWER, UNDECODED, LAG)  # reasons that a faster machine would change
+NOT_WANTED = (RATE, CORRUPT, STOPPED, NO_KEY)  # reasons that no faster machine would change
 
 
 @dataclass(slots=True)
@@ -57,6 +67,8 @@ class Sample:
     computer_ns: int | None  # by all programs
     decoding_ns: int
     written: int
+    received: int
+    undecoded: int  # of them, those that were left out before decoding to save its time
     wanted: int  # pictures that arrived and were to be detected
     dropped: int  # of them, those for which there was no time
     stages_ns: dict[str, int]
@@ -74,6 +86,8 @@ class Spent:
     others_ns: int = 0  # of CPU time, by other programs
     decoding_ns: int = 0
     written: int = 0
+    received: int = 0
+    undecoded: int = 0
     wanted: int = 0
     dropped: int = 0
     stages_ns: Counter[str] = field(default_factory=Counter)
@@ -91,6 +105,8 @@ class Spent:
             self.others_ns += last.computer_ns - first.computer_ns - own
         self.decoding_ns += last.decoding_ns - first.decoding_ns
         self.written += last.written - first.written
+        self.received += last.received - first.received
+        self.undecoded += last.undecoded - first.undecoded
         self.wanted += last.wanted - first.wanted
         self.dropped += last.dropped - first.dropped
         for stage, ns in last.stages_ns.items():
@@ -111,6 +127,7 @@ class Spent:
             stages=stages,
             cpu=min(1.0, self.cpu_ns / self.passed_ns / cores),
             decoding=self.decoding_ns / self.passed_ns / cores,
+            decoded=1 - self.undecoded / self.received if self.received > 0 else 1.0,
             processed=min(1.0, self.written / self.wanted) if self.wanted > 0 else 0.0,
             dropped=min(1.0, self.dropped / self.wanted) if self.wanted > 0 else 0.0,
             # Not more than this program leaves: a host that steals time is counted, too.
@@ -182,11 +199,14 @@ class LiveStatus:
         with self._lock:
             passed = 0 if self._sampled_ns is None else now - self._sampled_ns
             self._sampled_ns, live, wanted, dropped = now, 0, 0, 0
+            received = undecoded = 0
             if self._in_flight() <= 0:
                 self._idle_ns = now
             before = self._samples[-1].processed if self._samples else {}
             for member in self._all_members():
                 facts, tally = member.facts(), self._tally(member.camera.name)
+                received += facts.received
+                undecoded += facts.dropped.get(UNDECODED, 0)
                 wanted += facts.received - sum(facts.dropped.get(why, 0) for why in NOT_WANTED)
                 dropped += sum(facts.dropped.get(why, 0) for why in NO_TIME)
                 live += facts.state == LIVE
@@ -205,6 +225,8 @@ class LiveStatus:
                 self._computer_clock(),
                 self._decoding(),
                 sum(processed.values()),
+                received,
+                undecoded,
                 wanted,
                 dropped,
                 stages,

@@ -141,6 +141,7 @@ class _Recording:
 
     def __init__(self, folder: Path, camera: Camera, feed: Feed, outputs: CameraOutputs) -> None:
         self.recorder = outputs.recorder(camera)
+        feed.decode_all_while(lambda: self.recorder.wants_pictures)
         self._main: Feed | None = None
         if camera.record_address is not None and not self.recorder.wants_pictures:
             from detector.sources.live.main_stream import MainStreamFeed

@@ -20,6 +20,7 @@ from detector.sources.live.base import (
     FeedFacts,
     Picture,
 )
+from detector.sources.live.burden import Burden, Use
 from detector.sources.live.collect import Collector
 from detector.types import Arrival
 
@@ -38,6 +39,13 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now
+
+
+class FullCores(Burden):
+    """A machine whose cores are full, mostly of decoding."""
+
+    def look(self) -> Use:
+        return Use(busy=1.0, decoding=0.6)
 
 
 class FakeFeed(Feed):

@@ -11,7 +11,7 @@ from detector.live.ages import PARTS, FrameAges, parts_of
 from detector.live.capacity import CPU, Load, busiest_stage, capacity, sentence, shares_needed
 from detector.live.figures import LiveStatus
 from detector.live.selection import inside, keep
-from detector.sources.live.base import STALLED, WAITING
+from detector.sources.live.base import STALLED, UNDECODED, WAITING
 from detector.timeline import INFER, OffTimeline, Timeline
 from detector.types import Arrival, Detections
 from tests.live.fake_feeds import MS, Bench, camera
@@ -141,6 +141,16 @@ class TestCapacity:
         needed = shares_needed(self.load(cpu=0.9, decoding=0.5, processed=0.5))
         assert needed[CPU] == pytest.approx(0.5 + 0.4 / 0.5)
 
+    @pytest.mark.parametrize("saved", [0.5, 0.9])
+    def test_decoding_that_was_saved_is_paid_for_all_the_same(self, saved):
+        """The same camera, with all of its pictures decoded and with some of them left out."""
+        decoding = 0.6
+        whole = self.load(stages={}, cpu=decoding + 0.1, decoding=decoding, processed=0.2)
+        kept = decoding * (1 - saved)
+        shed = self.load(stages={}, cpu=kept + 0.1, decoding=kept, processed=0.2, decoded=1 - saved)
+        assert shares_needed(shed)[CPU] == pytest.approx(shares_needed(whole)[CPU])
+        assert capacity(shed) == pytest.approx(capacity(whole))
+
     @pytest.mark.parametrize("more", [{"cameras": 0}, {"processed": 0.0}])
     def test_nothing_is_said_where_nothing_is_known(self, more):
         assert capacity(self.load(**more)) is None
@@ -248,6 +258,27 @@ class TestStatus:
         figures = status.figures()
         assert "50% of the pictures are dropped" in figures.bottleneck
         assert figures.capacity == pytest.approx(0.5)
+
+    def test_pictures_that_were_not_decoded_are_dropped_for_want_of_time(self):
+        """Each half second one picture is detected, and three are left out undecoded. Decoding
+        the one took a quarter of a core of two, in half a core that the program used."""
+        bench = Bench("a", latest=True)
+        status = status_of(bench, decoding=lambda: bench.clock() // 4, computer_clock=lambda: None)
+        status.begin_day(OffTimeline())
+        status.sample()
+        for _ in range(10):
+            bench.feeds["a"].arrives()
+            bench.feeds["a"].received += 3
+            bench.feeds["a"].dropped[UNDECODED] += 3
+            process(bench, status)
+            bench.clock.now += 500 * MS
+            status.sample()
+        figures = status.figures()
+        assert "75% of the pictures are dropped" in figures.bottleneck
+        load = status.load_of_day()
+        assert (load.decoded, load.dropped) == (pytest.approx(0.25), pytest.approx(0.75))
+        assert shares_needed(load)[CPU] == pytest.approx(0.125 * 4 + 0.125 * 4)
+        assert figures.capacity == pytest.approx(0.25)
 
     def test_every_received_picture_is_processed_or_dropped(self):
         bench = Bench("a", "b", latest=True)

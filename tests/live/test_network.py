@@ -33,6 +33,7 @@ from detector.sources.live.base import (
     LIVE,
     NETWORK,
     STALLED,
+    UNDECODED,
     WAITING,
     Camera,
     Feed,
@@ -45,6 +46,7 @@ from detector.sources.live.readers import make_feed
 from detector.sources.live.status import LOGIN_S, Backoff, Status
 from detector.timeline import READ, WAIT_INPUT, Timeline
 from tests.live import servers
+from tests.live.fake_feeds import FullCores
 from tests.live.servers import HttpServer, make_clip, read_clock
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -327,6 +329,56 @@ def test_without_a_gpu_the_cpu_decodes(web: HttpServer) -> None:
     for kind in ("cuda", "nonsense"):
         with started(web.url("/mjpeg"), options={"hwaccel": kind}) as feed:
             assert len(take(feed, 3)) == 3
+
+
+def test_a_camera_that_is_shed_can_stall_die_and_come_back(clip: Path) -> None:
+    """Nobody takes a picture, until one of the second connection is wanted."""
+    with (
+        servers.rtsp({"c": clip}) as server,
+        started(server.url("c"), every=False, terms={"burden": FullCores()}) as feed,
+    ):
+
+        def undecoded() -> int:
+            return feed.facts().dropped.get(UNDECODED, 0)
+
+        wait_for(undecoded)
+        server.signal(signal.SIGSTOP)
+        wait_for(lambda: feed.facts().state == STALLED)
+        server.signal(signal.SIGCONT)
+        wait_for(lambda: feed.facts().state == LIVE)
+        before = undecoded()
+        wait_for(lambda: undecoded() > before)
+        assert feed.facts().connects == 1
+        server.kill()
+        wait_for(lambda: "nothing listens" in (feed.facts().error or ""))
+        server.start()
+        before = undecoded()
+        wait_for(lambda: undecoded() > before)
+        assert feed.facts().connects == 2
+        assert take(feed, 2)[1].arrival.epoch == 2
+        wait_for(lambda: feed.take() and feed._shedding.limit is None)
+    assert balanced(feed)
+
+
+def test_motion_jpeg_that_is_shed_freezes_and_falls_silent(
+    web: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detector.sources.live.status.FROZEN_S", 0.6)
+    monkeypatch.setattr("detector.sources.live.status.STALL_S", 0.4)
+    monkeypatch.setattr("detector.sources.live.decoding.LOOK_EVERY_NS", 100_000_000)
+    terms = {"burden": FullCores()}
+    with started(web.url("/mjpeg"), every=False, terms=terms) as feed:
+        wait_for(lambda: feed.facts().dropped.get(UNDECODED, 0) > 20)
+        web.frozen = True
+        wait_for(lambda: feed.facts().frozen)
+        web.frozen = False
+        wait_for(lambda: not feed.facts().frozen)
+        web.silent = True
+        wait_for(lambda: feed.facts().state == STALLED)
+        web.silent = False
+        wait_for(lambda: feed.facts().state == LIVE)
+        assert feed.facts().connects == 1
+    assert balanced(feed)
 
 
 def test_latest_hands_out_the_newest(web: HttpServer) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from detector.sources.live.base import LAG, NEWER, NO_KEY, RATE, STOPPED, Picture
+from detector.sources.live.base import LAG, NEWER, NO_KEY, RATE, STOPPED, UNDECODED, Picture
 from detector.sources.live.packets import KEY_PATIENCE, End, PacketQueue, Received, Stamp
 from detector.sources.live.slot import PLACES, Slot
 from detector.types import Arrival
@@ -91,6 +91,49 @@ def test_without_a_newer_key_frame_all_leave_up_to_the_next() -> None:
     item = queue.get(0)
     assert isinstance(item, Received)
     assert (item.stamp.number, item.after_gap, drops[LAG]) == (100, True, 100)
+
+
+@pytest.mark.parametrize("waiting", [4, 9, 14])
+def test_the_rest_of_a_group_leaves(waiting: int) -> None:
+    """Whether it waits already or is still to come; what is behind the next key frame stays."""
+    drops = Drops()
+    queue = PacketQueue(5, False, drops.drop)
+    fill(queue, range(waiting), 10)
+    for _ in range(3):
+        queue.get(0)
+    queue.leave_group()
+    fill(queue, range(waiting, 16), 10)
+    first = queue.get(0)
+    assert isinstance(first, Received)
+    assert (first.stamp.number, first.is_key, first.after_gap) == (10, True, False)
+    assert drain(queue) == [11, 12, 13, 14, 15]
+    assert drops == {UNDECODED: 7}
+
+
+def test_a_group_that_is_left_ends_with_its_connection_too() -> None:
+    drops = Drops()
+    queue = PacketQueue(5, True, drops.drop)
+    fill(queue, range(5), 10)
+    queue.get(0)
+    queue.finish(End(1, None))
+    queue.leave_group()
+    assert isinstance(queue.get(0), End)
+    queue.leave_group()
+    queue.begin()
+    fill(queue, range(15, 23), 10)
+    assert drain(queue) == [20, 21, 22]
+    assert drops == {UNDECODED: 4, NO_KEY: 5}
+
+
+def test_a_group_without_an_end_is_not_left_for_ever() -> None:
+    drops = Drops()
+    queue = PacketQueue(3600, True, drops.drop)
+    fill(queue, range(1), 1)
+    queue.get(0)
+    queue.leave_group()
+    fill(queue, range(1, KEY_PATIENCE + 3), KEY_PATIENCE * 2)
+    assert drain(queue) == [KEY_PATIENCE + 1, KEY_PATIENCE + 2]
+    assert drops == {UNDECODED: KEY_PATIENCE}
 
 
 def test_bytes_are_bounded_too() -> None:

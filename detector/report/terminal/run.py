@@ -31,6 +31,7 @@ PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames
 # Why a received picture was not detected (sources.live.base), in words that follow its count.
 DROPPED = {
     "newer": "replaced by newer ones",
+    "undecoded": "not decoded for want of time",
     "lag": "older than --max-age",
     "rate": "beyond the camera's rate",
     "corrupt": "damaged",

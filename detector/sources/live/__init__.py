@@ -6,6 +6,7 @@
     readers.py     which feed a camera gets
     threaded.py    what all feeds share; network.py are those of streams
     packets.py  decoding.py  slot.py    the way from a packet to a picture that waits
+    shedding.py  burden.py              what is not decoded where the cores are full
     status.py  meanings.py              states, and what errors mean
     collect.py     the pictures of all feeds, one at a time, for the one loop
 

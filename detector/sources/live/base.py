@@ -7,11 +7,12 @@ are decoded and not converted yet, so that one that is dropped costs no conversi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
+from detector.sources.live.burden import Burden
 from detector.types import Arrival, Image
 
 if TYPE_CHECKING:
@@ -26,12 +27,13 @@ STATES = (CONNECTING, LIVE, STALLED, WAITING, ENDED)
 
 # Why a received picture was not detected.
 NEWER = "newer"  # a newer one took its place before anybody had time for it
+UNDECODED = "undecoded"  # most decoded ones were for nothing: its group ended early (shedding)
 LAG = "lag"  # it was older than --max-age, so its whole group of pictures was left out
 RATE = "rate"  # the camera's own ``rate`` leaves it out
 CORRUPT = "corrupt"  # damaged on the way, by the decoder's or the protocol's word
 NO_KEY = "no_key"  # it came before the first key frame of its connection
 STOPPED = "stopped"  # the run or the connection ended before its turn
-REASONS = (NEWER, LAG, RATE, CORRUPT, NO_KEY, STOPPED)
+REASONS = (NEWER, UNDECODED, LAG, RATE, CORRUPT, NO_KEY, STOPPED)
 
 NETWORK, WEBCAM, FILE = "network", "webcam", "file"  # kinds of cameras
 NAME = r"[A-Za-z0-9_-]{1,40}"  # of a camera: it becomes a folder, a topic and a label
@@ -61,6 +63,7 @@ class Terms:
     every: bool = False
     max_age_s: float = 5.0
     start_timeout_s: float = 20.0
+    burden: Burden = field(default_factory=Burden, compare=False)  # of all of them together
 
 
 @dataclass(slots=True)
@@ -136,6 +139,10 @@ class Feed:
     def listen(self, listener: PacketListener) -> None:
         """Hands every packet of video and sound to ``listener`` too. Before ``start``."""
         raise NotImplementedError
+
+    def decode_all_while(self, needed: Callable[[], bool]) -> None:
+        """Lets the feed leave no picture undecoded while ``needed()``, which any thread may ask.
+        Before ``start``. A feed that decodes all of them in any case takes no note of it."""
 
     def stop(self, timeout_s: float = 1.0) -> bool:
         """Ends the threads. False where one of them was still busy after ``timeout_s``."""

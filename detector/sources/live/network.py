@@ -55,6 +55,7 @@ class LookUp(threading.Thread):
 class NetworkFeed(PacketFeed):
     """A camera or stream on the network. It is opened anew whenever it ends."""
 
+    may_shed = True
     _look_up: LookUp | None = None
     _led_to: str | None = None  # the host that the camera would have us log in at
 

@@ -8,15 +8,17 @@ arrives for long it interrupts the first.
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable
 from typing import Any
 
-from detector.sources.live.base import STOPPED, Picture
+from detector.sources.live.base import STOPPED, UNDECODED, Picture
 from detector.sources.live.decoding import Converter, Decoder
 from detector.sources.live.ffmpeg_log import Ears, Watch
 from detector.sources.live.hardware import codec_name
 from detector.sources.live.interrupt import Interrupt
-from detector.sources.live.packets import PacketQueue, Received, Stamp
+from detector.sources.live.packets import End, PacketQueue, Received, Stamp
+from detector.sources.live.shedding import Shedding
 from detector.sources.live.threaded import TICK_S, ThreadedFeed, Track
 from detector.timeline import READ, WAIT_INPUT, WAIT_OUTPUT
 from detector.types import Image
@@ -38,6 +40,7 @@ def is_held_back(demuxer: str, codec: str) -> bool:
 class PacketFeed(ThreadedFeed):
     """A subclass says how packets are received (``receive_all``)."""
 
+    may_shed = False  # the rest of a group may stay undecoded where the machine is overloaded
     was_cut = False  # the decoding thread ended a read that was silent for too long
     is_shown = False  # this connection gave a picture
 
@@ -51,6 +54,13 @@ class PacketFeed(ThreadedFeed):
         self.packets = PacketQueue(self.terms.max_age_s, not self.terms.every, self.status.drop)
         self._decoder = Decoder(self.camera.name, self.status.drop, self.clock)
         self._converter = Converter()
+        # A camera's own ``rate`` wants pictures at even distances.
+        sheds = self.may_shed and not self.terms.every and self.camera.rate is None
+        self._needed: Callable[[], bool] = (lambda: False) if sheds else (lambda: True)
+        self._shedding = Shedding(
+            lambda: self.status.taken, self.terms.burden.look, lambda: self._needed()
+        )
+        self._cpu_ns = 0  # of the decoding thread, as told last
         self._reached = 0  # the epoch of what was decoded last
 
     def jobs(self) -> dict[str, Callable[[], None]]:
@@ -67,6 +77,10 @@ class PacketFeed(ThreadedFeed):
     def convert(self, picture: Picture, into: Image | None) -> Image:
         return self._converter.convert(picture.content, into)
 
+    def decode_all_while(self, needed: Callable[[], bool]) -> None:
+        before = self._needed
+        self._needed = lambda: before() or needed()
+
     # The receiving thread.
 
     def _receive(self) -> None:
@@ -79,6 +93,7 @@ class PacketFeed(ThreadedFeed):
     def begin(self, streams: list[Any], held_back: bool) -> None:
         """A connection begins: everything before its first packet."""
         self.packets.begin()
+        self._shedding.begin()
         self._held = held_back
         self._before = self.clock(), self.utc()
         for listener in self.listeners:
@@ -100,6 +115,7 @@ class PacketFeed(ThreadedFeed):
         if packet.has_sidedata("prft"):
             captured_s = PRFT.unpack(bytes(packet.get_sidedata("prft"))[: PRFT.size])[0] / 1e6
         stamp = Stamp(self.status.arrive(now[0]), epoch, arrived_ns, utc_s, captured_s)
+        self._shedding.arrive(arrived_ns, packet.is_keyframe)
         self.packets.put(Received(packet, stamp, codec, packet.is_keyframe, packet.size))
 
     # The decoding thread.
@@ -107,6 +123,7 @@ class PacketFeed(ThreadedFeed):
     def _decode(self) -> None:
         with Ears() as ears, self.timeline.track(f"camera {self.camera.name}") as track:
             number = 0
+            self._cpu_ns = time.thread_time_ns()
             while not self.stopping.is_set():
                 self._watch()
                 ears.listen()
@@ -114,11 +131,32 @@ class PacketFeed(ThreadedFeed):
                     item = self.packets.get(TICK_S)
                 if isinstance(item, Received):
                     number, self._reached = item.stamp.number, item.stamp.epoch
-                    with track.span(READ, number):
-                        pictures = list(self._decoder.decode(item, ears))
-                    self._hand_on(pictures, item.codec, track)
+                    self._decode_or_leave(item, ears, track)
+                    self._tell_cpu()
                 elif item is not None:
                     self._hand_on(list(self._decoder.flush(item)), item.codec, track)
+
+    def _decode_or_leave(self, item: Received, ears: Ears, track: Track) -> None:
+        """One packet; where it is the last one to be decoded, the rest of its group leaves."""
+        shedding, number = self._shedding, item.stamp.number
+        if shedding.admits(item.stamp, item.is_key, item.packet.pts):
+            with track.span(READ, number):
+                pictures = list(self._decoder.decode(item, ears))
+            self._hand_on(pictures, item.codec, track)
+            if not shedding.is_spent():
+                return
+            # What the decoder holds back would come out with the next group, too late.
+            pictures = list(self._decoder.flush(End(item.stamp.epoch, item.codec)))
+            self._hand_on(pictures, item.codec, track)
+        else:
+            self.status.drop(UNDECODED, 1)
+        if shedding.is_spent():
+            shedding.cut()
+            self.packets.leave_group()
+
+    def _tell_cpu(self) -> None:
+        before, self._cpu_ns = self._cpu_ns, time.thread_time_ns()
+        self.terms.burden.add(self._cpu_ns - before)
 
     def _hand_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: Track) -> None:
         for place, (picture, frame) in enumerate(pictures):
@@ -139,7 +177,8 @@ class PacketFeed(ThreadedFeed):
             if self.stopping.is_set():
                 self.status.drop(STOPPED, len(pictures) - place)
                 return
-            self.put(picture)
+            if self.put(picture):
+                self._shedding.offer()
 
     def _watch(self, blocked: bool = False) -> None:
         """Stalls are seen here: the receiving thread hangs in one.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from detector.sources.live.base import LAG, NO_KEY
+from detector.sources.live.base import LAG, NO_KEY, UNDECODED
 
 SOON_S = 0.5  # under ``latest``: a lag from which a jump to a newer key frame pays
 MOST_BYTES = 256 << 20  # of one camera's packets
@@ -109,6 +109,19 @@ class PacketQueue:
             if isinstance(item, Received):
                 self._bytes -= item.size
             return item
+
+    def leave_group(self) -> None:
+        """The rest of the group of which ``get`` gave the last packet stays out, what has not
+        arrived yet included."""
+        with self._changed:
+            count = 0
+            while self._items and isinstance(item := self._items[0], Received) and not item.is_key:
+                self._items.popleft()
+                self._bytes -= item.size
+                count += 1
+            if not self._items:
+                self._reason, self._keyless = UNDECODED, 0
+            self._drop(UNDECODED, count)
 
     def wake(self) -> None:
         """Ends a ``get`` that waits."""

@@ -174,6 +174,11 @@ class Status:
 
     # Counts.
 
+    @property
+    def taken(self) -> int:
+        with self._lock:
+            return self._taken
+
     def take(self) -> None:
         with self._lock:
             self._taken += 1

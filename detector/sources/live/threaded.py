@@ -142,6 +142,9 @@ class ThreadedFeed(Feed):
             self.interrupt()
             self.wake()
 
-    def put(self, picture: Picture) -> None:
-        if self.slot.put(picture):
+    def put(self, picture: Picture) -> bool:
+        """False where the slot does not take it."""
+        is_in = self.slot.put(picture)
+        if is_in:
             self.wake()
+        return is_in

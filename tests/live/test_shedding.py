@@ -1,0 +1,407 @@
+"""When a camera's groups of pictures are decoded in part, and what the feed then does."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import av
+import pytest
+
+from detector.config.levels import resolve_config
+from detector.errors.secrets import Address
+from detector.live.figures import NO_TIME, NOT_WANTED
+from detector.report.terminal.run import DROPPED
+from detector.run.camera_outputs import CameraOutputs, _Recording
+from detector.sources.live.base import (
+    CORRUPT,
+    FILE,
+    NETWORK,
+    NEWER,
+    NO_KEY,
+    REASONS,
+    UNDECODED,
+    Camera,
+    Picture,
+    Terms,
+)
+from detector.sources.live.burden import Burden, Use
+from detector.sources.live.decoding import prepare
+from detector.sources.live.looped import LoopedFeed
+from detector.sources.live.network import NetworkFeed
+from detector.sources.live.packet_feed import PacketFeed
+from detector.sources.live.packets import End, Received, Stamp
+from detector.sources.live.shedding import (
+    LEAST,
+    LONGEST_S,
+    MARGIN,
+    MOST_PATIENCE,
+    REGULAR,
+    SHORTEST,
+    Shedding,
+)
+from detector.sources.live.status import Status
+from tests.live.fake_feeds import FullCores
+from tests.live.servers import make_clip, read_clock
+from tests.waiting import PATIENCE_S, wait_for
+
+MS = 1_000_000
+PICTURES = 150  # of a clip
+FULL = FullCores().look()
+
+
+@dataclass
+class World:
+    """One camera of 25 pictures a second. ``play`` lets whole groups arrive, of which the loop
+    takes so many pictures each, or all that are decoded where those are fewer."""
+
+    gop: int = 25
+    use: Use = FULL
+    needed: bool = False
+    epoch: int = 1
+    taken: int = 0
+    arrived: int = 0
+    decoded: list[int] = field(default_factory=list)  # of each group
+    limits: list[int | None] = field(default_factory=list)  # while each group arrived
+
+    def __post_init__(self) -> None:
+        self.shedding = Shedding(lambda: self.taken, lambda: self.use, lambda: self.needed)
+
+    def play(self, groups: int, taken: int, gop: int | None = None) -> World:
+        for _ in range(groups):
+            self.group(taken, gop or self.gop)
+        return self
+
+    def group(self, taken: int, gop: int) -> None:
+        decoded = 0
+        for place in range(gop):
+            self.shedding.arrive(self.arrived * 40 * MS, place == 0)
+            stamp = Stamp(self.arrived, self.epoch, self.arrived * 40 * MS, 0.0)
+            self.arrived += 1
+            left_out = place > 0 and self.shedding.is_spent()  # the queue keeps it
+            if not left_out and self.shedding.admits(stamp, place == 0):
+                self.shedding.offer()
+                decoded += 1
+            if self.shedding.is_spent():
+                self.shedding.cut()
+        self.taken += min(taken, decoded)
+        self.decoded.append(decoded)
+        self.limits.append(self.shedding.limit)
+
+    def connect(self) -> None:
+        self.epoch += 1
+        self.shedding.begin()
+
+    @property
+    def limit(self) -> int | None:
+        return self.shedding.limit
+
+
+def shed(taken: int = 1, **more: Any) -> World:
+    world = World(**more).play(REGULAR + 4, taken)
+    assert world.limit is not None
+    return world
+
+
+class TestBeginning:
+    def test_three_are_decoded_for_each_that_is_taken(self) -> None:
+        world = shed(taken=4)
+        assert world.limit == 4 * MARGIN
+        assert world.decoded[-1] == 4 * MARGIN
+
+    def test_a_few_are_decoded_where_none_is_taken(self) -> None:
+        assert shed(taken=0).decoded[-1] == LEAST
+
+    @pytest.mark.parametrize(
+        ("taken", "more"),
+        [
+            (25, {}),  # the machine keeps up
+            (5, {}),  # one in five
+            (1, {"use": Use(busy=0.85, decoding=0.9)}),  # the loop is slow, and not the cores
+            (1, {"use": Use(busy=1.0, decoding=0.1)}),  # there is little to win
+            (1, {"use": Use()}),  # nothing is known
+            (1, {"needed": True}),  # somebody records all of them
+            (1, {"gop": round(LONGEST_S * 25) + 2}),  # it would be blind for too long
+            (0, {"gop": 10_000}),  # no second key frame ever comes
+        ],
+    )
+    def test_it_does_not_begin(self, taken: int, more: dict[str, Any]) -> None:
+        world = World(**more).play(2 if more.get("gop") == 10_000 else 40, taken)
+        assert set(world.limits) == {None}
+        assert world.decoded == [world.gop] * len(world.decoded)
+
+    def test_one_bad_section_is_not_enough(self) -> None:
+        world = World().play(20, 25)
+        for _ in range(5):
+            world.play(1, 0).play(2, 25)
+        assert set(world.limits) == {None}
+
+    def test_groups_that_are_short_are_judged_together(self) -> None:
+        """Motion JPEG has nothing but key frames."""
+        world = World(gop=1).play(30 * SHORTEST, 0)
+        sections = [
+            sum(world.decoded[at : at + SHORTEST]) for at in range(0, len(world.decoded), SHORTEST)
+        ]
+        assert sections[0] == SHORTEST
+        assert sections[-1] == LEAST
+
+    def test_groups_far_apart_once_are_remembered_for_a_while(self) -> None:
+        world = shed().play(1, 1, gop=100).play(1, 1)
+        assert world.limits[-1] is None
+        assert world.play(REGULAR - 1, 1).limits[-1] is None
+        assert world.play(4, 1).limit is not None
+
+
+class TestCourse:
+    def test_it_stays_where_a_third_is_taken(self) -> None:
+        world = shed(taken=3).play(50, 3)
+        assert set(world.limits[-50:]) == {3 * MARGIN}
+
+    def test_fewer_are_decoded_where_fewer_are_taken(self) -> None:
+        world = shed(taken=4).play(10, 1)
+        assert world.limit == MARGIN
+        assert world.limits[-10:] == sorted(world.limits[-10:], reverse=True)
+
+    def test_it_ends_where_most_are_taken(self) -> None:
+        world = shed().play(12, 25)
+        assert world.limit is None
+        steps = world.limits[REGULAR + 4 :]
+        rising = [limit for limit in steps if limit is not None]
+        assert len(rising) > 2
+        assert rising == sorted(rising)
+
+    def test_it_ends_where_the_cores_have_time(self) -> None:
+        world = shed(taken=1)
+        world.use = replace(FULL, busy=0.5)
+        assert world.play(12, 1).limit is None
+
+    def test_it_ends_with_the_connection(self) -> None:
+        world = shed()
+        world.connect()
+        assert world.play(1, 1).limits[-1] is None
+        assert world.decoded[-1] == 25
+
+    def test_it_ends_where_a_recording_needs_all(self) -> None:
+        world = shed()
+        world.needed = True
+        assert world.play(2, 1).limit is None
+
+    def test_a_stream_that_sends_no_key_frame_any_more_is_decoded(self) -> None:
+        """The queue lets a packet in after hundreds without a key frame (intra refresh)."""
+        world = shed()
+        assert world.shedding.is_spent()
+        assert world.shedding.admits(Stamp(world.arrived + 400, 1, 0, 0.0), False)
+        assert world.limit is None
+
+    def test_each_beginning_takes_more_patience_than_the_one_before(self) -> None:
+        world, needed = World(), []
+        for _ in range(8):
+            before = len(world.limits)
+            while world.limit is None:
+                world.play(1, 1)
+            needed.append(len(world.limits) - before)
+            world.play(20, 25)
+        assert needed[1:] == sorted(needed[1:])
+        assert MOST_PATIENCE <= needed[-1] <= MOST_PATIENCE + 2
+
+    @pytest.mark.parametrize("gop", [10, 25, 50])
+    @pytest.mark.parametrize("decoding", [0.01, 0.05, 0.1])
+    @pytest.mark.parametrize("load", [0.5, 1.5, 4.0, 20.0])
+    def test_a_machine_finds_its_rest(self, gop: int, decoding: float, load: float) -> None:
+        """Of what the machine can do in a group's time decoding takes its part and detecting the
+        rest: ``load`` is what all pictures would need, ``decoding`` the cost of decoding one where
+        detecting one costs 1 - ``decoding``."""
+        world, room = World(gop=gop), gop / load
+        for _ in range(200):
+            limit = world.limit
+            decoded = gop if limit is None else min(limit, gop)
+            left = max(0.0, room - decoded * decoding)
+            taken = min(decoded, int(left / (1 - decoding)))
+            used = decoded * decoding + taken * (1 - decoding)
+            share = decoded * decoding / max(used, 1e-9)
+            world.use = Use(min(1.0, used / room + (taken < decoded)), min(1.0, share))
+            world.play(1, taken)
+        settled = [limit is None for limit in world.limits[100:]]
+        turns = sum(a != b for a, b in itertools.pairwise(settled))
+        assert turns == 0, "it does not flap"
+        if load <= 1:
+            assert set(world.limits) == {None}
+
+
+class TestBurden:
+    def burden(self, computer: bool = True) -> tuple[SimpleNamespace, Burden]:
+        now = SimpleNamespace(wall=0, own=0, all=0)
+        return now, Burden(
+            lambda: now.wall * MS,
+            lambda: now.own * MS,
+            lambda: now.all * MS if computer else None,
+            cores=2,
+        )
+
+    def test_shares_of_the_last_second(self) -> None:
+        now, burden = self.burden()
+        assert burden.look() == Use()
+        now.wall, now.own, now.all = 1000, 800, 1600
+        burden.add(200 * MS)
+        assert burden.look() == Use(busy=0.8, decoding=0.25)
+        now.wall, now.own = 1500, 1500
+        assert burden.look() == Use(busy=0.8, decoding=0.25), "no second has passed"
+        now.wall = 2000
+        assert burden.look() == Use(busy=0.35, decoding=0.0)
+
+    def test_a_system_that_does_not_tell_of_other_programs(self) -> None:
+        now, burden = self.burden(computer=False)
+        burden.look()
+        now.wall, now.own = 1000, 1000
+        assert burden.look() == Use(busy=0.5, decoding=0.0)
+
+
+class Played(PacketFeed):
+    """A camera whose pictures have all arrived before the first is decoded."""
+
+    may_shed = True
+
+    def __init__(self, clip: Path, terms: Terms | None = None, **more: Any):
+        camera = Camera("c", NETWORK, Address("rtsp://c/"), **more)
+        self.ticks = itertools.count(1)
+        super().__init__(camera, terms or Terms(burden=FullCores()), clock=lambda: next(self.ticks))
+        self.clip, self.shown = clip, list[tuple[Picture, int]]()
+        self.arrived, self.over = threading.Event(), threading.Event()
+        self.decoding, self.late = 0, list[int]()  # a packet's number; packets behind a picture
+
+    def receive_all(self) -> None:
+        epoch = self.status.connect(self.clock())
+        with av.open(str(self.clip)) as container:
+            stream = container.streams.video[0]
+            prepare(stream.codec_context)
+            self.begin([stream], False)
+            for packet in container.demux(stream):
+                if packet.size:
+                    self.receive(packet, stream.codec_context, epoch, stream.index)
+            self.packets.finish(End(epoch, stream.codec_context))
+            self.arrived.set()
+            self.over.wait()
+
+    def _decode(self) -> None:
+        assert self.arrived.wait(PATIENCE_S)
+        super()._decode()
+
+    def _decode_or_leave(self, item: Received, *others: Any) -> None:
+        self.decoding = item.stamp.number
+        super()._decode_or_leave(item, *others)
+
+    def put(self, picture: Picture) -> bool:
+        """Reads what is burnt in as soon as it is decoded: nobody takes it."""
+        self.late.append(self.decoding - picture.number)
+        self.shown.append((picture, read_clock(self.convert(picture, None))))
+        return super().put(picture)
+
+    def interrupt(self) -> None:
+        super().interrupt()
+        self.over.set()
+
+
+def watch(feed: Played) -> dict[str, int]:
+    """Plays all of it; the pictures that were dropped, by reason."""
+    feed.start()
+    try:
+        wait_for(lambda: feed.facts().received == PICTURES)
+        wait_for(lambda: len(feed.shown) + _left_out(feed) == PICTURES)
+    finally:
+        assert feed.stop(PATIENCE_S)
+    facts = feed.facts()
+    assert facts.received == facts.taken + sum(facts.dropped.values())
+    return dict(facts.dropped)
+
+
+def _left_out(feed: Played) -> int:
+    return sum(feed.facts().dropped.get(why, 0) for why in (UNDECODED, CORRUPT, NO_KEY))
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("clips")
+    kinds: dict[str, dict[str, Any]] = {
+        "plain.mp4": {},
+        "b_frames.mp4": {"b_frames": 2},
+        # Open groups: the first pictures to be shown of each refer to the group before.
+        "open.mkv": {"b_frames": 2, "codec": "mpeg2video", "gop": 12},
+    }
+    return {
+        name.partition(".")[0]: make_clip(folder / name, pictures=PICTURES, size=(160, 96), **more)
+        for name, more in kinds.items()
+    }
+
+
+@pytest.mark.parametrize("kind", ["plain", "b_frames", "open"])
+def test_what_is_decoded_behind_a_cut_is_whole(clips: dict[str, Path], kind: str) -> None:
+    """Each picture shows the number of its time, also where the group before it was left."""
+    feed = Played(clips[kind])
+    dropped = watch(feed)
+    assert dropped[UNDECODED] > PICTURES // 3
+    assert CORRUPT not in dropped
+    places = [round(one.pts * one.time_base * 25) for one, _ in feed.shown]
+    assert [burnt for _, burnt in feed.shown] == [place - places[0] for place in places]
+    numbers = [one.number for one, _ in feed.shown]
+    assert numbers == sorted(set(numbers))
+    assert dropped[NEWER] >= len(numbers) - 1
+    assert max(feed.late) < SHORTEST - LEAST, "none came out with the next group"
+
+
+@pytest.mark.parametrize(
+    ("more", "terms"),
+    [
+        ({}, Terms(every=True, burden=FullCores())),
+        ({"rate": Fraction(10**9)}, None),
+        ({}, Terms()),  # nothing is known of the cores within these milliseconds
+    ],
+)
+def test_all_is_decoded(clips: dict[str, Path], more: dict[str, Any], terms: Terms | None) -> None:
+    feed = Played(clips["plain"], terms, **more)
+    if feed.terms.every:  # nobody takes any
+        feed.slot.has_room = lambda: True  # type: ignore[method-assign]
+    assert UNDECODED not in watch(feed)
+
+
+def test_all_is_decoded_while_a_recording_needs_it(clips: dict[str, Path]) -> None:
+    feed = Played(clips["plain"])
+    feed.decode_all_while(lambda: True)
+    assert UNDECODED not in watch(feed)
+
+
+def test_only_cameras_on_the_network_are_shed() -> None:
+    camera = Camera("c", FILE, Address("x.mp4"))
+    assert NetworkFeed.may_shed
+    assert not LoopedFeed(camera, Terms(), status=Status(0)).may_shed
+
+
+@pytest.mark.parametrize("kind", ["annotated", "copy", "clips"])
+def test_pictures_that_are_recorded_are_needed(kind: str, tmp_path: Path) -> None:
+    """Copies of packets need none, unless there is nothing to copy."""
+    wishes = {"clips": True} if kind == "clips" else {"record": kind}
+    config = resolve_config(None, {"engine": "null", **wishes})
+    needs: list[Callable[[], bool]] = []
+    camera = Camera("c", NETWORK, Address("rtsp://c/"))
+    feed = NetworkFeed(camera, Terms())
+    feed.decode_all_while = needs.append  # type: ignore[method-assign]
+    outputs = CameraOutputs(tmp_path, config, lambda line: None).make(camera, feed)
+    try:
+        assert [needed() for needed in needs] == [kind == "annotated"]
+        for output in outputs:
+            if isinstance(output.sink, _Recording):
+                output.sink.recorder._recording.use_annotated("nothing can be copied")
+        assert [needed() for needed in needs] == [True]
+    finally:
+        for output in outputs:
+            output.sink.close()
+
+
+def test_every_reason_is_said_in_words_and_has_its_place_in_the_capacity() -> None:
+    assert set(DROPPED) == set(REASONS)
+    assert sorted((*NO_TIME, *NOT_WANTED)) == sorted(REASONS)
