@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,24 @@ def test_quality_and_crf_decide_the_size_of_av1(tmp_path: Path) -> None:
         write(path, [texture(i) for i in range(20)], encoder="svtav1", **options)
         sizes[name] = path.stat().st_size
     assert sizes["worst"] < sizes["balanced"] == sizes["also balanced"] < sizes["best"]
+
+
+@pytest.mark.skipif(not HERE["svtav1"], reason="this PyAV has no SVT-AV1")
+def test_no_thread_becomes_a_real_time_one(tmp_path: Path) -> None:
+    """As root SVT-AV1 takes SCHED_FIFO at 99, for itself and for whoever opens it."""
+
+    def policies() -> set[int]:
+        return {os.sched_getscheduler(int(one)) for one in os.listdir("/proc/self/task")}
+
+    before = policies()
+    assert encoders.why_not.__wrapped__("svtav1") is None
+    assert policies() == before
+    sink = sinks.open("video", tmp_path / "x.mp4", encoder="svtav1")
+    sink.open(make_info(width=128, height=96))
+    sink.write(texture(0), Detections.empty())
+    assert policies() == before
+    sink.abort()
+    assert policies() == before
 
 
 def test_x264_by_name_is_what_nobody_named(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ FFmpeg's documentation and have not run here: docs/gpu.md.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from functools import cache
 from typing import Any, ClassVar
@@ -45,7 +47,10 @@ class SvtAv1File(H264File):
         return options
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
-        return self.add_plain_stream(container, height, width)
+        stream = self.add_plain_stream(container, height, width)
+        with ordinary_priority():
+            stream.codec_context.open()
+        return stream
 
 
 class NvencFile(H264File):
@@ -96,6 +101,25 @@ FILES: dict[str, type[H264File]] = {
 }
 
 
+@contextmanager
+def ordinary_priority() -> Iterator[None]:
+    """Undoes what SVT-AV1 does where it is opened by root: it makes the calling thread and all of
+    its own real-time ones of the highest priority (SCHED_FIFO, 99). They would starve every other
+    process of the machine, and what we start later would inherit it.
+    """
+    if not hasattr(os, "sched_getscheduler") or not os.path.isdir("/proc/self/task"):
+        yield  # not Linux
+        return
+    ours = os.sched_getscheduler(0)
+    try:
+        yield
+    finally:
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(OSError):  # it has just ended
+                if os.sched_getscheduler(int(thread)) != ours:
+                    os.sched_setscheduler(int(thread), ours, os.sched_param(0))
+
+
 @cache
 def why_not(name: str) -> str | None:
     """Why an encoder cannot be used here; None where it encodes. It encodes one grey picture."""
@@ -112,6 +136,8 @@ def why_not(name: str) -> str | None:
         plane.update(bytes([128]) * plane.buffer_size)
     picture.pts, picture.time_base = 0, context.time_base
     try:
+        with ordinary_priority():
+            context.open()
         packets = [*context.encode(picture), *context.encode(None)]
     except (av.FFmpegError, OSError, ValueError) as error:
         return f"FFmpeg cannot open {kind.encoder} ({getattr(error, 'strerror', None) or error})"
