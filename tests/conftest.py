@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ CHECKOUT = Path(__file__).parents[1]
 # Runs of the default model would take seconds at first, and another engine on another machine. The
 # tests of the timing itself turn it on.
 os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
+
+
+# Of the scheduler, as the tests began.
+ORDINARY = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -58,6 +63,16 @@ def _never_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
     if not reason.startswith("machine:"):
         report.outcome = "failed"
         report.longrepr = f"skipped, where DETECT_VIDEO_NO_SKIP says that nothing may be: {reason}"
+
+
+def pytest_runtest_setup() -> None:
+    """Tests that encode AV1 clips themselves: opened by root, SVT-AV1 makes the process a real-time
+    one of the highest priority, and whatever it starts. Two of them stop a machine of two cores.
+    """
+    if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != ORDINARY:
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(OSError):  # it has just ended
+                os.sched_setscheduler(int(thread), ORDINARY, os.sched_param(0))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
