@@ -59,6 +59,8 @@ class MqttTarget:
         self._lock = threading.Lock()
         self._lost = 0
         self._pending: set[int] = set()
+        self._early: set[int] = set()
+        self._under_way = 0  # calls of publish
         self._client = client = paho.Client(CallbackAPIVersion.VERSION2)
         if user is not None:
             client.username_pw_set(user, password)
@@ -88,7 +90,10 @@ class MqttTarget:
 
     def _published(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
         with self._lock:
-            self._pending.discard(number)
+            if number in self._pending:
+                self._pending.discard(number)
+            elif self._under_way:
+                self._early.add(number)
             self._lost += bool(code.is_failure)
 
     def tell(self, event: Event) -> None:
@@ -106,15 +111,21 @@ class MqttTarget:
             with self._lock:
                 self._lost += 1
             return
-        # The broker may answer on the other thread before publish returns.
+        # Not under our lock: paho holds one of its own while it calls ``_published``, and takes it
+        # here. The broker may answer on that thread before publish returns: such an answer waits in
+        # ``_early``.
         with self._lock:
-            sent = self._client.publish(topic, payload, qos=1, retain=retain)
-            if sent.rc == NO_CONNECTION:
-                self._pending.add(sent.mid)
-            elif sent.rc:
+            self._under_way += 1
+        sent = self._client.publish(topic, payload, qos=1, retain=retain)
+        with self._lock:
+            if sent.rc not in (0, NO_CONNECTION):
                 self._lost += 1
-            elif not sent.is_published():
+            elif sent.mid not in self._early:
                 self._pending.add(sent.mid)
+            self._early.discard(sent.mid)
+            self._under_way -= 1
+            if not self._under_way:
+                self._early.clear()  # answers to what is not ours to count
 
     def lost(self) -> int:
         with self._lock:

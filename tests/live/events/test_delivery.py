@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -437,6 +438,30 @@ def test_a_wrong_login_is_said_and_counted(tmp_path):
 def test_addresses_of_no_broker(url):
     with pytest.raises(UsageError, match="--mqtt"):
         MqttTarget(url)
+
+
+def test_an_answer_that_comes_while_publishing_locks_nothing():
+    """paho calls back on its own thread, with the lock in hand that publish waits for."""
+    pytest.importorskip("paho.mqtt")
+    target = MqttTarget("mqtt://127.0.0.1:1/x")
+    client, ended = target._client, []
+
+    def publish(*given, **options):
+        answer = threading.Thread(
+            target=target._published, args=(None, None, 7, SimpleNamespace(is_failure=False), None)
+        )
+        answer.start()
+        answer.join(30)
+        ended.append(not answer.is_alive())
+        return SimpleNamespace(rc=0, mid=7)
+
+    target._client = SimpleNamespace(publish=publish)
+    target.tell(event("camera_up"))
+    target._client = client
+    target.close()
+    assert ended
+    assert all(ended)
+    assert target.lost() == 0
 
 
 def test_a_level_of_a_topic_has_no_signs_of_its_own():
