@@ -456,7 +456,7 @@ def test_an_answer_that_comes_while_publishing_locks_nothing():
         return SimpleNamespace(rc=0, mid=7)
 
     target._client = SimpleNamespace(publish=publish)
-    target.tell(event("camera_up"))
+    target.tell(event())
     target._client = client
     target.close()
     assert ended
