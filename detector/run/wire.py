@@ -165,6 +165,9 @@ def load_model(
         kept = tuned.find(config, network.sha256, shape, kind) if kind and measured else None
     if kept is not None:
         config, reason, measured = kept.config, kept.reason, False
+        if config.runtime.batch != network.batch:  # it is part of the graph
+            with timer.phase("load"):
+                network = open_network(config, picture)
     timing = _timing_of(network, config, progress or silent) if timed else None
     with timer.phase("load"):
         measurement = None if timing is None else timing.measurement

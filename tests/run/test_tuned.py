@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from detector import engines
-from detector.config.schema import CalibrationConfig, Config, OutputConfig, RuntimeConfig
+from detector.config.schema import (
+    CalibrationConfig,
+    Config,
+    InputConfig,
+    OutputConfig,
+    RuntimeConfig,
+)
 from detector.run import choose, tuned
 from detector.session.measured import Interval, MeasuredMachine
 from detector.session.tuning import Tuning
 
+STREET = str(Path(__file__).parents[2] / "videos/street.mp4")
 SHA, SIZE, KIND = "ab" * 32, (256, 416), "1280x720 h264"
 HERE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0"}
 FOUND = {"engine": "torch", "precision": "int8", "concurrency": 2, "threads": 1, "quality": "fast"}
@@ -161,3 +169,30 @@ def test_doctor_lists_each_kind_once(tmp_path):
 def test_options_of_another_version_are_left_out(tmp_path):
     keep(tmp_path, settings={"queue_batches": 4, "turbo": True})
     assert dict(find(tmp_path).options) == {"queue_batches": 4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"batch": 4}, {"concurrency": 2, "threads": 1}], ids=str)
+def test_a_run_obeys_what_was_kept(tmp_path, monkeypatch, settings):
+    """For real: a batch is part of the graph, requests are of the engine."""
+    monkeypatch.undo()
+    from detector.run.detect import detect
+    from detector.run.wire import input_kind, load_model
+
+    own = {"engine": "ort", "precision": "fp32"}
+    used = config(tmp_path / "engines")
+    loaded = load_model(used)
+    loaded.engine.close()
+    network = loaded.network
+    shape = (network.input.height, network.input.width)
+    found = Tuning(
+        model="street", engine="ort", precision="fp32", source=STREET, seconds=1.0, floor=0.97,
+        rounds=3, settings={**own, **settings}, before=Interval(1, 1, 1), after=Interval(2, 2, 2),
+    )  # fmt: skip
+    tuned.keep(found, used, network.sha256, shape, input_kind(STREET, used))
+    output = OutputConfig(output=f"{tmp_path}/out/", run_dir=f"{tmp_path}/run", no_video=True)
+    result = detect([STREET], replace(used, output=output, input=InputConfig(frames=9)))
+    assert result.exit_code == 0
+    assert "tune --undo" in (result.summary.engine_reason or "")
+    assert result.summary.batch == settings.get("batch", 1)
+    assert result.summary.frames.written == 9

@@ -138,7 +138,9 @@ class Job:
                 f"{counts.vanished} results are of sources that are gone; --prune removes them"
             )
         for spec in self.listing.silent:
-            self.notes.append(f"{spec}: named no video that another SOURCE did not name")
+            self.notes.append(
+                f"{spec}: gave the job no item: no video is in it, or another SOURCE named them all"
+            )
         if not dataset.is_installed():
             self.notes.append(
                 "no dataset of all detections is made: pyarrow is not installed "
