@@ -16,10 +16,11 @@ from typing import Any
 from detector.errors.machine import usable_cores
 from detector.sources._planes import PlanesReader
 from detector.sources.video._container import Video
+from detector.sources.video._handing_over import HandingOver
 from detector.sources.video._packets import PictureRule
 from detector.sources.video._tally import Tally
 from detector.sources.video.av import AvSource
-from detector.types import Frame, Image, Planes, ReadCounts
+from detector.types import Planes, ReadCounts
 
 MOST_THREADS = 16  # as cv2 takes; FFmpeg warns beyond, and each holds a picture
 # With a thread for each frame, FFmpeg's decoder notices the same damage in some runs only.
@@ -30,10 +31,8 @@ class TroubleError(Exception):
     """Something that only a decoder that goes packet by packet can be trusted with."""
 
 
-class ThreadedSource(AvSource):
+class ThreadedSource(HandingOver, AvSource):
     """Planes from frame threads, then the rest from ``AvSource`` where these are in trouble."""
-
-    _rest: AvSource | None = None
 
     def __init__(self, video: Video, stride: int = 1, frames: int | None = None) -> None:
         self._whole = 0  # frames that came without trouble, up to the one grabbed last
@@ -104,41 +103,16 @@ class ThreadedSource(AvSource):
         whole = self._whole
         self.close_container()
         self._complaints.close()
-        rest = self._rest = self._begin_rest((self.info.width, self.info.height) if whole else None)
-        for _ in range(whole):
-            if not rest.grab():
-                break
-        found = rest.grab()
-        while found and whole and self._rises and rest.pts <= last_pts:
-            self.counts.bad += 1  # left out before, and what is handed out must go on rising
-            found = rest.grab()
-        stopped = f"decoding on all cores stopped after {whole} frames ({reason})"
+        rest = self._begin_rest((self.info.width, self.info.height) if whole else None)
+        found = self.hand_over(rest, whole, last_pts if whole and self._rises else None)
         if found:
             self.decoder = f"av ({whole} frames) then av by packets" if whole else "av by packets"
-            self.notes.append(f"{stopped}; PyAV reads on from there, packet by packet")
-        else:
-            self.notes.append(f"{stopped}; PyAV decoded it again and found no further frame")
+        stopped = f"decoding on all cores stopped after {whole} frames ({reason})"
+        self.note_handing_over(stopped, found, ", packet by packet")
         return found
-
-    def grabbed_pts(self) -> int:
-        return super().grabbed_pts() if self._rest is None else self._rest.grabbed_pts()
-
-    def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        if self._rest is None:
-            return super().retrieve(index, into)
-        return self._rest.retrieve(index, into)
 
     def read_planes(self, planes: PlanesReader, picture: Any) -> Planes:
         return planes.read(picture)  # as the decoder has it: no damaged picture comes this far
-
-    def at_limit(self) -> None:
-        if self._rest is not None:
-            self._rest.at_limit()
-
-    def close(self) -> None:
-        super().close()
-        if self._rest is not None:
-            self._rest.close()
 
     def close_container(self) -> None:
         if self._release is not None:

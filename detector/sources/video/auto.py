@@ -15,10 +15,10 @@ from fractions import Fraction
 
 from detector.sources.base import SteppingSource
 from detector.sources.video._container import no_frame, probe
+from detector.sources.video._handing_over import HandingOver
 from detector.sources.video._threaded import ThreadedSource
 from detector.sources.video.av import AvSource
 from detector.sources.video.opencv import OpenCVSource
-from detector.types import Frame, Image
 
 
 def open(
@@ -38,10 +38,8 @@ def open(
     raise no_frame(source.video, source.counts.bad)
 
 
-class AutoSource(OpenCVSource):
+class AutoSource(HandingOver, OpenCVSource):
     """cv2's frames, then the rest from PyAV where cv2 is in trouble."""
-
-    _rest: AvSource | None = None
 
     def grab(self) -> bool:
         return super().grab() if self._rest is None else self._rest.grab()
@@ -73,38 +71,11 @@ class AutoSource(OpenCVSource):
         False at the end.
         """
         self._capture.release()
-        rest = self._rest = AvSource(
-            self.video, size=(self.info.width, self.info.height) if whole else None
-        )
+        rest = AvSource(self.video, size=(self.info.width, self.info.height) if whole else None)
         rest.counts, rest.notes = self.counts, self.notes
-        for _ in range(whole):
-            if not rest.grab():
-                break
-        found = rest.grab()
-        while found and last_pts is not None and rest.pts <= last_pts:
-            self.counts.bad += 1  # cv2 left it out, and what is handed out must go on rising
-            found = rest.grab()
+        found = self.hand_over(rest, whole, last_pts)
         stopped = self.video.not_for_opencv or f"opencv stopped after {whole} frames ({reason})"
         if found:
             self.decoder = f"opencv ({whole} frames) then av" if whole else "av"
-            self.notes.append(f"{stopped}; PyAV reads on from there")
-        else:
-            self.notes.append(f"{stopped}; PyAV decoded it again and found no further frame")
+        self.note_handing_over(stopped, found)
         return found
-
-    def grabbed_pts(self) -> int:
-        return super().grabbed_pts() if self._rest is None else self._rest.grabbed_pts()
-
-    def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        if self._rest is None:
-            return super().retrieve(index, into)
-        return self._rest.retrieve(index, into)
-
-    def at_limit(self) -> None:
-        if self._rest is not None:
-            self._rest.at_limit()
-
-    def close(self) -> None:
-        super().close()
-        if self._rest is not None:
-            self._rest.close()
