@@ -181,3 +181,11 @@ def test_progress_on_standard_error_is_json_and_nothing_else(place):
     rows = [json.loads(line) for line in done.stderr.splitlines()]
     assert rows[-1]["done"] == 1
     assert "1 done" in done.stdout
+
+
+@pytest.mark.parametrize("source", ["s3://bucket/videos", "nowhere"])
+def test_a_wrong_source_leaves_no_folder(tmp_path, source):
+    done = detect_video("batch", source, "-o", "job", cwd=tmp_path)
+    assert done.returncode in (2, 3)
+    assert source in done.stderr
+    assert list(tmp_path.iterdir()) == []

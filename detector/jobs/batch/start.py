@@ -40,13 +40,18 @@ def run_batch(
     settings = check_begin(request)
     sources, flags, config_file = given_or_kept(request, settings)
     asked, flags = ask(sources, flags, config_file)
+    # A new job lists its sources before OUT is made: a wrong one leaves no folder behind.
+    listed = list_sources(sources, request.output) if settings is None else None
     make_output_folder(request.output)
     with stop_on_signals() as stop, locked(request.output, request.shard):
         settings = check_begin(request)  # it may have begun meanwhile
         outputs = open_outputs(request.output)
         if request.shard == WHOLE:
             outputs.discard_all()
-        listing = list_sources(sources, request.output, known_names(request.output))
+        if listed is not None and settings is None:
+            listing = listed
+        else:
+            listing = list_sources(sources, request.output, known_names(request.output))
         if request.prune:
             watch.say(f"{prune(request.output, listing, outputs)} results removed")
         with temporary_folder("detect-video-batch-") as folder:
