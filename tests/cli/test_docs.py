@@ -50,7 +50,8 @@ def test_there_are_some():
 def test_command_line(shared, tmp_path, line):
     (tmp_path / "in.mp4").symlink_to(shared / "data/videos/people.mp4")
     (tmp_path / "shots").symlink_to(shared / "data/photos")
-    (tmp_path / "videos").symlink_to(CHECKOUT / "videos")
+    for name in ("videos", "archive"):
+        (tmp_path / name).symlink_to(CHECKOUT / "videos")
     for name in ("val.json", "val"):
         (tmp_path / name).symlink_to(shared / "data/labelled/coco" / name)
     for name in ("x.cfg", "x.weights", "yolov5n.pt"):

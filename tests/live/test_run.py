@@ -230,7 +230,7 @@ def test_reports_show_the_cameras(feeds):
     console = SafeConsole(file=io.StringIO(), width=100)
     print_run(console, result.summary, verbose=True)
     said = console.file.getvalue()
-    assert "such cameras" in said
+    assert re.search(r"such cameras?\b", said)  # 1.0 of them on a busy machine
     assert f"a: {result.summary.streams[0].processed} pictures" in said
     assert "outputs: live/CAMERA/" in said
     assert "decoding" not in said.partition("ledger of")[2], "these feeds decode nothing"
