@@ -6,6 +6,7 @@ the objects, drives the loop, and keeps what happened to one source from ending 
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 import traceback
@@ -155,6 +156,8 @@ def detect(
             chosen=partial(_refuse_being_written, plan, specs, config),
         )
         config = config.with_options(_of_the_loop(loaded.tuned))
+        with timer.phase("import"):
+            _import_ahead(specs, plan)
         check_files(3)  # a source, the rows, and whatever is looked up while both are open
         with loaded.engine as engine:
             if hooks.loaded is not None:
@@ -185,6 +188,19 @@ def _of_the_loop(tuned: Mapping[str, Any]) -> dict[str, Any]:
     """Without the options of the engine, which has them: the session keeps what was asked for."""
     runtime = {one.name for one in fields(RuntimeConfig)}
     return {name: value for name, value in tuned.items() if name not in runtime}
+
+
+def _import_ahead(specs: Sequence[str], plan: OutputPlan) -> None:
+    """Imports what sources, stages, loop and outputs would import at their first use, so that it is
+    in no run's seconds."""
+    from detector import sources
+
+    modules = {"detector.loop.overlapped", "detector.loop.sync", "detector.stages.annotate"}
+    for spec in specs:
+        with suppress(SourceError, UsageError):  # whoever opens it says what is wrong
+            modules.update(sources.find_claiming(spec).imports, plan.imports(spec))
+    for module in sorted(modules):
+        importlib.import_module(module)
 
 
 def _open_stream(descriptor: int, config: Config, stop: Stop) -> RowStream:

@@ -370,6 +370,14 @@ class OutputPlan:
             return "bgr"
         return "bgr" if any(sink.pictures == "bgr" for sink in chosen) else "yuv420p"
 
+    def imports(self, spec: str) -> list[str]:
+        """The modules that the outputs of a video will import."""
+        try:
+            chosen = self._choose_sinks("video", spec)
+        except UsageError:  # said when its outputs are named
+            return []
+        return [module for sink in chosen for module in sink.imports]
+
     def _choose_sinks(self, kind: str, path: str) -> list[type[Sink]]:
         """Those of --save, else the default of this kind of source, in the order of opening."""
         drawn = not self._config.no_video

@@ -65,6 +65,8 @@ class Sink:
     order: ClassVar[int] = 0
     # Keywords of __init__: of config.output, or "remark", "style" (how boxes look), "program".
     options: ClassVar[tuple[str, ...]] = ()
+    # Modules that opening and writing import at their first use.
+    imports: ClassVar[tuple[str, ...]] = ()
     # It shows the source's own pictures, with boxes: --blur and --no-video contradict it.
     untouched: ClassVar[bool] = False
 

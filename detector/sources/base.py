@@ -27,6 +27,9 @@ class Source:
     # source takes every file that nobody else knows.
     order: ClassVar[int] = 0
 
+    # Modules that ``open`` and reading import at their first use.
+    imports: ClassVar[tuple[str, ...]] = ()
+
     info: SourceInfo
     counts: ReadCounts
     decoder: str = ""  # who reads: "opencv", "av", "opencv (28 frames) then av", ...

@@ -43,6 +43,7 @@ class OverlaySink(Sink):
     # Behind the video, whose .mkv is that of an -o without --save overlay.
     order = 5
     options = ("style", "remark", "program", "only_detections")
+    imports = tuple(f"{__name__}.{name}" for name in ("ass", "carried", "fonts", "packets"))
     untouched = True
 
     @classmethod

@@ -77,6 +77,7 @@ class VideoSink(Sink):
     alone = False
     order = 4
     options = ("quality", "preset", "crf", "encoder", "only_detections", "lead")
+    imports = (f"{__name__}.clips", f"{__name__}.h264")
 
     @classmethod
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:

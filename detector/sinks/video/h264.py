@@ -8,6 +8,7 @@ from typing import Any
 
 import av
 
+from detector.errors.machine import usable_cores
 from detector.sinks.video.audio import (
     COPIED,
     COPIED_IN_FLV,
@@ -30,6 +31,7 @@ MP4_TICKS_PER_S = 10_000
 SPARSE_S = 7 * 24 * 3600
 REORDERED = 8  # frames in a row, over which x264 reorders with its three B-frames, and some more
 HUGE_PIXELS = 4096 * 4096  # beyond, x264's look-ahead would hold gigabytes of frames
+MOST_THREADS = 16  # each holds a frame or two
 # What --quality asks of x264. For "balanced" its presets leave a gap. On clips of 360p to 720p it
 # takes 0.6 to 0.7 of the CPU of "superfast" at crf 23, at equal PSNR and SSIM and 0.5 to 1.2 of the
 # bytes (docs/performance.md; `scripts/bench qualities`). What costs most is left out: motion to
@@ -139,7 +141,13 @@ class H264File(YuvFile):
             # what is meant where nothing is said.
             own = self.options.get("x264-params")
             self.options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
-        return self.add_plain_stream(container, height, width)
+        stream = self.add_plain_stream(container, height, width)
+        if height * width <= HUGE_PIXELS:
+            # A thread for each frame: ``encode`` returns while the picture is encoded. PyAV's own
+            # choice is slices, for whose end it waits: 0.75 to 0.85 of the FPS (docs/performance.md).
+            stream.codec_context.thread_type = "FRAME"
+            stream.codec_context.thread_count = min(MOST_THREADS, max(1, usable_cores() * 3 // 2))
+        return stream
 
     def add_plain_stream(self, container: Any, height: int, width: int) -> Any:
         """For encoders that have no limit of x264's."""

@@ -39,6 +39,7 @@ class VideoSource(Source):
 
     order = 100
     gives = ("bgr", "yuv420p")
+    imports = (f"{__name__}.auto",)
 
     @classmethod
     def claims(cls, spec: str) -> bool:
