@@ -195,7 +195,13 @@ def _import_ahead(specs: Sequence[str], plan: OutputPlan) -> None:
     in no run's seconds."""
     from detector import sources
 
-    modules = {"detector.loop.overlapped", "detector.loop.sync", "detector.stages.annotate"}
+    modules = {
+        "detector.loop.overlapped",
+        "detector.loop.sync",
+        "detector.sinks._only",
+        "detector.stages.annotate",
+        "detector.stages.nms",
+    }
     for spec in specs:
         with suppress(SourceError, UsageError):  # whoever opens it says what is wrong
             modules.update(sources.find_claiming(spec).imports, plan.imports(spec))

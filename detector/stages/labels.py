@@ -28,7 +28,7 @@ MANY_SCRIPTS = int(cv2.__version__.split(".")[0]) >= 5  # OpenCV 4 has ASCII onl
 # A label may hide this share of the objects below it, added up over all boxes that it touches.
 HIDDEN_SHARE = 0.08
 CELLS = 320  # of the grid of taken places, along the picture's longer side: at most 100 kB
-TOGETHER = 1024  # pairs of a label and a box that are weighed at once: buffers stay below 64 kB
+TOGETHER = 4096  # pairs of a label and a box that are weighed at once: buffers stay below 256 kB
 
 Color = tuple[int, int, int]
 Position = tuple[int, int, int]  # x, y of a label's top left corner, pixels; number of its place

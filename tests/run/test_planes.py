@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +77,28 @@ def test_the_default_job_makes_no_bgr_picture(
     assert (kinds, made) == ({Planes: 12}, [])
     with av.open(summary.outputs["video"]) as container:
         assert len(list(container.decode(video=0))) == 12
+
+
+@pytest.mark.parametrize("save", [None, ("overlay",)], ids=["default", "overlay"])
+def test_no_run_pays_for_imports(clip: Path, tmp_path: Path, save: tuple[str, ...] | None) -> None:
+    """Whatever a source, the loop and the outputs need is there when the clock of a run starts."""
+    program = """
+import sys
+from detector.run import detect
+
+def watched(*given, inner=detect._run_source):
+    before = set(sys.modules)
+    inner(*given)
+    print(*sorted(one for one in set(sys.modules) - before if one == "av" or one.startswith("detector.")))
+
+detect._run_source = watched
+from detector.cli import main
+main()
+"""
+    words = [str(clip), "--engine", "null", "--quiet", *(() if save is None else ("--save", *save))]
+    command = [sys.executable, "-c", program, *words]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.stdout.split(), ran.stderr) == ([], "")
 
 
 @pytest.mark.parametrize(

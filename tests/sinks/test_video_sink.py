@@ -16,6 +16,7 @@ from probing import brightness, decode, make_frame, make_info, probe, probe_pts
 
 from detector import sinks
 from detector.errors import OutputError, UsageError
+from detector.sinks.video.h264 import MOST_THREADS, H264File
 from detector.types import Detections, Frame
 from tests.cli.command import detect_video
 
@@ -94,6 +95,19 @@ def test_the_callers_buffer_is_used_again_at_once(tmp_path: Path) -> None:
     sink.close()
     means = [float(p.mean()) for p in decode(tmp_path / "x.mp4", 64, 48)]
     assert means == pytest.approx([brightness(i) for i in range(30)], abs=3)
+
+
+def test_x264_goes_on_after_encode_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread for each frame: with slices, PyAV's own choice, every frame would be waited for."""
+    opened: list[Any] = []
+    add = H264File.add_stream
+    monkeypatch.setattr(
+        H264File, "add_stream", lambda *given: opened.append(add(*given)) or opened[-1]
+    )
+    write_video(tmp_path / "x.mp4", at([0, 1, 2]))
+    (stream,) = opened
+    assert str(stream.codec_context.thread_type) == "ThreadType.FRAME"
+    assert 1 <= stream.codec_context.thread_count <= MOST_THREADS
 
 
 def test_other_suffixes_are_refused_before_anything_is_written(tmp_path: Path) -> None:

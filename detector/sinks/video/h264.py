@@ -144,7 +144,7 @@ class H264File(YuvFile):
         stream = self.add_plain_stream(container, height, width)
         if height * width <= HUGE_PIXELS:
             # A thread for each frame: ``encode`` returns while the picture is encoded. PyAV's own
-            # choice is slices, for whose end it waits: 0.75 to 0.85 of the FPS (docs/performance.md).
+            # choice is slices, for whose end it waits: 0.75 to 0.85 of the FPS.
             stream.codec_context.thread_type = "FRAME"
             stream.codec_context.thread_count = min(MOST_THREADS, max(1, usable_cores() * 3 // 2))
         return stream

@@ -24,7 +24,7 @@ from detector.types import Planes, ReadCounts
 
 MOST_THREADS = 16  # as cv2 takes; FFmpeg warns beyond, and each holds a picture
 # Each thread goes no further than its own picture. Two more than there are cores find work while
-# our thread preprocesses: 1.13 times the FPS of `--engine null --save overlay` (docs/performance.md).
+# our thread preprocesses: 1.1 times the FPS of `--engine null --save overlay`.
 AHEAD = 2
 # With a thread for each frame, FFmpeg's decoder notices the same damage in some runs only.
 RACING = ("mpeg4",)
