@@ -89,7 +89,8 @@ from detector.run import detect
 def watched(*given, inner=detect._run_source):
     before = set(sys.modules)
     inner(*given)
-    print(*sorted(one for one in set(sys.modules) - before if one == "av" or one.startswith("detector.")))
+    after = set(sys.modules) - before
+    print(*sorted(one for one in after if one == "av" or one.startswith("detector.")))
 
 detect._run_source = watched
 from detector.cli import main
