@@ -23,7 +23,17 @@ from tests.conftest import CHECKOUT
 
 sys.path.insert(0, str(CHECKOUT / "scripts"))
 
-from measuring import before, benchmark_app, clips, cores, environments, growth, limit, peers
+from measuring import (
+    before,
+    benchmark_app,
+    clips,
+    cores,
+    environments,
+    growth,
+    limit,
+    peers,
+    rounds,
+)
 from measuring.rounds import against, interleave, job, markdown, rates, ratios, run
 
 CORES = 2
@@ -171,6 +181,18 @@ def test_the_limit_of_the_null_engine_end_to_end():
 
 # ----------------------------------------------------------------------
 # Before and now
+
+
+def test_cpu_of_a_stage_is_that_of_its_thread_and_of_its_library():
+    summary = {
+        "frames": {"written": 101},
+        "stages": {"read": {"cpu_s": 0.101}, "infer": {"cpu_s": 0.0}},
+        "cpu": {"process_s": 1.01, "libraries": {"stages": {"infer": {"cpu_s": 0.5}}}},
+    }
+    row = rounds.cpu_by_stage(summary)
+    assert row == pytest.approx({"process": 10.0, "read": 1.0, "infer": 5.0})
+    cells = before.stage_row([row], "video, ort fp32", 720)
+    assert cells == ["720p", "video, ort fp32", "1.00", "-", "5.00", *["-"] * 4, "10.00"]
 
 
 def test_a_job_is_compared_with_the_default_job_before_and_with_its_precision():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,10 +18,12 @@ from measuring.rounds import (
     OURS,
     QUICK_FRAMES,
     ROOT,
+    STAGES,
     STREET,
     Command,
     Row,
     against,
+    cpu_by_stage,
     interleave,
     job,
     markdown,
@@ -87,6 +90,18 @@ HEAD = (
     "CPU of the command, ratio",
     "aim",
 )
+STAGE_HEAD = ("clip", "CPU, ms a frame", *STAGES, "all of the process")
+
+
+def stage_row(rows: Sequence[Row], name: str, height: int) -> list[str]:
+    """Cells of a table: medians of the rounds."""
+    medians = [
+        f"{statistics.median(row[stage] for row in rows):.2f}" if stage in rows[0] else "-"
+        for stage in (*STAGES, "process")
+    ]
+    return [f"{height}p", name, *medians]
+
+
 PICTURES = ("clip", "video written", "PSNR, dB", "SSIM", "bytes, ratio", "verdict")
 
 
@@ -138,7 +153,7 @@ def before(
         told = versions(Path(python), LIBRARIES)
         click.echo(f"{title}: {', '.join(f'{name} {found}' for name, found in told.items())}")
     chosen = JOBS if jobs is None else {name: JOBS[name] for name in _names(jobs)}
-    table, pictures = [], []
+    table, stages, pictures = [], [], []
     for height in map(int, heights.split(",")):
         source = clip(height, frames)
         variants: dict[str, Callable[[], Row]] = {
@@ -147,10 +162,12 @@ def before(
         click.echo(f"\n{source.name}, the first {frames} frames")
         found = interleave(variants, rounds, warm_up=0 if quick else 1)
         table += [row_of(found, name, height) for name in found]
+        stages += [stage_row(rows, name, height) for name, rows in found.items()]
         pictures += picture_rows(
             height, *(_pictures(source, program, frames) for program in (old, OURS))
         )
     click.echo("\n" + markdown(HEAD, table))
+    click.echo("\n" + markdown(STAGE_HEAD, stages))
     click.echo("\n" + markdown(PICTURES, pictures))
 
 
@@ -178,7 +195,7 @@ def program_of(commit: str) -> Command:
 def _measured(source: Path, one: Job, old: Command, frames: int) -> Row:
     program = old if one.old else OURS
     summary, done = job(source, *one.options, "--frames", frames, program=program)
-    return {**rates(summary), "cpu_s": done.cpu_s}
+    return {**rates(summary), "cpu_s": done.cpu_s, **cpu_by_stage(summary)}
 
 
 def _pictures(source: Path, program: Command, frames: int) -> Row:

@@ -183,6 +183,23 @@ def job(*arguments: Any, program: Command = OURS, **more: Any) -> tuple[dict[str
         return summary, done
 
 
+STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
+
+
+def cpu_by_stage(summary: Mapping[str, Any], stages: Sequence[str] = STAGES) -> Row:
+    """CPU milliseconds a frame: our threads over the whole run, those that libraries run for a
+    stage in the steady state. ``process``: all of it."""
+    written, libraries = summary["frames"]["written"], summary["cpu"]["libraries"] or {"stages": {}}
+    row = {"process": summary["cpu"]["process_s"] * 1e3 / written}
+    for stage in stages:
+        if stage not in summary["stages"]:
+            continue
+        own = summary["stages"][stage]["cpu_s"] / written
+        beside = libraries["stages"].get(stage, {"cpu_s": 0.0})["cpu_s"] / max(1, written - 1)
+        row[stage] = (own + beside) * 1e3
+    return row
+
+
 def rates(summary: Mapping[str, Any]) -> Row:
     """``fps``: end to end; ``cpu_ms``: of the process a frame, from opening the source to closing
     the files."""
