@@ -13,6 +13,7 @@
     opencv.py       cv2: the fastest that gives BGR
     av.py           PyAV: goes on behind damage
     _threaded.py    PyAV on all cores: the fastest that gives planes
+    _sparse.py      what it need not decode for a stride
     _pipe.py        standard input: frames and sound from one opening
     auto.py         the fastest, and PyAV packet by packet where that is in trouble
 

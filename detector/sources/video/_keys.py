@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from detector.sources.video._fields import BitReader
-from detector.sources.video._packets import PictureRule
+from detector.sources.video._packets import H264_SLICES, PictureRule
 
 H264_IDR, H264_SEI, H264_OTHER_SLICES = 5, 6, (1, 2)
 H264_PARAMETERS = (7, 8, 13, 15)  # sequence and picture parameter sets, and extensions of them
@@ -34,7 +34,7 @@ class KeyReader:
     """Reads the packets of a stream, in order."""
 
     def __init__(self, codec: str, rule: PictureRule, extradata: bytes) -> None:
-        self._rule, self._extradata = rule, extradata
+        self._codec, self._rule, self._extradata = codec, rule, extradata
         self._parameters: set[bytes] | None = None  # None before the first packet
         self._promise: Callable[[Any], Promise] = {
             "h264": self._h264,
@@ -61,6 +61,13 @@ class KeyReader:
         if self._parameters is None:
             self._parameters = found
         return not found <= self._parameters
+
+    def is_spare(self, packet: Any) -> bool:
+        """Whether nothing refers to the slices of an H.264 packet. False where nothing tells."""
+        if self._codec != "h264":
+            return False
+        slices = [first for first in self._rule.nal_units(packet) if first & 31 in H264_SLICES]
+        return bool(slices) and all(first >> 5 & 3 == 0 for first in slices)
 
     def _h264(self, packet: Any) -> Promise:
         is_open = False

@@ -75,13 +75,14 @@ class Landing:
 @dataclass(slots=True)
 class Key:
     """A packet that is marked as a key frame. ``leads``: the first pts of all that is stored behind
-    it, up to the next one."""
+    it, up to the next one. ``at``: how many pictures are stored before it."""
 
     pts: int
     dts: int
     demuxed: Demuxed
     promise: Promise
     leads: int
+    at: int
 
 
 class DoubtError(Exception):
@@ -90,10 +91,17 @@ class DoubtError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the packets of a file say of its pictures: their pts, rising, and its key frames."""
+    """What the packets of a file say of its pictures: their pts, rising, and its key frames.
+
+    ``stored``: the same pts in the order of the file, and ``spare`` a byte for each: 1 where no
+    other picture refers to this one. ``packets``: all, those that show nothing included.
+    """
 
     shown: Sequence[int]
     keys: Sequence[Key]
+    stored: Sequence[int]
+    spare: bytes
+    packets: int
 
     def number(self, pts: int) -> int:
         """How many pictures are shown before this time."""
@@ -176,7 +184,7 @@ def survey_packets(video: Video, until: Fraction | None = None) -> Survey:
     shown = array("q", sorted(seen.shown))
     if any(pts == following for pts, following in pairwise(shown)):
         raise DoubtError("two of its pictures have one time stamp")
-    return Survey(shown, seen.keys)
+    return Survey(shown, seen.keys, seen.shown, bytes(seen.spare), seen.packets)
 
 
 class _Seen:
@@ -185,6 +193,8 @@ class _Seen:
     def __init__(self, codec: str, context: Any) -> None:
         self.shown = array("q")  # pts, as stored
         self.keys: list[Key] = []
+        self.spare = bytearray()
+        self.packets = 0
         extradata = context.extradata or b""
         self._codec, self._rule = codec, PictureRule(codec, extradata)
         if not self._rule.knows:
@@ -199,6 +209,7 @@ class _Seen:
     def add(self, packet: Any, demuxed: Demuxed) -> None:
         """``demuxed``: what was before the packet."""
         pts, latest = packet.pts, self._latest
+        self.packets += 1
         if pts is None:
             raise DoubtError("a packet of it has no time stamp")
         if packet.is_corrupt or not self._rule.is_sound(packet):
@@ -215,10 +226,11 @@ class _Seen:
             promise = self._key_reader.promise(packet)
             if latest is not None and pts < latest and promise is not Promise.NONE:
                 raise DoubtError("a key frame is shown before pictures that are stored before it")
-            self.keys.append(Key(pts, dts, copy(demuxed), promise, pts))
+            self.keys.append(Key(pts, dts, copy(demuxed), promise, pts, len(self.shown)))
         elif self.keys and pts < self.keys[-1].pts:
             self._lead(pts)
         self.shown.append(pts)
+        self.spare.append(self._key_reader.is_spare(packet))
         self._latest = pts if latest is None else max(latest, pts)
 
     def _lead(self, pts: int) -> None:

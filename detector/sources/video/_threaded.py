@@ -15,9 +15,11 @@ from typing import Any
 
 from detector.errors.machine import usable_cores
 from detector.sources._planes import PlanesReader
-from detector.sources.video._container import Video
+from detector.sources.video._container import Video, open_container
 from detector.sources.video._handing_over import HandingOver
 from detector.sources.video._packets import PictureRule
+from detector.sources.video._sparse import Sparse, plan_sparse
+from detector.sources.video._structure import Demuxed
 from detector.sources.video._tally import Tally
 from detector.sources.video.av import AvSource
 from detector.types import Planes, ReadCounts
@@ -38,10 +40,15 @@ class ThreadedSource(HandingOver, AvSource):
     """Planes from frame threads, then the rest from ``AvSource`` where these are in trouble."""
 
     def __init__(self, video: Video, stride: int = 1, frames: int | None = None) -> None:
+        self._stored = 0  # packets, as long as some are not decoded
         self._whole = 0  # frames that came without trouble, up to the one grabbed last
         self._rises = True  # so far each pts is above the last
         self._release: Callable[[], Any] | None = None
+        # With a limit, more packets would be looked at than decoded.
+        self._sparse = plan_sparse(video, stride) if frames is None else None
         super().__init__(video, stride, frames, pixels="yuv420p")
+        if self._sparse is not None:
+            self.notes.append(self._sparse.note)
 
     def set_up(self, codec: Any) -> Tally:
         codec.thread_type = "SLICE" if self.info.codec in RACING else "AUTO"
@@ -56,12 +63,47 @@ class ThreadedSource(HandingOver, AvSource):
             return self._rest.grab()
         before = self.pts
         try:
-            found = self.step()
+            found = self.step() if self._sparse is None else self._step_sparsely(self._sparse)
         except TroubleError as trouble:
             return self._take_over(str(trouble), before)
         self._rises = self._rises and (self.pts > before or not found)
         self._whole += found
         return found
+
+    def _step_sparsely(self, sparse: Sparse) -> bool:
+        """``step``, but frames that need no decoding are only counted. Nobody retrieves them."""
+        number = self._whole
+        if number < len(sparse.shown) and not sparse.decoded[number]:
+            self.pts = sparse.shown[number]
+            return True
+        found = self.step()
+        due = number < len(sparse.shown)
+        if found != due or (found and self.pts != sparse.shown[number]):
+            raise TroubleError("its packets and its pictures do not agree")
+        return found
+
+    def _decode_packet(self, packet: Any) -> list[Any]:
+        if self._sparse is not None:
+            at, self._stored = self._stored, self._stored + 1
+            if at < len(self._sparse.fed) and not self._sparse.fed[at]:
+                self.hear_demuxer()
+                return []
+        return super()._decode_packet(packet)
+
+    def _decode_all(self) -> None:
+        if self._sparse is not None:
+            self.notes.remove(self._sparse.note)
+            self._sparse = None
+
+    def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
+        """What lies before a start, or behind an end, is looked at too."""
+        if self._sparse is not None and self._rest is None:
+            self._decode_all()
+            self.close_container()
+            self._begin(open_container(self.video.path), Demuxed())
+            self.pts, self._whole = self.info.start_pts - self.video.ticks, 0
+            self._held = self.grab()
+        super().restrict(start_s, duration_s)
 
     def hear_demuxer(self) -> None:
         """A thread may have complained between two calls of the decoder, too."""
@@ -104,6 +146,7 @@ class ThreadedSource(HandingOver, AvSource):
         at the end.
         """
         whole = self._whole
+        self._decode_all()
         self.close_container()
         self._complaints.close()
         rest = self._begin_rest((self.info.width, self.info.height) if whole else None)

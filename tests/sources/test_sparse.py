@@ -1,0 +1,150 @@
+"""Frames that a stride leaves out are not decoded, and nobody can tell by those that are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from detector import sources
+from detector.sources.video import _threaded
+from detector.sources.video._keys import Promise
+from detector.sources.video._seek import Key, Survey
+from detector.sources.video._sparse import choose_packets
+from detector.sources.video._structure import Demuxed
+from detector.types import Planes
+from tests.sources.clips import write_video
+
+GOPS = {"x264-params": "keyint=12:min-keyint=12:scenecut=0:bframes=2:b-pyramid=none"}
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 frames, a key frame every 12, of each three two are B-frames."""
+    return write_video(tmp_path_factory.mktemp("clips") / "a.mp4", 60, **GOPS)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The pts of packets that reach the decoder."""
+    given: list[int] = []
+    real = _threaded.AvSource._decode_packet
+    monkeypatch.setattr(
+        _threaded.AvSource,
+        "_decode_packet",
+        lambda self, packet: given.append(packet.pts) or real(self, packet),
+    )
+    return given
+
+
+def read(path: Path, stride: int = 1, start: int | None = None, frames: int | None = None) -> list:
+    """Number, pts and brightness of each frame."""
+    with sources.open(str(path), stride=stride, frames=frames, pixels="yuv420p") as source:
+        if start is not None:
+            source.restrict(start * source.info.time_base, None)
+        found = []
+        for frame in source:
+            assert isinstance(frame.picture, Planes)
+            found.append((frame.index, frame.pts, frame.picture.y.tobytes()))
+        read.notes, read.counts = source.notes, source.counts
+        return found
+
+
+@pytest.mark.parametrize("stride", [2, 3, 5, 12, 13, 25, 59, 60, 1000])
+def test_the_same_frames_as_of_a_run_that_decodes_all(
+    clip: Path, stride: int, decoded: list[int]
+) -> None:
+    whole = read(clip)
+    assert len(decoded) == 60
+    decoded.clear()
+    assert read(clip, stride) == whole[::stride]
+    assert read.counts.skipped == 60 - len(whole[::stride])
+    assert len(decoded) < 60
+    share = read.notes[0].split(":")[1].split()[0]
+    assert read.notes[0].startswith(f"--stride {stride}: ")
+    assert share == f"{len(decoded) / 60:.0%}"
+
+
+def test_of_a_key_frame_alone_nothing_else_is_decoded(clip: Path, decoded: list[int]) -> None:
+    assert [number for number, *_ in read(clip, 12)] == [0, 12, 24, 36, 48]
+    assert len(decoded) == 5
+
+
+def test_a_limit_looks_at_no_more_packets_than_before(clip: Path, decoded: list[int]) -> None:
+    assert len(read(clip, 12, frames=2)) == 2
+    assert read.notes == []
+    assert len(decoded) < 60
+
+
+def test_a_start_decodes_all_again(clip: Path) -> None:
+    whole = read(clip)
+    at = whole[20][1]
+    assert read(clip, 5, start=at) == whole[20::5]
+    assert read.notes == []
+
+
+def test_damage_is_for_a_reader_that_goes_packet_by_packet(clip: Path, tmp_path: Path) -> None:
+    """It decodes all frames from there on."""
+    data = bytearray(clip.read_bytes())
+    with av.open(str(clip)) as container:
+        keys = [packet.pos for packet in container.demux(video=0) if packet.is_keyframe]
+    data[keys[2] + 200 : keys[2] + 300] = bytes(range(100))
+    broken = tmp_path / "b.mp4"
+    broken.write_bytes(data)
+    found = read(broken, 6)
+    assert [number for number, *_ in found] == list(range(0, 60, 6))
+    assert any("PyAV reads on" in note for note in read.notes)
+    assert not any(note.startswith("--stride") for note in read.notes)
+
+
+def test_pictures_that_disagree_with_the_packets_are_trouble(
+    clip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = read(clip)
+    real = _threaded.plan_sparse
+
+    def wrong(video, stride):
+        plan = real(video, stride)
+        plan.shown[24] += 1
+        return plan
+
+    monkeypatch.setattr(_threaded, "plan_sparse", wrong)
+    assert read(clip, 12) == whole[::12]
+    assert any("do not agree" in note for note in read.notes)
+
+
+def key(at: int, promise: Promise = Promise.CLEAN) -> Key:
+    return Key(at, at, Demuxed(), promise, at, at)
+
+
+def survey(keys: list[Key], stored: list[int], spare: set[int], packets: int | None = None):
+    spared = bytes(pts in spare for pts in stored)
+    return Survey(sorted(stored), keys, stored, spared, packets or len(stored))
+
+
+def test_which_packets_are_needed() -> None:
+    """I0 P3 b1 b2 P6 b4 b5 | I7 P9 b8: of every fifth frame, 0 and 5 are wanted."""
+    stored, spare = [0, 3, 1, 2, 6, 4, 5, 7, 9, 8], {1, 2, 4, 5, 8}
+    sparse = choose_packets(survey([key(0), key(7)], stored, spare), 5)
+    assert sparse is not None
+    fed = [pts for pts, one in zip(stored, sparse.fed, strict=True) if one]
+    assert fed == [0, 3, 6, 5]
+    assert np.flatnonzero(sparse.decoded).tolist() == sorted(fed)
+
+
+def test_what_refers_to_pictures_before_a_key_frame_is_no_border() -> None:
+    stored = list(range(10))
+    open_gop = choose_packets(survey([key(0), key(5, Promise.OPEN)], stored, set()), 9)
+    assert open_gop is None  # all is needed for number 9
+    clean = choose_packets(survey([key(0), key(5)], stored, set()), 9)
+    assert clean is not None
+    assert clean.fed.tolist() == [True, *[False] * 4, *[True] * 5]
+
+
+def test_hidden_pictures_and_small_gains_are_left_alone() -> None:
+    keys, stored = [key(0)], list(range(20))
+    assert choose_packets(survey(keys, stored, set(), packets=21), 4) is None
+    assert choose_packets(survey(keys, stored, {19}), 2) is None
+    assert choose_packets(survey([], [], set()), 2) is None
