@@ -72,6 +72,10 @@ setup(
         "mqtt": ["paho-mqtt>=2.1"],
         # batch: one Parquet dataset of all detections.
         "batch": ["pyarrow>=17.0"],
+        # batch: sources and results in object stores and on web servers.
+        "s3": ["s3fs>=2026.9"],
+        "gs": ["gcsfs>=2026.9"],
+        "http": ["fsspec>=2026.9", "aiohttp>=3.14"],
         # Run trackers of --track. mlflow's calls are tested on a fake that records them.
         "mlflow": ["mlflow>=2.17"],
         "tensorboard": ["tensorboard>=2.21"],
@@ -86,6 +90,9 @@ setup(
             "mypy>=1.13",
             "types-PyYAML",
             "simpy>=4.1",  # the loop's replay is compared with it
+            "moto>=5.2",  # a store of S3 on this machine; its server needs the next two
+            "flask>=3.1",
+            "flask-cors>=6.0",
             "duckdb>=1.2",  # asks the dataset of batch what docs/batch.md asks
         ],
     },

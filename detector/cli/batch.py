@@ -38,7 +38,12 @@ PROGRESS_EVERY_S = 1.0
 )
 @click.argument("sources", type=Files(), nargs=-1, metavar="SOURCE...")
 @click.option(
-    "-o", "--output", metavar="OUT", type=Files(), required=True, help="Folder of the results."
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=Files(),
+    required=True,
+    help="Folder of the results, or s3://.",
 )
 @click.option(
     "--workers",
@@ -91,7 +96,8 @@ def command(
     quiet: bool,
     **flags: Any,
 ) -> int:
-    """Detect objects in many videos: folders, quoted globs, list files, single files.
+    """Detect objects in many videos: folders, quoted globs, list files, single files, and the same
+    at s3://, gs:// and https://.
 
     Each video gets a folder OUT/files/PATH with its detections and its annotated video; a marker in
     it says that it is whole. The job can be killed at any moment and goes on with --resume. A video

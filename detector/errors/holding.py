@@ -11,14 +11,16 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any, Protocol
 
 from detector.errors import DetectVideoError
 
 READ_BYTES = 1 << 20
+OBJECT_BYTES = 1 << 16  # asked of an object at once; its blocks are larger
 DESCRIPTORS = Path("/proc/self/fd")  # where the system has it: each is a link to its open file
 LARGEST_HASHED = 2 << 30  # bytes; some two seconds of reading
 
@@ -111,6 +113,52 @@ def name_to_open(path: str) -> str:
     """
     held = _held.get(path)
     return held[-1].name if held else os.path.abspath(path)
+
+
+class OpenObject(Protocol):
+    """One opening of an object that lies in a store, not in a file system. ``name``: its
+    address."""
+
+    name: str
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, length: int = -1) -> bytes: ...
+
+    def pread(self, length: int, start: int) -> bytes:
+        """As os.pread, but for the order of ``fd``."""
+
+
+_objects: dict[str, list[Callable[[], OpenObject]]] = {}
+
+
+@contextmanager
+def hold_object(address: str, opening: Callable[[], OpenObject]) -> Iterator[None]:
+    """Whatever opens ``address`` during the block gets what ``opening`` gives."""
+    _objects.setdefault(address, []).append(opening)
+    try:
+        yield
+    finally:
+        _objects[address].remove(opening)
+
+
+def open_object(address: str) -> OpenObject | None:
+    """None where no object of this address is held: it is a file's name."""
+    held = _objects.get(address)
+    return held[-1]() if held else None
+
+
+def how_to_open(path: str) -> dict[str, Any]:
+    """The arguments by which PyAV opens ``path``: the name of a file, or an object that is held.
+
+    What lies in an object comes from elsewhere: FFmpeg may open nothing that it names (HLS,
+    concat).
+    """
+    found = open_object(path)
+    if found is None:
+        return {"file": name_to_open(path)}
+    return {"file": found, "options": {"protocol_whitelist": "none"}, "buffer_size": OBJECT_BYTES}
 
 
 _watched: ContextVar[dict[str, tuple[int, ...] | None] | None] = ContextVar("watched", default=None)

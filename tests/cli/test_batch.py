@@ -147,8 +147,8 @@ def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("in", "-o", "s3://bucket/out"), 2, "mount"),
-        (("s3://bucket/in", "-o", "out"), 2, "mount"),
+        (("in", "-o", "https://host/out"), 2, "read only"),
+        (("https://user:pass@host/in.mp4", "-o", "out"), 2, "netrc"),
         (("gone", "-o", "out"), 3, "gone"),
         (("-o", "out"), 2, "SOURCE"),
         (("in", "-o", "-"), 2, "folder"),
@@ -183,7 +183,7 @@ def test_progress_on_standard_error_is_json_and_nothing_else(place):
     assert "1 done" in done.stdout
 
 
-@pytest.mark.parametrize("source", ["s3://bucket/videos", "nowhere"])
+@pytest.mark.parametrize("source", ["ftp://host/videos", "nowhere"])
 def test_a_wrong_source_leaves_no_folder(tmp_path, source):
     done = detect_video("batch", source, "-o", "job", cwd=tmp_path)
     assert done.returncode in (2, 3)

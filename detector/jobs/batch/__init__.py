@@ -2,7 +2,10 @@
 
 listing.py    SOURCES -> items, and their names
 settings.py   what every worker obeys, resolved once
-places.py     where results go, and how they come to stand there whole; locks
+stores.py     what addresses (s3://, gs://, http://) name
+layout.py     the names of what lies in an output; who may be at work there
+places.py     where results go, and how they come to stand there whole
+bucket.py     the same in an object store
 manifest.py   which items there are, and what became of each
 plan.py       what is to be done of what is listed
 start.py      how a job begins, and on which pool

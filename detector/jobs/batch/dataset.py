@@ -61,7 +61,7 @@ def gather(place: str, name: str, rows: Path) -> None:
     temporary = folder / f".{secrets.token_hex(8)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(temporary, rows)
+        write_table(temporary, rows)
         put_in_place(temporary, folder / FILE)
     except OSError as error:
         raise OutputError(
@@ -73,7 +73,8 @@ def gather(place: str, name: str, rows: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _write(target: Path, rows: Path) -> None:
+def write_table(target: Path, rows: Path) -> None:
+    """A partition's file, of the rows of an item."""
     import pyarrow
     import pyarrow.parquet
 

@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector import __version__
-from detector.errors import SourceError
-from detector.jobs.batch.listing import version_of
+from detector.errors import SourceError, UsageError
+from detector.jobs.batch.layout import ROWS
+from detector.jobs.batch.listing import look_at
 from detector.jobs.batch.places import Outputs
 from detector.jobs.batch.settings import LoadedFacts, as_plain, config_of, digest_of, key_of
 from detector.session.batch import ItemRecord, Ledger, StageSeconds
+from detector.sources._addresses import StoredVideo, is_address
+from detector.sources._storage import About
 
 if TYPE_CHECKING:
     from detector.config.schema import Config
     from detector.run.wire import LoadedModel
     from detector.session.outcome import SourceRun
-
-ROWS = "detections.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ def open_model(
     loaded = load_model(
         config,
         PhaseTimer(),
-        picture=first_picture_size(pictures, config),
+        picture=first_picture_size([spec_of(path) for path in pictures], config),
         measured=resolves,
         timed=resolves,
         chosen=lambda network, settled: chosen.append(settled),
@@ -119,13 +120,14 @@ def process_item(
     ``gather`` is given the name and the rows before the marker stands. ``watch`` is told how many
     frames are done. Raises DetectVideoError.
     """
-    before = _look(task.path)
+    _refuse_sinks_of_files(task, model.config)
+    before = look_at(task.path)
     scratch = outputs.begin(task.name)
     try:
         run = _run(task, model, scratch, watch)
         if run.error is not None:
             raise run.error
-        if version_of(_look(task.path)) != version_of(before):
+        if look_at(task.path).version != before.version:
             raise SourceError(f"{task.path}: changed while it was read; run the job again")
         record = _record(task, model, run, scratch, before)
         if gather is not None:
@@ -137,11 +139,20 @@ def process_item(
     return record
 
 
-def _look(path: str) -> os.stat_result:
-    try:
-        return os.stat(path)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read: {error.strerror}; check the path") from error
+def spec_of(path: str) -> str:
+    """What opens the source: an address alone would be taken for a camera's."""
+    return StoredVideo(path) if is_address(path) else path
+
+
+def _refuse_sinks_of_files(task: Task, config: Config) -> None:
+    """Raises UsageError for outputs that hold, or point to, the source's own file."""
+    from detector import sinks
+
+    unfit = [name for name in config.output.save or () if sinks.find(name).untouched]
+    if unfit and is_address(task.path):
+        raise UsageError(
+            f"{task.path}: --save {unfit[0]} needs a file of this machine; use --save video"
+        )
 
 
 def _run(task: Task, model: OpenModel, scratch: Path, watch: Callable[[int], None]) -> SourceRun:
@@ -154,24 +165,25 @@ def _run(task: Task, model: OpenModel, scratch: Path, watch: Callable[[int], Non
         done += 1
         watch(done)
 
-    run = run_opened(task.path, model.config, model.loaded, scratch, plain=True, detected=count)
+    run = run_opened(
+        spec_of(task.path), model.config, model.loaded, scratch, plain=True, detected=count
+    )
     shutil.rmtree(scratch / "session", ignore_errors=True)
     return run
 
 
 def _record(
-    task: Task, model: OpenModel, run: SourceRun, scratch: Path, about: os.stat_result
+    task: Task, model: OpenModel, run: SourceRun, scratch: Path, about: About
 ) -> ItemRecord:
     from detector.session.outcome import exit_of
 
-    version = version_of(about)
     return ItemRecord(
         name=task.name,
         path=task.path,
-        size=about.st_size,
-        version=version,
+        size=about.size,
+        version=about.version,
         settings=model.digest,
-        key=key_of(task.path, version, model.digest),
+        key=key_of(task.path, about.version, model.digest),
         frames=run.written,
         detections=sum(run.by_class.values()),
         seconds=run.run_s,

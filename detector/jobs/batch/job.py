@@ -6,7 +6,6 @@ It knows neither processes nor machines (pool.py), nor how an item is done (item
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,14 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from detector.analysis.batch import RunFacts, report_on
-from detector.errors import EXIT_DAMAGED, EXIT_DONE, EXIT_OUTPUT, STOPPED_CODES, OutputError
+from detector.errors import (
+    EXIT_DAMAGED,
+    EXIT_DONE,
+    EXIT_OUTPUT,
+    EXIT_SOURCE,
+    STOPPED_CODES,
+    OutputError,
+)
 from detector.errors.secrets import redact
 from detector.errors.writing import write_whole
 from detector.jobs.batch import dataset
-from detector.jobs.batch.item import ROWS, Task
+from detector.jobs.batch.item import Task
+from detector.jobs.batch.layout import named
 from detector.jobs.batch.listing import WHOLE, Listing, Shard
 from detector.jobs.batch.manifest import Manifest
-from detector.jobs.batch.places import FILES, Outputs, named
+from detector.jobs.batch.places import Outputs
 from detector.jobs.batch.plan import Plan
 from detector.jobs.batch.pool import Event, Failed, Finished, Gone, Pool
 from detector.jobs.batch.progress import Tally
@@ -41,6 +48,7 @@ from detector.session.batch import (
 )
 from detector.session.codec import to_builtins
 from detector.session.document import Exit
+from detector.sources._addresses import is_address
 
 MOST_TRIES = 2
 TICK_S = 0.5  # between two looks at the progress
@@ -153,12 +161,7 @@ class Job:
             return
         planned = {item.name for item, _ in self.plan.todo}
         done = [item.name for item in self.listing.items if item.name not in planned]
-        for name in dataset.missing(self.outputs.place, done):
-            if stop.is_set():
-                return
-            rows = os.path.join(self.outputs.place, FILES, name, ROWS)
-            if os.path.exists(rows):
-                dataset.gather(self.outputs.place, name, Path(rows))
+        self.outputs.gather_missing(done, stop.is_set)
 
     def run(self, stop: Stop) -> BatchResult:
         """Until no item is left, or something ends the job."""
@@ -230,6 +233,7 @@ class Job:
             self._kept = now
             self.manifest.write_progress(progress)
             self.manifest.commit()
+            self.outputs.keep_home(self.request.shard)
 
     # ---- what became of an item
 
@@ -246,10 +250,16 @@ class Job:
         # It may have placed its results before it was lost: then they are whole, and stay.
         if event.lost and (record := self._placed(event.task)) is not None:
             self._finish(event.task, record, event.wall_s)
-        elif (event.lost or event.exit_code == EXIT_OUTPUT) and event.task.tries < MOST_TRIES:
+        elif self._may_pass(event) and event.task.tries < MOST_TRIES:
             self._try_again(event)
         else:
             self._set_aside(event)
+
+    @staticmethod
+    def _may_pass(event: Failed) -> bool:
+        """Whether another try may go well. What lies in a store may be out of reach for a while."""
+        away = event.exit_code == EXIT_SOURCE and is_address(event.task.path)
+        return event.lost or away or event.exit_code == EXIT_OUTPUT
 
     def _placed(self, task: Task) -> ItemRecord | None:
         record = self.outputs.read_marker(task.name)
@@ -269,7 +279,7 @@ class Job:
         """At the end, when all others have had their turn: what ends workers shall not hold up
         what does not."""
         self.outputs.discard(event.task.name)
-        if not event.lost and self._is_place_broken(event):
+        if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
             return
         task = event.task
         self.tally.retried += 1
@@ -285,7 +295,8 @@ class Job:
         # Earlier results are of another version of the source, or of other settings.
         with suppress(OutputError):
             self.outputs.remove(task.name)
-        dataset.remove(self.outputs.place, task.name)
+        with suppress(OutputError):
+            self.outputs.ungather(task.name)
         item, _ = self.manifest.item(task.name)
         self.manifest.set_aside(task.name, event.error, event.exit_code, task.tries)
         self.tally.set_aside(item.size)
@@ -320,7 +331,7 @@ class Job:
     # ---- failures.jsonl
 
     def _failures_path(self) -> Path:
-        return Path(self.outputs.place, named(FAILURES, ".jsonl", self.request.shard))
+        return Path(self.outputs.home, named(FAILURES, ".jsonl", self.request.shard))
 
     def _write_failures(self, failures: Sequence[Failure]) -> None:
         write_whole(self._failures_path(), b"".join(map(_line, failures)), ours=True)

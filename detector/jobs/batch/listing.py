@@ -1,4 +1,4 @@
-"""SOURCES -> items: folders (recursive), quoted globs, list files, single files.
+"""SOURCES -> items: folders (recursive), quoted globs, list files, single files; addresses, too.
 
 An item's name says where its results lie: the path relative to its SOURCE, with its suffix. Two
 items never share one, and none leaves the output folder.
@@ -12,24 +12,29 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from detector.errors import EXIT_SOURCE, EXIT_USAGE, SourceError, UsageError
+from detector.errors import EXIT_SOURCE, EXIT_USAGE, DetectVideoError, SourceError, UsageError
 from detector.errors.reading import read_text
 from detector.errors.text import printable
 from detector.run.inputs import refuse_cameras
 from detector.run.outputs import is_output
 from detector.session.batch import Failure
+from detector.sources._addresses import is_address, local_path, parse_address
 from detector.sources._specs import VIDEOS
+from detector.sources._storage import About, look
+
+if TYPE_CHECKING:
+    from detector.jobs.batch.stores import Found as Stored
 
 LISTS = (".txt", ".lst", ".list")  # suffixes of a file that lists sources, one a line
 LIST_BYTES = 256 << 20  # two million lines of a hundred characters and more
 LONGEST_PART = 240  # bytes of one part of a name: what stands beside it has a longer one
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class Item(NamedTuple):
-    """One source. ``version``: size and time of change, which tell whether it is the same."""
+    """One source. ``path``: of a file, or an address. ``version``: size and time of change, or
+    ETag, which tell whether it is the same."""
 
     name: str
     path: str
@@ -51,39 +56,45 @@ class Listing:
 
 
 class Found(NamedTuple):
+    """``about``: what a store said of it; None: nobody has asked yet."""
+
     relative: str
     path: str
-
-
-def refuse_elsewhere(text: str) -> None:
-    """Raises UsageError for an address: only what the system can open as a file is read so far."""
-    if _SCHEME.match(text):
-        raise UsageError(
-            f"{text}: batch reads and writes files of this machine only, so far; mount it "
-            "(rclone mount, s3fs) or copy it, and give that folder"
-        )
+    about: About | DetectVideoError | None = None
 
 
 def version_of(about: os.stat_result) -> str:
     return f"{about.st_size}-{about.st_mtime_ns}"
 
 
+def look_at(path: str) -> About:
+    """Raises SourceError where it cannot be read."""
+    if is_address(path):
+        return look(parse_address(path))
+    try:
+        about = os.stat(path)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror}; check the path") from error
+    return About(about.st_size, version_of(about))
+
+
 def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None = None) -> Listing:
     """Every item that ``specs`` name. ``output``: the job's folder, whose videos are no sources.
     ``known``: path -> name of an earlier run of the job, which stay as they are.
 
-    Raises UsageError for addresses and cameras, SourceError for an argument that is not there, and
-    where nothing is found at all.
+    Raises UsageError for cameras and for addresses that are not read, SourceError for an argument
+    that is not there, and where nothing is found at all.
     """
     listing = Listing()
     names = _Names(known or {})
     seen: set[str] = set()
     own = os.path.realpath(output)
-    for number, spec in enumerate(specs, 1):
-        refuse_elsewhere(spec)
-        refuse_cameras([spec])
+    for number, given in enumerate(specs, 1):
+        spec = local_path(given)
+        if not is_address(spec):
+            refuse_cameras([spec])
         count = len(listing.items) + len(listing.refused)
-        for found in _find(spec, own, listing):
+        for found in _find(spec, own, output, listing):
             if found.path not in seen:
                 seen.add(found.path)
                 _take(found, number, names, listing)
@@ -101,14 +112,19 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
     if wrong := _why_refused(found.relative):
         listing.refuse(found.path, wrong, EXIT_USAGE)
         return
-    try:
-        about = os.stat(found.path)
-    except OSError as error:
-        text = f"cannot be read: {error.strerror}"
-        listing.refuse(found.path, text, EXIT_SOURCE)
+    about = found.about
+    if about is None:
+        try:
+            stat = os.stat(found.path)
+        except OSError as error:
+            text = f"cannot be read: {error.strerror}"
+            listing.refuse(found.path, text, EXIT_SOURCE)
+            return
+        about = About(stat.st_size, version_of(stat))
+    elif isinstance(about, DetectVideoError):
+        listing.refuse(found.path, str(about), about.exit_code)
         return
-    name = names.choose(found, number)
-    listing.items.append(Item(name, found.path, about.st_size, version_of(about)))
+    listing.items.append(Item(names.choose(found, number), found.path, *about))
 
 
 class _Names:
@@ -170,18 +186,38 @@ def _why_refused(name: str) -> str | None:
 # What each kind of argument names.
 
 
-def _find(spec: str, own: str, listing: Listing) -> Iterator[Found]:
-    if os.path.isdir(spec):
+def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
+    if is_address(spec):
+        yield from _find_stored(spec, output)
+    elif os.path.isdir(spec):
         yield from _walk(os.path.abspath(spec), own, listing)
     elif os.path.isfile(spec):
         if spec.lower().endswith(LISTS):
-            yield from _read_list(spec, own, listing)
+            yield from _read_list(spec, own, output, listing)
         else:
             yield Found(os.path.basename(spec), os.path.abspath(spec))
     elif glob.has_magic(spec) and not os.path.lexists(spec):
         yield from _match(spec, own, listing)
     else:
         raise SourceError(f"{spec}: no such file or folder; check the path")
+
+
+def _find_stored(address: str, output: str) -> Iterator[Found]:
+    from detector.jobs.batch.stores import find_objects
+
+    for base, found in find_objects(address, LISTS, output, LIST_BYTES):
+        yield _as_found(base, found)
+
+
+def _as_found(base: str, stored: Stored) -> Found:
+    """Workers read the address again, as text: one that cannot be read so is refused."""
+    place, about = stored
+    relative = place.path[len(base) :]
+    try:
+        parse_address(str(place))
+    except UsageError as error:
+        about = error
+    return Found(relative, str(place), about)
 
 
 def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
@@ -240,18 +276,20 @@ def _before_magic(pattern: str) -> str:
     return os.sep.join(parts[:plain]) or (os.sep if pattern.startswith(os.sep) else os.curdir)
 
 
-def _read_list(file: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Each line is a file or a folder; relative ones are relative to the list. Empty lines and
-    those that begin with # are left out. Names are relative to the folder that all have in common.
+def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
+    """Each line is a file, a folder or an address; relative ones are relative to the list. Empty
+    lines and those that begin with # are left out. Names are relative to the folder that all files
+    have in common, or all addresses.
     """
+    from detector.jobs.batch.stores import find_listed, lines_of
+
     text = read_text(file, "a list of sources", limit=LIST_BYTES)
     place = os.path.dirname(os.path.abspath(file))
-    lines = [line.strip() for line in text.splitlines()]
-    paths: list[str] = []
-    for line in lines:
-        if line and not line.startswith("#"):
-            refuse_elsewhere(line)
-            paths.append(os.path.normpath(os.path.join(place, line)))
+    lines = [local_path(line) for line in lines_of(text)]
+    addresses = [line for line in lines if is_address(line)]
+    for base_of_all, stored in find_listed(addresses, output):
+        yield _as_found(base_of_all, stored)
+    paths = [os.path.normpath(os.path.join(place, line)) for line in lines if not is_address(line)]
     if not paths:
         return
     base = os.path.commonpath([os.path.dirname(path) for path in dict.fromkeys(paths)])

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from detector.errors import EXIT_DONE, UsageError
 from detector.jobs.batch.job import Request, exit_of
+from detector.jobs.batch.layout import is_running
 from detector.jobs.batch.listing import list_sources
 from detector.jobs.batch.manifest import DONE, FAILED, Manifest, Row, known_names, manifests
-from detector.jobs.batch.places import is_running, open_outputs
+from detector.jobs.batch.places import open_home, open_outputs
 from detector.jobs.batch.plan import make_plan
 from detector.jobs.batch.settings import as_plain, ask, read_settings
 from detector.jobs.batch.start import given_or_kept
@@ -28,7 +29,8 @@ def look(place: str) -> BatchResult:
 
     ``done`` counts all runs of the job; nothing counts as skipped.
     """
-    settings, paths = read_settings(place), manifests(place)
+    home = open_home(place)
+    settings, paths = read_settings(home), manifests(home)
     if settings is None:
         raise UsageError(f"{place}: holds no batch job; check -o")
     states: dict[str, str] = {}
@@ -51,7 +53,7 @@ def look(place: str) -> BatchResult:
     standing = [one for key, one in failures.items() if states.get(key, FAILED) == FAILED]
     done = sum(state == DONE for state in states.values())
     left = sum(state not in (DONE, FAILED) for state in states.values())
-    running = is_running(place)
+    running = is_running(home)
     latest = max(progress, key=lambda one: one.time, default=None)
     return BatchResult(
         output=place,
@@ -93,16 +95,17 @@ def dry_run(request: Request) -> DryRun:
 
     Raises what the listing raises.
     """
-    settings = read_settings(request.output)
+    home = open_home(request.output)
+    settings = read_settings(home)
     sources, flags, config_file = given_or_kept(request, settings)
     if not sources:
         raise UsageError("no SOURCE is given; give folders or files")
     asked, _ = ask(sources, flags, config_file)
-    listing = list_sources(sources, request.output, known_names(request.output))
+    listing = list_sources(sources, request.output, known_names(home))
     same = settings is not None and settings.asked == as_plain(asked)
     digest = settings.digest if settings is not None and same else ""
     rows: list[Row] = []
-    for path in manifests(request.output):
+    for path in manifests(home):
         with Manifest.reading(path) as manifest:
             rows += manifest.rows()
     mine = request.shard.part_of(listing)

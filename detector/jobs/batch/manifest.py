@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from detector.errors import OutputError, UsageError
+from detector.jobs.batch.layout import named
 from detector.jobs.batch.listing import Item, Shard
-from detector.jobs.batch.places import named
 from detector.session.batch import BatchProgress, BatchReport, Failure, ItemRecord, JobSettings
 from detector.session.codec import from_json, to_json
 

@@ -8,40 +8,36 @@
     OUT/failures.jsonl         what was set aside; of a shard: failures-2-of-4.jsonl
 
 An item is written into a hidden folder of OUT and renamed when it is whole, marker and all. So a
-marker means whole results, whatever was killed when. The contract is ``Outputs``; what places
-results elsewhere than in a folder of this system would be another class of these methods.
+marker means whole results, whatever was killed when. The contract is ``Outputs``; bucket.py places
+results in an object store.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 from detector.errors import OutputError, UsageError
-from detector.errors.writing import NO_LOCKS, sync_folder
-from detector.jobs.batch.listing import WHOLE, Shard, refuse_elsewhere
-from detector.session.batch import ItemRecord
+from detector.errors.writing import sync_folder
+from detector.jobs.batch import dataset
+from detector.jobs.batch.layout import CURE, FILES, MARKER, MARKER_BYTES, ROWS, SCRATCH
+from detector.jobs.batch.listing import Shard
+from detector.session.batch import ItemRecord, JobSettings
 from detector.session.codec import from_json, to_json
-
-FILES, MARKER = "files", "done.json"
-SCRATCH = ".detect-video-item-"  # a hidden folder for each item under way: the digest of its name
-LOCK = ".detect-video-batch"
-MARKER_BYTES = 4 << 20
-CURE = "choose another folder with -o"
+from detector.sources._addresses import is_address, local_path
 
 
 class Outputs(Protocol):
     """Places the results of items. Workers have one each; it holds nothing open."""
 
     place: str  # for ``open_outputs``, in another process
+    home: str  # the folder of this machine for the job's own files: manifest, settings, locks
 
     def begin(self, name: str) -> Path:
         """An empty folder of this machine for the results of an item. What earlier tries left
@@ -65,18 +61,54 @@ class Outputs(Protocol):
     def remove(self, name: str) -> None:
         """Removes the results of an item."""
 
+    # Its rows in the dataset. Of these, nothing needs pyarrow but ``gather`` and what calls it.
+
+    def gather(self, name: str, rows: Path) -> None:
+        """Writes the partition of an item from its rows, in place of an earlier one."""
+
+    def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:
+        """The same for those of these items that are done and have none."""
+
+    def ungather(self, name: str) -> None:
+        """Removes the partition of an item, where there is one."""
+
+    # The job's own files.
+
+    def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
+        """The settings stand in ``home`` and come to stand in the place. Returns those in force:
+        of jobs that begin at one moment, whose settings come first decides."""
+
+    def keep_home(self, shard: Shard, *, last: bool = False) -> None:
+        """Brings copies of the job's own files to the place, if their time has come. ``last``: it
+        has, for the job ends."""
+
 
 def open_outputs(place: str) -> Outputs:
-    """Raises UsageError for a place that cannot be written so far."""
-    refuse_elsewhere(place)
+    """Raises UsageError for an address that cannot be written."""
+    if is_address(place := local_path(place)):
+        from detector.jobs.batch.bucket import BucketOutputs
+
+        return BucketOutputs(place)
     return LocalOutputs(place)
+
+
+def open_home(place: str) -> str:
+    """The folder of the job's own files, with what other machines brought to the place since.
+
+    Nothing is made, but for a place in a store. Raises OutputError, and UsageError as above.
+    """
+    if is_address(place := local_path(place)):
+        from detector.jobs.batch.bucket import BucketOutputs
+
+        return BucketOutputs(place).fetch_home()
+    return os.path.abspath(place)
 
 
 class LocalOutputs:
     """A folder of this system, which may be a network file system."""
 
     def __init__(self, place: str) -> None:
-        self.place = os.path.abspath(place)
+        self.place = self.home = os.path.abspath(place)
         self._files = os.path.join(self.place, FILES)
 
     def folder(self, name: str) -> Path:
@@ -149,6 +181,25 @@ class LocalOutputs:
             with suppress(OSError):
                 parent.rmdir()  # where it is empty
 
+    def gather(self, name: str, rows: Path) -> None:
+        dataset.gather(self.place, name, rows)
+
+    def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:
+        for name in dataset.missing(self.place, names):
+            if stopped():
+                return
+            if (rows := self.folder(name) / ROWS).exists():
+                dataset.gather(self.place, name, rows)
+
+    def ungather(self, name: str) -> None:
+        dataset.remove(self.place, name)
+
+    def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
+        return settings  # they lie where they belong
+
+    def keep_home(self, shard: Shard, *, last: bool = False) -> None:
+        """Nothing to do: home is the place."""
+
 
 @contextmanager
 def _output_errors(target: Path) -> Iterator[None]:
@@ -160,17 +211,10 @@ def _output_errors(target: Path) -> Iterator[None]:
         ) from error
 
 
-# The names of a job's own files.
-
-
-def named(stem: str, suffix: str, shard: Shard) -> str:
-    """``manifest.sqlite``, or ``manifest-2-of-4.sqlite`` of a shard."""
-    return f"{stem}{suffix}" if shard == WHOLE else f"{stem}-{shard}{suffix}"
-
-
 def make_output_folder(place: str) -> None:
     """Raises OutputError where it cannot be made or written."""
-    refuse_elsewhere(place)
+    if is_address(place := local_path(place)):
+        return  # ``open_home`` has asked
     try:
         os.makedirs(os.path.join(place, FILES), exist_ok=True)
     except OSError as error:
@@ -178,85 +222,3 @@ def make_output_folder(place: str) -> None:
         raise OutputError(f"{place}: the output folder cannot be made: {why}; {CURE}") from error
     if not os.access(place, os.W_OK | os.X_OK):
         raise OutputError(f"{place}: no permission to write there; {CURE}")
-
-
-# One job at a time, or the shards of one job.
-
-
-@contextmanager
-def locked(place: str, shard: Shard) -> Iterator[None]:
-    """Keeps other jobs out of an output folder. The shards of one job may be there side by side,
-    each once.
-
-    The kernel gives a lock up with its process, so that a killed job leaves none. Where the file
-    system has no locks, nobody is kept out. Raises OutputError where another job is there.
-    """
-    held: list[int] = []
-    try:
-        whole = _open_lock(place, LOCK)
-        held.append(whole)
-        if not _take(whole, shared=shard != WHOLE):
-            raise OutputError(
-                f"{place}: another batch job is running there; wait for it, or {CURE}"
-            )
-        if shard != WHOLE:
-            own = _open_lock(place, f"{LOCK}-{shard}")
-            held.append(own)
-            if not _take(own):
-                raise OutputError(f"{place}: --shard {shard.number}/{shard.of} is running already")
-            if other := _other_division(place, shard):
-                raise OutputError(
-                    f"{place}: a shard of another division ({other}) is running there; all shards "
-                    "that run at once need one N"
-                )
-        yield
-    finally:
-        for file in held:
-            os.close(file)
-
-
-def is_running(place: str) -> bool:
-    """Whether a job, or a shard of one, runs there now, as far as the file system tells."""
-    try:
-        file = os.open(os.path.join(place, LOCK), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return not _take(file)
-    finally:
-        os.close(file)
-
-
-def _other_division(place: str, shard: Shard) -> str | None:
-    for path in Path(place).glob(f"{LOCK}-*-of-*"):
-        text = path.name.removeprefix(f"{LOCK}-")
-        if text.endswith(f"-of-{shard.of}"):
-            continue
-        with suppress(OSError):
-            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                if not _take(file):
-                    return text
-            finally:
-                os.close(file)
-    return None
-
-
-def _open_lock(place: str, name: str) -> int:
-    path = os.path.join(place, name)
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}; {CURE}") from error
-
-
-def _take(file: int, *, shared: bool = False) -> bool:
-    """False where another has the lock; True where the file system has none."""
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        if error.errno not in NO_LOCKS:
-            raise
-    return True

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from detector.errors import UsageError
-from detector.jobs.batch import dataset
 from detector.jobs.batch.listing import Item, Listing
 from detector.jobs.batch.manifest import DONE, FAILED, Manifest, Row, manifests
 from detector.jobs.batch.places import Outputs
@@ -73,7 +72,7 @@ def _marker(outputs: Outputs, name: str) -> ItemRecord | None:
     return outputs.read_marker(name) if outputs.has_marker(name) else None
 
 
-def prune(place: str, listing: Listing, outputs: Outputs) -> int:
+def prune(listing: Listing, outputs: Outputs) -> int:
     """Removes results whose source is not listed any more, of all shards. Returns how many.
 
     Raises UsageError where a SOURCE names nothing at all: a disk that is not mounted must not cost
@@ -86,12 +85,12 @@ def prune(place: str, listing: Listing, outputs: Outputs) -> int:
         )
     listed = {item.name for item in listing.items}
     removed: set[str] = set()
-    for path in manifests(place):
+    for path in manifests(outputs.home):
         manifest = Manifest.open(path)
         try:
             gone = [row.name for row in manifest.rows() if row.name not in listed]
             for name in gone:
-                dataset.remove(place, name)
+                outputs.ungather(name)
                 outputs.remove(name)
             manifest.forget(gone)
         finally:

@@ -16,10 +16,11 @@ from detector.errors import UsageError
 from detector.errors.writing import temporary_folder
 from detector.jobs.batch import dataset
 from detector.jobs.batch.job import Job, Request, Watch
+from detector.jobs.batch.layout import locked, named
 from detector.jobs.batch.listing import WHOLE, list_sources
 from detector.jobs.batch.local import Limits, LocalPool, share_cores
 from detector.jobs.batch.manifest import MANIFEST, known_names, open_manifest
-from detector.jobs.batch.places import locked, make_output_folder, named, open_outputs
+from detector.jobs.batch.places import Outputs, make_output_folder, open_home, open_outputs
 from detector.jobs.batch.plan import make_plan, prune
 from detector.jobs.batch.pool import Pool
 from detector.jobs.batch.settings import as_plain, ask, read_settings, settle, write_settings
@@ -37,26 +38,29 @@ def run_batch(
 ) -> BatchResult:
     """Does all items. Raises DetectVideoError for what ends the job before its first item, and
     Stopped where a signal does."""
-    settings = check_begin(request)
+    home = open_home(request.output)
+    settings = check_begin(request, home)
     sources, flags, config_file = given_or_kept(request, settings)
     asked, flags = ask(sources, flags, config_file)
     # A new job lists its sources before OUT is made: a wrong one leaves no folder behind.
     listed = list_sources(sources, request.output) if settings is None else None
     make_output_folder(request.output)
-    with stop_on_signals() as stop, locked(request.output, request.shard):
-        settings = check_begin(request)  # it may have begun meanwhile
+    with stop_on_signals() as stop, locked(home, request.shard):
+        settings = check_begin(request, home)  # it may have begun meanwhile
         outputs = open_outputs(request.output)
         if request.shard == WHOLE:
             outputs.discard_all()
         if listed is not None and settings is None:
             listing = listed
         else:
-            listing = list_sources(sources, request.output, known_names(request.output))
+            listing = list_sources(sources, request.output, known_names(home))
         if request.prune:
-            watch.say(f"{prune(request.output, listing, outputs)} results removed")
+            watch.say(f"{prune(listing, outputs)} results removed")
         with temporary_folder("detect-video-batch-") as folder:
             pool = (
-                make_pool(folder, stop) if make_pool else _local_pool(request, asked, folder, stop)
+                make_pool(folder, stop)
+                if make_pool
+                else _local_pool(request, asked, outputs.place, folder, stop)
             )
             try:
                 fresh = settings is None or settings.asked != as_plain(asked)
@@ -66,15 +70,17 @@ def run_batch(
                 pictures = [item.path for item in listing.items[:PICTURES]]
                 facts = pool.load_first(config, pictures, resolves=fresh)
                 found = settle(sources, flags, config_file, asked, facts)
-                in_force = _agree(request, settings, found)
-                with open_manifest(request.output, request.shard) as manifest:
+                in_force = _agree(request, outputs, settings, found)
+                with open_manifest(home, request.shard) as manifest:
                     mine = request.shard.part_of(listing)
                     plan = make_plan(mine, manifest.rows(), outputs, in_force.digest)
                     if plan.todo:
                         pool.start(in_force.config, in_force.digest, len(plan.todo))
                     job = Job(request, in_force, mine, plan, manifest, outputs, pool, watch)
                     job.begin(stop)
-                    return job.run(stop)
+                    result = job.run(stop)
+                outputs.keep_home(request.shard, last=True)
+                return result
             finally:
                 pool.close()
 
@@ -84,19 +90,26 @@ def prune_batch(request: Request) -> int:
 
     Raises UsageError where OUT holds no job, or where a whole SOURCE is gone.
     """
-    settings = read_settings(request.output)
+    home = open_home(request.output)
+    settings = read_settings(home)
     if settings is None:
         raise UsageError(f"{request.output}: holds no batch job; check -o")
-    with locked(request.output, WHOLE):
+    with locked(home, WHOLE):
+        outputs = open_outputs(request.output)
         sources = list(request.sources) or settings.sources
-        listing = list_sources(sources, request.output, known_names(request.output))
-        return prune(request.output, listing, open_outputs(request.output))
+        listing = list_sources(sources, request.output, known_names(home))
+        removed = prune(listing, outputs)
+        outputs.keep_home(WHOLE, last=True)
+        return removed
 
 
-def _agree(request: Request, settings: JobSettings | None, found: JobSettings) -> JobSettings:
+def _agree(
+    request: Request, outputs: Outputs, settings: JobSettings | None, found: JobSettings
+) -> JobSettings:
     """The settings that all obey. Shards take those of the first of them."""
     if settings is None or request.shard == WHOLE:
-        return write_settings(request.output, found, first=settings is None)
+        written = write_settings(outputs.home, found, first=settings is None)
+        return outputs.publish(written, first=settings is None)
     if settings.digest != found.digest:
         raise _other_settings(request.output)
     return settings
@@ -109,12 +122,14 @@ def _other_settings(place: str) -> UsageError:
     )
 
 
-def _local_pool(request: Request, config: Config, folder: Path, stop: Stop) -> LocalPool:
+def _local_pool(
+    request: Request, config: Config, place: str, folder: Path, stop: Stop
+) -> LocalPool:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     workers = request.workers or default_workers(len(cores), config)
     return LocalPool(
         folder,
-        os.path.abspath(request.output),
+        place,
         share_cores(cores, workers),
         Limits(item=request.item_timeout),
         dataset.is_installed(),
@@ -135,13 +150,14 @@ def default_workers(cores: int, config: Config) -> int:
 # ---- before the first item
 
 
-def check_begin(request: Request) -> JobSettings | None:
-    """The settings of the job that OUT holds; None where it holds none.
+def check_begin(request: Request, home: str) -> JobSettings | None:
+    """The settings of the job that OUT holds; None where it holds none. ``home``: of its own
+    files.
 
     Raises UsageError where a job is there that the request does not go on with.
     """
-    settings = read_settings(request.output)
-    own = Path(request.output, named(MANIFEST, ".sqlite", request.shard))
+    settings = read_settings(home)
+    own = Path(home, named(MANIFEST, ".sqlite", request.shard))
     if settings is None:
         if request.resume and not request.sources:
             raise UsageError(
@@ -150,7 +166,7 @@ def check_begin(request: Request) -> JobSettings | None:
         return None
     if request.prune and request.shard != WHOLE:
         raise UsageError("--prune looks at all results; use it without --shard")
-    joins = request.shard != WHOLE and not own.exists() and _has_division(request)
+    joins = request.shard != WHOLE and not own.exists() and _has_division(request, home)
     if not (request.resume or joins):
         raise UsageError(
             f"{request.output}: holds a batch job already; add --resume to go on with it (what is "
@@ -159,9 +175,9 @@ def check_begin(request: Request) -> JobSettings | None:
     return settings
 
 
-def _has_division(request: Request) -> bool:
+def _has_division(request: Request, home: str) -> bool:
     """Whether all manifests that are there are those of shards of the same division."""
-    there = [path.stem for path in Path(request.output).glob(f"{MANIFEST}*.sqlite")]
+    there = [path.stem for path in Path(home).glob(f"{MANIFEST}*.sqlite")]
     return all(stem.endswith(f"-of-{request.shard.of}") for stem in there)
 
 

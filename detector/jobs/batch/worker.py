@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -177,18 +176,13 @@ class _Worker:
                 task,
                 self.model,
                 self.outputs,
-                gather=self._gather if self._gathers else None,
+                gather=self.outputs.gather if self._gathers else None,
                 watch=told.watch,
             )
         finally:
             over.set()
             beats.join()
         return Answer(kind="record", record=record)
-
-    def _gather(self, name: str, rows: Path) -> None:
-        from detector.jobs.batch.dataset import gather
-
-        gather(self.outputs.place, name, rows)
 
 
 def _forget_words() -> None:

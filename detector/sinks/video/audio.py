@@ -13,7 +13,7 @@ from typing import Any
 
 import av
 
-from detector.errors.holding import name_to_open
+from detector.errors.holding import how_to_open
 from detector.types import Sound
 
 # Codecs that players expect in MP4; they are copied. (The muxer would take others too, such as
@@ -76,7 +76,7 @@ class AudioTrack:
         self._sound = sound
         self._container: Any = None
         if sound is None:
-            self._container = av.open(name_to_open(path), metadata_errors="replace")
+            self._container = av.open(**how_to_open(path), metadata_errors="replace")
         try:
             self._source = self._container.streams.audio[0] if sound is None else sound.stream
             if self._source.codec_context is None:

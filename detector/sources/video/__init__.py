@@ -15,6 +15,7 @@
     _threaded.py    PyAV on all cores: the fastest that gives planes
     _sparse.py      what it need not decode for a stride
     _pipe.py        standard input: frames and sound from one opening
+    _stored.py      an object of a store, by ranges
     auto.py         the fastest, and PyAV packet by packet where that is in trouble
 
 A decoder is a module with ``open(path, stride, frames, pixels) -> Source``.

@@ -15,7 +15,7 @@ from typing import Any
 import av
 
 from detector.errors import SourceError
-from detector.errors.holding import name_to_open
+from detector.errors.holding import how_to_open, open_object
 from detector.sources._planes import why_no_planes
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.sources._standard_input import standard_input
@@ -68,7 +68,7 @@ def open_container(path: str) -> Any:
         if path == STANDARD_INPUT:
             return _open_standard_input()
         # Old cameras write their tags in Latin-1: no tag may make a video unreadable.
-        return av.open(name_to_open(path), metadata_errors="replace")
+        return av.open(**how_to_open(path), metadata_errors="replace")
     except (av.error.FFmpegError, UnicodeError) as error:
         if path == STANDARD_INPUT:
             standard_input().raise_error()
@@ -255,6 +255,8 @@ def _why(path: str, error: Exception) -> str:
 def _first_bytes(path: str) -> bytes:
     if path == STANDARD_INPUT:
         return standard_input().beginning(HEAD_BYTES)
+    if (stored := open_object(path)) is not None:
+        return stored.pread(HEAD_BYTES, 0)
     with open(path, "rb") as file:
         return file.read(HEAD_BYTES)
 

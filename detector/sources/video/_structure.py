@@ -6,11 +6,13 @@ and the index by which a reader finds its way. Streams without either (raw H.264
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from detector.errors.holding import open_object
 
 CUT_OFF = "the file is shorter than its own structure says: its end was cut off"
 BROKEN = "the structure of the file is damaged"
@@ -25,9 +27,9 @@ class Bytes:
     A memory map would do the same, but kill the process if somebody shortened the file meanwhile.
     """
 
-    def __init__(self, file: io.FileIO) -> None:
-        self._descriptor = file.fileno()
-        self._size = os.fstat(self._descriptor).st_size
+    def __init__(self, pread: Callable[[int, int], bytes], size: int) -> None:
+        """``pread``: a length and a position -> bytes."""
+        self._pread, self._size = pread, size
         self._start, self._block = 0, b""  # what was read last
 
     def __len__(self) -> int:
@@ -37,7 +39,7 @@ class Bytes:
         """One byte. Raises IndexError behind the end."""
         if not self._start <= position < self._start + len(self._block):
             self._start = position
-            self._block = os.pread(self._descriptor, READ_BYTES, position)
+            self._block = self._pread(READ_BYTES, position)
         return self._block[position - self._start]
 
     def part(self, start: int, stop: int) -> bytes:
@@ -45,12 +47,12 @@ class Bytes:
         within = start - self._start
         if within >= 0 and stop - self._start <= len(self._block):
             return self._block[within : stop - self._start]
-        return os.pread(self._descriptor, max(0, stop - start), start)
+        return self._pread(max(0, stop - start), start)
 
     def every(self, start: int, step: int) -> Iterator[bytes]:
         """Every ``step``-th byte from ``start``, to the end, many at a time."""
         length = READ_BYTES // step * step
-        while block := os.pread(self._descriptor, length, start):
+        while block := self._pread(length, start):
             yield block[::step]
             start += length
 
@@ -93,8 +95,8 @@ def find_damage(container: Any, stream: Any, demuxed: Demuxed) -> str:
 
     ``demuxed`` must have come from the same opening of the file.
     """
-    is_piped = container.file is not None
-    if container.size <= 0 and not is_piped:
+    is_piped = container.file is not None and open_object(container.name) is None
+    if not is_piped and _size_of(container) <= 0:
         return ""
     found = []
     if is_piped:
@@ -115,11 +117,21 @@ def find_damaged_bytes(container: Any, demuxed: Demuxed | None = None) -> str:
     check = _CHECKS.get(container.format.name.split(",")[0])
     if check is None:
         return ""
-    with open(container.name, "rb", buffering=0) as file:
-        try:
-            return check(Bytes(file), demuxed or Demuxed())
-        except IndexError:
-            return CUT_OFF  # in the middle of an element's head, or at this moment
+    try:
+        if (stored := open_object(container.name)) is not None:
+            return check(Bytes(stored.pread, stored.size), demuxed or Demuxed())
+        with open(container.name, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = Bytes(partial(os.pread, file.fileno()), size)
+            return check(data, demuxed or Demuxed())
+    except IndexError:
+        return CUT_OFF  # in the middle of an element's head, or at this moment
+
+
+def _size_of(container: Any) -> int:
+    """Bytes."""
+    stored = open_object(container.name)
+    return int(container.size) if stored is None else stored.size
 
 
 def _is_disordered(stream: Any, demuxed: Demuxed) -> bool:
@@ -136,7 +148,8 @@ def _count_unread(container: Any, stream: Any, demuxed: Demuxed) -> int:
     name: str = container.format.name
     entries = list(stream.index_entries)
     if "mov" in name:
-        beyond = sum(1 for entry in entries if entry.pos + entry.size > container.size)
+        size = _size_of(container)
+        beyond = sum(1 for entry in entries if entry.pos + entry.size > size)
         return max(beyond, sum(1 for entry in entries if entry.size) - demuxed.packets)
     if name == "avi":
         return max(0, sum(1 for entry in entries if entry.size) - demuxed.packets)

@@ -24,8 +24,8 @@ from typing import Any
 import av
 
 from detector.jobs.batch.dataset import FOLDER, is_installed, partition
+from detector.jobs.batch.layout import FILES, MARKER, SCRATCH
 from detector.jobs.batch.manifest import DONE, FAILED, Manifest, manifests
-from detector.jobs.batch.places import FILES, MARKER, SCRATCH
 
 COMMAND = [sys.executable, "-m", "detector"]
 ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from detector.jobs.batch.layout import FILES, MARKER
 from detector.jobs.batch.listing import Item, version_of
 from detector.jobs.batch.manifest import Manifest
-from detector.jobs.batch.places import FILES, MARKER
 from detector.jobs.batch.settings import key_of_item, read_settings
 from detector.session.batch import ItemRecord
 from detector.session.codec import to_json

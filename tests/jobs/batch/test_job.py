@@ -14,10 +14,11 @@ import pytest
 from detector.config.schema import Config
 from detector.errors import OutputError, UsageError
 from detector.jobs.batch.job import Request, Watch
+from detector.jobs.batch.layout import locked
 from detector.jobs.batch.listing import Shard
 from detector.jobs.batch.looking import dry_run, look
 from detector.jobs.batch.manifest import Manifest
-from detector.jobs.batch.places import LocalOutputs, locked
+from detector.jobs.batch.places import LocalOutputs
 from detector.jobs.batch.settings import read_settings
 from detector.jobs.batch.start import default_workers, prune_batch, run_batch
 from detector.session.batch import ItemCounts

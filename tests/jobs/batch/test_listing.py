@@ -130,9 +130,9 @@ def test_names_from_a_list_cannot_leave_the_output(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "error", "says"),
     [
-        ("s3://bucket/videos", UsageError, "mount"),
-        ("gs://bucket/a.mp4", UsageError, "mount"),
-        ("https://host/a.mp4", UsageError, "mount"),
+        ("ftp://host/a.mp4", UsageError, "mount"),
+        ("https://host/a.mp4?sig=1", UsageError, "signature"),
+        ("s3://bucket/a::b.mp4", UsageError, "chained"),
         ("rtsp://host/stream", UsageError, "mount"),
         ("0", UsageError, "camera"),
         ("gone", SourceError, "check the path"),

@@ -8,14 +8,9 @@ import pytest
 
 from detector.errors import OutputError, UsageError
 from detector.jobs.batch.item import Task
+from detector.jobs.batch.layout import is_running, locked
 from detector.jobs.batch.listing import WHOLE, Shard
-from detector.jobs.batch.places import (
-    LocalOutputs,
-    is_running,
-    locked,
-    make_output_folder,
-    open_outputs,
-)
+from detector.jobs.batch.places import LocalOutputs, make_output_folder, open_outputs
 from tests.jobs.batch.pools import place_results, record_of
 
 TASK = Task(name="sub/a.mp4", path="/in/sub/a.mp4", version="10-1")
@@ -85,9 +80,14 @@ def test_removing_takes_empty_folders_along(outputs):
     assert os.listdir(os.path.join(outputs.place, "files")) == ["b.mp4"]
 
 
-def test_a_place_elsewhere_is_refused():
-    with pytest.raises(UsageError, match="mount"):
-        open_outputs("s3://bucket/out")
+def test_a_place_that_cannot_be_written_is_refused():
+    for place, why in (
+        ("ftp://host/out", "mount"),
+        ("https://host/out", "read only"),
+        ("s3://out/a::b", "chained"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            open_outputs(place)
 
 
 def test_a_file_in_the_way_is_said(tmp_path):

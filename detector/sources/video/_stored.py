@@ -1,0 +1,72 @@
+"""A video of an object store or a web server, read by ranges with PyAV: cv2 opens files alone.
+
+A lost connection is tried again (``_ranges.py``). Where that does not help, the source ends with an
+error, and never as a shorter video.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from detector.sources._addresses import Place
+from detector.sources._ranges import StoredObject, holding
+from detector.sources.base import SteppingSource
+from detector.sources.video._container import Video, no_frame, probe
+from detector.sources.video._threaded import ThreadedSource
+from detector.sources.video.av import AvSource
+from detector.types import Frame, Image
+
+
+def open_stored(
+    place: Place, decoder: str, stride: int, frames: int | None, pixels: str
+) -> StoredStepping:
+    """Raises SourceError where it cannot be read, or not one frame can be decoded."""
+    source: StoredStepping
+    with ExitStack() as stack:
+        stored = stack.enter_context(holding(place))
+        video = probe(str(place))
+        # For planes the fastest is PyAV on all cores, as for files.
+        fast = decoder == "auto" and pixels != "bgr" and not video.not_for_planes
+        if fast and video.decodable:
+            source = StoredThreaded(video, stride, frames)
+        else:
+            source = StoredAv(video, stride, frames, pixels=pixels)
+        source.keep(stored, stack.pop_all())
+    try:
+        if source.hold_first():
+            return source
+        stored.raise_error()
+        raise no_frame(video, source.counts.bad)
+    except BaseException:
+        source.close()
+        raise
+
+
+class StoredStepping(SteppingSource):
+    """Stands before a reader among the bases: holds the object as long as it is read."""
+
+    _read_from: StoredObject
+    _kept: ExitStack
+    video: Video
+
+    def keep(self, stored: StoredObject, kept: ExitStack) -> None:
+        """``kept`` is closed with this source."""
+        self._read_from, self._kept = stored, kept
+
+    def read(self, into: Image | None = None) -> Frame | None:
+        frame = super().read(into)
+        if frame is None:
+            self._read_from.raise_error()
+        return frame
+
+    def close(self) -> None:
+        super().close()
+        self._kept.close()
+
+
+class StoredAv(StoredStepping, AvSource):
+    """PyAV, packet by packet."""
+
+
+class StoredThreaded(StoredStepping, ThreadedSource):
+    """PyAV on all cores, then packet by packet where that is in trouble."""

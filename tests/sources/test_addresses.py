@@ -1,0 +1,74 @@
+"""Which addresses are read, and how another is refused: without its secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.errors import UsageError
+from detector.sources import find_claiming
+from detector.sources._addresses import Place, StoredVideo, is_address, local_path, parse_address
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("s3://bucket/a/b.mp4", Place("s3", "bucket", "a/b.mp4")),
+        ("S3://bucket", Place("s3", "bucket", "")),
+        ("gs://bucket/a b.mp4", Place("gs", "bucket", "a b.mp4")),
+        ("http://127.0.0.1:9000/a%20b.mp4", Place("http", "127.0.0.1:9000", "a%20b.mp4")),
+        ("s3://bucket/cam*/x.mp4", Place("s3", "bucket", "cam*/x.mp4")),
+        ("s3://bucket/mail@host/x.mp4", Place("s3", "bucket", "mail@host/x.mp4")),
+    ],
+)
+def test_addresses_that_are_read(text, place):
+    assert parse_address(text) == place
+    assert parse_address(str(place)) == place  # workers read it again
+    assert is_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("ftp://host/a.mp4", "only"),
+        ("memory://a.mp4", "only"),
+        ("filecache::s3://bucket/a.mp4", "only"),
+        ("s3://bucket/a.zip::file.mp4", "chained"),
+        ("https://user:password1@host/a.mp4", "netrc"),
+        ("s3://key:password1@bucket/a.mp4", "AWS_PROFILE"),
+        ("https://host/a.mp4?X-Amz-Signature=password1", "netrc"),
+        ("https://host/a.mp4?sv=2026&sig=password1", "netrc"),
+        ("https://host/a.mp4#password1", "netrc"),
+        ("s3:///a.mp4", "bucket"),
+        ("s3://cam*/a.mp4", "bucket"),
+        ("http:///a.mp4", "server"),
+        ("s3://bucket/a\nb.mp4", "control"),
+        ("s3://bucket/..\\..\\a.mp4", "backslash"),
+        ("s3://bucket/a.mp4?versionId=1", "versionId"),
+    ],
+)
+def test_addresses_that_are_refused(text, why):
+    with pytest.raises(UsageError, match=why) as refused:
+        parse_address(text)
+    assert "password1" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_files_have_addresses_too():
+    assert local_path("file:///a/b c.mp4") == "/a/b c.mp4"
+    assert local_path("a/b.mp4") == "a/b.mp4"
+    for text in ("file://host/a.mp4", "file:///a::b"):
+        with pytest.raises(UsageError, match="PATH"):
+            local_path(text)
+
+
+def test_a_web_servers_percent_signs_are_undone_for_names():
+    assert parse_address("http://host/a%2Fb%20c.mp4").path == "host/a/b c.mp4"
+    assert parse_address("s3://host/a%2Fb.mp4").path == "host/a%2Fb.mp4"
+
+
+def test_only_a_batch_job_takes_an_address_for_a_file():
+    from detector.sources.live import LiveSource
+    from detector.sources.stored import StoredSource
+
+    assert find_claiming(StoredVideo("http://host/a.mp4")) is StoredSource
+    assert find_claiming("http://host/a.mp4") is LiveSource
