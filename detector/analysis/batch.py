@@ -31,6 +31,9 @@ class RunFacts:
     slowest: Sequence[SlowItem] = ()
     stragglers: Sequence[SlowItem] = ()
     straggling_s: float = 0.0
+    longest: str = ""
+    chain_s: float = 0.0
+    chain_of: str = ""
 
 
 def report_on(facts: RunFacts) -> BatchReport:
@@ -62,10 +65,10 @@ def forecast(facts: RunFacts) -> tuple[list[Forecast], str]:
         return [], "no item was done, so there is nothing to say about more workers"
     loads = [worker.load_s / worker.starts for worker in facts.workers if worker.starts]
     load_s = sum(loads) / len(loads) if loads else 0.0
-    base = makespan(walls, now, load_s)
+    base = makespan(walls, now, load_s, facts.chain_s)
     found, workers, stops = [], now, None
     while True:
-        seconds = makespan(walls, workers, load_s)
+        seconds = makespan(walls, workers, load_s, facts.chain_s)
         found.append(
             Forecast(
                 workers=workers,
@@ -83,21 +86,26 @@ def forecast(facts: RunFacts) -> tuple[list[Forecast], str]:
     return found, _limit(facts, walls, load_s, stops)
 
 
-def makespan(walls: Sequence[float], workers: int, load_s: float) -> float:
+def makespan(walls: Sequence[float], workers: int, load_s: float, least_s: float = 0.0) -> float:
     """Seconds until the last item is done: each worker loads once, then takes the next item of the
-    list whenever it is free."""
+    list whenever it is free. ``least_s``: what cannot be done side by side."""
     free = [load_s] * min(workers, max(1, len(walls)))
     for wall in walls:
         heapq.heapreplace(free, free[0] + wall)
-    return max(free)
+    return max(*free, load_s + least_s)
 
 
 def _limit(facts: RunFacts, walls: Sequence[float], load_s: float, stops: Forecast | None) -> str:
     if stops is None:
         return f"it grows up to {MOST_WORKERS} workers, where this stops counting"
-    longest = max(walls)
-    if stops.seconds - load_s < 1.5 * longest and len(walls) > stops.workers:
-        name = facts.slowest[0].name if facts.slowest else "the longest file"
+    longest, spent_s = max(walls), stops.seconds - load_s
+    if facts.chain_s > longest and spent_s < 1.5 * facts.chain_s:
+        why = (
+            f"{facts.chain_of} takes {facts.chain_s:.1f} s to plan, for its longest part, and to "
+            "join its parts"
+        )
+    elif spent_s < 1.5 * longest and len(walls) > stops.workers:
+        name = facts.longest or (facts.slowest[0].name if facts.slowest else "the longest file")
         why = f"{name} alone takes {longest:.1f} s"
     elif load_s > stops.seconds / 2:
         why = f"loading the model takes {load_s:.1f} s of each worker"

@@ -59,6 +59,12 @@ PROGRESS_EVERY_S = 1.0
     help="Do the Ith of N parts, beside the others: here or on other machines.",
 )
 @click.option(
+    "--split",
+    metavar="auto|off|S",
+    help="Cut long files into parts for several workers: those that would keep others waiting "
+    "(auto, the default), none (off), or all, into parts of about S seconds.",
+)
+@click.option(
     "--max-failures",
     metavar="N",
     type=click.IntRange(0),
@@ -86,6 +92,7 @@ def command(
     resume: bool,
     dry_run: bool,
     shard: str | None,
+    split: str | None,
     max_failures: int | None,
     item_timeout: float | None,
     progress_to: str | None,
@@ -106,6 +113,7 @@ def command(
     """
     from detector.jobs.batch.job import Request
     from detector.jobs.batch.listing import parse_shard
+    from detector.jobs.batch.long_items import parse_split
     from detector.jobs.batch.start import prune_batch
 
     with errors_as_documents(as_json):
@@ -122,6 +130,7 @@ def command(
             most_failures=max_failures,
             item_timeout=item_timeout,
             prune=prune,
+            split=parse_split(split),
         )
         if status:
             return _show_status(output, as_json)

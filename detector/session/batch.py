@@ -38,7 +38,8 @@ class ItemRecord:
     ``key``: a digest of ``path``, ``version`` and ``settings``. ``version``: size and time of
     change of the source. ``settings``: a digest of all options that decide what is detected and
     written, and of the model. ``outputs``: kind -> name in the item's folder. ``exit``: as of a
-    single run; 7 where a part of the source was lost.
+    single run; 7 where a part of the source was lost. ``parts``: of which the results were joined,
+    0 for one run; ``seconds`` and ``ledger`` are then those of all parts together.
     """
 
     schema: int = SCHEMA
@@ -57,6 +58,7 @@ class ItemRecord:
     ledger: Ledger = field(default_factory=Ledger)
     detect_video: str = ""  # version of the program
     finished: Duration = 0.0  # Unix time, seconds
+    parts: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """One worker, now. ``busy_share``: of its life, the share in which it had an item."""
+    """One worker, now. ``item``: its name, and which part of it the worker has, if not all.
+    ``done``: items, and steps of those that are done in parts. ``busy_share``: of its life, the
+    share in which it had an item."""
 
     worker: Count
     state: str  # "loading", "idle", "working", "gone"
@@ -112,7 +116,8 @@ class BatchProgress:
 
     ``fps``: end to end, over the last minute. ``eta_s``: by the bytes that are left; None where
     nothing tells yet. ``core_hours``: cores that the job holds, times its hours; ``cpu_hours``:
-    what the items used of them.
+    what the items used of them. ``parts``: of the items that are being done in parts now, and
+    ``parts_done`` of these.
     """
 
     schema: int = SCHEMA
@@ -130,6 +135,8 @@ class BatchProgress:
     core_hours: Amount
     cpu_hours: Amount
     workers: list[WorkerState]
+    parts: Count = 0
+    parts_done: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +165,7 @@ class SlowItem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
     """One place in the pool, over the whole run: load + busy + idle = its life. ``starts``:
-    processes that it took."""
+    processes that it took. ``items``: whole ones, and steps of those that are done in parts."""
 
     worker: Count
     starts: Count
@@ -190,9 +197,9 @@ class BatchReport:
     """A run of the job, looked at as a whole.
 
     ``ledger``: of all items. ``between_s``: seconds of workers on an item outside of its run
-    (placing results, messages). ``stragglers``: the last items that ran while other workers had
-    nothing left. ``forecasts``: what more workers would bring; ``limit``: where it stops growing,
-    in words. ``cpu_share``: of the cores that workers hold, what items used.
+    (placing results, messages). ``stragglers``: the last items, or parts of items, that ran while
+    other workers had nothing left. ``forecasts``: what more workers would bring; ``limit``: where
+    it stops growing, in words. ``cpu_share``: of the cores that workers hold, what items used.
     """
 
     ledger: Ledger

@@ -67,6 +67,19 @@ def test_growth_ends_where_files_do():
     assert at_8.read_mb_s == pytest.approx(80 / 11)  # one file each, and loading
 
 
+def test_growth_ends_at_the_steps_of_one_file():
+    """Its parts go to many workers, but each step waits for the one before."""
+    found, limit = forecast(facts([5.0] * 64, chain_s=20.0, chain_of="a.mp4"))
+    assert "a.mp4 takes 20.0 s to plan" in limit
+    assert found[-1].seconds == pytest.approx(21.0)
+    assert makespan([1.0, 1.0], 2, 0.5, 3.0) == pytest.approx(3.5)
+
+
+def test_the_longest_part_has_its_name():
+    _, limit = forecast(facts([60.0] + [1.0] * 240, longest="part 2 of b.mp4"))
+    assert "part 2 of b.mp4 alone takes 60.0 s" in limit
+
+
 def test_without_items_nothing_is_foretold():
     empty = RunFacts(seconds=1.0, cores=2.0, workers=[worker()])
     assert forecast(empty)[0] == []

@@ -4,6 +4,7 @@ eyes for what one run and joined parts leave.
 
 from __future__ import annotations
 
+import subprocess
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from detector.run.detect import run_opened
 from detector.run.wire import LoadedModel
 from detector.sources.video._container import demux
 from detector.types import Candidates
+from tests.conftest import CHECKOUT
 
 WIDTH, HEIGHT = 96, 64
 SIDES = (32, 48)  # of the model's input
@@ -141,6 +143,24 @@ def _write_tone(container: Any, stream: Any, seconds: float) -> None:
         frame.sample_rate, frame.pts = 16000, number * 1024
         container.mux(stream.encode(frame))
     container.mux(stream.encode(None))
+
+
+def make_long_video(
+    path: Path, seconds: float, width: int, gop: int, *, open_gop: bool = True
+) -> Path:
+    """A real clip, over and over, with a tone. A dot walks through it, so that it is never the same
+    twice."""
+    kind = "open-gop=1:scenecut=0" if open_gop else "scenecut=40"
+    clip = str(CHECKOUT / "videos" / "street.mp4")
+    command = ["ffmpeg", "-v", "error", "-nostdin", "-y", "-stream_loop", "-1", "-i", clip]
+    command += ["-f", "lavfi", "-i", "aevalsrc=0.4*sin(2*PI*(300+t)*t):s=32000"]
+    dot = f"color=white:s=8x8[dot];[0:v]scale={width}:-2[in];[in][dot]overlay=x=mod(n\\,W):y=0"
+    command += ["-filter_complex", f"{dot}:shortest=1[out]", "-map", "[out]", "-map", "1:a"]
+    command += ["-t", str(seconds), "-c:v", "libx264", "-preset", "veryfast", "-g", str(gop)]
+    command += ["-bf", "3", "-x264-params", kind, "-c:a", "aac"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run([*command, str(path)], check=True)
+    return path
 
 
 # ----------------------------------------------------------------------

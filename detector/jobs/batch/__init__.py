@@ -19,7 +19,9 @@ looking.py    --status and --dry-run
 
 A long file may be detected in parts:
 
-split.py      where it may be cut, and whether it may
+long_items.py which files are, and what comes next for each
+split.py      where a file may be cut, and whether it may
 part.py       detects one part
 join.py       makes one run's outputs of the parts'
+pieces.py     where parts lie until they are joined
 """

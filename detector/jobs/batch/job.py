@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from detector.errors import (
 )
 from detector.errors.secrets import redact
 from detector.errors.writing import write_whole
-from detector.jobs.batch import dataset
-from detector.jobs.batch.item import Task
+from detector.jobs.batch import dataset, pieces
+from detector.jobs.batch.item import NOT_SPLIT, Piece, Task
 from detector.jobs.batch.layout import named
 from detector.jobs.batch.listing import WHOLE, Listing, Shard
+from detector.jobs.batch.long_items import LongItems, Split, do_whole
 from detector.jobs.batch.manifest import Manifest
 from detector.jobs.batch.places import Outputs
 from detector.jobs.batch.plan import Plan
@@ -44,7 +45,9 @@ from detector.session.batch import (
     ItemCounts,
     ItemRecord,
     JobSettings,
+    Ledger,
     SlowItem,
+    WorkerState,
 )
 from detector.session.codec import to_builtins
 from detector.session.document import Exit
@@ -55,7 +58,10 @@ TICK_S = 0.5  # between two looks at the progress
 SHOWN_EVERY_S = 0.25
 KEPT_EVERY_S = 2.0  # between two commits of the manifest
 OUTPUT_ERRORS = 3  # of different items in a row: the place is full, or gone
+MOST_NOTES = 5  # on items that are long and were not done in parts
 FAILURES = "failures"
+
+TaskId = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +79,7 @@ class Request:
     most_failures: int | None = None
     item_timeout: float | None = None
     prune: bool = False
+    split: Split = Split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +106,10 @@ class Job:
     tally: Tally = field(default_factory=Tally)
     notes: list[str] = field(default_factory=list)
     _todo: deque[Task] = field(default_factory=deque)
-    _running: dict[str, Task] = field(default_factory=dict)
-    _walls: dict[str, float] = field(default_factory=dict)  # in the order of being handed out
+    _running: dict[TaskId, Task] = field(default_factory=dict)
+    _walls: dict[TaskId, float] = field(default_factory=dict)  # in the order of being handed out
+    _long: LongItems = field(init=False)
+    _not_split: int = 0
     _output_errors: list[Failed] = field(default_factory=list)
     _ends: Exit | None = None  # why the job ends before its last item
     _kept: float = 0.0
@@ -124,7 +133,16 @@ class Job:
         self._gather_missing(stop)
         # The largest come first, so that the last ones are short.
         ordered = sorted(plan.todo, key=lambda one: (-one[0].size, one[0].name))
-        self._todo.extend(Task(name=i.name, path=i.path, version=i.version) for i, _ in ordered)
+        is_shard = self.request.shard != WHOLE
+        self._long = LongItems.begin(
+            self.outputs.place,
+            ordered,
+            self.request.split,
+            len(self.pool.states()),
+            {item.name for item in self.listing.items} if is_shard else None,
+        )
+        tasks = (Task(name=i.name, path=i.path, version=i.version) for i, _ in ordered)
+        self._todo.extend(map(self._long.first, tasks))
         self.tally.skipped = plan.skipped
         self.tally.left = len(ordered)
         self.tally.bytes_left = sum(item.size for item, _ in ordered)
@@ -141,6 +159,8 @@ class Job:
                 f"since and are redone, {counts.again} failed before and are tried again, "
                 f"{counts.new} are new"
             )
+        if kept := len(self._long.kept):
+            self.watch.say(f"{_count(kept, 'long file')} will go on in parts; those done are kept")
         if counts.vanished:
             self.notes.append(
                 f"{counts.vanished} results are of sources that are gone; --prune removes them"
@@ -185,7 +205,9 @@ class Job:
             self.pool.close()
             for task in self._running.values():  # what was under way is dropped
                 self.outputs.discard(task.name)
-            progress = self.tally.progress(states)
+                if self._long.is_given_up(task):
+                    pieces.drop(self.outputs.place, task.name)
+            progress = self._progress(states)
             self.watch.progress(progress)
             self.manifest.write_progress(progress)
         report = report_on(
@@ -200,6 +222,9 @@ class Job:
                 slowest=self.tally.slowest,
                 stragglers=self._stragglers,
                 straggling_s=straggling_s,
+                longest=self._longest(),
+                chain_s=self._long.chain_s,
+                chain_of=self._long.chain_of,
             )
         )
         if self.tally.done:
@@ -213,11 +238,16 @@ class Job:
             reason="stopped by a signal; items under way were dropped; --resume goes on",
         )
 
+    def _longest(self) -> str:
+        """Whose wall is the longest."""
+        name, what, number = max(self._walls, key=lambda one: self._walls[one], default=("", "", 0))
+        return f"part {number + 1} of {name}" if what == "part" else name
+
     def _hand_out(self) -> None:
         while self._todo and self._ends is None and self.pool.has_room():
             task = self._todo.popleft()
-            self._running[task.name] = task
-            self._walls.setdefault(task.name, 0.0)
+            self._running[task.id] = task
+            self._walls.setdefault(task.id, 0.0)
             self.pool.submit(task)
         if self._dry is None and not self._todo and self.pool.has_room():
             self._dry = self.clock()
@@ -226,7 +256,7 @@ class Job:
         if self.clock() - self._shown < SHOWN_EVERY_S:
             return
         self._shown = self.clock()
-        progress = self.tally.progress(self.pool.states())
+        progress = self._progress(self.pool.states())
         self.watch.progress(progress)
         now = self.clock()
         if now - self._kept >= KEPT_EVERY_S:
@@ -234,6 +264,10 @@ class Job:
             self.manifest.write_progress(progress)
             self.manifest.commit()
             self.outputs.keep_home(self.request.shard)
+
+    def _progress(self, workers: Sequence[WorkerState]) -> BatchProgress:
+        self.tally.parts, self.tally.parts_done = self._long.counts()
+        return self.tally.progress(workers)
 
     # ---- what became of an item
 
@@ -243,14 +277,23 @@ class Job:
             if not self.pool.is_alive():
                 self._ends = Exit(code=event.exit_code, reason=event.error)
             return
-        del self._running[event.task.name]
+        task = event.task
+        del self._running[task.id]
+        if self._long.is_given_up(task):  # a part that nobody wants any more
+            self._walls.pop(task.id, None)
+            if not any(one.name == task.name for one in self._running.values()):
+                pieces.drop(self.outputs.place, task.name)
+            return
         if isinstance(event, Finished):
-            self._finish(event.task, event.record, event.wall_s)
+            self._finish(task, event.record, event.wall_s)
             return
         # It may have placed its results before it was lost: then they are whole, and stay.
-        if event.lost and (record := self._placed(event.task)) is not None:
-            self._finish(event.task, record, event.wall_s)
-        elif self._may_pass(event) and event.task.tries < MOST_TRIES:
+        if event.lost and (record := self._placed(task)) is not None:
+            self._finish(task, _without_costs(record) if record.parts else record, event.wall_s)
+        elif self._is_refused_part(event):
+            self._take_back_parts(task)
+            self._todo.appendleft(do_whole(task, _reason(event)))
+        elif self._may_pass(event) and task.tries < MOST_TRIES:
             self._try_again(event)
         else:
             self._set_aside(event)
@@ -262,18 +305,77 @@ class Job:
         return event.lost or away or event.exit_code == EXIT_OUTPUT
 
     def _placed(self, task: Task) -> ItemRecord | None:
+        if task.piece is not None and task.piece.do == "part":
+            return None
         record = self.outputs.read_marker(task.name)
         wanted = key_of(task.path, task.version, self.settings.digest)
         return record if record is not None and record.key == wanted else None
 
     def _finish(self, task: Task, record: ItemRecord, wall_s: float) -> None:
+        """A whole item, or a step of one that is done in parts."""
         self._output_errors.clear()
+        self._walls[task.id] = wall_s
+        if record.parts and task.piece is not None:
+            self._finish_step(task, task.piece, record, wall_s)
+            return
+        self._take_back_parts(task)  # where they did not fit
+        self._note_not_split(record)
         slow = _slow(record)
-        self._walls[task.name] = wall_s
         self.tally.finish(slow, record.ledger, wall_s, record.exit.code != EXIT_DONE)
         if self._dry is not None:
             self._stragglers.append(slow)
         self.manifest.finish(record, task.tries)
+
+    def _finish_step(self, task: Task, piece: Piece, record: ItemRecord, wall_s: float) -> None:
+        share, following = 0, []
+        if piece.do == "plan":
+            following = self._long.divide(task, record, wall_s)
+        elif piece.do == "part":
+            share, following = self._long.finish_part(task, record, wall_s)
+        self.tally.finish_step(record, wall_s, share)
+        if self._dry is not None:
+            self._stragglers.append(_slow(record, task.label))
+        if piece.do == "join":
+            self._finish_joined(task, wall_s)
+        if following:
+            # Before shorter items; and a join frees the space that its parts take.
+            self._todo.extendleft(reversed(following))
+            self._dry = None
+            self._stragglers.clear()
+
+    def _finish_joined(self, task: Task, wall_s: float) -> None:
+        record = self._placed(task)
+        if record is None:  # somebody removed it
+            self._take_back_parts(task)
+            self._todo.appendleft(do_whole(task, "its results were gone when they were joined"))
+            return
+        rest = self._long.finish_joined(task, wall_s)
+        self.tally.finish_joined(_slow(record), record.exit.code != EXIT_DONE, rest)
+        self.manifest.finish(record, task.tries)
+
+    def _is_refused_part(self, event: Failed) -> bool:
+        """What one part of a file does not bear a whole run may: damage, a source that changed."""
+        piece = event.task.piece
+        if piece is None or piece.do != "part" or event.lost:
+            return False
+        return event.exit_code != EXIT_OUTPUT
+
+    def _take_back_parts(self, task: Task) -> None:
+        """The parts of an item, done and to be done, are of no use."""
+        known = self._long.give_up(task.name)
+        if known is None:
+            return
+        self.tally.take_back(known.frames, known.booked)
+        if task.piece is not None and task.piece.do == "part":
+            self._todo = deque(one for one in self._todo if one.name != task.name)
+        pieces.drop(self.outputs.place, task.name)
+
+    def _note_not_split(self, record: ItemRecord) -> None:
+        for note in record.notes:
+            if note.startswith(NOT_SPLIT):
+                self._not_split += 1
+                if self._not_split <= MOST_NOTES:
+                    self.notes.append(f"{record.name}: {note}")
 
     def _try_again(self, event: Failed) -> None:
         """At the end, when all others have had their turn: what ends workers shall not hold up
@@ -283,32 +385,32 @@ class Job:
             return
         task = event.task
         self.tally.retried += 1
-        self._todo.append(
-            Task(name=task.name, path=task.path, version=task.version, tries=task.tries + 1)
-        )
+        self._todo.append(replace(task, tries=task.tries + 1))
 
     def _set_aside(self, event: Failed) -> None:
         if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
             return
         task = event.task
-        self._walls.pop(task.name, None)
+        self._walls.pop(task.id, None)
+        self._take_back_parts(task)
         # Earlier results are of another version of the source, or of other settings.
         with suppress(OutputError):
             self.outputs.remove(task.name)
         with suppress(OutputError):
             self.outputs.ungather(task.name)
         item, _ = self.manifest.item(task.name)
-        self.manifest.set_aside(task.name, event.error, event.exit_code, task.tries)
+        error = _reason(event)
+        self.manifest.set_aside(task.name, error, event.exit_code, task.tries)
         self.tally.set_aside(item.size)
         failure = Failure(
             source=task.path,
             name=task.name,
-            error=event.error,
+            error=error,
             exit_code=event.exit_code,
             tries=task.tries,
         )
         self._append_failure(failure)
-        self.watch.say(f"{task.name}: set aside after {_count(task.tries, 'try')}: {event.error}")
+        self.watch.say(f"{task.name}: set aside after {_count(task.tries, 'try')}: {error}")
         most = self.request.most_failures
         if most is not None and self.tally.failed > most and self._ends is None:
             self._ends = Exit(
@@ -353,6 +455,8 @@ class Job:
             self._write_failures(failures)
         tally = self.tally
         seconds = self._total_s
+        if (more := self._not_split - MOST_NOTES) > 0:
+            self.notes.append(f"{more} more long files were not split; each done.json says why")
         return BatchResult(
             output=self.request.output,
             items=ItemCounts(
@@ -401,9 +505,22 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
-def _slow(record: ItemRecord) -> SlowItem:
+def _reason(event: Failed) -> str:
+    """What went wrong, and in which part."""
+    piece = event.task.piece
+    if piece is None or piece.do != "part":
+        return event.error
+    return f"part {piece.number + 1} of {piece.of}: {event.error}"
+
+
+def _without_costs(record: ItemRecord) -> ItemRecord:
+    """The marker of an item that a lost worker has joined: what its parts cost is known already."""
+    return replace(record, frames=0, seconds=0.0, ledger=Ledger())
+
+
+def _slow(record: ItemRecord, label: str | None = None) -> SlowItem:
     return SlowItem(
-        name=record.name,
+        name=record.name if label is None else label,
         seconds=record.seconds,
         frames=record.frames,
         fps=record.frames / record.seconds if record.frames and record.seconds > 0 else None,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -67,11 +67,13 @@ def join_parts(
     parts: Sequence[Part],
     folders: Sequence[Path],
     paths: Mapping[str, Path],
+    watch: Callable[[], None] = lambda: None,
 ) -> Joined:
     """Writes ``paths`` (name of the sink -> file), each whole or not at all.
 
     ``folders`` hold the parts' results, in the order of ``parts``; they are left as they are.
-    Raises NotExactError, and DetectVideoError.
+    ``watch`` is called now and then, as often as there are frames. Raises NotExactError, and
+    DetectVideoError.
     """
     from detector.run.fonts import open_font
     from detector.run.wire import open_sinks, open_source
@@ -91,12 +93,12 @@ def join_parts(
         if "video" in paths:
             video = _open_video(paths["video"], info, config)
             opened.append(video)
-        frames = _replay(config, parts, results, folders, info, opened)
+        frames = _replay(config, parts, results, folders, info, opened, watch)
         if video is not None:
             stretches = [
                 folder / str(one.video) for folder, one in zip(folders, results, strict=True)
             ]
-            video.join(stretches, frames, (first.height, first.width))
+            video.join(stretches, frames, (first.height, first.width), watch)
         outputs = {sink.name: path for sink in opened if (path := sink.close()) is not None}
     except BaseException as error:
         for sink in opened:
@@ -167,6 +169,7 @@ def _replay(
     folders: Sequence[Path],
     info: SourceInfo,
     opened: Sequence[Sink],
+    watch: Callable[[], None],
 ) -> np.ndarray:
     """Writes every frame to the sinks that take rows. Returns [n, 2] int64: number and pts of each.
 
@@ -184,6 +187,7 @@ def _replay(
             for number, pts, detections in read_rows(folder / ROWS, result.names):
                 if number != expected or (frames and pts <= frames[-1]):
                     raise NotExactError(f"{where} has frame {number} where {expected} belongs")
+                watch()
                 expected += stride
                 frames.extend((number, pts))
                 frame = Frame(number, pts, float(pts * info.time_base), blank)

@@ -367,7 +367,7 @@ class LocalPool:
         return WorkerState(
             worker=place.number,
             state=place.state,
-            item=None if place.task is None else place.task.name,
+            item=None if place.task is None else place.task.label,
             frames=place.frames if place.task is not None else 0,
             done=place.items,
             fps=_rate(place.done_frames + place.frames * (place.task is not None), report.busy_s),

@@ -9,7 +9,7 @@
 
 An item is written into a hidden folder of OUT and renamed when it is whole, marker and all. So a
 marker means whole results, whatever was killed when. The contract is ``Outputs``; bucket.py places
-results in an object store.
+results in an object store. Where the parts of long items lie meanwhile is said in pieces.py.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from detector.errors import UsageError
+from detector.jobs.batch import pieces
 from detector.jobs.batch.listing import Item, Listing
 from detector.jobs.batch.manifest import DONE, FAILED, Manifest, Row, manifests
 from detector.jobs.batch.places import Outputs
@@ -91,6 +92,7 @@ def prune(listing: Listing, outputs: Outputs) -> int:
             gone = [row.name for row in manifest.rows() if row.name not in listed]
             for name in gone:
                 outputs.ungather(name)
+                pieces.drop(outputs.place, name)
                 outputs.remove(name)
             manifest.forget(gone)
         finally:

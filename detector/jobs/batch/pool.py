@@ -3,6 +3,7 @@ machines.
 
 A worker loads the model once and then takes one item after the other. It is handed an item's name
 and path and gives back the item's record: never frames, never detections. Those it writes itself.
+A task may be one step of a long item (item.py); a pool hands it through like any other.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Pool(Protocol):
         say ``auto``. Raises what loading raises, and Stopped where a signal ends the wait."""
 
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
-        """Starts the other workers, ``most`` in all: there are no more items. The first one is kept
-        where it was loaded with these very settings."""
+        """Starts the other workers, ``most`` in all: there is no work for more. The first one is
+        kept where it was loaded with these very settings."""
 
     def has_room(self) -> bool:
         """Whether an item can be handed over now. There may be less room than there are places:

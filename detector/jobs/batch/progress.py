@@ -7,7 +7,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from detector.session.batch import BatchProgress, Ledger, SlowItem, StageSeconds, WorkerState
+from detector.session.batch import (
+    BatchProgress,
+    ItemRecord,
+    Ledger,
+    SlowItem,
+    StageSeconds,
+    WorkerState,
+)
 
 WINDOW_S = 60.0  # of the rate that is shown
 SLOWEST = 10
@@ -15,7 +22,8 @@ SLOWEST = 10
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of this run of the job. ``bytes_left``: of the sources that are to be done."""
+    """Counts of this run of the job. ``bytes_left``: of the sources that are to be done.
+    ``parts``: of the items that are being done in parts now."""
 
     skipped: int = 0
     left: int = 0
@@ -34,6 +42,8 @@ class Tally:
     ledger: Ledger = field(default_factory=Ledger)
     slowest: list[SlowItem] = field(default_factory=list)
     started: float = 0.0
+    parts: int = 0
+    parts_done: int = 0
     _window: deque[tuple[float, int]] = field(default_factory=deque)
 
     def start(self) -> None:
@@ -44,24 +54,48 @@ class Tally:
         return self.clock() - self.started
 
     def finish(self, item: SlowItem, ledger: Ledger, wall_s: float, damaged: bool) -> None:
-        self.done += 1
-        self.damaged += damaged
-        self.frames += item.frames
-        self.item_wall_s += wall_s
-        self.item_run_s += item.seconds
-        self.ledger = add_ledgers(self.ledger, ledger)
-        self.cpu_s += ledger.cpu_s
-        self.slowest.append(item)
-        self.slowest.sort(key=lambda one: -one.seconds)
-        del self.slowest[SLOWEST:]
+        self._spend(item.seconds, item.frames, ledger, wall_s)
+        self._finish(item, damaged)
         self._drop(item.size)
+
+    def finish_step(self, record: ItemRecord, wall_s: float, size: int) -> None:
+        """A step of an item that is done in parts. ``size``: its share of the item's bytes."""
+        self._spend(record.seconds, record.frames, record.ledger, wall_s)
+        self._move(size)
+
+    def finish_joined(self, item: SlowItem, damaged: bool, size: int) -> None:
+        """All steps of an item are done. ``size``: of its bytes, those that no step had."""
+        self._finish(item, damaged)
+        self._drop(size)
+
+    def take_back(self, frames: int, size: int) -> None:
+        """Parts that are of no use. What they have cost stays in the ledger."""
+        self.frames -= frames
+        self._move(-size)
 
     def set_aside(self, size: int) -> None:
         self.failed += 1
         self._drop(size)
 
+    def _spend(self, run_s: float, frames: int, ledger: Ledger, wall_s: float) -> None:
+        self.frames += frames
+        self.item_wall_s += wall_s
+        self.item_run_s += run_s
+        self.ledger = add_ledgers(self.ledger, ledger)
+        self.cpu_s += ledger.cpu_s
+
+    def _finish(self, item: SlowItem, damaged: bool) -> None:
+        self.done += 1
+        self.damaged += damaged
+        self.slowest.append(item)
+        self.slowest.sort(key=lambda one: -one.seconds)
+        del self.slowest[SLOWEST:]
+
     def _drop(self, size: int) -> None:
         self.left -= 1
+        self._move(size)
+
+    def _move(self, size: int) -> None:
         self.bytes_left -= size
         self.bytes_done += size
 
@@ -90,6 +124,8 @@ class Tally:
             core_hours=self.cores * seconds / 3600,
             cpu_hours=self.cpu_s / 3600,
             workers=list(workers),
+            parts=self.parts,
+            parts_done=self.parts_done,
         )
 
     def _eta_s(self, seconds: float) -> float | None:

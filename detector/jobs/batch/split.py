@@ -9,17 +9,21 @@ to frame, the file stays whole, and the plan says why.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import av
 
-from detector import sinks, sources
+from detector import __version__, sinks, sources
 from detector.config.schema import Config
 from detector.errors import UsageError
+from detector.errors.writing import write_whole
+from detector.jobs.batch.pieces import LEAST_S, PLAN
 from detector.run.wire import time_window
+from detector.session import codec
 from detector.sources.video._container import probe
 from detector.sources.video._keys import Promise
 from detector.sources.video._part import Stretch
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
     from detector.types import SourceInfo
 
 JOINED_ENCODERS = (None, "x264", "svtav1")
-LEAST_S = 60.0  # of a part: what is decoded twice, and opening the file, should be small beside it
 KEYS_BEFORE = 3  # of a part's landing that are kept, so that a part stays some kilobytes
 
 
@@ -60,18 +63,27 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``parts`` is empty where the file stays whole, and ``why_whole`` says why."""
+    """``parts`` is empty where the file stays whole, and ``why_whole`` says why. ``is_short``: it
+    is because it lasts too little, as most files do."""
 
     parts: tuple[Part, ...]
     why_whole: str = ""
+    is_short: bool = False
 
 
-def plan_parts(spec: str, config: Config, most: int, *, least_s: float = LEAST_S) -> Plan:
+def plan_parts(
+    spec: str,
+    config: Config,
+    most: int,
+    *,
+    least_s: float = LEAST_S,
+    watch: Callable[[], None] = lambda: None,
+) -> Plan:
     """Divides a source into up to ``most`` parts of ``least_s`` seconds or more.
 
     ``config``: without any ``auto``, for the batch's size decides where parts begin. Nothing is
-    decoded but the first picture; the packets of the whole file are read. Raises SourceError where
-    the source cannot be opened.
+    decoded but the first picture; the packets of the whole file are read, and ``watch`` is called
+    for each. Raises SourceError where the source cannot be opened.
     """
     if reason := why_whole(spec, config):
         return Plan((), reason)
@@ -82,14 +94,18 @@ def plan_parts(spec: str, config: Config, most: int, *, least_s: float = LEAST_S
         return Plan((), f"it is refused anyway: {error}")
     video = probe(spec)
     if shorter_than(video.info, config, 2 * least_s):
-        return Plan((), f"it is shorter than two parts of {least_s:g} s")
+        return _too_short(least_s)
     try:
-        survey = survey_packets(video)
+        survey = survey_packets(video, watch=watch)
     except DoubtError as doubt:
         return Plan((), str(doubt))
     except av.error.FFmpegError as error:
         return Plan((), f"it cannot be read to its end ({error.strerror})")
     return divide(survey, video.info, config, most, least_s)
+
+
+def _too_short(least_s: float) -> Plan:
+    return Plan((), f"it is shorter than two parts of {least_s:g} s", is_short=True)
 
 
 def shorter_than(info: SourceInfo, config: Config, seconds: float) -> bool:
@@ -176,7 +192,7 @@ def divide(
         return Plan((), "no frame of it is asked for")
     least = max(1, round(least_s * float(info.fps) / wanted.stride))
     if wanted.count < 2 * least or most < 2:
-        return Plan((), f"it is shorter than two parts of {least_s:g} s")
+        return _too_short(least_s)
     joints = _find_joints(survey, wanted, config.runtime.batch)
     chosen = _choose(joints, wanted.count, most, least)
     if not chosen:
@@ -267,3 +283,32 @@ def describe(plan: Plan) -> Sequence[str]:
         f"part {part.number + 1} of {part.of}: {part.frames} frames from number {part.first}"
         for part in plan.parts
     ] or [f"not split: {plan.why_whole}"]
+
+
+# A plan that is kept, so that workers, and a job that goes on later, have the same parts.
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptPlan:
+    """``key``: of the item (settings.key_of). ``program``: another version may divide, or detect,
+    otherwise."""
+
+    key: str
+    program: str
+    parts: tuple[Part, ...]
+
+
+def keep_plan(folder: Path, key: str, parts: tuple[Part, ...]) -> None:
+    """Raises OutputError."""
+    kept = _KeptPlan(key, __version__, parts)
+    write_whole(folder / PLAN, codec.to_json(kept).encode(), ours=True)
+
+
+def read_plan(folder: Path, key: str) -> tuple[Part, ...]:
+    """The parts of an item; none where nothing is kept that can be gone on with."""
+    try:
+        path = folder / PLAN
+        kept = codec.from_json(codec.read_file(path), _KeptPlan, path)
+    except UsageError:
+        return ()
+    return kept.parts if (kept.key, kept.program) == (key, __version__) else ()

@@ -19,6 +19,7 @@ from detector.jobs.batch.job import Job, Request, Watch
 from detector.jobs.batch.layout import locked, named
 from detector.jobs.batch.listing import WHOLE, list_sources
 from detector.jobs.batch.local import Limits, LocalPool, share_cores
+from detector.jobs.batch.long_items import count_tasks
 from detector.jobs.batch.manifest import MANIFEST, known_names, open_manifest
 from detector.jobs.batch.places import Outputs, make_output_folder, open_home, open_outputs
 from detector.jobs.batch.plan import make_plan, prune
@@ -75,7 +76,8 @@ def run_batch(
                     mine = request.shard.part_of(listing)
                     plan = make_plan(mine, manifest.rows(), outputs, in_force.digest)
                     if plan.todo:
-                        pool.start(in_force.config, in_force.digest, len(plan.todo))
+                        most = count_tasks([item for item, _ in plan.todo], request.split)
+                        pool.start(in_force.config, in_force.digest, most)
                     job = Job(request, in_force, mine, plan, manifest, outputs, pool, watch)
                     job.begin(stop)
                     result = job.run(stop)

@@ -118,11 +118,12 @@ def serve(next_line: Callable[[], str], replies: TextIO) -> None:
 
 
 class _Told:
-    """The worker's lines. While an item is under way, a thread says how many frames are done."""
+    """The worker's lines. While an item is under way, a thread says how many frames are done; and
+    that it gets on, where what is done has no frames: planning and joining the parts of a file."""
 
     def __init__(self, replies: TextIO) -> None:
         self._replies, self._lock = replies, threading.Lock()
-        self.frames = 0
+        self.frames = self._steps = 0
 
     def say(self, answer: Answer) -> None:
         with self._lock:
@@ -131,14 +132,15 @@ class _Told:
 
     def watch(self, frames: int) -> None:
         self.frames = frames
+        self._steps += 1
 
     def beat(self, over: threading.Event) -> None:
-        said = 0
+        said = self._steps
         while not over.wait(BEAT_S):
-            if (frames := self.frames) != said:
-                said = frames
+            if (steps := self._steps) != said:
+                said = steps
                 with suppress(OSError):
-                    self.say(Answer(kind="frames", frames=said))
+                    self.say(Answer(kind="frames", frames=self.frames))
 
 
 class _Worker:

@@ -36,6 +36,8 @@ def line(progress: BatchProgress) -> str:
         parts[0] += f" ({progress.skipped} before)"
     if progress.failed:
         parts.append(f"{progress.failed} failed")
+    if progress.parts:
+        parts.append(f"{progress.parts_done}/{progress.parts} parts of long files")
     if progress.fps is not None:
         parts.append(f"{progress.fps:.1f} FPS")
     if progress.left and progress.eta_s is not None:

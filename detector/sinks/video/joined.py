@@ -37,15 +37,22 @@ class JoinedVideoSink(VideoSink):
     def _choose_file(self) -> Callable[..., VideoFile]:
         return JoinedFile
 
-    def join(self, parts: Sequence[Path], frames: NDArray[np.int64], size: tuple[int, int]) -> None:
+    def join(
+        self,
+        parts: Sequence[Path],
+        frames: NDArray[np.int64],
+        size: tuple[int, int],
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
         """``parts``: videos of this program, in order. ``frames``: [n, 2], number and pts in the
-        source of every frame in them. ``size``: height and width of the pictures.
+        source of every frame in them. ``size``: height and width of the pictures. ``watch`` is
+        called for each packet.
 
         Raises UnjoinableError and OutputError.
         """
         assert isinstance(self._file, JoinedFile)
         with output_errors(self.path, self._file.errors):
-            self._file.join(parts, frames, size)
+            self._file.join(parts, frames, size, watch)
 
 
 class JoinedFile(H264File):
@@ -53,9 +60,15 @@ class JoinedFile(H264File):
 
     _template = Path()  # the first part
 
-    def join(self, parts: Sequence[Path], frames: NDArray[np.int64], size: tuple[int, int]) -> None:
+    def join(
+        self,
+        parts: Sequence[Path],
+        frames: NDArray[np.int64],
+        size: tuple[int, int],
+        watch: Callable[[], None],
+    ) -> None:
         """Muxes all of it. Raises UnjoinableError, and ``errors``."""
-        orders = _read_orders(parts)
+        orders = _read_orders(parts, watch)
         if (held := sum(map(len, orders))) != len(frames):
             raise UnjoinableError(f"the parts hold {held} pictures of {len(frames)}")
         delay = max(at - rank for order in orders for at, rank in enumerate(order))
@@ -65,6 +78,7 @@ class JoinedFile(H264File):
         # Ticks of the file, for each picture in the order of showing.
         places, durations = array("q"), array("q")
         for at in range(len(frames)):
+            watch()
             number, pts = frames[at].tolist()
             if at == 0:
                 self._start(Frame(number, pts, 0.0, np.empty((*size, 3), np.uint8)))
@@ -95,7 +109,7 @@ class JoinedFile(H264File):
         return ()
 
 
-def _read_orders(parts: Sequence[Path]) -> list[list[int]]:
+def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[int]]:
     """Of each part, packet by packet as they are stored: the how-manieth picture it is to be shown.
 
     Raises UnjoinableError.
@@ -104,11 +118,11 @@ def _read_orders(parts: Sequence[Path]) -> list[list[int]]:
     for path in parts:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
-            packets = [
-                (packet.pts, packet.is_keyframe)
-                for packet in container.demux(stream)
-                if packet.size and packet.pts is not None
-            ]
+            packets = []
+            for packet in container.demux(stream):
+                watch()
+                if packet.size and packet.pts is not None:
+                    packets.append((packet.pts, packet.is_keyframe))
             parameters.add(bytes(stream.codec_context.extradata or b""))
         ranks = {pts: rank for rank, pts in enumerate(sorted(pts for pts, _ in packets))}
         if not packets or not packets[0][1] or len(ranks) < len(packets):

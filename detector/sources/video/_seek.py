@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
@@ -150,9 +150,12 @@ def find_landing(video: Video, start_s: Fraction) -> Landing | None:
     return survey.find_landing(survey.shown[wanted])
 
 
-def survey_packets(video: Video, until: Fraction | None = None) -> Survey:
+def survey_packets(
+    video: Video, until: Fraction | None = None, *, watch: Callable[[], None] = lambda: None
+) -> Survey:
     """Reads the packets of a file, without decoding any. ``until``: pictures up to this time, in
-    ticks, and some behind it; None: all, with a look at the whole file's structure.
+    ticks, and some behind it; None: all, with a look at the whole file's structure. ``watch`` is
+    called for each.
 
     Raises DoubtError where packets do not tell, and what PyAV raises.
     """
@@ -175,6 +178,7 @@ def survey_packets(video: Video, until: Fraction | None = None) -> Survey:
                 break
             if until is not None and packet.dts is not None and seen.reaches(packet.dts, until):
                 break
+            watch()
             seen.add(packet, demuxed)
             demuxed.add(packet)
         if until is None and (damage := find_damage(container, stream, demuxed)):

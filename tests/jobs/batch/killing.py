@@ -26,6 +26,7 @@ import av
 from detector.jobs.batch.dataset import FOLDER, is_installed, partition
 from detector.jobs.batch.layout import FILES, MARKER, SCRATCH
 from detector.jobs.batch.manifest import DONE, FAILED, Manifest, manifests
+from detector.jobs.batch.pieces import PARTS, RECORD
 
 COMMAND = [sys.executable, "-m", "detector"]
 ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
@@ -106,12 +107,15 @@ def run_with_kills(
     items: int,
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
+    count: Callable[[Path], int] | None = None,
+    moment_s: tuple[float, float] = MOMENT_S,
 ) -> Killed:
     """Runs a job to its end, with kills -9 at random moments; after each of the job it is resumed.
 
-    A kill comes a random while after so many items are done: while a model is loaded, between
-    items, inside of one.
+    A kill comes a random while (``moment_s``) after so many items are done: while a model is
+    loaded, between items, inside of one. ``count``: what counts as items in OUT; None: those.
     """
+    count = count or count_done
     moments, killed = random.Random(seed), Killed()
     kinds = ["worker"] * worker_kills + ["job"] * job_kills
     # What is tried again comes last, and must not be hit twice.
@@ -120,10 +124,10 @@ def run_with_kills(
         killed.runs += 1
         assert killed.runs < MOST_RUNS, killed.result
         process = _start(sources, out, *options)
-        while due and _wait_for_items(process, out, due[0][0]):
+        while due and _wait_for_items(process, due[0][0], lambda: count(out)):
             _, kind = due.pop(0)
-            time.sleep(moments.uniform(*MOMENT_S))
-            done = count_done(out)
+            time.sleep(moments.uniform(*moment_s))
+            done = count(out)
             if kind == "worker" and not _kill_a_worker(process, moments):
                 due.insert(0, (done, kind))  # none was there yet
                 continue
@@ -156,11 +160,11 @@ def _start(sources: Path, out: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def _wait_for_items(process: subprocess.Popen[str], out: Path, count: int) -> bool:
+def _wait_for_items(process: subprocess.Popen[str], wanted: int, count: Callable[[], int]) -> bool:
     """False where the process ends before so many items are done."""
     end = time.monotonic() + PATIENCE_S
     while process.poll() is None:
-        if count_done(out) >= count:
+        if count() >= wanted:
             return True
         assert time.monotonic() < end, "the job does not get on"
         time.sleep(0.02)
@@ -179,6 +183,11 @@ def _kill_a_worker(process: subprocess.Popen[str], moments: random.Random) -> bo
 
 def count_done(out: Path) -> int:
     return sum(1 for _ in (out / FILES).rglob(MARKER)) if out.exists() else 0
+
+
+def count_parts(out: Path) -> int:
+    """Parts of long items that are done, and not joined yet."""
+    return sum(1 for _ in out.glob(f"{PARTS}*/part-*/{RECORD}"))
 
 
 def children_of(parent: int) -> list[int]:
@@ -236,7 +245,7 @@ def _faults_of_items(sources: Path, out: Path, clips: list[Path]) -> Iterator[st
 def _faults_of_files(out: Path) -> Iterator[str]:
     for path in out.rglob("*"):
         name = path.name
-        if name.startswith(SCRATCH) or ".partial" in name or name.endswith(".tmp"):
+        if name.startswith((SCRATCH, PARTS)) or ".partial" in name or name.endswith(".tmp"):
             yield f"{path}: what was under way stayed"
     for marker in (out / FILES).rglob(MARKER):
         record = json.loads(marker.read_text())

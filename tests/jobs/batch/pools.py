@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from detector.config.schema import Config
+from detector.jobs.batch import pieces
 from detector.jobs.batch.item import Task
 from detector.jobs.batch.places import Outputs, open_outputs
 from detector.jobs.batch.pool import Event, Failed, Finished
@@ -61,9 +63,38 @@ def place_results(task: Task, outputs: Outputs, digest: str, code: int = 0) -> I
     return record
 
 
+PART_FRAMES = 10
+
+
+def do_step(task: Task, outputs: Outputs, digest: str, parts: int) -> ItemRecord:
+    """What a worker does with a step of a long item, without detecting anything. ``parts``: what
+    planning comes to; 0: the item is done whole."""
+    assert task.piece is not None
+    record = replace(record_of(task, digest, frames=0), parts=parts)
+    folder = pieces.folder_of(outputs.place, task.name, record.key)
+    assert folder is not None
+    if task.piece.do == "whole" or not parts:
+        return place_results(task, outputs, digest)
+    if task.piece.do == "plan":
+        folder.mkdir(exist_ok=True)
+        return record
+    if task.piece.do == "part":
+        done = folder / f"part-{task.piece.number}"
+        if done.exists():
+            return replace(record, seconds=0.0, ledger=Ledger())
+        done.mkdir()
+        return replace(record, frames=PART_FRAMES)
+    assert sorted(path.name for path in folder.iterdir()) == [f"part-{n}" for n in range(parts)]
+    scratch = outputs.begin(task.name)
+    (scratch / "detections.jsonl").write_text(ROW.format(path=task.path))
+    outputs.commit(task.name, scratch, replace(record, frames=parts * PART_FRAMES))
+    pieces.drop(outputs.place, task.name)
+    return record
+
+
 class FakePool:
     """Does an item when it is waited for. ``answers``: a task and the pool -> what becomes of it;
-    None means that it is done."""
+    None means that it is done. ``parts``: into which an item is divided that is looked at."""
 
     def __init__(
         self,
@@ -71,8 +102,9 @@ class FakePool:
         answers: Callable[[Task, FakePool], Event | None] = lambda task, pool: None,
         facts: LoadedFacts = FACTS,
         workers: int = 2,
+        parts: int = 3,
     ) -> None:
-        self.outputs = open_outputs(str(place))
+        self.outputs, self.parts = open_outputs(str(place)), parts
         self.answers, self.facts, self.workers = answers, facts, workers
         self.tried: list[str] = []
         self.closed = 0
@@ -102,14 +134,19 @@ class FakePool:
         if not self._queue:
             return []
         task = self._queue.pop(0)
-        self.tried.append(task.name)
+        self.tried.append(task.label.removesuffix(", joining"))
         event = self.answers(task, self)
         if event is not None:
             return [event]
-        return [Finished(task, 0, place_results(task, self.outputs, self.digest), 0.6)]
+        return [Finished(task, 0, self.do(task), 0.6)]
+
+    def do(self, task: Task) -> ItemRecord:
+        if task.piece is not None:
+            return do_step(task, self.outputs, self.digest, self.parts)
+        return place_results(task, self.outputs, self.digest)
 
     def states(self) -> list[WorkerState]:
-        return [WorkerState(worker=0, state="idle")]
+        return [WorkerState(worker=number, state="idle") for number in range(self.workers)]
 
     def reports(self) -> list[WorkerReport]:
         return [

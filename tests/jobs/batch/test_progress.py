@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from detector.jobs.batch.item import Task
 from detector.jobs.batch.progress import SLOWEST, Tally, add_ledgers
 from detector.report.terminal.batch import PlainLines, clock_time, line
 from detector.session.batch import Ledger, SlowItem, StageSeconds, WorkerState
+from tests.jobs.batch.pools import record_of
 
 
 class Clock:
@@ -63,6 +67,31 @@ def test_only_the_slowest_are_kept(tally):
     for seconds in range(30):
         tally.finish(item(str(seconds), float(seconds)), Ledger(), 1.0, False)
     assert [one.name for one in tally.slowest] == [str(n) for n in range(29, 29 - SLOWEST, -1)]
+
+
+def test_steps_move_what_is_left_and_are_taken_back(tally, clock):
+    task = Task(name="a", path="a", version="300-1")
+    step = replace(record_of(task, "d", frames=10), parts=3)
+    clock.now += 30
+    tally.finish_step(step, 1.0, 100)
+    tally.finish_step(step, 1.0, 100)
+    now = tally.progress([])
+    assert (now.done, now.left, now.frames) == (0, 10, 20)
+    assert now.eta_s == pytest.approx(30 * 800 / 200)
+    tally.take_back(20, 200)
+    now = tally.progress([])
+    assert (now.frames, now.eta_s) == (0, None)
+    assert now.cpu_hours == pytest.approx(1 / 3600)  # it was spent
+    tally.finish_step(step, 1.0, 100)
+    tally.finish_joined(item(size=300), False, 200)
+    assert (tally.progress([]).done, tally.progress([]).left) == (1, 9)
+    assert tally.bytes_left == 700
+
+
+def test_the_line_has_parts_where_there_are_any(tally):
+    assert "parts" not in line(tally.progress([]))
+    tally.parts, tally.parts_done = 8, 3
+    assert "3/8 parts of long files" in line(tally.progress([]))
 
 
 def test_ledgers_add_up():
