@@ -24,7 +24,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from detector.errors import EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED, STOPPED_CODES
+from detector.errors import (
+    EXIT_HUNG_UP,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    STOPPED_CODES,
+)
 
 TYPE_CHECKING = False  # typing's own takes a quarter of the time until signals are handled
 if TYPE_CHECKING:
@@ -45,6 +51,8 @@ _WORDS = {EXIT_HUNG_UP: "hung up", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINA
 REPEAT_S = 0.2  # signals this close together are one
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 PARENTS_LAST_THREAD_S = 0.5
+PARENTS_LAST_PIPE_S = 0.2  # a parent that is killed may be there so long after its pipes
+PATIENCE_S = 10.0  # for a call inside a library to return, once nobody wants its result
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -180,8 +188,22 @@ class _Own:
 _own = _Own()
 
 
-def wait_for_orphaning(patience_s: float) -> None:
-    """For a process whose pipe was closed: it waits a while to see whether its parent is gone.
+def leave_unwanted() -> NoReturn:
+    """The end of a worker whose pipe was closed: its parent is gone, or does not want it any more.
+    For a thread other than the main one.
+
+    SIGTERM leaves in order, so that no half file stays. A library that does not come back from a
+    call is not waited for.
+    """
+    _wait_for_orphaning(PARENTS_LAST_PIPE_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE_S)
+    remove_where_orphaned()
+    os._exit(EXIT_INTERNAL)
+
+
+def _wait_for_orphaning(patience_s: float) -> None:
+    """Waits a while to see whether the parent is gone.
 
     A parent that is killed closes its pipes while it is still there. One that lives closes a pipe
     too, and still needs its folder.
@@ -199,7 +221,7 @@ def remove_where_orphaned() -> None:
     if _own.terminated:
         # The kernel's signal comes when the thread ends that started us. Other threads of a parent
         # that is killed may be there a moment longer.
-        wait_for_orphaning(PARENTS_LAST_THREAD_S)
+        _wait_for_orphaning(PARENTS_LAST_THREAD_S)
     if os.getppid() == _own.parent:
         return
     import shutil

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from detector.errors import EXIT_INTERNAL, DetectVideoError, EngineError, OutputError
-from detector.run.signals import remove_where_orphaned, wait_for_orphaning
+from detector.run.signals import leave_unwanted
 from detector.session import codec
 from detector.session.batch import ItemRecord
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from detector.jobs.batch.settings import LoadedFacts
 
 BEAT_S = 0.5
-SHORT_PAUSE_S = 0.2
-PATIENCE_S = 10.0  # for a call inside a library to return, once the parent is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +85,7 @@ def _listen(stdin: TextIO, orders: SimpleQueue[str]) -> None:
         orders.put(line)
         if '"do": "close"' in line:
             return  # the parent closes its pipe next, and lives
-    # The parent is gone, or does not want this worker any more. SIGTERM leaves in order: nothing
-    # of the item under way stays.
-    wait_for_orphaning(SHORT_PAUSE_S)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(PATIENCE_S)
-    remove_where_orphaned()
-    os._exit(EXIT_INTERNAL)
+    leave_unwanted()
 
 
 def serve(next_line: Callable[[], str], replies: TextIO) -> None:

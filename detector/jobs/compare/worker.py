@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO, TypeVar
 import numpy as np
 
 from detector.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
-from detector.run.signals import remove_where_orphaned, wait_for_orphaning
+from detector.run.signals import leave_unwanted
 from detector.session import codec
 from detector.session.comparison import Round, VariantFacts
 from detector.session.measured import Metric
@@ -241,7 +241,6 @@ def _to_line(message: Command | Reply) -> str:
 # The worker's end.
 
 SHORT_PAUSE_S = 0.2
-PATIENCE_S = 10.0  # for a call inside a library to return, once the parent is gone
 
 
 def main() -> None:
@@ -259,13 +258,7 @@ def _listen(stdin: TextIO, commands: SimpleQueue[str]) -> None:
         commands.put(line)
         if codec.from_json(line, Command, "compare").do == "close":
             return  # the parent closes its pipe next, and lives
-    # The parent gave up on this variant, or is gone: nobody wants the result. SIGTERM leaves in
-    # order: no half file stays.
-    wait_for_orphaning(SHORT_PAUSE_S)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(PATIENCE_S)
-    remove_where_orphaned()
-    os._exit(EXIT_INTERNAL)
+    leave_unwanted()
 
 
 def serve(next_line: Callable[[], str], replies: TextIO) -> None:
