@@ -23,7 +23,7 @@ from detector.errors.guard import keep, refuse_kept
 from detector.errors.holding import hold
 from detector.errors.writing import is_null_device
 from detector.run.fonts import open_font
-from detector.run.outputs import mark_settings, may_replace
+from detector.run.outputs import choose_names, mark_settings
 from detector.run.wire import class_ids
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
 
@@ -102,14 +102,12 @@ def _target(spec: str, config: Config, taken: set[Path]) -> Path:
         raise OutputError(
             f"{folder}: the output folder cannot be made: {error.strerror}; choose another with -o"
         ) from error
-    settings = _settings(spec, config)
-    for number in range(1, 10_000):
-        counted = "" if number == 1 else f"-{number}"
-        path = folder / f"{Path(spec).stem}{ENDING}{counted}.mp4"
-        if path not in taken and may_replace(path, settings):
-            refuse_kept(path)
-            return path
-    raise OutputError(f"{folder}: too many files are called {Path(spec).stem}{ENDING}; use -o")
+    stem = f"{Path(spec).stem}{ENDING}"
+    named = choose_names(
+        lambda added: {"video": folder / f"{stem}{added}.mp4"}, taken, _settings(spec, config)
+    )
+    refuse_kept(named["video"])
+    return named["video"]
 
 
 def _is_file_name(output: str) -> bool:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +29,7 @@ from detector.types import SourceInfo
 
 SETTINGS = "user.detect-video.settings"  # attribute of an output
 LONGEST_STEM = 200  # bytes of a source's name in that of its session
+MOST_NAMES = 10_000  # X, X-2, X-3...
 
 
 def stem_of(spec: str) -> str:
@@ -110,6 +111,29 @@ def may_replace(path: Path, settings: str) -> bool:
         return error.errno != errno.ENODATA
     except AttributeError:  # not on every system
         return True
+
+
+def choose_names(
+    name: Callable[[str], dict[str, Path]],
+    taken: Collection[Path],
+    settings: str,
+    given: Path | None = None,
+) -> dict[str, Path]:
+    """Names that nobody gave: the first of ``name("")``, ``name("-2")``, ``name("-3")``... in which
+    none is ``taken`` and all may be replaced (``settings``; "" replaces any).
+
+    ``given``: the one among them that the user gave, and that is replaced. Raises OutputError where
+    there are too many.
+    """
+    for number in range(1, MOST_NAMES):
+        paths = name("" if number == 1 else f"-{number}")
+        own = [path for path in paths.values() if path != given]
+        if not any(path in taken for path in paths.values()) and (
+            not settings or all(may_replace(path, settings) for path in own)
+        ):
+            return paths
+    first = next(iter(name("").values()))
+    raise OutputError(f"{first.parent}: too many files are called {first.stem}; use -o")
 
 
 class OutputPlan:
@@ -348,19 +372,16 @@ class OutputPlan:
         """``paths``, with nothing made and nothing taken."""
         chosen = self._choose_sinks(kind, path_of_source)
         folder, stem = self._place(spec, engine)
-        for number in range(1, 10_000):
-            paths = {
+
+        def named(added: str) -> dict[str, Path]:
+            return {
                 sink.name: self._file
                 if self._file is not None and sink is self._file_sink
-                else folder / self._default_name(spec, stem, sink, number)
+                else folder / self._default_name(spec, stem, sink, added)
                 for sink in chosen
             }
-            named = [path for path in paths.values() if path != self._file]
-            if not self._taken.intersection(paths.values()) and (
-                not settings or all(may_replace(path, settings) for path in named)
-            ):
-                break
-        return paths
+
+        return choose_names(named, self._taken, settings, self._file)
 
     def pixels(self, spec: str) -> str:
         """What a source should give: "bgr" where an output of it needs that, else "yuv420p"."""
@@ -428,13 +449,12 @@ class OutputPlan:
             return self._file.parent, self._file.stem
         return self._folder(), f"{stem_of(spec)}-{engine}"
 
-    def _default_name(self, spec: str, stem: str, sink: type[Sink], number: int) -> str:
+    def _default_name(self, spec: str, stem: str, sink: type[Sink], added: str) -> str:
         """IN-ENGINE-detected.mp4, IN-ENGINE-detected-2.mp4..."""
         if self._plain:
             return _plain_name(sink, _suffix_for(sink, spec))
         ending = sink.ending if self._file is None else ""
-        counted = "" if number == 1 else f"-{number}"
-        return f"{stem}{ending}{counted}{_suffix_for(sink, spec)}"
+        return f"{stem}{ending}{added}{_suffix_for(sink, spec)}"
 
 
 def _plain_name(sink: type[Sink], suffix: str) -> str:
