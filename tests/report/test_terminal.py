@@ -205,7 +205,7 @@ def test_the_executed_precision_is_said_where_it_is_not_simply_fp32():
     out = io.StringIO()
     print_run(Console(file=out, width=140), document(**told))
     assert "of MACs" not in out.getvalue(), "what everybody expects"
-    assert "precision: fp32 100% of MACs (asked for: bf16)" in printed(**told, precision="bf16")
+    assert "precision bf16: executed fp32 100% of MACs" in printed(**told, precision="bf16")
     assert "precision: changed nothing" in printed(
         **{**told, "precision_effect": "changed nothing"}, precision="bf16"
     )

@@ -228,12 +228,13 @@ def _detections(summary: Summary) -> str:
 
 
 def _precision(summary: Summary, verbose: bool) -> list[str]:
-    """What was executed, where it is not simply the fp32 that everybody expects."""
-    shares, asked = summary.precision_executed, summary.precision
+    """What was executed, where it is not simply the fp32 that everybody expects. Whoever took the
+    precision, the user or ``auto``: the line before says it."""
+    shares, taken = summary.precision_executed, summary.precision
     if summary.precision_effect:
         return [f"precision: {summary.precision_effect}"]
-    if shares and (verbose or asked != "fp32" or list(shares) != ["fp32"]):
-        return [f"precision: {summary.precision_text} (asked for: {asked})"]
+    if shares and (verbose or taken != "fp32" or list(shares) != ["fp32"]):
+        return [f"precision {taken}: executed {summary.precision_text}"]
     return []
 
 
