@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from detector.errors.text import counted
 from detector.session.batch import BatchReport, Forecast, Ledger, SlowItem, WorkerReport
 
 MOST_WORKERS = 4096  # of a forecast
@@ -112,6 +113,6 @@ def _limit(facts: RunFacts, walls: Sequence[float], load_s: float, stops: Foreca
     else:
         why = "there are not enough files for more"
     return (
-        f"it stops growing at about {stops.workers} workers ({stops.read_mb_s:,.1f} MB/s read): "
-        f"{why}"
+        f"it stops growing at about {counted(stops.workers, 'worker')} ({stops.read_mb_s:,.1f} "
+        f"MB/s read): {why}"
     )

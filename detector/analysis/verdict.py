@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from detector.errors.text import counted
 from detector.session.document import CpuTime, StageFigures, ThreadFigures, Verdict
 from detector.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 
@@ -225,8 +226,8 @@ def _stage_to_change(times: FrameTimes) -> str | None:
 
 
 def _too_few(frames: int) -> str:
-    are = "1 frame is" if frames == 1 else f"{frames} frames are"
-    return f"{are} too few to tell what limits this run: use {ENOUGH} or more."
+    few = f"{counted(frames, 'frame', 'is')} too few"
+    return f"{few} to tell what limits this run: use {ENOUGH} or more."
 
 
 def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
@@ -253,7 +254,7 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
         beside = f", and other processes {others:.1f}" if others >= 0.05 else ""
         sentences.append(
             f"The CPU is full: this run keeps {times.cpu_share * times.cores:.1f} of "
-            f"{times.cores} cores busy{beside}."
+            f"{counted(times.cores, 'core')} busy{beside}."
         )
     return " ".join(sentences)
 

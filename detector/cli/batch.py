@@ -14,6 +14,7 @@ from detector.cli.options import config_options
 from detector.cli.printing import echo, print_json, terminal
 from detector.config.schema import CAMERA_GROUPS
 from detector.errors import OutputError, UsageError
+from detector.errors.text import counted
 
 if TYPE_CHECKING:
     from detector.jobs.batch.job import Request, Watch
@@ -141,7 +142,7 @@ def command(
             if as_json:
                 print_json({"schema": 1, "output": output, "pruned": removed})
             else:
-                echo(f"{output}: {removed} results removed, whose source is gone")
+                echo(f"{output}: {counted(removed, 'result')} removed, whose source is gone")
             return 0
         if not sources and not resume:
             raise UsageError("no SOURCE is given; give folders or files, or --resume")

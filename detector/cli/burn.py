@@ -13,6 +13,7 @@ from detector.cli.help import Files
 from detector.cli.options import config_options
 from detector.cli.printing import echo
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError
+from detector.errors.text import counted
 
 OPTIONS = ("quality", "preset", "crf", "encoder", "decoder")
 
@@ -49,7 +50,7 @@ def command(overlays: tuple[str, ...], **flags: Any) -> int:
             complain(error)
             code = code or error.exit_code
             continue
-        echo(f"{burnt.path}: {burnt.frames} frames")
+        echo(f"{burnt.path}: {counted(burnt.frames, 'frame')}")
         for note in burnt.notes:
             echo(f"note: {note}", err=True)
         code = code or (EXIT_DAMAGED if burnt.damaged else EXIT_DONE)

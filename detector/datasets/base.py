@@ -18,6 +18,7 @@ import numpy as np
 from detector.errors import SourceError
 from detector.errors.parsing import parse_json, quote
 from detector.errors.reading import read_text
+from detector.errors.text import counted
 from detector.types import Detections, LabelledPicture
 
 PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -55,8 +56,9 @@ class Dataset:
         ]
         if missing:
             raise SourceError(
-                f"{self.path}: {len(missing)} of its {len(self.pictures)} pictures are missing, "
-                f"first {missing[0].path or missing[0].name}; name their folder with --images DIR"
+                f"{self.path}: {len(missing)} of its {counted(len(self.pictures), 'picture')} "
+                f"{'is' if len(missing) == 1 else 'are'} missing, first "
+                f"{missing[0].path or missing[0].name}; name their folder with --images DIR"
             )
 
 
@@ -233,14 +235,14 @@ class Collector:
         notes = []
         if self._unknown:
             notes.append(
-                f"{self._path}: {len(self._unknown)} pictures that {dataset.path} does not have "
-                "were left out"
+                f"{self._path}: {counted(len(self._unknown), 'picture', 'was')} left out, which "
+                f"{dataset.path} does not have"
             )
         absent = len(dataset.pictures) - len(self._listed)
         if self._complete and absent:
             notes.append(
-                f"{self._path}: lacks {absent} pictures of {dataset.path}: they count as without "
-                "detections"
+                f"{self._path}: lacks {counted(absent, 'picture')} of {dataset.path}: what it "
+                "lacks counts as without detections"
             )
         detections = [
             _detections(self._rows.get(at, []), names) for at in range(len(dataset.pictures))

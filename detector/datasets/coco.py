@@ -30,6 +30,7 @@ from detector.datasets.base import (
 )
 from detector.errors import SourceError
 from detector.errors.parsing import LARGEST, quote
+from detector.errors.text import counted
 from detector.types import LabelledPicture
 
 MAX_FRAME_DIGITS = 18  # of a frame's number in a file name
@@ -67,7 +68,8 @@ class CocoLabels(LabelFormat):
             pictures.append(
                 _picture(path, number, entry, rows.get(number, []), folder, video, names, known)
             )
-        notes = [f"{path}: {dropped} boxes without an area were left out"] if dropped else []
+        left_out = f"{counted(dropped, 'box', 'was')} left out, without an area"
+        notes = [f"{path}: {left_out}"] if dropped else []
         return Dataset(str(path), "coco", names, pictures, video, notes)
 
 

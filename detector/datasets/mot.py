@@ -33,6 +33,7 @@ from detector.datasets.base import (
     translate_read_errors,
 )
 from detector.errors import SourceError
+from detector.errors.text import counted
 from detector.types import LabelledPicture
 
 CLASSES = (
@@ -123,8 +124,9 @@ def _sequence(
     unknown = sorted(frame for frame in rows if frame >= length or (paths and frame not in paths))
     if unknown:
         raise SourceError(
-            f"{file}: {len(unknown)} of its frames have no picture, first frame {unknown[0] + 1} "
-            f"of {length}; add the pictures, or name their folder with --images DIR"
+            f"{file}: there is no picture for {counted(len(unknown), 'frame')} of it, first "
+            f"frame {unknown[0] + 1} of {length}; add the pictures, or name their folder with "
+            "--images DIR"
         )
     size = _size(info, paths, images if video else None)
     looked_for = frozenset(
@@ -249,8 +251,8 @@ class MotDetections(DetectionFormat):
                 raise SourceError(f"{path}:{line}: frames and classes are whole numbers")
             if not 1 <= number <= len(names):
                 raise SourceError(
-                    f"{path}:{line}: class {number}, but there are {len(names)} names; give the "
-                    "model's own"
+                    f"{path}:{line}: class {number}, and the last of {counted(len(names), 'name')} "
+                    f"is that of class {len(names)}; give the model's own"
                 )
             at = collector.place(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
             if at is not None:

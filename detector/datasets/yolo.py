@@ -31,6 +31,7 @@ from detector.datasets.base import (
 from detector.errors import SourceError
 from detector.errors.parsing import quote
 from detector.errors.reading import read_text
+from detector.errors.text import counted
 from detector.errors.yaml_parsing import parse_yaml
 from detector.types import LabelledPicture
 
@@ -65,8 +66,8 @@ class YoloLabels(LabelFormat):
         _refuse_strangers(pairs, folders)
         if pairs and not any(os.path.isfile(label) for _, label in pairs):
             raise SourceError(
-                f"{path}: none of its {len(pairs)} pictures has labels, first {pairs[0][1]}; "
-                "check the paths"
+                f"{path}: none of its {counted(len(pairs), 'picture')} has labels, first "
+                f"{pairs[0][1]}; check the paths"
             )
         pictures = [_picture(at, image, label, names) for at, (image, label) in enumerate(pairs)]
         return Dataset(str(path), "yolo", names, pictures)
@@ -206,8 +207,8 @@ def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
     strangers = [path for path in found if path not in wanted and path.name != "classes.txt"]
     if strangers:
         raise SourceError(
-            f"{len(strangers)} label files have no picture, first {strangers[0]}; add the picture, "
-            "remove the file, or name the pictures' folder with --images DIR"
+            f"{counted(len(strangers), 'label file', 'has')} no picture, first {strangers[0]}; "
+            "add the picture, remove the file, or name the pictures' folder with --images DIR"
         )
 
 
@@ -270,8 +271,8 @@ def _boxes(
 def _class(path: Path, line: int, value: float, names: tuple[str, ...]) -> int:
     if value != int(value) or not 0 <= value < len(names):
         raise SourceError(
-            f"{path}:{line}: class {value:g}, but there are {len(names)} names, from 0; add its "
-            "name"
+            f"{path}:{line}: class {value:g}, and the last of {counted(len(names), 'name')} is "
+            f"that of class {len(names) - 1}; add its name"
         )
     return int(value)
 

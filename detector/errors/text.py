@@ -4,6 +4,8 @@ Anybody may have written it. On a terminal a control character steers the termin
 override shows a name as another one. In a spreadsheet a text that begins with ``=`` is a formula.
 JSON documents keep the text as it is, since JSON has escapes of its own. Secrets go out nowhere
 (secrets.py).
+
+Our own words about numbers are here too (``counted``).
 """
 
 from __future__ import annotations
@@ -17,10 +19,26 @@ from detector.errors.secrets import redact
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
+VERBS = {"is": "are", "was": "were", "has": "have"}  # of one -> of several
+
 # What spreadsheets take for the beginning of a formula. A quote before it, as they write it
 # themselves, makes it text. A text that has such quotes already gets one more, so that one can be
 # taken off again.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
+
+
+def counted(count: int, noun: str, verb: str = "") -> str:
+    """``1 frame``, ``2 frames``, ``2 classes``, ``2 tries``; with a verb, given as that of one:
+    ``1 frame was``, ``2 frames were``."""
+    if count == 1:
+        return f"1 {noun} {verb}".rstrip()
+    return f"{count} {_plural(noun)} {VERBS.get(verb, verb)}".rstrip()
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith("y") and noun[-2] not in "aeo":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
 
 
 def printable(text: str) -> str:

@@ -21,6 +21,7 @@ from detector.config.schema import Config
 from detector.errors import OutputError, SourceError, UsageError
 from detector.errors.guard import keep, refuse_kept
 from detector.errors.holding import hold
+from detector.errors.text import counted
 from detector.errors.writing import is_null_device
 from detector.run.fonts import open_font
 from detector.run.outputs import choose_names, mark_settings
@@ -188,9 +189,9 @@ def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target:
         damaged = bool(missing or overlay.damaged or source.damaged)
         notes = [*source.notes, *sink.notes]
     if missing:
-        notes.append(f"{missing} pictures that were detected could not be read")
+        notes.append(f"{counted(missing, 'picture', 'was')} detected and could not be read")
     if overlay.damaged:
-        notes.append(f"{overlay.damaged} rows of the overlay are damaged")
+        notes.append(f"of the overlay {counted(overlay.damaged, 'row', 'is')} damaged")
     if target != Path(config.output.output or ""):
         mark_settings(target, _settings(spec, config))
     return Burnt(target, frames, missing, damaged, tuple(notes))

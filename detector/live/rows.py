@@ -19,6 +19,7 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 from detector.errors import OutputError
+from detector.errors.text import counted
 from detector.errors.writing import take_lock, utf8
 from detector.live.base import utc_text
 from detector.sinks.jsonl import encode_row, row
@@ -184,7 +185,7 @@ class CameraRows:
             return
         os.ftruncate(fd, whole)
         self._notice(
-            f"{path}: the last row was cut short by a kill; its {len(rest)} bytes are gone"
+            f"{path}: the last row was cut short by a kill; {counted(len(rest), 'byte', 'is')} gone"
         )
 
     def _pause(self, error: OSError) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from detector.errors import ModelError
 from detector.errors.reading import read_bytes
+from detector.errors.text import counted
 from detector.models import catalogue
 
 
@@ -27,7 +28,7 @@ def find_names(
         if os.path.isfile(path) and len(names := read_names(path)) == classes:
             return names, []
     warning = (
-        f"no names for the {classes} classes of {model.name}: "
+        f"no names for {counted(classes, 'class')} of {model.name}: "
         "they are called class0, class1, ...; give --names FILE"
     )
     return tuple(f"class{number}" for number in range(classes)), [warning]
@@ -46,7 +47,8 @@ def _read_exactly(classes: int, path: Path, model: Path) -> tuple[str, ...]:
     names = read_names(path)
     if len(names) != classes:
         raise ModelError(
-            f"{path}: holds {len(names)} names, but {model.name} has {classes} classes; "
+            f"{path}: holds {counted(len(names), 'name')}, but {model.name} has "
+            f"{counted(classes, 'class')}; "
             "give --names FILE"
         )
     return names

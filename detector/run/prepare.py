@@ -17,6 +17,7 @@ from detector.engines import store
 from detector.engines.base import NVIDIA_DRIVER, BuildProgress, EngineOptions
 from detector.errors import ModelError, OutputError, UsageError
 from detector.errors.machine import too_much
+from detector.errors.text import counted
 from detector.models.base import Network
 
 MB = 1 << 20
@@ -130,7 +131,8 @@ def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOption
     each = math.prod(network.input_shape) + values
     if (size := too_much(options.requests * each)) is not None:
         raise UsageError(
-            f"{options.requests} requests of {each / MB:,.1f} MB need {size}; use a smaller "
+            f"the memory of {counted(options.requests, 'request')} of {each / MB:,.1f} MB is "
+            f"{size}; use a smaller "
             "--batch, --size or --concurrency, or fewer queue_batches"
         )
     on_gpu = engine == "trt" or options.device.startswith("cuda")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError
+from detector.errors.text import counted
 from detector.timeline import OffTimeline, Timeline
 from detector.types import ReadCounts, SourceInfo
 
@@ -80,10 +81,10 @@ def _describe_damage(run: SourceRun) -> str:
     counts, what = run.counts, []
     if counts.bad:
         pictures = run.info is not None and run.info.kind == "pictures"
-        noun = ("picture" if pictures else "packet") + ("" if counts.bad == 1 else "s")
-        what.append(f"{counts.bad} bad {noun} {'was' if counts.bad == 1 else 'were'} skipped")
+        noun = "bad picture" if pictures else "bad packet"
+        what.append(f"{counted(counts.bad, noun, 'was')} skipped")
     if counts.corrupt:
-        what.append(f"{counts.corrupt} frame{'' if counts.corrupt == 1 else 's'} came out damaged")
+        what.append(f"{counted(counts.corrupt, 'frame')} came out damaged")
     if counts.ended_early:
         what.append("the file ended early or its container is damaged")
     return f"finished, but {' and '.join(what)}"

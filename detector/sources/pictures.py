@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from detector.errors import SourceError
 from detector.errors.holding import name_to_open
+from detector.errors.text import counted
 from detector.sources._cv2 import cv2, fits
 from detector.sources._picture_size import why_not_decoded
 from detector.sources._specs import PICTURES, NamedPictures, is_numbered, list_pictures
@@ -87,7 +88,8 @@ class PicturesSource(SteppingSource):
                 f"{spec}: cannot be read as a picture; replace it (does a viewer open it?)"
             )
         raise SourceError(
-            f"{spec}: none of its {len(self._paths)} pictures can be read; does a viewer open them?"
+            f"{spec}: none of its {counted(len(self._paths), 'picture')} can be read; does a "
+            "viewer open them?"
         )
 
     def grab(self) -> bool:

@@ -348,7 +348,7 @@ def test_labels_of_other_pictures(tmp_path):
     assert_one_line_error(
         detect_video(*others, labels, cwd=tmp_path),
         3,
-        "labels none of the 1 pictures of others",
+        "labels none of 1 picture of others",
         "z.jpg",
     )
     assert_one_line_error(

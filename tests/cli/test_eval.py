@@ -180,7 +180,7 @@ def test_pictures_that_cannot_be_read_are_not_scored(tmp_path):
     process = detect_video("eval", path, "--engine", "null", "--json", cwd=tmp_path)
     assert process.returncode == 7
     (row,) = summary_of(process)["results"]
-    assert "1 pictures could not be read and are not scored" in row["notes"]
+    assert "1 picture could not be read and cannot be scored" in row["notes"]
     assert row["per_class"]["person"]["pictures"] == 1
 
 
@@ -219,7 +219,7 @@ def no_boxes(document):
             ("a.jpg", "b.jpg"),
             "no box of person in its 2 pictures, so there is nothing to score",
         ),
-        (lambda document: None, ("a.jpg",), "1 of its 2 pictures are missing, first"),
+        (lambda document: None, ("a.jpg",), "1 of its 2 pictures is missing, first"),
     ],
     ids=["unknown pictures", "no picture", "no box", "pictures missing"],
 )

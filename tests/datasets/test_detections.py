@@ -122,8 +122,8 @@ def test_pictures_on_one_side_only_are_said(tmp_path):
     )
     assert [len(one) for one in found.detections] == [2, 0]
     assert len(found.notes) == 2
-    assert "1 pictures that" in found.notes[0]
-    assert "lacks 1 pictures" in found.notes[1]
+    assert "1 picture was left out" in found.notes[0]
+    assert "lacks 1 picture " in found.notes[1]
 
 
 @pytest.mark.parametrize(

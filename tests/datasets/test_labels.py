@@ -225,7 +225,7 @@ def test_missing_pictures_are_counted(tmp_path):
     dataset = datasets.open(str(made.coco(tmp_path, pictures=("a.jpg",))))
     with pytest.raises(
         SourceError,
-        match=r"1 of its 2 pictures are missing, first \S*/b.jpg; name their folder with",
+        match=r"1 of its 2 pictures is missing, first \S*/b.jpg; name their folder with",
     ):
         dataset.check_readable()
 
@@ -233,7 +233,7 @@ def test_missing_pictures_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("labels/val/a.txt", "2 0.5 0.5 1 1\n", "a.txt:1: class 2, but there are 2 names"),
+        ("labels/val/a.txt", "2 0.5 0.5 1 1\n", "a.txt:1: class 2, and the last of 2 names"),
         ("labels/val/a.txt", "0 0.5 0.5 1\n", "a.txt:1: not a row of at least 5 numbers"),
         ("labels/val/a.txt", "\n0 0.5 x 1 1\n", "a.txt:2: not a row of at least 5 numbers"),
         (
@@ -247,7 +247,7 @@ def test_missing_pictures_are_counted(tmp_path):
             "0 .5 .5 .1 .1 .9 .5 .5\n",
             "8 numbers; a box has 5, a polygon an odd number",
         ),
-        ("labels/val/stranger.txt", "0 .5 .5 .1 .1\n", "1 label files have no picture, first"),
+        ("labels/val/stranger.txt", "0 .5 .5 .1 .1\n", "1 label file has no picture, first"),
         ("data.yaml", "val: images/val\n", "this has no names"),
         (
             "data.yaml",
@@ -284,7 +284,7 @@ def test_a_yolo_folder_without_names_or_labels(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("gt/gt.txt", "3,1,0,0,5,5,1,1,1\n", "1 of its frames have no picture, first frame 3 of 2"),
+        ("gt/gt.txt", "3,1,0,0,5,5,1,1,1\n", "no picture for 1 frame of it, first frame 3 of 2"),
         ("gt/gt.txt", "0,1,0,0,5,5,1,1,1\n", "gt.txt:1: frames count from 1"),
         ("gt/gt.txt", "1,1,0,0,-5,5,1,1,1\n", "sizes are 0 or more"),
         ("gt/gt.txt", "1,1,0\n", "gt.txt:1: not a row of at least 6 numbers"),

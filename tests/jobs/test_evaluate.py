@@ -96,7 +96,7 @@ def test_the_network_gets_the_mapped_head(tmp_path, merged, needs_nms):
 
 def test_labels_without_a_box_to_find_are_refused_before_the_run():
     study = Study(dataset(labels((A, 0, True))), None)
-    with pytest.raises(SourceError, match="no box of person, car, bus, bicycle in its 1 pictures"):
+    with pytest.raises(SourceError, match="no box of person, car, bus, bicycle in its 1 picture"):
         study.remap(SimpleNamespace(network=Net()))
 
 

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from detector.analysis.loop.activities import Activity, LoopShape, activities_of, activity_graph
 from detector.analysis.loop.critical_path import CriticalPath, critical_path
 from detector.analysis.loop.replay import Beside, Load, replay, wall
+from detector.errors.text import counted
 from detector.session.document import SessionDocument, StageFigures
 from detector.session.passes import Prediction
 from detector.session.read import SavedSession
@@ -382,7 +383,7 @@ def list_doubts(document: SessionDocument, replay_error: float) -> list[str]:
                 "on a quiet computer"
             )
     if frames < FEW:
-        few = "1 frame is" if frames == 1 else f"{frames} frames are"
+        few = counted(frames, "frame", "is")
         reasons.append(f"{few} few: the start and the end weigh as much as the steady state")
     return reasons
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from detector.engines.trt import driver
 from detector.engines.trt.plan_file import PlanError, deserialize, kept_log, split, tensors
 from detector.errors import EngineError, ModelError
+from detector.errors.text import counted
 from detector.models.base import FrontEnd, InputRules, ModelRequest, Network
 from detector.models.names import read_names
 from detector.models.plan_heads import COCO, Description, PlanHead, Tensor, head_of
@@ -201,7 +202,8 @@ def _class_names(
     if known:
         if head.classes not in (None, len(known)):
             raise ModelError(
-                f"{path}: {len(known)} class names are given, its head has {head.classes} classes"
+                f"{path}: {counted(len(known), 'class name', 'is')} given, its head has "
+                f"{counted(head.classes, 'class')}"
             )
         return known, []
     from detector.models.names import find_names

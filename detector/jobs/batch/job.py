@@ -24,12 +24,13 @@ from detector.errors import (
     OutputError,
 )
 from detector.errors.secrets import redact
+from detector.errors.text import counted
 from detector.errors.writing import write_whole
 from detector.jobs.batch import dataset, pieces
 from detector.jobs.batch.item import NOT_SPLIT, Piece, Task
 from detector.jobs.batch.layout import named
 from detector.jobs.batch.listing import WHOLE, Listing, Shard
-from detector.jobs.batch.long_items import LongItems, Split, do_whole
+from detector.jobs.batch.long_items import AUTO, LongItems, Split, do_whole
 from detector.jobs.batch.manifest import Manifest
 from detector.jobs.batch.places import Outputs
 from detector.jobs.batch.plan import Plan
@@ -79,7 +80,7 @@ class Request:
     most_failures: int | None = None
     item_timeout: float | None = None
     prune: bool = False
-    split: Split = Split()
+    split: Split = AUTO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +161,11 @@ class Job:
                 f"{counts.new} are new"
             )
         if kept := len(self._long.kept):
-            self.watch.say(f"{_count(kept, 'long file')} will go on in parts; those done are kept")
+            self.watch.say(f"{counted(kept, 'long file')} will go on in parts; those done are kept")
         if counts.vanished:
             self.notes.append(
-                f"{counts.vanished} results are of sources that are gone; --prune removes them"
+                f"{counted(counts.vanished, 'result', 'is')} of sources that are gone; --prune "
+                "removes what is"
             )
         for spec in self.listing.silent:
             self.notes.append(
@@ -410,12 +412,13 @@ class Job:
             tries=task.tries,
         )
         self._append_failure(failure)
-        self.watch.say(f"{task.name}: set aside after {_count(task.tries, 'try')}: {error}")
+        self.watch.say(f"{task.name}: set aside after {counted(task.tries, 'try')}: {error}")
         most = self.request.most_failures
         if most is not None and self.tally.failed > most and self._ends is None:
             self._ends = Exit(
                 code=EXIT_DAMAGED if self._any_done() else event.exit_code,
-                reason=f"{self.tally.failed} items failed, more than --max-failures {most}",
+                reason=f"{counted(self.tally.failed, 'item')} failed, more than "
+                f"--max-failures {most}",
             )
 
     def _is_place_broken(self, event: Failed) -> bool:
@@ -489,20 +492,14 @@ def exit_of(done: int, failures: Sequence[Failure], damaged: int) -> Exit:
         return Exit(code=first.exit_code, reason=f"no item was done: {first.error}")
     if failures:
         return Exit(
-            code=EXIT_DAMAGED, reason=f"finished, but {_count(len(failures), 'item')} failed"
+            code=EXIT_DAMAGED, reason=f"finished, but {counted(len(failures), 'item')} failed"
         )
     if damaged:
         return Exit(
-            code=EXIT_DAMAGED, reason=f"finished, but a part of {_count(damaged, 'source')} is lost"
+            code=EXIT_DAMAGED,
+            reason=f"finished, but a part of {counted(damaged, 'source')} is lost",
         )
     return Exit(code=EXIT_DONE, reason="done")
-
-
-def _count(number: int, noun: str) -> str:
-    """``1 item``, ``2 tries``."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
 def _reason(event: Failed) -> str:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from detector.config.schema import Config
+from detector.errors.text import counted
 from detector.jobs.batch.part import ROWS, CutOffError, PartResult, read_result, read_rows
 from detector.jobs.batch.split import Part
 from detector.types import Frame, ReadCounts
@@ -139,7 +140,7 @@ def _check(parts: Sequence[Part], results: Sequence[PartResult]) -> None:
         if result.damaged:
             raise NotExactError(f"{where} met damage, which one run has to count")
         if result.frames != part.frames:
-            raise NotExactError(f"{where} gave {result.frames} frames of {part.frames}")
+            raise NotExactError(f"{where} gave {counted(result.frames, 'frame')} of {part.frames}")
         same = ("names", "remark", "blurred", "width", "height")
         if any(getattr(result, name) != getattr(results[0], name) for name in same):
             raise NotExactError(f"{where} has another model, or pictures of another size")

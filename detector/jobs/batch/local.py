@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.errors import EXIT_ENGINE, error_of_code
+from detector.errors.text import counted
 from detector.jobs.batch.item import Task
 from detector.jobs.batch.pool import Event, Failed, Finished, Gone
 from detector.jobs.batch.settings import LoadedFacts, digest_of
@@ -290,7 +291,9 @@ class LocalPool:
     def _describe_death(self, place: _Place) -> str:
         assert place.process is not None
         code = place.process.wait()
-        doing = "while it loaded" if place.task is None else f"after {place.frames} frames"
+        doing = (
+            "while it loaded" if place.task is None else f"after {counted(place.frames, 'frame')}"
+        )
         if code >= 0:
             text = f"its worker ended with status {code} {doing}"
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detector.errors import EXIT_DONE, UsageError
+from detector.errors.text import counted
 from detector.jobs.batch.job import Request, exit_of
 from detector.jobs.batch.layout import is_running
 from detector.jobs.batch.listing import list_sources
@@ -85,7 +86,8 @@ def _exit(running: bool, left: int, done: int, failures: Sequence[Failure], dama
     if running:
         return Exit(code=EXIT_DONE, reason="running")
     if left:
-        return Exit(code=EXIT_DONE, reason=f"not finished: {left} items are left; --resume goes on")
+        are_left = f"{counted(left, 'item', 'is')} left"
+        return Exit(code=EXIT_DONE, reason=f"not finished: {are_left}; --resume goes on")
     return exit_of(done, failures, damaged)
 
 

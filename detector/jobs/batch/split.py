@@ -20,6 +20,7 @@ import av
 from detector import __version__, sinks, sources
 from detector.config.schema import Config
 from detector.errors import UsageError
+from detector.errors.text import counted
 from detector.errors.writing import write_whole
 from detector.jobs.batch.pieces import LEAST_S, PLAN
 from detector.run.wire import time_window
@@ -270,17 +271,17 @@ def _why_no_joint(survey: Survey) -> str:
     usable = [key for key in survey.keys if key.promise is not Promise.NONE]
     if len(usable) < len(survey.keys):
         return (
-            f"of its {len(survey.keys)} key frames {len(usable)} let a decoder begin there "
-            "(the others refresh the picture bit by bit, or promise nothing)"
+            f"of its {counted(len(survey.keys), 'key frame')} {len(usable)} let a decoder begin "
+            "there (the others refresh the picture bit by bit, or promise nothing)"
         )
-    counted = "1 key frame" if len(usable) == 1 else f"{len(usable)} key frames"
-    return f"it has {counted}, and none lies where a part could begin"
+    return f"it has {counted(len(usable), 'key frame')}, and none lies where a part could begin"
 
 
 def describe(plan: Plan) -> Sequence[str]:
     """A line for each part, for those who read along."""
     return [
-        f"part {part.number + 1} of {part.of}: {part.frames} frames from number {part.first}"
+        f"part {part.number + 1} of {part.of}: {counted(part.frames, 'frame')} from number "
+        f"{part.first}"
         for part in plan.parts
     ] or [f"not split: {plan.why_whole}"]
 

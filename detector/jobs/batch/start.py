@@ -13,6 +13,7 @@ from typing import Any
 from detector.config.schema import Config
 from detector.engines.base import NVIDIA_DRIVER
 from detector.errors import UsageError
+from detector.errors.text import counted
 from detector.errors.writing import temporary_folder
 from detector.jobs.batch import dataset
 from detector.jobs.batch.job import Job, Request, Watch
@@ -56,7 +57,8 @@ def run_batch(
         else:
             listing = list_sources(sources, request.output, known_names(home))
         if request.prune:
-            watch.say(f"{prune(listing, outputs)} results removed")
+            removed = prune(listing, outputs)
+            watch.say(f"{counted(removed, 'result')} removed")
         with temporary_folder("detect-video-batch-") as folder:
             pool = (
                 make_pool(folder, stop)

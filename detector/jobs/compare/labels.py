@@ -17,6 +17,7 @@ from detector.config.schema import EVAL_DEFAULTS, Config
 from detector.datasets.base import Dataset, Lookup
 from detector.datasets.classmap import Bound, ClassMap, bind
 from detector.errors import SourceError
+from detector.errors.text import counted
 from detector.jobs.compare.worker import SeenFrame
 from detector.jobs.evaluate import EvalOptions, keep_reached, open_labels, refuse_window
 from detector.jobs.evaluate.scoring import refuse_unlabelled, score
@@ -80,7 +81,8 @@ class Labels:
             self.notes += note_size_mismatches([one for one in mismatches if one is not None])
             if missing and dataset.video is not None:
                 self.notes.append(
-                    f"{len(missing)} labelled frames could not be read and are not scored"
+                    f"{counted(len(missing), 'labelled frame')} could not be read and cannot be "
+                    "scored"
                 )
         # Without curves and confusion matrix, which are long; eval gives them for one engine.
         return MeanAccuracy(**{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)})
@@ -167,8 +169,8 @@ def _refuse_other_pictures(dataset: Dataset, source: str, paths: Sequence[str]) 
     lookup = Lookup(dataset)
     if all(lookup.by_name(path) is None for path in paths):
         raise SourceError(
-            f"{dataset.path}: labels none of the {len(paths)} pictures of {source} that a round "
-            f"reads, first {paths[0]}; give the labels of these pictures, or more --frames"
+            f"{dataset.path}: labels none of {counted(len(paths), 'picture')} of {source} that a "
+            f"round reads, first {paths[0]}; give their labels, or more --frames"
         )
 
 

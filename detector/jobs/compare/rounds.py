@@ -14,6 +14,7 @@ from detector.analysis.accuracy.agreement import agreement
 from detector.analysis.compare import Variant, compare_variants, label
 from detector.config.schema import Config
 from detector.errors import SourceError
+from detector.errors.text import counted
 from detector.jobs.compare.labels import Labels
 from detector.jobs.compare.worker import (
     Check,
@@ -189,7 +190,8 @@ def _check_all(
             variants[at].agreement = agreement(truth, detections)
         else:
             crew.close(at)
-            variants[at].error = f"gave {len(detections)} frames where {name} gave {len(truth)}"
+            gave = counted(len(detections), "frame")
+            variants[at].error = f"gave {gave} where {name} gave {len(truth)}"
     return name
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from detector.config.schema import Config
 from detector.datasets.classmap import Bound, ClassMap, bind
 from detector.errors import SourceError
+from detector.errors.text import counted
 from detector.run.detect import closing_session
 from detector.session.codec import to_builtins
 from detector.session.evaluation import Accuracy, EngineResult, FileResult
@@ -67,8 +68,9 @@ def refuse_unlabelled(dataset: Dataset, bound: Bound) -> None:
         if looked_for.any():
             return
     raise SourceError(
-        f"{dataset.path}: no box of {', '.join(bound.targets)} in its {len(dataset.pictures)} "
-        "pictures, so there is nothing to score; check labels and mapping"
+        f"{dataset.path}: no box of {', '.join(bound.targets)} in its "
+        f"{counted(len(dataset.pictures), 'picture')}, so there is nothing to score; check labels "
+        "and mapping"
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from detector.config.schema import Config
 from detector.datasets.classmap import Bound, ClassMap, bind
 from detector.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
+from detector.errors.text import counted
 from detector.jobs.evaluate.scoring import Plots, refuse_unlabelled, save_result, score
 from detector.run.detect import Hooks, Live, Result, detect
 from detector.run.wire import LoadedModel
@@ -132,7 +133,7 @@ class Study:
     def notes(self) -> list[str]:
         notes = note_size_mismatches(self._mismatches)
         if unread := len(self.dataset.pictures) - len(self.found):
-            notes.append(f"{unread} pictures could not be read and are not scored")
+            notes.append(f"{counted(unread, 'picture')} could not be read and cannot be scored")
         return notes
 
 
@@ -165,5 +166,6 @@ def note_size_mismatches(mismatches: Sequence[str]) -> list[str]:
     if not mismatches:
         return []
     return [
-        f"{len(mismatches)} pictures have another size than the labels say, first: {mismatches[0]}"
+        f"{counted(len(mismatches), 'picture', 'has')} another size than the labels say, first: "
+        f"{mismatches[0]}"
     ]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.errors.text import counted
 from detector.jobs.profile.base import NotHereError, Occasion, Pass, done_ns
 from detector.jobs.profile.nvml import Gpu
 from detector.session.passes import GpuMemory, MemoryFacts, MemorySample
@@ -83,7 +84,7 @@ def fit_growth(
     """MB per 1000 frames, by least squares over the second half of the frames; or the reason why
     there is no slope. ``done`` [F]: when each frame was done."""
     if len(done) < 100:
-        return None, f"{len(done)} frames are too few: 100 are needed"
+        return None, f"{counted(len(done), 'frame', 'is')} too few: 100 are needed"
     settled = done[int(len(done) * SETTLED)]
     inside = (times >= settled) & (times <= done[-1])
     if inside.sum() < 5:

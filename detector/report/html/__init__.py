@@ -18,7 +18,7 @@ from detector.analysis.loop.activities import (
 from detector.analysis.noise import decimals, decimals_of_prediction, decimals_of_rate, misses
 from detector.analysis.profile import describe_cost
 from detector.analysis.summary import StageRow, ThreadRow, seconds_text, stage_rows, thread_rows
-from detector.errors.text import printable_page
+from detector.errors.text import counted, printable_page
 from detector.report.html import drawings
 from detector.report.html.cameras import cameras
 from detector.report.html.drawings import Rounded, Share, figure, key, section, table, zoom_buttons
@@ -35,7 +35,6 @@ from detector.report.html.parts import (
     sweep,
     torch,
 )
-from detector.report.terminal.run import counted
 from detector.session.document import SessionDocument
 from detector.session.passes import CriticalPathFacts, LoopFacts, PassRecord, Proof, WhatIfFacts
 from detector.session.read import SavedSession
@@ -267,7 +266,7 @@ def latency(session: SavedSession) -> str:
                 if beyond
                 else ""
             )
-            parts.append(figure(drawn, f"{name}, {len(ordered)} samples{note}"))
+            parts.append(figure(drawn, f"{name}, {counted(len(ordered), 'sample')}{note}"))
     return section("latency", "Latency", *parts, how="percentiles") if parts else ""
 
 
@@ -283,7 +282,7 @@ def path(session: SavedSession) -> str:
     ]
     columns = ("stage", "share", "self s", "wait s", "calls", "waits because of")
     note = (
-        f"{facts.wall_s:.2f} s of steady state ({facts.frames} frames), without "
+        f"{facts.wall_s:.2f} s of steady state ({counted(facts.frames, 'frame')}), without "
         f"{facts.startup_s:.2f} s of start-up and {facts.teardown_s:.2f} s of tear-down."
     )
     names = (*(kind for kind, *_ in parts),)
@@ -394,7 +393,8 @@ def machine(session: SavedSession) -> str:
     cpu = environment.cpu
     command = shlex.join(document.command)
     lines = [
-        f"{cpu.model or 'unknown CPU'}, {'?' if cpu.cores is None else cpu.cores} cores",
+        f"{cpu.model or 'unknown CPU'}, "
+        f"{'? cores' if cpu.cores is None else counted(cpu.cores, 'core')}",
         f"GPU driver {environment.gpu_driver}" if environment.gpu_driver else "",
         environment.platform,
         f"detect-video {environment.detect_video}, Python {environment.python or '?'}"

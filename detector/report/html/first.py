@@ -13,9 +13,9 @@ from urllib.parse import quote
 from detector.analysis.found import count_classes, count_over_time
 from detector.analysis.next_steps import AT_MOST, MEASURED, NextStep, base_command, next_steps
 from detector.analysis.noise import decimals_of_prediction, decimals_of_rate, misses, spread_of_run
+from detector.errors.text import counted
 from detector.report.html import drawings
 from detector.report.html.drawings import LONG, Rounded, Share, figure, legend, section, table
-from detector.report.terminal.run import counted
 from detector.session.document import SessionDocument
 from detector.session.passes import WhatIfFacts
 from detector.session.read import SavedSession

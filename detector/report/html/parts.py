@@ -8,6 +8,7 @@ from typing import Any
 
 from detector.analysis.layers import describe_above_roof, describe_outside
 from detector.analysis.noise import decimals
+from detector.errors.text import counted
 from detector.report.html import drawings
 from detector.report.html.drawings import (
     Rounded,
@@ -91,7 +92,7 @@ def layers(session: SavedSession) -> str:
         for row in sorted(facts.rows, key=lambda row: -row.ms)
     ]
     note = (
-        f"{len(rows)} layers take {facts.sum_ms:.2f} ms together; a forward pass took "
+        f"{counted(len(rows), 'layer')}: {facts.sum_ms:.2f} ms together; a forward pass took "
         f"{facts.forward_ms:.2f} ms. The longest come first."
     )
     types = [[row.type, row.layers, row.ms, Share(row.share)] for row in facts.by_type]
@@ -154,7 +155,7 @@ def torch(session: SavedSession) -> str:
     if facts is None:
         return ""
     note = (
-        f"Milliseconds a frame, over {facts.frames} steady frames. A forward pass took "
+        f"Milliseconds a frame, over {counted(facts.frames, 'steady frame')}. A forward pass took "
         f"{facts.forward_ms:.2f} ms, and {facts.profiled_ms:.2f} ms under the profiler "
         f"({facts.slowdown:.2f} times as long), so trust the shares and not the rates. The session "
         f"holds the trace: {facts.trace}."
@@ -190,7 +191,8 @@ def device(session: SavedSession) -> str:
     parts += [(kinds[at % 2], cause, ms) for at, (cause, ms) in enumerate(facts.idle_ms.items())]
     said = text(
         f"{facts.device}: busy for {facts.busy_share:.1%} of {facts.window_ms:.2f} ms, "
-        f"{facts.kernels} kernels in {facts.batches} batches; {facts.gaps} gaps, the longest "
+        f"{counted(facts.kernels, 'kernel')} in {counted(facts.batches, 'batch')}; "
+        f"{counted(facts.gaps, 'gap')}, the longest "
         f"{facts.longest_gap_ms:.2f} ms.",
         "Launch-bound: the GPU is idle for more than half of the time, mostly while the host "
         "prepares and launches. Fewer or larger kernels, CUDA graphs or a larger batch help; a "
@@ -276,7 +278,8 @@ def sweep(session: SavedSession) -> str:
         "went",
     )
     note = (
-        f"Medians of {facts.rounds} rounds of {facts.frames} frames, in turn on {facts.engine}. "
+        f"Medians of {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, in "
+        f"turn on {facts.engine}. "
         f"The column agrees is the share of boxes that match those of {facts.reference}. The "
         "knee is the smallest batch within 5% of the best inference FPS."
     )

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from detector.errors.text import counted
 from detector.report.terminal.console import SafeConsole, fit_columns
 from detector.session.batch import (
     BatchProgress,
@@ -69,7 +70,7 @@ def draw_progress(console: SafeConsole, progress: BatchProgress) -> Group:
             worker.item if worker.item is not None else worker.state,
         )
     more = len(progress.workers) - MOST_WORKERS
-    rest = [Text(f"... and {more} workers more")] if more > 0 else []
+    rest = [Text(f"... and {counted(more, 'worker')} more")] if more > 0 else []
     return Group(
         Text(line(progress), no_wrap=True), fit_columns(console, table, ("busy", "frames")), *rest
     )
@@ -128,8 +129,8 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
         fps = f", {result.fps:.1f} FPS" if result.fps else ""
         console.print(
             Text(
-                f"{result.frames} frames in {clock_time(result.seconds)}{fps}, "
-                f"{result.workers} workers"
+                f"{counted(result.frames, 'frame')} in {clock_time(result.seconds)}{fps}, "
+                f"{counted(result.workers, 'worker')}"
             )
         )
     for note in result.notes:
@@ -140,10 +141,9 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
 def _settings(settings: JobSettings) -> str:
     """``street 416x256, ort fp32, batch 1, 2 threads a request``."""
     runtime, (height, width) = settings.config["runtime"], settings.model_input
-    threads = runtime["threads"]
     return (
         f"{settings.model} {width}x{height}, {runtime['engine']} {runtime['precision']}, batch "
-        f"{runtime['batch']}, {threads} thread{'s'[: threads != 1]} a request"
+        f"{runtime['batch']}, {counted(runtime['threads'], 'thread')} a request"
     )
 
 
@@ -231,13 +231,13 @@ def print_dry_run(console: SafeConsole, plan: DryRun) -> None:
         console.print(Text(f"refused: {failure.source}: {failure.error}"))
     console.print(
         Text(
-            f"{len(plan.items)} items to do, {plan.bytes / 1e6:,.1f} MB: {counts.new} new, "
-            f"{counts.changed} changed, {counts.again} failed before; {counts.skipped} done, "
+            f"{counted(len(plan.items), 'item')} to do, {plan.bytes / 1e6:,.1f} MB: {counts.new} "
+            f"new, {counts.changed} changed, {counts.again} failed before; {counts.skipped} done, "
             f"{counts.refused} refused"
         )
     )
     if counts.vanished:
-        console.print(Text(f"{counts.vanished} results are of sources that are gone"))
+        console.print(Text(f"{counted(counts.vanished, 'result', 'is')} of sources that are gone"))
 
 
 def _table(*names: str) -> Table:

@@ -12,10 +12,10 @@ from rich.live import Live as RichLive
 from rich.table import Table
 from rich.text import Text
 
-from detector.errors.text import printable
+from detector.errors.text import counted, printable
 from detector.report.terminal.console import SafeConsole
 from detector.report.terminal.live import shorten
-from detector.report.terminal.run import counted, number
+from detector.report.terminal.run import number
 
 INTERVAL_S = 0.5
 NAME_COLUMNS = 20

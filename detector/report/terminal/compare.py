@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from detector.analysis.compare import ROUNDS_FOR_A_WINNER, find_contenders
+from detector.errors.text import counted
 from detector.report.terminal.console import SafeConsole, fit_columns, fits
-from detector.report.terminal.run import counted
 from detector.session.comparison import METRICS, Comparison, Row
 from detector.session.evaluation import Figure
 from detector.session.measured import Interval, Metric
@@ -180,8 +180,9 @@ def _accuracies(document: Comparison) -> Table:
             cells += [_number(figure, 3) for figure in figures]
         table.add_row(*map(Text, (row.engine, row.precision, str(row.batch), *cells)))
     caption = (
-        f"against {labels.path}: {labels.pictures} frames, {labels.boxes} boxes; in a pass of its "
-        f"own, with scores from {labels.conf:g} and NMS IoU {labels.iou:g}"
+        f"against {labels.path}: {counted(labels.pictures, 'frame')}, "
+        f"{counted(labels.boxes, 'box')}; in a pass of its own, with scores from {labels.conf:g} "
+        f"and NMS IoU {labels.iou:g}"
     )
     table.caption, table.caption_justify = Text(caption), "left"
     return table

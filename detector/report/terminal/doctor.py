@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from detector.errors.text import counted
 from detector.report.terminal.console import SafeConsole, fits
 
 NARROW = 60  # columns: below, tables of these findings are columns of single words
@@ -80,7 +81,8 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
         (
             "CPU",
-            f"{cpu['model']}, {cpu['usable_cores']} of {cpu['cores']} cores may be used{quota}",
+            f"{cpu['model']}, {cpu['usable_cores']} of {counted(cpu['cores'], 'core')} may be "
+            f"used{quota}",
         ),
         ("memory", " of ".join(_size(memory[name]) for name in ("available", "total")) + " free"),
         (

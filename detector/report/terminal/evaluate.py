@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from detector.errors.text import counted
 from detector.report.terminal.console import SafeConsole
 from detector.session.evaluation import (
     ClassAccuracy,
@@ -45,8 +46,8 @@ def _dataset(document: Evaluation) -> list[str]:
     data = document.dataset
     part = f", subset {data.subset}" if data.subset else ""
     mapped = f"; classes by {document.mapping}" if document.mapping else ""
-    what = "frames" if data.video else "pictures"
-    size = f"{data.pictures} {what}, {data.boxes} boxes"
+    what = "frame" if data.video else "picture"
+    size = f"{counted(data.pictures, what)}, {counted(data.boxes, 'box')}"
     line = f"{data.path} ({data.format}{part}): {size}{mapped}"
     runs = [row for row in document.results if isinstance(row, EngineResult)]
     models = dict.fromkeys(_model(row) for row in runs)

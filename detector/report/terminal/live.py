@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from detector.errors.text import printable
+from detector.errors.text import counted, printable
 from detector.report.terminal.console import SafeConsole
 
 LONGEST_NAME, GAP = 32, "..."
@@ -91,7 +91,10 @@ def line(
     """
     rate = written / elapsed_s if elapsed_s > 0 else 0.0
     known = total if total and total >= written else None
-    figures = [f"{written}/{known} frames" if known else f"{written} frames", f"{rate:.1f} FPS"]
+    figures = [
+        f"{written}/{counted(known, 'frame')}" if known else counted(written, "frame"),
+        f"{rate:.1f} FPS",
+    ]
     if known and rate and known > written:
         left = int((known - written) / rate)
         figures.append(f"ETA {left // 60}:{left % 60:02d}")

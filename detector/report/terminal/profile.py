@@ -12,8 +12,9 @@ from rich.text import Text
 from detector.analysis.layers import describe_above_roof, describe_outside
 from detector.analysis.noise import misses
 from detector.analysis.profile import describe_cost
+from detector.errors.text import counted
 from detector.report.terminal.console import SafeConsole
-from detector.report.terminal.run import counted, new_table, number
+from detector.report.terminal.run import new_table, number
 from detector.session.passes import (
     CountersFacts,
     CriticalPathFacts,
@@ -259,7 +260,7 @@ def roofline_text(facts: RooflineFacts) -> Group:
 def torch_table(facts: TorchFacts) -> Group:
     """torch.profiler's operators, and the same by the shapes of their inputs."""
     slow = f"{facts.slowdown:.2f} times a pass without the profiler"
-    title = f"torch's operators over {facts.frames} steady frames ({slow}), ms a frame"
+    title = f"torch's operators over {counted(facts.frames, 'steady frame')} ({slow}), ms a frame"
     tables = []
     for heading, rows in (
         (title, facts.rows),
@@ -285,12 +286,14 @@ def device_text(facts: DeviceFacts) -> Text:
         if facts.launch_bound
         else ""
     )
-    busy = f"busy {facts.busy_share:.1%} of {facts.window_ms:.2f} ms, {facts.kernels} kernels"
+    kernels = counted(facts.kernels, "kernel")
+    busy = f"busy {facts.busy_share:.1%} of {facts.window_ms:.2f} ms, {kernels}"
     return Text(f"{facts.device}: {busy}; idle: {causes or 'never'}{bound}")
 
 
 def sweep_table(facts: SweepFacts) -> Group:
-    rounds = f"{facts.rounds} rounds of {facts.frames} frames, median, lowest .. highest"
+    rounds = f"{counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}"
+    rounds += ", median, lowest .. highest"
     table = new_table(
         f"batches and precisions ({rounds})",
         "variant",

@@ -1,7 +1,6 @@
 """The end of a run on a terminal: what was found, the lab's table, the verdict, the ledger.
 
-The tables of ``profile`` are made of the same three functions: ``new_table``, ``number``,
-``counted``.
+The tables of ``profile`` are made of the same two functions: ``new_table``, ``number``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from detector.analysis.summary import live_memory_text, seconds_text, stage_rows, thread_rows
 from detector.errors import EXIT_DAMAGED, STOPPED_CODES
-from detector.errors.text import printable
+from detector.errors.text import counted, printable
 from detector.report.terminal.console import SafeConsole
 from detector.report.terminal.live import shorten
 from detector.session.document import LiveMemory, StreamSummary, Summary
@@ -52,11 +51,6 @@ def new_table(title: str, *columns: str) -> Table:
 
 def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 frame``, ``2 frames``, ``2 classes``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun[-1] == 's' else 's'}"
 
 
 def print_run(console: SafeConsole, summary: Summary, verbose: bool = False) -> None:

@@ -25,6 +25,7 @@ from detector.engines.base import BuildProgress
 from detector.errors import EngineError, ModelError, UsageError
 from detector.errors.guard import keep
 from detector.errors.parsing import parse_json
+from detector.errors.text import counted
 from detector.models.base import Network
 from detector.models.catalogue import known, known_model
 from detector.models.graph.qdq import (
@@ -88,13 +89,14 @@ class Calibration:
         """Lines for the user about one kind of int8."""
         result = self.result[kind]
         measured_on = (
-            f"{self.held_out} frames held out"
+            f"{counted(self.held_out, 'frame')} held out"
             if self.apart
             else "the same frames, which are too few to hold any out"
         )
         lines = [
-            f"int8: calibrated on {self.seen} frames of {self.source} ({self.method}); "
-            f"{result.float_layers} of {result.layers} layers ({result.float_macs:.0%} of the "
+            f"int8: calibrated on {counted(self.seen, 'frame')} of {self.source} ({self.method}); "
+            f"{result.float_layers} of {counted(result.layers, 'layer')} ({result.float_macs:.0%} "
+            "of the "
             f"MACs) stay float; agreement with fp32 is {result.agreement:.3f} on {measured_on} "
             f"({result.plain:.3f} with every layer in int8)"
         ]

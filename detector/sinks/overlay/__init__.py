@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.errors import OutputError, UsageError
+from detector.errors.text import counted
 from detector.sinks._partial import Partial, output_errors
 from detector.sinks.base import Sink
 from detector.types import Detections, Frame, SourceInfo
@@ -147,8 +148,8 @@ class OverlaySink(Sink):
             arrived = _count_packets(self._partial.path)
         if arrived != self._file.copied:
             raise OutputError(
-                f"{self.path}: {self._file.copied} pictures were copied, but the file holds "
-                f"{arrived}; the disk may be failing, write elsewhere with -o"
+                f"{self.path}: {counted(self._file.copied, 'picture', 'was')} copied, but the "
+                f"file holds {arrived}; the disk may be failing, write elsewhere with -o"
             )
         self._close_source()
         self._partial.commit()
@@ -348,7 +349,8 @@ class _File:
             )
         if self._copying.refused:
             self._notes.append(
-                f"{self._copying.refused} damaged packets of the video could not be copied"
+                f"{counted(self._copying.refused, 'damaged packet')} of the video could not be "
+                "copied"
             )
         if self._copying.broken:
             self._notes.append(

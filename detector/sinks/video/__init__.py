@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector.errors import OutputError, UsageError
+from detector.errors.text import counted
 from detector.sinks._partial import Partial, output_errors
 from detector.sinks.base import Sink
 from detector.types import Detections, Frame, SourceInfo
@@ -180,7 +181,8 @@ class VideoSink(Sink):
                 return None
             if self._clips.shortened:
                 self.notes.append(
-                    f"the lead before {self._clips.shortened} clips was shortened, to save memory"
+                    f"the lead before {counted(self._clips.shortened, 'clip')} was shortened, to "
+                    "save memory"
                 )
         if not sent:
             raise OutputError(f"cannot write {self.path}: no frame came, so there is no video")
@@ -189,8 +191,8 @@ class VideoSink(Sink):
             arrived = self._file.count_packets()
         if arrived != sent:
             raise OutputError(
-                f"{self.path}: {sent} frames were encoded, but the file holds {arrived}; "
-                "the disk may be failing, write elsewhere with -o"
+                f"{self.path}: {counted(sent, 'frame', 'was')} encoded, but the file holds "
+                f"{arrived}; the disk may be failing, write elsewhere with -o"
             )
         self._partial.commit()
         self._partial = None

@@ -7,6 +7,7 @@ from typing import Any
 
 import av
 
+from detector.errors.text import counted
 from detector.sinks.video.canvas import fit_inside
 from detector.sinks.video.file import VideoFile
 from detector.sinks.video.stamps import Stamps
@@ -56,7 +57,8 @@ class GifFile(VideoFile):
         super().finish()
         if self._left_out:
             self.notes.append(
-                f"{self._left_out} frames were left out: a GIF shows at most 50 a second"
+                f"{counted(self._left_out, 'frame', 'was')} left out: a GIF shows at most 50 a "
+                "second"
             )
 
 

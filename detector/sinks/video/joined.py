@@ -18,6 +18,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.errors.text import counted
 from detector.sinks._partial import output_errors
 from detector.sinks.video import VideoSink
 from detector.sinks.video.file import VideoFile
@@ -70,7 +71,7 @@ class JoinedFile(H264File):
         """Muxes all of it. Raises UnjoinableError, and ``errors``."""
         orders = _read_orders(parts, watch)
         if (held := sum(map(len, orders))) != len(frames):
-            raise UnjoinableError(f"the parts hold {held} pictures of {len(frames)}")
+            raise UnjoinableError(f"the parts hold {counted(held, 'picture')} of {len(frames)}")
         delay = max(at - rank for order in orders for at, rank in enumerate(order))
         self._template = parts[0]
         packets = _packets_of(parts, orders)

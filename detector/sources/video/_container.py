@@ -16,6 +16,7 @@ import av
 
 from detector.errors import SourceError
 from detector.errors.holding import how_to_open, open_object
+from detector.errors.text import counted
 from detector.sources._planes import why_no_planes
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.sources._standard_input import standard_input
@@ -270,6 +271,6 @@ def no_frame(video: Video, refused: int) -> SourceError:
         )
     what = f"{info.codec} {info.width}x{info.height}"
     return SourceError(
-        f"{info.path}: opens ({what}), but no frame can be decoded ({refused} packets refused); "
-        "the file is damaged: copy or record it again"
+        f"{info.path}: opens ({what}), but no frame can be decoded ({counted(refused, 'packet')} "
+        "refused); the file is damaged: copy or record it again"
     )

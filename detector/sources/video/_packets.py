@@ -13,6 +13,7 @@ from typing import Any
 
 import av
 
+from detector.errors.text import counted
 from detector.sources.video._container import Video, demux, open_container
 from detector.sources.video._fields import FieldReader
 from detector.sources.video._structure import Demuxed, find_damage
@@ -40,8 +41,8 @@ class Check:
         if self.error:
             return self.error
         if self.behind:
-            return f"{self.behind} packets left"
-        return f"{self.lost} packets gave no frame" if self.lost else ""
+            return f"{counted(self.behind, 'packet')} left"
+        return f"{counted(self.lost, 'packet')} gave no frame" if self.lost else ""
 
 
 def check_packets(video: Video, frames: int, last_pts: int | None) -> Check:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+from detector.errors.text import counted
 from detector.sources._standard_input import SPEC, standard_input
 from detector.sources.video._container import demux, no_frame, probe
 from detector.sources.video.av import AvSource
@@ -146,7 +147,7 @@ class PipedSource(AvSource):
     def close(self) -> None:
         if self._sound is not None and self._sound.lost and not self._closed:
             self.notes.append(
-                f"{self._sound.lost} packets of the sound were lost: it lies too far from its "
-                "pictures"
+                f"{counted(self._sound.lost, 'packet')} of the sound did not come through: it "
+                "lies too far from its pictures"
             )
         super().close()

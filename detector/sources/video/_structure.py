@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from detector.errors.holding import open_object
+from detector.errors.text import counted
 
 CUT_OFF = "the file is shorter than its own structure says: its end was cut off"
 BROKEN = "the structure of the file is damaged"
@@ -106,9 +107,11 @@ def find_damage(container: Any, stream: Any, demuxed: Demuxed) -> str:
     if "mov" in container.format.name and _is_disordered(stream, demuxed):
         found.append("the stored order of its pictures is impossible")
     if demuxed.gaps:
-        found.append(f"data are missing in {demuxed.gaps} places")
+        found.append(f"data are missing in {counted(demuxed.gaps, 'place')}")
     if not is_piped and (lost := _count_unread(container, stream, demuxed)):
-        found.append(f"{lost} pictures of its index are missing")
+        found.append(
+            f"{counted(lost, 'picture')} of its index {'is' if lost == 1 else 'are'} missing"
+        )
     return "; ".join(filter(None, found))
 
 

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from detector.errors.machine import usable_cores
+from detector.errors.text import counted
 from detector.sources._planes import PlanesReader
 from detector.sources.video._container import Video, open_container
 from detector.sources.video._handing_over import HandingOver
@@ -152,8 +153,10 @@ class ThreadedSource(HandingOver, AvSource):
         rest = self._begin_rest((self.info.width, self.info.height) if whole else None)
         found = self.hand_over(rest, whole, last_pts if whole and self._rises else None)
         if found:
-            self.decoder = f"av ({whole} frames) then av by packets" if whole else "av by packets"
-        stopped = f"decoding on all cores stopped after {whole} frames ({reason})"
+            self.decoder = (
+                f"av ({counted(whole, 'frame')}) then av by packets" if whole else "av by packets"
+            )
+        stopped = f"decoding on all cores stopped after {counted(whole, 'frame')} ({reason})"
         self.note_handing_over(stopped, found, ", packet by packet")
         return found
 
@@ -188,4 +191,4 @@ class Trial(Tally):
 
     def end(self, last_pts: int | None = None) -> None:
         if self._rule.knows and self._due > 0:
-            raise TroubleError(f"{self._due} packets gave no frame")
+            raise TroubleError(f"{counted(self._due, 'packet')} gave no frame")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from detector.errors.text import counted
 from detector.sources.base import SteppingSource
 from detector.sources.video._container import no_frame, probe
 from detector.sources.video._handing_over import HandingOver
@@ -74,8 +75,9 @@ class AutoSource(HandingOver, OpenCVSource):
         rest = AvSource(self.video, size=(self.info.width, self.info.height) if whole else None)
         rest.counts, rest.notes = self.counts, self.notes
         found = self.hand_over(rest, whole, last_pts)
-        stopped = self.video.not_for_opencv or f"opencv stopped after {whole} frames ({reason})"
+        after = f"opencv stopped after {counted(whole, 'frame')} ({reason})"
+        stopped = self.video.not_for_opencv or after
         if found:
-            self.decoder = f"opencv ({whole} frames) then av" if whole else "av"
+            self.decoder = f"opencv ({counted(whole, 'frame')}) then av" if whole else "av"
         self.note_handing_over(stopped, found)
         return found

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from detector.errors import SourceError
 from detector.errors.holding import name_to_open
+from detector.errors.text import counted
 from detector.sources._cv2 import cv2, fits, upright
 from detector.sources.base import SteppingSource
 from detector.sources.video._clock import Clock
@@ -160,7 +161,7 @@ class OpenCVSource(SteppingSource):
         self.counts.bad += check.lost
         if check.reason:
             self.notes.append(
-                f"opencv stopped after {self.grabbed} frames ({check.reason}); "
+                f"opencv stopped after {counted(self.grabbed, 'frame')} ({check.reason}); "
                 "--decoder auto reads on"
             )
         return False

@@ -138,7 +138,10 @@ class FakePool:
         event = self.answers(task, self)
         if event is not None:
             return [event]
-        return [Finished(task, 0, self.do(task), 0.6)]
+        try:
+            return [Finished(task, 0, self.do(task), 0.6)]
+        except FileNotFoundError:  # the parts of an item that is done whole by now
+            return [refused(task, error="the plan of its parts is gone")]
 
     def do(self, task: Task) -> ItemRecord:
         if task.piece is not None:

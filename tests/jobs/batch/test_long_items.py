@@ -309,7 +309,7 @@ def stop_after(count: int):
 @pytest.fixture
 def stopped(job, tmp_path):
     """A job that ended when its long item was planned, and some parts of it were done."""
-    result, _ = job(before=stop_after(4))
+    result, _ = job(before=stop_after(3))
     assert result.exit.code == 143
     assert len(hidden(tmp_path)) == 1
     (folder,) = (tmp_path / "out" / name for name in hidden(tmp_path))

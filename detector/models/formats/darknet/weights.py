@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import ModelError
+from detector.errors.text import counted
 from detector.models.base import START_BYTES, mistaken_for
 from detector.models.formats.darknet.layers import Architecture, Convolution
 
@@ -54,7 +55,7 @@ def read_weights(path: Path, architecture: Architecture) -> tuple[list[Filter], 
     start = _header_bytes(path, data)
     if size - start != wanted:
         found, rest = divmod(size - start, number.itemsize)
-        stray = f" and {rest} stray bytes" if rest else ""
+        stray = f" and {counted(rest, 'stray byte')}" if rest else ""
         raise ModelError(
             f"{path}: {architecture.path} wants {architecture.floats} floats, "
             f"found {found}{stray}: "

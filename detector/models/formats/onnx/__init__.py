@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.errors import ModelError
+from detector.errors.text import counted
 from detector.models.base import FrontEnd, InputRules, ModelRequest, Network, random_weights_warning
 from detector.models.formats.onnx.foreign import attributes_of
 from detector.models.formats.onnx.recognise import ALIASES, FAMILIES, LAYOUTS, build_head
@@ -250,8 +251,8 @@ def _class_names(
     if given is None and metadata.names is not None:
         if layout.classes is not None and len(metadata.names) != layout.classes:
             raise ModelError(
-                f"{path}: its metadata holds {len(metadata.names)} names, its output has "
-                f"{layout.classes} classes; give --names FILE with one name a class"
+                f"{path}: its metadata holds {counted(len(metadata.names), 'name')}, its output "
+                f"has {counted(layout.classes, 'class')}; give --names FILE with one name a class"
             )
         return metadata.names, []
     if layout.classes is not None:

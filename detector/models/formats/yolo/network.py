@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from detector.errors import ModelError
+from detector.errors.text import counted
 from detector.models import catalogue
 from detector.models.base import (
     InputRules,
@@ -189,7 +190,8 @@ def _names(
         return stored, []
     names, warnings = find_names(request.path, classes)
     return names, [
-        f"{request.path}: holds {len(stored)} names for {classes} classes; they are not used",
+        f"{request.path}: holds {counted(len(stored), 'name')} for {counted(classes, 'class')}, "
+        "which cannot be used",
         *warnings,
     ]
 
