@@ -35,6 +35,7 @@ PROGRESS_EVERY_S = 1.0
         "detect-video batch videos -o out --resume         # go on: what is done is skipped",
         "detect-video batch 'cam*/2026-11-*' list.txt -o out --workers 4 --no-video",
         "detect-video batch -o out --status                # while it runs, or after it",
+        "detect-video batch /nas/videos -o /nas/out --on ray   # on a cluster, by RAY_ADDRESS",
     ),
 )
 @click.argument("sources", type=Files(), nargs=-1, metavar="SOURCE...")
@@ -47,10 +48,19 @@ PROGRESS_EVERY_S = 1.0
     help="Folder of the results, or s3://.",
 )
 @click.option(
+    "--on",
+    metavar="WHERE",
+    default="local",
+    show_default=True,
+    help="local: this machine; ray: the cluster of RAY_ADDRESS, else Ray started here; "
+    "ray://HOST:PORT: a cluster by its client port.",
+)
+@click.option(
     "--workers",
     metavar="N",
     type=click.IntRange(1, 1024),
-    help="Processes, each with its share of the cores; default: one for two cores.",
+    help="Processes, each with its share of the cores; default: one for two cores, in a cluster "
+    "as many as it has room for.",
 )
 @click.option("--resume", is_flag=True, help="Go on with the job in OUT: skip what is done.")
 @click.option("--dry-run", is_flag=True, help="List what would be done, and do nothing.")
@@ -89,6 +99,7 @@ PROGRESS_EVERY_S = 1.0
 def command(
     sources: tuple[str, ...],
     output: str,
+    on: str,
     workers: int | None,
     resume: bool,
     dry_run: bool,
@@ -125,6 +136,7 @@ def command(
             output=output,
             flags=flags,
             config_file=config_file,
+            on=on,
             workers=workers,
             resume=resume,
             shard=parse_shard(shard),

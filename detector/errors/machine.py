@@ -15,12 +15,18 @@ GB = 1 << 30
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
+# A worker of a cluster whose share of a node's cores is a number, and no cores in particular.
+CORES_VARIABLE = "DETECT_VIDEO_CORES"
+
+
 def usable_cores() -> int:
     """Cores that this process may use, which can be fewer than the computer has."""
     try:
-        return len(os.sched_getaffinity(0))
+        there = len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
-        return os.cpu_count() or 1
+        there = os.cpu_count() or 1
+    share = os.environ.get(CORES_VARIABLE, "")
+    return min(there, max(1, int(share))) if share.isdecimal() else there
 
 
 @cache

@@ -12,6 +12,7 @@ start.py      how a job begins, and on which pool
 job.py        the job: hands items to a pool until none is left
 pool.py       what a pool promises
 local.py      the pool of this machine, worker.py: one process of it
+cluster/      the pool of a cluster
 item.py       one item, from its source to its marker
 dataset.py    all detections as one Parquet dataset
 progress.py   how far it is

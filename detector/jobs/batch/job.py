@@ -61,19 +61,22 @@ KEPT_EVERY_S = 2.0  # between two commits of the manifest
 OUTPUT_ERRORS = 3  # of different items in a row: the place is full, or gone
 MOST_NOTES = 5  # on items that are long and were not done in parts
 FAILURES = "failures"
+LOCAL = "local"
 
 TaskId = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A command line. ``flags``: of the configuration, as typed; None where not given. ``workers``:
-    None is the default. ``most_failures``: the job stops beyond so many."""
+    """A command line. ``flags``: of the configuration, as typed; None where not given. ``on``:
+    local, ray, or ray://HOST:PORT. ``workers``: None is the default. ``most_failures``: the job
+    stops beyond so many."""
 
     sources: Sequence[str]
     output: str
     flags: dict[str, Any]
     config_file: str | None = None
+    on: str = LOCAL
     workers: int | None = None
     resume: bool = False
     shard: Shard = WHOLE
@@ -258,6 +261,7 @@ class Job:
         if self.clock() - self._shown < SHOWN_EVERY_S:
             return
         self._shown = self.clock()
+        self.tally.cores = self.pool.cores()  # workers may come and go
         progress = self._progress(self.pool.states())
         self.watch.progress(progress)
         now = self.clock()

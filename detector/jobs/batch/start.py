@@ -16,7 +16,7 @@ from detector.errors import UsageError
 from detector.errors.text import counted
 from detector.errors.writing import temporary_folder
 from detector.jobs.batch import dataset
-from detector.jobs.batch.job import Job, Request, Watch
+from detector.jobs.batch.job import LOCAL, Job, Request, Watch
 from detector.jobs.batch.layout import locked, named
 from detector.jobs.batch.listing import WHOLE, list_sources
 from detector.jobs.batch.local import Limits, LocalPool, share_cores
@@ -30,6 +30,7 @@ from detector.run.signals import Stop, stop_on_signals
 from detector.session.batch import BatchResult, JobSettings
 
 PICTURES = 20  # sources that may decide the canvas
+TOKEN = ".detect-video-cluster"  # a hidden file in OUT: who reads it sees the OUT of the job
 UNWATCHED = Watch()
 
 MakePool = Callable[[Path, Stop], Pool]
@@ -40,6 +41,10 @@ def run_batch(
 ) -> BatchResult:
     """Does all items. Raises DetectVideoError for what ends the job before its first item, and
     Stopped where a signal does."""
+    if request.on != LOCAL:
+        from detector.jobs.batch.cluster.connection import check_on
+
+        check_on(request.on)
     home = open_home(request.output)
     settings = check_begin(request, home)
     sources, flags, config_file = given_or_kept(request, settings)
@@ -60,11 +65,7 @@ def run_batch(
             removed = prune(listing, outputs)
             watch.say(f"{counted(removed, 'result')} removed")
         with temporary_folder("detect-video-batch-") as folder:
-            pool = (
-                make_pool(folder, stop)
-                if make_pool
-                else _local_pool(request, asked, outputs.place, folder, stop)
-            )
+            pool = (make_pool or _pool_of(request, asked, outputs.place))(folder, stop)
             try:
                 fresh = settings is None or settings.asked != as_plain(asked)
                 if settings is not None and fresh and request.shard != WHOLE:
@@ -124,6 +125,28 @@ def _other_settings(place: str) -> UsageError:
         f"{place}: shards obey the settings and the model that the job began with, and these are "
         "others; give them to a run without --shard, or choose another folder with -o"
     )
+
+
+def _pool_of(request: Request, config: Config, place: str) -> MakePool:
+    """Where the job is to run. Only a cluster costs the imports of one."""
+
+    def make_pool(folder: Path, stop: Stop) -> Pool:
+        if request.on == LOCAL:
+            return _local_pool(request, config, place, folder, stop)
+        from detector.jobs.batch.cluster.connection import Connection
+        from detector.jobs.batch.cluster.pool import ClusterPool
+
+        return ClusterPool(
+            Connection(request.on, folder, stop),
+            place,
+            token_name=named(TOKEN, "", request.shard),
+            workers=request.workers,
+            item_timeout=request.item_timeout,
+            gathers=dataset.is_installed(),
+            stop=stop,
+        )
+
+    return make_pool
 
 
 def _local_pool(

@@ -1,0 +1,52 @@
+"""Which cores of its node a worker takes: Ray counts cores, and hands out none in particular.
+
+Each core is a file, and whoever locks it has the core. The kernel gives a lock up with its process,
+so that a killed worker keeps none. Jobs of one user share the files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+
+
+def claim_cores(count: int, usable: Sequence[int], node_cpus: float) -> tuple[list[int], list[int]]:
+    """``count`` of the usable cores that no other worker has, and the locks to hold on to.
+
+    All of them and no lock where Ray has not exactly these cores: in a container with a quota
+    others use the same ones, and the kernel shares them out better. The same where too few are
+    left, or the files cannot be made.
+    """
+    if int(node_cpus) != len(usable) or count >= len(usable):
+        return list(usable), []
+    folder = os.path.join(tempfile.gettempdir(), f"detect-video-cores-{os.getuid()}")
+    taken: list[int] = []
+    locks: list[int] = []
+    with suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if os.stat(folder).st_uid != os.getuid():  # somebody else's, with our name
+            return list(usable), []
+        for core in usable:
+            if len(taken) == count:
+                break
+            if (lock := _lock(os.path.join(folder, str(core)))) is not None:
+                taken.append(core)
+                locks.append(lock)
+    if len(taken) == count:
+        return taken, locks
+    for lock in locks:
+        os.close(lock)
+    return list(usable), []
+
+
+def _lock(path: str) -> int | None:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return None
+    return file
