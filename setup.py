@@ -77,7 +77,7 @@ setup(
         "gs": ["gcsfs>=2026.9"],
         "http": ["fsspec>=2026.9", "aiohttp>=3.14"],
         # batch --on ray, with Ray's client for ray://HOST:PORT.
-        "ray": ["ray[client]>=2.50"],
+        "ray": ["ray[client]>=2.60"],
         # Run trackers of --track. mlflow's calls are tested on a fake that records them.
         "mlflow": ["mlflow>=2.17"],
         "tensorboard": ["tensorboard>=2.21"],

@@ -153,6 +153,7 @@ def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
         (("-o", "out"), 2, "SOURCE"),
         (("in", "-o", "-"), 2, "folder"),
         (("in", "-o", "out", "--shard", "3/2"), 2, "--shard 3/2"),
+        (("in", "-o", "out", "--on", "cluster"), 2, "ray://HOST:PORT"),
         (("-o", "out", "--status"), 2, "no batch job"),
         (("-o", "out", "--prune"), 2, "no batch job"),
         (("-o", "out", "--resume"), 2, "no batch job"),
