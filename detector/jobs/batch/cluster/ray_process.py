@@ -49,6 +49,7 @@ def main() -> None:
 
 def serve(orders: TextIO, replies: TextIO) -> None:
     connect = codec.from_json(orders.readline(), Connect, ORIGIN)
+    cluster = None
     try:
         try:
             cluster = Cluster(connect)
@@ -59,6 +60,8 @@ def serve(orders: TextIO, replies: TextIO) -> None:
         for line in orders:
             _say(replies, cluster.turn(codec.from_json(line, Turn, ORIGIN)))
     finally:
+        if cluster is not None:
+            cluster.close()
         _leave()
         shutil.rmtree(connect.folder, ignore_errors=True)
 
@@ -88,7 +91,7 @@ class Cluster:
         self._calls: dict[Any, int] = {}  # what is awaited -> number of the actor
         self._nodes: list[Node] = []
         self._heard = time.monotonic()
-        self._first = threading.Event()
+        self._first, self._over = threading.Event(), threading.Event()
         threading.Thread(target=self._watch_nodes, daemon=True).start()
         self._first.wait(NODES_EVERY_S)
 
@@ -99,7 +102,11 @@ class Cluster:
                 self._nodes = list(_alive(self._ray.nodes()))
                 self._heard = time.monotonic()
                 self._first.set()
-            time.sleep(NODES_EVERY_S)
+            if self._over.wait(NODES_EVERY_S):
+                return
+
+    def close(self) -> None:
+        self._over.set()
 
     def turn(self, turn: Turn) -> Turned:
         for number in turn.ends:
