@@ -17,6 +17,7 @@ from detector.jobs.batch.cluster.connection import (
     ConnectionLostError,
     address_of,
     check_on,
+    last_words,
 )
 from detector.jobs.batch.cluster.messages import Turn
 from detector.run.signals import Stop, Stopped
@@ -152,6 +153,13 @@ def test_what_ray_is_told(monkeypatch):
         assert given["PATH"] == os.environ["PATH"]
     tokens = {connection._environment(None)["RAY_AUTH_TOKEN"] for _ in range(2)}
     assert len(tokens) == 2  # each job has its own
+
+
+def test_the_last_words_of_ray_are_no_addresses():
+    log = "[2026-11-23 02:19:00,047 C 1 2]  gcs.cc:1: no such cluster"
+    said = f"warning\n{log}\n *** Stack\n [0x7f] f()\n"
+    assert last_words(said).strip() == "gcs.cc:1: no such cluster"
+    assert last_words("some\nthing") == "some thing"
 
 
 def test_rays_folder_leaves_room_for_its_sockets(monkeypatch, tmp_path):

@@ -39,7 +39,7 @@ def rays_folders() -> set[Path]:
 @pytest.mark.slow
 def test_a_killed_worker_costs_a_try_and_nothing_else(tmp_path):
     (tmp_path / "in/sub").mkdir(parents=True)
-    for name, frames in zip(NAMES, (12, 9, 2500), strict=True):
+    for name, frames in zip(NAMES, (12, 9, 1200), strict=True):
         write_video(tmp_path / "in" / name, frames)
     (tmp_path / "in/text.mp4").write_text("no video")
     write_network(tmp_path)

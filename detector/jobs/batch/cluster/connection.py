@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import secrets
 import selectors
 import shutil
@@ -53,6 +54,7 @@ ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 
 Message = TypeVar("Message")
+LOG_LINE = re.compile(r"\[20[^]]*\] ")  # [2026-11-23 02:06:54,047 C 28345 28375]
 
 
 class ConnectionLostError(Exception):
@@ -172,8 +174,8 @@ class Connection:
         text = f"the process that speaks to Ray ended with status {self._process.returncode}"
         with suppress(OSError):
             said = (self.folder / "ray.txt").read_text(encoding="utf-8", errors="replace")
-            if words := " ".join(said.split()):
-                text += f"; the last that it printed: {words[-LAST_WORDS:]}"
+            if words := last_words(said):
+                text += f"; the last that it printed: {words}"
         return text
 
     def close(self) -> None:
@@ -188,6 +190,14 @@ class Connection:
             _end(process)
         if self._rays is not None:
             shutil.rmtree(self._rays, ignore_errors=True)
+
+
+def last_words(said: str) -> str:
+    """The last line of Ray's log, which a page of addresses may follow; else the end of all."""
+    logged = [line for line in said.splitlines() if LOG_LINE.match(line)]
+    if logged:
+        return LOG_LINE.sub("", logged[-1])[:LAST_WORDS]
+    return " ".join(said.split())[-LAST_WORDS:]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
