@@ -72,7 +72,7 @@ def test_a_killed_worker_costs_a_try_and_nothing_else(tmp_path):
     wait_for(
         lambda: not any(map(command_line, [worker, *started])), what="the end of its processes"
     )
-    assert rays_folders() == before
+    assert rays_folders() <= before
     assert [path.name for path in (tmp_path / "ray").iterdir() if "cluster" in path.name] == []
 
     local = detect_video(*words, "-o", "local", cwd=tmp_path)

@@ -121,7 +121,7 @@ class ClusterPool:
     _token: Path | None = None
     _load: Load | None = None
     _begin: Begin | None = None  # once the settings are known
-    _left: int = 1  # items, as far as it is known here
+    _most: int = 1  # workers that there is work for, as far as it is known
     _added: int = 0  # places, ever
     _began: float | None = None  # when the first worker had its node
     _balanced: float = float("-inf")
@@ -184,7 +184,7 @@ class ClusterPool:
         assert self._load is not None
         self._begin = Begin(config=config, digest=digest)
         self._load = replace(self._load, config=config, pictures=[], resolves=False)
-        self._left = most
+        self._most = most
         (first,) = [place for place in self._places if place.stands()]
         need = need_of(config, self._nodes, self.workers)
         if need != self.need:  # there is no GPU in what was asked for with auto
@@ -363,9 +363,6 @@ class ClusterPool:
         if isinstance(event, Finished):
             place.items += 1
             place.done_frames += event.record.frames
-            self._left -= 1
-        elif not event.lost:
-            self._left -= 1
         self._events.append(replace(event, task=task, worker=place.number, wall_s=wall_s))
 
     # ---- what goes wrong
@@ -460,7 +457,7 @@ class ClusterPool:
             self._room, self._sated = room, float("-inf")
         failed = sum(not place.stands() and not place.apart for place in self._places)
         wanted = self.workers if self.workers is not None else max(1, room)
-        wanted = min(wanted - failed, max(1, self._left))
+        wanted = min(wanted - failed, max(1, self._most))
         if now < self._sated:
             wanted = min(wanted, standing)
         return max(min(1, standing), wanted)
@@ -484,7 +481,7 @@ class ClusterPool:
         return WorkerState(
             worker=place.number,
             state=place.state,
-            item=None if place.task is None else place.task.name,
+            item=None if place.task is None else place.task.label,
             frames=frames,
             done=place.items,
             fps=all_frames / report.busy_s if all_frames and report.busy_s > 0 else None,
