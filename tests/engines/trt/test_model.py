@@ -247,7 +247,7 @@ def test_a_range_of_batches_and_what_lies_outside(machine, place):
         ({"size": (64, 64)}, ModelError, "built for 32x32, not for --size 64x64; leave --size out"),
         ({"batch": 2}, ModelError, "built for batch 1, not for 2: give --batch 1"),
         ({"random_seed": 1}, UsageError, "--random-weights 1: x.trt"),
-        ({"class_names": ["a"]}, ModelError, "1 class names are given, its head has 2 classes"),
+        ({"class_names": ["a"]}, ModelError, "1 class name is given, its head has 2 classes"),
         ({"cfg": "absent.cfg"}, ModelError, "absent.cfg"),
     ],
 )
