@@ -72,7 +72,8 @@ class Augmenter:
             rects, scales = [(0, 0, width, height)], (0.7, 1.7)
         # A small canvas shows a crop, not small objects, so that what the network learns on it
         # holds at full size.
-        boost = (FULL_WIDTH / width) ** 0.7
+        # On a larger one objects are larger, too.
+        boost = max(1.0, FULL_WIDTH / width) ** 0.7
         parts = []
         for rect in rects:
             picture = self.draw(rng)

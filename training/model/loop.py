@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.progress import (
     BarColumn,
@@ -25,6 +26,7 @@ from model.batches import Augmenter, Batch, batches, make_batch
 from model.loss import loss, to_device
 from model.network import Street, decode
 from model.optimiser import Average, Optimisers, rate
+from model.restart import read_into
 from model.teacher import Teacher
 
 # The canvas (height, width) up to a share of the steps. Full size comes last, at the low rates.
@@ -34,6 +36,8 @@ WITHOUT_MOSAIC = 0.12  # share of the steps, at the end
 CLIP = 10.0  # of the gradient's norm
 CHECKPOINT_S = 180
 LOG_EVERY = 20  # steps
+STATISTICS = 12  # batches that folded normalisations are found again from
+CFG = Path(__file__).resolve().parents[2] / "cfg" / "darknet" / "street.cfg"
 
 Judge = Callable[[Street], dict[str, float]]
 
@@ -51,6 +55,7 @@ class Options:
     start: Path | None = None  # the checkpoint of a finished run
     peak: float = 1.0  # the highest rate, as a share of the usual one
     full_canvas: bool = False
+    canvases: tuple[tuple[int, int], ...] = ()  # height, width: one is drawn for each step
 
 
 def train(
@@ -66,14 +71,14 @@ def train(
     options.run.mkdir(parents=True, exist_ok=True)
     checkpoint = options.run / "checkpoint.pt"
     start = load(checkpoint, network, average, optimisers)
-    if options.start and not checkpoint.is_file():
-        load(options.start, network, average, optimisers)
-        network.load_state_dict(average.network.state_dict())
 
     def make(number: int) -> Batch:
         size = size_at(number, options)
         mosaic = MOSAIC if number < (1 - WITHOUT_MOSAIC) * options.steps else 0.0
         return make_batch(augmenter, teacher, options.seed, number, size, options.batch, mosaic)
+
+    if options.start and not checkpoint.is_file():
+        _begin_with(options.start, network, average, optimisers, options, make)
 
     stream = batches(make, start, options.steps, options.workers, 2 * options.workers)
     saved = began = time.monotonic()
@@ -95,6 +100,24 @@ def train(
                 saved = time.monotonic()
             progress.advance(task)
     return average
+
+
+def _begin_with(
+    file: Path,
+    network: Street,
+    average: Average,
+    optimisers: Optimisers,
+    options: Options,
+    make: Callable[[int], Batch],
+) -> None:
+    """The average and the momenta of a finished run, or the weights of a file that ships."""
+    if file.suffix == ".pt":
+        load(file, network, average, optimisers)
+        network.load_state_dict(average.network.state_dict())
+        return
+    seen = (to_device(make(number), options.device).images for number in range(STATISTICS))
+    read_into(network, file, CFG, seen)
+    average.network.load_state_dict(network.state_dict())
 
 
 def take_step(
@@ -130,14 +153,17 @@ def take_step(
 
 def size_at(step: int, options: Options) -> tuple[int, int]:
     """Height, width."""
+    if options.canvases:
+        rng = np.random.default_rng([options.seed, step, 1])
+        return options.canvases[int(rng.integers(len(options.canvases)))]
     if options.full_canvas:
         return PHASES[-1][1]
     return next(size for end, size in PHASES if step < end * options.steps or end == 1.0)
 
 
 def is_evaluation_due(step: int, options: Options) -> bool:
-    if options.evaluate_every:
-        return step % options.evaluate_every == 0
+    if options.evaluate_every or options.canvases:
+        return bool(options.evaluate_every) and step % options.evaluate_every == 0
     return size_at(step - 1, options) != size_at(step, options)
 
 

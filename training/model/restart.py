@@ -1,0 +1,70 @@
+"""A network that can be trained on from weights that ship: those have no batch normalisation left.
+
+Folding multiplied it into the convolutions, which is exact for a finished network. While training
+it is computed from each batch, so what was folded has to be found again: the mean and the variance
+of what every convolution gives on training pictures. With these the network computes what the
+weights compute, and training starts from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from model import export
+from model.network import Street
+
+
+def read_into(network: Street, weights: Path, cfg: Path, images: Iterable[Tensor]) -> None:
+    """Fills ``network`` with .weights or .f16. ``images``: some batches [B, 3, H, W] in 0..1."""
+    convolutions = network.architecture.convolutions
+    for layer, stored in zip(convolutions, export.read(weights, cfg), strict=True):
+        block = network.blocks[str(layer.index)]
+        block.conv.weight.data.copy_(torch.from_numpy(stored.weights))
+        bias = torch.from_numpy(stored.biases)
+        if block.norm is None:
+            block.conv.bias.data.copy_(bias)
+        else:
+            block.norm.bias.data.copy_(bias)
+            block.norm.weight.data.fill_(1)
+            block.norm.running_mean.zero_()
+            block.norm.running_var.fill_(1)
+    _find_normalisation(network, images)
+
+
+@torch.no_grad()
+def _find_normalisation(network: Street, images: Iterable[Tensor]) -> None:
+    """Sets mean and variance of every normalisation to those of its input, and its scale and bias
+    so that nothing changes."""
+    sums: dict[str, list[Tensor]] = {}
+
+    def note(index: str):
+        def hook(_module, given, _made) -> None:
+            x = given[0].double()
+            moments = [x.mean((0, 2, 3)), (x**2).mean((0, 2, 3)), torch.ones((), dtype=x.dtype)]
+            held = sums.setdefault(index, [torch.zeros_like(one) for one in moments])
+            for total, one in zip(held, moments, strict=True):
+                total += one
+
+        return hook
+
+    normed = {index: block for index, block in network.blocks.items() if block.norm is not None}
+    hooks = [block.norm.register_forward_hook(note(index)) for index, block in normed.items()]
+    network.eval()
+    for batch in images:
+        network(batch)
+    for hook in hooks:
+        hook.remove()
+    for index, block in normed.items():
+        total, squares, count = sums[index]
+        mean = total / count
+        variance = (squares / count - mean**2).clamp(min=1e-6)
+        norm = block.norm
+        before = norm.weight / torch.sqrt(norm.running_var + norm.eps)  # 1, but for epsilon
+        norm.bias.add_((mean * before).float())
+        norm.weight.copy_((torch.sqrt(variance + norm.eps) * before).float())
+        norm.running_mean.copy_(mean.float())
+        norm.running_var.copy_(variance.float())
