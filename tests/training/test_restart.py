@@ -1,0 +1,46 @@
+"""Training goes on from weights whose batch normalisation was folded away."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from model import export
+from model.loop import Options, size_at
+from model.network import Street, read_layers
+from model.restart import read_into
+from tests.conftest import CHECKOUT
+
+CFG = CHECKOUT / "cfg/darknet/street.cfg"
+SHIPPED = CHECKOUT / "cfg/weights/street.f16"
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_it_starts_with_what_the_weights_compute(tmp_path):
+    """In both modes: with the statistics of these very pictures, and with those of the batch."""
+    torch.manual_seed(0)
+    pictures = torch.rand(2, 3, 96, 160)
+    network = Street(read_layers(CFG))
+    read_into(network, SHIPPED, CFG, [pictures])
+    plain = Street(read_layers(CFG)).eval()
+    filters = export.read(SHIPPED, CFG)
+    for layer, stored in zip(plain.architecture.convolutions, filters, strict=True):
+        block = plain.blocks[str(layer.index)]
+        block.conv.weight.copy_(torch.from_numpy(stored.weights))
+        (block.conv if block.norm is None else block.norm).bias.copy_(
+            torch.from_numpy(stored.biases)
+        )
+    wanted = plain(pictures)
+    for mode in (network.eval(), network.train()):
+        for found, one in zip(mode(pictures), wanted, strict=True):
+            assert torch.allclose(found, one, atol=1e-4)
+    assert any(block.norm.running_var.mean() > 2 for block in network.blocks.values() if block.norm)
+
+
+def test_each_step_draws_one_of_the_canvases_and_again_the_same(tmp_path):
+    canvases = ((288, 512), (384, 640))
+    options = Options(tmp_path, steps=40, canvases=canvases)
+    drawn = [size_at(step, options) for step in range(40)]
+    assert set(drawn) == set(canvases)
+    assert drawn == [size_at(step, options) for step in range(40)]
