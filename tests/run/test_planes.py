@@ -79,6 +79,7 @@ def test_the_default_job_makes_no_bgr_picture(
         assert len(list(container.decode(video=0))) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save", [None, ("overlay",)], ids=["default", "overlay"])
 def test_no_run_pays_for_imports(clip: Path, tmp_path: Path, save: tuple[str, ...] | None) -> None:
     """Whatever a source, the loop and the outputs need is there when the clock of a run starts."""

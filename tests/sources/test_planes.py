@@ -300,6 +300,7 @@ def test_cut_off_is_said(folder: Path, suffix: str) -> None:
     assert_equal(frames, alone)
 
 
+@pytest.mark.slow
 def test_a_source_that_is_forgotten_in_mid_file_ends(damaged: Path) -> None:
     """Its threads may want to say something at that moment."""
     for _ in range(20):

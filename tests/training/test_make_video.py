@@ -83,6 +83,7 @@ def test_truth_fits_the_video(clip: Path) -> None:
         assert row["iscrowd"] == row["ignore"] == int(row["visibility"] < 0.25 or w < 4 or h < 10)
 
 
+@pytest.mark.slow
 def test_tracks_keep_their_number_and_move_little(clip: Path) -> None:
     truth = json.loads(clip.with_suffix(".json").read_text())
     tracks: dict[int, list[dict]] = {}
