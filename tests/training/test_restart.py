@@ -23,7 +23,7 @@ def test_it_starts_with_what_the_weights_compute(tmp_path):
     torch.manual_seed(0)
     pictures = torch.rand(2, 3, 96, 160)
     network = Street(read_layers(CFG))
-    read_into(network, SHIPPED, CFG, [pictures])
+    read_into(network, SHIPPED, [pictures])
     plain = Street(read_layers(CFG)).eval()
     filters = export.read(SHIPPED, CFG)
     for layer, stored in zip(plain.architecture.convolutions, filters, strict=True):

@@ -37,7 +37,6 @@ CLIP = 10.0  # of the gradient's norm
 CHECKPOINT_S = 180
 LOG_EVERY = 20  # steps
 STATISTICS = 12  # batches that folded normalisations are found again from
-CFG = Path(__file__).resolve().parents[2] / "cfg" / "darknet" / "street.cfg"
 
 Judge = Callable[[Street], dict[str, float]]
 
@@ -116,7 +115,7 @@ def _begin_with(
         network.load_state_dict(average.network.state_dict())
         return
     seen = (to_device(make(number), options.device).images for number in range(STATISTICS))
-    read_into(network, file, CFG, seen)
+    read_into(network, file, seen)
     average.network.load_state_dict(network.state_dict())
 
 

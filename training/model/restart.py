@@ -14,14 +14,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from model import export
+from detector.models.formats.darknet.weights import read_weights
+from model.export import fold_normalisation
 from model.network import Street
 
 
-def read_into(network: Street, weights: Path, cfg: Path, images: Iterable[Tensor]) -> None:
+def read_into(network: Street, weights: Path, images: Iterable[Tensor]) -> None:
     """Fills ``network`` with .weights or .f16. ``images``: some batches [B, 3, H, W] in 0..1."""
     convolutions = network.architecture.convolutions
-    for layer, stored in zip(convolutions, export.read(weights, cfg), strict=True):
+    stored_filters = read_weights(weights, network.architecture)[0]
+    for layer, stored in zip(convolutions, map(fold_normalisation, stored_filters), strict=True):
         block = network.blocks[str(layer.index)]
         block.conv.weight.data.copy_(torch.from_numpy(stored.weights))
         bias = torch.from_numpy(stored.biases)

@@ -261,29 +261,9 @@ class BucketOutputs:
 
     def _own_files(self) -> dict[str, About]:
         """Those of the job that lie directly below the prefix."""
-        folder, found = self._folder(), {}
+        folder = self._folder()
         with _writing(folder):
-            if folder.scheme == "s3":
-                token: dict[str, str] = {}
-                page: dict[str, Any] = {"IsTruncated": True}
-                while page.get("IsTruncated"):
-                    page = self._store.call_s3(
-                        "list_objects_v2",
-                        Bucket=folder.host,
-                        Prefix=folder.key,
-                        Delimiter="/",
-                        **token,
-                    )
-                    for one in page.get("Contents", ()):
-                        about = about_of({"size": one["Size"], "ETag": one["ETag"]})
-                        found[one["Key"][len(folder.key) :]] = about
-                    token = {"ContinuationToken": page.get("NextContinuationToken", "")}
-            else:
-                path = path_in_store(folder).rstrip("/")
-                with suppress(FileNotFoundError):
-                    for info in self._store.ls(path, detail=True):
-                        if info["type"] == "file":
-                            found[info["name"].rpartition("/")[2]] = about_of(info)
+            found = {key[len(folder.key) :]: about for key, about in walk(folder, flat=True)}
         return {name: about for name, about in found.items() if OWN.fullmatch(name)}
 
     def _seen(self) -> dict[str, str]:

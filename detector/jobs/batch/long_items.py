@@ -20,6 +20,7 @@ from detector.jobs.batch.item import Piece, Task
 from detector.jobs.batch.listing import Item
 from detector.jobs.batch.pieces import LEAST_S, folder_name
 from detector.session.batch import ItemRecord
+from detector.sources._addresses import is_address
 
 LEAST_BYTES = 8 << 20  # two minutes of video mostly have more; less is not looked at
 MINUTE_BYTES = 1 << 20  # a minute of video hardly has less: so many parts a file may have
@@ -135,7 +136,7 @@ class LongItems:
     def first(self, task: Task) -> Task:
         """The task that an item begins with."""
         looked_at = task.name in self.chosen or task.name in self.kept
-        if not looked_at or pieces.is_address(task.path):
+        if not looked_at or is_address(task.path):
             return task
         most, least_s = self.chosen.get(task.name, 0), self.split.least_s
         return replace(task, piece=Piece(do="plan", most=most, least_s=least_s))

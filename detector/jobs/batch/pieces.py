@@ -23,6 +23,7 @@ from detector.errors import UsageError
 from detector.errors.writing import sync_folder
 from detector.session.batch import ItemRecord
 from detector.session.codec import from_json, read_file, to_json
+from detector.sources._addresses import is_address
 
 PARTS = ".detect-video-parts-"
 PLAN, RECORD = "plan.json", "record.json"
@@ -43,11 +44,6 @@ def _all_of(name: str) -> str:
 def folder_of(place: str, name: str, key: str) -> Path | None:
     """None where OUT is no folder of this system: then nothing is done in parts."""
     return None if is_address(place) else Path(place, folder_name(name, key))
-
-
-def is_address(text: str) -> bool:
-    """Whether it names nothing of this system: neither parts lie there, nor is it read in parts."""
-    return "://" in text
 
 
 def find_folders(place: str) -> set[str]:

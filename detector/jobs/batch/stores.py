@@ -43,27 +43,27 @@ class Named(NamedTuple):
     found: Found
 
 
-def walk(place: Place) -> Iterator[tuple[str, About]]:
-    """(key, about) of every object whose key begins with that of ``place``, sorted. Raises
-    SourceError."""
+def walk(place: Place, *, flat: bool = False) -> Iterator[tuple[str, About]]:
+    """(key, about) of every object whose key begins with that of ``place``, sorted. ``flat``: of
+    those with no further slash only. Raises SourceError."""
     store = open_store(place)
     with store_errors(place):
         if place.scheme == "s3":
-            yield from _walk_s3(store, place)
+            yield from _walk_s3(store, place, {"Delimiter": "/"} if flat else {})
             return
-        folder = place.key.rpartition("/")[0]
+        folder = f"{place.host}/{place.key.rpartition('/')[0]}".rstrip("/")
         before = len(place.host) + 1
-        found = store.find(f"{place.host}/{folder}".rstrip("/"), detail=True)
+        found = store.find(folder, detail=True, maxdepth=1 if flat else None)
         for path, info in sorted(found.items()):
             if (key := path[before:]).startswith(place.key):
                 yield key, about_of(info)
 
 
-def _walk_s3(store: Any, place: Place) -> Iterator[tuple[str, About]]:
+def _walk_s3(store: Any, place: Place, more: dict[str, str]) -> Iterator[tuple[str, About]]:
     token: dict[str, str] = {}
     while True:
         page = store.call_s3(
-            "list_objects_v2", Bucket=place.host, Prefix=place.key, MaxKeys=PAGE, **token
+            "list_objects_v2", Bucket=place.host, Prefix=place.key, MaxKeys=PAGE, **more, **token
         )
         for entry in page.get("Contents", ()):
             yield entry["Key"], about_of({"size": entry["Size"], "ETag": entry["ETag"]})

@@ -15,9 +15,9 @@ from detector.jobs.batch.cluster.messages import (
     Hello,
     Load,
     Loaded,
+    NewActor,
     News,
     Node,
-    Place,
     Reply,
     Turn,
     Turned,
@@ -48,7 +48,7 @@ class Clock:
 class FakeActor:
     """``fake``: the cluster. What an item's name holds decides what becomes of it."""
 
-    place: Place
+    place: NewActor
     fake: FakeCluster
     node: Node | None = None
     digest: str = ""
@@ -139,7 +139,7 @@ class FakeCluster:
         self.actors: dict[int, FakeActor] = {}
         self.calls: dict[int, tuple[str, str]] = {}
         self.loads: list[Load] = []
-        self.placed: list[Place] = []
+        self.placed: list[NewActor] = []
         self.ended: list[int] = []
         self.closed: list[int] = []
         self.opened = self.left = 0

@@ -232,7 +232,7 @@ def test_keys_that_are_no_names_are_refused(store, listed):
     for key in ("good.mp4", *bad):
         store.store[f"/bucket/in/{key}"] = None  # a path like this no call would take
 
-    def find(path, detail):
+    def find(path, detail, maxdepth=None):
         return {name.lstrip("/"): {"size": 1, "type": "file", "etag": "x"} for name in store.store}
 
     store.find = find

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from detector.jobs.batch.cluster.messages import NOT_INSTALLED, Call, Connect, Place, Turn, to_text
+from detector.jobs.batch.cluster.messages import (
+    NOT_INSTALLED,
+    Call,
+    Connect,
+    NewActor,
+    Turn,
+    to_text,
+)
 from detector.jobs.batch.cluster.ray_process import describe, serve
 
 NODES = [
@@ -103,13 +110,13 @@ def served(folder: Path, *turns: Turn, address: str | None = None) -> list[dict[
 
 def test_actors_are_placed_called_and_ended(ray, tmp_path):
     (tmp_path / "r").mkdir()
-    places = [Place(number=0, cpus=2), Place(number=1, cpus=4, gpus=1, avoid=["n2", "n3"])]
+    places = [NewActor(number=0, cpus=2), NewActor(number=1, cpus=4, gpus=1, avoid=["n2", "n3"])]
     hellos = [Call(number=number, method="hello", text="x") for number in (0, 1)]
     _, first, second, third = served(
         tmp_path / "r",
         Turn(wait=0.1, places=places, calls=hellos),
         Turn(wait=0.0, calls=[Call(number=0, method="look"), Call(number=1, method="work")]),
-        Turn(wait=0.0, ends=[0, 1], places=[Place(number=1, cpus=2)]),
+        Turn(wait=0.0, ends=[0, 1], places=[NewActor(number=1, cpus=2)]),
     )
     assert [(one["number"], one["text"]) for one in first["replies"]] == [
         (0, "hello x"),

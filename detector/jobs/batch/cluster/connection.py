@@ -203,11 +203,11 @@ def last_words(said: str) -> str:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """It leaves when its pipe is closed: Ray's processes first. What does not is killed, and with
     it, a moment later, what it had started."""
-    for seconds, signs in ((CLOSING_S, process.terminate), (GRACE_S, process.kill)):
+    for seconds, end in ((CLOSING_S, process.terminate), (GRACE_S, process.kill)):
         with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
             return
-        signs()
+        end()
     process.wait()
 
 

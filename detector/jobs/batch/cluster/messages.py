@@ -37,8 +37,8 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A new actor. ``avoid``: nodes on which it must not be."""
+class NewActor:
+    """``cpus``, ``gpus``: that Ray sets aside for it. ``avoid``: nodes on which it must not be."""
 
     number: int
     cpus: int
@@ -62,7 +62,7 @@ class Turn:
 
     wait: float
     ends: list[int] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    places: list[NewActor] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
 
 
@@ -145,6 +145,8 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
+    """``config``: the settings in force, without ``auto``. ``digest``: of them and the model."""
+
     config: dict[str, dict[str, Any]]
     digest: str
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from detector import __version__
 from detector.errors import EXIT_ENGINE, DetectVideoError, EngineError, OutputError, error_of_code
+from detector.errors.text import counted
 from detector.jobs.batch.cluster.connection import Cluster, ConnectionLostError
 from detector.jobs.batch.cluster.messages import (
     NOT_INSTALLED,
@@ -31,9 +32,9 @@ from detector.jobs.batch.cluster.messages import (
     Hello,
     Load,
     Loaded,
+    NewActor,
     News,
     Node,
-    Place,
     Turn,
     Turned,
     Welcome,
@@ -113,7 +114,7 @@ class ClusterPool:
     _places: list[_Place] = field(default_factory=list)
     _nodes: list[Node] = field(default_factory=list)
     _avoid: set[str] = field(default_factory=set)  # nodes
-    _orders: list[Place] = field(default_factory=list)  # of the next turn, as are these:
+    _orders: list[NewActor] = field(default_factory=list)  # of the next turn, as are these:
     _calls: list[Call] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)
     _events: list[Event] = field(default_factory=list)
@@ -202,7 +203,7 @@ class ClusterPool:
 
     def _order(self, place: _Place) -> None:
         self._orders.append(
-            Place(
+            NewActor(
                 number=place.number,
                 cpus=self.need.cpus,
                 gpus=self.need.gpus,
@@ -572,5 +573,4 @@ def _limit(place: _Place) -> float | None:
 
 
 def _words(need: Need) -> str:
-    cores = f"{need.cpus} core{'s'[: need.cpus != 1]}"
-    return cores + (f" and {need.gpus} GPU" if need.gpus else "")
+    return counted(need.cpus, "core") + (f" and {need.gpus} GPU" if need.gpus else "")

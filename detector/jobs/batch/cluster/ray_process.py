@@ -24,8 +24,8 @@ from detector.jobs.batch.cluster.messages import (
     ORIGIN,
     Connect,
     Connected,
+    NewActor,
     Node,
-    Place,
     Reply,
     Turn,
     Turned,
@@ -194,7 +194,7 @@ def _alive(nodes: Sequence[dict[str, Any]]) -> Iterable[Node]:
             )
 
 
-def _options(place: Place) -> dict[str, Any]:
+def _options(place: NewActor) -> dict[str, Any]:
     """Ray neither restarts an actor nor repeats a call: what is tried again is the job's to say."""
     options: dict[str, Any] = {
         "num_cpus": place.cpus,
