@@ -216,7 +216,7 @@ def beside_ultralytics(asked: Asked) -> list[list[str]]:
     for network in asked.networks:
         for height in asked.heights:
             source = asked.whole_clip(height)
-            exports = _prepared(python, network, network_size(*size_of(source)))
+            exports = _prepared(python, network, source)
             title = f"{source.name}, {network} {exports['width']}x{exports['height']}"
             click.echo(f"\n{title}, all frames")
             rows = asked.turns(_variants(python, exports, source))
@@ -232,17 +232,19 @@ def network_size(width: int, height: int, longest: int = 640, stride: int = 32) 
     return next(sides), next(sides)
 
 
-def _prepared(python: Path, network: str, size: tuple[int, int]) -> dict[str, Any]:
-    """Its exports, made once; ``torch``, ``onnx``, ``openvino`` and ``openvino int8`` are paths."""
-    folder = CACHE / f"{python.parents[1].name}-{network}-{size[1]}x{size[0]}"
+def _prepared(python: Path, network: str, source: Path) -> dict[str, Any]:
+    """Its exports, made once for a clip, whose pictures say how many boxes its random weights find;
+    ``torch``, ``onnx``, ``openvino`` and ``openvino int8`` are paths."""
+    size = network_size(*size_of(source))
+    folder = CACHE / f"{python.parents[1].name}-{network}-{source.stem}"
     record = folder / "exports.json"
     if not record.is_file():
         pictures = folder / "set" / "images"
         pictures.mkdir(parents=True, exist_ok=True)
-        every = f"select=not(mod(n\\,10)),scale={size[1]}:{size[0]}"
+        every = "select=not(mod(n\\,10))"
         pattern = pictures / "%03d.jpg"
         taken = ["-vf", every, "-vsync", "vfr", "-frames:v", PICTURES, "-q:v", 2]
-        run(["ffmpeg", "-v", "error", "-y", "-i", STREET, *map(str, taken), pattern])
+        run(["ffmpeg", "-v", "error", "-y", "-i", source, *map(str, taken), pattern])
         click.echo(f"{network}: exporting in torch, ONNX and OpenVINO: minutes")
         told, _ = theirs(python, "prepare", network, folder, *size, pictures)
         record.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

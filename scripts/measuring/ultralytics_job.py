@@ -26,7 +26,8 @@ os.environ.setdefault("YOLO_VERBOSE", "false")
 PACKAGES = ("ultralytics", "torch", "torchvision", "openvino", "nncf", "onnx", "opencv-python")
 AS_IT_COMES = "as it comes"
 CONF, IOU = 0.25, 0.7  # its own, given by name so that both programs have the same
-WANTED = 30  # boxes of a picture above the threshold, before NMS
+WANTED = 30  # boxes of a picture
+CELLS = 100  # of a picture above the threshold, before its boxes are counted
 SEED = 0
 
 
@@ -81,8 +82,8 @@ def prepare(
 
     Weights that were trained cannot be had everywhere. Random ones give the same numbers for every
     picture, and no box or thousands. So the batch norms get the statistics of the pictures, and the
-    last layers of the classes are scaled and shifted until some 30 cells of a picture are above the
-    threshold: both programs then have boxes to suppress, draw and write.
+    last layers of the classes are scaled and shifted until some 30 boxes of a picture are left at
+    the threshold: both programs then have boxes to suppress, draw and write.
     """
     import torch
     from ultralytics import YOLO
@@ -94,6 +95,8 @@ def prepare(
     adapt_norms(made.model, seen)
     spread_scores(made.model, seen)
     stored = folder / f"{network}.pt"
+    made.save(str(stored))
+    shift_scores(made.model, shift_to_wanted(YOLO(stored), size, pictures))
     made.save(str(stored))
     data = write_data(folder, pictures)
     common = {"imgsz": list(size), "device": "cpu", "verbose": False}
@@ -122,7 +125,57 @@ def adapt_norms(model: Any, pictures: Sequence[Any]) -> None:
 
 
 def spread_scores(model: Any, pictures: Sequence[Any]) -> None:
-    """Scales and shifts the last layers of the classes, by what the pictures give."""
+    """Scales and shifts the last layers of the classes, so that some cells of each picture are
+    above the threshold."""
+    import torch
+
+    best = []
+    with torch.inference_mode():
+        for picture in pictures:
+            rows = model(picture)
+            rows = rows[0] if isinstance(rows, (tuple, list)) else rows
+            best.append(torch.logit(rows[0, 4:].amax(0), eps=1e-12))
+    seen = torch.stack(best)
+    gain = 1.0 / max(float(seen.std()), 1e-6)
+    edge = seen.topk(CELLS, dim=1).values[:, -1].median()
+    with torch.no_grad():
+        for module in score_layers(model):
+            module.weight.mul_(gain)
+            module.bias.mul_(gain)
+    shift_scores(model, logit(CONF) - gain * float(edge))
+
+
+def shift_to_wanted(yolo: Any, size: tuple[int, int], pictures: Sequence[Path]) -> float:
+    """What the scores lack or have too much for ``WANTED`` boxes a picture, behind NMS.
+
+    NMS keeps a box whatever lies below its score, so the boxes above a higher threshold are the
+    best ones of a lower threshold.
+    """
+    edges = []
+    for path in pictures:
+        [found] = yolo.predict(
+            str(path), imgsz=list(size), conf=CONF / 4, iou=IOU, max_det=3000, verbose=False
+        )
+        scores = sorted(found.boxes.conf.tolist(), reverse=True)
+        if len(scores) < WANTED:
+            raise SystemExit(
+                f"{path.name}: {len(scores)} boxes above {CONF / 4}, too few to choose"
+            )
+        edges.append(logit(scores[WANTED - 1]))
+    return logit(CONF) - sorted(edges)[len(edges) // 2]
+
+
+def shift_scores(model: Any, shift: float) -> None:
+    """Adds ``shift`` to the logits of all classes."""
+    import torch
+
+    with torch.no_grad():
+        for module in score_layers(model):
+            module.bias.add_(shift)
+
+
+def score_layers(model: Any) -> list[Any]:
+    """The last layers of the classes."""
     import torch
 
     classes = len(model.names)
@@ -135,20 +188,11 @@ def spread_scores(model: Any, pictures: Sequence[Any]) -> None:
     ]
     if not last:
         raise SystemExit(f"no last layer of {classes} classes was found")
-    best = []
-    with torch.inference_mode():
-        for picture in pictures:
-            rows = model(picture)
-            rows = rows[0] if isinstance(rows, (tuple, list)) else rows
-            best.append(torch.logit(rows[0, 4:].amax(0), eps=1e-12))
-    seen = torch.stack(best)
-    gain = 1.0 / max(float(seen.std()), 1e-6)
-    edge = seen.topk(WANTED, dim=1).values[:, -1].median()
-    shift = math.log(CONF / (1 - CONF)) - gain * float(edge)
-    with torch.no_grad():
-        for module in last:
-            module.weight.mul_(gain)
-            module.bias.mul_(gain).add_(shift)
+    return last
+
+
+def logit(share: float) -> float:
+    return math.log(share / (1 - share))
 
 
 def read_picture(path: Path, size: tuple[int, int]) -> Any:
