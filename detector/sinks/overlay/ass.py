@@ -231,6 +231,6 @@ def _label_line(
 def _words(placed: PlacedLabel, detections: Detections) -> str:
     """The true name, which a player's font may have letters for where ours has none."""
     text = placed.text
-    if text and placed.index is not None:
-        text = detections.name(placed.index)
+    if text and placed.number is not None:
+        text = detections.name(placed.number)
     return plain(f"{text} {placed.score}".strip())
