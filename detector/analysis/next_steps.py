@@ -177,13 +177,17 @@ def _of_network(
     bound = _bound(predicted.get(INFER_FREE))
     yield _larger_batch(document, predicted, sweep)
     height, width = document.model_input
+    trained = document.verdict.smaller_input
     smaller = [max(STRIDE, int(SMALLER * side) // STRIDE * STRIDE) for side in (width, height)]
+    if trained is not UNSET:
+        smaller = [trained[1], trained[0]]
     fewer = 1 - smaller[0] * smaller[1] / (width * height)
     if fewer > 0:
+        allowed = "if the model allows it" if trained is UNSET else "which the model is trained for"
         yield _add(
             document,
             ("--size", f"{smaller[0]}x{smaller[1]}"),
-            f"{fewer:.0%} fewer pixels, if the model allows it; may miss small objects",
+            f"{fewer:.0%} fewer pixels, {allowed}; may miss small objects",
             INFER,
             None,
             COMPARE,

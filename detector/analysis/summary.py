@@ -203,7 +203,14 @@ def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -
     )
     outputs = {kind for run in runs for kind in run.outputs}
     encodings = all(has_encodings(run.outputs.get("video", "")) for run in runs)
-    return judge(times, Choices(outputs=outputs, encoding=facts.encoding, encodings=encodings))
+    choices = Choices(
+        outputs=outputs,
+        encoding=facts.encoding,
+        encodings=encodings,
+        input=facts.model_input,
+        smaller_input=facts.smaller_input,
+    )
+    return judge(times, choices)
 
 
 def _detections(facts: RunFacts, runs: Sequence[SourceRun]) -> DetectionCounts:

@@ -18,7 +18,9 @@ ledger, so that a reader finds the very figure there.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from msgspec import UNSET
 
 from detector.errors.text import counted
 from detector.session.document import CpuTime, StageFigures, ThreadFigures, Verdict
@@ -30,6 +32,7 @@ GROUPS = {
     "inference": (INFER,),
     "writing": (HEAD, NMS, ANNOTATE, WRITE),
 }
+OF_INPUT = (PREPROCESS, INFER, HEAD)  # take as long as the network's input is large, at most
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
 NOTHING = 1e-4  # of a frame's time: below it what is left is rounding
 LEAST = 0.005  # of a frame's time; anything smaller rounds to 0%
@@ -87,11 +90,14 @@ class FrameTimes:
 class Choices:
     """What the run was asked to do, as far as an advice depends on it. ``outputs``: the kinds that
     were written. ``encoding``: the option that says how the video is encoded, and its value;
-    ``encodings``: whether the video's format has such options."""
+    ``encodings``: whether the video's format has such options. ``input``: of the network, height
+    and width; ``smaller_input``: the next smaller one that the model was trained for, if any."""
 
     outputs: Collection[str] = ()
     encoding: tuple[str, str] | None = None
     encodings: bool = True
+    input: tuple[int, int] = (0, 0)
+    smaller_input: tuple[int, int] | None = None
 
 
 def given_encoding(output: Mapping[str, object]) -> tuple[str, str] | None:
@@ -158,13 +164,24 @@ def frame_times(
 
 def period_without(times: FrameTimes, stage: str) -> float:
     """Seconds that a frame would take at least if ``stage`` took none."""
-    rest = max(0.0, times.period_s - times.stages[stage])
+    return period_with(times, {stage: 0.0})
+
+
+def period_with(times: FrameTimes, left: Mapping[str, float]) -> float:
+    """Seconds that a frame would take at least if of each stage in ``left`` this share remained,
+    0 to 1."""
+    saved = {name: times.stages.get(name, 0) * (1 - share) for name, share in left.items()}
+    rest = max(0.0, times.period_s - sum(saved.values()))
     if times.sync:
         return rest
-    own = times.worker_s if stage == INFER else times.stages[stage]
-    groups = [seconds - own * (stage in GROUPS[group]) for group, seconds in times.groups.items()]
-    cpu = sum(seconds for name, seconds in times.stage_cpu.items() if name != stage) / times.cores
-    return max(rest, times.apart_s + max(cpu, *groups))
+    if INFER in left:
+        saved[INFER] = times.worker_s * (1 - left[INFER])
+    groups = [
+        seconds - sum(saved.get(name, 0) for name in GROUPS[group])
+        for group, seconds in times.groups.items()
+    ]
+    cpu = sum(seconds * left.get(name, 1) for name, seconds in times.stage_cpu.items())
+    return max(rest, times.apart_s + max(cpu / times.cores, *groups))
 
 
 def limit_without(times: FrameTimes, stage: str) -> str | None:
@@ -187,9 +204,27 @@ def limit_without(times: FrameTimes, stage: str) -> str | None:
 def gain_without(times: FrameTimes, stage: str) -> float:
     """Bound of the growth of end-to-end FPS if ``stage`` took no time: 0.08 = 8% faster. Infinite
     where nothing else takes time."""
-    rest = period_without(times, stage)
-    nothing_left = rest <= times.period_s * NOTHING
-    return float("inf") if nothing_left else max(0.0, times.period_s / rest - 1)
+    return _gain_to(times, period_without(times, stage))
+
+
+def gain_with_smaller_input(times: FrameTimes, choices: Choices) -> float:
+    """The same bound for the smaller input: no stage that works on the network's input becomes
+    faster than its area becomes smaller. 0 where there is none."""
+    if choices.smaller_input is None:
+        return 0.0
+    return _gain_to(times, period_with(times, dict.fromkeys(OF_INPUT, _area_left(choices))))
+
+
+def _gain_to(times: FrameTimes, period_s: float) -> float:
+    nothing_left = period_s <= times.period_s * NOTHING
+    return float("inf") if nothing_left else max(0.0, times.period_s / period_s - 1)
+
+
+def _area_left(choices: Choices) -> float:
+    """Of the input's area in the smaller input, 0 to 1."""
+    assert choices.smaller_input is not None
+    (height, width), (smaller_height, smaller_width) = choices.input, choices.smaller_input
+    return min(1.0, smaller_height * smaller_width / (height * width))
 
 
 def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
@@ -201,6 +236,10 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
         return Verdict(bottleneck=None, sentence="the instruments were off: nothing to judge")
     gains = {name: gain_without(times, name) for name in dict.fromkeys((stage, INFER))}
     few = times.frames < FEW
+    smaller = choices.smaller_input
+    if few or stage != INFER or gain_with_smaller_input(times, choices) < LEAST:
+        smaller = None
+    choices = replace(choices, smaller_input=smaller)
     return Verdict(
         bottleneck=None if few else stage,
         sentence=_too_few(times.frames) if few else _sentence(times, stage, gains, choices),
@@ -209,6 +248,7 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
             for name, value in gains.items()
         },
         cpu_share=round(times.cpu_share, 4),
+        smaller_input=UNSET if smaller is None else smaller,
     )
 
 
@@ -245,6 +285,13 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
         f"Without it you would get {_gain(times, stage, gain)}{then}"
         + (f": try {advice}." if advice else "."),
     ]
+    if choices.smaller_input is not None:
+        height, width = choices.smaller_input
+        sentences.append(
+            f"With `--size {width}x{height}`, {_area_left(choices):.0%} of the network's input, "
+            f"you would get {_gain(times, INFER, gain_with_smaller_input(times, choices))} and "
+            "miss more small objects."
+        )
     if stage != INFER and gains[INFER] <= gain:
         sentences.append(f"Without inference you would get {_gain(times, INFER, gains[INFER])}.")
     if times.sync:

@@ -37,7 +37,7 @@ def show(model: str, as_json: bool, **flags: Any) -> None:
     from detector.config.levels import resolve_config
     from detector.jobs.models import facts
     from detector.report.terminal.models import print_model
-    from detector.run.wire import model_request
+    from detector.run.canvas import model_request
 
     document = facts(model_request(resolve_config(None, {"model": model, **flags})))
     if as_json:

@@ -19,10 +19,10 @@ from detector.errors.guard import refuse_kept
 from detector.errors.writing import whole_file
 from detector.models.base import Network
 from detector.models.own_files import write_description
+from detector.run.canvas import open_network
 from detector.run.choose import choose_by_rank
 from detector.run.inputs import keep_inputs
 from detector.run.prepare import PreparedNetwork, convert_network, prepare_network
-from detector.run.wire import open_network
 
 RANGE = ("min_batch", "max_batch")  # options of an engine whose files take a range of batches
 

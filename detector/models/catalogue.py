@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
 
 KEYS = tuple(
-    "family cfg file layers weights names calibration licence description options url sha256 bytes "
-    "needs figures".split()
+    "family cfg file layers weights names calibration canvases licence description options url "
+    "sha256 bytes needs figures".split()
 )
+CANVAS = re.compile(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})")
 FIGURES = ("input", "parameters", "parameters_fused", "macs", "gflops_published")
 
 BLOCK_BYTES = 1 << 16
@@ -55,9 +57,10 @@ class KnownModel:
 
     ``path``: the model file, a packaged cfg or a file in the cache, which may not be there yet.
     ``layers``: a description from which a network with random weights is built where ``path`` is
-    absent. ``calibration``: of int8, which the package carries. ``figures``: values of ``FIGURES``,
-    for the list. ``gflops_published`` come from its makers; so do the others, unless they could be
-    counted here.
+    absent. ``calibration``: of int8, which the package carries. ``canvases``: (height, width) of
+    the inputs that it was trained for, its own first; where there are any, its input takes the
+    shape of the source (run/canvas.py). ``figures``: values of ``FIGURES``, for the list.
+    ``gflops_published`` come from its makers; so do the others, unless they could be counted here.
     """
 
     name: str
@@ -70,6 +73,7 @@ class KnownModel:
     description: str
     needs: str = ""
     calibration: Path | None = None
+    canvases: tuple[tuple[int, int], ...] = ()
     download: Download | None = None
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -147,6 +151,7 @@ def known_model(name: str) -> KnownModel:
         description=str(values.get("description", "")),
         needs=str(values.get("needs", "")),
         calibration=_file(path, values, "weights", "calibration"),
+        canvases=_canvases(path, values),
         download=_download(path, values, stored),
         figures=_figures(path, values),
     )
@@ -173,6 +178,23 @@ def _download(path: Path, values: dict[str, Any], stored: Path | None) -> Downlo
         sha256=str(values["sha256"]) if "sha256" in values else None,
         size=int(size) if size is not None else None,
     )
+
+
+def canvases_of(model: str) -> tuple[tuple[int, int], ...]:
+    """``KnownModel.canvases`` of what ``--model`` names; () for a file, and where it has none."""
+    if os.path.exists(model) or model not in known():
+        return ()
+    return known_model(model).canvases
+
+
+def _canvases(path: Path, values: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Of texts like ``416x256``, width x height."""
+    found = []
+    for text in values.get("canvases") or ():
+        if (sides := CANVAS.fullmatch(str(text))) is None:
+            raise ModelError(f"{path}: canvases: {text!r}: write 416x256 (width x height)")
+        found.append((int(sides[2]), int(sides[1])))
+    return tuple(found)
 
 
 def _figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:

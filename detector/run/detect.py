@@ -145,10 +145,14 @@ def detect(
         # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
         check_threads(blas_threads() + (0 if config.loop.sync else 2))
         takes_tuned = hooks.tuned and hooks.source is None
+        with timer.phase("import"):
+            _import_ahead(specs, plan)
+        with timer.phase("load"):
+            picture = _deciding_picture(specs, config, hooks)
         loaded = load_model(
             config,
             timer,
-            picture=first_picture_size(specs, config),
+            picture=picture,
             progress=building,
             measured=hooks.measured,
             timed=hooks.timed,
@@ -156,8 +160,6 @@ def detect(
             chosen=partial(_refuse_being_written, plan, specs, config),
         )
         config = config.with_options(_of_the_loop(loaded.tuned))
-        with timer.phase("import"):
-            _import_ahead(specs, plan)
         check_files(3)  # a source, the rows, and whatever is looked up while both are open
         with loaded.engine as engine:
             if hooks.loaded is not None:
@@ -182,6 +184,14 @@ def detect(
                         loaded.read_layers()
                         engine.close()
                     return _write_session(job, runs, command)
+
+
+def _deciding_picture(specs: Sequence[str], config: Config, hooks: Hooks) -> tuple[int, int] | None:
+    """What the network's input is fitted to. Sources that a command opens in its own way are
+    judged, and then the model's own input is what is judged."""
+    if hooks.source is not None and config.runtime.size is None:
+        return None
+    return first_picture_size(specs, config)
 
 
 def _of_the_loop(tuned: Mapping[str, Any]) -> dict[str, Any]:

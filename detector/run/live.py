@@ -32,6 +32,7 @@ from detector.live.capacity import busiest_stage, capacity, sentence
 from detector.live.figures import LiveStatus
 from detector.live.memory import MemoryWatch
 from detector.run.camera_outputs import CameraEvents, CameraOutputs, MadeFolder, check_recording
+from detector.run.canvas import picture_of_cameras
 from detector.run.detect import Result, closing_session, loop_bounds
 from detector.run.environment import process_age_s
 from detector.run.inputs import keep_inputs
@@ -135,7 +136,11 @@ def detect_live(
         made = _output_folder(config)
         names = {camera.name for camera in cameras}
         try:
-            loaded = load_model(config, timer, picture=SHAPE, progress=building, timed=True)
+            picture, line = picture_of_cameras(cameras, config)
+            if config.runtime.size is not None:
+                picture = SHAPE
+            loaded = load_model(config, timer, picture=picture, progress=building, timed=True)
+            loaded.notes += [] if line is None else [line]
             loaded.read_layers()  # now: at the end SIGTERM leaves no time for it
             folder = None if made is None else made.path
             with loaded.engine as engine, stop_on_signals() as stop:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from detector.config.schema import Config
 from detector.errors import DetectVideoError, OutputError
 from detector.errors.machine import usable_cores
+from detector.run.canvas import smaller_canvas
 from detector.run.environment import environment
 from detector.run.wire import LoadedModel
 
@@ -142,4 +143,5 @@ def run_facts(config: Config, loaded: LoadedModel) -> RunFacts:
         notes=loaded.notes,
         encoding=given_encoding(config.as_dict()["output"]),
         layers=loaded.layers,
+        smaller_input=smaller_canvas(network, config),
     )

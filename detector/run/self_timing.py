@@ -23,6 +23,7 @@ from detector.config.schema import PACKAGED, Config
 from detector.engines.base import NVIDIA_DRIVER, BuildProgress
 from detector.errors import EngineError, OutputError, UsageError
 from detector.run import choose
+from detector.run.canvas import open_network, own_canvas
 from detector.run.environment import describe_cpu
 from detector.run.prepare import prepare_network, silent
 from detector.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
@@ -72,11 +73,12 @@ def find_or_make(
 ) -> Timing | None:
     """The timing of this network on this machine; None where it is not timed.
 
+    It is made once for all canvases of a model, at its own, whichever the network has.
     Raises EngineError where ``progress`` stops it.
     """
     if not _is_wanted(config) or network.random_seed is not None:
         return None
-    shape = (network.input.height, network.input.width)
+    shape = own_canvas(network, config)
     kept = choose.find_timing(config, network.sha256, shape)
     if kept is not None:
         return Timing(kept)
@@ -86,6 +88,8 @@ def find_or_make(
     if calibration is None:
         return None
     start = clock()
+    if shape != (network.input.height, network.input.width):
+        network = open_network(_at(config, shape))
     rows = time_engines(network, _bare(config), _agreements(calibration), progress, clock)
     made = Measurement(
         kind="self-timing",
@@ -140,6 +144,10 @@ def _is_wanted(config: Config) -> bool:
 def _bare(config: Config) -> Config:
     """The configuration with the packaged calibration, whatever else is kept."""
     return replace(config, calibration=replace(config.calibration, calibrate=PACKAGED))
+
+
+def _at(config: Config, shape: tuple[int, int]) -> Config:
+    return replace(config, runtime=replace(config.runtime, size=f"{shape[1]}x{shape[0]}"))
 
 
 def _agreements(calibration: Calibration) -> dict[str, float]:

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.config.schema import Config
-from detector.errors import DetectVideoError, EngineError, ModelError, SourceError, UsageError
+from detector.errors import DetectVideoError, EngineError, SourceError, UsageError
 from detector.errors.machine import too_much
+from detector.run.canvas import follows_source, open_network
 from detector.run.fonts import note_names, open_font
 from detector.run.limits import check_memory
 from detector.sources.live.base import Terms
@@ -35,7 +36,7 @@ from detector.sources.live.base import Terms
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress, Engine, EngineOptions
     from detector.loop.parts import Outputs, Parts, Progress
-    from detector.models.base import ModelRequest, Network
+    from detector.models.base import Network
     from detector.run.self_timing import Timing
     from detector.session.outcome import ExecutedLayer
     from detector.sinks._stream import RowStream
@@ -56,7 +57,6 @@ TIME = re.compile(
     r"(?:(?:([0-9]{1,4}):(?=[0-5]?[0-9]:))?([0-9]{1,4}):(?=[0-5]?[0-9](?:\.|$)))?"
     r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 )
-LARGEST_SIDE = 8192  # pixels of a network's input
 # Of a pixel of a frame, while it is decoded: measured 7 for a GIF, which keeps what it draws upon.
 DECODER_BYTES = 8
 MEANINGLESS = "random weights: boxes are meaningless"
@@ -138,7 +138,8 @@ def load_model(
 
     ``spare_requests``: requests beyond those that a loop needs. ``one_at_a_time``: the caller waits
     for each result, so one request should have all threads. ``picture``: width and height of the
-    first source, which ``--size 640`` fits the input to. ``progress`` is told of every step of a
+    first source, which the input is fitted to (``canvas.open_network``); None where the model's own
+    is to stay. ``progress`` is told of every step of a
     build; when it answers False, the build ends. ``measured``: whether auto takes what ``compare
     --use`` recorded. ``timed``: whether it takes the default model's timing on this machine, which
     is made where it is not there yet, outside of every phase. ``kind``: what the source is, for
@@ -259,65 +260,21 @@ def _with_engine_of_the_file(config: Config) -> tuple[Config, str | None]:
     return config, None  # a name that is no engine: loading it says so
 
 
-def open_network(config: Config, picture: tuple[int, int] | None = None) -> Network:
-    """The network as the front end makes it, before it is converted for an engine.
-
-    ``--size 640`` is the longest side. Where the picture keeps its shape in the middle of the input
-    (geometry "centre") and the file's size is not fixed, the other side is the smallest that holds
-    ``picture`` (width, height); else the input is a square. Raises UsageError and ModelError.
-    """
-    from detector import engines, models
-    from detector.stages.preprocess import smallest_input
-
-    request, asked = model_request(config), config.runtime.size
-    network = models.open_network(request, engines.front_ends())
-    if picture is None or asked is None or not asked.isdecimal():
-        return network
-    if network.input.geometry != "centre":
-        return network
-    size = smallest_input(int(asked), network.input.stride, *picture)
-    if size == (network.input.height, network.input.width):
-        return network
-    try:
-        return models.open_network(replace(request, size=size), engines.front_ends())
-    except ModelError as exc:
-        network.warnings.append(f"--size {asked}: the input stays {asked}x{asked}: {exc}")
-        return network
-
-
-def model_request(config: Config) -> ModelRequest:
-    """What the configuration says about the model. Raises UsageError."""
-    from detector.engines import store
-    from detector.models.base import ModelRequest
-
-    network, runtime = config.network, config.runtime
-    return ModelRequest(
-        model=network.model,
-        weights=None if network.weights is None else Path(network.weights),
-        names=None if network.names is None else Path(network.names),
-        random_seed=network.random_weights,
-        size=_height_and_width(runtime.size),
-        batch=runtime.batch,
-        family=network.family,
-        cfg=None if network.cfg is None else Path(network.cfg),
-        class_names=tuple(network.class_names or ()),
-        device=runtime.device,
-        graphs=store.Graphs(store.choose_folder(runtime.engines_dir)),
-        trusted=any(text in ("host_code", "host_code=1") for text in runtime.engine_options or ()),
-    )
-
-
 def first_picture_size(specs: Sequence[str], config: Config) -> tuple[int, int] | None:
-    """Width and height of the first source that opens, where ``--size 640`` needs them; else None.
+    """Width and height of the first source that opens, where the network's input is fitted to
+    them: with ``--size 640``, and where it follows a video's shape. Else None.
 
     Later sources share its network input.
     """
-    if config.runtime.size is None or not config.runtime.size.isdecimal():
+    size = config.runtime.size
+    if not (follows_source(config) if size is None else size.isdecimal()):
         return None
     whole = replace(config, input=replace(config.input, start=None, duration=None))
     for spec in specs:
         # What is wrong with a source is reported when it is run.
         with suppress(DetectVideoError), open_source(spec, whole) as source:
+            if size is None and source.info.kind == "pictures":
+                return None  # each has a shape of its own
             return source.info.width, source.info.height
     return None
 
@@ -335,16 +292,6 @@ def input_kind(spec: str, config: Config) -> str | None:
         is_video = info.kind == "video"
         return f"{info.width}x{info.height} {info.codec}" if is_video else info.kind
     return None
-
-
-def _height_and_width(size: str | None) -> tuple[int, int] | None:
-    """``416`` or ``640x384`` (width x height) -> (height, width)."""
-    if size is None:
-        return None
-    sides = size.lower().split("x")
-    if len(sides) > 2 or not all(s.isdecimal() and 0 < int(s) <= LARGEST_SIDE for s in sides):
-        raise UsageError(f"--size {size}: not a size; write 416 or 640x384 (width x height)")
-    return int(sides[-1]), int(sides[0])
 
 
 def class_ids(

@@ -5,10 +5,13 @@ the result of all.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from detector.session.codec import SCHEMA
 from detector.session.document import Amount, Count, Duration, Exit
+
+Canvas = Literal["source"]
+OF_SOURCE: Canvas = "source"  # ``JobSettings.canvas``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,9 @@ class JobSettings:
     """job.json: what every worker obeys, resolved once.
 
     ``flags`` and ``config_file``: as they were typed. ``asked``: the configuration that they make.
-    ``config``: the same without any ``auto``. ``digest``: see ``ItemRecord.settings``.
+    ``config``: the same without any ``auto``. ``digest``: see ``ItemRecord.settings``. ``canvas``:
+    "source" where each item's network input has the shape of its source, at about the area of
+    ``model_input``; None where all items have ``model_input``.
     """
 
     schema: int = SCHEMA
@@ -82,6 +87,7 @@ class JobSettings:
     engine_reason: str | None
     digest: str
     notes: list[str] = field(default_factory=list)
+    canvas: Canvas | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,12 +163,15 @@ class CpuTime:
 class Verdict:
     """``bottleneck``: the stage to change first; None where there is nothing to judge.
     ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%); None where
-    nothing else takes time. ``cpu_share``: of all cores' time, what this process used."""
+    nothing else takes time. ``cpu_share``: of all cores' time, what this process used.
+    ``smaller_input``: height and width of a network input that is advised, where inference limits
+    the run and the model was trained for it; else absent."""
 
     bottleneck: str | None
     sentence: str
     gain_if_free: dict[str, Amount | None] | UnsetType = UNSET
     cpu_share: Amount | UnsetType = UNSET
+    smaller_input: tuple[Size, Size] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,3 +122,5 @@ class RunFacts:
     # The option that says how the video is encoded, and its value; None: none was given.
     encoding: tuple[str, str] | None = None
     layers: tuple[ExecutedLayer, ...] = ()  # empty: the engine cannot tell what it ran
+    # Height and width of the next smaller one that the model was trained for; None: it has none.
+    smaller_input: tuple[int, int] | None = None

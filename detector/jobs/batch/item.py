@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,7 @@ from detector.jobs.batch.listing import look_at
 from detector.jobs.batch.places import Outputs
 from detector.jobs.batch.progress import add_ledgers
 from detector.jobs.batch.settings import LoadedFacts, as_plain, config_of, digest_of, key_of
-from detector.session.batch import ItemRecord, Ledger, StageSeconds
+from detector.session.batch import OF_SOURCE, ItemRecord, Ledger, StageSeconds
 from detector.session.document import Exit
 from detector.sources._addresses import StoredVideo, is_address
 from detector.sources._storage import About
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from detector.run.wire import LoadedModel
     from detector.session.outcome import SourceRun
 
+MOST_CANVASES = 3  # that stay open beside the model's own: videos of a folder have few shapes
 NOT_SPLIT = "not split: "  # begins an item's note
 
 Gather = Callable[[str, Path], None]
@@ -87,14 +88,40 @@ class Task:
 
 @dataclass(slots=True)
 class OpenModel:
-    """A model on its engine, warm. ``digest``: of all settings that decide the results."""
+    """A model on its engine, warm. ``digest``: of all settings that decide the results.
+
+    Where its input follows the source (``canvas.follows_source``), ``loaded`` has its own, and
+    those of other shapes are loaded when an item asks for them. The latest stay open.
+    """
 
     config: Config
     loaded: LoadedModel
     digest: str
+    follows: bool = False
+    _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # the latest last
+
+    def loaded_for(self, path: str) -> LoadedModel:
+        """With the input that one run of this source has. Raises DetectVideoError."""
+        from detector.run.canvas import find_canvas
+        from detector.run.wire import first_picture_size, load_model
+
+        if not self.follows:
+            return self.loaded
+        picture = first_picture_size([spec_of(path)], self.config)
+        canvas = find_canvas(self.config, picture)
+        if canvas is None:
+            return self.loaded
+        found = self._others.pop(canvas, None)
+        if found is None:
+            while len(self._others) >= MOST_CANVASES:
+                self._others.pop(next(iter(self._others))).engine.close()
+            found = load_model(self.config, picture=picture, measured=False)
+        self._others[canvas] = found
+        return found
 
     def close(self) -> None:
-        self.loaded.engine.close()
+        for loaded in (self.loaded, *self._others.values()):
+            loaded.engine.close()
 
 
 def open_model(
@@ -104,16 +131,20 @@ def open_model(
 
     ``plain``: the configuration. ``resolves``: it may say ``auto``; the facts tell what that means
     here. ``pictures``: sources, the first of which that opens decides the canvas where the size
-    asked for is only its longest side. Raises DetectVideoError.
+    asked for is only its longest side. Where the canvas follows the source, that is a rule for
+    each item, and the model is loaded with its own. Raises DetectVideoError.
     """
+    from detector.run.canvas import follows_source
     from detector.run.wire import PhaseTimer, first_picture_size, load_model
 
     start = time.perf_counter()
     config, chosen = config_of(plain), []
+    follows = follows_source(config)
+    specs = [] if follows else [spec_of(path) for path in pictures]
     loaded = load_model(
         config,
         PhaseTimer(),
-        picture=first_picture_size([spec_of(path) for path in pictures], config),
+        picture=first_picture_size(specs, config),
         measured=resolves,
         timed=resolves,
         chosen=lambda network, settled: chosen.append(settled),
@@ -130,8 +161,9 @@ def open_model(
         engine_reason=loaded.engine_reason,
         notes=list(loaded.notes),
         load_s=time.perf_counter() - start,
+        canvas=OF_SOURCE if follows else None,
     )
-    return OpenModel(config, loaded, digest_of(facts)), facts
+    return OpenModel(config, loaded, digest_of(facts), follows), facts
 
 
 def _without_auto(config: Config, loaded: LoadedModel) -> Config:
@@ -223,9 +255,8 @@ def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceR
         done += 1
         watch(done)
 
-    run = run_opened(
-        spec_of(task.path), model.config, model.loaded, scratch, plain=True, detected=count
-    )
+    loaded = model.loaded_for(task.path)
+    run = run_opened(spec_of(task.path), model.config, loaded, scratch, plain=True, detected=count)
     shutil.rmtree(scratch / "session", ignore_errors=True)
     return run
 
@@ -348,7 +379,7 @@ class _Step:
             result, run = detect_part(
                 self._task.path,
                 self._model.config,
-                self._model.loaded,
+                self._model.loaded_for(self._task.path),
                 parts[number],
                 under_way,
                 watch,

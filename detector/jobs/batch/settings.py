@@ -21,7 +21,7 @@ from detector.config.schema import CAMERA_GROUPS, PACKAGED, Config
 from detector.errors import OutputError, UsageError
 from detector.errors.writing import write_whole
 from detector.jobs.batch.listing import Item
-from detector.session.batch import JobSettings
+from detector.session.batch import OF_SOURCE, Canvas, JobSettings
 from detector.session.codec import from_json, read_file, to_json
 
 JOB, SETTINGS = "job.json", "settings.yaml"
@@ -34,7 +34,8 @@ NOT_DECIDING_OUTPUT = ("output", "run_dir")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFacts:
-    """What a worker tells of the model that it has loaded. ``config``: without any ``auto``."""
+    """What a worker tells of the model that it has loaded. ``config``: without any ``auto``.
+    ``canvas``: see ``JobSettings``."""
 
     config: dict[str, dict[str, Any]]
     model: str
@@ -44,6 +45,7 @@ class LoadedFacts:
     engine_reason: str | None
     notes: list[str]
     load_s: float
+    canvas: Canvas | None = None
 
 
 def ask(
@@ -99,6 +101,7 @@ def settle(
         engine_reason=facts.engine_reason,
         digest=digest_of(facts),
         notes=facts.notes,
+        canvas=facts.canvas,
     )
 
 
@@ -132,6 +135,8 @@ def digest_of(facts: LoadedFacts) -> str:
     ]
     if runtime["precision"] == "int8":
         document.append(config["calibration"])
+    if facts.canvas is not None:
+        document.append({"canvas": facts.canvas})
     return _digest(json.dumps(document, sort_keys=True))
 
 
@@ -196,6 +201,12 @@ def _as_yaml(settings: JobSettings) -> str:
         f"# What every worker of this job obeys ({settings.model}). A single run with\n"
         "# detect-video IN --config settings.yaml has the same detections.\n"
     )
+    if settings.canvas == OF_SOURCE:
+        height, width = settings.model_input
+        head += (
+            "# size: null is a rule: the canvas of each source has its shape, and about the area\n"
+            f"# of {width}x{height}.\n"
+        )
     return head + str(yaml.safe_dump(settings.config, sort_keys=False, allow_unicode=False))
 
 

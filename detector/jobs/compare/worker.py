@@ -294,13 +294,16 @@ class _OpenVariant:
 
     def __init__(self, opening: Opening) -> None:
         from detector.config.levels import merge_levels
-        from detector.run.wire import PhaseTimer, load_model
+        from detector.run.wire import PhaseTimer, first_picture_size, load_model
 
         self.config: Config = merge_levels(("compare", opening.config))
         self.source = opening.source
         self.folder = Path(opening.folder)
         self._timer = PhaseTimer()
-        self.machine: LoadedModel = load_model(self.config, self._timer)
+        # The canvas of a run of this source. --size 640 is a square here: all models get the same.
+        sized = self.config.runtime.size is not None
+        picture = None if sized else first_picture_size([self.source], self.config)
+        self.machine: LoadedModel = load_model(self.config, self._timer, picture=picture)
         self._mark_idle()
 
     def answer(self, command: Command) -> Answer:

@@ -10,7 +10,8 @@ from detector.jobs.profile.base import NotHereError, Occasion, Pass
 from detector.jobs.profile.batches import open_with_batches
 from detector.jobs.profile.peaks import measure_peaks
 from detector.models.graph.build import NodeCost, count_macs, joint_cost
-from detector.run.wire import LoadedModel, first_picture_size, open_network
+from detector.run.canvas import open_network
+from detector.run.wire import LoadedModel, first_picture_size
 from detector.session.passes import LayersFacts
 
 RUNS, BUDGET_S = 100, 6.0  # of each kind; seconds for both kinds together

@@ -15,6 +15,7 @@ from rich.text import Text
 from detector.errors.text import counted
 from detector.report.terminal.console import SafeConsole, fit_columns
 from detector.session.batch import (
+    OF_SOURCE,
     BatchProgress,
     BatchReport,
     BatchResult,
@@ -139,10 +140,14 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
 
 
 def _settings(settings: JobSettings) -> str:
-    """``street 416x256, ort fp32, batch 1, 2 threads a request``."""
+    """``street 416x256, ort fp32, batch 1, 2 threads a request``; ``about 416x256 in the shape of
+    each source`` where the canvas follows it."""
     runtime, (height, width) = settings.config["runtime"], settings.model_input
+    canvas = f"{width}x{height}"
+    if settings.canvas == OF_SOURCE:
+        canvas = f"about {canvas} in the shape of each source"
     return (
-        f"{settings.model} {width}x{height}, {runtime['engine']} {runtime['precision']}, batch "
+        f"{settings.model} {canvas}, {runtime['engine']} {runtime['precision']}, batch "
         f"{runtime['batch']}, {counted(runtime['threads'], 'thread')} a request"
     )
 

@@ -27,7 +27,7 @@ from detector.errors.guard import keep
 from detector.errors.parsing import parse_json
 from detector.errors.text import counted
 from detector.models.base import Network
-from detector.models.catalogue import known, known_model
+from detector.models.catalogue import canvases_of, known, known_model
 from detector.models.graph.qdq import (
     KINDS,
     Unit,
@@ -210,12 +210,19 @@ def _find_kept(network: Network, config: Config, folder: Path) -> tuple[Calibrat
 
 
 def packaged(network: Network, model: str) -> Calibration | None:
-    """The calibration that a known model comes with, for its own weights and input size."""
+    """The calibration that a known model comes with, for its own weights and input size.
+
+    Where the model declares canvases, it holds at every size: ranges are of tensors, which are the
+    same ones, and docs/model-street.md has the agreement on other canvases.
+    """
     if model not in known() or (path := known_model(model).calibration) is None:
         return None
     try:
         document = parse_json(path.read_text(encoding="utf-8"), str(path))
-        if document.pop("key") != json.loads(json.dumps(_model_key(network))):
+        made, wanted = document.pop("key"), json.loads(json.dumps(_model_key(network)))
+        if canvases_of(model):
+            made.pop("input"), wanted.pop("input")
+        if made != wanted:
             return None
         found = Calibration.from_document(document)
     except (OSError, *UNREADABLE) as exc:
