@@ -60,6 +60,14 @@ def test_beside_a_preset_or_crf_a_preset_is_offered(given, session):
     assert "--preset ultrafast" in by_option(read_session(session))
 
 
+def test_the_smaller_input_of_the_verdict_is_the_one_that_is_offered(session):
+    document = json.loads((session / "session.json").read_text())
+    document["verdict"] |= {"bottleneck": "infer", "smaller_input": [192, 320]}
+    (session / "session.json").write_text(json.dumps(document))
+    sizes = [one for one in by_option(read_session(session)) if one.startswith("--size ")]
+    assert sizes == ["--size 320x192"]
+
+
 def test_a_pipe_does_not_come_again(session):
     document = json.loads((session / "session.json").read_text())
     document["video"]["path"] = "-"

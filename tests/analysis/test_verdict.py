@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from detector.analysis.verdict import (
     FEW,
@@ -13,6 +14,7 @@ from detector.analysis.verdict import (
     NEAR,
     Choices,
     frame_times,
+    gain_with_smaller_input,
     gain_without,
     has_encodings,
     judge,
@@ -101,6 +103,47 @@ def test_overlapped(period, ms, bottleneck, gain_itself, gain_infer):
     assert facts.sentence.startswith(f"{NAMES[bottleneck]} limits this run")
     assert gain_without(found, bottleneck) == pytest.approx(gain_itself)
     assert gain_without(found, "infer") == pytest.approx(gain_infer)
+
+
+SMALLER = Choices(input=(256, 416), smaller_input=(192, 320))
+LEFT = 192 * 320 / (256 * 416)
+
+
+def test_a_smaller_input_that_the_model_is_trained_for_is_offered():
+    found = load(10, read=2, infer=10, write=4)
+    facts = judge(found, SMALLER)
+    assert facts.smaller_input == (192, 320)
+    assert gain_with_smaller_input(found, SMALLER) == pytest.approx(1 / LEFT - 1)
+    assert (
+        f"`--size 320x192`, 58% of the network's input, you would get at most {1 / LEFT - 1:.0%}"
+        in facts.sentence
+    )
+
+
+def test_the_gain_of_a_smaller_input_ends_where_another_stage_limits():
+    """5.8 ms are left of inference; writing takes 8."""
+    found = load(10, read=2, infer=10, write=8)
+    assert gain_with_smaller_input(found, SMALLER) == pytest.approx(10 / 8 - 1)
+    assert gain_with_smaller_input(found, SMALLER) <= gain_without(found, "infer") + 1e-9
+
+
+def test_in_turn_a_smaller_input_saves_in_every_stage_that_works_on_it():
+    found = load(16, sync=True, read=2, preprocess=2, infer=8, write=4)
+    assert gain_with_smaller_input(found, SMALLER) == pytest.approx(16 / (6 + 10 * LEFT) - 1)
+
+
+@pytest.mark.parametrize(
+    ("ms", "choices"),
+    [
+        ({"infer": 4, "write": 10}, SMALLER),  # writing limits it
+        ({"infer": 10, "write": 4}, Choices(input=(256, 416))),  # the model declares none
+        ({"infer": 10, "write": 9.99}, SMALLER),  # it would bring nothing
+    ],
+)
+def test_no_smaller_input_is_offered(ms, choices):
+    facts = judge(load(10, **ms), choices)
+    assert facts.smaller_input is UNSET
+    assert "--size" not in facts.sentence
 
 
 def test_in_turn_what_is_left_adds_up():

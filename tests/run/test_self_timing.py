@@ -155,12 +155,31 @@ def test_settings_that_it_has_nothing_to_say_about(street, ticks, tmp_path, runt
 
 
 def test_networks_whose_loss_nobody_knows(street, ticks, tmp_path):
-    wider = open_network(ModelRequest("street", size=(320, 416)))
-    assert timed(wider, settings(tmp_path), ticks) is None
     assert timed(replace(street, sha256="ab" * 32), settings(tmp_path), ticks) is None
     assert timed(replace(street, random_seed=0), settings(tmp_path), ticks) is None
     assert timed(street, settings(tmp_path, model="street.cfg"), ticks) is None
     assert not list(tmp_path.iterdir())
+
+
+def test_one_timing_is_for_all_canvases(street, ticks, tmp_path, monkeypatch):
+    """It is made at the model's own, also where the first video has another shape."""
+    classic = open_network(ModelRequest("street", size=(288, 384)))
+    shapes = []
+    real = self_timing._open
+
+    def opened(network, *arguments):
+        shapes.append((network.input.height, network.input.width))
+        return real(network, *arguments)
+
+    monkeypatch.setattr(self_timing, "_open", opened)
+    first = timed(classic, settings(tmp_path), ticks)
+    assert first.measurement.model_input == (256, 416)
+    assert set(shapes) == {(256, 416)}
+    assert taken(classic, settings(tmp_path), first).config.runtime.precision == "int8"
+    shapes.clear()
+    for network in (street, classic, open_network(ModelRequest("street", size=(320, 320)))):
+        assert timed(network, settings(tmp_path), ticks) == Timing(first.measurement)
+    assert not shapes
 
 
 def test_off_in_the_environment(street, ticks, tmp_path, monkeypatch):
