@@ -96,7 +96,7 @@ class RuntimeConfig:
     size: str | None = option(
         None,
         "Network input: 640x384 (width x height), or 640: its longest side; default: the "
-        "model's own.",
+        "model's own, which for the default model takes the shape of the first video.",
         "S",
     )
     threads: int = option(

@@ -46,3 +46,24 @@ def test_lowest_score_lets_through_as_many_unmatched_boxes_as_allowed():
     assert ap.unmatched(rows, program.lowest_score(rows, 1)) == 1
     assert ap.unmatched(rows, program.lowest_score(rows, 2)) == 2
     assert program.lowest_score(rows, 3) == evaluation.CONFIDENCE
+
+
+def test_each_picture_gets_the_canvas_of_its_shape():
+    opened, asked = [], []
+
+    def open_at(size):
+        opened.append(size)
+
+        def rows(image):
+            asked.append(size)
+            return image
+
+        rows.infer = lambda: size
+        return rows
+
+    model = evaluation.open_by_shape("street", open_at)
+    for height, width in ((480, 640), (720, 1280), (480, 640), (100, 100)):
+        model(np.zeros((height, width, 3), np.uint8))
+    assert opened == [(256, 416), (288, 384), (320, 320)]
+    assert asked == [(288, 384), (256, 416), (288, 384), (320, 320)]
+    assert model.infer() == (256, 416)

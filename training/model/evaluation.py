@@ -163,6 +163,29 @@ def open_ours(
     return rows
 
 
+def open_by_shape(model: str, open_at: Callable[[tuple[int, int]], Model]) -> Model:
+    """Each picture on the canvas of its shape, as a run of a video of this shape has it.
+
+    ``open_at``: (height, width) -> the model with this input.
+    """
+    from detector.models.catalogue import canvases_of
+    from detector.run.canvas import STRIDE
+    from detector.stages.preprocess import input_of_shape
+
+    own, *_ = canvases_of(model)
+    opened = {own: open_at(own)}
+
+    def rows(image):
+        height, width = image.shape[:2]
+        canvas = input_of_shape(own, STRIDE, width, height)
+        if canvas not in opened:
+            opened[canvas] = open_at(canvas)
+        return opened[canvas](image)
+
+    rows.infer = opened[own].infer  # type: ignore[attr-defined]
+    return rows
+
+
 def measure(network: Network, int8: CalibrationConfig) -> Calibration:
     """A calibration on the pictures that ``int8`` names."""
     from detector.run.quantize.calibrate import calibrate
@@ -200,6 +223,31 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
     target.write_text(for_packaging(network, found), encoding="utf-8")
     for kind, result in found.result.items():
         print(f"{kind}: {result.agreement:.4f}, {result.float_layers} of {result.layers} float")
+
+
+def agreement_of_packaged(
+    model: str, int8: CalibrationConfig, size: tuple[int, int] | None
+) -> dict[str, float]:
+    """Kind of int8 -> agreement with fp32 at a size (height, width), by the calibration that the
+    model comes with, on the pictures that were held out when it was made."""
+    from detector.models import ModelRequest, open_network
+    from detector.models.graph.qdq import KINDS, quantised_graph
+    from detector.run.quantize.calibrate import packaged
+    from detector.run.quantize.frames import read_frames
+    from detector.run.quantize.search import Reference
+
+    network = open_network(ModelRequest(model, size=size))
+    found = packaged(network, model)
+    if found is None:
+        raise SystemExit(f"{model}: comes with no calibration for this size")
+    frames = read_frames(str(int8.calibrate), network.input, int8.calibrate_frames)
+    of_fp32 = Reference.of(network, frames.held_out)
+    return {
+        kind: of_fp32.agreement(
+            quantised_graph(network.graph, found.ranges, found.result[kind].kept, kind)
+        )
+        for kind in KINDS
+    }
 
 
 def open_yolox(path: Path, size: tuple[int, int], threads: int) -> Model:
