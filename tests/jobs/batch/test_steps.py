@@ -84,6 +84,33 @@ def in_one_run(task: Task, model: OpenModel, place: Path) -> tuple[LocalOutputs,
 
 
 @pytest.mark.slow
+def test_parts_are_detected_on_the_canvas_of_their_file(clip, model, outputs, monkeypatch):
+    """Not on the model's own, where the canvas follows the source."""
+    fitting, asked = telling_model(), []
+    used = set()
+    infer = fitting.engine.requests[0].infer
+
+    def counted(n):
+        used.add("fitting")
+        return infer(n)
+
+    def loaded_for(model, path):
+        asked.append(path)
+        return fitting
+
+    monkeypatch.setattr(OpenModel, "loaded_for", loaded_for)
+    for request in fitting.engine.requests:
+        monkeypatch.setattr(request, "infer", counted, raising=True)
+    task = task_of(clip)
+    do(task, model, outputs, PLAN)
+    do_parts(task, model, outputs, 3)
+    assert asked == [str(clip)] * 3
+    assert used == {"fitting"}
+    do(task, model, outputs, join(3))
+    assert rows_of(outputs)
+
+
+@pytest.mark.slow
 def test_steps_leave_what_one_run_leaves(clip, model, outputs, tmp_path):
     model.config = make_config("jsonl", "video", "csv", batch=2)
     model.loaded = telling_model(2)
