@@ -32,7 +32,7 @@ from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
 STREET = CHECKOUT / "videos" / "street.mp4"
-OWN = (256, 416)  # height, width
+MODEL, OWN = "street-1", (256, 416)  # height, width
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def configured(**options: Any) -> Config:
-    return resolve_config(None, {"engine": "null", **options})
+    return resolve_config(None, {"engine": "null", "model": MODEL, **options})
 
 
 def run(specs: Sequence[str], folder: Path, hooks: Hooks | None = None, **options: Any) -> Result:
@@ -120,7 +120,7 @@ def test_no_other_canvas_of_the_area_shows_more(
 
 def test_what_is_declared_is_what_the_files_say() -> None:
     having = [name for name in catalogue.known() if catalogue.known_model(name).canvases]
-    assert having == ["street"]
+    assert having == ["street", "street-1"]
     for name in having:
         rules = open_network(ModelRequest(name)).input
         own, *smaller = catalogue.known_model(name).canvases
@@ -200,7 +200,7 @@ def test_what_is_judged_keeps_the_models_own(clips: dict[str, str], tmp_path: Pa
 
 @pytest.mark.slow
 def test_the_python_api_keeps_the_models_own(clips: dict[str, str]) -> None:
-    with Detector(engine="null") as detector:
+    with Detector(MODEL, engine="null") as detector:
         frames = list(detector.stream(clips["classic"]))
         assert len(frames) == 2
         network = detector._loaded.network
@@ -226,13 +226,13 @@ def test_there_is_one_load(
 
 
 def test_the_packaged_calibration_holds_on_every_canvas() -> None:
-    own = packaged(open_network(ModelRequest("street")), "street")
+    own = packaged(open_network(ModelRequest(MODEL)), MODEL)
     assert own is not None
     for size in ((288, 384), (416, 256), (320, 320), (96, 960), (192, 320)):
-        found = packaged(open_network(ModelRequest("street", size=size)), "street")
+        found = packaged(open_network(ModelRequest(MODEL, size=size)), MODEL)
         assert found == own
-    other = open_network(ModelRequest("street", size=(288, 384)))
-    assert packaged(replace(other, sha256="ab" * 32), "street") is None
+    other = open_network(ModelRequest(MODEL, size=(288, 384)))
+    assert packaged(replace(other, sha256="ab" * 32), MODEL) is None
 
 
 @pytest.mark.slow
@@ -321,7 +321,7 @@ def test_a_live_run_loads_it_before_it_connects(
 
 @pytest.fixture
 def job(tmp_path: Path) -> Any:
-    config, flags = ask([], {"engine": "ort", "no_video": True}, None)
+    config, flags = ask([], {"model": MODEL, "engine": "ort", "no_video": True}, None)
     model, facts = open_model(as_plain(config), [], resolves=True)
     yield model, facts, settle([], flags, None, config, facts)
     model.close()

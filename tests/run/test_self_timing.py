@@ -60,7 +60,7 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def street():
-    return open_network(ModelRequest("street"))
+    return open_network(ModelRequest("street-1"))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def ticks(monkeypatch) -> Ticks:
     return clock
 
 
-def settings(folder, model="street", **runtime) -> Config:
+def settings(folder, model="street-1", **runtime) -> Config:
     return Config(
         network=NetworkConfig(model=model),
         runtime=RuntimeConfig(engines_dir=str(folder), **runtime),
@@ -111,7 +111,7 @@ def test_the_fastest_is_taken_with_the_calibration_of_the_package(street, ticks,
     assert choice.config.calibration.calibrate == "packaged"
     assert choice.reason.startswith("engine openvino, int8: measured 2.5x of ort fp32 on this")
     assert choice.reason.endswith("agreement 0.986; --no-self-timing undoes it")
-    assert timing.note.startswith("first run of street on this machine: its engines were timed")
+    assert timing.note.startswith("first run of street-1 on this machine: its engines were timed")
     assert "ort fp32 100, openvino int8 250, ort int8 167" in timing.note
     assert str(tmp_path / "measured.json") in timing.note
 
@@ -163,7 +163,7 @@ def test_networks_whose_loss_nobody_knows(street, ticks, tmp_path):
 
 def test_one_timing_is_for_all_canvases(street, ticks, tmp_path, monkeypatch):
     """It is made at the model's own, also where the first video has another shape."""
-    classic = open_network(ModelRequest("street", size=(288, 384)))
+    classic = open_network(ModelRequest("street-1", size=(288, 384)))
     shapes = []
     real = self_timing._open
 
@@ -177,7 +177,7 @@ def test_one_timing_is_for_all_canvases(street, ticks, tmp_path, monkeypatch):
     assert set(shapes) == {(256, 416)}
     assert taken(classic, settings(tmp_path), first).config.runtime.precision == "int8"
     shapes.clear()
-    for network in (street, classic, open_network(ModelRequest("street", size=(320, 320)))):
+    for network in (street, classic, open_network(ModelRequest("street-1", size=(320, 320)))):
         assert timed(network, settings(tmp_path), ticks) == Timing(first.measurement)
     assert not shapes
 
@@ -249,7 +249,7 @@ def test_a_comparison_goes_first(street, ticks, tmp_path):
 def test_doctor_lists_it(street, ticks, tmp_path):
     timed(street, settings(tmp_path), ticks)
     (one,) = choose.list_in_force(settings(tmp_path))
-    assert one.model == "street"
+    assert one.model == "street-1"
     assert "openvino, int8" in one.reason
     assert one.reason.endswith("--no-self-timing undoes it")
     assert one.undo == f"kept in {tmp_path / 'measured.json'}"
@@ -296,7 +296,7 @@ def test_where_nothing_can_be_written_it_is_measured_again(street, ticks, tmp_pa
 
 
 def test_the_package_has_a_calibration_of_its_own_weights(street):
-    found = packaged(street, "street")
+    found = packaged(street, "street-1")
     assert {"int8-u8", "int8-s8", "bf16"} == set(found.result)
     assert all(result.agreement >= 0.985 for result in found.result.values())
     assert packaged(street, "yolov5n") is None
