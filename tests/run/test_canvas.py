@@ -32,7 +32,17 @@ from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
 STREET = CHECKOUT / "videos" / "street.mp4"
-MODEL, OWN = "street-1", (256, 416)  # height, width
+# Of the model that ships, whichever edition: height, width. The table of the rule has its own.
+OWN = catalogue.known_model("street").canvases[0]
+AT = (256, 416)
+
+
+def of_shape(width: int, height: int) -> tuple[int, int]:
+    return input_of_shape(OWN, 32, width, height)
+
+
+WIDE, CLASSIC = of_shape(16, 9), of_shape(4, 3)
+UPRIGHT_ONE, SQUARE = of_shape(9, 16), of_shape(1, 1)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +63,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def configured(**options: Any) -> Config:
-    return resolve_config(None, {"engine": "null", "model": MODEL, **options})
+    return resolve_config(None, {"engine": "null", **options})
 
 
 def run(specs: Sequence[str], folder: Path, hooks: Hooks | None = None, **options: Any) -> Result:
@@ -74,12 +84,12 @@ def input_of(result: Result) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("width", "height", "expected"),
     [
-        (1920, 1080, OWN),  # 16:9, the shape that the model's own is made for
-        (1280, 720, OWN),
-        (1280, 800, OWN),  # 16:10
-        (853, 480, OWN),
-        (1366, 768, OWN),
-        (416, 256, OWN),
+        (1920, 1080, AT),  # 16:9, the shape that the model's own is made for
+        (1280, 720, AT),
+        (1280, 800, AT),  # 16:10
+        (853, 480, AT),
+        (1366, 768, AT),
+        (416, 256, AT),
         (640, 480, (288, 384)),  # 4:3, without any grey
         (3, 4, (384, 288)),
         (720, 576, (288, 384)),  # PAL, as it is stored: 5:4
@@ -95,10 +105,10 @@ def input_of(result: Result) -> tuple[int, int]:
     ],
 )
 def test_the_canvas_of_a_shape(width: int, height: int, expected: tuple[int, int]) -> None:
-    assert input_of_shape(OWN, 32, width, height) == expected
+    assert input_of_shape(AT, 32, width, height) == expected
 
 
-@pytest.mark.parametrize("own", [OWN, (192, 320), (352, 608), (640, 640)])
+@pytest.mark.parametrize("own", [AT, (192, 320), (352, 608), (640, 640)])
 @pytest.mark.parametrize("shape", [(16, 9), (4, 3), (1, 1), (9, 16), (64, 27), (10, 1), (341, 270)])
 def test_no_other_canvas_of_the_area_shows_more(
     own: tuple[int, int], shape: tuple[int, int]
@@ -120,7 +130,7 @@ def test_no_other_canvas_of_the_area_shows_more(
 
 def test_what_is_declared_is_what_the_files_say() -> None:
     having = [name for name in catalogue.known() if catalogue.known_model(name).canvases]
-    assert having == ["street", "street-1"]
+    assert having == ["street"]
     for name in having:
         rules = open_network(ModelRequest(name)).input
         own, *smaller = catalogue.known_model(name).canvases
@@ -138,7 +148,7 @@ def test_other_models_and_files_keep_their_own(tmp_path: Path) -> None:
 
 
 def test_a_size_that_is_said_overrides_the_shape(clips: dict[str, str]) -> None:
-    for size, expected in (("416x256", OWN), ("320", (256, 320)), ("64x96", (96, 64))):
+    for size, expected in (("416x256", AT), ("320", (256, 320)), ("64x96", (96, 64))):
         config = configured(size=size)
         picture = first_picture_size([clips["classic"]], config)
         network = canvas.open_network(config, picture)
@@ -151,7 +161,7 @@ def test_a_size_that_is_said_overrides_the_shape(clips: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("wide", OWN), ("classic", (288, 384)), ("upright", (416, 256)), ("square", (320, 320))],
+    [("wide", WIDE), ("classic", CLASSIC), ("upright", UPRIGHT_ONE), ("square", SQUARE)],
 )
 @pytest.mark.slow
 def test_a_run_has_the_canvas_of_its_video(
@@ -169,17 +179,17 @@ def test_a_turned_video_counts_as_it_is_shown(tmp_path: Path) -> None:
     path = str(write_video(tmp_path / "turned.mp4", 2, rotation=90))
     picture = first_picture_size([path], configured())
     assert picture == (64, 96)
-    assert canvas.find_canvas(configured(), picture) == (384, 256)
+    assert canvas.find_canvas(configured(), picture) == of_shape(2, 3)
 
 
 @pytest.mark.slow
 def test_the_first_of_several_decides(clips: dict[str, str], tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.mp4")
     for specs, expected in (
-        ([clips["classic"], clips["wide"]], (288, 384)),
-        ([clips["wide"], clips["classic"]], OWN),
+        ([clips["classic"], clips["wide"]], CLASSIC),
+        ([clips["wide"], clips["classic"]], WIDE),
     ):
-        assert input_of(run(specs, tmp_path / str(expected[0]))) == expected
+        assert input_of(run(specs, tmp_path / f"{expected}")) == expected
     picture = first_picture_size([missing, clips["square"]], configured())
     assert picture == (240, 240)
 
@@ -200,7 +210,7 @@ def test_what_is_judged_keeps_the_models_own(clips: dict[str, str], tmp_path: Pa
 
 @pytest.mark.slow
 def test_the_python_api_keeps_the_models_own(clips: dict[str, str]) -> None:
-    with Detector(MODEL, engine="null") as detector:
+    with Detector(engine="null") as detector:
         frames = list(detector.stream(clips["classic"]))
         assert len(frames) == 2
         network = detector._loaded.network
@@ -226,19 +236,19 @@ def test_there_is_one_load(
 
 
 def test_the_packaged_calibration_holds_on_every_canvas() -> None:
-    own = packaged(open_network(ModelRequest(MODEL)), MODEL)
+    own = packaged(open_network(ModelRequest("street")), "street")
     assert own is not None
     for size in ((288, 384), (416, 256), (320, 320), (96, 960), (192, 320)):
-        found = packaged(open_network(ModelRequest(MODEL, size=size)), MODEL)
+        found = packaged(open_network(ModelRequest("street", size=size)), "street")
         assert found == own
-    other = open_network(ModelRequest(MODEL, size=(288, 384)))
-    assert packaged(replace(other, sha256="ab" * 32), MODEL) is None
+    other = open_network(ModelRequest("street", size=(288, 384)))
+    assert packaged(replace(other, sha256="ab" * 32), "street") is None
 
 
 @pytest.mark.slow
 def test_int8_runs_on_another_canvas(clips: dict[str, str], tmp_path: Path) -> None:
     result = run([clips["classic"]], tmp_path, engine="ort", precision="int8")
-    assert (result.summary.precision, input_of(result)) == ("int8", (288, 384))
+    assert (result.summary.precision, input_of(result)) == ("int8", CLASSIC)
 
 
 # ---- cameras
@@ -321,7 +331,7 @@ def test_a_live_run_loads_it_before_it_connects(
 
 @pytest.fixture
 def job(tmp_path: Path) -> Any:
-    config, flags = ask([], {"model": MODEL, "engine": "ort", "no_video": True}, None)
+    config, flags = ask([], {"engine": "ort", "no_video": True}, None)
     model, facts = open_model(as_plain(config), [], resolves=True)
     yield model, facts, settle([], flags, None, config, facts)
     model.close()

@@ -173,8 +173,9 @@ def test_one_timing_is_for_all_canvases(street, ticks, tmp_path, monkeypatch):
 
     monkeypatch.setattr(self_timing, "_open", opened)
     first = timed(classic, settings(tmp_path), ticks)
-    assert first.measurement.model_input == (256, 416)
-    assert set(shapes) == {(256, 416)}
+    own = (street.input.height, street.input.width)
+    assert first.measurement.model_input == own
+    assert set(shapes) == {own}
     assert taken(classic, settings(tmp_path), first).config.runtime.precision == "int8"
     shapes.clear()
     for network in (street, classic, open_network(ModelRequest("street-1", size=(320, 320)))):

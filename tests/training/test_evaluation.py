@@ -12,6 +12,8 @@ import pytest
 
 from detector.analysis.accuracy import average_precision as ap
 from detector.analysis.accuracy import matching
+from detector.models.catalogue import canvases_of
+from detector.stages.preprocess import input_of_shape
 from model import evaluation
 from tests.training.conftest import ROOT
 
@@ -64,6 +66,8 @@ def test_each_picture_gets_the_canvas_of_its_shape():
     model = evaluation.open_by_shape("street", open_at)
     for height, width in ((480, 640), (720, 1280), (480, 640), (100, 100)):
         model(np.zeros((height, width, 3), np.uint8))
-    assert opened == [(256, 416), (288, 384), (320, 320)]
-    assert asked == [(288, 384), (256, 416), (288, 384), (320, 320)]
-    assert model.infer() == (256, 416)
+    own = canvases_of("street")[0]
+    classic, wide, square = (input_of_shape(own, 32, *one) for one in ((4, 3), (16, 9), (1, 1)))
+    assert opened == [own, classic, square]
+    assert asked == [classic, wide, classic, square]
+    assert model.infer() == own
