@@ -242,8 +242,8 @@ def _why(path: str, error: Exception) -> str:
         )
     if head.startswith(b"#EXTM3U"):
         return (
-            "a playlist on the disk opens nothing, neither files nor the network; give the address "
-            "of the stream itself (http://HOST/NAME.m3u8)"
+            "nothing that this playlist names can be opened: the network never is, from a file; "
+            "give the address of the stream itself (http://HOST/NAME.m3u8)"
         )
     if head.isascii() and not any(byte < 32 and byte not in b"\t\r\n\f" for byte in head):
         return "it holds text, not video; give a video file, a picture or a folder of pictures"
