@@ -138,10 +138,10 @@ def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
         "1 where the same picture arrives again and again.",
         labels=("camera",),
     )
-    age = GaugeMetricFamily(
-        "detect_video_stream_age_seconds",
-        "How old pictures were when they were detected.",
-        labels=("camera", "quantile"),
+    # SummaryMetricFamily of prometheus-client knows no quantiles.
+    age_name = "detect_video_stream_age_seconds"
+    age = Metric(
+        age_name, "How old pictures were when they were detected, over the last seconds.", "summary"
     )
     rates = GaugeMetricFamily(
         "detect_video_stream_pictures_per_second",
@@ -158,7 +158,9 @@ def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
         quantiles = {"0.5": one.age_ms.p50, "0.9": one.age_ms.p90, "0.99": one.age_ms.p99}
         for quantile, value_ms in quantiles.items():
             if value_ms is not None:
-                age.add_metric((one.name, quantile), value_ms / 1000)
+                labels = {"camera": one.name, "quantile": quantile}
+                age.add_sample(age_name, labels, value_ms / 1000)
+        age.add_sample(f"{age_name}_count", {"camera": one.name}, one.processed)
         for what, fps in (("received", one.camera_fps), ("processed", one.processed_fps)):
             if fps is not None:
                 rates.add_metric((one.name, what), fps)

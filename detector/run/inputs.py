@@ -18,6 +18,7 @@ from detector.errors.guard import keep_listed
 from detector.errors.secrets import Address
 from detector.run.canvas import model_request
 from detector.run.outputs import is_output
+from detector.sources._standard_input import SPEC as STDIN
 from detector.sources._unclaimed import is_live
 
 
@@ -59,6 +60,8 @@ def reads_cameras(specs: Sequence[str], config: Config) -> bool:
         return True
     if live and len(live) < len(specs):
         file = next(spec for spec in specs if spec not in live)
+        if file == STDIN:
+            raise UsageError(f"{file}: is standard input among cameras; run it by itself")
         raise UsageError(
             f"{file}: is a file among cameras; --loop plays it again and again as if it were one, "
             "or run it by itself"

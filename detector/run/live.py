@@ -31,6 +31,7 @@ from detector.errors.writing import is_null_device
 from detector.live.capacity import busiest_stage, capacity, sentence
 from detector.live.figures import LiveStatus
 from detector.live.memory import MemoryWatch
+from detector.run.camera_lines import CameraLines
 from detector.run.camera_outputs import CameraEvents, CameraOutputs, MadeFolder, check_recording
 from detector.run.canvas import picture_of_cameras
 from detector.run.detect import Result, closing_session, loop_bounds
@@ -52,7 +53,7 @@ from detector.run.wire import (
     time_window,
 )
 from detector.sources.live import LiveSource
-from detector.sources.live.base import CONNECTING, LIVE, WAITING, Camera, Feed, FeedFacts
+from detector.sources.live.base import Camera, Feed
 from detector.sources.live.cameras import compare_cameras, is_camera_list, make_cameras
 from detector.sources.live.collect import Collector
 from detector.sources.live.readers import make_feed
@@ -310,7 +311,8 @@ class _LiveRun:
         self._over = threading.Event()
         self._clerk = threading.Thread(target=self._work, name="detect-video clerk", daemon=True)
         self._notes: list[str] = []
-        self._said: dict[str, str] = {}  # of each camera, last
+        max_age_s = self._terms.max_age_s if self._terms.every else None
+        self._lines = CameraLines(around.state, around.say, max_age_s)
         self._faults: set[str] = set()
         self._closed = self._told = False
 
@@ -510,7 +512,7 @@ class _LiveRun:
             isinstance(day.run.error, SourceError)
             and not self.collector.was_live()
             and bool(last)
-            and all(error and self._said.get(name) == error for name, error in last.items())
+            and all(error and self._lines.was_told(name, error) for name, error in last.items())
         )
         with self._timer.phase("close"):
             self._end_clerk()
@@ -589,7 +591,7 @@ class _LiveRun:
                     self._memory.sample()
                 states = {one.camera.name: one.facts() for one in self.collector.members()}
                 self._router.tick(states, time.perf_counter_ns(), time.time())
-                self._say_states(states)
+                self._lines.look(states, time.perf_counter_ns())
                 if self._reload.is_set() or (turn % SLOW_TURN == 0 and self._lists_changed()):
                     self._reload.clear()
                     self._read_lists_again()
@@ -608,15 +610,6 @@ class _LiveRun:
         if (text := f"{type(error).__name__}: {error}") not in self._faults:
             self._faults.add(text)
             self._around.say(f"internal error, please report it: {text}; the run goes on")
-
-    def _say_states(self, states: Mapping[str, FeedFacts]) -> None:
-        """A line where a camera becomes live, or is live no more, or tells another error."""
-        for name, facts in states.items():
-            size = f"{facts.width}x{facts.height} {facts.codec}"
-            now = f"live, {size}" if facts.state == LIVE else facts.error or facts.state
-            if facts.state != CONNECTING and self._said.get(name) != now:
-                self._said[name] = now
-                self._around.state(f"{name}: {now}{_again(facts)}")
 
     def _lists_changed(self) -> bool:
         return any(_stamp(spec) != stamp for spec, stamp in self._lists.items())
@@ -652,14 +645,6 @@ def _path_of(specs: Sequence[str]) -> str:
     from detector.errors.secrets import Address
 
     return Address(specs[0]).shown if len(specs) == 1 else f"{len(specs)} cameras"
-
-
-def _again(facts: FeedFacts) -> str:
-    """When a camera that waits is tried again, to be added to what is wrong with it."""
-    if facts.state != WAITING or facts.next_try_ns is None:
-        return ""
-    left_s = (facts.next_try_ns - time.perf_counter_ns()) / 1e9
-    return f"; trying again in {max(1, round(left_s))} s"
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:

@@ -6,7 +6,8 @@
     while frames run                   stop_on_signals    the frames that were read are finished
     once the exit code is decided      ignore_signals     it stands
 
-SIGUSR1 ends nothing: a live run reads its cameras.yaml again (reload_on_signal).
+SIGUSR1 ends nothing: a live run reads its cameras.yaml again (reload_on_signal). Before and behind
+that, while a model is loaded for example, it does nothing.
 
 A second signal goes one step further: it raises while frames run, and leaves at once while a
 command unwinds. A signal that was ignored when the program began (nohup, a background job of sh)
@@ -96,6 +97,9 @@ def leave_on_signals() -> None:
     in a library's C code.
     """
     _install(lambda number, _: _leave(_CODES[signal.Signals(number)]))
+    if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+        # No SIG_IGN, which other programs that we start would inherit.
+        signal.signal(signal.SIGUSR1, lambda *_: None)
     sys.excepthook = _leave_where_stopped(sys.excepthook)
     sys.unraisablehook = _leave_where_unraisable(sys.unraisablehook)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -86,6 +87,16 @@ def half_files(folder: Path) -> list[str]:
         or (path.parts[0] == "tmp" and path.parts[1].startswith("detect-video"))
         or (path.name.startswith(".") and path.name not in STAYS)
     ]
+
+
+def test_sigusr1_ends_nothing_while_a_command_starts() -> None:
+    """``systemctl reload`` may send it at any moment; a live run heeds it once cameras are read."""
+    code = (
+        "import os, signal; from detector.run.signals import leave_on_signals; leave_on_signals(); "
+        "os.kill(os.getpid(), signal.SIGUSR1); print('goes on')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
 
 
 def check_end(process: subprocess.Popen[str], folder: Path, number: int, heeded: bool) -> None:

@@ -105,13 +105,9 @@ cameras:
         ("cameras: {a: {url: 'rtsp://h/1', classes: ['${X}']}}", "variables are expanded in url"),
         ("cameras: {a: {url: 'rtsp://u:p@h/1', user: x}}", "has a login already"),
         ("cameras: {a: {url: '0', user: x}}", "has no login"),
-        ("cameras: {a: 'srt://h:1'}", "SRT cannot be read"),
-        ("cameras: {a: 'gopher://h/1'}", "is no address"),
-        ("cameras: {a: 'file:///etc/passwd'}", "is no address"),
         ("cameras: {a: 'concat:x|y'}", "add --loop"),
-        ("cameras: {a: 'rtsp://h:port/1'}", "check host and port"),
-        ("cameras: {a: 'rtsp:///1'}", "names no host"),
         ("cameras: {a: street.mp4}", "add --loop"),
+        ("cameras: {a: '-'}", "a.url: - standard input comes once"),
         ("cameras: {a: {url: 'rtsp://h/1', record_url: 'x.mp4'}}", "a.record_url: x.mp4 is no"),
         ("cameras: {a: {url: 'rtsp://h/1', rate: 0}}", "cameras.a.rate: 0 is not above 0"),
         ("cameras: {a: {url: 'rtsp://h/1', rate: fast}}", "rate: 'fast' is no number"),
@@ -127,6 +123,25 @@ cameras:
 )
 def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError) as refused:
+        read_cameras(written(tmp_path, text), environment={})
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cameras: {a: 'srt://h:1'}", "a.url: srt://h:1: SRT cannot be read"),
+        ("cameras: {a: 'gopher://h/1'}", "is no address"),
+        ("cameras: {a: 'file:///etc/passwd'}", "is no address"),
+        ("cameras: {a: 'rtsp://h:port/1'}", "check host and port"),
+        ("cameras: {a: 'rtsp:///1'}", "names no host"),
+        ("cameras: {a: {url: 'rtsp://h/1', record_url: 'srt://h:1'}}", "a.record_url: srt://h:1"),
+    ],
+)
+def test_what_can_never_be_read_has_the_code_of_the_command_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    with pytest.raises(SourceError) as refused:
         read_cameras(written(tmp_path, text), environment={})
     assert said in str(refused.value)
 
@@ -168,6 +183,8 @@ def test_what_is_no_camera(tmp_path: Path) -> None:
     assert not is_camera_list(str(tmp_path / "absent.yaml"))
     with pytest.raises(UsageError, match="--loop"):
         make_cameras(["in.mp4"])
+    with pytest.raises(UsageError, match="standard input comes once"):
+        make_cameras(["-"], loop=True)
     with pytest.raises(SourceError, match="SRT"):
         make_cameras(["srt://h:1"])
 

@@ -506,3 +506,5 @@ class TestWhatIsLive:
     def test_a_file_among_cameras_is_refused(self):
         with pytest.raises(UsageError, match=r"in\.mp4.*--loop"):
             reads_cameras(["rtsp://a/b", "in.mp4"], config())
+        with pytest.raises(UsageError, match="standard input among cameras; run it by itself"):
+            reads_cameras(["-", "rtsp://a/b"], config())

@@ -59,6 +59,21 @@ def test_the_files_of_a_container():
     assert [rule["alert"] for rule in alarms["groups"][0]["rules"]]
 
 
+def test_an_image_gets_what_pip_needs_and_nothing_that_lies_beside_it():
+    """What docs/deploy.md has users put into the checkout (a token!) would stay in a layer."""
+    lines = (CHECKOUT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    taken = {rule[1:] for rule in rules if rule.startswith("!")}
+    assert all((CHECKOUT / name).exists() for name in taken)
+    assert {"detector", "cfg", "setup.py", "pyproject.toml", "constraints.txt"} < taken
+    assert {"README.md", "LICENSE", "NOTICE"} < taken, "setup.py reads them"
+    composed = yaml.safe_load(blocks("yaml")[0])
+    beside = {"compose.yaml", "cameras.yaml", composed["services"]["detect-video"]["env_file"]}
+    beside |= {secret["file"] for secret in composed["secrets"].values()}
+    assert not {name.removeprefix("./") for name in beside} & taken
+
+
 def test_alarms_look_at_metrics_that_are_there():
     from detector.page.metrics import PageFigures, exposition, registry_of
 

@@ -362,6 +362,14 @@ def test_metrics(served):
     assert all(name.startswith("detect_video_") for name in ours)
     assert all(families[name].documentation for name in ours)
     assert all(families[name].samples for name in ours)
+    # Prometheus's own linter wants quantiles in a summary alone.
+    quantiled = {
+        one.type
+        for one in families.values()
+        for sample in one.samples
+        if "quantile" in sample.labels
+    }
+    assert quantiled == {"summary"}
     values = {
         (sample.name, *sample.labels.values()): sample.value
         for one in families.values()

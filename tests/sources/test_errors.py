@@ -67,6 +67,7 @@ def test_missing_file_names_the_nearest(tmp_path):
     [
         ("a.mp4", b"", "empty"),
         ("a.mp4", b"dear diary\n" * 9, "text, not video"),
+        ("a.m3u8", b"#EXTM3U\n#EXTINF:2,\nhttp://h/a.ts\n", "give the address of the stream"),
         ("a.mp4", bytes(range(256)) * 9, "ffprobe"),
         ("a.jpg", b"", "picture"),
         ("a.png", b"\x89PNG\r\n\x1a\n" + bytes(64), "picture"),

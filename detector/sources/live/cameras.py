@@ -29,6 +29,7 @@ from detector.errors.parsing import quote
 from detector.errors.reading import read_text
 from detector.errors.secrets import Address, host_of, keep_secret
 from detector.errors.yaml_parsing import parse_yaml
+from detector.sources._standard_input import SPEC as STDIN
 from detector.sources.live.addresses import opening_of, scheme_of
 from detector.sources.live.base import FILE, NAME, NETWORK, WEBCAM, Camera
 
@@ -86,7 +87,7 @@ def make_cameras(specs: Iterable[str], loop: bool = False) -> tuple[Camera, ...]
             kind = _kind_of(spec, loop)
             address = Address(spec)
             if kind is None:
-                raise UsageError(f"{address}: is no camera; add --loop to play a file as one")
+                raise UsageError(f"{address}: {_no_camera(spec)}")
             _check_address(kind, address)
             taken = {camera.name.lower() for camera in cameras}
             cameras.append(Camera(_make_name(kind, address, taken), kind, address))
@@ -98,7 +99,13 @@ def _kind_of(spec: str, loop: bool) -> str | None:
         return WEBCAM
     if scheme_of(spec) is not None:
         return NETWORK
-    return FILE if loop else None
+    return FILE if loop and spec != STDIN else None
+
+
+def _no_camera(spec: str) -> str:
+    if spec == STDIN:
+        return "standard input comes once, and is no camera; run it by itself, without --loop"
+    return "is no camera; add --loop to play a file as one"
 
 
 def _check_address(kind: str, address: Address) -> None:
@@ -133,7 +140,8 @@ def _make_name(kind: str, address: Address, taken: set[str]) -> str:
 def read_cameras(
     path: str | Path, loop: bool = False, environment: Mapping[str, str] = os.environ
 ) -> tuple[Camera, ...]:
-    """The cameras of a ``cameras.yaml``, in order. Raises UsageError, with the path of the key."""
+    """The cameras of a ``cameras.yaml``, in order. Raises UsageError, with the path of the key, and
+    SourceError for an address that can never be read."""
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
         raise UsageError(f"{path}: a list of cameras begins with the key cameras:")
@@ -207,25 +215,26 @@ class _Reader:
             self._refuse("url", "is missing: give the address of the camera")
         kind = _kind_of(url.whole, self._loop)
         if kind is None:
-            self._refuse("url", f"{url} is no camera; add --loop to play a file as one")
-        try:
-            _check_address(kind, url)
-        except SourceError as error:
-            self._refuse("url", str(error))
+            self._refuse("url", f"{url} {_no_camera(url.whole)}")
+        self._check("url", kind, url)
         record = self._address("record_url")
         if record is not None and _kind_of(record.whole, False) != NETWORK:
             self._refuse("record_url", f"{record} is no address of a stream (rtsp://...)")
         if record is not None:
-            try:
-                _check_address(NETWORK, record)
-            except SourceError as error:
-                self._refuse("record_url", str(error))
+            self._check("record_url", NETWORK, record)
         read = {key: self._read(key, reader) for key, reader in _READERS.items()}
         name = self._name() or _make_name(kind, url, {camera.name.lower() for camera in before})
         return Camera(name, kind, url, record, **{k: v for k, v in read.items() if v is not None})
 
     def _refuse(self, key: str, why: str) -> NoReturn:
         raise UsageError(f"{self._where}.{key}: {why}")
+
+    def _check(self, key: str, kind: str, address: Address) -> None:
+        """Raises SourceError, as for an address on the command line."""
+        try:
+            _check_address(kind, address)
+        except SourceError as error:
+            raise SourceError(f"{self._where}.{key}: {error}") from error
 
     def _read(self, key: str, reader: Callable[[Any], Any]) -> Any:
         value = self._fields.get(key)

@@ -240,6 +240,11 @@ def _why(path: str, error: Exception) -> str:
             "no moov atom: the recording was cut off before it was finalised; record it again, "
             "or rebuild it from an intact file of the same camera (untrunc)"
         )
+    if head.startswith(b"#EXTM3U"):
+        return (
+            "nothing that this playlist names can be opened: the network never is, from a file; "
+            "give the address of the stream itself (http://HOST/NAME.m3u8)"
+        )
     if head.isascii() and not any(byte < 32 and byte not in b"\t\r\n\f" for byte in head):
         return "it holds text, not video; give a video file, a picture or a folder of pictures"
     reason = getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,63 @@
+"""What a live run tells of its cameras, by a clock of the test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from detector.run.camera_lines import CAUGHT_UP_S, CameraLines
+from detector.sources.live.base import CONNECTING, LAG, LIVE, NEWER, WAITING, FeedFacts
+
+SECOND = 1_000_000_000
+UP = FeedFacts(LIVE, 0, width=64, height=48, codec="h264")
+
+
+@pytest.fixture
+def states() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def faults() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def every(states: list[str], faults: list[str]) -> CameraLines:
+    return CameraLines(states.append, faults.append, 2.0)
+
+
+def dropped(lag: int) -> dict[str, FeedFacts]:
+    return {"door": replace(UP, dropped={LAG: lag, NEWER: 7})}
+
+
+def test_a_state_is_told_once(every: CameraLines, states: list[str]) -> None:
+    down = FeedFacts(WAITING, 0, error="nothing listens", next_try_ns=5 * SECOND)
+    every.look({"door": FeedFacts(CONNECTING, 0)}, 0)
+    for now_s in (0, 1):
+        every.look({"door": down}, now_s * SECOND)
+    for now_s in (2, 3):
+        every.look({"door": UP}, now_s * SECOND)
+    assert states == ["door: nothing listens; trying again in 5 s", "door: live, 64x48 h264"]
+    assert every.was_told("door", "live, 64x48 h264")
+    assert not every.was_told("door", "nothing listens")
+
+
+def test_every_says_when_it_gives_up_and_not_each_time(
+    every: CameraLines, faults: list[str]
+) -> None:
+    for now_s, lag in ((0, 0), (1, 10), (2, 20), (CAUGHT_UP_S, 30)):
+        every.look(dropped(lag), round(now_s * SECOND))
+    assert len(faults) == 1
+    assert faults[0].startswith("door: there is not time for all of its pictures")
+    assert "older than --max-age 2 s" in faults[0]
+    every.look(dropped(30), round(3 * CAUGHT_UP_S * SECOND))
+    assert len(faults) == 1, "nothing more was left out"
+    every.look(dropped(40), round(3 * CAUGHT_UP_S * SECOND))
+    assert len(faults) == 2, "it had caught up"
+
+
+def test_latest_promises_no_picture(states: list[str], faults: list[str]) -> None:
+    CameraLines(states.append, faults.append, None).look(dropped(10), 0)
+    assert faults == []
