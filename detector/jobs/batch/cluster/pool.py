@@ -173,7 +173,9 @@ class ClusterPool:
         values = [value for group in config.values() for value in group.values()]
         named = [value for value in values if isinstance(value, str) and os.path.isabs(value)]
         paths = [path for path in [*pictures, *named] if os.path.exists(path)][:MOST_PATHS]
-        addresses = list({parse_address(one)[:2]: one for one in pictures if is_address(one)}.values())
+        addresses = list(
+            {parse_address(one)[:2]: one for one in pictures if is_address(one)}.values()
+        )
         if is_address(self.place):
             return Hello(place=self.place, paths=paths, addresses=addresses)
         self._token = Path(self.place, self.token_name)
