@@ -56,7 +56,7 @@ def test_a_job_of_the_command_line(store, tmp_path):
         for file in ("detections.jsonl", "video.mp4"):
             stored = store.cat_file(f"videos/out/files/{name}/{file}")
             local = (tmp_path / "out/files" / name / file).read_bytes()
-            assert stored.replace(b"gs://videos/in", b"in") == local
+            assert stored.replace(b"gs://videos/in", str(tmp_path / "in").encode()) == local
     store.pipe_file("videos/in/a.mp4", (tmp_path / "in/sub/b.mp4").read_bytes() + bytes(8))
     again = run("-o", "gs://videos/out", "--resume")
     assert (again["done"], again["skipped"]) == (1, 1)
