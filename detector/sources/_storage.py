@@ -34,6 +34,10 @@ NOT_LET_IN = (
     "DefaultCredentialsError",
     "RefreshError",
 )
+# Of Amazon, which says 400 to a token that has run out; and to who asks for an object's head, no
+# more than that.
+RUN_OUT = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400")
+NO_RETRIES = " (reached max retries: 0)"  # s3fs tries again, not botocore
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
@@ -170,7 +174,8 @@ def explain(error: BaseException, scheme: str) -> Trouble:
     if isinstance(error, FileNotFoundError) and cause is not None and scheme in WEB:
         return explain(cause, scheme)  # fsspec says so of every server that does not answer
     status, name = _status(error), type(error).__name__
-    if status in (401, 403) or isinstance(error, PermissionError) or name in NOT_LET_IN:
+    let_in = status not in (401, 403) and name not in NOT_LET_IN and _code(error) not in RUN_OUT
+    if not let_in or isinstance(error, PermissionError):
         return Trouble(
             f"no permission, or wrong credentials ({_words(error)}); {credentials_of(scheme)}",
             False,
@@ -201,9 +206,19 @@ def _status(error: BaseException | None) -> int | None:
     return None
 
 
+def _code(error: BaseException | None) -> str:
+    """Amazon's name of what is wrong."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict) and (code := response.get("Error", {}).get("Code")):
+            return str(code)
+        error = error.__cause__
+    return ""
+
+
 def _words(error: BaseException) -> str:
     """The innermost reason, in a line."""
     while error.__cause__ is not None and not str(error.__cause__).isspace():
         error = error.__cause__
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).replace(NO_RETRIES, "").split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from detector.errors import SourceError
+from detector.sources._addresses import STORES
 
 # Never with fflags=nobuffer: it throws away what was read meanwhile, which is the first key frame.
 FAST = {"probesize": "32", "analyzeduration": "0"}
@@ -72,6 +73,8 @@ def opening_of(spec: str) -> Opening:
             "SRT cannot be read: FFmpeg in PyAV's package is built without it; "
             "turn it into another stream (ffmpeg -i srt://... -c copy -f mpegts udp://127.0.0.1:P)"
         )
+    if scheme in STORES:
+        raise SourceError(f"{scheme}:// is read by batch; type: detect-video batch ADDRESS -o OUT")
     if scheme not in OPENINGS:
         raise SourceError(
             f"{scheme}:// is no address of a stream that can be read; "

@@ -72,6 +72,7 @@ class FakeActor:
     def hello(self, text: str) -> str:
         assert self.node is not None
         hello = codec.from_json(text, Hello, ORIGIN)
+        self.fake.hellos.append(hello)
         seen = Path(hello.place, hello.token_file)
         about = Welcome(
             version=__version__,
@@ -138,6 +139,7 @@ class FakeCluster:
         self.dies_loading = False
         self.actors: dict[int, FakeActor] = {}
         self.calls: dict[int, tuple[str, str]] = {}
+        self.hellos: list[Hello] = []
         self.loads: list[Load] = []
         self.placed: list[NewActor] = []
         self.ended: list[int] = []

@@ -35,6 +35,9 @@ MOMENT_S = (0.05, 1.5)  # between two kills
 MOST_RUNS = 40
 LAST_KILL = 0.7  # of the items
 
+# Given the job's process. False where no worker is there yet.
+KillWorker = Callable[[subprocess.Popen[str], random.Random], bool]
+
 
 # ---- clips
 
@@ -109,13 +112,15 @@ def run_with_kills(
     say: Callable[[str], None] = lambda text: None,
     count: Callable[[Path], int] | None = None,
     moment_s: tuple[float, float] = MOMENT_S,
+    kill_worker: KillWorker | None = None,
 ) -> Killed:
     """Runs a job to its end, with kills -9 at random moments; after each of the job it is resumed.
 
     A kill comes a random while (``moment_s``) after so many items are done: while a model is
     loaded, between items, inside of one. ``count``: what counts as items in OUT; None: those.
+    ``kill_worker``: None is for the local pool.
     """
-    count = count or count_done
+    count, kill_worker = count or count_done, kill_worker or _kill_a_worker
     moments, killed = random.Random(seed), Killed()
     kinds = ["worker"] * worker_kills + ["job"] * job_kills
     # What is tried again comes last, and must not be hit twice.
@@ -128,7 +133,7 @@ def run_with_kills(
             _, kind = due.pop(0)
             time.sleep(moments.uniform(*moment_s))
             done = count(out)
-            if kind == "worker" and not _kill_a_worker(process, moments):
+            if kind == "worker" and not kill_worker(process, moments):
                 due.insert(0, (done, kind))  # none was there yet
                 continue
             say(f"{kind} killed with {done} done")

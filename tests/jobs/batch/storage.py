@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,13 +10,19 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 from fsspec.implementations.memory import MemoryFileSystem
 
+from detector.jobs.batch.item import OpenModel, Task, open_model
+from detector.jobs.batch.listing import look_at
+from detector.jobs.batch.settings import as_plain, ask
 from detector.sources._storage import forget_stores
+from tests.cli.small import write_network
 
 PATIENCE_S = 60.0
 ENVIRONMENT = {
@@ -100,13 +107,38 @@ def _shut(one: socket.socket) -> None:
 @contextmanager
 def s3_server() -> Iterator[int]:
     """Its port."""
+    port = _free_port()
+    words = ["moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with _serving(port, words, {"MOTO_S3_CUSTOM_ENDPOINTS": ""}):
+        yield port
+
+
+# gcsfs would ask by gRPC first, which kind of bucket it is, and the server has no gRPC.
+GOOGLE = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+
+
+@contextmanager
+def google_server(bucket: str) -> Iterator[dict[str, str]]:
+    """A server of Google's kind (gcp-storage-emulator). Yields what the environment needs."""
+    port = _free_port()
+    words = ["gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}", "--in-memory"]
+    with _serving(port, [*words, f"--default-bucket={bucket}"], {}):
+        yield {**GOOGLE, "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
+
+
+def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def _serving(port: int, words: list[str], environment: dict[str, str]) -> Iterator[None]:
+    """While a module of Python serves at the port."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-m", *words],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "MOTO_S3_CUSTOM_ENDPOINTS": ""},
+        env={**os.environ, **environment},
     )
     try:
         deadline = time.monotonic() + PATIENCE_S
@@ -115,13 +147,80 @@ def s3_server() -> Iterator[int]:
                 socket.create_connection(("127.0.0.1", port), 1).close()
                 break
             except OSError:
-                assert process.poll() is None, "moto's server ended"
-                assert time.monotonic() < deadline, "moto's server does not answer"
+                assert process.poll() is None, f"{words[0]} ended"
+                assert time.monotonic() < deadline, f"{words[0]} does not answer"
                 time.sleep(0.05)
-        yield port
+        yield
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_S)
+
+
+class Keys(NamedTuple):
+    """As IAM gives them. ``token``: of a role that was taken on."""
+
+    id: str
+    secret: str
+    token: str = ""
+
+    def environment(self) -> dict[str, str]:
+        found = {"AWS_ACCESS_KEY_ID": self.id, "AWS_SECRET_ACCESS_KEY": self.secret}
+        return {**found, "AWS_SESSION_TOKEN": self.token} if self.token else found
+
+
+class Guard:
+    """Users of moto's server, which asks everybody for the rights that they were given once
+    ``close`` is called."""
+
+    def __init__(self, port: int) -> None:
+        import boto3
+
+        self._url = f"http://127.0.0.1:{port}"
+        self._session = boto3.Session(
+            ENVIRONMENT["AWS_ACCESS_KEY_ID"], ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
+        )
+
+    def _ask(self, service: str) -> Any:
+        return self._session.client(service, endpoint_url=self._url, region_name="us-east-1")
+
+    def add_user(self, name: str, *actions: str) -> Keys:
+        iam = self._ask("iam")
+        iam.create_user(UserName=name)
+        if actions:
+            iam.put_user_policy(UserName=name, PolicyName="p", PolicyDocument=_allow(*actions))
+        key = iam.create_access_key(UserName=name)["AccessKey"]
+        return Keys(key["AccessKeyId"], key["SecretAccessKey"])
+
+    def take_role(self, name: str, *actions: str) -> Keys:
+        iam = self._ask("iam")
+        role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=_allow("sts:AssumeRole"))
+        iam.put_role_policy(RoleName=name, PolicyName="p", PolicyDocument=_allow(*actions))
+        taken = self._ask("sts").assume_role(RoleArn=role["Role"]["Arn"], RoleSessionName="here")
+        key = taken["Credentials"]
+        return Keys(key["AccessKeyId"], key["SecretAccessKey"], key["SessionToken"])
+
+    def open(self) -> None:
+        self._let_pass(b"inf")
+
+    def close(self) -> None:
+        self._let_pass(b"0")
+
+    def forget_key(self, name: str, keys: Keys) -> None:
+        """From now on nobody has this key."""
+        self.open()
+        self._ask("iam").delete_access_key(UserName=name, AccessKeyId=keys.id)
+        self.close()
+
+    def _let_pass(self, requests: bytes) -> None:
+        asked = urllib.request.Request(
+            f"{self._url}/moto-api/reset-auth", requests, {"Content-Type": "text/plain"}
+        )
+        urllib.request.urlopen(asked, timeout=PATIENCE_S).close()
+
+
+def _allow(*actions: str) -> str:
+    statement = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 
 def use_store(monkeypatch: Any, port: int) -> Any:
@@ -135,6 +234,21 @@ def use_store(monkeypatch: Any, port: int) -> Any:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     forget_stores()
     return s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
+
+
+@contextmanager
+def small_model(folder: Path) -> Iterator[OpenModel]:
+    """No network: nothing is detected."""
+    write_network(folder)
+    flags = {"model": str(folder / "x.cfg"), "engine": "null", "no_video": True}
+    config, _ = ask([], flags, None)
+    opened, _ = open_model(as_plain(config), [], resolves=True)
+    yield opened
+    opened.close()
+
+
+def task_of(address: str, name: str = "a.mp4") -> Task:
+    return Task(name=name, path=address, version=look_at(address).version)
 
 
 def fake_store(monkeypatch: Any, scheme: str = "gs") -> Any:

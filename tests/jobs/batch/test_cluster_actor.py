@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from detector import __version__
+from detector.errors.secrets import keep_secret
 from detector.jobs.batch import local
 from detector.jobs.batch.cluster.actor import Worker
 from detector.jobs.batch.cluster.messages import (
@@ -26,6 +27,7 @@ from detector.jobs.batch.listing import version_of
 from detector.jobs.batch.settings import LoadedFacts, digest_of
 from detector.session import codec
 from tests.jobs.batch.pools import FACTS, worker_command
+from tests.jobs.batch.storage import fake_store
 
 
 def heard(text: str, kind):
@@ -46,6 +48,25 @@ def test_a_worker_tells_what_its_node_sees(tmp_path):
     assert not greet(token="another job's", **fields).sees
     assert not greet(token="abc", **{**fields, "token_file": "gone"}).sees
     assert greet(place="s3://bucket/out").sees  # no folder: nothing to look for
+
+
+def test_a_worker_tells_what_stores_its_node_does_not_open(monkeypatch):
+    store = fake_store(monkeypatch)
+    store.pipe_file("/bucket/a.mp4", b"x")
+    fields = {"place": "gs://bucket/out", "addresses": ["gs://bucket/a.mp4"]}
+    assert greet(**fields).barred == {}
+
+    def refuse(*words, **options):
+        raise PermissionError("the key is sesame-open-sesame")
+
+    monkeypatch.setattr(type(store), "info", refuse)
+    monkeypatch.setattr(type(store), "cat_file", refuse)
+    keep_secret("sesame-open-sesame")
+    barred = greet(**fields).barred
+    assert list(barred) == ["gs://bucket/a.mp4", "gs://bucket/out"]
+    for said in barred.values():
+        assert "GOOGLE_APPLICATION_CREDENTIALS" in said
+        assert "sesame" not in said
 
 
 def test_a_job_of_another_version_hears_the_version():

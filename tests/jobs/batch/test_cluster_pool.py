@@ -16,6 +16,7 @@ from detector.jobs.batch.settings import digest_of
 from detector.run.signals import Stop, Stopped
 from tests.jobs.batch.clusters import Clock, FakeCluster, node
 from tests.jobs.batch.pools import FACTS
+from tests.jobs.batch.storage import fake_store
 
 
 @pytest.fixture
@@ -241,6 +242,28 @@ def test_a_node_that_does_not_see_a_source_is_no_good(out, tmp_path):
     made.cluster.welcome = lambda about: replace(about, unseen=[str(clip)])
     with pytest.raises(EngineError, match="clip"):
         made.pool.load_first(FACTS.config, [str(clip)], resolves=True)
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["for the node alone", "for all"])
+def test_a_node_that_does_not_open_a_store_is_no_good(out, monkeypatch, gone):
+    store = fake_store(monkeypatch)
+    for bucket in ("one", "two"):
+        for name in ("a.mp4", "b.mp4"):
+            store.pipe_file(f"/{bucket}/{name}", b"x")
+    sources = [f"gs://{bucket}/{name}" for bucket in ("one", "two") for name in ("a.mp4", "b.mp4")]
+    made = Made(out, node("bad"))
+    barred = {"gs://one/b.mp4": "gs://one/b.mp4: wrong key; set X"}
+    made.cluster.welcome = lambda about: replace(about, barred=barred)
+    if gone:
+        store.rm_file("/one/b.mp4")
+        made.pool.load_first(FACTS.config, sources, resolves=True)
+    else:
+        with pytest.raises(EngineError, match=r"node bad .*: wrong key; set X, in") as raised:
+            made.pool.load_first(FACTS.config, sources, resolves=True)
+        assert "gs://one/b.mp4" in str(raised.value)
+    (hello,) = made.cluster.hellos
+    assert hello.addresses == ["gs://one/b.mp4", "gs://two/b.mp4"]  # one of each bucket
+    made.pool.close()
 
 
 def test_a_node_that_is_no_good_is_avoided_from_then_on(out):

@@ -14,17 +14,16 @@ import pytest
 from detector.errors import OutputError, SourceError
 from detector.jobs.batch import bucket, stores
 from detector.jobs.batch.bucket import BucketOutputs
-from detector.jobs.batch.item import Task, open_model, process_item, spec_of
+from detector.jobs.batch.item import Task, process_item, spec_of
 from detector.jobs.batch.listing import list_sources, look_at
 from detector.jobs.batch.places import open_outputs
-from detector.jobs.batch.settings import as_plain, ask
 from detector.sources import _ranges, _storage
 from detector.sources import open as open_source
 from detector.sources._addresses import parse_address
 from tests.cli.command import assert_one_line_error, detect_video_anew, summary_of
 from tests.cli.small import write_network
 from tests.jobs.batch.pools import place_results, record_of
-from tests.jobs.batch.storage import ENVIRONMENT, Wire, s3_server, use_store
+from tests.jobs.batch.storage import ENVIRONMENT, Wire, s3_server, small_model, task_of, use_store
 from tests.sources.clips import write_video
 
 pytestmark = [pytest.mark.net, pytest.mark.slow]
@@ -66,22 +65,14 @@ def store(wire, server):
 
 @pytest.fixture
 def model(tmp_path):
-    write_network(tmp_path)
-    flags = {"model": str(tmp_path / "x.cfg"), "engine": "null", "no_video": True}
-    config, _ = ask([], flags, None)
-    opened, _ = open_model(as_plain(config), [], resolves=True)
-    yield opened
-    opened.close()
+    with small_model(tmp_path) as opened:
+        yield opened
 
 
 def upload(store, tmp_path, name="in/a.mp4", frames=12, **options):
     path = write_video(tmp_path / name.rpartition("/")[2], frames, **options)
     store.pipe_file(f"videos/{name}", path.read_bytes())
     return path
-
-
-def task_of(address, name="a.mp4"):
-    return Task(name=name, path=address, version=look_at(address).version)
 
 
 def read_all(address, **options):
@@ -268,26 +259,6 @@ def test_a_store_that_is_away_is_said(store, wire, monkeypatch):
         look_at("s3://videos/in/a.mp4")
     with pytest.raises(OutputError, match="connection"):
         BucketOutputs("s3://videos/out").fetch_home()
-
-
-def test_wrong_credentials_are_said_without_them(monkeypatch):
-    """As botocore and a server put it, for moto takes any key."""
-    pytest.importorskip("botocore", reason="machine: botocore is not installed")
-    from botocore.exceptions import ClientError, NoCredentialsError
-    from s3fs.errors import translate_boto_error
-
-    denied = ClientError(
-        {
-            "Error": {"Code": "SignatureDoesNotMatch", "Message": "The signature does not match"},
-            "ResponseMetadata": {"HTTPStatusCode": 403},
-        },
-        "HeadObject",
-    )
-    for error in (denied, translate_boto_error(denied), NoCredentialsError()):
-        trouble = _storage.explain(error, "s3")
-        assert "credentials" in trouble.text
-        assert "AWS_PROFILE" in trouble.text
-        assert not trouble.passes
 
 
 def test_a_job_of_the_command_line(store, wire, tmp_path):

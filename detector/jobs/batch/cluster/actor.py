@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from detector import __version__
 from detector.errors import DetectVideoError, UsageError
 from detector.errors.machine import CORES_VARIABLE
+from detector.errors.secrets import redact
 from detector.jobs.batch import dataset
 from detector.jobs.batch.cluster.cores import claim_cores
 from detector.jobs.batch.cluster.messages import (
@@ -33,12 +34,16 @@ from detector.jobs.batch.cluster.messages import (
     to_text,
 )
 from detector.jobs.batch.item import Task
+from detector.jobs.batch.listing import look_at
 from detector.jobs.batch.local import Limits, LocalPool
+from detector.jobs.batch.places import open_outputs
 from detector.jobs.batch.pool import Event
 from detector.session import codec
+from detector.sources._addresses import is_address
 
 LOOK_S = 1.0  # a call waits so long for something to happen while an item is under way
 GLANCE_S = 0.05  # and so long where none is
+NOBODY = ".nobody"  # no item's name: hidden ones are left out
 
 
 class Worker:
@@ -63,6 +68,7 @@ class Worker:
             hello = codec.from_json(text, Hello, ORIGIN)
             about["sees"] = _sees(hello)
             about["unseen"] = [path for path in hello.paths if not os.path.exists(path)]
+            about["barred"] = dict(_barred(hello))
             about["gathers"] = dataset.is_installed()
         return to_text(Welcome(**about))
 
@@ -138,6 +144,21 @@ def _sees(hello: Hello) -> bool:
     except (OSError, UnicodeDecodeError):
         return False
     return found == hello.token and os.access(hello.place, os.W_OK | os.X_OK)
+
+
+def _barred(hello: Hello) -> Iterator[tuple[str, str]]:
+    """Of OUT and the sources, those of stores that this node's environment does not open, and why.
+    A node without credentials would fail one item after the other, faster than others do them."""
+    for address in hello.addresses:
+        try:
+            look_at(address)
+        except DetectVideoError as error:
+            yield address, redact(str(error))
+    if is_address(hello.place):
+        try:
+            open_outputs(hello.place).read_marker(NOBODY)
+        except DetectVideoError as error:
+            yield hello.place, redact(str(error))
 
 
 def _node_of_ray() -> str:

@@ -100,23 +100,27 @@ class Turned:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """What a node must see. ``token_file`` in ``place`` holds ``token``; empty where the place is
-    no folder. ``paths``: sources and models that are there on the job's machine."""
+    no folder. ``paths``: sources and models that are there on the job's machine. ``addresses``:
+    sources in stores and on servers, one of each."""
 
     place: str
     token_file: str = ""
     token: str = ""
     paths: list[str] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """``version``: of detect-video. ``sees``: the job's OUT is there, and can be written."""
+    """``version``: of detect-video. ``sees``: the job's OUT is there, and can be written.
+    ``barred``: of what lies in stores, what the node does not get at, and why."""
 
     version: str
     host: str
     node: str
     sees: bool = False
     unseen: list[str] = field(default_factory=list)
+    barred: dict[str, str] = field(default_factory=dict)
     gathers: bool = False  # pyarrow is installed
 
 

@@ -42,12 +42,14 @@ from detector.jobs.batch.cluster.messages import (
 )
 from detector.jobs.batch.cluster.room import Need, need_of, room_of
 from detector.jobs.batch.item import Task
+from detector.jobs.batch.listing import look_at
 from detector.jobs.batch.local import LOADING_S, MOST_FAILED_LOADS
 from detector.jobs.batch.pool import Event, Failed, Finished, Gone
 from detector.jobs.batch.settings import LoadedFacts
 from detector.run.signals import Stop, Stopped
 from detector.session import codec
 from detector.session.batch import WorkerReport, WorkerState
+from detector.sources._addresses import is_address, parse_address
 
 TICK_S = 0.2
 BALANCE_S = 2.0  # between two looks at whether there should be more workers
@@ -171,15 +173,24 @@ class ClusterPool:
         values = [value for group in config.values() for value in group.values()]
         named = [value for value in values if isinstance(value, str) and os.path.isabs(value)]
         paths = [path for path in [*pictures, *named] if os.path.exists(path)][:MOST_PATHS]
-        if "://" in self.place:
-            return Hello(place=self.place, paths=paths)
+        addresses = list(
+            {parse_address(one)[:2]: one for one in pictures if is_address(one)}.values()
+        )
+        if is_address(self.place):
+            return Hello(place=self.place, paths=paths, addresses=addresses)
         self._token = Path(self.place, self.token_name)
         token = secrets.token_hex(16)
         try:
             self._token.write_text(token, encoding="ascii")
         except OSError as error:
             raise OutputError(f"{self._token}: cannot be written: {error.strerror}") from error
-        return Hello(place=self.place, token_file=self._token.name, token=token, paths=paths)
+        return Hello(
+            place=self.place,
+            token_file=self._token.name,
+            token=token,
+            paths=paths,
+            addresses=addresses,
+        )
 
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
         assert self._load is not None
@@ -329,6 +340,9 @@ class ClusterPool:
             error, why = OutputError, f"does not see {self.place}: put -o where all nodes can write"
         elif unseen:
             why = f"does not see {unseen[0]}: sources and models need one path on all nodes"
+        elif barred := [one for one in welcome.barred if one == self.place or _is_open(one)]:
+            error = OutputError if barred[0] == self.place else EngineError
+            why = f"is of no use: {welcome.barred[barred[0]]}, in the environment of that node"
         elif self.gathers and not welcome.gathers:
             why = "has no pyarrow, as this machine has: pip install 'detect-video[batch]' there"
         else:
@@ -559,6 +573,15 @@ class ClusterPool:
 
 def _is_free(place: _Place) -> bool:
     return place.state == "idle" and not place.doing
+
+
+def _is_open(address: str) -> bool:
+    """To this machine. What is gone everywhere is no node's fault."""
+    try:
+        look_at(address)
+    except DetectVideoError:
+        return False
+    return True
 
 
 def _waits_long(waiting: Sequence[_Place], now: float) -> bool:
