@@ -51,10 +51,13 @@ def show(model: str, as_json: bool, **flags: Any) -> None:
 def pull(name: str, quiet: bool) -> None:
     """Download the official file of the known model NAME into the cache.
 
-    An interrupted download goes on where it stopped.
+    Its licence is printed first. An interrupted download goes on where it stopped.
     """
     from detector.models import catalogue
 
+    model = catalogue.known_model(name)
+    if model.download is not None and model.download.sha256 is not None and not quiet:
+        echo(f"{name}: {model.licence}; from {model.download.url}")
     console = terminal(piped_width=220)
     if quiet or not console.is_interactive:
         path, fetched = catalogue.pull(name)

@@ -125,7 +125,7 @@ def test_torch_is_not_imported(tmp_path):
     [
         (["show", "yolo99"], 4, ["unknown model 'yolo99'"]),
         (["show", "absent.onnx"], 4, ["absent.onnx: no such file"]),
-        (["pull", "yolov5s"], 4, ["yolov5s: its checksum is not known", "yolov5s.pt at"]),
+        (["pull", "yolox_l"], 4, ["yolox_l: its checksum is not known", "yolox_l.onnx at"]),
         (["pull", "street"], 4, ["street: nothing to pull"]),
         (["show", "street", "--family", "yolov8"], 2, ["--family yolov8: not for street.cfg"]),
     ],

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from detector.cli import models
 from detector.errors import ModelError
 from detector.models import catalogue
-from detector.models.catalogue import pull
+from detector.models.catalogue import known, known_model, pull
 from tests.networks import open_network
 
 CONTENT = bytes(range(256)) * 1000  # 256,000 bytes: several blocks
@@ -104,6 +107,46 @@ def test_a_file_is_fetched_once(describe, server):
     assert pull("m") == (target, False), "it is there already"
     assert server.asked == [None]
     assert [path.name for path in target.parent.iterdir()] == ["m.onnx"]
+
+
+def test_the_licence_is_printed_before_anything_is_fetched(describe, server):
+    target = describe(licence="AGPL-3.0 (the weights)")
+    server.status = 404
+    failed = CliRunner().invoke(models.pull, ["m"])
+    assert failed.exit_code == 4
+    assert failed.stdout == (
+        f"m: AGPL-3.0 (the weights); from http://127.0.0.1:{server.server_port}/m.onnx\n"
+    )
+    server.status = 200
+    first, second = CliRunner().invoke(models.pull, ["m"]).stdout.splitlines()
+    assert first == failed.stdout.rstrip()
+    assert second == f"{target}: complete, size and sha256 checked"
+    assert CliRunner().invoke(models.pull, ["m", "--quiet"]).stdout == ""
+
+
+def test_official_files_of_yolov5_and_yolov7_can_be_pulled():
+    for name in known():
+        download = known_model(name).download
+        if name.startswith(("yolov5", "yolov7")):
+            assert download is not None
+            assert re.fullmatch("[0-9a-f]{64}", download.sha256 or ""), name
+            assert download.size, name
+            assert download.url.startswith("https://github.com/"), name
+
+
+def test_the_official_yolov5n_is_the_file_of_that_name(shared):
+    download = known_model("yolov5n").download
+    assert download is not None
+    data = (shared / "data/weights/yolov5n.pt").read_bytes()
+    assert (download.size, download.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+
+
+@pytest.mark.parametrize(
+    ("name", "licence"),
+    [*((f"yolov5{size}", "AGPL-3.0") for size in "nsmlx"), ("yolov7", "GPL-3.0")],
+)
+def test_copyleft_weights_say_so(name, licence):
+    assert known_model(name).licence.startswith(licence)
 
 
 def test_a_damaged_file_is_fetched_again(describe):

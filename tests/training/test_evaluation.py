@@ -1,4 +1,4 @@
-"""The programs explain themselves; tracks link boxes; the calibration finds its score."""
+"""The programs explain themselves; boxes are matched and linked; candidates are read."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from importlib.util import module_from_spec, spec_from_loader
 import numpy as np
 import pytest
 
-from detector.analysis.accuracy import average_precision as ap
 from detector.analysis.accuracy import matching
 from detector.models.catalogue import canvases_of
 from detector.stages.preprocess import input_of_shape
-from model import evaluation
+from model import evaluation, steadiness
 from tests.training.conftest import ROOT
+
+
+def load_program(name):
+    loader = SourceFileLoader(name, str(ROOT / "training" / name))
+    program = module_from_spec(spec_from_loader(name, loader))
+    sys.modules[name] = program  # dataclasses look there for their annotations
+    loader.exec_module(program)
+    return program
 
 
 @pytest.mark.slow
@@ -27,27 +34,53 @@ def test_programs_have_help(program):
 
 
 def test_a_box_that_comes_back_soon_is_the_same_object():
-    tracks: list[evaluation.Track] = []
+    tracks: list[steadiness.Track] = []
     box, moved = np.array([[10.0, 10, 30, 50]]), np.array([[13.0, 10, 33, 50]])
-    evaluation.link(tracks, box, 0)
-    evaluation.link(tracks, moved, evaluation.GAP)  # still the same
-    evaluation.link(tracks, box, 2 * evaluation.GAP + 1)  # too late
+    steadiness.link(tracks, box, 0)
+    steadiness.link(tracks, moved, steadiness.GAP)  # still the same
+    steadiness.link(tracks, box, 2 * steadiness.GAP + 1)  # too late
     assert [(track.first, track.last, track.frames) for track in tracks] == [
-        (0, evaluation.GAP, 2),
-        (2 * evaluation.GAP + 1, 2 * evaluation.GAP + 1, 1),
+        (0, steadiness.GAP, 2),
+        (2 * steadiness.GAP + 1, 2 * steadiness.GAP + 1, 1),
     ]
 
 
-def test_lowest_score_lets_through_as_many_unmatched_boxes_as_allowed():
-    loader = SourceFileLoader("evaluate_default", str(ROOT / "training" / "evaluate_default"))
-    program = module_from_spec(spec_from_loader("evaluate_default", loader))
-    loader.exec_module(program)
-    boxes = np.array([[0.0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]])
-    nothing = matching.Truth(np.zeros((0, 4)), np.zeros(0, bool), np.zeros(0, bool))
-    rows = [matching.judge(boxes, np.array([0.9, 0.6, 0.3]), nothing)]
-    assert ap.unmatched(rows, program.lowest_score(rows, 1)) == 1
-    assert ap.unmatched(rows, program.lowest_score(rows, 2)) == 2
-    assert program.lowest_score(rows, 3) == evaluation.CONFIDENCE
+def test_the_score_of_a_true_box_is_that_of_the_box_that_found_it():
+    truth = matching.Truth(
+        np.array([[0.0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]]),
+        np.array([False, False, True]),
+        np.zeros(3, bool),
+    )
+    boxes = np.array([[0.0, 0, 10, 9], [0, 0, 10, 10], [40, 0, 50, 10], [60, 0, 70, 10]])
+    judged, found = evaluation.find_truths(boxes, np.array([0.9, 0.8, 0.7, 0.6]), truth)
+    assert judged.outcomes.tolist() == [
+        matching.RIGHT,
+        matching.WRONG,  # the object has its box
+        matching.NEITHER,
+        matching.WRONG,
+    ]
+    assert found.tolist() == [0.9, 0, 0]
+
+
+def test_candidates_are_weights_at_a_canvas():
+    listed = load_program("evaluate_default").list_candidates
+    assert [(one.weights, one.size, one.label) for one in listed("street", (), ())] == [
+        (None, "", "street at its own size"),
+        (None, "416x416", "street 416x416"),
+    ]
+    found = listed("street", ("shipped@416x256", "runs/third/street.weights@608x352"), ("640x384",))
+    assert [(one.weights, one.size, one.label) for one in found] == [
+        (None, "416x256", "street 416x256"),
+        ("runs/third/street.weights", "608x352", "third/street 608x352"),
+    ]
+    # Without a size of its own: at every --size. An @ may be part of a name.
+    found = listed("street", ("a@b.f16",), ("416", "512x288"))
+    assert [(one.weights, one.size) for one in found] == [
+        ("a@b.f16", "416"),
+        ("a@b.f16", "512x288"),
+    ]
+    (found,) = listed("street", ("shipped@source",), ())
+    assert (found.size, found.label) == ("source", "street in each picture's shape")
 
 
 def test_each_picture_gets_the_canvas_of_its_shape():

@@ -73,17 +73,17 @@ def test_folding_changes_nothing(network, tmp_path):
     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
 
 
-def test_shifted_scores(network, tmp_path):
+def test_scaled_and_shifted_scores(network, tmp_path):
     export.write_weights(network, tmp_path / "a.weights", 0)
     filters = export.read(tmp_path / "a.weights", CFG)
-    export.shift_scores(filters, CFG, (-1.0, 0.5))
+    export.calibrate_scores(filters, CFG, (2.0, 0.8), (-1.0, 0.5))
     export.write_filters(filters, tmp_path / "b.weights", "<f4")
     picture = np.random.default_rng(0).integers(0, 255, (*SIZE, 3), dtype=np.uint8)
     a, b = (
         np.log(p / (1 - p))
         for p in (rows_of_package(tmp_path / f"{n}.weights", picture)[:, 5:] for n in "ab")
     )
-    np.testing.assert_allclose(b - a, np.broadcast_to([-1.0, 0.5], a.shape), atol=2e-3)
+    np.testing.assert_allclose(b, a * [2.0, 0.8] + [-1.0, 0.5], atol=4e-3)
 
 
 def test_objectness_is_pinned(network, tmp_path):

@@ -1,4 +1,4 @@
-"""How good a model is on the validation pictures, how fast it is, how steady its boxes are.
+"""How good a model is on the validation pictures, and how fast it is.
 
 Classes are mapped before NMS; a box needs a score above 0.001; NMS works within a class, at IoU
 0.65; a hit needs IoU 0.5. The statistics are those of ``detector.analysis.accuracy.matching``.
@@ -36,8 +36,6 @@ CONFIDENCE, NMS_IOU, MAX_KEPT = 0.001, 0.65, 300
 REPORTED = 0.25  # the score at which recall and precision are reported
 CALIBRATION = 256  # training pictures for int8: half of them set the ranges, half check agreement
 
-# Flicker: see ``flicker``.
-LINK_IOU, GAP, SEEN = 0.4, 8, 12
 PRODUCT_NMS_IOU = 0.45  # what detect-video uses by default
 
 Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
@@ -58,6 +56,7 @@ class Labelled:
     group: str  # "coco", "road", "overpass", "elevated", "street.mp4"
     held_out: bool  # kept for the final figures: no choice may look at it
     truths: tuple[matching.Truth | None, matching.Truth | None]  # by class; None: not labelled
+    name: str = ""  # of the file
 
 
 def is_held_out(name: str) -> bool:
@@ -101,7 +100,8 @@ def _read(
         known = {CLASSES[name] for name in entry.get("labelled", NAMES) if name in CLASSES}
         truths = tuple(truth_of(labels, names, c) if c in known else None for c in (0, 1))
         held_out = is_held_out(entry["file_name"])
-        yield Labelled(picture(entry), entry.get("set", group), held_out, truths)
+        group_of = entry.get("set", group)
+        yield Labelled(picture(entry), group_of, held_out, truths, entry["file_name"])
 
 
 def truth_of(rows: list[dict], names: dict[int, str], wanted: int) -> matching.Truth:
@@ -303,28 +303,51 @@ def measure_cost(models: dict[str, Model], rounds: int) -> dict[str, float]:
 # The judgement
 
 
-def judge_pictures(model: Model, pictures: list[Labelled]) -> Results:
+def judge_pictures(model: Model, pictures: list[Labelled], iou: float = NMS_IOU) -> Results:
+    """``iou``: of NMS."""
     results: Results = {}
     for picture in pictures:
-        by_class = judge_picture(model(picture.image), picture)
+        by_class = judge_picture(model(picture.image), picture, iou)
         for name, result in zip(NAMES, by_class, strict=True):
             if result is not None:
                 results.setdefault((picture.group, name), []).append(result)
     return results
 
 
-def judge_picture(rows: Rows, picture: Labelled) -> list[matching.Judged | None]:
+def judge_picture(
+    rows: Rows, picture: Labelled, iou: float = NMS_IOU
+) -> list[matching.Judged | None]:
     """Match the boxes of each labelled class with the true ones, after threshold and NMS."""
-    height, width = picture.image.shape[:2]
     results: list[matching.Judged | None] = []
     for c, labels in enumerate(picture.truths):
         if labels is None:
             results.append(None)
             continue
-        kept = suppress(rows, c, rows[1][:, c] > CONFIDENCE, NMS_IOU)
-        boxes = kept.boxes.clip(0, [width, height, width, height])
-        results.append(matching.judge(boxes, kept.scores, labels))
+        boxes, scores = boxes_of(rows, c, picture.image, iou)
+        results.append(matching.judge(boxes, scores, labels))
     return results
+
+
+def boxes_of(rows: Rows, c: int, image: NDArray[np.uint8], iou: float) -> Rows:
+    """The boxes of one class, inside the picture, and their scores [N], best first."""
+    height, width = image.shape[:2]
+    kept = suppress(rows, c, rows[1][:, c] > CONFIDENCE, iou)
+    return kept.boxes.clip(0, [width, height, width, height]), kept.scores
+
+
+def find_truths(
+    boxes: NDArray, scores: NDArray, truth: matching.Truth, iou: float = 0.5
+) -> tuple[matching.Judged, NDArray[np.float64]]:
+    """What ``matching.judge`` says, and the score of the box that found each true box: 0 if none
+    did. ``boxes``: best first, as ``boxes_of`` returns them."""
+    judged = matching.judge(boxes, scores, truth, iou)
+    found = np.zeros(len(truth.boxes))
+    free = ~(truth.ignored | truth.crowd)
+    fits = matching.overlaps(boxes, truth.boxes)
+    for at in np.flatnonzero(judged.outcomes == matching.RIGHT):
+        best = int(np.argmax(np.where(free, fits[at], -1)))
+        found[best], free[best] = judged.scores[at], False
+    return judged, found
 
 
 def suppress(rows: Rows, c: int, keep: NDArray[np.bool_], iou: float):
@@ -348,56 +371,3 @@ def figures(results: Results) -> dict[str, float]:
         else:
             found[f"{group} {name}"] = round(ap.average_precision(rows), 4)
     return found
-
-
-# Flicker
-
-
-@dataclass(slots=True)
-class Track:
-    box: NDArray  # in the last frame that has it
-    first: int
-    last: int
-    frames: int = 1
-
-
-def flicker(model: Model, video: Path, frames: int) -> list[dict]:
-    """How steady the boxes of a clip are: the share of an object's frames that lack its box.
-
-    Boxes of a class are linked from frame to frame by their IoU (LINK_IOU). A box that comes back
-    after at most GAP frames is the same object. Objects with fewer than SEEN frames do not count;
-    the others count from their first frame to their last. Returns one row a class.
-    """
-    capture = cv2.VideoCapture(str(video))
-    tracks: list[list[Track]] = [[], []]
-    for at in range(frames):
-        good, image = capture.read()
-        if not good:
-            break
-        rows = model(image)
-        for c in (0, 1):
-            kept = suppress(rows, c, rows[1][:, c] >= REPORTED, PRODUCT_NMS_IOU)
-            link(tracks[c], kept.boxes, at)
-    return [_flicker_row(video.name, *of_class) for of_class in zip(NAMES, tracks, strict=True)]
-
-
-def link(tracks: list[Track], boxes: NDArray, at: int) -> None:
-    """Give every box to the track that it overlaps most; the remaining boxes begin new tracks."""
-    recent = [track for track in tracks if at - track.last <= GAP]
-    fits = matching.overlaps(np.array([track.box for track in recent]).reshape(-1, 4), boxes)
-    taken = set()
-    while fits.size and fits.max() >= LINK_IOU:
-        i, j = np.unravel_index(fits.argmax(), fits.shape)
-        track = recent[i]
-        track.box, track.last, track.frames = boxes[j], at, track.frames + 1
-        fits[i], fits[:, j] = -1, -1
-        taken.add(int(j))
-    tracks += [Track(box, at, at) for j, box in enumerate(boxes) if j not in taken]
-
-
-def _flicker_row(clip: str, name: str, tracks: list[Track]) -> dict:
-    counted = [track for track in tracks if track.frames >= SEEN]
-    spans = sum(track.last - track.first + 1 for track in counted)
-    missing = 1 - sum(track.frames for track in counted) / spans if spans else float("nan")
-    row = {"clip": clip, "class": name, "objects": len(counted)}
-    return row | {"frames": spans, "flicker": missing}

@@ -75,14 +75,18 @@ def fold_normalisation(stored: Filter) -> Filter:
     )
 
 
-def shift_scores(filters: list[Filter], cfg: Path, shift: tuple[float, float]) -> None:
-    """Add to the biases of the class logits in every head."""
+def calibrate_scores(
+    filters: list[Filter], cfg: Path, scale: tuple[float, float], shift: tuple[float, float]
+) -> None:
+    """Multiply the class logits by ``scale`` and add ``shift``, in the last layer of every head."""
     architecture = read_layers(cfg)
     heads = {layer.inputs[0] for layer in architecture.yolos}
     for layer, stored in zip(architecture.convolutions, filters, strict=True):
         if layer.index in heads:
-            stored.biases = stored.biases.copy()
-            stored.biases[5:] += np.array(shift, np.float32)
+            factor = np.array(scale, np.float32)
+            stored.biases, stored.weights = stored.biases.copy(), stored.weights.copy()
+            stored.weights[5:] *= factor[:, None, None, None]
+            stored.biases[5:] = stored.biases[5:] * factor + np.array(shift, np.float32)
 
 
 def write_filters(filters: list[Filter], target: Path, kind: str) -> None:

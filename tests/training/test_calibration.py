@@ -1,0 +1,105 @@
+"""Scores are right as often as they say; the worst pictures are found and drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.analysis.accuracy import matching
+from model import calibration, failures
+from model.evaluation import Labelled
+
+RIGHT, WRONG, NEITHER = matching.RIGHT, matching.WRONG, matching.NEITHER
+
+
+def test_fit_finds_the_map_that_made_the_scores():
+    rng = np.random.default_rng(3)
+    scores = rng.uniform(0.02, 0.98, 20000)
+    right = rng.uniform(size=len(scores)) < calibration.Calibration(2.0, -0.7)(scores)
+    found = calibration.fit(scores, right)
+    assert found.scale == pytest.approx(2.0, abs=0.1)
+    assert found.shift == pytest.approx(-0.7, abs=0.1)
+
+
+def test_fit_stays_finite_where_nothing_is_wrong():
+    found = calibration.fit(np.array([0.2, 0.4, 0.8]), np.array([False, True, True]))
+    assert found.scale > 1
+    assert np.isfinite([found.scale, found.shift]).all()
+
+
+def rows_with(true: calibration.Calibration, boxes: int) -> list[matching.Judged]:
+    rng = np.random.default_rng(5)
+    scores = rng.uniform(0.001, 0.9, boxes)
+    right = rng.uniform(size=boxes) < true(scores)
+    return [matching.Judged(scores, np.where(right, RIGHT, WRONG).astype(np.int8), boxes)]
+
+
+def test_calibrated_scores_need_no_calibration():
+    rows = rows_with(calibration.Calibration(2.4, 1.8), 4000)
+    found = calibration.fit_rows(rows)
+    again = calibration.fit_rows(calibration.apply(found, rows))
+    assert (again.scale, again.shift) == pytest.approx((1, 0), abs=0.02)
+
+
+def test_low_scores_and_boxes_to_ignore_do_not_decide_the_fit():
+    rows = rows_with(calibration.Calibration(1.0, 0.0), 1000)
+    low = matching.Judged(np.full(500, 0.002), np.full(500, RIGHT, np.int8), 500)
+    ignored = matching.Judged(np.full(500, 0.8), np.full(500, NEITHER, np.int8), 0)
+    assert calibration.fit_rows([*rows, low, ignored]) == calibration.fit_rows(rows)
+
+
+def test_reliability_counts_boxes_by_tenths():
+    row = matching.Judged(
+        np.array([1.0, 0.95, 0.55, 0.52, 0.5]), np.array([RIGHT, WRONG, RIGHT, NEITHER, WRONG]), 2
+    )
+    bins = calibration.reliability([row, row])
+    assert [one.boxes for one in bins] == [0, 0, 0, 0, 0, 4, 0, 0, 0, 4]
+    assert (bins[5].mean, bins[5].right) == (0.525, 0.5)
+    assert bins[5].interval == (0.5, 0.5)  # both pictures say the same
+    assert np.isnan(bins[0].mean)
+    assert calibration.calibration_error(bins) == pytest.approx((0.025 + 0.475) / 2)
+
+
+def test_one_threshold_is_the_best_for_both_classes():
+    person = [matching.Judged(np.array([0.9, 0.6, 0.4]), np.array([RIGHT, RIGHT, WRONG]), 2)]
+    vehicle = [matching.Judged(np.array([0.8, 0.3]), np.array([RIGHT, WRONG]), 1)]
+    assert calibration.best_threshold([person, vehicle]) == 0.41
+    assert calibration.f1(person, 0.41) == 1
+
+
+def truths(*boxes, ignored=()):
+    flags = np.array([at in ignored for at in range(len(boxes))], bool)
+    return matching.Truth(np.array(boxes, float).reshape(-1, 4), flags, np.zeros(len(boxes), bool))
+
+
+def labelled(group, person, vehicle=None):
+    return Labelled(np.zeros((100, 100, 3), np.uint8), group, True, (person, vehicle), "a.jpg")
+
+
+def rows(*boxes):
+    """Persons as (xyxy, score)."""
+    scores = np.array([[score, 0] for _, score in boxes], np.float32).reshape(-1, 2)
+    return np.array([box for box, _ in boxes], np.float32).reshape(-1, 4), scores
+
+
+@pytest.mark.parametrize(
+    ("group", "cost"),
+    [("coco", 0.2 + 0.5 * 0.1), ("road", 0.2)],  # road's labels have gaps
+)
+def test_large_misses_and_sure_mistakes_cost_most(group, cost):
+    truth = truths([0, 0, 20, 20], [50, 50, 80, 80], [0, 80, 20, 100], ignored=[2])
+    found = rows(([50, 50, 80, 80], 0.9), ([90, 0, 100, 10], 0.5), ([0, 80, 20, 100], 0.4))
+    failure = failures.judge_failure(found, labelled(group, truth))
+    assert failure.cost == pytest.approx(cost)
+    assert [box.colour for box in failure.truth] == [failures.RED, failures.GREEN, failures.GREY]
+    colours = [box.colour for box in failure.found]
+    assert colours == [failures.GREEN, failures.ORANGE, failures.GREY]
+
+
+def test_the_worst_pictures_come_first_on_the_sheets(tmp_path):
+    pictures = [labelled("coco", truths([0, 0, side, side])) for side in (10, 40, 20)]
+    worst = failures.worst(lambda image: rows(), pictures, 2)
+    assert [one.cost for one in worst] == pytest.approx([0.4, 0.2])
+    (sheet,) = failures.write_sheets(worst, tmp_path / "new")
+    assert sheet.name == "sheet-1.jpg"
+    assert sheet.read_bytes()[:2] == b"\xff\xd8"

@@ -1,0 +1,178 @@
+"""What the next edition of the default model is judged by: the aims, each with its interval.
+
+Most aims are ratios to yolox_nano. Their intervals come from a paired bootstrap: a sample draws
+pictures (for flicker: objects), and both models are judged on the same draw. That is narrower than
+the two intervals taken apart, because a picture that is hard is hard for both. Frames of one camera
+resemble each other, so the true interval is wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.analysis.accuracy import average_precision as ap
+from detector.analysis.accuracy import matching
+from model.evaluation import NAMES, REPORTED, Results
+from model.steadiness import Sightings, Steadiness, count_found, score_of_recall, share, steadiness
+
+DRAWS, SEED = 1000, 20
+UNMATCHED = 1.2  # on elevated, as a multiple of the teacher's unmatched boxes
+INT8_LOSS = 0.01
+
+Rows = Sequence[matching.Judged]
+
+
+class Estimate(NamedTuple):
+    value: float
+    low: float  # the middle 95 % of the samples
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    text: str
+    limit: float
+    at_least: bool
+    estimate: Estimate
+
+    @property
+    def verdict(self) -> str:
+        """The point says on which side of the limit it is, the interval whether that is sure."""
+        value, low, high = self.estimate
+        if np.isnan(value):
+            return "not measured"
+        reached = value >= self.limit if self.at_least else value <= self.limit
+        sure = not low < self.limit < high
+        return ("reached" if reached else "missed") + ("" if sure else ", not sure")
+
+
+def draws(things: int) -> list[NDArray[np.int64]]:
+    """How often each of so many pictures or objects is in each sample."""
+    rng = np.random.default_rng(SEED)
+    return [np.bincount(rng.integers(0, things, things), minlength=things) for _ in range(DRAWS)]
+
+
+def estimate(things: int, figure: Callable[[NDArray[np.int64]], float]) -> Estimate:
+    """``figure`` of all things once, and its interval. It takes how often each one is drawn."""
+    drawn = np.array([figure(times) for times in draws(things)])
+    value = figure(np.ones(things, np.int64))
+    return Estimate(value, *ap.percentiles(drawn[np.isfinite(drawn)].tolist() or [np.nan]))
+
+
+def ratio(part: float, whole: float) -> float:
+    """NaN without a whole."""
+    return part / whole if whole else float("nan")
+
+
+def ratio_of_ap(ours: Rows, theirs: Rows) -> Estimate:
+    a, b = ap.Pool.of(ours), ap.Pool.of(theirs)
+    return estimate(
+        len(ours), lambda times: ratio(a.average_precision(times), b.average_precision(times))
+    )
+
+
+def absolute_ap(ours: Rows) -> Estimate:
+    return estimate(len(ours), ap.Pool.of(ours).average_precision)
+
+
+def loss_of_ap(first: Rows, second: Rows) -> Estimate:
+    """By how much AP50 falls from the first to the second."""
+    a, b = ap.Pool.of(first), ap.Pool.of(second)
+    return estimate(
+        len(first), lambda times: a.average_precision(times) - b.average_precision(times)
+    )
+
+
+def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
+    """Our recall where we give UNMATCHED times as many unmatched boxes, over theirs at .25."""
+    pool = ap.Pool.of(ours)
+    wrong, right = (
+        np.array([((row.outcomes == kind) & (row.scores >= REPORTED)).sum() for row in theirs])
+        for kind in (matching.WRONG, matching.RIGHT)
+    )
+
+    def figure(times: NDArray[np.int64]) -> float:
+        found = found_with(pool, times, UNMATCHED * float(times @ wrong))
+        return ratio(found, float(times @ right))  # both have the same boxes to find
+
+    return estimate(len(ours), figure)
+
+
+def found_with(pool: ap.Pool, times: NDArray[np.int64], unmatched: float) -> int:
+    """How many boxes are found at the lowest score with at most so many unmatched ones."""
+    weights = times[pool.picture]
+    end = int(np.searchsorted(np.cumsum(pool.wrong * weights), unmatched, side="right"))
+    return int((pool.right * weights)[:end].sum())
+
+
+# Flicker at equal recall
+
+
+def equally_found(ours: Sightings, theirs: Sightings) -> tuple[Steadiness, Steadiness]:
+    """Ours at the score where recall is what theirs is at .25; theirs at .25."""
+    score = score_of_recall(ours, count_found(theirs))
+    return steadiness(ours, score), steadiness(theirs, REPORTED)
+
+
+def ratio_of_flicker(ours: Steadiness, theirs: Steadiness) -> Estimate:
+    return estimate(
+        len(ours.spans),
+        lambda times: ratio(
+            share(times * ours.missing, times * ours.spans),
+            share(times * theirs.missing, times * theirs.spans),
+        ),
+    )
+
+
+# The list
+
+
+def judge_aims(
+    ours: Results,
+    theirs: Results,
+    clips: dict[tuple[str, str], tuple[Steadiness, Steadiness]],
+    int8: Results | None,
+) -> list[Aim]:
+    """``clips``: (clip, class) -> our steadiness and the teacher's.
+
+    ``int8``: of the same weights.
+    """
+    aims = []
+    for group, name, limit in (
+        ("coco", "person", 0.85),
+        ("coco", "vehicle", 0.85),
+        ("road", "person", 0.95),
+        ("road", "vehicle", 1.0),
+        ("overpass", "vehicle", 1.5),
+    ):
+        at = (group, name)
+        text = f"{group} {name}: AP50 / yolox_nano's"
+        aims.append(Aim(text, limit, True, ratio_of_ap(ours[at], theirs[at])))
+    at = ("elevated", "vehicle")
+    text = f"elevated: recall with {UNMATCHED} x yolox_nano's unmatched boxes / its recall"
+    aims.append(Aim(text, 1.3, True, ratio_of_recall(ours[at], theirs[at])))
+    for name, limit in zip(NAMES, (0.95, 0.92), strict=True):
+        text = f"street.mp4 {name}: AP50"
+        aims.append(Aim(text, limit, True, absolute_ap(ours["street.mp4", name])))
+    for (clip, name), pair in clips.items():
+        text = f"{clip} {name}: flicker / yolox_nano's, at equal recall"
+        aims.append(Aim(text, 1.0, False, ratio_of_flicker(*pair)))
+    if int8 is not None:
+        at, loss = worst_loss(ours, int8)
+        aims.append(Aim(f"int8: largest loss of AP50 ({' '.join(at)})", INT8_LOSS, False, loss))
+    return aims
+
+
+def worst_loss(ours: Results, int8: Results) -> tuple[tuple[str, str], Estimate]:
+    """The set and class where int8 loses most. Elevated has no AP50: its labels have gaps."""
+
+    def loss(at: tuple[str, str]) -> float:
+        return ap.average_precision(ours[at]) - ap.average_precision(int8[at])
+
+    at = max((key for key in ours if key[0] != "elevated"), key=loss)
+    return at, loss_of_ap(ours[at], int8[at])

@@ -1,0 +1,207 @@
+"""How steady the boxes of a clip are, from frame to frame.
+
+``flicker`` needs no labels: it follows the boxes themselves. ``follow`` has labelled objects to
+follow, so two models can be compared where they find equally much of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.analysis.accuracy import matching
+from model.data import CLASSES
+from model.evaluation import (
+    CONFIDENCE,
+    NAMES,
+    PRODUCT_NMS_IOU,
+    REPORTED,
+    Model,
+    boxes_of,
+    find_truths,
+    suppress,
+)
+
+LINK_IOU, GAP, SEEN = 0.4, 8, 12  # see ``flicker``
+VISIBLE = 0.25  # share of an object: what is hidden more than that is not expected to be found
+TRACKED = {**CLASSES, "pedestrian": 0}  # MOT17 calls them pedestrians
+
+
+# Without labels
+
+
+@dataclass(slots=True)
+class Track:
+    box: NDArray  # in the last frame that has it
+    first: int
+    last: int
+    frames: int = 1
+
+
+def flicker(model: Model, video: Path, frames: int) -> list[dict]:
+    """How steady the boxes of a clip are: the share of an object's frames that lack its box.
+
+    Boxes of a class are linked from frame to frame by their IoU (LINK_IOU). A box that comes back
+    after at most GAP frames is the same object. Objects with fewer than SEEN frames do not count;
+    the others count from their first frame to their last. Returns one row a class.
+    """
+    capture = cv2.VideoCapture(str(video))
+    tracks: list[list[Track]] = [[], []]
+    for at in range(frames):
+        good, image = capture.read()
+        if not good:
+            break
+        rows = model(image)
+        for c in (0, 1):
+            kept = suppress(rows, c, rows[1][:, c] >= REPORTED, PRODUCT_NMS_IOU)
+            link(tracks[c], kept.boxes, at)
+    return [_flicker_row(video.name, *of_class) for of_class in zip(NAMES, tracks, strict=True)]
+
+
+def link(tracks: list[Track], boxes: NDArray, at: int) -> None:
+    """Give every box to the track that it overlaps most; the remaining boxes begin new tracks."""
+    recent = [track for track in tracks if at - track.last <= GAP]
+    fits = matching.overlaps(np.array([track.box for track in recent]).reshape(-1, 4), boxes)
+    taken = set()
+    while fits.size and fits.max() >= LINK_IOU:
+        i, j = np.unravel_index(fits.argmax(), fits.shape)
+        track = recent[i]
+        track.box, track.last, track.frames = boxes[j], at, track.frames + 1
+        fits[i], fits[:, j] = -1, -1
+        taken.add(int(j))
+    tracks += [Track(box, at, at) for j, box in enumerate(boxes) if j not in taken]
+
+
+def _flicker_row(clip: str, name: str, tracks: list[Track]) -> dict:
+    counted = [track for track in tracks if track.frames >= SEEN]
+    spans = sum(track.last - track.first + 1 for track in counted)
+    missing = 1 - sum(track.frames for track in counted) / spans if spans else float("nan")
+    row = {"clip": clip, "class": name, "objects": len(counted)}
+    return row | {"frames": spans, "flicker": missing}
+
+
+# With labels: the scores of the boxes that found each object
+
+
+class Frame(NamedTuple):
+    """A frame of a labelled clip."""
+
+    image: NDArray[np.uint8]  # BGR
+    boxes: tuple[NDArray[np.float64], ...]  # by class: xyxy [n, 4], of the objects to find
+    tracks: tuple[list[str], ...]  # by class: which object each box is
+
+
+Sightings = dict[str, list[float]]
+"""Object -> for each frame that shows it, in order, the score of the box that found it: 0 if none
+did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steadiness:
+    """Of the objects of one class, at one score. Arrays have one entry an object."""
+
+    score: float
+    recall: float
+    missing: NDArray[np.int64]  # frames without a box, between the first and the last that have one
+    spans: NDArray[np.int64]  # frames from the first that has a box to the last
+    changes: NDArray[np.int64]  # how often an object is lost or found from one frame to the next
+    steps: NDArray[np.int64]  # from one frame to the next
+
+    @property
+    def flicker(self) -> float:
+        return share(self.missing, self.spans)
+
+    @property
+    def change_rate(self) -> float:
+        return share(self.changes, self.steps)
+
+
+def share(part: NDArray[np.int64], whole: NDArray[np.int64]) -> float:
+    return float(part.sum() / whole.sum()) if whole.sum() else float("nan")
+
+
+def read_tracked(path: Path) -> Iterator[Frame]:
+    """Read every frame of a clip with a json beside it, or of a folder with MOT17's ``gt.json``.
+
+    The json is COCO's with a ``track_id``. Boxes to ignore (``iscrowd``, ``considered`` 0, hidden)
+    are left out.
+    """
+    labels = path / "gt.json" if path.is_dir() else path.with_suffix(".json")
+    document = json.loads(labels.read_text(encoding="utf-8"))
+    names = {row["id"]: row["name"] for row in document["categories"]}
+    rows: dict[int, list[dict]] = {}
+    for row in document["annotations"]:
+        rows.setdefault(row["image_id"], []).append(row)
+    capture = None if path.is_dir() else cv2.VideoCapture(str(path))
+    for entry in document["images"]:
+        if capture is None:
+            image = cv2.imread(str(path / entry["file_name"]))
+        else:
+            image = capture.read()[1]
+        wanted = [row for row in rows.get(entry["id"], []) if is_expected(row)]
+        of_class = [
+            [row for row in wanted if TRACKED.get(names[row["category_id"]]) == c] for c in (0, 1)
+        ]
+        boxes = tuple(corners([row["bbox"] for row in few], image) for few in of_class)
+        tracks = tuple([f"{path.name}#{row['track_id']}" for row in few] for few in of_class)
+        yield Frame(image, boxes, tracks)
+
+
+def corners(xywh: list[list[float]], image: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """xyxy [n, 4] inside the picture: MOT17's boxes may leave it."""
+    boxes = np.array(xywh, np.float64).reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    height, width = image.shape[:2]
+    return boxes.clip(0, [width, height, width, height])
+
+
+def is_expected(row: dict) -> bool:
+    """Whether a label is one to find."""
+    considered = row.get("considered", 1) and not row.get("iscrowd", 0)
+    return bool(considered) and row.get("visibility", 1.0) >= VISIBLE
+
+
+def follow(model: Model, frames: Iterable[Frame]) -> dict[str, Sightings]:
+    """By class. NMS is the product's."""
+    found: dict[str, Sightings] = {name: {} for name in NAMES}
+    for frame in frames:
+        rows = model(frame.image)
+        for c, name in enumerate(NAMES):
+            real = np.zeros(len(frame.boxes[c]), bool)
+            boxes, scores = boxes_of(rows, c, frame.image, PRODUCT_NMS_IOU)
+            truth = matching.Truth(frame.boxes[c], real, real)
+            best = find_truths(boxes, scores, truth)[1]
+            for track, score in zip(frame.tracks[c], best, strict=True):
+                found[name].setdefault(track, []).append(float(score))
+    return found
+
+
+def score_of_recall(sightings: Sightings, found: int) -> float:
+    """The score at which so many frames of objects have a box; the lowest score if never."""
+    scores = sorted((score for track in sightings.values() for score in track), reverse=True)
+    return max(scores[found - 1], CONFIDENCE) if 0 < found <= len(scores) else CONFIDENCE
+
+
+def count_found(sightings: Sightings, score: float = REPORTED) -> int:
+    return sum(one >= score for track in sightings.values() for one in track)
+
+
+def steadiness(sightings: Sightings, score: float) -> Steadiness:
+    rows = []
+    for track in sightings.values():
+        seen = np.array(track) >= score
+        at = np.flatnonzero(seen)
+        span = int(at[-1] - at[0] + 1) if len(at) else 0
+        changes = int((seen[1:] != seen[:-1]).sum())
+        rows.append((span - len(at), span, changes, len(seen) - 1))
+    table = np.array(rows, np.int64).reshape(-1, 4)
+    frames = sum(len(track) for track in sightings.values())
+    recall = count_found(sightings, score) / frames if frames else float("nan")
+    return Steadiness(score, recall, *table.T)

@@ -1,0 +1,191 @@
+"""The figures as tables in Markdown: models side by side, aims, flicker, calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from detector.analysis.accuracy import average_precision as ap
+from detector.analysis.accuracy import matching
+from model import calibration
+from model.aims import Aim
+from model.evaluation import NAMES, REPORTED, Results
+from model.steadiness import Steadiness
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(str(cell) for cell in row)} |"
+
+
+def figure(value: float, low: float, high: float, digits: int = 3) -> str:
+    if np.isnan(value):
+        return "-"
+    return f"{value:.{digits}f} [{low:.2f}, {high:.2f}]"
+
+
+def rows_of(results: Results) -> list[dict]:
+    """All figures of each set and class."""
+
+    def recall(rows: Sequence[matching.Judged]) -> float:
+        return ap.recall(rows, REPORTED)
+
+    return [
+        {
+            "set": group,
+            "class": name,
+            "pictures": len(rows),
+            "boxes": sum(row.wanted for row in rows),
+            "ap50": ap.average_precision(rows),
+            "ap50_interval": ap.interval(rows, ap.average_precision),
+            "recall_25": recall(rows),
+            "recall_25_interval": ap.interval(rows, recall),
+            "precision_25": ap.precision(rows, REPORTED),
+            "unmatched_25": ap.unmatched(rows, REPORTED),
+        }
+        for (group, name), rows in results.items()
+    ]
+
+
+def side_by_side(tables: Mapping[str, list[dict]]) -> Iterator[str]:
+    """``tables``: model -> what ``rows_of`` gives. The labels of elevated have gaps: no AP50."""
+    by_place = list(zip(*tables.values(), strict=True))
+    figures = [("AP50", _ap50), ("recall at .25", _recall), ("precision at .25, unmatched", _right)]
+    yield from markdown(
+        ["set", "class", "boxes", "figure", *tables],
+        (
+            [rows[0]["set"], rows[0]["class"], rows[0]["boxes"], name, *map(cell, rows)]
+            for name, cell in figures
+            for rows in by_place
+            if not (name == "AP50" and rows[0]["set"] == "elevated")
+        ),
+    )
+
+
+def _ap50(row: dict) -> str:
+    return figure(row["ap50"], *row["ap50_interval"])
+
+
+def _recall(row: dict) -> str:
+    return figure(row["recall_25"], *row["recall_25_interval"])
+
+
+def _right(row: dict) -> str:
+    return f"{row['precision_25']:.2f}, {row['unmatched_25']}"
+
+
+def aims(of_models: Mapping[str, list[Aim]]) -> Iterator[str]:
+    """One row an aim. The int8 aim names the set where the loss is, which differs by model."""
+    first = next(iter(of_models.values()))
+    yield from markdown(
+        ["aim", *of_models],
+        (
+            [
+                f"{shared_text([row.text for row in rows])} {'>=' if one.at_least else '<='} "
+                f"{one.limit:g}",
+                *(f"{figure(*row.estimate)} {row.verdict}{extra(row, rows)}" for row in rows),
+            ]
+            for one, rows in zip(first, zip(*of_models.values(), strict=True), strict=True)
+        ),
+    )
+
+
+def shared_text(texts: Sequence[str]) -> str:
+    """Without the bracket in which they differ."""
+    return texts[0] if len(set(texts)) == 1 else texts[0].split(" (")[0]
+
+
+def extra(row: Aim, rows: Sequence[Aim]) -> str:
+    shared = shared_text([one.text for one in rows])
+    return "" if row.text == shared else row.text[len(shared) :]
+
+
+def plain(of_models: Mapping[str, list[Aim]]) -> dict[str, list[dict]]:
+    """For JSON."""
+    return {
+        name: [
+            {**asdict(row), "estimate": list(row.estimate), "verdict": row.verdict} for row in rows
+        ]
+        for name, rows in of_models.items()
+    }
+
+
+def flicker(of_models: Mapping[str, Mapping[tuple[str, str], Steadiness]]) -> Iterator[str]:
+    head = (
+        "clip",
+        "class",
+        "model",
+        "objects",
+        "score",
+        "recall",
+        "flicker",
+        "changes in 100 frames",
+    )
+    yield from markdown(
+        head,
+        (
+            [
+                clip,
+                name,
+                model,
+                len(one.spans),
+                f"{one.score:.3f}",
+                f"{one.recall:.3f}",
+                f"{one.flicker:.3f}",
+                f"{100 * one.change_rate:.1f}",
+            ]
+            for model, clips in of_models.items()
+            for (clip, name), one in clips.items()
+        ),
+    )
+
+
+def reliability(
+    before: Sequence[calibration.Bin], after: Sequence[calibration.Bin]
+) -> Iterator[str]:
+    """Tenths of the score: as the file gives it, and calibrated."""
+
+    def cells(row: calibration.Bin) -> list[object]:
+        mean = "-" if np.isnan(row.mean) else f"{row.mean:.2f}"
+        return [row.boxes, mean, figure(row.right, *row.interval, digits=2)]
+
+    parts = "boxes", "mean score", "right [95 %]"
+    yield from markdown(
+        ["scores", *(f"{part}, as stored" for part in parts), *(f"{p}, calibrated" for p in parts)],
+        (
+            [
+                f"{at / calibration.BINS:.1f} to {(at + 1) / calibration.BINS:.1f}",
+                *cells(a),
+                *cells(b),
+            ]
+            for at, (a, b) in enumerate(zip(before, after, strict=True))
+        ),
+    )
+
+
+def thresholds(
+    of_models: Mapping[str, tuple[Results, float]], groups: Sequence[str]
+) -> Iterator[str]:
+    """What models find at a score: model -> results and the score."""
+    yield from markdown(
+        ["set", "class", *(f"{name} at {score:.2f}" for name, (_, score) in of_models.items())],
+        (
+            [
+                group,
+                name,
+                *(
+                    f"recall {ap.recall(results[group, name], score):.2f}, "
+                    f"precision {ap.precision(results[group, name], score):.2f}, "
+                    f"unmatched {ap.unmatched(results[group, name], score)}"
+                    for results, score in of_models.values()
+                ),
+            ]
+            for group in groups
+            for name in NAMES
+            if all((group, name) in results for results, _ in of_models.values())
+        ),
+    )
