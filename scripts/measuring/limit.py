@@ -42,7 +42,7 @@ LEANEST = {  # one thread a request: in the plain loop, and in the overlapped on
 }
 RANDOM = ("--random-weights", 0, "--conf", 0.95)  # high: random weights see things everywhere
 NETWORKS: dict[str, tuple[Any, ...]] = {
-    "street@416x256": ("--model", "street"),
+    "street@416x256": ("--model", "street-1"),
     "yolov4-tiny@416": ("--model", SHARED / "weights/yolov4-tiny-person-vehicle.cfg", *RANDOM),
     "yolov5n@640": ("--model", SHARED / "weights/yolov5n.pt", "--size", "640x640"),
 }
