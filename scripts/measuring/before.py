@@ -41,12 +41,18 @@ OVERLAY = ("--save", "overlay")
 LIBRARIES = ("numpy", "opencv-python-headless", "av", "onnxruntime", "openvino")
 
 
+# The model that the older version has by default: the same layers and the same input on both sides.
+SAME_MODEL = ("--model", "street-1")
+
+
 class Job(NamedTuple):
-    """``aims``: height -> how many times the default job before it should be."""
+    """``aims``: height -> how many times the default job before it should be. ``model``: options
+    that name it; none: the default model."""
 
     options: tuple[Any, ...]
     old: bool = False
     aims: Mapping[int, float] = {}
+    model: tuple[Any, ...] = SAME_MODEL
 
 
 INT8 = ("--precision", "int8")
@@ -60,6 +66,7 @@ JOBS = {
     "overlay, ort fp32": Job((*FP32, *OVERLAY), aims={720: 1.8, 1080: 2.2, 2160: 3.5}),
     "overlay, ort int8": Job(("--engine", "ort", *INT8, *OVERLAY), aims={720: 3.0}),
     "overlay, openvino int8": Job(("--engine", "openvino", *INT8, *OVERLAY), aims={720: 3.0}),
+    "video, ort int8, today's model": Job(("--engine", "ort", *INT8), model=()),
 }
 LARGEST = 1.3  # times the bytes of the video that was written before
 
@@ -193,8 +200,8 @@ def program_of(commit: str) -> Command:
 
 
 def _measured(source: Path, one: Job, old: Command, frames: int) -> Row:
-    program = old if one.old else OURS
-    summary, done = job(source, *one.options, "--frames", frames, program=program)
+    program, model = (old, ()) if one.old else (OURS, one.model)
+    summary, done = job(source, *one.options, *model, "--frames", frames, program=program)
     return {**rates(summary), "cpu_s": done.cpu_s, **cpu_by_stage(summary)}
 
 
