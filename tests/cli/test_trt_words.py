@@ -136,7 +136,7 @@ def test_auto_takes_trt_and_says_why(monkeypatch, reference):
         "cfg: yolov4-tiny-person-vehicle.cfg\nnames: [person, vehicle]\n",
         "network:\n  cfg: yolov4-tiny-person-vehicle.cfg\n  names: {0: person, 1: vehicle}\n"
         "selection:\n  conf: 0.25\n",
-        "cfg: yolov4-tiny-person-vehicle.cfg\nnames: the.names\nsize: 416x256\n",
+        "cfg: yolov4-tiny-person-vehicle.cfg\nnames: the.names\nsize: 608x352\n",
     ],
 )
 def test_the_users_own_words(monkeypatch, place, reference, yaml):

@@ -74,7 +74,7 @@ def test_the_packaged_coco_list_is_darknets(shared):
             "absent.cfg: no such file; give the path of a model file, or a known name: ",
         ),
         ("no/such/thing", "no/such/thing: no such file"),
-        ("yolo99", "street, yolov4-tiny, yolov4-tiny-person-"),
+        ("yolo99", "street, street-1, yolov4-tiny, yolov4-tiny-person-"),
         ("../cfg", "../cfg: no such file"),
         ("", "is a folder"),
     ],

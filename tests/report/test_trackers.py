@@ -84,7 +84,7 @@ def test_mlflow_gets_settings_figures_tables_and_the_report(session, monkeypatch
     assert fake.metrics["what_if_fps/infer free"] == 61.5
     assert fake.metrics["layers/forward_ms"] == 13.2
     assert fake.metrics["memory/peak_mb"] == 261.5
-    assert (fake.params["engine"], fake.params["model_input"]) == ("null", "416x256")
+    assert (fake.params["engine"], fake.params["model_input"]) == ("null", "608x352")
     assert fake.tags["verdict"] == session.document.verdict.sentence
     assert set(fake.texts) == {"steps_timer.csv", "layer_timer.csv", "energy.csv", "report.html"}
     assert fake.texts["report.html"].startswith("<!doctype html>")

@@ -219,7 +219,7 @@ WRONG = {
     "moov at the end": (lambda clip: remux(clip, "end.mp4").read_bytes(), "matroska"),
     "nothing": (lambda clip: b"", "empty"),
     "text": (lambda clip: b"hello\n" * 100, "text"),
-    "a playlist": (lambda clip: f"#EXTM3U\n#EXTINF:1,\n{clip}\n".encode(), "text"),
+    "a playlist": (lambda clip: f"#EXTM3U\n#EXTINF:1,\n{clip}\n".encode(), "a playlist"),
     "noise": (lambda clip: np.random.default_rng(1).bytes(300_000), "FFmpeg"),
     "raw pictures": (lambda clip: bytes(range(256)) * 2000, "raw video .* -f matroska"),
     "sound alone": (lambda clip: write_sound(clip.with_name("s.ts")).read_bytes(), "no video"),

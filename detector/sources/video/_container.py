@@ -240,6 +240,8 @@ def _why(path: str, error: Exception) -> str:
             "no moov atom: the recording was cut off before it was finalised; record it again, "
             "or rebuild it from an intact file of the same camera (untrunc)"
         )
+    if head.startswith(b"#EXTM3U") and path == STANDARD_INPUT:
+        return "it holds a playlist, which opens nothing from a pipe; give the playlist as a file"
     if head.startswith(b"#EXTM3U"):
         return (
             "nothing that this playlist names can be opened: the network never is, from a file; "

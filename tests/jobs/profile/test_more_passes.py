@@ -52,7 +52,7 @@ def test_torch_and_device(tmp_path):
     assert names["aten::conv2d"]["calls"] == convolutions  # a frame
     assert facts["rows"] == sorted(facts["rows"], key=lambda row: -row["share"])
     assert sum(row["share"] for row in facts["rows"]) <= 1 + 1e-9
-    assert any("[1, 3, 256, 416]" in row["shapes"] for row in facts["by_shape"])
+    assert any("[1, 3, 352, 608]" in row["shapes"] for row in facts["by_shape"])
     trace = json.loads(gzip.decompress((tmp_path / "run" / facts["trace"]).read_bytes()))
     assert any(event.get("name") == "aten::conv2d" for event in trace["traceEvents"])
     table = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
