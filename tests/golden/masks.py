@@ -165,6 +165,7 @@ MASKS = [
         "pid clocks.* machine.* created started *.created command.* config_sha256 *.fetched",
         "date, machine, versions",
     ),
+    Mask("type", "*.recipe recipe", "a digest of our own code's files and their dates"),
     Mask("may", "config.runtime.engines_dir", "where this test run keeps built files"),
     Mask("may", "spans.seen spans.kept", "a queue's waits are spans: as many as there were"),
     Mask(
