@@ -209,10 +209,12 @@ def gain_without(times: FrameTimes, stage: str) -> float:
 
 def gain_with_smaller_input(times: FrameTimes, choices: Choices) -> float:
     """The same bound for the smaller input: no stage that works on the network's input becomes
-    faster than its area becomes smaller. 0 where there is none."""
+    faster than its area becomes smaller. Never more than inference that takes no time would bring,
+    which the user reads beside it. 0 where there is none."""
     if choices.smaller_input is None:
         return 0.0
-    return _gain_to(times, period_with(times, dict.fromkeys(OF_INPUT, _area_left(choices))))
+    gain = _gain_to(times, period_with(times, dict.fromkeys(OF_INPUT, _area_left(choices))))
+    return min(gain, gain_without(times, INFER))
 
 
 def _gain_to(times: FrameTimes, period_s: float) -> float:
