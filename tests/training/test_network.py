@@ -86,6 +86,7 @@ def test_scaled_and_shifted_scores(network, tmp_path):
     np.testing.assert_allclose(b, a * [2.0, 0.8] + [-1.0, 0.5], atol=4e-3)
 
 
+@pytest.mark.slow
 def test_objectness_is_pinned(network, tmp_path):
     optimisers = optimiser.Optimisers(network.train())
     maps = network(torch.rand(2, 3, *SIZE))

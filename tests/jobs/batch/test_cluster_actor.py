@@ -38,6 +38,7 @@ def greet(**fields) -> Welcome:
     return heard(Worker(lambda: "n1").hello(to_text(Hello(**fields))), Welcome)
 
 
+@pytest.mark.slow
 def test_a_worker_tells_what_its_node_sees(tmp_path):
     (tmp_path / "token").write_text("abc")
     missing = str(tmp_path / "missing.mp4")

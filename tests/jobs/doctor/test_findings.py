@@ -118,6 +118,7 @@ def engine(name="ort", usable=True, reason=None):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "code"),
     [({"error": None, "exit_code": 0}, 0), ({"error": "the disk is full", "exit_code": 6}, 6)],
@@ -139,6 +140,7 @@ def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
     assert max(map(len, out.getvalue().splitlines())) <= 100
 
 
+@pytest.mark.slow
 def test_a_narrow_terminal_gets_lines_of_whole_words(monkeypatch):
     monkeypatch.setattr(doctor, "try_default_job", lambda: {"error": None, "exit_code": 0})
     monkeypatch.setattr(
