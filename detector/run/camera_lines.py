@@ -51,7 +51,7 @@ class CameraLines:
         self._lag[name] = (dropped, now_ns)
         if last_ns is None or now_ns - last_ns > CAUGHT_UP_S * SECOND:
             self._say(
-                f"{name}: there is not time for all of its pictures: groups of them that are older "
+                f"{name}: there is no time for all of its pictures: groups of them that are older "
                 f"than --max-age {self._max_age_s:g} s are left out; give it a rate in "
                 "cameras.yaml, or take --live latest"
             )

@@ -394,7 +394,7 @@ def test_a_worker_keeps_the_latest_canvases_open(monkeypatch: pytest.MonkeyPatch
         "detector.run.wire.first_picture_size", lambda specs, config: shapes[specs[0]]
     )
     own: Any = FakeLoaded()
-    model = OpenModel(configured(), own, "digest", follows=True)
+    model = OpenModel(configured(), own, "digest", has_shape_of_source=True)
     assert model.loaded_for("own") is own
     assert model.loaded_for("none") is own  # what cannot be opened is said by its run
     first = model.loaded_for("a")

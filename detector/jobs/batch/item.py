@@ -90,14 +90,15 @@ class Task:
 class OpenModel:
     """A model on its engine, warm. ``digest``: of all settings that decide the results.
 
-    Where its input follows the source (``canvas.follows_source``), ``loaded`` has its own, and
-    those of other shapes are loaded when an item asks for them. The latest stay open.
+    ``loaded``: at the model's own input size. ``has_shape_of_source``: each item gets the input of
+    its source's shape (``canvas.follows_source``). Those are loaded when an item asks for them, and
+    the ``MOST_CANVASES`` that were used last stay open.
     """
 
     config: Config
     loaded: LoadedModel
     digest: str
-    follows: bool = False
+    has_shape_of_source: bool = False
     _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # the latest last
 
     def loaded_for(self, path: str) -> LoadedModel:
@@ -105,7 +106,7 @@ class OpenModel:
         from detector.run.canvas import find_canvas
         from detector.run.wire import first_picture_size, load_model
 
-        if not self.follows:
+        if not self.has_shape_of_source:
             return self.loaded
         picture = first_picture_size([spec_of(path)], self.config)
         canvas = find_canvas(self.config, picture)
@@ -139,8 +140,8 @@ def open_model(
 
     start = time.perf_counter()
     config, chosen = config_of(plain), []
-    follows = follows_source(config)
-    specs = [] if follows else [spec_of(path) for path in pictures]
+    shaped = follows_source(config)
+    specs = [] if shaped else [spec_of(path) for path in pictures]
     loaded = load_model(
         config,
         PhaseTimer(),
@@ -161,9 +162,9 @@ def open_model(
         engine_reason=loaded.engine_reason,
         notes=list(loaded.notes),
         load_s=time.perf_counter() - start,
-        canvas=OF_SOURCE if follows else None,
+        canvas=OF_SOURCE if shaped else None,
     )
-    return OpenModel(config, loaded, digest_of(facts), follows), facts
+    return OpenModel(config, loaded, digest_of(facts), shaped), facts
 
 
 def _without_auto(config: Config, loaded: LoadedModel) -> Config:
