@@ -166,7 +166,7 @@ def test_the_limit_of_the_null_engine_end_to_end():
     street = str(CHECKOUT / "videos/street.mp4")
     options = [
         "--network",
-        "street@416x256",
+        "street@608x352",
         "--engines",
         "null",
         "--precisions",
@@ -340,7 +340,8 @@ def test_the_loop_is_judged_by_the_cpu_that_is_left_for_it():
 
 
 def test_the_default_model_needs_no_calibration():
-    assert benchmark_app.calibration("street@416x256", "int8") == ()
+    assert benchmark_app.calibration("street-1@416x256", "int8") == ()
+    assert benchmark_app.calibration("street@608x352", "int8") == ()
     assert benchmark_app.calibration("yolov5n@640", "fp32") == ()
     assert "--calibrate" in benchmark_app.calibration("yolov5n@640", "int8")
 

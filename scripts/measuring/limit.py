@@ -42,7 +42,8 @@ LEANEST = {  # one thread a request: in the plain loop, and in the overlapped on
 }
 RANDOM = ("--random-weights", 0, "--conf", 0.95)  # high: random weights see things everywhere
 NETWORKS: dict[str, tuple[Any, ...]] = {
-    "street@416x256": ("--model", "street-1"),
+    "street@608x352": ("--model", "street"),
+    "street-1@416x256": ("--model", "street-1"),
     "yolov4-tiny@416": ("--model", SHARED / "weights/yolov4-tiny-person-vehicle.cfg", *RANDOM),
     "yolov5n@640": ("--model", SHARED / "weights/yolov5n.pt", "--size", "640x640"),
 }
@@ -141,7 +142,7 @@ def limit(
         for engine in engines.split(","):
             for precision in precisions.split(","):
                 chosen = [*NETWORKS[name], "--engine", engine, "--precision", precision]
-                if precision == "int8" and name != "street@416x256":
+                if precision == "int8" and not name.startswith("street"):
                     chosen += ["--calibrate", STREET, "--calibrate-frames", 16]
                 title = f"{name} {engine} {precision}"
                 rows, by = _measured(title, [source, *chosen], frames, rounds, quick)
