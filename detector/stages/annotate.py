@@ -11,10 +11,11 @@ import numpy as np
 
 from detector.stages.labels import CORNERS, Color, Label, Places, drawable, render
 from detector.stages.planes import (
-    draw_arms,
+    Rect,
     draw_boxes,
     draw_dot,
     draw_label,
+    fill_areas,
     pixelate_planes,
     shades,
 )
@@ -104,11 +105,11 @@ class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to
 
 
 class Corner(NamedTuple):
-    """A corner of a box, pixels, and the ends of the two arms that are drawn from it."""
+    """The two arms that make a corner of a box thick: x1, y1, x2, y2 of whole pixels, x2 and y2
+    behind the last one. They may leave the picture."""
 
     shade: int  # of PALETTE
-    at: tuple[int, int]
-    ends: tuple[tuple[int, int], tuple[int, int]]
+    arms: tuple[Rect, Rect]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,8 @@ class Layout:
     """Where everything goes in one picture: what ``annotate`` draws, and others write down.
 
     ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 behind the last one; best
-    score first. ``shades``: of PALETTE. ``corners``: in the order in which they are drawn, with
-    lines of ``2 * line + 1`` pixels. ``dots``: boxes that have one instead of a label.
+    score first. ``shades``: of PALETTE. ``corners``: in the order in which they are drawn.
+    ``dots``: boxes that have one instead of a label.
     """
 
     line: int
@@ -179,9 +180,9 @@ def _draw_in_bgr(image: Image, layout: Layout) -> None:
     for i in reversed(range(len(layout.boxes))):
         corner, opposite = _corners_of(layout.boxes[i])
         cv2.rectangle(image, corner, opposite, PALETTE[layout.shades[i]], layout.line)
-    for arms in layout.corners:
-        for end in arms.ends:
-            cv2.line(image, arms.at, end, PALETTE[arms.shade], 2 * layout.line + 1)
+    for shade, arms in layout.corners:
+        for x1, y1, x2, y2 in arms:
+            cv2.rectangle(image, (x1, y1), (x2 - 1, y2 - 1), PALETTE[shade], cv2.FILLED)
     for placed in layout.labels:
         placed.label.draw(image, placed.x, placed.y)
     radius = layout.line + 1
@@ -197,9 +198,8 @@ def _draw_in_planes(planes: Planes, layout: Layout) -> None:
     corners = [_corners_of(box) for box in reversed(layout.boxes)]
     colours = [palette[shade] for shade in reversed(layout.shades)]
     draw_boxes(planes, corners, colours, layout.line)
-    arms = [(corner.at, end) for corner in layout.corners for end in corner.ends]
-    colours = [palette[corner.shade] for corner in layout.corners for _ in corner.ends]
-    draw_arms(planes, arms, colours, 2 * layout.line + 1)
+    areas = [arm for corner in layout.corners for arm in corner.arms]
+    fill_areas(planes, areas, [palette[corner.shade] for corner in layout.corners for _ in (0, 1)])
     for placed in layout.labels:
         draw_label(planes, placed.label, placed.x, placed.y)
     radius = layout.line + 1
@@ -248,7 +248,7 @@ def _place_labels(
                 x, y, place = at
                 placed = PlacedLabel(i, level[i], ends[i], shades[i], scale, label, x, y)
                 layout.labels.append(placed)
-                corners.append(_corner(boxes[i], label, place, shades[i]))
+                corners.append(_corner(boxes[i], label, place, shades[i], layout.line))
         bare = left
         if not bare:
             break
@@ -257,16 +257,18 @@ def _place_labels(
     return bare
 
 
-def _corner(box: Sequence[int], label: Label, place: int, shade: int) -> Corner:
+def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int) -> Corner:
     """A thick corner where a label hangs on its box. In a crowd boxes of one colour cross, and the
     arms show to which of them a label belongs, and on which side of it the box lies.
     """
     x1, y1, x2, y2 = box
     right, bottom = CORNERS[place]
     x, y = (x2 - 1 if right else x1), (y2 - 1 if bottom else y1)
-    arm = min(label.height, (x2 - x1) // 2, (y2 - y1) // 2)
-    across, down = (x - arm if right else x + arm), (y - arm if bottom else y + arm)
-    return Corner(shade, (x, y), ((across, y), (x, down)))
+    arm, half = min(label.height, (x2 - x1) // 2, (y2 - y1) // 2), line + 1
+    left, top, behind, below = x - half, y - half, x + half + 1, y + half + 1
+    across = (left - arm, top, behind, below) if right else (left, top, behind + arm, below)
+    down = (left, top - arm, behind, below) if bottom else (left, top, behind, below + arm)
+    return Corner(shade, (across, down))
 
 
 def _place_dots(

@@ -8,7 +8,7 @@ import pytest
 
 from detector.stages.annotate import PALETTE, Style, annotate, lay_out, pixelate
 from detector.stages.labels import render
-from detector.stages.planes import Shade, draw_arms, draw_boxes, draw_label, shades
+from detector.stages.planes import Rect, Shade, draw_boxes, draw_label, fill_areas, shades
 from detector.stages.preprocess import GEOMETRIES, letterbox, yuv_to_rgb
 from detector.types import Colours, Detections, Image, Planes
 from tests.planes import BT601, BT709, FULL_RANGE, bgr_of, planes_of, yuv_of
@@ -85,14 +85,18 @@ def test_an_outline_has_its_colour_wherever_it_is(line: int, at: tuple[int, int]
     assert ((planes.u == before.u) | drawn).all()
 
 
-@pytest.mark.parametrize("end", [(40, 21), (21, 50), (2, 21)])
-def test_an_arm_has_its_colour(end: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "area", [(18, 18, 43, 24), (18, 19, 25, 53), (-3, 19, 24, 25), (90, 70, 120, 99), (-9, 5, 0, 8)]
+)
+def test_an_area_has_its_colour(area: Rect) -> None:
     planes, before = noise(80, 96), noise(80, 96)
-    draw_arms(planes, [((21, 21), end)], [Shade(200, 30, 220)], 5)
+    fill_areas(planes, [area], [Shade(200, 30, 220)])
     mask = np.zeros((80, 96), np.uint8)
-    cv2.line(mask, (21, 21), end, 255, 5)
+    cv2.rectangle(mask, area[:2], (area[2] - 1, area[3] - 1), 255, cv2.FILLED)
     assert (planes.y == np.where(mask, 200, before.y)).all()
-    assert (planes.v[mask.reshape(40, 2, 48, 2).any(axis=(1, 3))] == 220).all()
+    halved = mask.reshape(40, 2, 48, 2).any(axis=(1, 3))
+    assert (planes.u == np.where(halved, 30, before.u)).all()
+    assert (planes.v == np.where(halved, 220, before.v)).all()
 
 
 def test_a_box_at_the_edge_stays_inside() -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from detector.stages.annotate import INKS, PALETTE, Corner, Layout, PlacedLabel
+from detector.stages.annotate import INKS, PALETTE, Layout, PlacedLabel
 from detector.stages.labels import FONT_HEIGHT, MANY_SCRIPTS, Color
 from detector.types import Detections
 
@@ -85,7 +85,10 @@ def boxes_text(layout: Layout, width: int, height: int) -> str:
     upwards = range(len(layout.boxes) - 1, -1, -1)  # the best score's box is drawn last
     groups = [
         [(layout.shades[i], _outline(layout.boxes[i], layout.line)) for i in upwards],
-        [(corner.shade, _arms(corner, layout.line)) for corner in layout.corners],
+        [
+            (shade, (*_corners(*across), *_corners(*down)))
+            for shade, (across, down) in layout.corners
+        ],
         [(placed.shade, _plate(placed, width, height)) for placed in layout.labels],
         [(layout.shades[i], _dot(layout, i)) for i in layout.dots],
     ]
@@ -139,20 +142,6 @@ def _outline(box: Sequence[int], line: int) -> Points:
 
 def _corners(x1: int, y1: int, x2: int, y2: int) -> Points:
     return x1, y1, x2, y1, x2, y2, x1, y2
-
-
-def _arms(corner: Corner, line: int) -> Points:
-    """As long and as wide as OpenCV's lines of 2 * line + 1 pixels, but with square ends."""
-    (x, y), half = corner.at, line + 1
-    (x2, y2), (x3, y3) = corner.ends
-    return (
-        *_corners(
-            min(x, x2) - half, min(y, y2) - half, max(x, x2) + half + 1, max(y, y2) + half + 1
-        ),
-        *_corners(
-            min(x, x3) - half, min(y, y3) - half, max(x, x3) + half + 1, max(y, y3) + half + 1
-        ),
-    )
 
 
 def _plate(placed: PlacedLabel, width: int, height: int) -> Points:
