@@ -375,9 +375,12 @@ class RecordConfig:
     record: str = option(
         "none",
         "What to record of cameras: none, annotated (boxes drawn), or copy (the camera's own "
-        "video and sound, untouched).",
+        "video and sound, untouched, with the boxes in a file of subtitles beside it).",
         "R",
         choices=RECORDINGS,
+    )
+    no_overlay: bool = option(
+        False, "Write no boxes (ASS subtitles) beside copies of the camera's own video."
     )
     segment: float = option(
         10.0, "Minutes of one file of a recording.", "MIN", at_least=0.05, at_most=1440.0

@@ -23,6 +23,7 @@ from detector.live.recording import CameraRecorder, Quality, Retention
 from detector.live.rows import CameraRows
 from detector.run.routing import Output
 from detector.sources.live.base import WEBCAM, Camera, Feed
+from detector.stages.annotate import Style
 from detector.types import Detections, Frame, Image
 
 JSONL, RECORDING = "jsonl", "recording"
@@ -85,10 +86,18 @@ class MadeFolder:
 
 class CameraOutputs:
     """Makes the outputs of each camera. ``folder``: of the run; None writes nothing. ``notice``
-    gets what the user should know; any thread may call it."""
+    gets what the user should know; any thread may call it. ``style``: of the boxes beside copies;
+    None: there are none."""
 
-    def __init__(self, folder: Path | None, config: Config, notice: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        config: Config,
+        notice: Callable[[str], None],
+        style: Style | None = None,
+    ) -> None:
         self._folder, self._config, self._notice = folder, config, notice
+        self._style = None if config.record.no_overlay else style
         record = config.record
         self._retention = (
             Retention(folder, record.keep_days, record.keep_gb)
@@ -133,6 +142,7 @@ class CameraOutputs:
                 output.preset or PRESETS[output.quality or "balanced"],
                 CRF if output.crf is None else output.crf,
             ),
+            style=self._style,
         )
 
 

@@ -78,8 +78,8 @@ SHAPE = (1920, 1080)  # of a camera, where --size 640 asks before one has told i
 CLERK_S = 0.25
 SLOW_TURN = 4  # every so many turns of the clerk: memory, files that changed
 PATIENCE_S = 1.0  # for feeds to end
-# File descriptors: of a feed its connection, of its outputs rows and a recording.
-FILES_OF_A_CAMERA = 4
+# File descriptors: of a feed its connection, of its outputs rows and a recording with its boxes.
+FILES_OF_A_CAMERA = 5
 
 
 class Table(Protocol):
@@ -293,9 +293,10 @@ class _LiveRun:
             self.collector, usable_cores(), decoding=lambda: _work_of(self._decoders).cpu_ns
         )
         self._memory = MemoryWatch()
-        self._outputs = CameraOutputs(folder, config, around.say)
+        style = drawing_style(config, loaded)
+        self._outputs = CameraOutputs(folder, config, around.say, style)
         self._events = CameraEvents(folder, config, around.say, around.events_to)
-        self._draw = partial(annotate, style=drawing_style(config, loaded))
+        self._draw = partial(annotate, style=style)
         self._router = Router(
             self._outputs.make,
             self.status,

@@ -18,6 +18,7 @@ from detector.live.recording.inbox import Closed, Drawn, Opened, Seen
 from detector.live.recording.names import list_recordings
 from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.samples import Sample
+from detector.stages.annotate import Style
 from tests.live.streams import HEIGHT, NS, START_S, WIDTH, make_stream, numbered, numbers_of
 from tests.live.wishes import Wish
 
@@ -25,7 +26,7 @@ from tests.live.wishes import Wish
 class Bench:
     """A recording with what it said, and a camera whose packets arrive when they are shown."""
 
-    def __init__(self, folder: Path, **wish: Any) -> None:
+    def __init__(self, folder: Path, style: Style | None = None, **wish: Any) -> None:
         self.said: list[str] = []
         self.folder = folder / "video"
         self.recording = Recording(
@@ -35,6 +36,7 @@ class Bench:
             Quality("ultrafast", 23),
             self.said.append,
             lambda path: None,
+            style,
         )
 
     def play(

@@ -18,6 +18,7 @@ GIVEN = {
     "gather": "every",
     "start_timeout": 20,
     "record": "annotated",
+    "no_overlay": True,
     "segment": 3,
     "clips": True,
     "clip_before": 1,

@@ -9,6 +9,7 @@ connection  the packets of one connection as samples
 encoder     drawn pictures as samples
 mp4         one file, which plays up to its last fragment at any moment
 segments    files of N minutes; a full disk
+side_cars   boxes and labels beside a copy, as subtitles
 clips       only what lies around detections
 retention   days and GB
 inbox       the bounded queue

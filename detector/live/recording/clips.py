@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from detector.live.recording.samples import NS, VIDEO, Sample, Tracks
+from detector.live.recording.samples import LATEST_NS, NS, VIDEO, Sample, Tracks
 from detector.live.recording.segments import Segments
 
 RING_BYTES = 64_000_000  # a minute at 8 Mbit/s
-# Packets stay in the ring for so much longer than ``before``: results may be --max-age old.
-LATEST_NS = 10 * NS
 
 
 class Clips:

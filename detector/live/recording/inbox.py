@@ -9,7 +9,7 @@ from typing import Any
 
 from detector.live.recording.connection import Packet
 from detector.live.recording.samples import NS
-from detector.types import Image
+from detector.types import Detections, Image
 
 MOST_BYTES = 32_000_000
 MOST_PICTURES = 8
@@ -35,10 +35,13 @@ class Drawn:
 
 @dataclass(slots=True)
 class Seen:
-    """The detections of a picture are known."""
+    """The detections of a picture are known; ``found``: there are any."""
 
     arrived_ns: int
     found: bool
+    # For the boxes beside a copy; None: nobody writes them.
+    detections: Detections | None = None
+    size: tuple[int, int] = (0, 0)  # of the picture: height, width
 
 
 @dataclass(slots=True)
@@ -90,10 +93,14 @@ class Inbox:
             return True
 
     def put_word(self, word: Seen | Opened | Closed, now_ns: int) -> None:
-        """Small, and dropped only where a disk hangs for very long."""
+        """Small, and dropped only where a disk hangs for very long; boxes before the word."""
         with self._condition:
-            if len(self._items) < MOST_ITEMS or not isinstance(word, Seen):
-                self._put(word, now_ns)
+            if isinstance(word, Seen):
+                if len(self._items) >= MOST_ITEMS:
+                    return
+                if not self._fits(_size(word)):
+                    word = Seen(word.arrived_ns, word.found)
+            self._put(word, now_ns)
 
     def _fits(self, size: int) -> bool:
         return not self._closed and self._bytes + size <= self._most_bytes
@@ -131,4 +138,7 @@ class Inbox:
 def _size(item: Item) -> int:
     if isinstance(item, Drawn):
         return int(item.yuv.nbytes)
+    if isinstance(item, Seen) and item.detections is not None:
+        found = item.detections
+        return found.boxes.nbytes + found.scores.nbytes + found.class_ids.nbytes
     return len(item.data) if isinstance(item, Packet) else 0

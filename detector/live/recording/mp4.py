@@ -38,7 +38,9 @@ class Mp4:
     def __init__(self, folder: Path, name: str, tracks: Tracks, *, longest_s: float) -> None:
         self._folder, self._name = folder, name
         self.path: Path | None = None  # the file, once there is one
-        self.start_ns: int | None = None  # dts_ns of the first video sample: zero of the file
+        # pts_ns of the first video sample: zero of the file. Players disagree about a file whose
+        # first picture is later (dts lies before pts where there are B-frames).
+        self.start_ns: int | None = None
         self.refused = 0  # samples that the muxer did not take
         self.waiting = 0  # video samples that no fragment in the file holds yet
         self.bytes = 0
@@ -65,24 +67,30 @@ class Mp4:
         self._time_bases = [track.time_base for track in tracks]
         self._last: list[int | None] = [None for _ in tracks]
 
-    def write(self, sample: Sample) -> None:
-        """Adds a sample; the first is a key frame. Raises OSError where the disk refuses it."""
+    def write(self, sample: Sample) -> int | None:
+        """Adds a sample; the first is a key frame. Returns when the file shows it, ns from its
+        first picture; None where it does not. Raises OSError where the disk refuses it.
+        """
         if sample.track >= len(self._streams):
-            return
+            return None
         if self.start_ns is None:
-            self.start_ns = sample.dts_ns
+            self.start_ns = sample.pts_ns
         packet = self._packet(sample, self.start_ns)
         if packet is None:
-            return
+            return None
+        base = self._time_bases[sample.track]
+        shown_ns: int | None = packet.pts * NS * base.numerator // base.denominator
         before = len(self._pending.chunks)
         try:
             self._container.mux_one(packet)
         except (av.FFmpegError, ValueError):  # the muxer's own: writing goes into memory
             self.refused += 1
+            shown_ns = None
         self.waiting += sample.track == VIDEO
         if len(self._pending.chunks) > before:
             self._store()
             self.waiting = int(sample.track == VIDEO)  # it began the next fragment
+        return shown_ns
 
     def _packet(self, sample: Sample, start_ns: int) -> Any:
         base = self._time_bases[sample.track]
@@ -92,7 +100,7 @@ class Mp4:
             return (2 * ns * ticks[1] + ticks[0]) // (2 * ticks[0])  # rounded, in whole numbers
 
         dts, last = to_ticks(sample.dts_ns - start_ns), self._last[sample.track]
-        if dts < 0:
+        if dts < 0 and sample.track != VIDEO:
             return None
         if last is not None and dts <= last:
             dts = last + 1

@@ -2,13 +2,15 @@
 
 ``20260131T235959Z.mp4`` is a finished file whose first picture arrived then, in UTC. The file in
 the making is called ``20260131T235959Z.partial.mp4``: it plays up to its last fragment. A second
-file of the same second gets ``-2``. Nothing else in the folder is touched.
+file of the same second gets ``-2``. Boxes beside a recording have its name, with ``.ass``. Nothing
+else in the folder is touched.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +20,10 @@ from typing import BinaryIO
 
 FOLDER = "video"  # in the folder of a camera
 _NAME = re.compile(r"(\d{8}T\d{6})Z(?:-([2-9]|[1-9]\d{1,5}))?(\.partial)?\.mp4")
+SIDE_CAR = ".ass"
+# Side-cars that a killed run may have been writing to: of the newest files, a few seconds each.
+NEWEST = 8
+LONGEST_LINE = 1 << 20  # bytes of a side-car, of a thousand boxes and more
 _FORMAT = "%Y%m%dT%H%M%S"
 _LAST_S = 253402300799  # the end of the year 9999: beyond it there is no name
 
@@ -50,6 +56,19 @@ def read_name(path: Path) -> Recorded | None:
     return Recorded(path, start.timestamp(), int(match[2] or 1), match[3] is not None)
 
 
+def beside(recording: Path) -> Path:
+    """The side-car of a recording, finished or in the making."""
+    return recording.with_suffix(SIDE_CAR)
+
+
+def is_regular(path: Path) -> bool:
+    """Whether it is a file, and no link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
 def list_recordings(folder: Path) -> list[Recorded]:
     """The recordings in a folder, oldest first; regular files alone. No folder, no recordings."""
     found = []
@@ -66,7 +85,7 @@ def free_name(folder: Path, wanted: str) -> str:
     number = 1
     while True:
         name = wanted if number == 1 else f"{wanted}-{number}"
-        taken = (folder / f"{name}.mp4", folder / f"{name}.partial.mp4")
+        taken = (folder / f"{name}{end}" for end in (".mp4", ".partial.mp4", SIDE_CAR))
         if not any(map(os.path.lexists, taken)):
             return name
         number += 1
@@ -86,7 +105,10 @@ def finish_leftovers(folder: Path) -> list[str]:
             whole = whole_length(file)
             if whole:
                 file.truncate(whole)
+        car = beside(recorded.path)
         if not whole:
+            if is_regular(car):
+                car.unlink()
             recorded.path.unlink()
             said.append(f"{recorded.path}, left by a killed run, held no picture: removed")
             continue
@@ -95,8 +117,35 @@ def finish_leftovers(folder: Path) -> list[str]:
         if os.path.lexists(final):
             final = folder / f"{free_name(folder, time_name(recorded.start_s))}.mp4"
         os.rename(recorded.path, final)
+        if is_regular(car):
+            os.rename(car, beside(final))
         said.append(f"{final}: a killed run left it; it plays up to the last half second or so")
+    _finish_side_cars(folder)
     return said
+
+
+def _finish_side_cars(folder: Path) -> None:
+    """Those of the newest recordings: a last line that was cut short goes, and the final name
+    comes where the kill left it to its recording alone.
+    """
+    for recorded in list_recordings(folder)[-NEWEST:]:
+        final = beside(recorded.path)
+        partial = final.with_suffix(f".partial{SIDE_CAR}")
+        if is_regular(partial) and not os.path.lexists(final):
+            os.rename(partial, final)
+        if is_regular(final):
+            _cut_last_line(final)
+
+
+def _cut_last_line(path: Path) -> None:
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = max(0, size - LONGEST_LINE)
+        file.seek(begin)
+        rest = file.read(size - begin)
+        whole = begin + rest.rfind(b"\n") + 1
+        if whole < size:
+            file.truncate(whole)
 
 
 def whole_length(file: BinaryIO) -> int:

@@ -26,6 +26,7 @@ from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recordin
 from detector.live.recording.retention import Retention
 from detector.live.recording.segments import Notice
 from detector.sources.live.base import Camera, PacketListener
+from detector.stages.annotate import Style
 from detector.types import Detections, Frame
 
 LOOK_S = 1.0  # between two looks at the disk, at silence and at what is too old
@@ -63,11 +64,14 @@ class CameraRecorder:
         *,
         retention: Retention | None = None,
         quality: Quality | None = None,
+        style: Style | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         """``folder``: of the run; the default of ``retention`` looks at all of it.
 
-        ``notice`` gets a sentence where the user should know something; any thread may call it.
+        ``style``: of the boxes beside a copy; None: there are none. ``notice`` gets a sentence
+        where the user should know something; any thread may call it.
+
         Raises OutputError where the folder cannot be written, or another run records into it.
         """
         self._clock, self._notice, self._name = clock, notice, camera.name
@@ -83,6 +87,7 @@ class CameraRecorder:
             quality or Quality(),
             notice,
             lambda path: None,
+            style,
         )
         if camera.kind == "webcam" and self._recording.mode == COPY:
             self._recording.use_annotated("a webcam has no packets to copy")
@@ -148,8 +153,11 @@ class CameraRecorder:
                 self._dropped += not self._inbox.put_picture(picture, now)
             else:
                 self._dropped += 1
-        if self._clips:
-            self._inbox.put_word(Seen(arrival.arrived_ns, len(detections) > 0), now)
+        boxes = self._recording.wants_boxes
+        if self._clips or boxes:
+            found = len(detections) > 0
+            seen = Seen(arrival.arrived_ns, found, detections if boxes else None, frame.size)
+            self._inbox.put_word(seen, now)
 
     def close(self, timeout_s: float = 2.0) -> bool:
         """Writes what waits and finishes the file. False where that takes longer than allowed:

@@ -16,6 +16,8 @@ from detector.live.recording.inbox import Closed, Drawn, Item, Opened, Seen
 from detector.live.recording.names import FOLDER
 from detector.live.recording.samples import NS, SOUND, Sample, Track
 from detector.live.recording.segments import Notice, SegmentFigures, Segments
+from detector.live.recording.side_cars import SideCars
+from detector.stages.annotate import Style
 
 ANNOTATED, COPY, NONE = "annotated", "copy", "none"
 # A file whose camera says nothing for so long is finished: it can be watched, and removed.
@@ -63,11 +65,22 @@ class Recording:
         quality: Quality,
         notice: Notice,
         finished: Callable[[Path], None],
+        style: Style | None = None,
     ) -> None:
-        """``folder``: of the camera; the files go into its ``video/``."""
+        """``folder``: of the camera; the files go into its ``video/``. ``style``: of the boxes
+        beside a copy; None: there are none.
+        """
         self.mode = COPY if wishes.record == NONE and wishes.clips else wishes.record
         self._camera, self._quality, self._notice = camera, quality, notice
-        self._segments = Segments(folder / FOLDER, camera, wishes.segment, notice, finished)
+        before_s = wishes.clip_before if wishes.clips else 0.0
+        self._side_cars = (
+            SideCars(camera, style, before_s, notice)
+            if style is not None and self.mode == COPY
+            else None
+        )
+        self._segments = Segments(
+            folder / FOLDER, camera, wishes.segment, notice, finished, self._side_cars
+        )
         self._clips = (
             Clips(self._segments, wishes.clip_before, wishes.clip_after) if wishes.clips else None
         )
@@ -85,17 +98,28 @@ class Recording:
         elif isinstance(item, Packet):
             self._packet(item)
         elif isinstance(item, Seen):
-            if self._clips is not None:
-                self._clips.seen(item.arrived_ns, item.found)
-                if self._clips.short:
-                    self._say(
-                        f"its video fills {RING_BYTES // 10**6} MB in less than --clip-before: "
-                        "clips begin later"
-                    )
+            self._see(item)
         elif isinstance(item, Opened):
             self._open(item.connection)
         elif isinstance(item, Closed):
             self._close_connection()
+
+    def _see(self, seen: Seen) -> None:
+        if self._clips is not None:
+            self._clips.seen(seen.arrived_ns, seen.found)
+            if self._clips.short:
+                self._say(
+                    f"its video fills {RING_BYTES // 10**6} MB in less than --clip-before: "
+                    "clips begin later"
+                )
+        # After the clip has its pictures.
+        if self._side_cars is not None and seen.detections is not None:
+            self._side_cars.seen(seen.arrived_ns, seen.detections, seen.size)
+
+    @property
+    def wants_boxes(self) -> bool:
+        """Whether ``Seen`` is to bring the detections. It may change while the run goes on."""
+        return self._side_cars is not None and self.mode == COPY
 
     def use_annotated(self, why: str) -> None:
         """Records what is drawn, because there is nothing to copy."""
@@ -197,10 +221,14 @@ class Recording:
         self._segments.look(now_ns)
         if self._segments.open and now_ns - self._last_ns > SILENCE_NS:
             self._end()
+        if self._side_cars is not None:
+            self._side_cars.look(now_ns)
 
     def finish(self) -> None:
         """Ends the file in the making."""
         self._end()
+        if self._side_cars is not None:
+            self._side_cars.finish()
         if self._encoder is not None:
             self._encoder.close()
             self._encoder = None

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from detector.live.recording.names import FOLDER, Recorded, list_recordings
+from detector.live.recording.names import FOLDER, Recorded, beside, is_regular, list_recordings
 from detector.sources.live.base import NAME
 
 DAY_S = 86_400
@@ -25,7 +25,7 @@ JUMP_S = 3600.0
 @dataclass(frozen=True, slots=True)
 class _Kept:
     recorded: Recorded
-    bytes: int
+    bytes: int  # with its side-car
     changed_s: float
 
 
@@ -33,7 +33,8 @@ class Retention:
     """Removes the oldest finished recordings of a run's folder. Safe to use from any thread.
 
     It looks at ``folder/CAMERA/video/`` alone, and there at regular files with the name of a
-    recording. Files in the making stay. Neither links nor other names are touched.
+    recording, and at their side-cars. Files in the making stay. Neither links nor other names are
+    touched.
     """
 
     def __init__(
@@ -121,6 +122,9 @@ class Retention:
         if one.recorded.partial:
             return
         with suppress(OSError):
+            car = beside(one.recorded.path)
+            if is_regular(car):  # first: it is found by its recording
+                car.unlink()
             one.recorded.path.unlink()
             self.removed += 1
             self.removed_bytes += one.bytes
@@ -131,4 +135,8 @@ def _about(recorded: Recorded) -> _Kept | None:
         about = recorded.path.stat()
     except OSError:
         return None
-    return _Kept(recorded, about.st_size, about.st_mtime)
+    size, car = about.st_size, beside(recorded.path)
+    if is_regular(car):
+        with suppress(OSError):
+            size += car.stat().st_size
+    return _Kept(recorded, size, about.st_mtime)

@@ -16,6 +16,8 @@ import av
 
 NS = 1_000_000_000  # in a second
 VIDEO, SOUND = 0, 1  # Sample.track
+# Results may be --max-age old. Whoever needs those of a picture waits for them so long.
+LATEST_NS = 10 * NS
 
 
 @dataclass(slots=True)

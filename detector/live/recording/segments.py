@@ -18,6 +18,7 @@ import av
 from detector.live.recording.mp4 import Mp4
 from detector.live.recording.names import time_name
 from detector.live.recording.samples import NS, VIDEO, Sample, Tracks
+from detector.live.recording.side_cars import SideCars
 
 RETRY_NS = 5 * NS  # between tries to go on after the disk was full
 # A file waits so long for its last sound after the next one began. Its last fragment waits with it,
@@ -53,7 +54,9 @@ class Segments:
         minutes: float,
         notice: Notice,
         finished: Callable[[Path], None] = lambda path: None,
+        side_cars: SideCars | None = None,
     ) -> None:
+        self._side_cars = side_cars
         self._folder, self._camera = folder, camera
         self._longest_ns = round(minutes * 60 * NS)
         self._notice, self._finished = notice, finished
@@ -122,14 +125,18 @@ class Segments:
             self._notice(f"{self._camera}: cannot be recorded: {error}")
             return
         self._began_ns = sample.arrived_ns
+        if self._side_cars is not None:
+            self._side_cars.begin(self._file, self._tracks[VIDEO].size)
 
     def _put(self, file: Mp4, sample: Sample) -> None:
         try:
-            file.write(sample)
+            shown_ns = file.write(sample)
         except OSError as error:
             self._pause(sample.arrived_ns, error)
             return
         self._written += sample.track == VIDEO
+        if self._side_cars is not None and sample.track == VIDEO and shown_ns is not None:
+            self._side_cars.shown(file, sample, shown_ns)
         if self._paused_ns is not None and file.path is not None and file is self._file:
             out_s = (sample.arrived_ns - self._paused_ns) / NS
             self._paused_ns = None
@@ -185,6 +192,8 @@ class Segments:
 
     def _count(self, file: Mp4, path: Path | None) -> None:
         self._refused += file.refused
+        if self._side_cars is not None:
+            self._side_cars.end(file)
         if path is not None:
             self._files += 1
             self._bytes += file.bytes

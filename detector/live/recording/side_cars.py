@@ -1,0 +1,348 @@
+"""Boxes and labels beside a copy: ASS subtitles of the same name, which players load by themselves.
+
+``20260131T120000Z.ass`` lies beside ``20260131T120000Z.mp4``, and follows it through its names.
+Detections come later than their packets, often when the file is finished already. So a side-car
+stays open until the detections have passed the end of its video.
+
+A picture's lines are written when the next detected picture says how long they stand: all of them
+with one call, so that a kill costs one picture at most.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from detector.live.recording.mp4 import Mp4
+from detector.live.recording.names import beside
+from detector.live.recording.samples import LATEST_NS, NS, Sample
+from detector.sinks.overlay import ass
+from detector.stages.annotate import Style, lay_out
+from detector.types import Detections
+
+# Boxes stand until the next detected picture, but for no longer than two of the last intervals:
+# a detector that falls silent leaves none behind.
+INTERVALS, SHORTEST_NS = 2, NS
+# A picture that the file lacks has its boxes on the one before it, unless that is too long ago.
+FAR_NS = NS
+# ASS counts centiseconds. A line begins so much before its picture that no rounding of a player's
+# makes it late, and less than one picture early up to 80 a second.
+EARLY_NS = 2_000_000
+CENTISECOND_NS = 10_000_000
+USUAL_NS = NS // 25  # how long the last picture stands that does not say so
+MOST_BYTES = 4_000_000  # of the detections that wait for the beginning of a clip
+MOST_LINES = 1000  # of pictures that wait for the first fragment of their video
+TRIMMED = 4096  # places of pictures, above which old ones are forgotten
+
+Size = tuple[int, int]
+Notice = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was detected in a picture of ``size`` (height, width)."""
+
+    arrived_ns: int
+    detections: Detections
+    size: Size
+    hold_ns: int  # it stands no longer
+
+    @property
+    def bytes(self) -> int:
+        return 500 + 24 * len(self.detections)
+
+
+class SideCars:
+    """The side-cars of one camera. For one thread; never raises an error of the disk.
+
+    ``begin``, ``shown`` and ``end`` say what becomes of a video file, ``seen`` what was detected.
+    A picture and its detections are known by the same arrival. Where another stream is recorded
+    than the one that is detected, detections belong to the picture that had arrived by then.
+    """
+
+    def __init__(self, camera: str, style: Style, before_s: float, notice: Notice) -> None:
+        """``before_s``: of a clip, whose first pictures may have been detected long ago."""
+        self._camera, self._notice = camera, notice
+        self._writing = _Writing(style)
+        self._keep_ns = round(before_s * NS) + LATEST_NS
+        self._cars: list[_SideCar] = []
+        self._recent: deque[_Seen] = deque()
+        self._recent_bytes = 0
+        self._paused = False
+
+    def begin(self, file: Mp4, size: Size | None) -> None:
+        """``file`` takes the samples from here on. ``size``: its width and height; None: as what is
+        detected.
+        """
+        self._cars.append(_SideCar(file, size, self._writing, self._recent, self._keep_ns))
+
+    def shown(self, file: Mp4, sample: Sample, at_ns: int) -> None:
+        """A picture of ``file`` is shown at ``at_ns``, counted from its first one."""
+        for car in self._cars:
+            if car.file is file:
+                car.shown(sample.arrived_ns, at_ns, sample.duration_ns or USUAL_NS)
+
+    def end(self, file: Mp4) -> None:
+        """``file`` is finished, and has its final name."""
+        for car in self._cars:
+            if car.file is file:
+                car.end()
+        self._settle()
+
+    def seen(self, arrived_ns: int, detections: Detections, size: Size) -> None:
+        """What was detected in a picture of ``size`` (height, width) that arrived then. In the
+        order in which pictures are shown.
+        """
+        if min(size) <= 0:
+            return
+        hold_ns = SHORTEST_NS
+        if self._recent:
+            interval_ns = abs(arrived_ns - self._recent[-1].arrived_ns)
+            hold_ns = min(max(SHORTEST_NS, INTERVALS * interval_ns), LATEST_NS)
+        seen = _Seen(arrived_ns, detections, size, hold_ns)
+        self._remember(seen)
+        for car in self._cars:
+            car.see(seen)
+        self._settle()
+
+    def _remember(self, seen: _Seen) -> None:
+        self._recent.append(seen)
+        self._recent_bytes += seen.bytes
+        oldest_ns = seen.arrived_ns - self._keep_ns
+        while self._recent_bytes > MOST_BYTES or self._recent[0].arrived_ns < oldest_ns:
+            self._recent_bytes -= self._recent.popleft().bytes
+
+    def look(self, now_ns: int) -> None:
+        """Gives up waiting for detections that are too late; call it about once a second."""
+        for car in self._cars:
+            car.look(now_ns)
+        self._settle()
+
+    def finish(self) -> None:
+        """No more detections come."""
+        for car in self._cars:
+            car.close()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Leaves the closed ones, and says once where the disk refused lines."""
+        error = next((car.error for car in self._cars if car.error is not None), None)
+        wrote = any(car.wrote for car in self._cars)
+        if error is not None and not self._paused:
+            self._paused = True
+            self._notice(
+                f"{self._camera}: boxes beside the recording pause: {error.strerror or error}"
+            )
+        elif wrote and error is None:
+            self._paused = False
+        for car in self._cars:
+            car.error, car.wrote = None, False
+        self._cars = [car for car in self._cars if not car.closed]
+
+
+class _SideCar:
+    """That of one file. It comes into being with its first line."""
+
+    def __init__(
+        self, file: Mp4, size: Size | None, writing: _Writing, recent: deque[_Seen], keep_ns: int
+    ) -> None:
+        self.file = file
+        self.closed = self.wrote = False
+        self.error: OSError | None = None
+        self._size, self._writing, self._keep_ns = size, writing, keep_ns
+        self._shape: Size | None = None  # width and height of the script
+        self._waiting = deque(recent)
+        # Of the file's pictures: arrival, and when they are shown. In the order of arrival.
+        self._arrived: list[int] = []
+        self._at: list[int] = []
+        self._first_ns = 0  # arrival of the first
+        self._end_ns = 0  # when the last one has been shown
+        self._standing: tuple[_Seen, int, int] | None = None  # with its time, and the latest end
+        self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
+        self._fd = -1
+        self._path = ""
+        self._ended = False
+
+    def shown(self, arrived_ns: int, at_ns: int, duration_ns: int) -> None:
+        if not self._arrived:
+            self._first_ns = arrived_ns
+        self._arrived.append(arrived_ns)
+        self._at.append(at_ns)
+        self._end_ns = max(self._end_ns, at_ns + duration_ns)
+        half = TRIMMED // 2
+        if len(self._arrived) > TRIMMED and self._arrived[half] < arrived_ns - self._keep_ns:
+            del self._arrived[:half], self._at[:half]
+
+    def see(self, seen: _Seen) -> None:
+        self._waiting.append(seen)
+        self._advance()
+
+    def _advance(self) -> None:
+        while self._waiting and not self.closed:
+            seen = self._waiting.popleft()
+            if self._ended and (not self._arrived or seen.arrived_ns > self._arrived[-1]):
+                self.close()
+                return
+            place = self._place(seen)
+            if place is not None:
+                self._stand(seen, *place)
+
+    def _place(self, seen: _Seen) -> tuple[int, int] | None:
+        """When the file shows this picture, and for how long its boxes may stand."""
+        number = bisect_right(self._arrived, seen.arrived_ns) - 1
+        if number >= 0:
+            if seen.arrived_ns - self._arrived[number] > FAR_NS:
+                return None
+            return max(self._at[number], 0), seen.hold_ns
+        # Detected before the file began: its boxes may stand for a while yet.
+        rest_ns = seen.hold_ns - (self._first_ns - seen.arrived_ns)
+        return (0, rest_ns) if self._arrived and rest_ns > 0 else None
+
+    def _stand(self, seen: _Seen, at_ns: int, hold_ns: int) -> None:
+        if self._standing is not None:
+            if at_ns < self._standing[1]:
+                return  # a camera that sets its clock back
+            self._write_standing(at_ns)
+        self._standing = seen, at_ns, at_ns + hold_ns
+
+    def _write_standing(self, until_ns: int) -> None:
+        """The lines of the last picture, which are shown until then at most."""
+        if self._standing is None:
+            return
+        seen, at_ns, latest_ns = self._standing
+        self._standing = None
+        begin, end = _centiseconds(at_ns), _centiseconds(min(until_ns, latest_ns))
+        if begin >= end:
+            return
+        if self._shape is None:
+            self._shape = _upright(self._size, seen.size)
+        lines = self._writing.lines(seen, self._shape, _to_text(begin), _to_text(end))
+        if lines:
+            self._lines.append(lines)
+            self._store()
+
+    def _store(self) -> None:
+        """Appends the lines to the file: all of them, or none. What the disk refuses is lost."""
+        if not self._lines or self.file.path is None or self._shape is None:
+            return
+        data, whole = b"".join(self._lines), 0
+        self._lines.clear()
+        try:
+            if self._fd < 0:
+                self._create()
+            whole = os.fstat(self._fd).st_size
+            if not whole:
+                data = self._writing.header(self._shape) + data
+            while data:
+                data = data[os.write(self._fd, data) :]
+            self.wrote = True
+        except OSError as error:
+            self.error = error
+            with suppress(OSError):
+                os.ftruncate(self._fd, whole)
+
+    def _create(self) -> None:
+        assert self.file.path is not None
+        path = str(beside(self.file.path))
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(path, flags, 0o666)
+        self._path = path
+
+    def end(self) -> None:
+        """The file has all its pictures, and the name that it keeps."""
+        self._ended = True
+        if self.file.path is None:  # it held none
+            self._lines.clear()
+            self._standing = None
+            if self._path:
+                with suppress(OSError):
+                    os.unlink(self._path)
+            self.close()
+            return
+        path = str(beside(self.file.path))
+        if self._path and self._path != path:
+            with suppress(OSError):  # somebody took it away
+                os.rename(self._path, path)
+                self._path = path
+        self._advance()
+
+    def look(self, now_ns: int) -> None:
+        self._store()
+        if self._ended and (not self._arrived or now_ns - self._arrived[-1] > LATEST_NS):
+            self.close()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self._write_standing(self._end_ns)
+        self.closed = True
+        if self._fd >= 0:
+            with suppress(OSError):
+                os.close(self._fd)
+            self._fd = -1
+
+
+class _Writing:
+    """Detections as lines of ASS, as ``--save overlay`` draws them."""
+
+    def __init__(self, style: Style) -> None:
+        font = style.font
+        self._style = style
+        # No font can be attached: players have that of --font, or take their own.
+        self._face = (font.family, font.style) if font is not None else (ass.FAMILY, "")
+        self._per_scale = ass.font_size(font)
+
+    def header(self, size: Size) -> bytes:
+        """``size``: width, height. One pixel of ASS is one of the video."""
+        script = ass.header(*size, *self._face, round(self._per_scale * 0.64, 1))
+        return script.encode(errors="replace")
+
+    def lines(self, seen: _Seen, size: Size, begin: str, end: str) -> bytes:
+        """Those of one picture, in a video of ``size`` (width, height); none where it is bare."""
+        width, height = size
+        found = _scale(seen, size)
+        layout = lay_out(width, height, found, self._style)
+        texts = [(ass.BOXES, ass.boxes_text(layout, width, height))]
+        texts += [(ass.LABELS, text) for text in ass.label_texts(layout, found, self._per_scale)]
+        lines = [
+            f"Dialogue: {layer},{begin},{end},{style},,0,0,0,,{text}\n"
+            for layer, (style, text) in enumerate(texts)
+            if text
+        ]
+        return "".join(lines).encode(errors="replace")
+
+
+def _scale(seen: _Seen, size: Size) -> Detections:
+    """In pixels of the video, which may be another stream of the camera."""
+    height, width = seen.size
+    if size == (width, height):
+        return seen.detections
+    by = np.array([size[0] / width, size[1] / height] * 2, np.float32)
+    return replace(seen.detections, boxes=seen.detections.boxes * by)
+
+
+def _upright(size: Size | None, seen: Size) -> Size:
+    """Width and height of a video as players show it. ``size``: as it is stored; None: unknown.
+    ``seen``: height and width of the pictures that were detected, which are upright.
+    """
+    height, width = seen
+    if size is None:
+        return width, height
+    turned = (size[0] > size[1]) != (width > height)
+    return (size[1], size[0]) if turned else size
+
+
+def _centiseconds(at_ns: int) -> int:
+    return max(0, at_ns - EARLY_NS) // CENTISECOND_NS
+
+
+def _to_text(centiseconds: int) -> str:
+    """``1:02:03.45``."""
+    seconds, rest = divmod(centiseconds, 100)
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}.{rest:02}"

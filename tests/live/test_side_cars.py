@@ -1,0 +1,536 @@
+"""Boxes beside a copy: which picture each belongs to, and what becomes of their file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from detector.live.recording import CameraRecorder, Retention, side_cars
+from detector.live.recording.connection import Connection, Packet
+from detector.live.recording.inbox import Closed, Inbox, Opened, Seen
+from detector.live.recording.names import beside, finish_leftovers, free_name, time_name
+from detector.sinks.overlay import ass
+from detector.stages.annotate import Style, lay_out
+from detector.types import Detections
+from tests.live.streams import (
+    HEIGHT,
+    NS,
+    START_S,
+    WIDTH,
+    camera,
+    frame_at,
+    make_stream,
+    read_number,
+)
+from tests.live.test_recording import Bench
+from tests.live.wishes import Wish
+from tests.waiting import wait_for
+
+TIME = r"(\d):(\d\d):(\d\d)\.(\d\d)"
+LINE = re.compile(rf"Dialogue: \d+,{TIME},{TIME},(Boxes|Labels),,0,0,0,,(.+)")
+NAMES = tuple(f"n{number}n" for number in range(400))
+QUICK = {"preset": "ultrafast"}
+
+
+@dataclass(frozen=True)
+class Line:
+    begin_s: float
+    end_s: float
+    style: str
+    text: str
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The lines of a side-car, each of which has to be whole."""
+    head, events = path.read_text().split("[Events]\n")
+    assert head.startswith("[Script Info]")
+    found = []
+    for text in events.splitlines()[1:]:
+        match = LINE.fullmatch(text)
+        assert match is not None, text
+        h1, m1, s1, c1, h2, m2, s2, c2 = map(int, match.groups()[:8])
+        begin, end = h1 * 3600 + m1 * 60 + s1 + c1 / 100, h2 * 3600 + m2 * 60 + s2 + c2 / 100
+        assert begin < end
+        found.append(Line(begin, end, match[9], match[10]))
+    return found
+
+
+def shown_at(lines: list[Line], seconds: float) -> list[int]:
+    """The numbers on the labels that a player shows then."""
+    texts = [
+        one.text for one in lines if one.style == "Labels" and one.begin_s <= seconds < one.end_s
+    ]
+    return [int(number) for text in texts for number in re.findall(r"n(\d+)n", text)]
+
+
+def pictures(path: Path) -> Iterator[tuple[float, int]]:
+    """When a player shows each picture, counted from the file's beginning, and its number."""
+    with av.open(str(path)) as container:
+        begin_s = (container.start_time or 0) / av.time_base
+        for frame in container.decode(video=0):
+            yield float(frame.time or 0) - begin_s, read_number(frame.to_ndarray(format="gray8"))
+
+
+def one(number: int, box: tuple[float, ...] = (40, 20, 90, 60)) -> Detections:
+    """A box whose label says the number of its picture."""
+    return Detections(
+        np.array([box], np.float32), np.array([0.9], np.float32), np.array([number]), NAMES
+    )
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    found = re.findall(r"PlayRes[XY]: (\d+)", path.read_text())
+    return int(found[0]), int(found[1])
+
+
+def play(
+    bench: Bench,
+    stream: Path,
+    *,
+    late: int = 4,
+    every: int = 1,
+    at_s: float = 100.0,
+    offset_ns: int = 0,
+    size: tuple[int, int] = (HEIGHT, WIDTH),
+    found: Any = one,
+    first: int = 0,
+) -> None:
+    """One connection. Every ``every``-th picture is detected; what is found in it is known when
+    ``late`` more packets have come, in the order in which pictures are shown. ``offset_ns``: of the
+    arrival of what is detected, which is another stream then.
+    """
+    with av.open(str(stream)) as container:
+        bench.recording.handle(Opened(Connection(container.streams)))
+        packets = [packet for packet in container.demux() if packet.size]
+        shown = sorted(packet.pts for packet in packets if packet.stream.type == "video")
+        arrived: dict[int, int] = {}
+        results: list[int] = []
+
+        def tell(count: int) -> None:
+            while results and len(arrived) - results[0] > count:
+                number = results.pop(0)
+                if number in arrived:
+                    seen = arrived[number] + offset_ns
+                    detections = found(first + number)
+                    told = Seen(seen, len(detections) > 0, detections, size)
+                    bench.recording.handle(told)
+
+        results += range(0, len(shown), every)
+        at_ns = round(at_s * NS)
+        for packet in packets:
+            at_ns += NS // 1000  # arrivals tell packets apart; they need not be regular
+            if packet.stream.type == "video":
+                number = shown.index(packet.pts)
+                at_ns = max(at_ns, round((at_s + len(arrived) / 25) * NS))
+                arrived[number] = at_ns
+            bench.recording.handle(Packet.keep(packet, at_ns, START_S + at_ns / NS - 100))
+            tell(late)
+    bench.recording.handle(Closed())
+    tell(0)
+
+
+def bench_with_boxes(folder: Path, **wish: Any) -> Bench:
+    return Bench(folder, Style(), **wish)
+
+
+@pytest.mark.parametrize(
+    ("fps", "options", "sound", "late", "every"),
+    [
+        (25, {"bf": "0"}, None, 4, 1),
+        (30, {"bf": "0"}, None, 4, 1),  # whose pictures lie between centiseconds
+        (60, {"bf": "0"}, None, 4, 1),
+        (25, {"bf": "2"}, "aac", 60, 5),  # the file is finished when they come
+        (30, {"bf": "3"}, None, 4, 2),
+    ],
+)
+def test_boxes_stand_over_their_picture(
+    tmp_path: Path, fps: int, options: dict[str, str], sound: str | None, late: int, every: int
+) -> None:
+    """At every picture of every file, until the next detected one; over the cuts, too."""
+    stream = make_stream(
+        tmp_path / "camera.ts", count=130, fps=fps, sound=sound, options={**QUICK, **options}
+    )
+    bench = bench_with_boxes(tmp_path, segment=0.05)
+    play(bench, stream, late=late, every=every)
+    files = bench.files()
+    assert len(files) == 2
+    assert bench.said == []
+    numbers = []
+    for path in files:
+        lines = read_lines(beside(path))
+        assert size_of(beside(path)) == (WIDTH, HEIGHT)
+        for at_s, number in pictures(path):
+            assert shown_at(lines, at_s) == [number // every * every], (path, at_s, number)
+            assert shown_at(lines, round(at_s, 3)) == [number // every * every]  # milliseconds
+            numbers.append(number)
+    assert numbers == list(range(130))
+    assert {path.suffix for path in bench.folder.iterdir()} == {".mp4", ".ass"}
+
+
+def test_the_first_picture_is_at_zero(tmp_path: Path) -> None:
+    """Else players that count from it and players that do not would disagree about the boxes."""
+    stream = make_stream(tmp_path / "camera.ts", options={**QUICK, "bf": "2"}, sound="aac")
+    bench = Bench(tmp_path)
+    bench.play(stream)
+    (path,) = bench.files()
+    with av.open(str(path)) as container:
+        assert container.start_time == 0
+        assert container.streams.video[0].start_time == 0
+    assert next(pictures(path)) == (0, 0)
+
+
+def test_boxes_of_a_silent_detector_do_not_stand_for_ever(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.ts", count=100, options={**QUICK, "bf": "0"})
+    bench = bench_with_boxes(tmp_path)
+    play(bench, stream, every=60, found=lambda number: one(number))
+    (path,) = bench.files()
+    lines = read_lines(beside(path))
+    seen = [number for at_s, number in pictures(path) if shown_at(lines, at_s)]
+    assert seen == [*range(25), *range(60, 100)]  # 1 s, then two intervals of 2.4 s
+
+
+def test_an_empty_result_ends_the_boxes(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.ts", count=30, options={**QUICK, "bf": "0"})
+    bench = bench_with_boxes(tmp_path)
+    play(bench, stream, found=lambda n: one(n) if 10 <= n < 13 else Detections.empty(NAMES))
+    (path,) = bench.files()
+    lines = read_lines(beside(path))
+    assert [n for at_s, n in pictures(path) if shown_at(lines, at_s)] == [10, 11, 12]
+
+
+def test_nothing_found_is_no_file(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.ts", options=QUICK)
+    for name, bench in (
+        ("empty", bench_with_boxes(tmp_path / "empty")),
+        ("off", Bench(tmp_path / "off")),
+        ("drawn", bench_with_boxes(tmp_path / "drawn", record="annotated")),
+    ):
+        assert bench.recording.wants_boxes == (name == "empty")
+        play(bench, stream, found=lambda n: Detections.empty(NAMES))
+        bench.files()
+        names = [path.name for path in bench.folder.iterdir()] if bench.folder.exists() else []
+        assert names == ([] if name == "drawn" else ["20260131T120000Z.mp4"])
+
+
+def test_another_stream_is_recorded(tmp_path: Path) -> None:
+    """``record_url``: larger, and with arrivals of its own. The boxes have its pixels."""
+    stream = make_stream(
+        tmp_path / "main.ts", count=50, size=(WIDTH * 2, HEIGHT * 3), options={**QUICK, "bf": "0"}
+    )
+    bench = bench_with_boxes(tmp_path)
+    play(bench, stream, offset_ns=NS // 100)
+    (path,) = bench.files()
+    lines = read_lines(beside(path))
+    assert size_of(beside(path)) == (WIDTH * 2, HEIGHT * 3)
+    # What arrives after a file's last picture belongs to the next one, wherever it comes from.
+    for at_s, number in [*pictures(path)][:-1]:
+        assert shown_at(lines, at_s) == [number]
+    scaled = one(7, (80, 60, 180, 180))
+    layout = lay_out(WIDTH * 2, HEIGHT * 3, scaled, Style())
+    boxes = [line.text for line in lines if line.style == "Boxes"]
+    assert boxes[7] == ass.boxes_text(layout, WIDTH * 2, HEIGHT * 3)
+
+
+def test_a_size_that_changes_in_mid_stream(tmp_path: Path) -> None:
+    """What is found in the last pictures of the first size comes when the second is recorded."""
+    bench = bench_with_boxes(tmp_path)
+    streams = [
+        make_stream(
+            tmp_path / f"{i}.h264",
+            count=20,
+            first=20 * i,
+            size=(WIDTH * (1 + i), HEIGHT * (1 + i)),
+            options=QUICK,
+        )
+        for i in range(2)
+    ]
+    both = tmp_path / "both.h264"
+    both.write_bytes(b"".join(path.read_bytes() for path in streams))
+    with av.open(str(both)) as container:
+        bench.recording.handle(Opened(Connection(container.streams)))
+        packets = [packet for packet in container.demux() if packet.size]
+        for count, packet in enumerate([*packets, *[None] * 10]):
+            if packet is not None:
+                kept = Packet.keep(packet, 100 * NS + count * NS // 25, START_S)
+                bench.recording.handle(kept)
+            if count >= 10:
+                number = count - 10
+                factor = 1 + number // 20
+                told = Seen(
+                    100 * NS + number * NS // 25,
+                    True,
+                    one(number, tuple(factor * x for x in (40, 20, 90, 60))),
+                    (HEIGHT * factor, WIDTH * factor),
+                )
+                bench.recording.handle(told)
+    files = bench.files()
+    assert [size_of(beside(path)) for path in files] == [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)]
+    for number, path in enumerate(files):
+        lines = read_lines(beside(path))
+        labels = [n for line in lines for n in re.findall(r"n(\d+)n", line.text)]
+        # The last box of the first size stands until the first of the second is known.
+        own = [str(n) for n in range(20 * number, 20 * number + 20)]
+        assert [n for n in labels if n in own] == own
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_size_is_that_which_players_show(turned: bool) -> None:
+    stored = (64, 96) if turned else (96, 64)
+    assert side_cars._upright(stored, (64, 96)) == (96, 64)
+    assert side_cars._upright(None, (64, 96)) == (96, 64)
+
+
+HOSTILE = r"a{\pos(0,0)}b\Nc" + "\nDialogue: 0,0:00:00.00,9:00:00.00,Boxes,,0,0,0,,boo\r\t,\ud800"
+
+
+def test_labels_are_text(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.ts", options=QUICK)
+    bench = bench_with_boxes(tmp_path)
+    play(bench, stream, found=lambda n: replace(one(0), names=(HOSTILE,)))
+    (path,) = bench.files()
+    lines = read_lines(beside(path))
+    assert {line.end_s - line.begin_s <= 1 for line in lines} == {True}
+    labels = [line.text for line in lines if line.style == "Labels"]
+    assert labels
+    for text in labels:
+        said = re.sub(r"\{[^}]*\}", "", text)
+        assert "a(/pos(0,0))b/Nc Dialogue: 0,0:00:00.00" in said
+        assert "\\" not in said
+
+
+# Clips
+
+
+@pytest.mark.parametrize("late", [0, 60])
+def test_a_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
+    """The second clip begins before the first one ended: it has boxes that were told long ago."""
+    stream = make_stream(tmp_path / "camera.ts", count=330, gop=20, options={**QUICK, "bf": "0"})
+    bench = bench_with_boxes(tmp_path, record="none", clips=True, clip_before=4.0, clip_after=1.0)
+    there = {*range(110, 116), *range(180, 186)}
+    play(
+        bench, stream, late=late, found=lambda n: one(n) if n in there else Detections.empty(NAMES)
+    )
+    files = bench.files()
+    assert len(files) == 2
+    kept = []
+    for path in files:
+        lines = read_lines(beside(path))
+        numbers = [(number, shown_at(lines, at_s)) for at_s, number in pictures(path)]
+        assert [shown for _, shown in numbers] == [
+            [number] if number in there else [] for number, _ in numbers
+        ]
+        kept.append({number for number, shown in numbers if shown})
+    assert kept == [set(range(110, 116)), there]
+
+
+# Files
+
+
+def test_every_line_is_in_the_file_at_once(tmp_path: Path) -> None:
+    """What a kill leaves, whenever it comes: the lines of all pictures but the last."""
+    stream = make_stream(tmp_path / "camera.ts", count=40, options={**QUICK, "bf": "0"})
+    bench = bench_with_boxes(tmp_path)
+    left: list[tuple[str, list[Line]]] = []
+
+    def look(number: int) -> Detections:
+        cars = list(bench.folder.glob("*.ass")) if bench.folder.exists() else []
+        left.extend((car.name, read_lines(car)) for car in cars)
+        return one(number)
+
+    play(bench, stream, found=look)
+    bench.files()
+    assert {name for name, _ in left} == {"20260131T120000Z.partial.ass", "20260131T120000Z.ass"}
+    counts = [len(lines) // 2 for _, lines in left]  # a line of boxes, and one of labels
+    assert counts == list(range(counts[0], 39))
+    assert counts[0] <= 12  # of the first fragment, before which there is no video either
+
+
+def test_what_a_killed_run_left_is_finished(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.ts", count=60, options={**QUICK, "bf": "0"})
+    bench = bench_with_boxes(tmp_path / "made")
+    copied = tmp_path / "video"
+
+    def look(number: int) -> Detections:
+        if number == 40:
+            shutil.copytree(bench.folder, copied)
+        return one(number)
+
+    play(bench, stream, found=look)
+    bench.files()
+    car = copied / "20260131T120000Z.partial.ass"
+    whole = car.read_bytes()
+    with (copied / "20260131T120000Z.ass").open("wb") as stale:
+        stale.write(b"of a video that somebody removed")
+    (copied / "20260131T120000Z.mp4").write_bytes(b"already there")
+    video = (copied / "20260131T120000Z.partial.mp4").read_bytes()
+    car.write_bytes(whole + b"Dialogue: 0,0:00:01.6")
+    # Killed between the two renames, and before there was a picture.
+    (copied / "20260131T120010Z.mp4").write_bytes(video)
+    (copied / "20260131T120010Z.partial.ass").write_bytes(whole)
+    (copied / "20260131T120020Z.partial.mp4").write_bytes(video[:50])
+    (copied / "20260131T120020Z.partial.ass").write_bytes(whole)
+    (copied / "mine.partial.ass").write_bytes(b"not ours")
+    (copied / "20260131T120010Z-2.mp4").write_bytes(video)
+    (copied / "20260131T120010Z-2.ass").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_bytes(b"half a line")
+    finish_leftovers(copied)
+    assert {path.name for path in copied.iterdir()} == {
+        "20260131T120000Z.mp4",
+        "20260131T120000Z.ass",
+        "20260131T120000Z-2.mp4",
+        "20260131T120000Z-2.ass",
+        "20260131T120010Z.mp4",
+        "20260131T120010Z.ass",
+        "20260131T120010Z-2.mp4",
+        "20260131T120010Z-2.ass",
+        "mine.partial.ass",
+    }
+    assert (copied / "20260131T120000Z-2.ass").read_bytes() == whole
+    assert (copied / "20260131T120010Z.ass").read_bytes() == whole
+    assert (tmp_path / "elsewhere").read_bytes() == b"half a line"
+    assert len(read_lines(copied / "20260131T120010Z.ass")) == 2 * 39
+
+
+def test_a_name_is_taken_where_boxes_have_it(tmp_path: Path) -> None:
+    (tmp_path / "a.ass").touch()
+    assert free_name(tmp_path, "a") == "a-2"
+
+
+def test_boxes_go_with_their_recording(tmp_path: Path) -> None:
+    """And count as its bytes."""
+    folder = tmp_path / "a" / "video"
+    folder.mkdir(parents=True)
+    for number in range(4):
+        path = folder / f"{time_name(START_S + number * 3600)}.mp4"
+        path.write_bytes(bytes(600_000))
+        beside(path).write_bytes(bytes(400_000))
+    (folder / "20260131T120000Z.txt").touch()
+    (tmp_path / "other").write_bytes(bytes(10**7))
+    beside(path).unlink()
+    beside(path).symlink_to(tmp_path / "other")  # which counts nothing, and stays
+    retention = Retention(tmp_path, None, 0.0021)
+    retention.sweep()
+    assert (retention.removed, retention.removed_bytes) == (2, 2_000_000)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "20260131T120000Z.txt",
+        "20260131T140000Z.ass",
+        "20260131T140000Z.mp4",
+        "20260131T150000Z.ass",
+        "20260131T150000Z.mp4",
+    ]
+    Retention(tmp_path, None, 0.0001).sweep()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "20260131T120000Z.txt",
+        "20260131T150000Z.ass",
+    ]
+
+
+def test_lines_that_the_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are lost whole; those after them are written, and the run says it once."""
+    stream = make_stream(tmp_path / "camera.ts", count=40, options={**QUICK, "bf": "0"})
+    bench = bench_with_boxes(tmp_path)
+    write, full = os.write, [False]
+
+    def refuse(fd: int, data: bytes) -> int:
+        if not full[0]:
+            return write(fd, data)
+        if len(data) > 100:
+            return write(fd, data[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(side_cars.os, "write", refuse)
+
+    def look(number: int) -> Detections:
+        full[0] = 20 <= number < 30
+        return one(number)
+
+    play(bench, stream, found=look)
+    (path,) = bench.files()
+    lines = read_lines(beside(path))
+    numbers = [int(n) for line in lines for n in re.findall(r"n(\d+)n", line.text)]
+    assert numbers == [*range(19), *range(29, 40)]
+    assert bench.said == ["yard: boxes beside the recording pause: No space left on device"]
+
+
+def test_late_detections_are_waited_for_and_not_for_ever(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path / "camera.ts", options={**QUICK, "bf": "0"})
+    bench = bench_with_boxes(tmp_path)
+    bench.play(stream)
+    cars = bench.recording._side_cars
+    assert cars is not None
+    assert len(cars._cars) == 1
+    bench.recording.look(110 * NS)
+    assert len(cars._cars) == 1
+    bench.recording.look(113 * NS)
+    assert cars._cars == []
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever does not come: detections, pictures, or the first fragment of the video."""
+    monkeypatch.setattr(side_cars, "TRIMMED", 600)
+    monkeypatch.setattr(side_cars, "MOST_LINES", 50)
+    cars = side_cars.SideCars("yard", Style(), 0.0, lambda text: None)
+    file: Any = type("File", (), {"path": None})()
+    cars.begin(file, (WIDTH, HEIGHT))
+    sample: Any = type("Sample", (), {"duration_ns": 0})()
+    for number in range(2000):
+        sample.arrived_ns = number * NS // 25
+        cars.shown(file, sample, sample.arrived_ns)
+        assert len(cars._cars[0]._arrived) <= 601
+    for number in range(600):
+        cars.seen((1400 + number) * NS // 25, one(number % 400), (HEIGHT, WIDTH))
+    assert len(cars._recent) == 251  # of 10 s
+    assert len(cars._cars[0]._lines) == 50
+    assert not cars._cars[0]._waiting
+    monkeypatch.setattr(side_cars, "MOST_BYTES", 2000)
+    cars.seen(2000 * NS // 25, one(0), (HEIGHT, WIDTH))
+    assert len(cars._recent) == 3
+
+
+def test_the_inbox_is_bounded_in_bytes_of_boxes_too() -> None:
+    inbox = Inbox(most_bytes=100)
+    for number in range(4):
+        inbox.put_word(Seen(number, True, one(number), (HEIGHT, WIDTH)), 0)
+    taken = [inbox.take(0) for _ in range(4)]
+    assert [one.detections is not None for one in taken if isinstance(one, Seen)] == [
+        *[True] * 3,
+        False,
+    ]
+    inbox.put_word(Seen(9, True, one(9), (HEIGHT, WIDTH)), 0)
+    last = inbox.take(0)
+    assert isinstance(last, Seen)
+    assert last.detections is not None
+
+
+@pytest.mark.parametrize("name", ["yard", "-_-", "A" * 40, "0"])
+def test_through_the_thread(tmp_path: Path, name: str) -> None:
+    stream = make_stream(tmp_path / "camera.ts", options={**QUICK, "bf": "0"})
+    said: list[str] = []
+    recorder = CameraRecorder(
+        tmp_path, camera(name), Wish(), said.append, style=Style(), clock=lambda: 100 * NS
+    )
+    with av.open(str(stream)) as container:
+        recorder.listener.opened(container.streams, 100 * NS, START_S)
+        for number, packet in enumerate(p for p in container.demux() if p.size):
+            at_s = 100 + number / 25
+            recorder.listener.packet(packet, round(at_s * NS), START_S + number / 25)
+            recorder.write(frame_at(number, at_s, name=name), one(number))
+            wait_for(lambda: not recorder._inbox._items)
+    recorder.listener.closed()
+    assert recorder.close()
+    path = tmp_path / name / "video" / "20260131T120000Z.mp4"
+    lines = read_lines(beside(path))
+    for at_s, number in pictures(path):
+        assert shown_at(lines, at_s) == [number]
+    assert said == []
+    assert recorder.figures().failed == 0
