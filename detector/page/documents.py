@@ -99,7 +99,9 @@ class EventDocument(msgspec.Struct, frozen=True):
 
 
 class RecordingDocument(msgspec.Struct, frozen=True):
-    """One file that can be downloaded at ``url``."""
+    """One file that can be downloaded at ``url``. ``boxes_url``: its boxes as ASS subtitles, which
+    players load where they lie beside it under its name; None: there are none.
+    """
 
     camera: str
     name: str
@@ -107,6 +109,7 @@ class RecordingDocument(msgspec.Struct, frozen=True):
     bytes: int
     start_utc: str
     url: str
+    boxes_url: str | None
 
 
 class RecordingsDocument(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""Which files of a live run may be downloaded: its recordings and snapshots, and nothing else.
+"""Which files of a live run may be downloaded: recordings, boxes beside them, snapshots.
 
-A file is found by walking ``FOLDER/CAMERA/KIND/`` and never by joining what a request says: only a
-name that stands in the listing is opened. Links are left out, wherever they point.
+There are no others. A file is found by walking ``FOLDER/CAMERA/KIND/`` and never by joining what a
+request says: only a name that was found is opened. Links are left out, wherever they point.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ from detector.sources.live.base import NAME
 CAMERA = re.compile(NAME)
 KINDS = ("video", "snapshots")
 # The time in UTC that it begins, then what tells two of one second apart.
-FILE = re.compile(r"(\d{8}T\d{6})(?:[.,]?\d{1,6})?Z?[A-Za-z0-9_.-]{0,60}\.(mp4|mkv|jpg)")
+FILE = re.compile(r"(\d{8}T\d{6})(?:[.,]?\d{1,6})?Z?[A-Za-z0-9_.-]{0,60}\.(mp4|mkv|jpg|ass)")
 PARTIAL = ".partial."  # it is being written
-MEDIA = {"mp4": "video/mp4", "mkv": "video/x-matroska", "jpg": "image/jpeg"}
+BOXES = ".ass"  # beside a recording of the same name; it is none by itself
+MEDIA = {
+    "mp4": "video/mp4",
+    "mkv": "video/x-matroska",
+    "jpg": "image/jpeg",
+    "ass": "text/x-ssa; charset=utf-8",
+}
 MOST = 500  # files of one answer
 
 
@@ -43,15 +49,16 @@ class Recording:
         """Unix time that the file's name tells."""
         return _start_s(self.path.name) or 0.0
 
-    def document(self) -> RecordingDocument:
-        place = f"{self.camera}/{self.kind}/{quote(self.path.name)}"
+    def document(self, *, has_boxes: bool) -> RecordingDocument:
+        place = f"/api/recordings/{self.camera}/{self.kind}/"
         return RecordingDocument(
             camera=self.camera,
             name=self.path.name,
             kind=self.kind,
             bytes=self.size,
             start_utc=utc_text(self.start_s),
-            url=f"/api/recordings/{place}",
+            url=place + quote(self.path.name),
+            boxes_url=place + quote(self.path.stem + BOXES) if has_boxes else None,
         )
 
 
@@ -60,8 +67,10 @@ def list_recordings(
 ) -> RecordingsDocument:
     """The newest ``limit`` files: of all cameras or one, of all kinds or one."""
     limit = min(max(limit, 1), MOST)
+    entries = [*_entries_of(folder, camera, kind)]
+    boxes = {entry.path for _, _, entry in entries if entry.name.endswith(BOXES)}
     found = sorted(
-        _entries_of(folder, camera, kind),
+        (one for one in entries if one[2].path not in boxes),
         key=lambda one: (one[2].name[:15], one[2].name),
         reverse=True,
     )
@@ -70,7 +79,8 @@ def list_recordings(
         if len(documents) == limit:
             return RecordingsDocument(1, documents, True)
         if (one := _recording(one_camera, one_kind, entry)) is not None:
-            documents.append(one.document())
+            beside = str(one.path.with_suffix(BOXES))
+            documents.append(one.document(has_boxes=beside in boxes))
     return RecordingsDocument(1, documents, False)
 
 

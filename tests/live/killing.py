@@ -1,7 +1,8 @@
 """A process that records, killed at any moment; then every file that it left is read.
 
 ``python -m tests.live.killing FOLDER STREAM`` records until it is killed: the stream's packets as
-camera ``copy``, numbered pictures as camera ``annotated``, both at 25 a second, and rows.
+camera ``copy`` with boxes beside it, numbered pictures as camera ``annotated``, both at 25 a
+second, and rows.
 ``kill_once`` starts it, kills it, and measures what is lost.
 """
 
@@ -23,6 +24,7 @@ from detector.live.recording import CameraRecorder
 from detector.live.recording.names import list_recordings
 from detector.live.rows import CameraRows
 from detector.sources.live.base import Camera
+from detector.stages.annotate import Style
 from detector.types import Arrival, Frame
 from tests.live.streams import make_stream, numbered, numbers_of, one_detection
 from tests.live.wishes import Wish
@@ -50,7 +52,11 @@ class Loss:
 def record_until_killed(folder: Path, stream: Path) -> None:
     recorders = {
         name: CameraRecorder(
-            folder, Camera(name, "network", Address("x")), Wish(name, MINUTES), print_notice
+            folder,
+            Camera(name, "network", Address("x")),
+            Wish(name, MINUTES),
+            print_notice,
+            style=Style(),
         )
         for name in CAMERAS
     }
@@ -82,6 +88,7 @@ def record_until_killed(folder: Path, stream: Path) -> None:
                 if recorders["annotated"].figures().dropped > dropped:  # no time: not the kill's
                     os.write(1, f"dropped {number} 0\n".encode())
                 rows.write(frame, one_detection())
+                recorders["copy"].write(frame, one_detection())
                 number += 1
 
 
@@ -137,6 +144,9 @@ def measure(
     files = list_recordings(video)
     assert len(files) == len(left)
     assert not any(one.partial for one in files)
+    assert not [*video.glob("*.partial.*")]
+    if name == "copy":
+        check_side_cars(video)
     numbers = {number for one in files for number in numbers_of(one.path)}
     assert numbers == as_left
     there = numbers | dropped
@@ -153,6 +163,17 @@ def measure(
         lost_s=max(0.0, (killed_ns - fed_ns) / 1e9),
         rows=rows,
     )
+
+
+def check_side_cars(folder: Path) -> None:
+    """Whole lines, each beside its recording."""
+    for path in folder.glob("*.ass"):
+        assert path.with_suffix(".mp4").exists()
+        text = path.read_text()
+        assert text.endswith("\n")
+        lines = text.partition("[Events]\n")[2].splitlines()[1:]
+        assert lines
+        assert all(line.startswith("Dialogue: ") and line.count(",") >= 9 for line in lines)
 
 
 def count_rows(folder: Path) -> int:

@@ -18,3 +18,4 @@ def test_every_file_that_a_kill_left_plays(tmp_path: Path) -> None:
         assert loss.partial <= 1  # none between two files
         # How many depends on the machine's other work: seconds before the kill it may stand still.
         assert loss.kept + loss.dropped > 0
+    assert [*(tmp_path / "live" / "copy" / "video").glob("*.ass")]

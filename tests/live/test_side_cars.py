@@ -15,13 +15,17 @@ import av
 import numpy as np
 import pytest
 
+from detector.errors.secrets import Address
 from detector.live.recording import CameraRecorder, Retention, side_cars
 from detector.live.recording.connection import Connection, Packet
 from detector.live.recording.inbox import Closed, Inbox, Opened, Seen
 from detector.live.recording.names import beside, finish_leftovers, free_name, time_name
 from detector.sinks.overlay import ass
+from detector.sources.live.base import NETWORK, Camera, Terms
+from detector.sources.live.network import NetworkFeed
 from detector.stages.annotate import Style, lay_out
-from detector.types import Detections
+from detector.types import Detections, Frame
+from tests.live import servers
 from tests.live.streams import (
     HEIGHT,
     NS,
@@ -34,7 +38,7 @@ from tests.live.streams import (
 )
 from tests.live.test_recording import Bench
 from tests.live.wishes import Wish
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 TIME = r"(\d):(\d\d):(\d\d)\.(\d\d)"
 LINE = re.compile(rf"Dialogue: \d+,{TIME},{TIME},(Boxes|Labels),,0,0,0,,(.+)")
@@ -534,3 +538,41 @@ def test_through_the_thread(tmp_path: Path, name: str) -> None:
         assert shown_at(lines, at_s) == [number]
     assert said == []
     assert recorder.figures().failed == 0
+
+
+@pytest.mark.net
+@pytest.mark.slow
+def test_over_rtsp(tmp_path: Path) -> None:
+    """A camera with B-frames, its feed, its recorder: the numbers in the pictures tell."""
+    quick = {"preset": "ultrafast"}
+    clip = servers.make_clip(tmp_path / "clip.mp4", pictures=100, b_frames=2, options=quick)
+    with servers.rtsp({"c": clip}) as server:
+        address = Address(server.url("c"))
+        feed = NetworkFeed(Camera("c", NETWORK, address), Terms(every=True))
+        recorder = CameraRecorder(tmp_path, feed.camera, Wish(), lambda text: None, style=Style())
+        feed.listen(recorder.listener)
+        feed.start()
+        count = 0
+
+        def is_enough() -> bool:
+            nonlocal count
+            while count < 60 and (picture := feed.take()) is not None:
+                frame = Frame(picture.number, picture.pts, 0.0, feed.convert(picture, None))
+                frame.arrival = picture.arrival
+                recorder.write(frame, one(servers.read_clock(frame.image)))
+                count += 1
+            return count == 60
+
+        wait_for(is_enough)
+        assert feed.stop(PATIENCE_S)
+        assert recorder.close(PATIENCE_S)
+    (path,) = (tmp_path / "c" / "video").glob("*.mp4")
+    lines = read_lines(beside(path))
+    with av.open(str(path)) as container:
+        checked = 0
+        for frame in container.decode(video=0):
+            number = servers.read_clock(frame.to_ndarray(format="bgr24"))
+            if checked < 60:
+                assert shown_at(lines, float(frame.time or 0)) == [number]
+            checked += 1
+    assert checked >= 60

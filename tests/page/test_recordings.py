@@ -8,7 +8,7 @@ from detector.page.recordings import find_recording, list_recordings
 from tests.page.conftest import Served
 from tests.page.rehearsal import Rehearsal
 
-VIDEO = "20261122T120000Z.mp4"
+VIDEO, BOXES = "20261122T120000Z.mp4", "20261122T120000Z.ass"
 SECRET = b"not for the world"
 
 
@@ -19,6 +19,7 @@ def folder(tmp_path):
     for place in ("door/video", "gate/video", "door/other", "bad name/video", "gate/snapshots"):
         (live / place).mkdir(parents=True)
     (live / "door/video" / VIDEO).write_bytes(bytes(range(256)) * 4)
+    (live / "door/video" / BOXES).write_bytes(b"boxes")
     (live / "door/video/20261122T130000Z.mkv").write_bytes(b"x" * 10)
     (live / "gate/video/20261122T123000Z.mp4").write_bytes(b"y" * 20)
     (live / "gate/snapshots/20261122T123000.250Z-appears-person.jpg").write_bytes(b"z")
@@ -27,6 +28,7 @@ def folder(tmp_path):
         "door/token",
         "door/detections-2026-11-22.jsonl",
         "door/video/20261122T160000Z.partial.mp4",
+        "door/video/20261122T160000Z.partial.ass",
         "door/video/20261322T120000Z.mp4",  # no month 13
         "door/video/20261122T120000Z.mp4.txt",
         "door/other/20261122T120000Z.mp4",
@@ -51,6 +53,8 @@ def test_the_list(folder):
         ("door", "video", VIDEO, 1024),
     ]
     assert not found.more
+    boxes = [one.boxes_url for one in found.recordings]
+    assert boxes == [None, None, None, f"/api/recordings/door/video/{BOXES}"]
     assert found.recordings[-1].start_utc == "2026-11-22T12:00:00.000Z"
     some = list_recordings(folder, "door", limit=1)
     assert [one.name for one in some.recordings] == ["20261122T130000Z.mkv"]
@@ -71,6 +75,7 @@ def test_the_list(folder):
         ("link", "video", VIDEO),
         ("yard", "video", VIDEO),
         ("door", "video", "20261122T140000Z.mp4"),
+        ("door", "video", "20261122T160000Z.partial.ass"),
         ("door", "video", "20261122T150000Z.mp4"),
         ("bad name", "video", VIDEO),
         ("DOOR", "video", VIDEO),
@@ -91,6 +96,10 @@ def test_downloads(folder):
         assert (whole.status, len(whole.body)) == (200, 1024)
         assert whole.headers["content-type"] == "video/mp4"
         assert whole.headers["content-disposition"] == f'attachment; filename="door-{VIDEO}"'
+        boxes = one.client.ask(listed[-1]["boxes_url"])
+        assert (boxes.status, boxes.body) == (200, b"boxes")
+        assert boxes.headers["content-disposition"] == f'attachment; filename="door-{BOXES}"'
+        assert boxes.headers["content-type"] == "text/x-ssa; charset=utf-8"
         url = f"/api/recordings/door/video/{VIDEO}"
         for asked, status, body in (
             ("bytes=0-3", 206, b"\0\1\2\3"),

@@ -522,7 +522,8 @@ async function recordings() {
     $("recordings").querySelector("tbody").replaceChildren(...found.map((one) => make("tr", {},
       make("td", { title: one.name }, new Date(one.start_utc).toLocaleString([], { month: "short", day: "numeric", ...CLOCK })),
       make("td", {}, one.camera), make("td", { class: "right" }, bytes(one.bytes)),
-      make("td", { class: "right" }, make("a", { href: one.url, download: "", title: `Download ${one.name}` }, "Download")))));
+      make("td", { class: "right" }, make("a", { href: one.url, download: "", title: `Download ${one.name}` }, "Download"),
+        ...(one.boxes_url ? [" ", make("a", { href: one.boxes_url, download: "", title: "Its boxes, as subtitles: put them beside it" }, "Boxes")] : [])))));
   } catch { /* asked again later */ }
 }
 
