@@ -154,6 +154,7 @@ def bench_with_boxes(folder: Path, **wish: Any) -> Bench:
         (30, {"bf": "0"}, None, 4, 1),  # whose pictures lie between centiseconds
         (60, {"bf": "0"}, None, 4, 1),
         (25, {"bf": "2"}, "aac", 60, 5),  # the file is finished when they come
+        (25, {"bf": "0"}, "aac", 1, 1),  # it still waits for its last sound
         (30, {"bf": "3"}, None, 4, 2),
     ],
 )

@@ -80,6 +80,8 @@ class SideCars:
         """``file`` takes the samples from here on. ``size``: its width and height; None: as what is
         detected.
         """
+        for car in self._cars:
+            car.is_full = True  # it may still wait for its last sound
         self._cars.append(_SideCar(file, size, self._writing, self._recent, self._keep_ns))
 
     def shown(self, file: Mp4, sample: Sample, at_ns: int) -> None:
@@ -115,7 +117,9 @@ class SideCars:
         self._recent.append(seen)
         self._recent_bytes += seen.bytes
         oldest_ns = seen.arrived_ns - self._keep_ns
-        while self._recent_bytes > MOST_BYTES or self._recent[0].arrived_ns < oldest_ns:
+        while self._recent and (
+            self._recent_bytes > MOST_BYTES or self._recent[0].arrived_ns < oldest_ns
+        ):
             self._recent_bytes -= self._recent.popleft().bytes
 
     def look(self, now_ns: int) -> None:
@@ -153,6 +157,7 @@ class _SideCar:
         self, file: Mp4, size: Size | None, writing: _Writing, recent: deque[_Seen], keep_ns: int
     ) -> None:
         self.file = file
+        self.is_full = False  # it has all its pictures
         self.closed = self.wrote = False
         self.error: OSError | None = None
         self._size, self._writing, self._keep_ns = size, writing, keep_ns
@@ -167,7 +172,8 @@ class _SideCar:
         self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
         self._fd = -1
         self._path = ""
-        self._ended = False
+        self._ended = False  # its file has its final name
+        self._passed = False  # detections of later pictures are known
 
     def shown(self, arrived_ns: int, at_ns: int, duration_ns: int) -> None:
         if not self._arrived:
@@ -180,18 +186,23 @@ class _SideCar:
             del self._arrived[:half], self._at[:half]
 
     def see(self, seen: _Seen) -> None:
-        self._waiting.append(seen)
-        self._advance()
+        if not self._passed:
+            self._waiting.append(seen)
+            self._advance()
 
     def _advance(self) -> None:
-        while self._waiting and not self.closed:
+        while self._waiting and not self._passed:
             seen = self._waiting.popleft()
-            if self._ended and (not self._arrived or seen.arrived_ns > self._arrived[-1]):
-                self.close()
-                return
+            if self.is_full and (not self._arrived or seen.arrived_ns > self._arrived[-1]):
+                self._passed = True
+                self._waiting.clear()
+                self._write_standing(self._end_ns)
+                break
             place = self._place(seen)
             if place is not None:
                 self._stand(seen, *place)
+        if self._passed and self._ended:
+            self.close()
 
     def _place(self, seen: _Seen) -> tuple[int, int] | None:
         """When the file shows this picture, and for how long its boxes may stand."""
@@ -200,9 +211,11 @@ class _SideCar:
             if seen.arrived_ns - self._arrived[number] > FAR_NS:
                 return None
             return max(self._at[number], 0), seen.hold_ns
+        if not self._arrived or seen.arrived_ns >= self._first_ns:
+            return None  # so late that its place is forgotten
         # Detected before the file began: its boxes may stand for a while yet.
         rest_ns = seen.hold_ns - (self._first_ns - seen.arrived_ns)
-        return (0, rest_ns) if self._arrived and rest_ns > 0 else None
+        return (0, rest_ns) if rest_ns > 0 else None
 
     def _stand(self, seen: _Seen, at_ns: int, hold_ns: int) -> None:
         if self._standing is not None:
@@ -256,7 +269,7 @@ class _SideCar:
 
     def end(self) -> None:
         """The file has all its pictures, and the name that it keeps."""
-        self._ended = True
+        self.is_full = self._ended = True
         if self.file.path is None:  # it held none
             self._lines.clear()
             self._standing = None
@@ -281,9 +294,12 @@ class _SideCar:
         if self.closed:
             return
         self._write_standing(self._end_ns)
+        self._store()
         self.closed = True
         if self._fd >= 0:
             with suppress(OSError):
+                if not os.fstat(self._fd).st_size:  # the disk took none of its lines
+                    os.unlink(self._path)
                 os.close(self._fd)
             self._fd = -1
 
