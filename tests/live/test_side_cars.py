@@ -110,11 +110,12 @@ def play(
     offset_ns: int = 0,
     size: tuple[int, int] = (HEIGHT, WIDTH),
     found: Any = one,
-    first: int = 0,
+    in_order: bool = True,
 ) -> None:
     """One connection. Every ``every``-th picture is detected; what is found in it is known when
     ``late`` more packets have come, in the order in which pictures are shown. ``offset_ns``: of the
-    arrival of what is detected, which is another stream then.
+    arrival of what is detected, which is another stream then: without B-frames, ``in_order`` of
+    arrival.
     """
     with av.open(str(stream)) as container:
         bench.recording.handle(Opened(Connection(container.streams)))
@@ -128,7 +129,7 @@ def play(
                 number = results.pop(0)
                 if number in arrived:
                     seen = arrived[number] + offset_ns
-                    detections = found(first + number)
+                    detections = found(number)
                     told = Seen(seen, len(detections) > 0, detections, size)
                     bench.recording.handle(told)
 
@@ -137,7 +138,7 @@ def play(
         for packet in packets:
             at_ns += NS // 1000  # arrivals tell packets apart; they need not be regular
             if packet.stream.type == "video":
-                number = shown.index(packet.pts)
+                number = shown.index(packet.pts) if in_order else len(arrived)
                 at_ns = max(at_ns, round((at_s + len(arrived) / 25) * NS))
                 arrived[number] = at_ns
             bench.recording.handle(Packet.keep(packet, at_ns, START_S + at_ns / NS - 100))
@@ -230,13 +231,17 @@ def test_nothing_found_is_no_file(tmp_path: Path) -> None:
         assert names == ([] if name == "drawn" else ["20260131T120000Z.mp4"])
 
 
-def test_another_stream_is_recorded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("b_frames", ["0", "2"])
+def test_another_stream_is_recorded(tmp_path: Path, b_frames: str) -> None:
     """``record_url``: larger, and with arrivals of its own. The boxes have its pixels."""
     stream = make_stream(
-        tmp_path / "main.ts", count=50, size=(WIDTH * 2, HEIGHT * 3), options={**QUICK, "bf": "0"}
+        tmp_path / "main.ts",
+        count=50,
+        size=(WIDTH * 2, HEIGHT * 3),
+        options={**QUICK, "bf": b_frames},
     )
     bench = bench_with_boxes(tmp_path)
-    play(bench, stream, offset_ns=NS // 100)
+    play(bench, stream, offset_ns=NS // 100, in_order=False)
     (path,) = bench.files()
     lines = read_lines(beside(path))
     assert size_of(beside(path)) == (WIDTH * 2, HEIGHT * 3)
@@ -530,7 +535,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     cars = side_cars.SideCars("yard", Style(), 0.0, lambda text: None)
     file: Any = type("File", (), {"path": None})()
     cars.begin(file, (WIDTH, HEIGHT))
-    sample: Any = type("Sample", (), {"duration_ns": 0})()
+    sample: Any = type("Sample", (), {"duration_ns": 0, "dts_ns": 0})()
     for number in range(2000):
         sample.arrived_ns = number * NS // 25
         cars.shown(file, sample, sample.arrived_ns)

@@ -29,7 +29,8 @@ from detector.types import Detections
 # Boxes stand until the next detected picture, but for no longer than two of the last intervals:
 # a detector that falls silent leaves none behind.
 INTERVALS, SHORTEST_NS = 2, NS
-# A picture that the file lacks has its boxes on the one before it, unless that is too long ago.
+# A picture that the file lacks has its boxes where the packet before it lies, unless that came too
+# long ago.
 FAR_NS = NS
 # ASS counts centiseconds. A line begins so much before its picture that no rounding of a player's
 # makes it late, and less than one picture early up to 80 a second.
@@ -63,7 +64,7 @@ class SideCars:
 
     ``begin``, ``shown`` and ``end`` say what becomes of a video file, ``seen`` what was detected.
     A picture and its detections are known by the same arrival. Where another stream is recorded
-    than the one that is detected, detections belong to the picture that had arrived by then.
+    than the one that is detected, detections belong to what had arrived by then.
     """
 
     def __init__(self, camera: str, style: Style, before_s: float, notice: Notice) -> None:
@@ -88,7 +89,7 @@ class SideCars:
         """A picture of ``file`` is shown at ``at_ns``, counted from its first one."""
         for car in self._cars:
             if car.file is file:
-                car.shown(sample.arrived_ns, at_ns, sample.duration_ns or USUAL_NS)
+                car.shown(sample, at_ns)
 
     def end(self, file: Mp4) -> None:
         """``file`` is finished, and has its final name."""
@@ -163,10 +164,12 @@ class _SideCar:
         self._size, self._writing, self._keep_ns = size, writing, keep_ns
         self._shape: Size | None = None  # width and height of the script
         self._waiting = deque(recent)
-        # Of the file's pictures: arrival, and when they are shown. In the order of arrival.
+        # Of the file's pictures in the order of arrival: that, when they are shown, and how long
+        # after the first they are decoded.
         self._arrived: list[int] = []
         self._at: list[int] = []
-        self._first_ns = 0  # arrival of the first
+        self._decoded: list[int] = []
+        self._first_ns = self._first_dts_ns = 0  # of the first: arrival, dts
         self._end_ns = 0  # when the last one has been shown
         self._standing: tuple[_Seen, int, int] | None = None  # with its time, and the latest end
         self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
@@ -175,15 +178,17 @@ class _SideCar:
         self._ended = False  # its file has its final name
         self._passed = False  # detections of later pictures are known
 
-    def shown(self, arrived_ns: int, at_ns: int, duration_ns: int) -> None:
+    def shown(self, sample: Sample, at_ns: int) -> None:
+        arrived_ns = sample.arrived_ns
         if not self._arrived:
-            self._first_ns = arrived_ns
+            self._first_ns, self._first_dts_ns = arrived_ns, sample.dts_ns
         self._arrived.append(arrived_ns)
         self._at.append(at_ns)
-        self._end_ns = max(self._end_ns, at_ns + duration_ns)
+        self._decoded.append(sample.dts_ns - self._first_dts_ns)
+        self._end_ns = max(self._end_ns, at_ns + (sample.duration_ns or USUAL_NS))
         half = TRIMMED // 2
         if len(self._arrived) > TRIMMED and self._arrived[half] < arrived_ns - self._keep_ns:
-            del self._arrived[:half], self._at[:half]
+            del self._arrived[:half], self._at[:half], self._decoded[:half]
 
     def see(self, seen: _Seen) -> None:
         if not self._passed:
@@ -208,9 +213,13 @@ class _SideCar:
         """When the file shows this picture, and for how long its boxes may stand."""
         number = bisect_right(self._arrived, seen.arrived_ns) - 1
         if number >= 0:
+            if seen.arrived_ns == self._arrived[number]:
+                return max(self._at[number], 0), seen.hold_ns
             if seen.arrived_ns - self._arrived[number] > FAR_NS:
                 return None
-            return max(self._at[number], 0), seen.hold_ns
+            # B-frames arrive out of their order; since the first picture as much time has passed
+            # in decoding as in showing.
+            return self._decoded[number], seen.hold_ns
         if not self._arrived or seen.arrived_ns >= self._first_ns:
             return None  # so late that its place is forgotten
         # Detected before the file began: its boxes may stand for a while yet.
