@@ -56,8 +56,7 @@ def end(error: BaseException) -> int:
         if len(sys.argv) == 1 or type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2
             error.show()  # no argument at all: the help, as it is laid out
         else:
-            message = " ".join(error.format_message().split())
-            _say(f"{message} See detect-video --help.")
+            _say(f"{_sentence(error.format_message())} See {_help_of(error)}.")
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
         _say("interrupted")
@@ -69,6 +68,19 @@ def end(error: BaseException) -> int:
         complain(blamed)
         return blamed.exit_code
     return _internal(error)
+
+
+def _sentence(message: str) -> str:
+    """Click's message on one line, with a full stop where it lacks one."""
+    line = " ".join(message.split())
+    return line if line.endswith((".", "?", "?)")) else f"{line}."
+
+
+def _help_of(error: click.ClickException) -> str:
+    """The help that lists what the user mistyped: that of the command, or of ``detect-video``."""
+    context = getattr(error, "ctx", None)
+    words = context.command_path.split()[1:] if context is not None else []
+    return " ".join(["detect-video", *([] if words == ["detect"] else words), "--help"])
 
 
 def complain(error: DetectVideoError) -> None:

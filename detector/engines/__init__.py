@@ -42,6 +42,7 @@ __all__ = [
     "plan_refusal",
     "time_layers",
     "usable",
+    "why_absent",
 ]
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -119,12 +120,23 @@ def _absence(engine: type[Engine]) -> str | None:
     return f"{engine.library} is not installed; install it with: {engine.install}"
 
 
+def why_absent(name: str) -> str | None:
+    """Why a named engine cannot be used here, or None. Imports no library.
+
+    What the machine lacks comes before the library, which would not help there. ``usable`` does not
+    ask that of engines without library: where ``auto`` chooses, no driver is started for them.
+    """
+    engine = find(name)
+    reason = _absence(engine)
+    return reason if reason is None or is_installed(name) else engine.absent() or reason
+
+
 def check_installed(name: str) -> None:
     """Raises UsageError for an unknown engine, EngineError where its library is not there.
 
     Imports no library: what is wrong with a model or a class is then said without waiting for it.
     """
-    if reason := _absence(find(name)):
+    if reason := why_absent(name):
         raise EngineError(f"engine {name}: {reason}")
 
 

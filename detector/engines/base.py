@@ -210,9 +210,9 @@ class Engine:
 
     @classmethod
     def absent(cls) -> str | None:
-        """Why the engine cannot be used here though its library is installed, or None.
+        """Why the engine cannot be used here even with its library, or None.
 
-        Starts nothing that may crash.
+        Imports nothing of it, and starts nothing that may crash.
         """
         return None
 

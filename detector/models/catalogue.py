@@ -6,6 +6,7 @@ there (``pull``: it resumes where it broke off, and checks size and sha256), or 
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import hashlib
 import os
@@ -126,10 +127,13 @@ def known() -> list[str]:
 def known_model(name: str) -> KnownModel:
     """The description of a known model. Raises ModelError that lists them for any other name."""
     if name not in known():
-        raise ModelError(
-            f"unknown model {name!r}: there is no such file, and the known names are "
-            f"{', '.join(known()) or 'none'}; give the path of a model file, or one of these names"
+        near = difflib.get_close_matches(name, known(), 1)
+        cure = (
+            f"did you mean {near[0]}? detect-video models lists all names"
+            if near
+            else "give the path of a model file, or a known name: " + ", ".join(known())
         )
+        raise ModelError(f"unknown model {name!r}: there is no file of that path; {cure}")
     path = folder() / "models" / f"{name}.yaml"
     values = _read_yaml(path)
     cfg = _file(path, values, "darknet", "cfg")

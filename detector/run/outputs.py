@@ -271,17 +271,35 @@ class OutputPlan:
     def may_write(self) -> bool:
         """Whether somebody may write in the folder of the outputs, as far as permissions tell; also
         where there are none. A folder that is not there yet is made in the one above."""
-        output, save, streamed = self._config.output, self._config.save, self.streamed
+        save, streamed = self._config.save, self.streamed
         rows_alone = streamed is not None and not {*(save or ())} - {streamed}
         if self._nowhere or rows_alone or save == ():
             return True
-        place = Path() if output is None or streamed is not None else Path(output)
+        return os.access(self._nearest_folder(), os.W_OK | os.X_OK)
+
+    def check_permission(self) -> None:
+        """Refuses a folder in which nobody may write, before a model is loaded. Raises OutputError.
+
+        What permissions do not tell (a full disk) is said by whoever writes.
+        """
+        if not self.may_write():
+            given = self._config.output
+            what = "here, in the current folder" if given in (None, "-") else str(given)
+            raise OutputError(
+                f"cannot write {what}: no permission to write in {self._nearest_folder()}; "
+                "write elsewhere with -o DIR/"
+            )
+
+    def _nearest_folder(self) -> Path:
+        """The folder of the outputs; where it is not there yet, the one in which it is made."""
+        output = self._config.output
+        place = Path() if output is None or self.streamed is not None else Path(output)
         if self._file is not None:
             place = Path(os.path.realpath(self._file)).parent
         place = place.absolute()
         while not place.exists() and place != place.parent:
             place = place.parent
-        return os.access(place, os.W_OK | os.X_OK)
+        return place
 
     def _refuse_many(self) -> None:
         """Refuses a file of one picture (-o out.jpg) for a video, or for several pictures."""

@@ -349,6 +349,6 @@ def test_a_size_that_the_stride_does_not_divide_is_refused(tmp_path, size):
     path = saved(tmp_path / "x.pt", {"model": whole()})
     with pytest.raises(
         ModelError,
-        match=r"is not a multiple of the network's stride 2 up to 8192; nearest: \d+ \(--size\)",
+        match=r"--size: both sides must be multiples of 2, .*up to 8192; nearest to \d+: \d+$",
     ):
         open_network(str(path), size=size)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -216,6 +216,8 @@ def test_a_run_needs_the_current_folder_where_its_outputs_go_there(
     plan = OutputPlan(resolve_config(None, given).output, [str(CLIP)], streams=True)
     with as_nobody():
         assert plan.may_write() is possible
+        with nullcontext() if possible else pytest.raises(OutputError, match=r"/closed; .* -o DIR"):
+            plan.check_permission()
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def absent() -> str | None:
     except OSError:
         return (
             f"no NVIDIA driver ({LIBRARY} cannot be opened): needs a machine with an NVIDIA GPU "
-            "and its driver"
+            "and its driver; elsewhere use --engine auto"
         )
     code = cuda.cuInit(0)
     count = ctypes.c_int(0)

@@ -167,7 +167,7 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
         "precisions": {},
         "tried": False,
     }
-    reason = engines.usable()[name]
+    reason = engines.why_absent(name)
     if reason is not None or quick:
         return {**facts, "usable": reason is None, "reason": reason}
     told = try_engine(name)

@@ -98,9 +98,13 @@ def profile(
         raise UsageError("--only-detections: profile shows frames of the whole video; leave it out")
     sources.refuse_pipe(source, "each pass reads the source anew")
     say("the plain run ... ", False)
-    result = detect(
-        [source], _keep_video_in_session(config), command=command, hooks=Hooks(timed=True)
-    )
+    try:
+        result = detect(
+            [source], _keep_video_in_session(config), command=command, hooks=Hooks(timed=True)
+        )
+    except BaseException:  # ends the line, so that the message stands on its own
+        say("not finished", True)
+        raise
     for error in result.errors:
         say("failed", True)
         raise error

@@ -268,13 +268,16 @@ def _check_stride(net: Section, stride: int, size: tuple[int, int], flag: str | 
         if value % stride == 0:
             continue
         near = max(stride, round(value / stride) * stride)
-        text = (
+        if flag is not None:  # --size 300 is no height: the user gave the longest side
+            raise ModelError(
+                f"{net.path}: {flag}: both sides must be multiples of {stride}, the network's "
+                f"stride; nearest to {value}: {near}"
+            )
+        raise net.error(
             f"input {key} {value} is not a multiple of the network's stride {stride}; "
-            f"nearest: {near}"
+            f"nearest: {near}",
+            key,
         )
-        if flag is not None:
-            raise ModelError(f"{net.path}: {text} ({flag})")
-        raise net.error(text, key)
 
 
 class Place(TypedDict):

@@ -433,12 +433,12 @@ class Design:
 def check_size(size: tuple[int, int], stride: int, origin: str) -> None:
     if stride < 1:
         raise ModelError(f"{origin}: its head is finer than the picture; it is no detector")
-    for key, value in zip(("height", "width"), size, strict=True):
+    for value in size:
         if value % stride or not 1 <= value <= MAX_SIDE:
             near = min(max(stride, round(value / stride) * stride), MAX_SIDE // stride * stride)
             raise ModelError(
-                f"{origin}: input {key} {value} is not a multiple of the network's stride {stride} "
-                f"up to {MAX_SIDE}; nearest: {near} (--size)"
+                f"{origin}: --size: both sides must be multiples of {stride}, the network's "
+                f"stride, up to {MAX_SIDE}; nearest to {value}: {near}"
             )
 
 
