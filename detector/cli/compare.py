@@ -53,7 +53,7 @@ WITHOUT = ("engine", "precision", "batch", "output", "run_dir", "skip_still", "s
     "use",
     default=None,
     help="Let later runs with --engine auto and --precision auto take the result. On a terminal "
-    "the answer is asked for.",
+    "compare asks, unless one of the two is given.",
 )
 @click.option(
     "--labels",

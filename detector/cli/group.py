@@ -126,7 +126,8 @@ def _refuse_misspelt(word: str, ctx: click.Context) -> None:
 def cli(**_: Any) -> None:
     """Find objects in every frame of a video and see where every millisecond went.
 
-    SOURCE: a video, a picture, a folder or a quoted glob of pictures; several are run in turn.
+    SOURCE: a video, a picture, a folder or a quoted glob of them, - (standard input), a camera
+    (rtsp://..., 0) or cameras.yaml. Several videos are run in turn, several cameras at once.
     Writes an annotated video and the detections. Prints inference FPS beside end-to-end FPS, and a
     ledger of the time of every stage.
     """

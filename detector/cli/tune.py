@@ -78,8 +78,8 @@ def command(
     the defaults take turns. Nothing is kept without --use or -o. The outputs of the runs are
     removed.
 
-    What --use keeps is taken where neither --engine nor --precision is given, the model is the
-    same, and the source has the same size and codec; each run says so.
+    A run takes what --use kept where the model is the same, the source has the same size and codec,
+    and none of --engine, --precision, --batch, --threads and --concurrency is given. It says so.
     """
     from dataclasses import replace
 

@@ -87,8 +87,8 @@ class NetworkConfig:
 class RuntimeConfig:
     engine: str = option(
         "auto",
-        "Engine: {choices}. auto takes what compare --use or "
-        "--self-timing found fastest here, else what is installed, and says why.",
+        "Engine: {choices}. auto takes what compare --use, tune --use or --self-timing found "
+        "fastest here, else the best one that is installed, and says why.",
         "E",
         choices=_engines,
     )
@@ -96,7 +96,7 @@ class RuntimeConfig:
     size: str | None = option(
         None,
         "Network input: 640x384 (width x height), or 640: its longest side; default: the "
-        "model's own, which for the default model takes the shape of the first video.",
+        "model's own. Runs on a video give that of the default model the video's shape.",
         "S",
     )
     threads: int = option(
@@ -117,8 +117,8 @@ class RuntimeConfig:
     precision: str = option(
         "auto",
         "Precision: {choices}. auto is fp32, unless another was "
-        "measured on this machine to be faster and close enough to fp32: by compare --use, or for "
-        "the default model by --self-timing.",
+        "measured on this machine to be faster and close enough to fp32: by compare --use, by tune "
+        "--use, or for the default model by --self-timing.",
         "P",
         choices=_precisions,
     )
@@ -151,7 +151,7 @@ class CalibrationConfig:
     calibrate: str | None = option(
         None,
         "Video or pictures to calibrate int8 on: of the kind that you will run. packaged: the "
-        "calibration that the model comes with, which the default model does.",
+        "calibration that comes with the default model.",
         "IN",
     )
     calibrate_method: str = option(
@@ -196,8 +196,8 @@ class SelectionConfig:
 class InputConfig:
     decoder: str = option(
         "auto",
-        "Decoder: opencv, av (PyAV, packet by packet) or auto. auto is the fastest, PyAV on all "
-        "cores or opencv, and av where that is in trouble.",
+        "Decoder: opencv, av (PyAV, packet by packet) or auto. auto takes the faster of PyAV on "
+        "all cores and opencv, and goes on with av where that one fails.",
         "D",
         choices=_decoders,
     )
@@ -268,9 +268,9 @@ class OutputConfig:
     )
     quality: str | None = option(
         None,
-        "How a video is encoded: {choices}; default: balanced. In H.264, fast costs up to a "
-        "quarter less, for files half as large again; small costs over twice as much, for files "
-        "of about half the size.",
+        "How a video is encoded: {choices}; default: balanced. In H.264, fast takes up to a "
+        "quarter less CPU, for files half as large again; small takes over twice as much, for "
+        "files of about half the size.",
         "Q",
         choices=QUALITIES,
     )
@@ -284,7 +284,7 @@ class OutputConfig:
     crf: int | None = option(
         None,
         "Constant rate factor, 0 is best: to 51 in H.264 (default: 22.5, with --preset 23), to 63 "
-        "in VP9 (default: 32).",
+        "in VP9 (default: 32) and in AV1 (default: 35).",
         "N",
         at_least=0,
         at_most=63,
@@ -360,7 +360,7 @@ class LiveConfig:
     )
     start_timeout: float = option(
         20.0,
-        "Seconds that a camera may take to its first picture, before it is tried again.",
+        "Seconds in which a camera must send its first picture, before it is tried again.",
         "S",
         at_least=1.0,
         at_most=600.0,
@@ -440,7 +440,7 @@ class PageConfig:
     )
     token_file: str | None = option(
         None,
-        "File that holds the token of the page. DETECT_VIDEO_TOKEN in the environment does too.",
+        "File that holds the token of the page. It may stand in DETECT_VIDEO_TOKEN instead.",
         "FILE",
     )
     page_hosts: tuple[str, ...] | None = option(
