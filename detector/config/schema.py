@@ -96,7 +96,7 @@ class RuntimeConfig:
     size: str | None = option(
         None,
         "Network input: 640x384 (width x height), or 640: its longest side; default: the "
-        "model's own. Runs on a video give that of the default model the video's shape.",
+        "model's own; that of the default model takes the shape of the video that is run.",
         "S",
     )
     threads: int = option(
@@ -440,7 +440,8 @@ class PageConfig:
     )
     token_file: str | None = option(
         None,
-        "File that holds the token of the page. It may stand in DETECT_VIDEO_TOKEN instead.",
+        "File that holds the page's token. Without it DETECT_VIDEO_TOKEN in the environment is "
+        "the token.",
         "FILE",
     )
     page_hosts: tuple[str, ...] | None = option(

@@ -1,8 +1,11 @@
-"""The documents are true: every command line of README and usage page runs as it is written."""
+"""The documents are true: every command line of README and usage page runs as it is written, and
+every link of any page leads somewhere.
+"""
 
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +93,56 @@ def test_command_line_of_cameras(tmp_path, line):
     assert process.returncode == 0, process.stderr
     (rows,) = tmp_path.glob("live/*/detections-*.jsonl")
     assert rows.read_text().count("\n") > 1
+
+
+PAGES = sorted(
+    page
+    for folder, pattern in ((".", "*.md"), ("docs", "**/*.md"), ("deploy", "**/*.md"))
+    for page in (CHECKOUT / folder).glob(pattern)
+)
+
+
+def anchors(markdown: str) -> set[str]:
+    """What GitHub makes of the headings: small letters, signs left out, - for each space."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.*)$", without_code_blocks(markdown), re.M):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        name = re.sub(r"[^\w -]", "", words).replace(" ", "-")
+        again = sum(one == name or re.fullmatch(rf"{name}-\d+", one) is not None for one in found)
+        found.add(f"{name}-{again}" if again else name)
+    return found
+
+
+def without_code_blocks(markdown: str) -> str:
+    return re.sub(r"^```.*?^```", "", markdown, flags=re.S | re.M)
+
+
+def dead_links(page: Path) -> list[str]:
+    """Links to files that are not there, and to headings that no page has."""
+    dead = []
+    text = without_code_blocks(page.read_text(encoding="utf-8"))
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if re.match(r"[a-z]+:", link):  # of the web, which no test asks
+            continue
+        if not target.exists() or (
+            anchor and anchor not in anchors(target.read_text(encoding="utf-8"))
+        ):
+            dead.append(link)
+    return dead
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_links_lead_somewhere(page):
+    assert dead_links(page) == []
+
+
+def test_a_dead_link_is_seen(tmp_path):
+    (tmp_path / "there.md").write_text("# The `--size` of it\n## Twice\n## Twice\n")
+    page = tmp_path / "page.md"
+    links = "there.md", "there.md#the---size-of-it", "there.md#twice-1", "#here", "https://x.y/z"
+    page.write_text("## Here\n" + " ".join(f"[x]({link})" for link in links))
+    assert dead_links(page) == []
+    page.write_text("```\n# Here\n```\n[x](gone.md) [x](there.md#twice-2) [x](#here)")
+    assert dead_links(page) == ["gone.md", "there.md#twice-2", "#here"]
