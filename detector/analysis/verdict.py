@@ -285,7 +285,7 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
         f"{_name(stage, choices)} limits this run: `{stage}` takes {times.shares[stage]:.1%} of "
         f"its {whose} time.",
         f"Without it you would get {_gain(times, stage, gain)}{then}"
-        + (f": try {advice}." if advice else "."),
+        + (f". Try {advice}." if advice else "."),
     ]
     if choices.smaller_input is not None:
         height, width = choices.smaller_input

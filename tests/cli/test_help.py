@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from detector import engines
+from detector.cli.exits import _help_of, _sentence
 from detector.cli.group import cli, command_names
 from detector.cli.habits import refuse_split_lists
 from detector.config.levels import resolve_config
@@ -327,3 +328,30 @@ def test_bash_itself_completes_a_command_and_leaves_files_to_itself(tmp_path):
         "compopt -o default",
         "0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["in.mp4", "--confi", "1"], "detect-video --help"),  # detect is not typed
+        (["batch", "in.mp4"], "detect-video batch --help"),
+        (["models", "show"], "detect-video models show --help"),
+        (["bacth"], "detect-video --help"),
+    ],
+)
+def test_a_usage_error_names_the_help_that_lists_the_option(arguments, expected):
+    with pytest.raises(click.UsageError) as caught:
+        cli.main(arguments, prog_name="detect-video", standalone_mode=False)
+    assert _help_of(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("Got unexpected\n  extra argument (x)", "Got unexpected extra argument (x)."),
+        ("Missing argument 'RUN'.", "Missing argument 'RUN'."),
+        ("No such option. (Did you mean --conf?)", "No such option. (Did you mean --conf?)"),
+    ],
+)
+def test_a_message_of_click_ends_once(message, line):
+    assert _sentence(message) == line
