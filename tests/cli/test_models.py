@@ -124,6 +124,7 @@ def test_torch_is_not_imported(tmp_path):
     ("arguments", "code", "parts"),
     [
         (["show", "yolo99"], 4, ["unknown model 'yolo99'"]),
+        (["show", "yolov5x9"], 4, ["unknown model 'yolov5x9'", "did you mean yolov5x?"]),
         (["show", "absent.onnx"], 4, ["absent.onnx: no such file"]),
         (["pull", "yolox_l"], 4, ["yolox_l: its checksum is not known", "yolox_l.onnx at"]),
         (["pull", "street"], 4, ["street: nothing to pull"]),

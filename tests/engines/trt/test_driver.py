@@ -50,6 +50,22 @@ def test_nothing_of_tensorrt_is_started_before_the_driver_answers(monkeypatch, d
     assert machine.fake.builds == []
 
 
+@pytest.mark.parametrize(
+    ("gpus", "reason"),
+    [
+        (False, "the NVIDIA driver finds no GPU"),
+        (True, "tensorrt is not installed; install it with: pip install"),
+    ],
+)
+def test_who_has_no_gpu_is_not_told_to_install_tensorrt(monkeypatch, gpus, reason):
+    machine = install(monkeypatch, 11)
+    if not gpus:
+        machine.libcuda.gpus = []
+    monkeypatch.setattr(engines, "find_spec", lambda library: None)
+    with pytest.raises(EngineError, match=f"engine trt: {reason}"):
+        engines.check_installed("trt")
+
+
 def test_a_driver_that_is_too_old_for_the_package_is_said(monkeypatch):
     install(monkeypatch, 11, cuda=12040)
     monkeypatch.setattr(trt, "version", lambda package: "11.4.0")
