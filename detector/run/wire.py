@@ -310,10 +310,11 @@ def class_ids(
         elif item.isdecimal() and int(item) < len(names):
             ids.append(int(item))
         else:
-            near = difflib.get_close_matches(item, names, 3, 0.5) or list(names[:10])
+            near = difflib.get_close_matches(item, names, 3, 0.5)
+            hint = f"near: {', '.join(near)}" if near else f"it has {', '.join(names[:10])}"
+            more = "..." if not near and len(names) > 10 else ""
             raise UsageError(
-                f"{flag} {item}: the model has no such class among its {len(names)}; "
-                f"near: {', '.join(near)}"
+                f"{flag} {item}: the model has no such class among its {len(names)}; {hint}{more}"
             )
     return tuple(ids)
 

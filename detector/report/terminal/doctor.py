@@ -23,12 +23,14 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
     parts: list[RenderableType] = [*(_in_lines(findings) if narrow else (engines, machine))]
     parts += [Text(f"warning: {warning}", style="bold") for warning in findings["warnings"]]
     default, code = findings["default"], findings["exit"]["code"]
-    parts.append(Text(default["why"] or "no engine"))
     for one in findings["in_force"]:
         height, width = one["model_input"]
         parts.append(
             Text(f"in force for {one['model']} {width}x{height}: {one['reason']}; {one['undo']}")
         )
+    # What was measured comes before the rank, so the rank is not all that a user must know.
+    beside = "otherwise: " if findings["in_force"] and default["why"] else ""
+    parts.append(Text(beside + (default["why"] or "no engine")))
     verdict = (
         "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
     )
