@@ -12,7 +12,7 @@ from detector.analysis.accuracy.matching import confusion
 from detector.datasets.base import picture
 from detector.types import Detections
 
-pytest.importorskip("faster_coco_eval")
+pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
 
 NAMES = ("person", "vehicle")
 HERE, NEAR, FAR = [0, 0, 40, 40], [0, 4, 40, 44], [200, 200, 220, 220]  # HERE and NEAR: IoU 0.82

@@ -180,7 +180,7 @@ def ap_of(process):
 @pytest.mark.slow
 def test_labels_give_evals_own_figures(tmp_path):
     """Whatever --conf the rounds have; and the speed of the rounds is of the network as it is."""
-    pytest.importorskip("faster_coco_eval")
+    pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     arguments = (
         "--engine",
         "ort,null",
@@ -225,7 +225,7 @@ def test_labels_give_evals_own_figures(tmp_path):
 
 @pytest.mark.slow
 def test_labels_of_pictures_and_a_mapping(tmp_path):
-    pytest.importorskip("faster_coco_eval")
+    pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     document = made.coco_document()
     document["categories"][0]["name"] = "pedestrian"
     labels = made.coco(tmp_path, document)
@@ -262,7 +262,7 @@ def test_without_labels_there_is_none(tmp_path):
 
 @pytest.mark.slow
 def test_a_row_that_cannot_be_judged_keeps_its_speed(tmp_path):
-    pytest.importorskip("faster_coco_eval")
+    pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     env = with_engines(tmp_path, "forgetful")
     process = compare(tmp_path, "--engine", "forgetful,ort", "--labels", LABELS, "--json", env=env)
     _, ap, document = ap_of(process)
@@ -316,7 +316,7 @@ def late(document):
     ],
 )
 def test_labels_that_do_not_fit(tmp_path, own_tmp, change, code, words):
-    pytest.importorskip("faster_coco_eval")
+    pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     document = json.loads(LABELS.read_text())
     change(document)
     (tmp_path / "labels.json").write_text(json.dumps(document))
@@ -328,7 +328,7 @@ def test_labels_that_do_not_fit(tmp_path, own_tmp, change, code, words):
 
 @pytest.mark.slow
 def test_labels_that_are_none(tmp_path):
-    pytest.importorskip("faster_coco_eval")
+    pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     (tmp_path / "labels.json").write_text('{"images": [{"id": 1,\n "file')
     process = compare(tmp_path, "--engine", "null", "--labels", "labels.json")
     assert_one_line_error(process, 3, "labels.json:2: not valid JSON")
@@ -340,7 +340,7 @@ def test_labels_that_are_none(tmp_path):
 
 @pytest.mark.slow
 def test_labels_of_other_pictures(tmp_path):
-    pytest.importorskip("faster_coco_eval")
+    pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     labels = made.coco(tmp_path)
     (tmp_path / "others").mkdir()
     made.picture(tmp_path / "others" / "z.jpg", 64, 48)

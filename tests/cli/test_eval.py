@@ -13,7 +13,7 @@ from tests.cli.command import assert_one_line_error, detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.datasets import made
 
-pytest.importorskip("faster_coco_eval")
+pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
 
 STREET = CHECKOUT / "videos/street.mp4"
 LABELS = STREET.with_suffix(".json")
@@ -78,7 +78,7 @@ def test_a_session_holds_ledger_figures_and_plots(tmp_path):
 
 @pytest.mark.slow
 def test_several_engines_and_what_they_differ(tmp_path):
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="machine: torch is not installed")
     process = detect_video(
         "eval",
         LABELS,

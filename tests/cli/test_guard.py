@@ -261,7 +261,7 @@ def test_a_list_that_lies_removes_nothing_outside(here: Path) -> None:
 
 
 def test_eval_keeps_the_detections_that_it_scores(here: Path) -> None:
-    pytest.importorskip("faster_coco_eval")
+    pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     made = session(here / "r")
     before = contents(made)["detections.jsonl"]
     scored = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")

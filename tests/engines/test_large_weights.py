@@ -19,7 +19,9 @@ from tests.networks import open_network
     "engine", ["ort", "openvino", pytest.param("torch", marks=pytest.mark.slow)]
 )
 def test_they_are_written_once_and_read(tmp_path, monkeypatch, engine):
-    pytest.importorskip({"ort": "onnxruntime"}.get(engine, engine))
+    pytest.importorskip(
+        {"ort": "onnxruntime"}.get(engine, engine), reason=f"machine: {engine} is not installed"
+    )
     path = exports.yolox().save(tmp_path / "m.onnx", exports.STATED)
     given = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3), np.uint8)
     wanted = run_once(open_network(path), given, engine)

@@ -65,7 +65,7 @@ def test_does_what_it_did(command: Command, runner: Runner, request: pytest.Fixt
     if needs_shared(command):
         request.getfixturevalue("shared")
     if missing := lacks(command):
-        pytest.skip(f"{', '.join(missing)} is not installed")
+        pytest.skip(f"machine: {', '.join(missing)} is not installed")
     was = json.loads((RECORDED / f"{command.name}.json").read_text(encoding="utf-8"))
     ran = runner.result(command)
     found = differences(was, json.loads(json.dumps(observe(ran))), command)

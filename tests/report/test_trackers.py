@@ -134,7 +134,7 @@ def test_nothing_is_measured_where_the_tracker_is_absent(tmp_path):
 def test_tensorboard_reads_back_what_was_written(session):
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
-        reason="tensorboard is not installed",
+        reason="machine: tensorboard is not installed",
     )
     for _ in range(2):  # logged twice: still one run's figures
         said = track("tensorboard", session)
@@ -163,7 +163,7 @@ def test_tensorboard_reads_back_what_was_written(session):
 
 @pytest.mark.slow
 def test_report_logs_too_and_keeps_stdout_for_the_document(session, tmp_path, monkeypatch):
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    pytest.importorskip("tensorboard", reason="machine: tensorboard is not installed")
     done = detect_video(
         "report",
         session.folder,

@@ -19,7 +19,7 @@ from detector.run.fonts import note_names, open_font
 from tests.conftest import CHECKOUT
 from tests.fonts import make_font, opencv_4
 
-pytest.importorskip("PIL", reason="Pillow is not installed")
+pytest.importorskip("PIL", reason="machine: Pillow is not installed")
 CLIP = CHECKOUT / "videos" / "street.mp4"
 
 

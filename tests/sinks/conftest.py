@@ -20,7 +20,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         folder.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", folder]
         if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
-            pytest.skip("needs the right to mount a small tmpfs (root, CAP_SYS_ADMIN)")
+            pytest.skip("machine: needs the right to mount a small tmpfs (root, CAP_SYS_ADMIN)")
         mounted.append(folder)
         return folder
 

@@ -117,7 +117,7 @@ def test_the_message_names_what_can_be_written() -> None:
 @pytest.mark.parametrize("name", ["nvenc", "qsv"])
 def test_a_chip_that_is_not_there_is_told_before_anything_is_loaded(name, tmp_path) -> None:
     if HERE[name]:
-        pytest.skip(f"{name} runs here")
+        pytest.skip(f"machine: {name} runs here")
     done = detect_video("--encoder", name, STREET, cwd=tmp_path)
     assert (done.returncode, list(tmp_path.iterdir())) == (6, [])
     assert done.stderr.startswith(f"detect-video: --encoder {name} does not run here: ")

@@ -301,7 +301,7 @@ def attached(path: Path) -> dict[str, bytes]:
 
 
 def test_the_font_of_the_labels_is_attached(clip: Path, tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
+    pytest.importorskip("PIL", reason="machine: Pillow is not installed")
     from detector.stages.font import Font
 
     data = make_font({"a": 300})

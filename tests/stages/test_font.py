@@ -13,7 +13,7 @@ from detector.stages.labels import drawable, reason_against, render
 from detector.types import Detections
 from tests.fonts import CAPITAL, make_font
 
-font_module = pytest.importorskip("detector.stages.font", reason="Pillow is not installed")
+font_module = pytest.importorskip("detector.stages.font", reason="machine: Pillow is not installed")
 EM, Font = font_module.EM, font_module.Font
 
 joining = pytest.mark.skipif(

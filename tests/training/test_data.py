@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("torch", reason="machine: torch is not installed")
 
 from model import data, evaluation
 from model.batches import Augmenter, batches, cell_fields, make_batch, place

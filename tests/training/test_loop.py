@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
 from model import loop  # noqa: E402
 from model.batches import Augmenter  # noqa: E402

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
 from model.loss import Tensors, assign, candidates, ciou, iou, loss, targets  # noqa: E402
 from model.teacher import cell_centres, cell_grid  # noqa: E402

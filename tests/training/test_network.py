@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
 from detector.models.formats.darknet.weights import read_weights  # noqa: E402
 from model import export, optimiser  # noqa: E402

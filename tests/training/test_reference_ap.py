@@ -19,8 +19,6 @@ SETS = {
 
 @pytest.mark.slow
 def test_yolox_nano_has_the_reference_figures(shared):
-    pytest.importorskip("onnxruntime")
-
     reference = json.loads((shared / "data/reference_ap.json").read_text())["results"]
     # One thread: a second one would spin between the layers, and double the CPU seconds.
     model = evaluation.open_yolox(shared / "data/weights/yolox_nano.onnx", (416, 416), threads=1)

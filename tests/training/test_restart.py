@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
 from model import export  # noqa: E402
 from model.loop import Options, size_at  # noqa: E402

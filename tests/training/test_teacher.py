@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
 from model.teacher import Teacher, decode_yolox, focus, free_size, torch_module  # noqa: E402
 

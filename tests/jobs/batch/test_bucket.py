@@ -201,7 +201,7 @@ def test_local_files_into_a_store(store, tmp_path):
 
 
 def test_the_dataset_lies_in_the_place(store, monkeypatch):
-    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="machine: pyarrow is not installed")
     monkeypatch.setattr("detector.jobs.batch.dataset.is_installed", lambda: True)
     store.pipe_file("bucket/in/sub/a.mp4", b"x")
     run(store)

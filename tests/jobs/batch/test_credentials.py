@@ -65,8 +65,8 @@ class Store:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs", reason="machine: s3fs is not installed")
+    pytest.importorskip("moto.server", reason="machine: moto is not installed")
     clip = write_video(tmp_path_factory.mktemp("clip") / "a.mp4", 60, crf="10")
     with s3_server() as port:
         yield Store(port, clip)

@@ -10,7 +10,7 @@ import pytest
 from detector.jobs.batch import dataset
 from tests.conftest import CHECKOUT
 
-pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")
 ITEMS = {
     "cam1/monday.mp4": [["person", 0.9], ["vehicle", 0.5]],
     "cam1/tüesday 100%.mp4": [["person", 0.3]],
@@ -41,7 +41,7 @@ def out(tmp_path):
 
 
 def connection(out, monkeypatch):
-    duckdb = pytest.importorskip("duckdb")
+    duckdb = pytest.importorskip("duckdb", reason="machine: duckdb is not installed")
     monkeypatch.chdir(out)
     return duckdb.connect()
 

@@ -239,7 +239,7 @@ def test_what_changed_and_then_fails_leaves_no_old_results(job, tmp_path):
 
 
 def test_the_dataset_is_made_later_where_pyarrow_came_later(job, tmp_path, monkeypatch):
-    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")
     result, _ = job()
     assert any("pyarrow" in note for note in result.notes)
     monkeypatch.setattr("detector.jobs.batch.dataset.is_installed", lambda: True)

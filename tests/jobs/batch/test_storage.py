@@ -32,8 +32,8 @@ pytestmark = [pytest.mark.net, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def server():
     """A wire to a server, and s3fs on it, with the bucket ``videos``."""
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs", reason="machine: s3fs is not installed")
+    pytest.importorskip("moto.server", reason="machine: moto is not installed")
     with s3_server() as port, pytest.MonkeyPatch.context() as patch:
         wire = Wire(port)
         store = use_store(patch, wire.port)
@@ -345,7 +345,7 @@ class _Server(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def web(tmp_path):
-    pytest.importorskip("aiohttp")
+    pytest.importorskip("aiohttp", reason="machine: aiohttp is not installed")
     handler = type("Handler", (_Server,), {"asked": []})
     server = http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), partial(handler, directory=str(tmp_path))
