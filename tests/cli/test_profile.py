@@ -33,7 +33,7 @@ def profiled(tmp_path_factory):
         "profile",
         STREET,
         "--frames",
-        30,
+        12,
         "--threads",  # two that wait for each other use more CPU for the same facts
         1,
         "--run-dir",

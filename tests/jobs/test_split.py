@@ -470,7 +470,11 @@ def test_the_survey_counts_what_is_shown(folder: Path) -> None:
 @pytest.mark.slow
 def test_two_processes() -> None:
     """Six seconds of what ``scripts/split_check`` does with twenty minutes."""
-    options = "--minutes 0.1 --gop 30 --width 160 --engine ort --precision fp32 --batch 4".split()
+    clip, model = (
+        "--minutes 0.1 --gop 30 --width 160",
+        "--engine ort --precision fp32 --size 256x160",
+    )
+    options = [*clip.split(), *model.split(), "--batch", "4"]
     script = Path(__file__).parents[2] / "scripts" / "split_check"
     done = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -24,6 +24,7 @@ EVENTS = (
     "branch-misses",
 )
 TIMEOUT_S = 600
+NOTHING = [sys.executable, "-I", "-S", "-c", ""]
 
 
 def count_events(occasion: Occasion) -> CountersFacts:
@@ -31,38 +32,37 @@ def count_events(occasion: Occasion) -> CountersFacts:
     if perf is None:
         raise NotHereError("perf is not installed; on Debian: apt install linux-perf")
     with temporary_folder("detect-video-pass-") as folder:
-        report = Path(folder, "perf.csv")
-        command = [
-            *command_that_ends_with_us(),
-            perf,
-            "stat",
-            "-x",
-            ";",
-            "-o",
-            str(report),
-            "-e",
-            ",".join(EVENTS),
-            "--",
-            *_command(occasion, folder),
-        ]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-            )
-        except subprocess.TimeoutExpired:
-            raise NotHereError(
-                f"the run under perf stat took more than {TIMEOUT_S} s; take fewer --frames"
-            ) from None
-        if done.returncode not in (EXIT_DONE, EXIT_DAMAGED) or not report.is_file():
-            said = (
-                " ".join((done.stderr or done.stdout).split())[:200]
-                or f"its run ended with exit code {done.returncode}"
-            )
-            cure = "; as root: sysctl kernel.perf_event_paranoid=1" if "ermission" in said else ""
-            raise NotHereError(f"perf stat failed: {said}{cure}")
+        # Of a command that does nothing first: most virtual machines count no cycles, and then
+        # nobody needs to wait for a whole run to hear it.
+        refuse_no_cycles(_count(perf, NOTHING, Path(folder, "trial.csv")))
+        counts = _count(perf, _command(occasion, folder), Path(folder, "perf.csv"))
         slowdown = occasion.slowdown(read_session(Path(folder, "run")))
-        counts = read_perf(report.read_text(encoding="utf-8"))
         return compute_rates(counts, occasion.frames, slowdown)
+
+
+def _count(perf: str, command: list[str], report: Path) -> dict[str, float]:
+    """What perf counts of the command. Raises NotHereError where perf or the command fails."""
+    options = ["stat", "-x", ";", "-o", str(report), "-e", ",".join(EVENTS), "--"]
+    try:
+        done = subprocess.run(
+            [*command_that_ends_with_us(), perf, *options, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotHereError(
+            f"the run under perf stat took more than {TIMEOUT_S} s; take fewer --frames"
+        ) from None
+    if done.returncode not in (EXIT_DONE, EXIT_DAMAGED) or not report.is_file():
+        said = (
+            " ".join((done.stderr or done.stdout).split())[:200]
+            or f"its run ended with exit code {done.returncode}"
+        )
+        cure = "; as root: sysctl kernel.perf_event_paranoid=1" if "ermission" in said else ""
+        raise NotHereError(f"perf stat failed: {said}{cure}")
+    return read_perf(report.read_text(encoding="utf-8"))
 
 
 def _command(occasion: Occasion, folder: Path) -> list[str]:
@@ -105,10 +105,14 @@ def read_perf(text: str) -> dict[str, float]:
     return counts
 
 
-def compute_rates(counts: dict[str, float], frames: int, slowdown: float) -> CountersFacts:
-    """Raises NotHereError where cycles were not counted."""
+def refuse_no_cycles(counts: dict[str, float]) -> None:
     if not counts.get("cycles"):
         raise NotHereError("this machine hands out no cycle counter (virtual machines rarely do)")
+
+
+def compute_rates(counts: dict[str, float], frames: int, slowdown: float) -> CountersFacts:
+    """Raises NotHereError where cycles were not counted."""
+    refuse_no_cycles(counts)
     instructions, references = counts.get("instructions"), counts.get("cache-references")
     misses = counts.get("cache-misses")
     return CountersFacts(

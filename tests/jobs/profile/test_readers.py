@@ -1,4 +1,4 @@
-"""perf's lines and cProfile's rows, read."""
+"""perf's lines and cProfile's rows, read; and what is run under perf."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 import detector
-from detector.jobs.profile.counters import read_perf
+from detector.config.levels import resolve_config
+from detector.jobs.profile.base import NotHereError, Occasion
+from detector.jobs.profile.counters import count_events, read_perf
 from detector.jobs.profile.python import fold_by_owner, label, owner, shorten_path
+from detector.session.read import read_session
+from detector.session.store import Session
+from tests.report.sessions import CLIP, ran
 
 PERF = """# started on Sat
 1234.56;msec;task-clock;1234560000;100.00;1.2;CPUs utilized
@@ -21,6 +26,48 @@ PERF = """# started on Sat
 
 def test_perf_lines():
     assert read_perf(PERF) == {"task-clock": 1234.56, "cycles": 2e6, "instructions": 5e6}
+
+
+# Runs what it is given, as perf does, and notes it.
+COUNTING = """#!/bin/sh
+report=$5
+echo "$*" >> {folder}/calls
+while [ "$1" != -- ]; do shift; done
+shift
+"$@" || exit
+echo "{cycles};;cycles;1;100.00;;" > "$report"
+echo "5000000;;instructions;1;100.00;;" >> "$report"
+"""
+
+
+def on_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cycles: str) -> Occasion:
+    """A run of two frames, on a machine whose perf counts so many cycles of every command."""
+    perf = tmp_path / "bin/perf"
+    perf.parent.mkdir()
+    perf.write_text(COUNTING.format(folder=tmp_path, cycles=cycles))
+    perf.chmod(0o755)
+    monkeypatch.setenv("PATH", str(perf.parent), prepend=":")
+    plain = read_session(ran(tmp_path, frames=2))
+    config = resolve_config(None, {"engine": "null", "frames": 2, "no_video": True})
+    return Occasion(str(CLIP), config, Session(tmp_path / "run"), plain)
+
+
+@pytest.mark.slow
+def test_the_counters_are_those_of_the_run(tmp_path, monkeypatch):
+    facts = count_events(on_a_machine(tmp_path, monkeypatch, "2000000"))
+    assert facts.counts == {"cycles": 2e6, "instructions": 5e6}
+    assert (facts.ipc, facts.instructions_per_frame) == (2.5, 2.5e6)
+    assert facts.slowdown > 0
+    trial, of_the_run = (tmp_path / "calls").read_text().splitlines()
+    assert f" detect {CLIP} " in of_the_run
+    assert " detect " not in trial
+
+
+def test_without_cycles_no_run_is_begun(tmp_path, monkeypatch):
+    occasion = on_a_machine(tmp_path, monkeypatch, "<not supported>")
+    with pytest.raises(NotHereError, match="no cycle counter"):
+        count_events(occasion)
+    assert len((tmp_path / "calls").read_text().splitlines()) == 1
 
 
 ROOM = Path(detector.__file__).parent
