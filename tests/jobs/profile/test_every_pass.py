@@ -20,9 +20,6 @@ ENGINES = ["ort", "torch", "openvino"]
 PATIENCE_S = 560  # a dozen runs; a machine that is shared takes several times longer
 # What a machine may lack: a GPU, counters of energy, counters of the processor.
 MACHINES = {"device", "energy", "counters"}
-# What the instruments cost and what the processor counts does not depend on the network: these
-# passes run with the default model only.
-OF_THE_NETWORK = [name for name in choose_passes(None) if name not in ("loop", "counters")]
 
 
 def profiled(place, engine, frames, *more):
@@ -62,14 +59,14 @@ def check_run(session):
         assert parts == pytest.approx(thread["wall_s"]), name
 
 
-def check_passes(document, engine, asked):
-    """Every pass that was asked for ran, or says what this machine or this engine lacks."""
+def check_passes(document, engine):
+    """Every pass ran, or says what this machine or this engine lacks."""
     lacking = set(document["not_available"])
     assert lacking <= MACHINES | ({"torch"} if engine != "torch" else set()), document[
         "not_available"
     ]
     assert all(document["not_available"].values())
-    ran = set(asked) - lacking
+    ran = set(choose_passes(None)) - lacking
     told = {name: document["overhead"].get(name, document["undisturbed"].get(name)) for name in ran}
     assert all(told.values()), told
     assert not set(document["overhead"]) & set(document["undisturbed"])
@@ -103,9 +100,9 @@ def check_facts(document, ran, place):
         assert sum(row["self_ms"] for row in rows) <= document["torch"]["self_ms"] * (1 + 1e-9)
 
 
-def check_everything(place, document, engine, asked):
+def check_everything(place, document, engine):
     check_run(json.loads((place / "run/session.json").read_text()))
-    check_facts(document, check_passes(document, engine, asked), place)
+    check_facts(document, check_passes(document, engine), place)
     check(document)
 
 
@@ -114,7 +111,7 @@ def check_everything(place, document, engine, asked):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_default_model(tmp_path, engine):
     document = profiled(tmp_path, engine, 12)
-    check_everything(tmp_path, document, engine, choose_passes(None))
+    check_everything(tmp_path, document, engine)
     assert document["layers"]["engine"] == engine
     assert document["frames"]["written"] == 12
     table = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
@@ -135,19 +132,17 @@ def test_the_default_model(tmp_path, engine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
-def test_published_figures(shared, tmp_path):
-    """On one engine: what is published is of the network. Each engine has all passes above."""
-    model = shared / "data/weights/yolov5n.pt"
-    document = profiled(tmp_path, "ort", 5, "--model", model, "--only", ",".join(OF_THE_NETWORK))
-    check_everything(tmp_path, document, "ort", OF_THE_NETWORK)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_published_figures(shared, tmp_path, engine):
+    document = profiled(tmp_path, engine, 5, "--model", shared / "data/weights/yolov5n.pt")
+    check_everything(tmp_path, document, engine)
     assert document["roofline"]["flops"] / 1e9 == pytest.approx(4.5, rel=0.01)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
-def test_darknet(shared, tmp_path):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_darknet(shared, tmp_path, engine):
     model = shared / "data/weights/yolo-fastest-1.1-xl.cfg"
-    document = profiled(
-        tmp_path, "openvino", 8, "--model", model, "--only", ",".join(OF_THE_NETWORK)
-    )
-    check_everything(tmp_path, document, "openvino", OF_THE_NETWORK)
+    document = profiled(tmp_path, engine, 8, "--model", model)
+    check_everything(tmp_path, document, engine)
