@@ -357,10 +357,10 @@ def leave(code: int, libraries: list[str]) -> None:
     """Ends this fork as an interpreter ends, but for taking every module apart.
 
     That alone is most of the seconds of a short command: it writes to each object that was imported
-    before the fork, so that the system copies its page first. What the command itself has made goes:
-    threads are waited for, exit functions run, circles are collected, streams are flushed, and the
-    libraries' own destructors run (but for torch's, which are as many again). Each command and each
-    engine ends wholly where a test starts it anew.
+    before the fork, so that the system copies its page first. What the command itself has made
+    ends: threads are waited for, exit functions run, circles are collected, streams are flushed,
+    and the libraries' own destructors run (but for torch's, which cost as much again). Each command
+    and each engine ends wholly where a test starts it anew.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
