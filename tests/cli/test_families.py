@@ -49,8 +49,8 @@ def test_a_clip(shared, tmp_path, model, engine):
 @pytest.mark.slow
 @pytest.mark.parametrize("clip", CLIPS)
 def test_whole_clips(shared, tmp_path, clip):
-    """The size is small, since it is the frames that count here: a row each. What becomes of them in
-    an annotated copy is in test_clips.py.
+    """The size is small, since it is the frames that count here: a row each. What becomes of them
+    in an annotated copy is in test_clips.py.
     """
     model = shared / "data/weights/yolov5n.pt"
     process = detect_video(
