@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,6 +117,7 @@ def test_the_graph_opens_in_other_tools(case, tmp_path):
         tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
         for info in onnx.load(path).graph.output
     ]
+    os.unlink(path)  # of up to 600 MB, and pytest keeps the folders of three runs
     assert shapes == case.network.output_shapes
 
 
