@@ -60,10 +60,12 @@ def test_resumed_run_equals_a_whole_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_log_and_checkpoint(tmp_path):
-    run(tmp_path, 2)
+@pytest.mark.parametrize("consistency", [0.0, 1.0])
+def test_log_and_checkpoint(tmp_path, consistency):
+    run(tmp_path, 2, consistency=consistency)
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert rows[0]["step"] == 0
+    assert ("unsteady" in rows[0]) == bool(consistency)
     assert rows[0]["loss"] > 0
     assert [row for row in rows if "ap" in row][-1] == {"step": 2, "size": [64, 96], "ap": 0.5}
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 2

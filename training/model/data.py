@@ -21,7 +21,7 @@ CLASSES = {
 }
 # These look like vehicles but are not in the class: finding one is neither right nor wrong.
 IGNORED = ("bicycle", "bike", "train")
-SIDE = 416  # pixels: the longest side of a picture in memory; coco/extra has no larger ones
+SIDE = 512  # pixels: the longest side of a picture in memory; no file has a larger one
 SIDE_RENDERED = 640  # as rendered: these pictures teach cars that are a few pixels wide
 WEBP_QUALITY = 60  # keeps all pictures and the teacher below 60 MiB
 
@@ -50,11 +50,11 @@ def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
     """Vehicles are rare in the data, so pictures that show one are drawn more often."""
     vehicle = 1 in classes
     if kind == "rendered":
-        return 0.9 if vehicle else 0.4
+        return 0.7 if vehicle else 0.3
     if split == "extra":
         return 2.0 if vehicle else 0.45
-    coco = 2.5 if vehicle else 1.5
-    return {"coco": coco, "road": 2.0, "elevated": 1.5, "overpass": 2.5}.get(kind, 1.0)
+    coco = 3.5 if vehicle else 1.5
+    return {"coco": coco, "road": 2.5, "elevated": 1.5, "overpass": 2.0}.get(kind, 1.0)
 
 
 def read_labelled(folder: Path) -> Iterator[Picture]:

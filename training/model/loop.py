@@ -23,6 +23,7 @@ from rich.progress import (
 
 from model import evaluation
 from model.batches import Augmenter, Batch, batches, make_batch
+from model.consistency import MOVED, draw_moves, unsteadiness
 from model.loss import loss, to_device
 from model.network import Street, decode
 from model.optimiser import Average, Optimisers, rate
@@ -55,6 +56,7 @@ class Options:
     peak: float = 1.0  # the highest rate, as a share of the usual one
     full_canvas: bool = False
     canvases: tuple[tuple[int, int], ...] = ()  # height, width: one is drawn for each step
+    consistency: float = 0.0  # weight of that loss; 0: no picture is seen twice
 
 
 def train(
@@ -129,15 +131,25 @@ def take_step(
 ) -> dict:
     """Train on one batch; returns what the log shows."""
     tensors = to_device(batch, options.device)
+    size, images, moves = tuple(tensors.images.shape[2:]), tensors.images, None
+    if options.consistency:
+        rng = np.random.default_rng([options.seed, step, 2])
+        moves = draw_moves(rng, min(MOVED, len(images)), size).to(options.device)
+        images = torch.cat([images, moves.pictures(images[: len(moves.zoom)])])
     # On a CPU the blocks themselves compute in bf16 (Street.use_half).
     mixed = nullcontext()
     if options.bf16 and options.device == "cuda":
         mixed = torch.autocast("cuda", torch.bfloat16)
     network.train()
     with mixed:
-        maps = network(tensors.images.contiguous(memory_format=torch.channels_last))
-    boxes, logits = decode(maps, tuple(tensors.images.shape[2:]))
-    total, parts = loss(tensors, boxes, logits)
+        maps = network(images.contiguous(memory_format=torch.channels_last))
+    boxes, logits = decode(maps, size)
+    own = len(tensors.images)
+    total, parts = loss(tensors, boxes[:own], logits[:own])
+    if moves is not None:
+        unsteady = unsteadiness(tensors, moves, boxes, logits)
+        total = total + options.consistency * unsteady
+        parts["unsteady"] = unsteady.detach()
     total.backward()
     norm = torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
     share = options.peak * rate(step, options.steps)

@@ -1,0 +1,104 @@
+"""Objects of a picture that is moved keep their scores and boxes, or it costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="machine: torch is not installed")
+
+from model.consistency import FARTHEST, Moves, draw_moves, unsteadiness  # noqa: E402
+from model.loss import candidates  # noqa: E402
+from model.teacher import cell_centres, cell_grid  # noqa: E402
+from tests.training.test_loss import CELLS, SIZE, batch, f  # noqa: E402
+
+OBJECT = [30.0, 20.0, 54.0, 44.0]
+
+
+def moves(zoom: float, dx: float, dy: float) -> Moves:
+    return Moves(f(zoom), f([dx, dy]))
+
+
+def near(box: list[float]) -> torch.Tensor:
+    centres, strides = cell_centres(*SIZE), cell_grid(*SIZE)[1]
+    return candidates(f(box), torch.from_numpy(centres), torch.from_numpy(strides))[0]
+
+
+def answers(box: list[float], moved_box: list[float], score: float, moved_score: float):
+    """Boxes [2, N, 4] and logits [2, N, 2] of a picture and of its moved copy."""
+    boxes = torch.stack([f(box).expand(CELLS, 4), f(moved_box).expand(CELLS, 4)])
+    logits = torch.full((2, CELLS, 2), -9.0)
+    for picture, (place, one) in enumerate(((box, score), (moved_box, moved_score))):
+        logits[picture, near(place), 0] = float(np.log(one / (1 - one)))
+    return boxes, logits
+
+
+def test_pictures_move_as_boxes_do():
+    """A white square lies where its box goes."""
+    image = torch.zeros(1, 3, *SIZE)
+    image[:, :, 20:44, 30:54] = 1
+    move = moves(1.1, 5.0, -3.0)
+    x1, y1, x2, y2 = move.boxes(f(OBJECT), torch.tensor([0]))[0].tolist()
+    assert [x1, y1, x2, y2] == pytest.approx([38.0, 19.0, 64.4, 45.4])
+    moved = move.pictures(image)[0, 0]
+    rows, columns = (moved > 0.5).any(1).nonzero(), (moved > 0.5).any(0).nonzero()
+    found = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    assert [int(edge) for edge in found] == pytest.approx([x1, y1, x2, y2], abs=1)
+
+
+def test_the_same_answer_costs_nothing():
+    move = moves(1.05, 4.0, 2.0)
+    there = move.boxes(f(OBJECT), torch.tensor([0]))[0].tolist()
+    boxes, logits = answers(OBJECT, there, 0.8, 0.8)
+    assert unsteadiness(batch([OBJECT], [0]), move, boxes, logits).item() == pytest.approx(
+        0, abs=1e-6
+    )
+
+
+def test_a_score_that_changes_costs_its_square():
+    move = moves(1.0, 3.0, 0.0)
+    there = move.boxes(f(OBJECT), torch.tensor([0]))[0].tolist()
+    boxes, logits = answers(OBJECT, there, 0.8, 0.5)
+    cost = unsteadiness(batch([OBJECT], [0]), move, boxes, logits).item()
+    assert cost == pytest.approx(0.09, abs=1e-5)
+
+
+def test_a_box_that_stays_behind_costs():
+    move = moves(1.0, 12.0, 0.0)
+    boxes, logits = answers(OBJECT, OBJECT, 0.8, 0.8)
+    logits[1] = -9.0
+    there = move.boxes(f(OBJECT), torch.tensor([0]))[0].tolist()
+    logits[1, near(there), 0] = float(np.log(0.8 / 0.2))
+    # The boxes share a half of 24 pixels: IoU 1/3. Weighed by the score, and by BOX_WEIGHT.
+    cost = unsteadiness(batch([OBJECT], [0]), move, boxes, logits).item()
+    assert cost == pytest.approx(0.5 * 0.8 * 2 / 3, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("box", "move"),
+    [
+        ([80.0, 20.0, 94.0, 44.0], (1.0, 12.0, 0.0)),  # leaves the picture
+        ([30.0, 20.0, 33.0, 44.0], (1.0, 1.0, 0.0)),  # three pixels wide
+    ],
+)
+def test_what_cannot_be_compared_costs_nothing(box, move):
+    boxes, logits = answers(box, box, 0.8, 0.1)
+    assert unsteadiness(batch([box], [0]), moves(*move), boxes, logits).item() == 0
+
+
+def test_a_network_can_learn_from_it():
+    move = moves(1.0, 3.0, 0.0)
+    boxes, logits = answers(OBJECT, OBJECT, 0.8, 0.5)
+    boxes, logits = boxes.clone().requires_grad_(), logits.requires_grad_()
+    unsteadiness(batch([OBJECT], [0]), move, boxes, logits).backward()
+    assert logits.grad[0, :, 0].max() > 0  # the higher score falls
+    assert logits.grad[1, :, 0].min() < 0  # the lower one rises
+    assert boxes.grad.abs().sum() > 0
+
+
+def test_moves_stay_small():
+    drawn = draw_moves(np.random.default_rng(0), 64, (352, 608))
+    middle = torch.tensor([304.0, 176.0])
+    away = drawn.zoom[:, None] * middle + drawn.shift - middle
+    assert away.abs().max() <= FARTHEST + 1e-3
+    assert away.abs().max() > FARTHEST / 2

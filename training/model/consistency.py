@@ -1,0 +1,102 @@
+"""A consistency loss: a still that is moved and zoomed a little shows the same objects.
+
+In a video an object moves by a part of a cell from frame to frame, and its box should neither come
+and go nor change its score. The network sees some pictures of a batch a second time, moved by some
+pixels and zoomed by some percent. For every labelled object the best score near its centre should
+be the same in both, and so should the box of that score, up to the move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from model.loss import Tensors, candidates, iou
+from model.teacher import cell_centres, cell_grid
+
+MOVED = 4  # pictures of a batch: a quarter of the usual 16
+FARTHEST = 12.0  # pixels each way; the smallest cells have 8
+ZOOM = 0.05  # at most, in and out
+SMALLEST = 4.0  # pixels of an object's shorter side
+BOX_WEIGHT = 0.5  # of the boxes against the scores
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """x' = zoom * x + dx and y' = zoom * y + dy, in pixels, for each of the first pictures [K]."""
+
+    zoom: Tensor
+    shift: Tensor  # [K, 2]: dx, dy
+
+    def to(self, device: str) -> Moves:
+        return Moves(self.zoom.to(device), self.shift.to(device))
+
+    def boxes(self, boxes: Tensor, owners: Tensor) -> Tensor:
+        """Boxes xyxy [T, 4] of these pictures, moved."""
+        return boxes * self.zoom[owners, None] + self.shift[owners].repeat(1, 2)
+
+    def pictures(self, images: Tensor) -> Tensor:
+        """The pictures [K, 3, H, W], moved; what comes into sight repeats their border."""
+        height, width = images.shape[2:]
+        # ``affine_grid`` maps back, from -1..1 to -1..1 between the outer edges.
+        half = images.new_tensor([width / 2, height / 2])
+        back = torch.zeros(len(images), 2, 3, dtype=images.dtype, device=images.device)
+        back[:, 0, 0] = back[:, 1, 1] = 1 / self.zoom
+        centre = (self.zoom[:, None] - 1) * half + self.shift  # where the middle goes
+        back[:, :, 2] = -centre / half / self.zoom[:, None]
+        grid = functional.affine_grid(back, list(images.shape), align_corners=False)
+        return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def draw_moves(rng: np.random.Generator, count: int, size: tuple[int, int]) -> Moves:
+    """``size``: height, width. The middle of a picture moves by ``FARTHEST`` pixels at most."""
+    zoom = np.exp(rng.uniform(-ZOOM, ZOOM, count))
+    middle = np.array([size[1], size[0]]) / 2
+    shift = rng.uniform(-FARTHEST, FARTHEST, (count, 2)) - (zoom[:, None] - 1) * middle
+    return Moves(*(torch.from_numpy(part.astype(np.float32)) for part in (zoom, shift)))
+
+
+def unsteadiness(batch: Tensors, moves: Moves, boxes: Tensor, logits: Tensor) -> Tensor:
+    """The mean over objects of how much score and box change with the move; 0 without objects.
+
+    ``boxes`` [B + K, N, 4] and ``logits`` [B + K, N, 2]: of the batch, then of its first K pictures
+    moved.
+    """
+    count, size = len(moves.zoom), tuple(batch.images.shape[2:])
+    still = batch.owners < count
+    owners, classes, here = batch.owners[still], batch.classes[still], batch.boxes[still]
+    there = moves.boxes(here, owners)
+    middle = (there[:, :2] + there[:, 2:]) / 2
+    edge = there.new_tensor([size[1], size[0]])
+    seen = ((middle > 0) & (middle < edge)).all(1)
+    seen &= (here[:, 2:] - here[:, :2]).amin(1) >= SMALLEST
+    owners, classes, here, there = owners[seen], classes[seen], here[seen], there[seen]
+    if not len(here):
+        return logits.sum() * 0
+    second = owners + len(logits) - count
+    score, box = _best(here, owners, classes, boxes, logits, size)
+    moved_score, moved_box = _best(there, second, classes, boxes, logits, size)
+    misfit = 1 - iou(moves.boxes(box, owners), moved_box)
+    sure = torch.minimum(score, moved_score).detach()
+    return ((score - moved_score) ** 2 + BOX_WEIGHT * sure * misfit).mean()
+
+
+def _best(
+    objects: Tensor,
+    owners: Tensor,
+    classes: Tensor,
+    boxes: Tensor,
+    logits: Tensor,
+    size: tuple[int, int],
+) -> tuple[Tensor, Tensor]:
+    """The best score [T] near the centre of each object, and the box [T, 4] of that cell."""
+    centres = torch.from_numpy(cell_centres(*size)).to(boxes.device)
+    strides = torch.from_numpy(cell_grid(*size)[1]).to(boxes.device)
+    near = candidates(objects, centres, strides)
+    own = logits[owners, :, classes].masked_fill(~near, -torch.inf)
+    best, cell = own.max(1)
+    return best.sigmoid(), boxes[owners, cell]
