@@ -142,9 +142,10 @@ def detect(
         plan = OutputPlan(config.output, specs, streams=rows_to is not None)
         if hooks.source is None:
             plan.check_sources(config.drawing.blur)
-            plan.check_permission()
         # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
         check_threads(blas_threads() + (0 if config.loop.sync else 2))
+        if hooks.source is None:
+            plan.check_permission()
         takes_tuned = hooks.tuned and hooks.source is None
         with timer.phase("import"):
             _import_ahead(specs, plan)

@@ -280,9 +280,14 @@ class OutputPlan:
     def check_permission(self) -> None:
         """Refuses a folder in which nobody may write, before a model is loaded. Raises OutputError.
 
-        What permissions do not tell (a full disk) is said by whoever writes.
+        What permissions do not tell (a full disk, a current folder that is gone) is said by whoever
+        writes.
         """
-        if not self.may_write():
+        try:
+            allowed = self.may_write()
+        except FileNotFoundError:
+            return
+        if not allowed:
             given = self._config.output
             what = "here, in the current folder" if given in (None, "-") else str(given)
             raise OutputError(

@@ -87,7 +87,7 @@ def test_whole_clips(shared, tmp_path, clip):
         (
             ["--model", "yolov5n.yaml", "--random-weights", "0", "--size", "330"],
             4,
-            "not a multiple of the network's",
+            "both sides must be multiples of 32, the network's stride",
         ),
         (
             ["--model", "yolov5n.yaml", "--random-weights", "0", "--names", "two"],

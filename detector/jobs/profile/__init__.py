@@ -97,14 +97,9 @@ def profile(
     if config.output.only_detections:
         raise UsageError("--only-detections: profile shows frames of the whole video; leave it out")
     sources.refuse_pipe(source, "each pass reads the source anew")
-    say("the plain run ... ", False)
-    try:
-        result = detect(
-            [source], _keep_video_in_session(config), command=command, hooks=Hooks(timed=True)
-        )
-    except BaseException:  # ends the line, so that the message stands on its own
-        say("not finished", True)
-        raise
+    # What is refused before the run stands on a line of its own.
+    hooks = Hooks(timed=True, loaded=lambda _: say("the plain run ... ", False))
+    result = detect([source], _keep_video_in_session(config), command=command, hooks=hooks)
     for error in result.errors:
         say("failed", True)
         raise error
