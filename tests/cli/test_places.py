@@ -114,6 +114,7 @@ def test_too_few_threads_are_no_interruption(tmp_path, threads):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("machine: OpenBLAS starts no threads on one core")
     write_video(tmp_path / "in.mp4", 3)
+    tmp_path.chmod(0o777)  # the other account may write there
     process = shell(tmp_path, f"ulimit -u {threads}", RUN, *ANOTHER_ACCOUNT)
     if "ermission denied" in process.stderr:
         pytest.skip("machine: another account cannot read the checkout")
