@@ -10,7 +10,7 @@ import pytest
 
 from tests.attacks.sessions import attack, cases, whole_session
 
-SEED, MANY = 2026, 120
+SEED, MANY = 2026, 300
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.sources.clips import write_video
 from tests.waiting import wait_for
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
-MOMENTS = 8
+MOMENTS = 12
 STAYS = (".lock", ".ses", ".detect-video-session")  # whole files of their own
 
 
@@ -165,7 +165,7 @@ def test_a_signal_at_any_moment_of_other_commands(tmp_path, number, command):
     if command.startswith("report"):
         start(tmp_path, "in.mp4", "--engine", "null", "--run-dir", "run").communicate()
     own = () if command.startswith("report") else ("--engines-dir", "engines")
-    sweep(tmp_path, number, *command.split(), *own, moments=4)
+    sweep(tmp_path, number, *command.split(), *own, moments=6)
 
 
 @pytest.mark.slow
