@@ -33,7 +33,7 @@ from detector import __version__, models
 from detector.errors import ModelError, OutputError, UsageError
 from detector.errors.guard import keep
 from detector.errors.parsing import parse_json
-from detector.errors.writing import put_in_place, whole_file, write_whole
+from detector.errors.writing import has_permission, put_in_place, whole_file, write_whole
 from detector.models.base import KnownGraph, Network
 from detector.models.own_files import write_description
 
@@ -62,7 +62,7 @@ def default_folder() -> Path:
     if (
         (checkout / "setup.py").is_file()
         and (place / "README.md").is_file()
-        and os.access(place, os.W_OK)
+        and has_permission(place)
     ):
         return place
     cache_home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")

@@ -108,6 +108,15 @@ def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None
     sync_folder(target.parent)
 
 
+def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
+    """Whether this process may open ``path`` so; by default, make files in that folder.
+
+    Asked for the effective account: for the real one, access(2) leaves out the capabilities that a
+    container or a service may have given it.
+    """
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
 def set_aside(path: Path) -> None:
     """Renames what is in the way to ``NAME.replaced``, for it may be the user's."""
     number = 1

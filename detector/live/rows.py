@@ -20,7 +20,7 @@ from pathlib import Path
 
 from detector.errors import OutputError
 from detector.errors.text import counted
-from detector.errors.writing import take_lock, utf8
+from detector.errors.writing import has_permission, take_lock, utf8
 from detector.live.base import utc_text
 from detector.sinks.jsonl import encode_row, row
 from detector.sources.live.base import Camera
@@ -75,7 +75,7 @@ class CameraRows:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            writable = os.access(self._folder, os.W_OK)
+            writable = has_permission(self._folder)
         except OSError as error:
             raise OutputError(
                 f"cannot write into {self._folder}: {error.strerror or error}; "

@@ -20,7 +20,7 @@ from detector import sinks, sources
 from detector.config.schema import Config, OutputConfig
 from detector.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.errors.guard import refuse_kept
-from detector.errors.writing import is_null_device
+from detector.errors.writing import has_permission, is_null_device
 from detector.sinks._partial import OURS, refuse_being_written
 from detector.sinks.base import DRAWN, Sink
 from detector.sources._specs import NamedPictures, is_numbered
@@ -275,7 +275,7 @@ class OutputPlan:
         rows_alone = streamed is not None and not {*(save or ())} - {streamed}
         if self._nowhere or rows_alone or save == ():
             return True
-        return os.access(self._nearest_folder(), os.W_OK | os.X_OK)
+        return has_permission(self._nearest_folder())
 
     def check_permission(self) -> None:
         """Refuses a folder in which nobody may write, before a model is loaded. Raises OutputError.

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from detector.errors import OutputError, UsageError
-from detector.errors.writing import sync_folder
+from detector.errors.writing import has_permission, sync_folder
 from detector.jobs.batch import dataset
 from detector.jobs.batch.layout import CURE, FILES, MARKER, MARKER_BYTES, ROWS, SCRATCH
 from detector.jobs.batch.listing import Shard
@@ -220,5 +220,5 @@ def make_output_folder(place: str) -> None:
     except OSError as error:
         why = "a file is in the way" if isinstance(error, FileExistsError) else error.strerror
         raise OutputError(f"{place}: the output folder cannot be made: {why}; {CURE}") from error
-    if not os.access(place, os.W_OK | os.X_OK):
+    if not has_permission(place):
         raise OutputError(f"{place}: no permission to write there; {CURE}")

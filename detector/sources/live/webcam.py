@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from detector.errors import UsageError
+from detector.errors.writing import has_permission
 from detector.sources._cv2 import cv2, fits
 from detector.sources.live.base import LAG, PacketListener, Picture
 from detector.sources.live.status import SECOND
@@ -109,7 +110,7 @@ class WebcamFeed(ThreadedFeed):
         path = f"/dev/video{number[0]}" if number else self.camera.address.whole
         if not os.path.exists(path):
             return f"there is no webcam {path}; check its cable, or ls /dev/video*"
-        if not os.access(path, os.R_OK | os.W_OK):
+        if not has_permission(path, os.R_OK | os.W_OK):
             return f"{path} may not be read; join its group: sudo usermod -aG video $USER"
         return f"{path} cannot be opened; another program may hold it (fuser {path})"
 

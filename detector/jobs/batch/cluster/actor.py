@@ -20,6 +20,7 @@ from detector import __version__
 from detector.errors import DetectVideoError, UsageError
 from detector.errors.machine import CORES_VARIABLE
 from detector.errors.secrets import redact
+from detector.errors.writing import has_permission
 from detector.jobs.batch import dataset
 from detector.jobs.batch.cluster.cores import claim_cores
 from detector.jobs.batch.cluster.messages import (
@@ -143,7 +144,7 @@ def _sees(hello: Hello) -> bool:
         found = Path(hello.place, hello.token_file).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
         return False
-    return found == hello.token and os.access(hello.place, os.W_OK | os.X_OK)
+    return found == hello.token and has_permission(hello.place)
 
 
 def _barred(hello: Hello) -> Iterator[tuple[str, str]]:
