@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 
@@ -39,6 +40,53 @@ def test_classes_are_mapped_and_others_ignored_or_left_out():
     assert classes.tolist() == [0, 1, 1, 1, 1, 0]
     assert ignored.tolist() == [False, False, False, True, True, True]
     assert boxes[0].tolist() == [0, 0, 10, 20]
+
+
+VOC_PICTURE = """<annotation><source><database>{base}</database></source>{objects}</annotation>"""
+VOC_OBJECT = """<object><name>{}</name><difficult>{}</difficult><bndbox>
+<xmin>1</xmin><ymin>3</ymin><xmax>10</xmax><ymax>20</ymax></bndbox></object>"""
+
+
+@pytest.fixture
+def write_voc(tmp_path):
+    """Writes one picture of VOC, and its labels: (name, difficult)."""
+    for name in ("Annotations", "JPEGImages"):
+        (tmp_path / name).mkdir()
+
+    def write(stem, *objects, base="The VOC2007 Database"):
+        labels = "".join(VOC_OBJECT.format(*one) for one in objects)
+        document = VOC_PICTURE.format(base=base, objects=labels)
+        (tmp_path / "Annotations" / f"{stem}.xml").write_text(document)
+        cv2.imwrite(str(tmp_path / "JPEGImages" / f"{stem}.jpg"), np.zeros((30, 40, 3), np.uint8))
+        return tmp_path
+
+    return write
+
+
+def test_voc_counts_pixels_from_one_and_ignores_what_is_difficult(write_voc):
+    folder = write_voc("1", ("person", 0), ("car", 1), ("bicycle", 0), ("dog", 0), ("bus", 0))
+    (one,) = data.read_voc(folder)
+    assert one.boxes.tolist() == [[0, 2, 10, 20]] * 4
+    assert one.classes.tolist() == [0, 1, 1, 1]
+    assert one.ignored.tolist() == [False, True, True, False]
+    assert (one.kind, one.image.shape) == ("voc", (30, 40, 3))
+
+
+def test_voc_pictures_are_drawn_by_what_they_show(write_voc):
+    write_voc("1", ("motorbike", 0), ("person", 0))
+    write_voc("2", ("person", 0), ("car", 1))
+    write_voc("3", ("cow", 0))
+    folder = write_voc("4", ("sofa", 0))
+    weights = [one.weight for one in data.read_voc(folder)]
+    assert weights == sorted(weights, reverse=True)
+    assert len(set(weights)) == 4
+
+
+def test_of_a_folder_of_voc_nothing_else_is_read(write_voc):
+    write_voc("1", ("car", 0), base="Unknown")
+    folder = write_voc("2", ("car", 0))
+    (folder / "JPEGImages/2.jpg").unlink()
+    assert list(data.read_voc(folder)) == []
 
 
 def test_vehicles_are_drawn_more_often():

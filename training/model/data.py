@@ -1,11 +1,13 @@
 """Training pictures with their labels, mapped to person and vehicle.
 
-They are read from folders, taken from clips, rendered, or unpacked from one file that holds all.
+They are read from folders of COCO and PASCAL VOC, taken from clips, rendered, or unpacked from one
+file that holds all.
 """
 
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ElementTree
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ WEBP_QUALITY = 60  # keeps all pictures and the teacher below 60 MiB
 TRUST = {
     "coco": (0.5, 0.5),  # completely labelled; some trust makes up for what annotators missed
     "overpass": (1.0, 0.5),
+    "voc": (0.5, 1.0),  # people are labelled, and vehicles except lorries
     "road": (1.0, 1.0),
     "elevated": (1.0, 1.0),
     "clip": (1.0, 1.0),
@@ -80,6 +83,54 @@ def read_coco(path: Path, pictures: Path, split: str) -> Iterator[Picture]:
         image, boxes = shrink(image, boxes)
         weight = sampling_weight(split, kind, classes[~ignored].tolist())
         yield Picture(image, boxes, classes, ignored, kind, weight)
+
+
+VOC_WEIGHTS = {"vehicle": 1.4, "person": 0.4, "animal": 0.3, "none": 0.08}
+VOC_ENDS = ("xmin", "ymin", "xmax", "ymax")
+ANIMALS = {"bird", "cat", "cow", "dog", "horse", "sheep"}
+
+
+def read_voc(folder: Path) -> Iterator[Picture]:
+    """Read a folder of PASCAL VOC: ``Annotations/*.xml`` with ``JPEGImages/*.jpg``.
+
+    Of other data bases in the same folder nothing is read. An object that VOC calls difficult is
+    ignored, as in its own evaluation (http://host.robots.ox.ac.uk/pascal/VOC/voc2007/guidelines.html).
+    Pictures without a person or vehicle teach what is neither: those of animals above all.
+    """
+    for path in sorted((folder / "Annotations").glob("*.xml")):
+        document = ElementTree.parse(path).getroot()
+        picture = folder / "JPEGImages" / f"{path.stem}.jpg"
+        if "VOC" not in document.findtext("source/database", "") or not picture.is_file():
+            continue
+        objects = document.findall("object")
+        names = {found.findtext("name", "") for found in objects}
+        boxes, classes, ignored = _voc_labels(objects)
+        shown = {c for c, unsure in zip(classes, ignored, strict=True) if not unsure}
+        which = "vehicle" if 1 in shown else "person" if 0 in shown else "none"
+        if which == "none" and names & ANIMALS:
+            which = "animal"
+        image, boxes = shrink(cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB), boxes)
+        yield Picture(image, boxes, classes, ignored, "voc", VOC_WEIGHTS[which])
+
+
+def _voc_labels(
+    objects: list[ElementTree.Element],
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
+    """Boxes xyxy, classes, ignored. VOC counts pixels from 1 and includes the last."""
+    boxes, classes, ignored = [], [], []
+    for found in objects:
+        name = found.findtext("name", "")
+        if name not in CLASSES and name not in IGNORED:
+            continue
+        ends = [float(found.findtext(f"bndbox/{end}", "0")) for end in VOC_ENDS]
+        boxes.append([ends[0] - 1, ends[1] - 1, ends[2], ends[3]])
+        classes.append(CLASSES.get(name, 1))
+        ignored.append(name in IGNORED or found.findtext("difficult") == "1")
+    return (
+        np.array(boxes, np.float32).reshape(-1, 4),
+        np.array(classes, np.int64),
+        np.array(ignored, bool),
+    )
 
 
 def map_labels(
