@@ -215,7 +215,9 @@ class Letterbox:
     height: int
 
     def to_source(self, detections: Detections) -> Detections:
-        """New Detections with boxes in source pixels, clipped, from boxes in network pixels."""
+        """Detections with boxes in source pixels, clipped, from boxes in network pixels."""
+        if not len(detections):
+            return detections
         pad = np.array([self.pad_x, self.pad_y] * 2, np.float32)
         scale = np.array([self.scale_x, self.scale_y] * 2, np.float32)
         boxes = (detections.boxes - pad) / scale

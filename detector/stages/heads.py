@@ -73,6 +73,13 @@ def sound(boxes: Floats) -> NDArray[np.bool_]:
 Indices = NDArray[np.intp]
 
 
+def no_candidates() -> Candidates:
+    """Of a picture without objects: cameras give mostly such, and every numpy call on nothing takes
+    a microsecond as well.
+    """
+    return Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
+
+
 class Survivors(NamedTuple):
     """M cells, their best class and its number."""
 
@@ -84,9 +91,9 @@ class Survivors(NamedTuple):
 
 def survivors(
     outputs: Sequence[Floats], anchors: int, threshold: float, *, anchors_last: bool
-) -> Survivors:
+) -> Survivors | None:
     """Cells of maps [1, A*(5+C), h, w] whose objectness and best class both reach the threshold;
-    NaN never does.
+    NaN never does. None where there is no such cell.
 
     The second sieve is as safe as the first: the product of two probabilities is below each of
     them. Where classes are few it comes before anything is copied, because a network without
@@ -97,8 +104,13 @@ def survivors(
     for output in outputs:
         raw = output.reshape(anchors, output.shape[1] // anchors, -1)
         passed = raw[:, 4] >= threshold
-        if raw.shape[1] - 5 <= FEW_CLASSES:
+        any_passed = passed.any()
+        if any_passed and raw.shape[1] - 5 <= FEW_CLASSES:
             passed &= raw[:, 5:].max(axis=1) >= threshold
+            any_passed = passed.any()
+        if not any_passed:
+            first += passed.size
+            continue
         if anchors_last:
             at = np.flatnonzero(passed.T)
             cell, a = np.divmod(at, anchors)
@@ -108,6 +120,8 @@ def survivors(
         places.append(at + first)
         found.append(raw[a, :, cell])
         first += passed.size
+    if not places:
+        return None
     at, cells = np.concatenate(places), np.concatenate(found)
     class_ids = cells[:, 5:].argmax(axis=1)
     best = cells[np.arange(len(cells)), class_ids + 5]
@@ -166,7 +180,10 @@ def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLay
             ]
         )
     anchors = len(layers[0].anchors)
-    at, cells, class_ids, best = survivors(outputs, anchors, logit(conf), anchors_last=False)
+    found = survivors(outputs, anchors, logit(conf), anchors_last=False)
+    if found is None:
+        return no_candidates()
+    at, cells, class_ids, best = found
     s = probabilities((cells[:, :5], best))
     scores = s[:, 4] * s[:, 5]
     boxes = xyxy(_anchored_centres_sizes(s, _anchored_table(tuple(layers), _sizes(outputs))[at]))
@@ -255,7 +272,10 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
         )
     anchors, new_coords = len(layers[0].anchors), layers[0].new_coords
     threshold = conf if new_coords else logit(conf)
-    at, cells, class_ids, best = survivors(outputs, anchors, threshold, anchors_last=True)
+    found = survivors(outputs, anchors, threshold, anchors_last=True)
+    if found is None:
+        return no_candidates()
+    at, cells, class_ids, best = found
     table = _darknet_table(tuple(layers), _sizes(outputs))[at]
     if new_coords:
         centres, scores = cells[:, :2], cells[:, 4] * best

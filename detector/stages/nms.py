@@ -34,6 +34,8 @@ def nms(
     unclipped.
     """
     boxes, scores, class_ids = candidates
+    if not len(scores):
+        return Detections(boxes, scores, class_ids, names)
     if classes is not None:
         wanted = np.isin(class_ids, classes)
         boxes, scores, class_ids = boxes[wanted], scores[wanted], class_ids[wanted]

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from detector.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense, sigmoid
+from detector.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense, sigmoid, survivors
 
 ANCHORS = ((10.0, 14.0), (23.0, 27.0), (37.0, 58.0))
 
@@ -107,6 +107,25 @@ def test_layers_follow_each_other_in_cfg_order():
     dense = darknet_yolo_dense(outputs, [one, two])
     assert dense.shape == (1, 60 + 12, 7)
     np.testing.assert_array_equal(dense[:, 60:], darknet_yolo_dense(outputs[1:], [two]))
+
+
+@pytest.mark.parametrize("anchors_last", [True, False])
+@pytest.mark.parametrize("empty", [{0}, {1}, {2}, {0, 2}, {0, 1, 2}])
+def test_maps_without_an_object_do_not_move_the_others(empty, anchors_last):
+    outputs = [raw(4, 5, seed=1), raw(2, 2, seed=2), raw(1, 3, seed=3)]
+    whole = survivors(outputs, 3, 0.5, anchors_last=anchors_last)
+    bounds = np.cumsum([0, 60, 12, 9])
+    for i in empty:
+        # One has no objectness left, another no class.
+        outputs[i].reshape(3, 7, -1)[:, slice(4, 5) if i == 1 else slice(5, 7)] = -3
+    found = survivors(outputs, 3, 0.5, anchors_last=anchors_last)
+    kept = ~np.isin(np.searchsorted(bounds, whole.at, side="right") - 1, list(empty))
+    if len(empty) == 3:
+        assert found is None
+        return
+    assert 0 < kept.sum() < len(kept)
+    for ours, wanted in zip(found, whole, strict=True):
+        np.testing.assert_array_equal(ours, wanted[kept])
 
 
 def test_a_box_at_a_known_place():
