@@ -137,8 +137,8 @@ def _front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
         )
     if suffix not in modules:
         raise ModelError(
-            f"{path}: model family {suffix or 'without suffix'} is not supported yet; "
-            f"supported: {', '.join(modules)}"
+            f"{path}: {f'{suffix} files' if suffix else 'files without a suffix'} cannot be read; "
+            f"export the network to ONNX, or give one of: {', '.join(modules)}"
         )
     front_end: FrontEnd = importlib.import_module(modules[suffix]).FRONT_END
     return front_end

@@ -87,10 +87,10 @@ def test_a_model_that_is_not_there(tmp_path, monkeypatch, model, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["x.tflite", "x"])
-def test_a_family_without_a_front_end_is_named_with_those_that_have_one(tmp_path, name):
+@pytest.mark.parametrize(("name", "what"), [("x.tflite", r"\.tflite"), ("x", "without a suffix")])
+def test_a_format_without_a_front_end_is_named_with_those_that_have_one(tmp_path, name, what):
     (tmp_path / name).write_bytes(b"\0")
-    with pytest.raises(ModelError, match=r"is not supported yet; supported: .*\.cfg"):
+    with pytest.raises(ModelError, match=rf"{what}.* cannot be read; export .* ONNX.*\.cfg"):
         open_network(str(tmp_path / name))
 
 
