@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from detector.page import documents
+from detector.session.codec import dedent_descriptions
 
 DOCUMENTS = (
     documents.LiveDocument,
@@ -50,6 +51,7 @@ RATE = {
 def description() -> dict[str, Any]:
     """The whole document."""
     _, schemas = msgspec.json.schema_components(DOCUMENTS, ref_template=PLACE + "{name}")
+    dedent_descriptions(schemas)
     camera = "/api/streams/{camera}"
     change = "The camera is told; its state follows."
     return {

@@ -6,6 +6,7 @@ no Python name). Its type is its schema: reading checks it, and docs/schema hold
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import stat
@@ -156,8 +157,18 @@ def json_schema(
     subtypes = subtypes or {}
     kinds = [kind, *(each for group in subtypes.values() for each in group)]
     refs, definitions = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    dedent_descriptions(definitions)
     for base, group in subtypes.items():
         if base.__name__ in definitions:
             choices = [refs[kinds.index(each)] for each in group]
             definitions[base.__name__] = {"title": base.__name__, "anyOf": choices}
     return {**refs[0], "$defs": definitions}
+
+
+def dedent_descriptions(schemas: dict[str, Any]) -> None:
+    """Take the indentation of docstrings out of JSON Schemas, in place. Python keeps it until
+    3.12, and a schema should not tell which Python wrote it.
+    """
+    for schema in schemas.values():
+        if "description" in schema:
+            schema["description"] = inspect.cleandoc(schema["description"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -166,25 +167,25 @@ def test_batches_and_the_plain_loop_are_recognised(tmp_path, loop, batch, thread
 
 
 def no_nvtx(path):
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("create table OSRT_API (start int)")
 
 
 def other_columns(path):
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("create table NVTX_EVENTS (start int)")
 
 
 def other_values(path):
     export(path, ONE)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("update NVTX_EVENTS set int64Value = 'many' where eventType = 59")
 
 
 def changed(statement):
     def make(path):
         export(path, ONE)
-        with sqlite3.connect(path) as database:
+        with closing(sqlite3.connect(path)) as database, database:
             for one in statement.split(";"):
                 database.execute(one)
 
@@ -239,7 +240,7 @@ def test_what_a_database_would_compute_is_left_out(tmp_path, statement):
 
 def test_a_recording_that_takes_too_long_is_one_line(tmp_path, monkeypatch):
     export(tmp_path / "a.sqlite", ONE)
-    with sqlite3.connect(tmp_path / "a.sqlite") as database:
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database, database:
         many = "with recursive r(x) as (select 1 union all select x + 1 from r limit 30000)"
         database.execute(f"insert into NVTX_EVENTS (eventType) {many} select 1 from r")
     monkeypatch.setattr("detector.session.nsys.LONGEST_S", -1.0)

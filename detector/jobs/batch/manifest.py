@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,12 +79,15 @@ class Manifest:
         """Makes it where it is not there. Raises OutputError, and UsageError for a file that is no
         manifest of this version."""
         try:
-            connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
-            connection.execute("PRAGMA synchronous = NORMAL")
-            if _is_empty(connection):
-                connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
-            cls._check(path, connection)
-            connection.execute("BEGIN IMMEDIATE")
+            with ExitStack() as unless_opened:
+                connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+                unless_opened.callback(connection.close)
+                connection.execute("PRAGMA synchronous = NORMAL")
+                if _is_empty(connection):
+                    connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
+                cls._check(path, connection)
+                connection.execute("BEGIN IMMEDIATE")
+                unless_opened.pop_all()
         except (sqlite3.Error, OSError) as error:
             raise _unusable(path, error) from error
         return cls(path, connection)
@@ -96,23 +99,23 @@ class Manifest:
 
         Not read-only: SQLite may have to take back what a killed job did not finish.
         """
-        try:
-            connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_S
-            )
-            if _is_empty(connection):  # its job was killed as it began
-                connection.close()
-                connection = sqlite3.connect(":memory:")
-                connection.executescript(_TABLES)
-            cls._check(path, connection)
-        except (sqlite3.Error, OSError) as error:
-            raise _unusable(path, error) from error
-        try:
-            yield cls(path, connection)
-        except sqlite3.Error as error:
-            raise _unusable(path, error) from error
-        finally:
-            connection.close()
+        with ExitStack() as at_end:
+            try:
+                connection = sqlite3.connect(
+                    f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_S
+                )
+                at_end.callback(connection.close)
+                if _is_empty(connection):  # its job was killed as it began
+                    connection = sqlite3.connect(":memory:")
+                    at_end.callback(connection.close)
+                    connection.executescript(_TABLES)
+                cls._check(path, connection)
+            except (sqlite3.Error, OSError) as error:
+                raise _unusable(path, error) from error
+            try:
+                yield cls(path, connection)
+            except sqlite3.Error as error:
+                raise _unusable(path, error) from error
 
     @staticmethod
     def _check(path: Path, connection: sqlite3.Connection) -> None:
