@@ -185,6 +185,15 @@ def test_kill_9_leaves_no_process(tmp_path, command, pause_s):
 
 
 @pytest.mark.slow
+def test_kill_9_while_doctor_times_encoders_leaves_no_file(tmp_path):
+    process = start(tmp_path, "doctor")
+    wait_for(lambda: [*tmp_path.glob("tmp/detect-video-doctor-*/drawn*")])
+    process.kill()
+    process.communicate()
+    wait_for(lambda: half_files(tmp_path) == [])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("apart_s", [0.0, 0.3])
 def test_two_signals_in_a_row(tmp_path, apart_s):
     """At once they are one (`timeout` sends two). Later the second one ends the run where it is.

@@ -1,6 +1,7 @@
 """What can run on this machine, and why something cannot: engines, hardware, codecs and counters.
 
-attempt.py    runs an engine, or the whole default job, in a process of its own
+attempt.py    runs an engine, the whole default job or the encoders in a process of its own
+encoding.py   which encoders run, and how fast
 hardware.py   the CPU, the GPUs, thread settings, and which counters can be read
 
 Nothing here may crash the process.
@@ -18,8 +19,8 @@ from detector import engines
 from detector.config.schema import Config
 from detector.engines import store
 from detector.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
-from detector.jobs.doctor.attempt import try_default_job, try_engine
-from detector.jobs.doctor.encoding import encoders
+from detector.jobs.doctor.attempt import time_encoders, try_default_job, try_engine
+from detector.jobs.doctor.encoding import encoders, unusable
 from detector.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
 from detector.run import tuned
 from detector.run.choose import choose_by_rank, list_in_force
@@ -142,7 +143,7 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
         "threads": threads(),
         "gpu": nvidia(),
         "media": seen,
-        "encoders": encoders(quick),
+        "encoders": encoders(quick=True) if quick else _timed_encoders(),
         "nvtx": nvtx_tool(),
         "counters": readable_counters(),
         "folders": folders,
@@ -179,6 +180,12 @@ def _engine(name: str, quick: bool) -> dict[str, Any]:
         "precisions": told.get("precisions", {}),
         "seconds": told.get("seconds"),
     }
+
+
+def _timed_encoders() -> dict[str, Any]:
+    told = time_encoders()
+    timed: dict[str, Any] = told["encoders"] if told["error"] is None else unusable(told["error"])
+    return timed
 
 
 def _default_job(

@@ -1,7 +1,7 @@
 """Runs an engine in a process of its own, so that a library that crashes takes nothing with it.
 
-The child runs ``python -c ... main()`` with one word, an engine's name or ``DEFAULT_JOB``. Its last
-line is JSON.
+The child runs ``python -c ... main()`` with one word: an engine's name, ``DEFAULT_JOB`` or
+``ENCODERS``. Its last line is JSON. It removes its files itself, also where doctor is killed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
+from detector.jobs.doctor.encoding import encoders as measure_encoders
 
 if TYPE_CHECKING:
     from detector.models.base import Network
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 180.0  # a first import of torch from a cold disk, or a first plan of TensorRT
 DEFAULT_JOB = "default job"
+ENCODERS = "encoders"
 LAST_WORDS = 300  # characters
 FRAMES = 3
 SIDE = 64  # pixels of the clip's frames
@@ -40,6 +42,11 @@ def try_engine(engine: str) -> dict[str, Any]:
 def try_default_job() -> dict[str, Any]:
     """``error`` and ``exit_code`` of ``detect-video CLIP`` with nothing but defaults."""
     return _ask(DEFAULT_JOB)
+
+
+def time_encoders() -> dict[str, Any]:
+    """``error``, or ``encoders``: what ``encoding.encoders`` found."""
+    return _ask(ENCODERS)
 
 
 def _ask(word: str) -> dict[str, Any]:
@@ -81,9 +88,12 @@ def _epitaph(word: str, done: subprocess.CompletedProcess[str]) -> str:
 def main(word: str) -> None:
     start = time.perf_counter()
     try:
-        told = (
-            _run_default_job() if word == DEFAULT_JOB else {"error": None, "precisions": _try(word)}
-        )
+        if word == DEFAULT_JOB:
+            told = _run_default_job()
+        elif word == ENCODERS:
+            told = {"error": None, "encoders": measure_encoders(quick=False)}
+        else:
+            told = {"error": None, "precisions": _try(word)}
     except DetectVideoError as error:
         told = {"error": " ".join(str(error).split()), "exit_code": error.exit_code}
     except Exception as error:

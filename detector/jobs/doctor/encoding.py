@@ -33,6 +33,11 @@ def encoders(quick: bool, clock: Callable[[], float] = time.perf_counter) -> dic
     return found
 
 
+def unusable(reason: str) -> dict[str, Any]:
+    """``encoders`` where its process ended without an answer."""
+    return {name: {"usable": False, "reason": reason, "fps": None} for name in ENCODERS}
+
+
 def measure(name: str, clock: Callable[[], float] = time.perf_counter) -> float:
     """Pictures a second, from the first picture to the finished file."""
     from detector.sinks.video import VideoSink

@@ -130,8 +130,12 @@ def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
         lambda name: {"error": None, "precisions": {"fp32": None}, "seconds": 0.1},
     )
     monkeypatch.setattr(doctor, "try_default_job", lambda: job)
+    crash = "encoders: its process ended by signal 11 (SIGSEGV)"
+    monkeypatch.setattr(doctor, "time_encoders", lambda: {"error": crash, "exit_code": 5})
     findings = doctor.examine(Config())
     assert findings["exit"]["code"] == code
+    # A driver that crashes is no end of doctor.
+    assert findings["encoders"]["nvenc"] == {"usable": False, "reason": crash, "fps": None}
     out = io.StringIO()
     print_findings(Console(file=out, width=100), findings)
     assert (
