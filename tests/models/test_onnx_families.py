@@ -37,11 +37,20 @@ def detect(path: str, image: np.ndarray | None = None, engine: str = "ort", **op
 
 
 BOTH = [list(CORNERS[0]), list(CORNERS[1])]
+PARTS = [("green", 0.6, BOTH[0]), ("blue", 0.6, BOTH[1])]
 
 CASES = [
     # name, graph, family, layout, what is found
     ("yolov5", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
     ("yolov7-x", exports.decoded, "yolov7", "decoded", [("green", 0.4, box) for box in BOTH]),
+    (
+        "yolov6n",
+        lambda: exports.decoded(exports.CELLS, 1.0),
+        "yolov6",
+        "decoded",
+        [("green", 0.8, box) for box in BOTH],
+    ),
+    ("yolov6-nms", exports.parts, "yolov6", "end-to-end", PARTS),
     ("best", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
     (
         "yolov8n",
@@ -104,13 +113,7 @@ CASES = [
             for box in BOTH
         ],
     ),
-    (
-        "parts",
-        exports.parts,
-        "yolov10",
-        "end-to-end",
-        [("green", 0.6, BOTH[0]), ("blue", 0.6, BOTH[1])],
-    ),
+    ("parts", exports.parts, "yolov10", "end-to-end", PARTS),
     ("detr", exports.queries, "rtdetr", "queries", [("green", 0.953, box) for box in BOTH]),
     (
         "rtdetr-l",
@@ -150,6 +153,14 @@ TORCH_RUNS = [case for case in CASES if case[0] not in ("yolov7-nms", "yolov8-pa
 def test_layout_on_torch(tmp_path, name, graph, wanted):
     pytest.importorskip("torch", reason="machine: torch is not installed")
     assert detect(graph().save(tmp_path / f"{name}.onnx", STATED), engine="torch") == wanted
+
+
+def test_one_decoded_box_a_cell_is_yolov6_only_where_it_says_so(tmp_path):
+    """YOLOX has the same shape with other numbers in it."""
+    path = exports.decoded(exports.CELLS, 1.0).save(tmp_path / "best.onnx", STATED)
+    with pytest.raises(ModelError, match=r"not recognised.*--family .*yolov6"):
+        open_network(path)
+    assert open_network(path, family="yolov6").family == "yolov6"
 
 
 @pytest.mark.slow

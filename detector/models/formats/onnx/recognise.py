@@ -4,7 +4,7 @@
 ``LAYOUTS``, at the end, says for each layout how it is recognised and which head decodes it.
 
 layout       outputs                                                         head
-decoded      [B, 3 boxes a cell, 5 + classes]  YOLOv5 and 7                  decoded
+decoded      [B, 3 boxes a cell, 5 + classes]  YOLOv5 and 7, YOLOv6 with one decoded
 grid         [B, cells, 5 + classes]           YOLOX, raw                    yolox
 anchor-free  [B, 4 + classes, cells]           YOLOv8, 9, 11 and 12          anchor_free
 queries      [B, queries, 4 + classes]         RT-DETR                       queries
@@ -71,6 +71,7 @@ FAMILIES = {
     family.name: family
     for family in (
         Family("yolov5", (DECODED, ANCHOR_FREE, END_TO_END)),  # anchor-free: the later "u" models
+        Family("yolov6", (DECODED, END_TO_END)),  # one box a cell, and an objectness of 1
         Family("yolov7", (DECODED, END_TO_END)),
         Family("yolov8", (ANCHOR_FREE, END_TO_END)),
         Family("yolov9", (ANCHOR_FREE, END_TO_END)),
@@ -243,7 +244,7 @@ def _named_family(graph: ForeignGraph, metadata: Metadata) -> tuple[str | None, 
         (metadata.description, "from the metadata"),
         (graph.name, "from the file's name"),
     ):
-        match = re.search(r"yolox|yolov?(5|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr", text.lower())
+        match = re.search(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr", text.lower())
         if match is None:
             continue
         number = match.group(1)
@@ -274,6 +275,7 @@ def _refusal(evidence: _Evidence, named: str | None) -> str:
 
 
 def _match_decoded(evidence: _Evidence) -> Layout | None:
+    named, _ = _named_family(evidence.graph, evidence.metadata)
     for name, rows, columns in evidence.rank3_outputs():
         if columns < 6:
             continue
@@ -285,11 +287,11 @@ def _match_decoded(evidence: _Evidence) -> Layout | None:
         )
         if evidence.pyramid(rows, 3) or asked:
             return Layout(DECODED, (name,), columns - 5)
-        # YOLOX exported with its decoding inside: the only family of one box a cell that has e^size
-        # in its graph.
+        # One box a cell: YOLOX exported with its decoding inside, which has e^size in its graph, or
+        # YOLOv6, which has to say so.
         if (
             evidence.pyramid(rows, 1)
-            and evidence.has_operator("Exp")
+            and (evidence.has_operator("Exp") or named == "yolov6")
             and not evidence.is_raw(name)
             and evidence.fits_names(columns - 5)
         ):
