@@ -87,7 +87,7 @@ class OwnFile:
         given = dict(self.arguments)
         if self.kind == "yolox":
             given = {"grid": heads.Grid(rules.height, rules.width, given["strides"])}
-        elif self.kind == "queries":
+        elif self.kind in ("queries", "corners"):
             given |= {"width": rules.width, "height": rules.height}
         more = {"classes": classes} if self.kind == "end-to-end" else {}
         return partial(kind.head, **given), partial(kind.dense, **given, **more)
@@ -373,6 +373,13 @@ def _queries_fit(
     return list(shapes) == [(batch, queries, classes), (batch, queries, 4)]
 
 
+def _corners_fit(
+    shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
+) -> bool:
+    batch, rows = shapes[0][:2] if shapes and len(shapes[0]) == 4 else (0, 0)
+    return list(shapes) == [(batch, rows, 1, 4), (batch, rows, classes)]
+
+
 KINDS = {
     "anchor-maps": Kind(heads.anchor_maps, heads.anchor_maps_dense, ("layers",), _maps_fit),
     "darknet-yolo": Kind(heads.darknet_yolo, heads.darknet_yolo_dense, ("layers",), _maps_fit),
@@ -381,4 +388,5 @@ KINDS = {
     "anchor-free": Kind(heads.anchor_free, heads.anchor_free_dense, ("rows",), _columns_fit),
     "end-to-end": Kind(heads.end_to_end, heads.end_to_end_dense, ("form",), _finished_fit),
     "queries": Kind(heads.queries, heads.queries_dense, ("logits",), _queries_fit),
+    "corners": Kind(heads.corners, heads.corners_dense, (), _corners_fit),
 }

@@ -17,6 +17,8 @@ from detector.errors import ModelError
 from detector.stages.heads import (
     anchor_free,
     anchor_free_dense,
+    corners,
+    corners_dense,
     darknet_yolo,
     darknet_yolo_dense,
     decoded_rows,
@@ -203,6 +205,18 @@ def _queries(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
     )
 
 
+def _corners(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
+    """Boxes [B, N, 1, 4] and scores [B, N, classes], as pytorch-YOLOv4 exports YOLOv4."""
+    boxes = [tensor for tensor in outputs if tensor.shape[2:] == (1, 4)]
+    scores = [tensor for tensor in outputs if len(tensor.shape) == 3]
+    if len(outputs) != 2 or not boxes or not scores or scores[0].shape[2] < 1:
+        return None
+    head = partial(corners, width=description.width, height=description.height)
+    dense = partial(corners_dense, width=description.width, height=description.height)
+    names = boxes[0].name, scores[0].name
+    return PlanHead("corners", names, head, dense, scores[0].shape[2], "stretch")
+
+
 def _end_to_end(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
     """One output [B, detections, 6] of finished detections.
 
@@ -226,4 +240,4 @@ def _only(outputs: Sequence[Tensor]) -> tuple[int, ...] | None:
     return shape if len(shape) == 3 and -1 not in shape[1:] else None
 
 
-LAYOUTS = (_darknet, _queries, _decoded_head, _anchor_free, _end_to_end)
+LAYOUTS = (_darknet, _queries, _decoded_head, _anchor_free, _end_to_end, _corners)

@@ -8,6 +8,7 @@
     anchor_free   columns [1, 4 + C, N] or transposed   YOLOv8, 9, 11, 12: no objectness
     end_to_end    finished detections                   YOLOv10, YOLO26, exports that hold NMS
     queries       [1, Q, 4 + C], or scores and boxes    RT-DETR: needs no NMS
+    corners       boxes [1, N, 1, 4] and scores         YOLOv4, exported by pytorch-YOLOv4
 
 A, anchors; C, classes; N, cells of all maps; Q, queries. Each layout is a function of the outputs
 of one picture (float32) and a confidence threshold, and returns the candidates that reach it: boxes
@@ -559,3 +560,29 @@ def _apart(outputs: list[Floats]) -> tuple[Floats, Floats]:
     if len(outputs) == 2:
         return outputs[1][0], outputs[0][0]
     return outputs[0][0][:, :4], outputs[0][0][:, 4:]
+
+
+# Box corners in 0..1 of the input, beside a score per class that the objectness is in already.
+
+
+@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
+def corners(outputs: list[Floats], conf: float, *, width: int, height: int) -> Candidates:
+    """Boxes whose best class score reaches ``conf``, in their order.
+
+    ``outputs``: x1, y1, x2, y2 [1, N, 1, 4] in 0..1 of the input, and class scores [1, N, C].
+    """
+    boxes, scores = outputs[0].reshape(-1, 4), outputs[1][0]
+    best = scores.max(axis=1)
+    at = np.flatnonzero(best >= np.float32(conf))  # NaN compares false
+    found = boxes[at] * np.array([width, height] * 2, np.float32)
+    keep = sound(found) & np.isfinite(best[at])
+    return Candidates(found[keep], best[at][keep], scores[at].argmax(axis=1)[keep])
+
+
+@np.errstate(invalid="ignore", over="ignore")  # of a broken network
+def corners_dense(outputs: list[Floats], *, width: int, height: int) -> Floats:
+    """[1, N, 5 + C] with an objectness of 1."""
+    scaled = outputs[0].reshape(-1, 4) * np.array([width, height] * 2, np.float32)
+    first, last = scaled[:, :2], scaled[:, 2:]
+    ones = np.ones((len(scaled), 1), np.float32)
+    return np.concatenate([(first + last) / 2, last - first, ones, outputs[1][0]], axis=1)[None]

@@ -283,6 +283,17 @@ def queries(joined: bool = False, classes: int = 3, **more) -> Export:
     return export.out("pred_logits", export.add("Sub", ten, export.const([5.0])))
 
 
+def corners(**more) -> Export:
+    """YOLOv4 by pytorch-YOLOv4: boxes [B, N, 1, 4] in 0..1, scores [B, N, 3]."""
+    export = Export(**more)
+    colours = export.colours()
+    rows = 3 * CELLS
+    boxes = export.table(colours, [tuple(v / SIDE for v in box) for box in CORNERS], rows)
+    apart = export.add("Reshape", boxes, export.const([-1, rows, 1, 4], np.int64))
+    export.out("boxes", apart)
+    return export.out("confs", export.scores(colours, 2, rows))
+
+
 def yolox(decode: bool = False, **more) -> Export:
     """Convolutions, a logistic, joins: raw rows [B, 84, 5 + 3] of offsets .5 and sizes of 2 cells.
 

@@ -353,7 +353,7 @@ def test_external_data_beside_it_is_read_and_part_of_the_digest(tmp_path):
         (
             {"family": "yolov99"},
             UsageError,
-            "--family yolov99: not for m.onnx: it can be yolov5, yolov6",
+            "--family yolov99: not for m.onnx: it can be yolov4, yolov5",
         ),
         ({"family": "rtdetr"}, ModelError, "[batch, queries, 4 + classes], or boxes"),
         ({"names": "two.txt"}, ModelError, "holds 2 names, but m.onnx has 3 classes"),

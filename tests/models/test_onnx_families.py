@@ -50,6 +50,7 @@ CASES = [
         "decoded",
         [("green", 0.8, box) for box in BOTH],
     ),
+    ("yolov4", exports.corners, "yolov4", "corners", [("green", 0.8, box) for box in BOTH]),
     ("yolov6-nms", exports.parts, "yolov6", "end-to-end", PARTS),
     ("best", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
     (
@@ -134,7 +135,7 @@ def test_layout(tmp_path, name, graph, family, layout, wanted):
     assert (network.family, network.details["layout"]) == (family, layout)
     assert network.names == ("red", "green", "blue")
     assert network.input_shape == (1, SIDE, SIDE, 3)
-    assert network.input.geometry == ("stretch" if family == "rtdetr" else "centre")
+    assert network.input.geometry == ("stretch" if family in ("rtdetr", "yolov4") else "centre")
     assert network.warnings[0].startswith(f"{name}.onnx is {family}: "), (
         "it says what it took the file for"
     )

@@ -59,6 +59,7 @@ MODELS = {
     "anchor-free": exported(exports.anchor_free),
     "end-to-end": exported(exports.finished),
     "queries": exported(exports.queries, "rtdetr"),
+    "corners": exported(exports.corners),
 }
 
 

@@ -16,6 +16,7 @@ from detector.errors import ModelError
 from tests.conftest import CHECKOUT
 from tests.fakes.install import install
 from tests.fakes.plans import plan_of, with_header
+from tests.models import exports
 from tests.networks import open_network
 
 SIDE = 64
@@ -171,6 +172,23 @@ def test_rt_detrs_queries_of_two_classes_look_finished(machine, tmp_path):
     found = found_in(network)
     np.testing.assert_allclose(found.boxes, [CORNERS])
     assert found.class_ids.tolist() == [1]
+
+
+def test_a_bare_plan_of_yolov4_has_corners_beside_scores(machine, tmp_path):
+    """As trtexec builds it from an export of pytorch-YOLOv4."""
+    import onnx
+
+    exported = exports.corners().save(tmp_path / "yolov4.onnx")
+    file = tmp_path / "yolov4.engine"
+    file.write_bytes(plan_of(machine, onnx.load(exported)))
+    network = open_network(str(file))
+    assert (network.family, network.needs_nms) == ("plan (corners)", True)
+    assert (network.input.geometry, len(network.names)) == ("stretch", 3)
+    with engines.open("trt", network) as engine:
+        engine.requests[0].slot[:] = (0, 255, 0)
+        found = network.head(engine.requests[0].infer(1), 0.5)
+    np.testing.assert_allclose(found.boxes, exports.CORNERS, rtol=1e-5)
+    assert found.class_ids.tolist() == [1, 1]
 
 
 @pytest.mark.slow

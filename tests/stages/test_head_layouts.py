@@ -14,6 +14,8 @@ from detector.stages.heads import (
     Grid,
     anchor_free,
     anchor_free_dense,
+    corners,
+    corners_dense,
     decoded_rows,
     decoded_rows_dense,
     end_to_end,
@@ -38,14 +40,14 @@ def rows(count: int, classes: int = 3) -> np.ndarray:
     return values
 
 
-def corners(cx: float, cy: float, w: float, h: float) -> list[float]:
+def corners_of(cx: float, cy: float, w: float, h: float) -> list[float]:
     return [cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2]
 
 
 def best_of(box, objectness: float, scores, conf: float):
     best = max(range(len(scores)), key=lambda at: scores[at])
     return (
-        [(corners(*box), objectness * scores[best], best)]
+        [(corners_of(*box), objectness * scores[best], best)]
         if objectness * scores[best] >= conf
         else []
     )
@@ -208,6 +210,31 @@ def test_logits_of_queries_end_in_a_logistic():
     )
 
 
+def test_corners_equal_the_plain_loop():
+    random = np.random.default_rng(5)
+    boxes = np.sort(random.random((1, 40, 1, 2, 2)), axis=3).reshape(1, 40, 1, 4)
+    boxes, scores = boxes.astype(np.float32), random.random((1, 40, 3)).astype(np.float32)
+    scores[0, 7] = np.nan
+    found = corners([boxes, scores], 0.6, **SIZE)
+    sides = np.array([SIZE["width"], SIZE["height"]] * 2)
+    wanted = [
+        (box * sides, row.max(), row.argmax())
+        for (box,), row in zip(boxes[0], scores[0], strict=True)
+        if row.max() >= 0.6
+    ]
+    assert 10 < len(wanted) < 40
+    np.testing.assert_allclose(found.boxes, [row[0] for row in wanted], rtol=1e-6)
+    assert found.scores.tolist() == [row[1] for row in wanted]
+    assert found.class_ids.tolist() == [row[2] for row in wanted]
+    assert not np.shares_memory(found.boxes, boxes)
+    dense = corners_dense([boxes, scores], **SIZE)[0]
+    np.testing.assert_allclose(dense[:, 4], 1)
+    np.testing.assert_array_equal(dense[:, 5:], scores[0])
+    np.testing.assert_allclose(
+        dense[:, :2] - dense[:, 2:4] / 2, boxes[0, :, 0, :2] * sides[:2], atol=1e-4
+    )
+
+
 def broken(shape) -> np.ndarray:
     """Every kind of number that a broken network gives, in every place."""
     kinds = np.array(
@@ -223,6 +250,7 @@ HEADS = [
     (lambda: [broken((1, 400, 7))], queries, SIZE),
     (lambda: [broken((1, 400, 3)), broken((1, 400, 4))], queries, {**SIZE, "logits": True}),
     (lambda: [broken((1, 400, 6))], end_to_end, {}),
+    (lambda: [broken((1, 400, 1, 4)), broken((1, 400, 3))], corners, SIZE),
     (
         lambda: [broken((1, 400, 4)), broken((1, 400)), broken((1, 400))],
         end_to_end,

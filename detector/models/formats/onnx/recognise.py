@@ -9,6 +9,7 @@ grid         [B, cells, 5 + classes]           YOLOX, raw                    yol
 anchor-free  [B, 4 + classes, cells]           YOLOv8, 9, 11 and 12          anchor_free
 queries      [B, queries, 4 + classes]         RT-DETR                       queries
 end-to-end   [B, detections, 6] and the like   YOLOv10, 26, or NMS inside    end_to_end
+corners      [B, N, 1, 4] and [B, N, classes]  YOLOv4, by pytorch-YOLOv4     corners
 
 The number of rows tells most: 3 boxes a cell, 1 box a cell, or a few hundred detections. Where two
 layouts have the same shape, the graph itself is asked: does the output come from convolutions
@@ -43,6 +44,7 @@ GRID = "grid"  # a box as offsets from its cell and logarithms of sizes, objectn
 ANCHOR_FREE = "anchor-free"  # a box in network pixels, class probabilities
 QUERIES = "queries"  # a box in 0..1, class probabilities or logits, joined or apart
 END_TO_END = "end-to-end"  # finished detections: box corners, score, class; joined or apart
+CORNERS = "corners"  # box corners in 0..1; apart from them, objectness x class probabilities
 
 MAX_DETECTIONS = 3000  # rows of a list of finished detections; the smallest maps have fewer cells
 MASK_SCALE = 4  # pixels of the input for one pixel of a segmentation model's masks
@@ -70,6 +72,7 @@ class Family:
 FAMILIES = {
     family.name: family
     for family in (
+        Family("yolov4", (CORNERS,), "stretch"),
         Family("yolov5", (DECODED, ANCHOR_FREE, END_TO_END)),  # anchor-free: the later "u" models
         Family("yolov6", (DECODED, END_TO_END)),  # one box a cell, and an objectness of 1
         Family("yolov7", (DECODED, END_TO_END)),
@@ -386,6 +389,19 @@ def _match_finished_rows(evidence: _Evidence, name: str) -> Layout | None:
     return None
 
 
+def _match_corners(evidence: _Evidence) -> Layout | None:
+    """What Darknet2ONNX of pytorch-YOLOv4 writes; its shapes are like no other's."""
+    graph = evidence.graph
+    boxes = [name for name in graph.outputs if evidence.dims(name)[2:] == (1, 4)]
+    scores = list(evidence.rank3_outputs())
+    if len(graph.outputs) != 2 or len(boxes) != 1 or len(scores) != 1:
+        return None
+    name, rows, classes = scores[0]
+    if evidence.dims(boxes[0])[1] != rows or not evidence.fits_names(classes):
+        return None
+    return Layout(CORNERS, (boxes[0], name), classes)
+
+
 def _box_column(evidence: _Evidence, name: str) -> int | None:
     """Where the four columns of the box begin in [K, 7].
 
@@ -463,6 +479,12 @@ def _queries_head(layout: Layout, rules: InputRules, classes: int) -> tuple[Head
     return head, dense
 
 
+def _corners_head(layout: Layout, rules: InputRules, classes: int) -> tuple[Head, Dense]:
+    head = partial(heads.corners, width=rules.width, height=rules.height)
+    dense = partial(heads.corners_dense, width=rules.width, height=rules.height)
+    return head, dense
+
+
 def _end_to_end_head(layout: Layout, rules: InputRules, classes: int) -> tuple[Head, Dense]:
     head = partial(heads.end_to_end, form=layout.form)
     return head, partial(heads.end_to_end_dense, form=layout.form, classes=classes)
@@ -509,5 +531,12 @@ LAYOUTS = {
         False,
         _match_end_to_end,
         _end_to_end_head,
+    ),
+    CORNERS: LayoutRow(
+        "boxes [batch, rows, 1, 4] beside scores [batch, rows, classes]",
+        "yolov4",
+        True,
+        _match_corners,
+        _corners_head,
     ),
 }
