@@ -85,7 +85,7 @@ def read_coco(path: Path, pictures: Path, split: str) -> Iterator[Picture]:
         yield Picture(image, boxes, classes, ignored, kind, weight)
 
 
-VOC_WEIGHTS = {"vehicle": 1.4, "person": 0.4, "animal": 0.3, "none": 0.08}
+VOC_WEIGHTS = {"vehicle": 0.9, "person": 0.25, "animal": 0.25, "none": 0.06}
 VOC_ENDS = ("xmin", "ymin", "xmax", "ymax")
 ANIMALS = {"bird", "cat", "cow", "dog", "horse", "sheep"}
 

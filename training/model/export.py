@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,32 @@ def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
     target = path.with_name("street.weights")
     write_weights(network, target, state["step"])
     return target
+
+
+def mix(parts: Sequence[tuple[Path, float]], folder: Path, cfg: Path) -> list[Path]:
+    """Average the weights of checkpoints, each by its share; write checkpoint.pt, street.weights
+    and street.f16.
+
+    Runs that went on from one another lie in one valley of the loss, where a mean is often better
+    than both ("Model soups", arXiv 2203.05482). The optimisers' state is that of the last one.
+    """
+    states = [torch.load(path, map_location="cpu", weights_only=True) for path, _ in parts]
+    total = sum(share for _, share in parts)
+    mean = {}
+    for name, last in states[-1]["average"].items():
+        mean[name] = last
+        if last.is_floating_point():
+            shares = [
+                state["average"][name].double() * (share / total)
+                for state, (_, share) in zip(states, parts, strict=True)
+            ]
+            mean[name] = sum(shares).to(last.dtype)
+    network = Street(read_layers(cfg))
+    network.load_state_dict(mean)
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "checkpoint.pt"
+    torch.save({**states[-1], "network": mean, "average": mean}, target)
+    return [target, *write(network, folder, states[-1]["step"])]
 
 
 def read(path: Path, cfg: Path) -> list[Filter]:

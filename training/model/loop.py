@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ CHECKPOINT_S = 180
 LOG_EVERY = 20  # steps
 STATISTICS = 12  # batches that folded normalisations are found again from
 
-Judge = Callable[[Street], dict[str, float]]
+Judge = Callable[[Street], dict[str, Any]]  # what it returns goes into the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,7 @@ def train(
                 write_row(log, row | {"pictures_per_s": round(speed, 1)})
                 progress.update(task, note=f"loss {row['loss']:.3f}, {speed:.0f} pictures/s")
             if last or is_evaluation_due(step + 1, options):
-                size = batch.images.shape[1:3]
-                write_row(log, {"step": step + 1, "size": size, **judge(average.network)})
+                write_row(log, {"step": step + 1, **judge(average.network)})
             if last or time.monotonic() - saved > CHECKPOINT_S:
                 save(options, network, average, optimisers, step + 1)
                 saved = time.monotonic()
@@ -185,10 +185,10 @@ def judge_of(labelled: Path, size: tuple[int, int], device: str) -> Judge:
     """
     shown = [picture for picture in evaluation.read_validation(labelled) if not picture.held_out]
 
-    def judge(network: Street) -> dict[str, float]:
+    def judge(network: Street) -> dict[str, Any]:
         network.eval()
         model = as_model(network, size, device)
-        return evaluation.figures(evaluation.judge_pictures(model, shown))
+        return {"size": size, **evaluation.figures(evaluation.judge_pictures(model, shown))}
 
     return judge
 
