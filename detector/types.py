@@ -215,7 +215,9 @@ class Letterbox:
     height: int
 
     def to_source(self, detections: Detections) -> Detections:
-        """Detections with boxes in source pixels, clipped, from boxes in network pixels."""
+        """Detections with boxes in source pixels, clipped, from boxes in network pixels. Those
+        without a box are returned as they are.
+        """
         if not len(detections):
             return detections
         pad = np.array([self.pad_x, self.pad_y] * 2, np.float32)

@@ -166,8 +166,9 @@ def json_schema(
 
 
 def dedent_descriptions(schemas: dict[str, Any]) -> None:
-    """Take the indentation of docstrings out of JSON Schemas, in place. Python keeps it until
-    3.12, and a schema should not tell which Python wrote it.
+    """Remove the indentation of docstrings from the descriptions of JSON Schemas, in place.
+
+    Python up to 3.12 keeps it and 3.13 removes it; a schema is the same under each.
     """
     for schema in schemas.values():
         if "description" in schema:

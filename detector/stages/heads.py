@@ -75,8 +75,8 @@ Indices = NDArray[np.intp]
 
 
 def no_candidates() -> Candidates:
-    """Of a picture without objects: cameras give mostly such, and every numpy call on nothing takes
-    a microsecond as well.
+    """No candidates: boxes [0, 4], scores [0], class ids [0]. Heads return early with them, because
+    a numpy call on an empty array takes a microsecond too, and cameras often see nothing.
     """
     return Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
 

@@ -50,6 +50,13 @@ CASES = [
         "decoded",
         [("green", 0.8, box) for box in BOTH],
     ),
+    (
+        "yolov6s",  # by Ultralytics
+        exports.anchor_free,
+        "yolov6",
+        "anchor-free",
+        [("green", 0.8, box) for box in BOTH],
+    ),
     ("yolov4", exports.corners, "yolov4", "corners", [("green", 0.8, box) for box in BOTH]),
     ("yolov6-nms", exports.parts, "yolov6", "end-to-end", PARTS),
     ("best", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),

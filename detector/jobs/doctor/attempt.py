@@ -1,7 +1,8 @@
-"""Runs an engine in a process of its own, so that a library that crashes takes nothing with it.
+"""Runs an engine, the default job or the encoders in a process of its own.
 
-The child runs ``python -c ... main()`` with one word: an engine's name, ``DEFAULT_JOB`` or
-``ENCODERS``. Its last line is JSON. It removes its files itself, also where doctor is killed.
+A library that crashes there takes nothing with it. The child runs ``python -c ... main()`` with one
+word: an engine's name, ``DEFAULT_JOB`` or ``ENCODERS``. Its last line is JSON. It ends with its
+parent and removes its files, even where doctor is killed.
 """
 
 from __future__ import annotations

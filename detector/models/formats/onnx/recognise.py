@@ -4,7 +4,8 @@
 ``LAYOUTS``, at the end, says for each layout how it is recognised and which head decodes it.
 
 layout       outputs                                                         head
-decoded      [B, 3 boxes a cell, 5 + classes]  YOLOv5 and 7, YOLOv6 with one decoded
+decoded      [B, 3 boxes a cell, 5 + classes]  YOLOv5 and 7                  decoded
+             [B, cells, 5 + classes]           YOLOv6, if named              decoded
 grid         [B, cells, 5 + classes]           YOLOX, raw                    yolox
 anchor-free  [B, 4 + classes, cells]           YOLOv8, 9, 11 and 12          anchor_free
 queries      [B, queries, 4 + classes]         RT-DETR                       queries
@@ -74,7 +75,8 @@ FAMILIES = {
     for family in (
         Family("yolov4", (CORNERS,), "stretch"),
         Family("yolov5", (DECODED, ANCHOR_FREE, END_TO_END)),  # anchor-free: the later "u" models
-        Family("yolov6", (DECODED, END_TO_END)),  # one box a cell, and an objectness of 1
+        # DECODED with one box a cell and an objectness of 1; anchor-free: by Ultralytics.
+        Family("yolov6", (DECODED, ANCHOR_FREE, END_TO_END)),
         Family("yolov7", (DECODED, END_TO_END)),
         Family("yolov8", (ANCHOR_FREE, END_TO_END)),
         Family("yolov9", (ANCHOR_FREE, END_TO_END)),
