@@ -559,7 +559,8 @@ def _annotation(
     """What happens to a picture before it is written; None where nobody needs it.
 
     Sinks of plain pictures see it when all that must not be recognised is pixelated, and nothing is
-    drawn yet. Where a sink needs BGR, boxes are drawn into that.
+    drawn yet. Where a sink needs BGR, boxes are drawn into that. Planes into which nothing would be
+    drawn stay the decoder's: they are not copied.
     """
     from detector.sinks.base import DRAWN
 
@@ -573,9 +574,12 @@ def _annotation(
 
     style = drawing_style(config, loaded)
     unblurred = replace(style, blurred=frozenset())
-    easel = Easel(bgr=any(sink.pictures == "bgr" for sink in sinks))
+    bgr = any(sink.pictures == "bgr" for sink in sinks)
+    easel, stays = Easel(bgr=bgr), not (bgr or style.remark)
 
     def show_and_draw(frame: Frame, detections: Detections) -> None:
+        if stays and not len(detections) and isinstance(frame.picture, Planes):
+            return
         looked_at = watched is not None and watched()
         if drawn or looked_at or (seeing and style.blurred):
             easel.put(frame)

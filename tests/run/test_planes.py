@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -14,14 +15,16 @@ import cv2
 import numpy as np
 import pytest
 
-from detector import sources
+from detector import sinks, sources
 from detector.analysis.accuracy.agreement import agreement, match_pairs
 from detector.config.levels import resolve_config
 from detector.run.detect import Hooks, detect
 from detector.session.document import Summary
 from detector.sinks.crops import cut
+from detector.sinks.video.canvas import Canvas
+from detector.sources import _planes
 from detector.sources._planes import PlanesReader
-from detector.types import Detections, Frame, Image, Planes
+from detector.types import Detections, Frame, Image, Picture, Planes
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
@@ -113,6 +116,58 @@ def test_outputs_that_need_none(
 ) -> None:
     assert pixels_of(run(clip, tmp_path, save=save)) == "yuv420p"
     assert made == []
+
+
+def test_a_picture_without_detections_is_not_copied(
+    clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures: list[Any] = []
+    real = Canvas.fill
+
+    def fill(self: Canvas, picture: Picture) -> Any:
+        pictures.append((picture.picture, real(self, picture)))
+        return pictures[-1][1]
+
+    monkeypatch.setattr(Canvas, "fill", fill)
+    monkeypatch.setattr(_planes, "copy_planes", None)
+    run(clip, tmp_path)
+    assert len(pictures) == 12
+    assert all(given is taken for given, taken in pictures)
+
+
+def add_captions(path: Path) -> Path:
+    """Closed captions (ATSC A/53, part 4) before each picture of a raw H.264 stream."""
+    said = b"\xb5\x00\x31GA94\x03\x41\xff\xfc\x94\x2c\xff"
+    message = b"\x00\x00\x01\x06\x04" + bytes([len(said)]) + said + b"\x80"
+    before_slices = re.sub(
+        rb"\x00\x00\x01(?=[\x41\x65])", lambda start: message + start.group(), path.read_bytes()
+    )
+    path.write_bytes(before_slices)
+    with av.open(str(path)) as container:
+        for picture in container.decode(video=0):
+            assert "A53_CC" in {one.type.name for one in picture.side_data}
+    return path
+
+
+@pytest.mark.parametrize("kind", ["key frames", "captions"])
+def test_a_picture_is_encoded_the_same_where_it_lies(kind: str, tmp_path: Path) -> None:
+    """What a decoder notes on its pictures is not taken over: kinds of pictures, captions."""
+    if kind == "captions":
+        path = add_captions(write_video(tmp_path / "clip.h264", 24, bf="0"))
+    else:
+        path = write_video(tmp_path / "clip.mp4", 24, g="4", bf="1")
+    files = {True: tmp_path / "copied.mp4", False: tmp_path / "lent.mp4"}
+    for copied, file in files.items():
+        with sources.open(str(path), pixels="yuv420p") as source:
+            sink = sinks.open("video", file)
+            sink.open(source.info)
+            for frame in source:
+                assert isinstance(frame.picture, Planes)
+                if copied:
+                    frame.picture = frame.picture.copy()
+                sink.write(frame, Detections.empty())
+            sink.close()
+    assert files[True].read_bytes() == files[False].read_bytes()
 
 
 def test_clips_of_detections_need_none(clip: Path, tmp_path: Path, made: list[Planes]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import av
 import cv2
 import numpy as np
+from av.video.frame import PictureType
 
 from detector.types import Image, Picture, Planes
 
@@ -17,14 +18,23 @@ class Canvas:
     is made in BT.601, limited range.
 
     ``size`` is the [h, w] of the pictures that come in. ``even`` is the [h, w] of what is encoded;
-    the last column and row are repeated to fill it. The planes are copied, which takes 0.04 ms at
-    1280x720, because cv2 writes them without gaps and the encoder's lines have some. (PyAV 18's
-    ``from_numpy_buffer`` would avoid the copy, but misplaces the planes unless the height divides
-    by 4.)
+    the last column and row are repeated to fill it. ``lent``: the encoder may read a decoder's
+    picture where it lies, as it comes when nothing was drawn.
+
+    The planes of what is converted are copied, which takes 0.04 ms at 1280x720, because cv2 writes
+    them without gaps and the encoder's lines have some. (PyAV 18's ``from_numpy_buffer`` would
+    avoid the copy, but misplaces the planes unless the height divides by 4.)
     """
 
-    def __init__(self, size: tuple[int, int], even: tuple[int, int], time_base: Fraction) -> None:
-        self._size = size
+    def __init__(
+        self,
+        size: tuple[int, int],
+        even: tuple[int, int],
+        time_base: Fraction,
+        *,
+        lent: bool = False,
+    ) -> None:
+        self._size, self._lent = size, lent
         height, width = self._even = even
         self._padded = np.empty((height, width, 3), np.uint8) if size != even else None
         self._picture = av.VideoFrame(width, height, "yuv420p")
@@ -35,15 +45,25 @@ class Canvas:
 
     def fill(self, picture: Picture) -> Any:
         """The encoder's picture of u8 BGR [h, w, 3], the same one each time; or of planes, which
-        are read where they lie if they are no decoder's."""
+        are read where they lie if they are our own, or ``lent``."""
         if not isinstance(picture, Planes):
             self._convert(picture)
             return self._picture
-        if picture.picture is not None and picture.y.flags.writeable:
+        if picture.picture is not None and (picture.y.flags.writeable or self._takes(picture)):
             return picture.picture
         for plane, given in zip(self._planes, (picture.y, picture.u, picture.v), strict=True):
             np.copyto(plane, given)
         return self._picture
+
+    def _takes(self, planes: Planes) -> bool:
+        """Whether the decoder's picture can be encoded as it is; then it is made ready for that."""
+        picture = planes.picture
+        kind = picture.format.name, picture.height, picture.width
+        if not self._lent or kind != ("yuv420p", *self._even):
+            return False
+        # It says which kind of picture it was in its own stream, and an encoder would obey.
+        picture.pict_type = PictureType.NONE
+        return True
 
     def _convert(self, image: Image) -> None:
         if image.shape[:2] != self._size:

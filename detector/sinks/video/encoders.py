@@ -33,6 +33,7 @@ class SvtAv1File(H264File):
     """AV1 by SVT-AV1. Its levels of speed go from 0 (best) to 13; the scale of crf to 63."""
 
     encoder = "libsvtav1"
+    lent = False
     qualities: ClassVar[dict[str, dict[str, str]]] = {
         "fast": {"preset": "12", "crf": "38"},
         "balanced": {"preset": "11", "crf": "35"},
@@ -57,6 +58,7 @@ class NvencFile(H264File):
     """H.264 by an NVIDIA GPU. Presets p1 (fastest) to p7; ``cq`` is its constant quality."""
 
     encoder = "h264_nvenc"
+    lent = False
     quality_option = "cq"
     qualities: ClassVar[dict[str, dict[str, str]]] = {
         "fast": {"preset": "p1", "cq": "26"},

@@ -66,11 +66,13 @@ class YuvFile(VideoFile):
 
     encoder: str
     options: dict[str, str]
+    lent = False  # see ``Canvas``; an encoder that reads nothing but the pixels
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
         # 4:2:0 has one colour for 2x2 pixels.
         even_height, even_width = height + height % 2, width + width % 2
-        self._canvas = Canvas((height, width), (even_height, even_width), self.time_base)
+        even = even_height, even_width
+        self._canvas = Canvas((height, width), even, self.time_base, lent=self.lent)
         stream = container.add_stream(self.encoder, rate=self.fps, options=self.options)
         context = stream.codec_context
         context.width, context.height, context.pix_fmt = even_width, even_height, "yuv420p"
@@ -94,6 +96,7 @@ class YuvFile(VideoFile):
 
 class H264File(YuvFile):
     encoder = "libx264"
+    lent = True
     sound = SoundRules(copied=COPIED, encoder="aac", bits_per_s=160_000, rates=range(8000, 48001))
 
     def choose_time_base(self, of_source: Fraction) -> Fraction:
@@ -128,6 +131,8 @@ class H264File(YuvFile):
             options = {"preset": self.preset, "crf": CRF}
         if self.crf is not None:
             options["crf"] = str(self.crf)
+        # Captions lie in pictures that are read where the decoder left them, and in no others.
+        options["a53cc"] = "0"
         return options
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
