@@ -39,6 +39,8 @@ PRECISIONS = ("fp32", "int8", "bf16")
 # and AVX-512, ONNX Runtime adds pairs in 16 bits, which overflow: int8 loses more than was measured
 # (onnxruntime.ai/docs/performance/model-optimizations/quantization.html, "U8S8 ... saturation").
 EXACT_INT8 = {"avx512_vnni", "avx_vnni", "amx_int8"}
+# Instructions that multiply bf16. Without them OpenVINO runs fp32 whatever it is asked for.
+BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 LIMIT_S = 3.0  # of it all
 OPENING_S = 1.9  # no further engine is opened after it
 ROUNDS, ROUND_S = 7, 0.03  # of each engine
@@ -153,8 +155,10 @@ def _at(config: Config, shape: tuple[int, int]) -> Config:
 def _agreements(calibration: Calibration) -> dict[str, float]:
     """Precision -> agreement with fp32, of those whose loss on this CPU is known."""
     known = {kind: result.agreement for kind, result in calibration.result.items()}
-    found = {"fp32": 1.0, "bf16": known.get("bf16", 0.0)}
-    if EXACT_INT8 & set(describe_cpu()["flags"]):
+    found, flags = {"fp32": 1.0}, set(describe_cpu()["flags"])
+    if flags & BF16:
+        found["bf16"] = known.get("bf16", 0.0)
+    if flags & EXACT_INT8:
         found["int8"] = min(share for kind, share in known.items() if kind.startswith("int8"))
     return found
 

@@ -78,7 +78,7 @@ def ticks(monkeypatch) -> Ticks:
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(self_timing, "_open", opened)
     monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
-    monkeypatch.setattr(self_timing, "describe_cpu", lambda: {"flags": ["avx2", "avx_vnni"]})
+    monkeypatch.setattr(self_timing, "describe_cpu", lambda: {"flags": ["avx_vnni", "amx_bf16"]})
     monkeypatch.setattr(choose, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(choose.TIMED))
     monkeypatch.setattr(choose, "library_version", lambda name: f"{name} 1.0")
@@ -221,10 +221,16 @@ def test_a_higher_budget_of_agreement_keeps_fp32(street, ticks, tmp_path):
     assert taken(street, config, timed(street, config, ticks)).config.runtime.precision == "fp32"
 
 
-def test_without_instructions_for_it_int8_is_not_timed(street, ticks, tmp_path, monkeypatch):
-    monkeypatch.setattr(self_timing, "describe_cpu", lambda: {"flags": ["avx2", "avx512f"]})
+@pytest.mark.parametrize(
+    ("flag", "precisions"), [("avx512_bf16", {"fp32", "bf16"}), ("avx512_vnni", {"fp32", "int8"})]
+)
+def test_a_precision_without_instructions_for_it_is_not_timed(
+    street, ticks, tmp_path, monkeypatch, flag, precisions
+):
+    """OpenVINO would take bf16 and run fp32."""
+    monkeypatch.setattr(self_timing, "describe_cpu", lambda: {"flags": ["avx2", flag]})
     timing = timed(street, settings(tmp_path), ticks)
-    assert {row.precision for row in timing.measurement.rows} == {"fp32", "bf16"}
+    assert {row.precision for row in timing.measurement.rows} == precisions
 
 
 def test_a_comparison_goes_first(street, ticks, tmp_path):
