@@ -578,9 +578,9 @@ def _annotation(
     easel, stays = Easel(bgr=bgr), not (bgr or style.remark)
 
     def show_and_draw(frame: Frame, detections: Detections) -> None:
+        looked_at = watched is not None and watched()  # to be asked of every frame
         if stays and not len(detections) and isinstance(frame.picture, Planes):
             return
-        looked_at = watched is not None and watched()
         if drawn or looked_at or (seeing and style.blurred):
             easel.put(frame)
         elif not seeing:
