@@ -1,4 +1,4 @@
-"""What this process may use of the computer: cores and memory.
+"""What this process may use of the computer: cores, their instructions, and memory.
 
 What can never fit is refused before it is asked for. Linux promises more memory than it has and
 then ends the process without a word, so a MemoryError is not something to wait for.
@@ -15,6 +15,9 @@ GB = 1 << 30
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
+# x86: instructions that multiply u8 by s8 and add four products in 32 bits. Without them ONNX
+# Runtime and OpenVINO add pairs in 16 bits.
+EXACT_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 # A worker of a cluster whose share of a node's cores is a number, and no cores in particular.
 CORES_VARIABLE = "DETECT_VIDEO_CORES"
 
@@ -27,6 +30,23 @@ def usable_cores() -> int:
         there = os.cpu_count() or 1
     share = os.environ.get(CORES_VARIABLE, "")
     return min(there, max(1, int(share))) if share.isdecimal() else there
+
+
+@cache
+def cpu_flags(proc: Path = PROC) -> frozenset[str]:
+    """What the CPU can do, as Linux names it: flags of x86, features of ARM. Empty elsewhere."""
+    try:
+        lines = (proc / "cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    named = (line for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(flag for line in named for flag in line.partition(":")[2].split())
+
+
+def adds_int8_in_16_bits() -> bool:
+    """Whether sums of u8 x s8 products can overflow on this CPU. False where it does not tell."""
+    flags = cpu_flags()
+    return "sse2" in flags and not flags & EXACT_INT8
 
 
 @cache

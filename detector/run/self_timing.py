@@ -22,6 +22,7 @@ from detector import engines
 from detector.config.schema import PACKAGED, Config
 from detector.engines.base import NVIDIA_DRIVER, BuildProgress
 from detector.errors import EngineError, OutputError, UsageError
+from detector.errors.machine import EXACT_INT8
 from detector.run import choose
 from detector.run.canvas import open_network, own_canvas
 from detector.run.environment import describe_cpu
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
 
 SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns it off
 PRECISIONS = ("fp32", "int8", "bf16")
-# Of the CPU's flags: instructions that add up four products of 8 bits in 32. Without them, on AVX2
-# and AVX-512, ONNX Runtime adds pairs in 16 bits, which overflow: int8 loses more than was measured
-# (onnxruntime.ai/docs/performance/model-optimizations/quantization.html, "U8S8 ... saturation").
-EXACT_INT8 = {"avx512_vnni", "avx_vnni", "amx_int8"}
 # Instructions that multiply bf16. Without them OpenVINO runs fp32 whatever it is asked for.
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 LIMIT_S = 3.0  # of it all
@@ -154,12 +151,17 @@ def _at(config: Config, shape: tuple[int, int]) -> Config:
 
 def _agreements(calibration: Calibration) -> dict[str, float]:
     """Precision -> agreement with fp32, of those whose loss on this CPU is known."""
+    from detector.models.graph.qdq import KINDS
+    from detector.run.quantize.calibrate import NARROW
+
     known = {kind: result.agreement for kind, result in calibration.result.items()}
     found, flags = {"fp32": 1.0}, set(describe_cpu()["flags"])
     if flags & BF16:
         found["bf16"] = known.get("bf16", 0.0)
     if flags & EXACT_INT8:
-        found["int8"] = min(share for kind, share in known.items() if kind.startswith("int8"))
+        found["int8"] = min(known[kind] for kind in KINDS)
+    elif "sse2" in flags and NARROW in known:  # with 8 bits it would lose more than was measured
+        found["int8"] = known[NARROW]
     return found
 
 

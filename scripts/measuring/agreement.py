@@ -21,7 +21,14 @@ from detector.models.graph.qdq import quantised_graph
 from detector.run.quantize import KINDS
 from detector.run.quantize.calibrate import Calibration, calibrate
 from detector.run.quantize.frames import read_frames
-from detector.run.quantize.search import ENGINE, SELECTION, Reference, detections, raw_outputs
+from detector.run.quantize.search import (
+    ENGINE,
+    SELECTION,
+    Reference,
+    detections,
+    raw_outputs,
+    weight_top,
+)
 from detector.types import Detections
 from measuring.rounded import rounded
 
@@ -110,11 +117,12 @@ def _int8(
     network: Network, found: Calibration, kind: str, references: dict[str, Reference]
 ) -> Iterator[Row]:
     result = found.result[kind]
-    plain = quantised_graph(network.graph, found.ranges, (), kind)
+    top = weight_top(kind)
+    plain = quantised_graph(network.graph, found.ranges, (), kind, top)
     yield Row(
         network.name, f"{kind}, all", *_compared(network, plain, references), result.layers, 0, 0.0
     )
-    graph = quantised_graph(network.graph, found.ranges, set(result.kept), kind)
+    graph = quantised_graph(network.graph, found.ranges, set(result.kept), kind, top)
     compared = _compared(network, graph, references)
     yield Row(network.name, kind, *compared, result.layers, result.float_layers, result.float_macs)
 

@@ -29,7 +29,8 @@ from model.data import CLASSES, IGNORED
 
 if TYPE_CHECKING:
     from detector.models import Network
-    from detector.run.quantize.calibrate import Calibration
+    from detector.run.quantize.calibrate import Calibration, Result
+    from detector.run.quantize.search import Reference
 
 NAMES = ("person", "vehicle")
 CONFIDENCE, NMS_IOU, MAX_KEPT = 0.001, 0.65, 300
@@ -139,15 +140,18 @@ def open_ours(
     network = open_network(ModelRequest(str(model), weights=weights and Path(weights), size=size))
     rules, proto = network.input, network.graph.SerializeToString()
     if int8 is not None:
-        from detector.models.graph.qdq import quantised_graph
+        from detector.models.graph.qdq import WEIGHT_TOP, quantised_graph
         from detector.run.quantize import calibrate
+        from detector.run.quantize.search import weight_top
 
         found = calibrate.packaged(network, str(model)) if packaged else measure(network, int8)
         if found is None:
             raise SystemExit(f"{model}: comes with no calibration for {rules.width}x{rules.height}")
-        print(*found.sentences("int8-u8"), sep="\n")
+        top = weight_top("int8-u8")
+        narrow = top != WEIGHT_TOP and calibrate.NARROW in found.result
+        print(*found.sentences(calibrate.NARROW if narrow else "int8-u8"), sep="\n")
         kept = found.result["int8-u8"].kept
-        graph = quantised_graph(network.graph, found.ranges, kept, "int8-u8")
+        graph = quantised_graph(network.graph, found.ranges, kept, "int8-u8", top)
         proto = graph.SerializeToString()
     infer = open_session(proto, threads)
 
@@ -202,7 +206,7 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
     ``called``: what the pictures are called in it.
     """
     from detector.models import ModelRequest, open_network
-    from detector.run.quantize.calibrate import Result, calibrate, for_packaging
+    from detector.run.quantize.calibrate import NARROW, Result, calibrate, for_packaging
     from detector.run.quantize.frames import read_frames
     from detector.run.quantize.search import Reference, detections, raw_outputs
 
@@ -215,14 +219,26 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
     )
     share = agreement(of_fp32.detections, detections(network, halves)).share
     layers = found.result["int8-u8"].layers
-    found = replace(
-        found,
-        source=called,
-        result={**found.result, "bf16": Result((), share, share, 0, layers, 0.0, 1)},
-    )
+    more = {
+        "bf16": Result((), share, share, 0, layers, 0.0, 1),
+        NARROW: narrow_result(network, found, of_fp32),
+    }
+    found = replace(found, source=called, result={**found.result, **more})
     target.write_text(for_packaging(network, found), encoding="utf-8")
     for kind, result in found.result.items():
         print(f"{kind}: {result.agreement:.4f}, {result.float_layers} of {result.layers} float")
+
+
+def narrow_result(network: Network, found: Calibration, of_fp32: Reference) -> Result:
+    """What int8-u8 reaches with weights of 7 bits, which overflow on no CPU."""
+    from detector.models.graph.qdq import NARROW_TOP, quantised_graph
+
+    of_u8 = found.result["int8-u8"]
+    plain, reached = (
+        of_fp32.agreement(quantised_graph(network.graph, found.ranges, kept, "int8-u8", NARROW_TOP))
+        for kept in ((), of_u8.kept)
+    )
+    return replace(of_u8, plain=plain, agreement=reached, runs=2)
 
 
 def agreement_of_packaged(
@@ -234,7 +250,7 @@ def agreement_of_packaged(
     from detector.models.graph.qdq import KINDS, quantised_graph
     from detector.run.quantize.calibrate import packaged
     from detector.run.quantize.frames import read_frames
-    from detector.run.quantize.search import Reference
+    from detector.run.quantize.search import Reference, weight_top
 
     network = open_network(ModelRequest(model, size=size))
     found = packaged(network, model)
@@ -244,7 +260,9 @@ def agreement_of_packaged(
     of_fp32 = Reference.of(network, frames.held_out)
     return {
         kind: of_fp32.agreement(
-            quantised_graph(network.graph, found.ranges, found.result[kind].kept, kind)
+            quantised_graph(
+                network.graph, found.ranges, found.result[kind].kept, kind, weight_top(kind)
+            )
         )
         for kind in KINDS
     }

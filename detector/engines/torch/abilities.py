@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
+from collections.abc import Set
 from typing import Any
 
 from detector.errors import EngineError
+from detector.errors.machine import cpu_flags
 
 CUDA_TORCH = (
     "or install one with CUDA: pip install torch --index-url https://download.pytorch.org/whl/cu130"
@@ -99,19 +100,12 @@ def has_vnni() -> bool:
     return bool(cpu_facts() & {"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
-def cpu_facts() -> set[str]:
-    """The CPU's flags as the kernel names them; torch's own names where /proc cannot be read."""
+def cpu_facts() -> Set[str]:
+    """The CPU's flags as the kernel names them; torch's own names where it does not tell."""
     import torch
 
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return {name for name, there in torch.cpu.get_capabilities().items() if there is True}
-    return {
-        flag
-        for line in lines
-        if line.startswith(("flags", "Features"))
-        for flag in line.partition(":")[2].split()
+    return cpu_flags() or {
+        name for name, there in torch.cpu.get_capabilities().items() if there is True
     }
 
 

@@ -211,7 +211,7 @@ def precision_advice(features: dict[str, bool]) -> dict[str, str]:
     elif features["VNNI"]:
         int8 = "fast: VNNI"
     else:
-        int8 = "without VNNI: little gain over fp32, or none"
+        int8 = "without VNNI: less gain than with it, and weights of 7 bits"
     if features["AMX-BF16"]:
         bf16 = "fast: AMX"
     elif features["BF16"]:

@@ -18,10 +18,16 @@ from detector.engines import store
 from detector.engines.base import BuildProgress
 from detector.errors import ModelError, UsageError
 from detector.models.base import Network
-from detector.models.graph.qdq import KINDS, quantised_graph, why_not_int8
-from detector.run.quantize.calibrate import get_calibration
+from detector.models.graph.qdq import KINDS, WEIGHT_TOP, quantised_graph, why_not_int8
+from detector.run.quantize.calibrate import NARROW, get_calibration
+from detector.run.quantize.search import weight_top
 
 __all__ = ["KINDS", "quantize_network"]
+
+UNMEASURED = (
+    "int8: this CPU has no VNNI and adds products in 16 bits, so weights have 7 bits; a "
+    "calibration from another CPU promises more agreement than is reached here"
+)
 
 
 def quantize_network(
@@ -52,8 +58,12 @@ def quantize_network(
     if why := why_not_int8(network.graph):
         raise UsageError(f"--precision int8: {network.name}: {why}")
     calibration, notes = get_calibration(network, config, folder, progress)
-    result = calibration.result[kind]
-    graph = quantised_graph(network.graph, calibration.ranges, set(result.kept), kind)
+    top = weight_top(kind)
+    narrow = top != WEIGHT_TOP
+    reached = NARROW if narrow and NARROW in calibration.result else kind
+    result = calibration.result[reached]
+    graph = quantised_graph(network.graph, calibration.ranges, set(result.kept), kind, top)
     details = {**network.details, "int8": result.as_dict()}
     variant = replace(network, graph=graph, precision=kind, path=None, details=details)
-    return variant, [*notes, *calibration.sentences(kind)]
+    more = [UNMEASURED] if narrow and reached == kind else []
+    return variant, [*notes, *calibration.sentences(reached), *more]

@@ -30,6 +30,7 @@ from detector.models.base import Network
 from detector.models.catalogue import canvases_of, known, known_model
 from detector.models.graph.qdq import (
     KINDS,
+    WEIGHT_TOP,
     Unit,
     Wiring,
     float_share,
@@ -46,9 +47,12 @@ from detector.run.quantize.search import (
     Reference,
     choose_float_units,
     rank_units,
+    weight_top,
 )
 
 SCHEMA = 1
+# A key of ``Calibration.result`` that packaged calibrations have: int8-u8 with weights of 7 bits.
+NARROW = "int8-u8, 7 bits"
 SUFFIX = ".calibration"  # a JSON file; its manifest, beside it, ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
@@ -71,7 +75,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The document of a calibration file. ``result``: by kind of int8."""
+    """The document of a calibration file. ``result``: by kind of int8; ``NARROW`` and bf16 too in
+    one that is packaged."""
 
     source: str
     method: str
@@ -100,6 +105,8 @@ class Calibration:
             f"MACs) stay float; agreement with fp32 is {result.agreement:.3f} on {measured_on} "
             f"({result.plain:.3f} with every layer in int8)"
         ]
+        if kind == NARROW:
+            lines.append("int8: weights have 7 bits: this CPU has no VNNI, and adds products in 16")
         if self.searched and not self.detections:
             lines.append(
                 "int8: fp32 detects nothing on these frames, so the loss of int8 is unknown; "
@@ -262,8 +269,10 @@ def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
     """What two calibrations must have in common to be the same file."""
     import onnxruntime
 
+    top = weight_top(KINDS[0])
     return {
         **_model_key(network),
+        **({} if top == WEIGHT_TOP else {"weight_top": top}),
         "geometry": [network.input.geometry, network.input.pad_value],
         "method": asked.calibrate_method,
         "budget": asked.budget,
@@ -381,7 +390,11 @@ def _graph_maker(
 ) -> MakeGraph:
     """A function from units that stay float to the graph; those in ``always`` stay float too."""
     return lambda kept: quantised_graph(
-        network.graph, ranges, {name for unit in (*always, *kept) for name in unit.nodes}, kind
+        network.graph,
+        ranges,
+        {name for unit in (*always, *kept) for name in unit.nodes},
+        kind,
+        weight_top(kind),
     )
 
 

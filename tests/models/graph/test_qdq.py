@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from detector.models.graph.build import GraphBuilder, good_name
 from detector.models.graph.qdq import (
     KINDS,
+    NARROW_TOP,
     quantised_graph,
     s8_scale,
     tensors_to_measure,
@@ -112,6 +113,26 @@ def test_known_answers(kind: str) -> None:
     steps = {"int8-u8": 1 + 200 / 255 + 102 / 255, "int8-s8": 255 / 127 + 200 / 127}[kind]
     assert np.abs(found - exact).max() <= steps / 2 + 1e-3
     assert np.abs(found - exact).max() > 0
+
+
+def test_weights_of_7_bits_overflow_nowhere() -> None:
+    """White pictures, whose products are largest: what this CPU's kernel adds is what the graph
+    says."""
+    network = branched()
+    pictures = np.full(network.input_shape, 255, np.uint8)
+    ranges = measure_ranges(network.graph, tensors_to_measure(network.graph), pictures, "minmax")
+    graph = quantised_graph(network.graph, ranges, (), "int8-u8", NARROW_TOP)
+    largest = [
+        np.abs(numpy_helper.to_array(tensor).astype(np.int32)).max()
+        for tensor in graph.graph.initializer
+        if tensor.data_type == onnx.TensorProto.INT8 and tensor.dims and "zero" not in tensor.name
+    ]
+    assert set(largest) == {NARROW_TOP}
+    assert 2 * 255 * NARROW_TOP < 2**15
+    own = run_once(replace(network, graph=graph), pictures)[-1]
+    written = run_as_written(graph, pictures)
+    step = (255 + 255) / 127 * 3 / 700
+    assert np.abs(own - written).max() <= step
 
 
 def run_as_written(graph: onnx.ModelProto, pictures: np.ndarray) -> np.ndarray:

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
-from detector.config.schema import CalibrationConfig, Config, NetworkConfig
+from detector.config.schema import PACKAGED, CalibrationConfig, Config, NetworkConfig
 from detector.engines import store
 from detector.errors import EngineError, ModelError, SourceError, UsageError
 from detector.models.base import Network
 from detector.run import quantize
-from detector.run.quantize.calibrate import SUFFIX, Calibration, calibrate
+from detector.run.quantize import search
+from detector.run.quantize.calibrate import NARROW, SUFFIX, Calibration, calibrate, packaged
 from detector.run.quantize.frames import hold_out
 from tests.known_answers import run_once
 from tests.networks import open_network
@@ -50,6 +52,45 @@ def test_one_calibration_serves_both_kinds_and_every_batch(video: Path, tmp_path
     assert again.graph == u8.graph
     assert len(kept(tmp_path)) == 1
     assert u8.details["int8"]["layers"] == 3
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_cpu_that_adds_in_16_bits_gets_weights_of_7(
+    narrow: bool, video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calibration is not taken for one of the same frames from another CPU, and the other way
+    round. For TensorRT nothing changes."""
+    monkeypatch.setattr(search, "adds_int8_in_16_bits", lambda: not narrow)
+    quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    monkeypatch.setattr(search, "adds_int8_in_16_bits", lambda: narrow)
+    network, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    assert len(kept(tmp_path)) == 2
+    assert ("weights have 7 bits" in notes[-1]) == narrow
+    assert largest_weight(network) == (64 if narrow else 127)
+    signed, notes = quantize.quantize_network(branched(), "int8-s8", config(video), tmp_path)
+    assert largest_weight(signed) == 127
+    assert "weights have 7 bits" not in notes[-1]
+
+
+def largest_weight(network: Network) -> int:
+    arrays = (
+        numpy_helper.to_array(tensor)
+        for tensor in network.graph.graph.initializer
+        if tensor.data_type == onnx.TensorProto.INT8
+    )
+    return max(int(np.abs(values.astype(np.int32)).max()) for values in arrays)
+
+
+def test_the_packaged_calibration_tells_what_7_bits_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "adds_int8_in_16_bits", lambda: True)
+    network = open_network("street-1")
+    found = packaged(network, "street-1")
+    assert found is not None
+    _, notes = quantize.quantize_network(network, "int8-u8", config(PACKAGED, "street-1"), tmp_path)
+    assert f"agreement with fp32 is {found.result[NARROW].agreement:.3f}" in notes[-2]
+    assert notes[-1].startswith("int8: weights have 7 bits")
 
 
 def test_what_is_kept_float_says_itself_and_shows(video: Path, tmp_path: Path) -> None:
