@@ -41,6 +41,7 @@ BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 LIMIT_S = 3.0  # of it all
 OPENING_S = 1.9  # no further engine is opened after it
 ROUNDS, ROUND_S = 7, 0.03  # of each engine
+MOST_ROUNDS = 3 * ROUNDS  # where a neighbour on the machine leaves open which is the fastest
 
 Clock = Callable[[], float]
 
@@ -186,10 +187,12 @@ def time_engines(
                 break
             with suppress(EngineError, UsageError):
                 candidates.append(_open(network, config, name, precision, stack, clock))
-        for done in range(ROUNDS):
-            if not progress(doing, done, ROUNDS):
+        for done in range(MOST_ROUNDS):
+            if not progress(doing, min(done, ROUNDS), ROUNDS):
                 raise EngineError("timing the engines was stopped; --no-self-timing leaves it out")
             if done >= choose.ENOUGH_ROUNDS and clock() > end:
+                break
+            if done >= ROUNDS and not _is_open(candidates):
                 break
             for one in candidates:
                 one.fps.append(_round(one, clock))
@@ -205,6 +208,13 @@ def time_engines(
         )
         for one in candidates
     ]
+
+
+def _is_open(candidates: Sequence[_Candidate]) -> bool:
+    """Whether one would be worth taking by its median, and by its range not."""
+    first, *others = (_interval(one.fps) for one in candidates)
+    worth = [one for one in others if one.median >= choose.WORTH * first.median]
+    return bool(worth) and all(one.low <= first.high for one in worth)
 
 
 def _order(precisions: Collection[str], device: str) -> list[tuple[str, str]]:
@@ -250,6 +260,7 @@ def _round(one: _Candidate, clock: Clock) -> float:
 
 
 def _interval(fps: Sequence[float]) -> Interval:
-    """Without the best and the worst round, which a neighbour on the machine may have made."""
-    inner = sorted(fps)[1:-1] or sorted(fps)
+    """Without the best and the worst seventh, which a neighbour on the machine may have made."""
+    cut = max(1, len(fps) // ROUNDS)
+    inner = sorted(fps)[cut:-cut] or sorted(fps)
     return Interval(inner[len(inner) // 2], inner[0], inner[-1])

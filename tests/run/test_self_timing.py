@@ -17,7 +17,7 @@ from detector.models import ModelRequest, open_network
 from detector.run import choose, self_timing
 from detector.run.detect import Hooks, detect
 from detector.run.quantize.calibrate import NARROW, packaged
-from detector.run.self_timing import LIMIT_S, OPENING_S, ROUNDS, SWITCH, Timing
+from detector.run.self_timing import LIMIT_S, MOST_ROUNDS, OPENING_S, ROUNDS, SWITCH, Timing
 from detector.session.measured import Interval, MeasuredMachine
 
 STREET = str(Path(__file__).parents[2] / "videos/street.mp4")
@@ -213,6 +213,35 @@ def test_a_little_is_not_worth_another_answer(
         {("ort", "fp32"): 0.012, ("ort", "int8"): 0.012 / times},
     )
     timing = timed(street, settings(tmp_path), ticks)
+    assert taken(street, settings(tmp_path), timing).config.runtime.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("slow", "rounds", "precision"),
+    [
+        ((), ROUNDS, "int8"),
+        ((2,), ROUNDS, "int8"),
+        ((2, 3), 2 * ROUNDS, "int8"),  # two of seven count, two of fourteen do not
+        (range(MOST_ROUNDS), ROUNDS, "fp32"),  # slower by its median: nothing is open
+        (range(0, MOST_ROUNDS, 4), MOST_ROUNDS, "fp32"),  # a quarter of all
+    ],
+)
+def test_a_neighbour_on_the_machine_is_waited_out(
+    street, ticks, tmp_path, monkeypatch, slow, rounds, precision
+):
+    counts = {"fp32": 0, "int8": 0}
+
+    def a_round(one, clock) -> float:
+        done = counts[one.precision]
+        counts[one.precision] += 1
+        return 150.0 if one.precision == "int8" and done not in slow else 100.0
+
+    monkeypatch.setattr(
+        "tests.run.test_self_timing.SPEEDS", {("ort", "fp32"): 0.01, ("ort", "int8"): 0.01}
+    )
+    monkeypatch.setattr(self_timing, "_round", a_round)
+    timing = timed(street, settings(tmp_path), ticks)
+    assert set(counts.values()) == {rounds}
     assert taken(street, settings(tmp_path), timing).config.runtime.precision == precision
 
 
