@@ -260,7 +260,7 @@ def _round(one: _Candidate, clock: Clock) -> float:
 
 
 def _interval(fps: Sequence[float]) -> Interval:
-    """Without the best and the worst seventh, which a neighbour on the machine may have made."""
-    cut = max(1, len(fps) // ROUNDS)
+    """Without the best and the worst quarter, which a neighbour on the machine may have made."""
+    cut = max(1, len(fps) // 4)
     inner = sorted(fps)[cut:-cut] or sorted(fps)
     return Interval(inner[len(inner) // 2], inner[0], inner[-1])

@@ -221,9 +221,9 @@ def test_a_little_is_not_worth_another_answer(
     [
         ((), ROUNDS, "int8"),
         ((2,), ROUNDS, "int8"),
-        ((2, 3), 2 * ROUNDS, "int8"),  # two of seven count, two of fourteen do not
+        ((2, 3), ROUNDS + 1, "int8"),  # two of seven count, two of eight do not
         (range(MOST_ROUNDS), ROUNDS, "fp32"),  # slower by its median: nothing is open
-        (range(0, MOST_ROUNDS, 4), MOST_ROUNDS, "fp32"),  # a quarter of all
+        (range(0, MOST_ROUNDS, 3), MOST_ROUNDS, "fp32"),  # a third of all
     ],
 )
 def test_a_neighbour_on_the_machine_is_waited_out(
