@@ -18,6 +18,8 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 # x86: instructions that multiply u8 by s8 and add four products in 32 bits. Without them ONNX
 # Runtime and OpenVINO add pairs in 16 bits.
 EXACT_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+# Instructions that multiply bf16, of x86 and of ARM. Without them it is converted to fp32 and back.
+BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # A worker of a cluster whose share of a node's cores is a number, and no cores in particular.
 CORES_VARIABLE = "DETECT_VIDEO_CORES"
 
@@ -45,8 +47,7 @@ def cpu_flags(proc: Path = PROC) -> frozenset[str]:
 
 def adds_int8_in_16_bits() -> bool:
     """Whether sums of u8 x s8 products can overflow on this CPU. False where it does not tell."""
-    flags = cpu_flags()
-    return "sse2" in flags and not flags & EXACT_INT8
+    return "sse2" in cpu_flags() and not cpu_flags() & EXACT_INT8
 
 
 @cache

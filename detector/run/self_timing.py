@@ -22,10 +22,9 @@ from detector import engines
 from detector.config.schema import PACKAGED, Config
 from detector.engines.base import NVIDIA_DRIVER, BuildProgress
 from detector.errors import EngineError, OutputError, UsageError
-from detector.errors.machine import EXACT_INT8
+from detector.errors.machine import BF16, EXACT_INT8, adds_int8_in_16_bits, cpu_flags
 from detector.run import choose
 from detector.run.canvas import open_network, own_canvas
-from detector.run.environment import describe_cpu
 from detector.run.prepare import prepare_network, silent
 from detector.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
 
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns it off
 PRECISIONS = ("fp32", "int8", "bf16")
-# Instructions that multiply bf16. Without them OpenVINO runs fp32 whatever it is asked for.
-BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 LIMIT_S = 3.0  # of it all
 OPENING_S = 1.9  # no further engine is opened after it
 ROUNDS, ROUND_S = 7, 0.03  # of each engine
@@ -90,14 +87,14 @@ def find_or_make(
     start = clock()
     if shape != (network.input.height, network.input.width):
         network = open_network(_at(config, shape))
-    rows = time_engines(network, _bare(config), _agreements(calibration), progress, clock)
+    rows, rounds = time_engines(network, _bare(config), _agreements(calibration), progress, clock)
     made = Measurement(
         kind="self-timing",
         date=date.today().isoformat(),
         model=network.name,
         model_sha256=network.sha256,
         model_input=shape,
-        rounds=ROUNDS,
+        rounds=rounds,
         comparable=True,
         machine=choose.this_machine(),
         settings=choose.settings_of_timing(config),
@@ -156,12 +153,12 @@ def _agreements(calibration: Calibration) -> dict[str, float]:
     from detector.run.quantize.calibrate import NARROW
 
     known = {kind: result.agreement for kind, result in calibration.result.items()}
-    found, flags = {"fp32": 1.0}, set(describe_cpu()["flags"])
-    if flags & BF16:
+    found = {"fp32": 1.0}
+    if cpu_flags() & BF16:  # else OpenVINO runs fp32 whatever it is asked for
         found["bf16"] = known.get("bf16", 0.0)
-    if flags & EXACT_INT8:
+    if cpu_flags() & EXACT_INT8:
         found["int8"] = min(known[kind] for kind in KINDS)
-    elif "sse2" in flags and NARROW in known:  # with 8 bits it would lose more than was measured
+    elif adds_int8_in_16_bits() and NARROW in known:
         found["int8"] = known[NARROW]
     return found
 
@@ -172,8 +169,9 @@ def time_engines(
     agreements: dict[str, float],
     progress: BuildProgress,
     clock: Clock = time.monotonic,
-) -> list[MeasuredRow]:
-    """Inference FPS of each engine and precision that can run here, in rounds by turns.
+) -> tuple[list[MeasuredRow], int]:
+    """Inference FPS of each engine and precision that can run here, in rounds by turns; and how
+    many rounds.
 
     The default by rank is opened first, then what is mostly fastest, as long as ``OPENING_S``
     lasts.
@@ -192,11 +190,11 @@ def time_engines(
                 raise EngineError("timing the engines was stopped; --no-self-timing leaves it out")
             if done >= choose.ENOUGH_ROUNDS and clock() > end:
                 break
-            if done >= ROUNDS and not _is_open(candidates):
+            if done >= ROUNDS and not _is_undecided(candidates):
                 break
             for one in candidates:
                 one.fps.append(_round(one, clock))
-    return [
+    rows = [
         MeasuredRow(
             engine=one.name,
             library=choose.library_version(one.name),
@@ -208,10 +206,13 @@ def time_engines(
         )
         for one in candidates
     ]
+    return rows, max((len(one.fps) for one in candidates), default=0)
 
 
-def _is_open(candidates: Sequence[_Candidate]) -> bool:
+def _is_undecided(candidates: Sequence[_Candidate]) -> bool:
     """Whether one would be worth taking by its median, and by its range not."""
+    if not candidates:
+        return False
     first, *others = (_interval(one.fps) for one in candidates)
     worth = [one for one in others if one.median >= choose.WORTH * first.median]
     return bool(worth) and all(one.low <= first.high for one in worth)

@@ -12,7 +12,7 @@ import pytest
 from detector import engines
 from detector.api import Detector
 from detector.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
-from detector.errors import EngineError
+from detector.errors import EngineError, machine
 from detector.models import ModelRequest, open_network
 from detector.run import choose, self_timing
 from detector.run.detect import Hooks, detect
@@ -63,6 +63,11 @@ def street():
     return open_network(ModelRequest("street-1"))
 
 
+def set_flags(monkeypatch, *flags: str) -> None:
+    for module in (machine, self_timing):
+        monkeypatch.setattr(module, "cpu_flags", lambda: frozenset(flags))
+
+
 @pytest.fixture
 def ticks(monkeypatch) -> Ticks:
     """Engines of ``SPEEDS`` on a known machine without a GPU; each takes 0.2 s to open."""
@@ -78,7 +83,7 @@ def ticks(monkeypatch) -> Ticks:
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(self_timing, "_open", opened)
     monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
-    monkeypatch.setattr(self_timing, "describe_cpu", lambda: {"flags": ["avx_vnni", "amx_bf16"]})
+    set_flags(monkeypatch, "avx_vnni", "amx_bf16")
     monkeypatch.setattr(choose, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(choose.TIMED))
     monkeypatch.setattr(choose, "library_version", lambda name: f"{name} 1.0")
@@ -241,7 +246,7 @@ def test_a_neighbour_on_the_machine_is_waited_out(
     )
     monkeypatch.setattr(self_timing, "_round", a_round)
     timing = timed(street, settings(tmp_path), ticks)
-    assert set(counts.values()) == {rounds}
+    assert set(counts.values()) == {rounds} == {timing.measurement.rounds}
     assert taken(street, settings(tmp_path), timing).config.runtime.precision == precision
 
 
@@ -262,7 +267,7 @@ def test_a_precision_without_instructions_for_it_is_not_timed(
     street, ticks, tmp_path, monkeypatch, flags, precisions
 ):
     """OpenVINO would take bf16 and run fp32."""
-    monkeypatch.setattr(self_timing, "describe_cpu", lambda: {"flags": flags})
+    set_flags(monkeypatch, *flags)
     timing = timed(street, settings(tmp_path), ticks)
     assert {row.precision for row in timing.measurement.rows} == precisions
 
@@ -271,7 +276,7 @@ def test_a_precision_without_instructions_for_it_is_not_timed(
 def test_the_agreement_of_int8_is_that_of_this_cpu(
     street, ticks, tmp_path, monkeypatch, flag, kind
 ):
-    monkeypatch.setattr(self_timing, "describe_cpu", lambda: {"flags": ["sse2", flag]})
+    set_flags(monkeypatch, "sse2", flag)
     timing = timed(street, settings(tmp_path), ticks)
     known = packaged(street, "street-1").result[kind].agreement
     told = {row.agreement for row in timing.measurement.rows if row.precision == "int8"}

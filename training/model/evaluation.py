@@ -140,18 +140,17 @@ def open_ours(
     network = open_network(ModelRequest(str(model), weights=weights and Path(weights), size=size))
     rules, proto = network.input, network.graph.SerializeToString()
     if int8 is not None:
-        from detector.models.graph.qdq import WEIGHT_TOP, quantised_graph
+        from detector.models.graph.qdq import quantised_graph
         from detector.run.quantize import calibrate
         from detector.run.quantize.search import weight_top
 
         found = calibrate.packaged(network, str(model)) if packaged else measure(network, int8)
         if found is None:
             raise SystemExit(f"{model}: comes with no calibration for {rules.width}x{rules.height}")
-        top = weight_top("int8-u8")
-        narrow = top != WEIGHT_TOP and calibrate.NARROW in found.result
-        print(*found.sentences(calibrate.NARROW if narrow else "int8-u8"), sep="\n")
-        kept = found.result["int8-u8"].kept
-        graph = quantised_graph(network.graph, found.ranges, kept, "int8-u8", top)
+        kind = "int8-u8"
+        print(*found.sentences(found.key_here(kind)), sep="\n")
+        kept = found.result[kind].kept
+        graph = quantised_graph(network.graph, found.ranges, kept, kind, weight_top(kind))
         proto = graph.SerializeToString()
     infer = open_session(proto, threads)
 

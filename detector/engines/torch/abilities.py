@@ -8,7 +8,7 @@ from collections.abc import Set
 from typing import Any
 
 from detector.errors import EngineError
-from detector.errors.machine import cpu_flags
+from detector.errors.machine import BF16, EXACT_INT8, cpu_flags
 
 CUDA_TORCH = (
     "or install one with CUDA: pip install torch --index-url https://download.pytorch.org/whl/cu130"
@@ -89,7 +89,7 @@ def has_fp16() -> bool:
 
 def has_bf16() -> bool:
     """Whether the CPU multiplies bf16 itself. Without that, oneDNN converts to float32 and back."""
-    return bool(cpu_facts() & {"avx512_bf16", "amx_bf16", "bf16"})
+    return bool(cpu_facts() & BF16)
 
 
 def has_vnni() -> bool:
@@ -97,7 +97,7 @@ def has_vnni() -> bool:
 
     Without that, oneDNN sums two products in 16 bits, which may saturate.
     """
-    return bool(cpu_facts() & {"avx512_vnni", "avx_vnni", "amx_int8"})
+    return bool(cpu_facts() & EXACT_INT8)
 
 
 def cpu_facts() -> Set[str]:

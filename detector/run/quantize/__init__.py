@@ -19,14 +19,14 @@ from detector.engines.base import BuildProgress
 from detector.errors import ModelError, UsageError
 from detector.models.base import Network
 from detector.models.graph.qdq import KINDS, WEIGHT_TOP, quantised_graph, why_not_int8
-from detector.run.quantize.calibrate import NARROW, get_calibration
+from detector.run.quantize.calibrate import get_calibration
 from detector.run.quantize.search import weight_top
 
 __all__ = ["KINDS", "quantize_network"]
 
 UNMEASURED = (
-    "int8: this CPU has no VNNI and adds products in 16 bits, so weights have 7 bits; a "
-    "calibration from another CPU promises more agreement than is reached here"
+    "int8: this CPU has no VNNI, so weights have 7 bits; if the calibration is from another CPU, "
+    "make it again here with --calibrate"
 )
 
 
@@ -58,12 +58,10 @@ def quantize_network(
     if why := why_not_int8(network.graph):
         raise UsageError(f"--precision int8: {network.name}: {why}")
     calibration, notes = get_calibration(network, config, folder, progress)
-    top = weight_top(kind)
-    narrow = top != WEIGHT_TOP
-    reached = NARROW if narrow and NARROW in calibration.result else kind
-    result = calibration.result[reached]
+    top, key = weight_top(kind), calibration.key_here(kind)
+    result = calibration.result[key]
     graph = quantised_graph(network.graph, calibration.ranges, set(result.kept), kind, top)
     details = {**network.details, "int8": result.as_dict()}
     variant = replace(network, graph=graph, precision=kind, path=None, details=details)
-    more = [UNMEASURED] if narrow and reached == kind else []
-    return variant, [*notes, *calibration.sentences(reached), *more]
+    more = [UNMEASURED] if top != WEIGHT_TOP and key == kind else []
+    return variant, [*notes, *calibration.sentences(key), *more]

@@ -90,6 +90,10 @@ class Calibration:
     ranges: Mapping[str, Range]
     result: Mapping[str, Result]
 
+    def key_here(self, kind: str) -> str:
+        """The key of ``result`` that says what a kind reaches on this CPU."""
+        return NARROW if weight_top(kind) != WEIGHT_TOP and NARROW in self.result else kind
+
     def sentences(self, kind: str) -> list[str]:
         """Lines for the user about one kind of int8."""
         result = self.result[kind]
@@ -106,7 +110,7 @@ class Calibration:
             f"({result.plain:.3f} with every layer in int8)"
         ]
         if kind == NARROW:
-            lines.append("int8: weights have 7 bits: this CPU has no VNNI, and adds products in 16")
+            lines.append("int8: this CPU has no VNNI, so weights have 7 bits")
         if self.searched and not self.detections:
             lines.append(
                 "int8: fp32 detects nothing on these frames, so the loss of int8 is unknown; "
