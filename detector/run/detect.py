@@ -24,7 +24,13 @@ from detector.errors.holding import HeldFile, hold
 from detector.run.environment import process_age_s
 from detector.run.fonts import open_font
 from detector.run.inputs import keep_inputs
-from detector.run.limits import blas_threads, check_files, check_memory, check_threads
+from detector.run.limits import (
+    blas_threads,
+    check_files,
+    check_memory,
+    check_threads,
+    opencv_threads,
+)
 from detector.run.outputs import OutputPlan, mark_settings, session_name, settings_of
 from detector.run.records import run_facts, write_records
 from detector.run.signals import Stop, stop_on_signals
@@ -181,7 +187,8 @@ def detect(
                     stream = _open_stream(rows_to, config, stop)
                 job = _Job(config, loaded, plan, session, timer, stop, live, hooks, stream=stream)
                 with closing_session(session):
-                    runs = _run_sources(job, specs)
+                    with opencv_threads(overlapped=not config.loop.sync):
+                        runs = _run_sources(job, specs)
                     with timer.phase("close"):
                         loaded.read_layers()
                         engine.close()

@@ -12,6 +12,8 @@ import os
 import re
 import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +42,8 @@ LEAST = {
     "torch": Least(980, 170),
 }
 LEAST_FILES = 5  # beside the standard streams; no run worked with 4
+FEW_CORES = 2
+OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # OpenCV reads it when it is imported
 BLAS_THREADS = 64  # the most that the wheels' OpenBLAS is built for
 NO_MEMORY = (
     "Cannot allocate memory",
@@ -155,6 +159,26 @@ def blas_threads() -> int:
         if (value := os.environ.get(name, "")).isdecimal() and int(value):
             return min(int(value), usable_cores()) - 1
     return min(usable_cores(), BLAS_THREADS) - 1
+
+
+@contextmanager
+def opencv_threads(overlapped: bool) -> Iterator[None]:
+    """In the overlapped loop on at most two cores, OpenCV works in the calling thread alone.
+
+    Decoder, engine and encoder keep both cores busy there. A second thread of OpenCV's gets its
+    turn late, and the reader waits for it at every resize: without it `--engine null --save
+    overlay` took 0.93 of the CPU, in 7 of 8 pairs of runs. A number in OPENCV_FOR_THREADS_NUM
+    stands. What was set before is set again afterwards.
+    """
+    import cv2
+
+    before = cv2.getNumThreads()
+    if overlapped and usable_cores() <= FEW_CORES and OPENCV_THREADS not in os.environ:
+        cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)
 
 
 def check_files(wanted: int) -> None:

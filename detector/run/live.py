@@ -37,7 +37,13 @@ from detector.run.canvas import picture_of_cameras
 from detector.run.detect import Result, closing_session, loop_bounds
 from detector.run.environment import process_age_s
 from detector.run.inputs import keep_inputs
-from detector.run.limits import blas_threads, check_files, check_memory, check_threads
+from detector.run.limits import (
+    blas_threads,
+    check_files,
+    check_memory,
+    check_threads,
+    opencv_threads,
+)
 from detector.run.records import Written, run_facts, write_records
 from detector.run.routing import Router
 from detector.run.signals import Stop, reload_on_signal, stop_on_signals
@@ -465,7 +471,7 @@ class _LiveRun:
         run.loop = loop_bounds(parts, self._config)
         label = "loop " + " ".join(f"{name}={value:d}" for name, value in run.loop.items())
         try:
-            with run.timeline.run(label):
+            with opencv_threads(overlapped=True), run.timeline.run(label):
                 for _, detections in run_loop(parts, self._config, run.timeline, progress):
                     run.by_class.update(detections.class_ids.tolist())
                     run.cut += detections.cut

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
 import threading
 
+import cv2
 import pytest
 
 from detector.errors import EngineError
@@ -74,6 +76,32 @@ def test_the_threads_of_blas(monkeypatch, given, threads):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", given)
     assert limits.blas_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("cores", "overlapped", "given", "threads"),
+    [
+        (2, True, None, 1),
+        (1, True, None, 1),
+        (3, True, None, 2),
+        (2, False, None, 2),
+        (2, True, "2", 2),
+    ],
+)
+def test_opencv_leaves_few_cores_to_the_others(monkeypatch, cores, overlapped, given, threads):
+    monkeypatch.setattr(limits, "usable_cores", lambda: cores)
+    monkeypatch.delenv("OPENCV_FOR_THREADS_NUM", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OPENCV_FOR_THREADS_NUM", given)
+    before = cv2.getNumThreads()
+    try:
+        cv2.setNumThreads(2)
+        with contextlib.suppress(KeyError), limits.opencv_threads(overlapped):
+            assert cv2.getNumThreads() == threads
+            raise KeyError
+        assert cv2.getNumThreads() == 2
+    finally:
+        cv2.setNumThreads(before)
 
 
 @pytest.mark.parametrize("engine", ["null", "ort", "openvino", "torch", "auto", "trt", "none"])

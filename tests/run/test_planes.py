@@ -18,6 +18,7 @@ import pytest
 from detector import sinks, sources
 from detector.analysis.accuracy.agreement import agreement, match_pairs
 from detector.config.levels import resolve_config
+from detector.run import limits
 from detector.run.detect import Hooks, detect
 from detector.session.document import Summary
 from detector.sinks.crops import cut
@@ -62,6 +63,22 @@ def run(
     result = detect([str(clip)], resolve_config(None, given), hooks=hooks)
     assert result.exit_code == 0, result.errors
     return result.summary
+
+
+@pytest.mark.parametrize(("sync", "threads"), [(False, 1), (True, 2)])
+def test_opencv_has_one_thread_while_two_cores_run_the_overlapped_loop(
+    clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: bool, threads: int
+) -> None:
+    monkeypatch.setattr(limits, "usable_cores", lambda: 2)
+    monkeypatch.delenv(limits.OPENCV_THREADS, raising=False)
+    before = cv2.getNumThreads()
+    seen: set[int] = set()
+    try:
+        cv2.setNumThreads(2)
+        run(clip, tmp_path, Hooks(detected=lambda *_: seen.add(cv2.getNumThreads())), sync=sync)
+        assert (seen, cv2.getNumThreads()) == ({threads}, 2)
+    finally:
+        cv2.setNumThreads(before)
 
 
 def pixels_of(summary: Summary) -> object:
