@@ -167,7 +167,7 @@ def opencv_threads(overlapped: bool) -> Iterator[None]:
 
     Decoder, engine and encoder keep both cores busy there. A second thread of OpenCV's gets its
     turn late, and the reader waits for it at every resize: without it `--engine null --save
-    overlay` took 0.93 of the CPU, in 7 of 8 pairs of runs. A number in OPENCV_FOR_THREADS_NUM
+    overlay` took 0.92 of the CPU, in 7 of 8 pairs of runs. A number in OPENCV_FOR_THREADS_NUM
     stands. What was set before is set again afterwards.
     """
     import cv2

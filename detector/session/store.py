@@ -20,7 +20,6 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detector.errors import OutputError, UsageError
 from detector.errors.guard import keep, refuse_kept, reserve
@@ -34,8 +33,8 @@ from detector.errors.writing import (
     write_whole,
 )
 from detector.session.codec import check_schema, parse_json, read_file, to_json
-from detector.timeline import KINDS, OTHER, OffTimeline, Timeline
-from detector.timeline.spans import Span
+from detector.session.span_columns import span_columns
+from detector.timeline import OffTimeline, Timeline
 
 if TYPE_CHECKING:
     from detector.session.document import SpanCounts
@@ -497,83 +496,3 @@ def _make_new_folder(folder: Path) -> Path:
                 break
             return candidate
     raise OutputError(f"{folder}: 9999 sessions of that name; delete some or choose --run-dir DIR")
-
-
-def span_columns(
-    timelines: list[Timeline | OffTimeline],
-) -> tuple[dict[str, NDArray[Any]], int, int]:
-    """The columns of spans.npz, the number of spans that there were, and of those that are kept.
-
-    thread, stage and kind are codes into the columns of their names; then source, index, start_ns
-    and end_ns. Gaps between top-level spans are rows of kind "other", so that time that no stage
-    claimed can be seen.
-    """
-    names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
-    blocks: list[NDArray[np.int64]] = []
-    seen = kept = 0
-    for source, timeline in enumerate(timelines):
-        for track in [] if isinstance(timeline, OffTimeline) else timeline.tracks.values():
-            thread = _code(names["thread"], track.name)
-            own = [
-                _block(thread, _code(names["stage"], stage), kind, source, span)
-                for (stage, kind), span in track.spans.items()
-            ]
-            calls = sum(span.calls for span in track.spans.values())
-            rows = np.concatenate(own) if own else np.zeros((0, 7), np.int64)
-            seen, kept = seen + calls, kept + len(rows)
-            gaps = _gaps(
-                np.frombuffer(track.lives, np.int64).reshape(-1, 2),
-                rows[:, 5:7],
-                len(rows) == calls,
-            )
-            other = np.full((len(gaps), 7), -1, np.int64)
-            other[:, 0], other[:, 2], other[:, 3], other[:, 5:7] = (
-                thread,
-                KINDS.index(OTHER),
-                source,
-                gaps,
-            )
-            blocks += [rows, other]
-    table = np.concatenate(blocks) if blocks else np.zeros((0, 7), np.int64)
-    table = table[np.argsort(table[:, 5], kind="stable")]
-    columns: dict[str, NDArray[Any]] = {
-        "thread": table[:, 0].astype(np.uint8),
-        "stage": table[:, 1].astype(np.int8),
-        "kind": table[:, 2].astype(np.uint8),
-        "source": table[:, 3].astype(np.int32),
-        "index": table[:, 4].astype(np.int32),
-        "start_ns": table[:, 5],
-        "end_ns": table[:, 6],
-    }
-    columns |= {f"{name}_names": np.array(values or [""]) for name, values in names.items()}
-    return columns, seen, kept
-
-
-def _block(thread: int, stage: int, kind: str, source: int, span: Span) -> NDArray[np.int64]:
-    """[calls, 7]: thread, stage, kind, source, index, start, end."""
-    indices, starts, ends = span.rows()
-    rows = np.empty((len(starts), 7), np.int64)
-    rows[:, :4] = thread, stage, KINDS.index(kind), source
-    rows[:, 4], rows[:, 5], rows[:, 6] = indices, starts, ends
-    return rows
-
-
-def _code(names: list[str], name: str) -> int:
-    if name not in names:
-        names.append(name)
-    return names.index(name)
-
-
-def _gaps(lives: NDArray[np.int64], spans: NDArray[np.int64], whole: bool) -> NDArray[np.int64]:
-    """[G, 2] int64: start and end of each gap in ``lives`` that none of ``spans`` [S, 2] covers.
-
-    Where spans were dropped (not ``whole``), the time after the first dropped one is unknown and
-    not "other", so no gap is returned.
-    """
-    if not len(lives) or not whole:
-        return np.zeros((0, 2), np.int64)
-    spans = spans[np.argsort(spans[:, 0], kind="stable")]
-    before = np.concatenate([lives[:1, 0], np.maximum.accumulate(spans[:, 1])])
-    after = np.concatenate([spans[:, 0], lives[-1:, 1]])
-    gaps: NDArray[np.int64] = np.stack([before, after], axis=1)[after > before]
-    return gaps

@@ -4,6 +4,7 @@ themselves.
 
 import functools
 import time
+import tracemalloc
 
 import pytest
 
@@ -12,7 +13,7 @@ from detector.loop.parts import Progress
 from detector.loop.queues import Queue
 from detector.loop.sync import frames_in_turn
 from detector.session.recording import record
-from detector.session.store import span_columns
+from detector.session.span_columns import span_columns
 from detector.timeline import STAGES, Timeline
 from tests.loop.stubs import FakeClock, Notes, stub_parts
 from tests.waiting import PATIENCE_S
@@ -270,3 +271,22 @@ def test_rows_are_capped_and_sums_are_not():
     _, seen, kept = span_columns([timeline])
     assert (seen, kept) == (100, 10)
     assert record(timeline).stages["read"].busy_ns == 100
+
+
+def test_the_columns_of_a_long_run_take_little_memory_to_make():
+    """A row is stored in 27 bytes; all columns, their order and one more copy fit into 60."""
+    clock = FakeClock()
+    timeline = Timeline(clock, clock, nvtx=False)
+    with timeline.track("main") as track:
+        for i in range(20_000):
+            for stage in ("read", "infer", "write"):
+                with track.span(stage, i):
+                    clock.sleep(1)
+                clock.sleep(1)
+    tracemalloc.start()
+    columns, _, _ = span_columns([timeline])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    rows = len(columns["start_ns"])
+    assert rows == 20_000 * 3 * 2  # after each span a gap
+    assert peak / rows < 60

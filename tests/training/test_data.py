@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import cv2
 import numpy as np
 import pytest
@@ -86,6 +88,26 @@ def test_of_a_folder_of_voc_nothing_else_is_read(write_voc):
     folder = write_voc("2", ("car", 0))
     (folder / "JPEGImages/2.jpg").unlink()
     assert list(data.read_voc(folder)) == []
+
+
+def test_of_traffic_the_teacher_says_who_walks_there(tmp_path):
+    """A COCO json whose pictures are of the set "traffic": people have no labels in it."""
+    cv2.imwrite(str(tmp_path / "1.jpg"), np.zeros((30, 40, 3), np.uint8))
+    document = {
+        "images": [{"id": 7, "file_name": "1.jpg", "set": "traffic"}],
+        "categories": [{"id": 1, "name": "vehicle"}, {"id": 2, "name": "bicycle"}],
+        "annotations": [
+            {"image_id": 7, "category_id": 1, "bbox": [1, 2, 10, 20]},
+            {"image_id": 7, "category_id": 2, "bbox": [5, 5, 4, 4]},
+        ],
+    }
+    path = tmp_path / "traffic.json"
+    path.write_text(json.dumps(document))
+    (one,) = data.read_coco(path, tmp_path, "traffic")
+    assert one.boxes.tolist() == [[1, 2, 11, 22], [5, 5, 9, 9]]
+    assert (one.classes.tolist(), one.ignored.tolist()) == ([1, 1], [False, True])
+    assert data.TRUST[one.kind] == (1.0, 1.0)
+    assert 0 < one.weight < data.sampling_weight("highway", "road", [1])
 
 
 def test_vehicles_are_drawn_more_often():

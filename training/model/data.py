@@ -32,6 +32,7 @@ TRUST = {
     "coco": (0.5, 0.5),  # completely labelled; some trust makes up for what annotators missed
     "overpass": (1.0, 0.5),
     "voc": (0.5, 1.0),  # people are labelled, and vehicles except lorries
+    "traffic": (1.0, 1.0),  # no people are labelled, nor vehicles far away
     "road": (1.0, 1.0),
     "elevated": (1.0, 1.0),
     "clip": (1.0, 1.0),
@@ -50,14 +51,19 @@ class Picture:
 
 
 def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
-    """Vehicles are rare in the data, so pictures that show one are drawn more often."""
+    """Vehicles are rare in the data, so pictures that show one are drawn more often.
+
+    Traffic has many pictures that look alike. With these weights it makes a sixth of the samples
+    that ``--traffic`` of 3000 pictures trains on, and rendered streets a tenth.
+    """
     vehicle = 1 in classes
     if kind == "rendered":
-        return 0.7 if vehicle else 0.3
+        return 1.0 if vehicle else 0.4
     if split == "extra":
         return 2.0 if vehicle else 0.45
     coco = 3.5 if vehicle else 1.5
-    return {"coco": coco, "road": 2.5, "elevated": 1.5, "overpass": 2.0}.get(kind, 1.0)
+    own = {"coco": coco, "road": 2.5, "elevated": 1.5, "overpass": 2.0, "traffic": 0.35}
+    return own.get(kind, 1.0)
 
 
 def read_labelled(folder: Path) -> Iterator[Picture]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,29 +53,30 @@ def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
 
 
 def mix(parts: Sequence[tuple[Path, float]], folder: Path, cfg: Path) -> list[Path]:
-    """Average the weights of checkpoints, each by its share; write checkpoint.pt, street.weights
-    and street.f16.
+    """Average the weights of runs, each by its share; write street.weights and street.f16.
 
-    Runs that went on from one another lie in one valley of the loss, where a mean is often better
-    than both ("Model soups", arXiv 2203.05482). The optimisers' state is that of the last one.
+    A part is a checkpoint.pt, .weights or .f16. Runs that went on from one another lie in one
+    valley of the loss, where a mean is often better than both ("Model soups", arXiv 2203.05482).
     """
-    states = [torch.load(path, map_location="cpu", weights_only=True) for path, _ in parts]
     total = sum(share for _, share in parts)
-    mean = {}
-    for name, last in states[-1]["average"].items():
-        mean[name] = last
-        if last.is_floating_point():
-            shares = [
-                state["average"][name].double() * (share / total)
-                for state, (_, share) in zip(states, parts, strict=True)
-            ]
-            mean[name] = sum(shares).to(last.dtype)
-    network = Street(read_layers(cfg))
-    network.load_state_dict(mean)
+    mean: list[Filter] = []
+    for path, share in parts:
+        stored = read(weights_from_checkpoint(path, cfg) if path.suffix == ".pt" else path, cfg)
+        scaled = [_scaled(one, share / total) for one in stored]
+        mean = [_sum(*pair) for pair in zip(mean, scaled, strict=True)] if mean else scaled
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / "checkpoint.pt"
-    torch.save({**states[-1], "network": mean, "average": mean}, target)
-    return [target, *write(network, folder, states[-1]["step"])]
+    targets = [folder / "street.weights", folder / "street.f16"]
+    for target, kind in zip(targets, ("<f4", "<f2"), strict=True):
+        write_filters(mean, target, kind)
+    return targets
+
+
+def _scaled(one: Filter, share: float) -> Filter:
+    return replace(one, biases=one.biases * share, weights=one.weights * share)
+
+
+def _sum(one: Filter, other: Filter) -> Filter:
+    return replace(one, biases=one.biases + other.biases, weights=one.weights + other.weights)
 
 
 def read(path: Path, cfg: Path) -> list[Filter]:
