@@ -298,8 +298,9 @@ def test_detections_and_colours_of_both_ways(
         for seen, summary in (planes, bgr)
     )
     assert ours[0] > theirs[0], (ours, theirs)
-    # Colours of a grey clip are a level or two; which, is up to the encoder.
-    assert min(ours[i] - theirs[i] for i in (1, 2)) > -0.5, (ours, theirs)
+    # Colours of a grey clip are a level or two; which, is up to the encoder. Above 60 dB one pixel
+    # in fifteen is off by one level.
+    assert all(ours[i] > min(theirs[i] - 0.5, 60) for i in (1, 2)), (ours, theirs)
 
 
 def partners(ours: list[Detections], theirs: list[Detections]) -> float:
